@@ -85,89 +85,92 @@ fn proved_in_python(program: &Path, files: &[PathBuf], key: &Path) -> Result<(bo
 /// What somebody does to the lines of the first file, and whether it is to be found.
 type Harm = fn(&mut Vec<String>);
 
+/// A host writes one ledger; then people prove it, and harm it in every way that a proof has to find.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_signed_ledger_is_proved_by_two_programs_and_both_find_what_was_changed() {
+async fn what_is_changed_cut_back_or_rewritten_in_a_signed_ledger_is_found() {
     if std::process::Command::new("python3").arg("--version").output().is_err() {
         return skip_where_there_is_no_tool("seals::a_signed_ledger_is_proved", "there is no python3");
     }
     in_scratch("seals", async |scratch| {
-        let data = sealed(scratch).await?.1.data;
-        let (files, key, program) = (trail_files(&data)?, data.join(SEAL_FILE), verifier(scratch)?);
-        let (code, report) = proved(&files, &key, &[]).await?;
-        ensure!(code == Some(0) && report["ok"] == true, "{report}");
-        ensure!(report["open"] == 0, "what was written last was signed at the end: {report}");
-        ensure!(report["seals"] == files.len() as u64 - 1, "{report}");
-        let (holds, said) = proved_in_python(&program, &files, &key)?;
-        let expected = format!("{} records, {} signed roots\n", report["lines"], report["signedRoots"]);
-        ensure!(holds && said == expected, "{said} and {report}");
-
-        let changed: Harm = |lines| lines[3] = lines[3].replace("\"phase\":\"", "\"phase\":\"X");
-        let removed: Harm = |lines| drop(lines.remove(3));
-        let repeated: Harm = |lines| lines.insert(4, lines[3].clone());
-        let swapped: Harm = |lines| lines.swap(3, 4);
-        let cut: Harm = |lines| lines.truncate(lines.len() - 1);
-        let forged: Harm = |lines| {
-            let seal = lines.len() - 1;
-            let (text, signature) = lines[seal].split_at(lines[seal].len() - 10);
-            lines[seal] =
-                format!("{text}{}", signature.replace(|digit: char| digit.is_ascii_hexdigit(), "0"));
-        };
-        let original = std::fs::read_to_string(&files[0])?;
-        for (name, harm) in [
-            ("changed", changed),
-            ("removed", removed),
-            ("repeated", repeated),
-            ("swapped", swapped),
-            ("cut", cut),
-            ("forged", forged),
-        ] {
-            let mut lines: Vec<_> = original.split_inclusive('\n').map(str::to_owned).collect();
-            harm(&mut lines);
-            std::fs::write(&files[0], lines.concat())?;
-            let (code, report) = proved(&files, &key, &[]).await?;
-            ensure!(code == Some(3) && report["ok"] == false, "{name}: {report}");
-            let (holds, said) = proved_in_python(&program, &files, &key)?;
-            ensure!(!holds, "{name}: {said}");
-        }
-        std::fs::write(&files[0], original)?;
-        both_find_what_a_forger_makes(&files, &key, &program).await?;
-        both_read_records_alike(&files, &key, &program).await?;
-        noted_roots_are_compared(&files, &key).await
+        let (_simulator, options) = sealed(scratch).await?;
+        let data = &options.data;
+        two_programs_prove_it_and_find_what_was_changed(scratch, data).await.context("the two programs")?;
+        what_was_cut_back_is_found_by_the_journal(data).await.context("what was cut back")?;
+        a_host_does_not_sign_what_was_rewritten(scratch, &options).await.context("what was rewritten")
     })
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_does_not_sign_a_ledger_that_was_rewritten_while_it_was_down() {
-    in_scratch("seals_forged", async |scratch| {
-        let (_simulator, options) = sealed(scratch).await?;
-        let files = trail_files(&options.data)?;
-        let texts: Vec<_> = files.iter().map(std::fs::read_to_string).collect::<Result<_, _>>()?;
-        let (open, receipts) =
-            (options.data.join("audit/trail.jsonl"), options.data.join("audit/trail.receipts"));
-        let kept = std::fs::read(&receipts)?;
-        // One chain without a statement, as the host would take over a file from before.
-        let records = texts.iter().flat_map(|text| text.lines()).filter(|line| line.starts_with("{\"n\":"));
-        let forged: String = records.map(|line| format!("{line}\n")).collect();
-        for file in files.iter().chain([&receipts]) {
-            std::fs::remove_file(file)?;
-        }
-        std::fs::write(&open, &forged)?;
-        let mut host = Kubewitness::start("run", &options, scratch.path())?;
-        let is_told = |problem: &String| {
-            problem.contains("spec.ledgers[0].path") && problem.contains("was rewritten or removed")
-        };
-        let told = |status: &StatusView| status.problems.iter().any(is_told);
-        host.status_when(WITHIN, "the ledger to be refused", told).await?;
-        ensure!(std::fs::read_to_string(&open)? == forged && !receipts.exists(), "nothing was written");
-        for (file, text) in files.iter().zip(&texts) {
-            std::fs::write(file, text)?;
-        }
-        std::fs::write(&receipts, kept)?;
-        host.status_when(WITHIN, "the ledger that is back", |status| status.problems.is_empty()).await?;
-        host.stop().await
-    })
-    .await;
+async fn two_programs_prove_it_and_find_what_was_changed(scratch: &Scratch, data: &Path) -> Result<()> {
+    let (files, key, program) = (trail_files(data)?, data.join(SEAL_FILE), verifier(scratch)?);
+    let (code, report) = proved(&files, &key, &[]).await?;
+    ensure!(code == Some(0) && report["ok"] == true, "{report}");
+    ensure!(report["open"] == 0, "what was written last was signed at the end: {report}");
+    ensure!(report["seals"] == files.len() as u64 - 1, "{report}");
+    let (holds, said) = proved_in_python(&program, &files, &key)?;
+    let expected = format!("{} records, {} signed roots\n", report["lines"], report["signedRoots"]);
+    ensure!(holds && said == expected, "{said} and {report}");
+
+    let changed: Harm = |lines| lines[3] = lines[3].replace("\"phase\":\"", "\"phase\":\"X");
+    let removed: Harm = |lines| drop(lines.remove(3));
+    let repeated: Harm = |lines| lines.insert(4, lines[3].clone());
+    let swapped: Harm = |lines| lines.swap(3, 4);
+    let cut: Harm = |lines| lines.truncate(lines.len() - 1);
+    let forged: Harm = |lines| {
+        let seal = lines.len() - 1;
+        let (text, signature) = lines[seal].split_at(lines[seal].len() - 10);
+        lines[seal] = format!("{text}{}", signature.replace(|digit: char| digit.is_ascii_hexdigit(), "0"));
+    };
+    let original = std::fs::read_to_string(&files[0])?;
+    for (name, harm) in [
+        ("changed", changed),
+        ("removed", removed),
+        ("repeated", repeated),
+        ("swapped", swapped),
+        ("cut", cut),
+        ("forged", forged),
+    ] {
+        let mut lines: Vec<_> = original.split_inclusive('\n').map(str::to_owned).collect();
+        harm(&mut lines);
+        std::fs::write(&files[0], lines.concat())?;
+        let (code, report) = proved(&files, &key, &[]).await?;
+        ensure!(code == Some(3) && report["ok"] == false, "{name}: {report}");
+        let (holds, said) = proved_in_python(&program, &files, &key)?;
+        ensure!(!holds, "{name}: {said}");
+    }
+    std::fs::write(&files[0], original)?;
+    both_find_what_a_forger_makes(&files, &key, &program).await?;
+    both_read_records_alike(&files, &key, &program).await?;
+    noted_roots_are_compared(&files, &key).await
+}
+
+/// Files that are rewritten while the host is down.
+async fn a_host_does_not_sign_what_was_rewritten(scratch: &Scratch, options: &RunOptions) -> Result<()> {
+    let files = trail_files(&options.data)?;
+    let texts: Vec<_> = files.iter().map(std::fs::read_to_string).collect::<Result<_, _>>()?;
+    let (open, receipts) =
+        (options.data.join("audit/trail.jsonl"), options.data.join("audit/trail.receipts"));
+    let kept = std::fs::read(&receipts)?;
+    // One chain without a statement, as the host would take over a file from before.
+    let records = texts.iter().flat_map(|text| text.lines()).filter(|line| line.starts_with("{\"n\":"));
+    let forged: String = records.map(|line| format!("{line}\n")).collect();
+    for file in files.iter().chain([&receipts]) {
+        std::fs::remove_file(file)?;
+    }
+    std::fs::write(&open, &forged)?;
+    let mut host = Kubewitness::start("rewritten", options, scratch.path())?;
+    let is_told = |problem: &String| {
+        problem.contains("spec.ledgers[0].path") && problem.contains("was rewritten or removed")
+    };
+    let told = |status: &StatusView| status.problems.iter().any(is_told);
+    host.status_when(WITHIN, "the ledger to be refused", told).await?;
+    ensure!(std::fs::read_to_string(&open)? == forged && !receipts.exists(), "nothing was written");
+    for (file, text) in files.iter().zip(&texts) {
+        std::fs::write(file, text)?;
+    }
+    std::fs::write(&receipts, kept)?;
+    host.status_when(WITHIN, "the ledger that is back", |status| status.problems.is_empty()).await?;
+    host.stop().await
 }
 
 /// A record behind the newest root: its text without the hash is hashed rightly, whatever it says.
@@ -267,31 +270,30 @@ fn behind(last: &str, count: u64) -> Result<String> {
     Ok(text)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_signed_ledger_that_was_cut_back_is_found_by_what_the_journal_keeps() {
-    in_scratch("seals_journal", async |scratch| {
-        let data = sealed(scratch).await?.1.data;
-        let (files, key, folder) = (trail_files(&data)?, data.join(SEAL_FILE), data.display().to_string());
-        let (code, report) = proved(&files, &key, &["--data", &folder]).await?;
-        ensure!(code == Some(0) && report["compared"] == report["lines"], "{report}");
-        ensure!(report["anchors"] == 0, "the journal's root was not noted elsewhere: {report}");
-        // To its second root. The files behind it are gone.
-        let text = std::fs::read_to_string(&files[0])?;
-        let lines: Vec<_> = text.split_inclusive('\n').collect();
-        let mut roots = (0..lines.len()).filter(|at| !is_record(lines[*at]));
-        let root = roots.nth(1).context("a second root")?;
-        std::fs::write(&files[0], lines[..=root].concat())?;
-        for file in &files[1..] {
-            std::fs::remove_file(file)?;
-        }
-        let (code, report) = proved(&files[..1], &key, &[]).await?;
-        ensure!(code == Some(0) && report["ok"] == true, "its files alone can't show it: {report}");
-        let (code, report) = proved(&files[..1], &key, &["--data", &folder]).await?;
-        let what = report["what"].as_str().unwrap_or_default();
-        ensure!(code == Some(3) && what.contains("the root that the journal keeps"), "{report}");
-        Ok(())
-    })
-    .await;
+async fn what_was_cut_back_is_found_by_the_journal(data: &Path) -> Result<()> {
+    let (files, key, folder) = (trail_files(data)?, data.join(SEAL_FILE), data.display().to_string());
+    let (code, report) = proved(&files, &key, &["--data", &folder]).await?;
+    ensure!(code == Some(0) && report["compared"] == report["lines"], "{report}");
+    ensure!(report["anchors"] == 0, "the journal's root was not noted elsewhere: {report}");
+    let texts: Vec<_> = files.iter().map(std::fs::read).collect::<Result<_, _>>()?;
+    // To its second root. The files behind it are gone.
+    let text = std::fs::read_to_string(&files[0])?;
+    let lines: Vec<_> = text.split_inclusive('\n').collect();
+    let mut roots = (0..lines.len()).filter(|at| !is_record(lines[*at]));
+    let root = roots.nth(1).context("a second root")?;
+    std::fs::write(&files[0], lines[..=root].concat())?;
+    for file in &files[1..] {
+        std::fs::remove_file(file)?;
+    }
+    let (code, report) = proved(&files[..1], &key, &[]).await?;
+    ensure!(code == Some(0) && report["ok"] == true, "its files alone can't show it: {report}");
+    let (code, report) = proved(&files[..1], &key, &["--data", &folder]).await?;
+    let what = report["what"].as_str().unwrap_or_default();
+    ensure!(code == Some(3) && what.contains("the root that the journal keeps"), "{report}");
+    for (file, text) in files.iter().zip(&texts) {
+        std::fs::write(file, text)?;
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -398,7 +400,7 @@ async fn noted_roots_are_compared(files: &[PathBuf], key: &Path) -> Result<()> {
     let (code, report) = proved(files, key, &["--anchor", anchor]).await?;
     let what = report["what"].as_str().unwrap_or_default();
     ensure!(code == Some(3) && what.contains("its end was cut"), "{report}");
-    Ok(())
+    Ok(std::fs::write(cut, text)?)
 }
 
 #[tokio::test]
