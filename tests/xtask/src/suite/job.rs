@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::Selection;
 use super::durations::Durations;
 use super::process::{MeasuredChild, MeasuredEnd};
 use super::programs::TestProgram;
@@ -56,15 +57,18 @@ pub struct JobEnd {
 }
 
 impl RunningJob {
-    /// `log` gets what the job prints. The test harness is asked for the seconds of each test where `times` is set.
-    pub fn start(job: TestJob, mut command: Command, log: &Path, times: bool) -> Result<Self> {
+    /// `log` gets what the job prints.
+    pub fn start(job: TestJob, mut command: Command, log: &Path, selection: &Selection) -> Result<Self> {
         let waits = log.with_extension("waits");
         let output = File::create(log).with_context(|| format!("making {}", log.display()))?;
         if job.tests.len() > 1 {
             command.env("RUST_TEST_THREADS", THREADS_OF_SHORT_TESTS);
         }
-        if times {
-            // It prints them only where unstable options are allowed.
+        if selection.ignored {
+            command.arg("--ignored");
+        }
+        if selection.timings {
+            // The test harness prints the seconds of a test only where unstable options are allowed.
             command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--report-time"]);
         }
         command.arg("--exact").args(&job.tests).env("KUBEWITNESS_WAITS", &waits);

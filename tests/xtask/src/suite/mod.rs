@@ -41,6 +41,8 @@ pub struct Selection {
     pub packages: Vec<String>,
     /// A test runs if its name contains one of these; none stands for all of them.
     pub filters: Vec<String>,
+    /// Whether tests run that are ignored otherwise. They do something for somebody, and prove nothing.
+    pub ignored: bool,
     /// Whether tables of durations are printed, and the repository's durations are written anew.
     pub timings: bool,
 }
@@ -65,7 +67,7 @@ pub fn run(
     if logs.is_dir() {
         std::fs::remove_dir_all(&logs)?;
     }
-    let outcomes = pool::run_all(&programs, jobs, &logs, selection.timings, prepare)?;
+    let outcomes = pool::run_all(&programs, jobs, &logs, selection, prepare)?;
     let measured = durations.updated(&outcomes);
     measured.save_local()?;
     if selection.timings {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::Selection;
 use super::job::{RunningJob, TestJob};
 use super::outcome::JobOutcome;
 use super::programs::TestProgram;
@@ -18,7 +19,7 @@ pub fn run_all(
     programs: &[TestProgram],
     jobs: Vec<TestJob>,
     logs: &Path,
-    times: bool,
+    selection: &Selection,
     prepare: &dyn Fn(&mut Command),
 ) -> Result<Vec<JobOutcome>> {
     std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;

@@ -52,13 +52,18 @@ async fn a_page_says_that_it_reconnects_while_the_controller_is_gone_and_is_live
 /// Where the pictures are wanted; `cargo xtask images --pages FOLDER` says so.
 const FOLDER: &str = "KUBEWITNESS_PICTURES";
 
+fn folder() -> Result<PathBuf> {
+    std::env::var_os(FOLDER).map(PathBuf::from).with_context(|| format!("{FOLDER} names no folder"))
+}
+
 #[tokio::test]
+#[ignore = "takes pictures for somebody who looks at them: `cargo xtask images --pages FOLDER`"]
 async fn each_page_has_a_picture_light_and_dark_wide_and_narrow() {
     if !has_driver("appearance::each_page_has_a_picture").await {
         return;
     }
     in_scratch("pictures", async |scratch| {
-        let folder = std::env::var_os(FOLDER).map_or_else(|| scratch.path().join("pictures"), PathBuf::from);
+        let folder = folder()?;
         at_a_playground(scratch, &FEW, async |_, portal| {
             let pages = until(WITHIN, "a job with a story and Events", async || pages(portal).await).await?;
             pictures(scratch, portal, &pages, &folder.join("playground")).await
@@ -69,12 +74,13 @@ async fn each_page_has_a_picture_light_and_dark_wide_and_narrow() {
 }
 
 #[tokio::test]
+#[ignore = "takes pictures for somebody who looks at them: `cargo xtask images --pages FOLDER`"]
 async fn each_page_that_tells_of_troubles_has_a_picture() {
     if !has_driver("appearance::each_page_that_tells_of_troubles").await {
         return;
     }
     in_scratch("pictures-troubles", async |scratch| {
-        let folder = std::env::var_os(FOLDER).map_or_else(|| scratch.path().join("pictures"), PathBuf::from);
+        let folder = folder()?;
         let mut troubles = Troubles::start(scratch).await?;
         let pages = troubles.pages().map(|(page, _)| page);
         pictures(scratch, &troubles.lab.url(), &pages, &folder.join("troubles")).await?;
