@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Host, Lints, cargo, check, step};
 use crate::plugins::PluginProfile;
+use crate::services::SharedServers;
 use crate::suite::{BuildTimes, Selection, packages};
 use crate::{services, suite};
 
@@ -79,7 +80,10 @@ pub fn test_with(selection: &Selection, lints: Lints, variables: impl Fn(&mut Co
         }
         _ => {}
     }
+    // The tests of one crate start their own: fewer of them need any.
+    let servers = if selection.packages.is_empty() { Some(SharedServers::start()?) } else { None };
     let prepare = |command: &mut Command| {
+        servers.iter().for_each(|servers| servers.name_to(command));
         command.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
         command.env("KUBEWITNESS_SERVICES", build::services_folder());
         command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));

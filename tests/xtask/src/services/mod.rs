@@ -4,10 +4,13 @@
 pub mod apt;
 mod languages;
 mod mysql;
+mod shared;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+pub use shared::SharedServers;
 
 use crate::build::{is_root, step};
 

@@ -37,7 +37,7 @@ pub fn run_all(
                 job,
                 command,
                 &logs.join(format!("{number:04}.log")),
-                times,
+                selection,
             )?);
             continue;
         }
