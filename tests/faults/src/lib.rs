@@ -3,10 +3,11 @@
 //! `tests`.
 
 pub mod delivery;
-pub mod dice;
+pub mod marks;
 pub mod oracle;
 pub mod truth;
 
-pub use dice::{Dice, Marks};
+pub use kubewitness_chance::Dice;
+pub use marks::Marks;
 pub use oracle::{Fault, Rule, judge};
 pub use truth::{Entry, Event, Floor, History, Told, Truth};

@@ -1,10 +1,11 @@
-//! The properties over every kept input and over many changed ones: the same at each run, on any
-//! toolchain. What the fuzzer finds is put into `corpus/` and stays true from then on.
+//! The properties over every kept input and over many changed ones, on any toolchain. The changes are others in each
+//! run. What they or the fuzzer find is put into `corpus/` and stays true from then on.
 
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 
+use kubewitness_chance::{Dice, repeat_command, seed};
 use kubewitness_fuzz::TARGETS;
 
 /// Changed inputs a target. A wrong answer to a common shape shows within the first thousands;
@@ -55,39 +56,26 @@ fn token(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// SplitMix64: any seed is a good one.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ (mixed >> 31)) % bound.max(1) as u64) as usize
-    }
-}
-
 fn change(input: &mut Vec<u8>, dice: &mut Dice, tokens: &[Vec<u8>], other: &[u8]) {
-    let at = dice.below(input.len() + 1);
-    let length = dice.below(12).min(input.len() - at);
-    match dice.below(7) {
-        0 if at < input.len() => input[at] ^= 1 << dice.below(8),
-        1 if at < input.len() => input[at] = dice.below(256) as u8,
+    let at = dice.index(input.len() + 1);
+    let length = dice.index(12).min(input.len() - at);
+    match dice.index(7) {
+        0 if at < input.len() => input[at] ^= 1 << dice.index(8),
+        1 if at < input.len() => input[at] = dice.index(256) as u8,
         2 => drop(input.drain(at..at + length)),
-        3 => input.insert(at, b"{}[]\",:\\\n 0n"[dice.below(12)]),
+        3 => input.insert(at, b"{}[]\",:\\\n 0n"[dice.index(12)]),
         4 => {
             let piece = input[at..at + length].to_vec();
-            let to = dice.below(input.len() + 1);
+            let to = dice.index(input.len() + 1);
             input.splice(to..to, piece);
         }
         5 => {
-            let from = dice.below(other.len() + 1);
-            let piece = &other[from..other.len().min(from + dice.below(60))];
+            let from = dice.index(other.len() + 1);
+            let piece = &other[from..other.len().min(from + dice.index(60))];
             input.splice(at..at + length, piece.iter().copied());
         }
         _ => {
-            input.splice(at..at, tokens[dice.below(tokens.len())].iter().copied());
+            input.splice(at..at, tokens[dice.index(tokens.len())].iter().copied());
         }
     }
 }
@@ -96,11 +84,11 @@ fn holds_for_changed_inputs(target: &str) {
     let check = TARGETS.iter().find(|(name, _)| *name == target).unwrap().1;
     let inputs: Vec<_> = corpus(target).into_iter().map(|(_, input)| input).collect();
     let short: Vec<_> = inputs.into_iter().filter(|input| input.len() <= CHANGED_BYTES).collect();
-    let (tokens, mut dice) = (tokens(), Dice(1));
+    let (tokens, mut dice) = (tokens(), Dice::new(seed()));
     for _ in 0..CHANGED {
-        let mut input = short[dice.below(short.len())].clone();
-        for _ in 0..=dice.below(4) {
-            let other = dice.below(short.len());
+        let mut input = short[dice.index(short.len())].clone();
+        for _ in 0..=dice.index(4) {
+            let other = dice.index(short.len());
             change(&mut input, &mut dice, &tokens, &short[other]);
         }
         told(&format!("{:?}", input.escape_ascii().to_string()), || check(&input));
@@ -113,7 +101,7 @@ fn told(input: &str, property: impl FnOnce()) {
     impl Drop for Told<'_> {
         fn drop(&mut self) {
             if std::thread::panicking() {
-                eprintln!("the property does not hold for {}", self.0);
+                eprintln!("{}: the property does not hold for {}", repeat_command(seed()), self.0);
             }
         }
     }

@@ -4,7 +4,6 @@
 
 use std::io::Write;
 
-mod dice;
 mod mail;
 mod poll;
 mod ports;
@@ -16,7 +15,7 @@ mod services;
 mod truth;
 mod wire;
 
-pub use dice::{Dice, kills, seed};
+pub use kubewitness_chance::{Dice, kills, seed};
 pub use mail::{Encryption, MailServer, Received};
 pub use poll::{until, until_ok};
 pub use ports::free_port;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kubewitness_chance::{repeat_command, seed};
 use tempfile::TempDir;
 
 /// Removed when it is dropped, unless the test is failing: then its place is told.
@@ -39,12 +40,12 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs a test in a folder of its own. An error fails the test, with all that is known of it, and
+/// Runs a test in a folder of its own. An error fails the test, with all that is known of it and the seed of the run, and
 /// the folder stays.
 pub async fn in_scratch(name: &str, test: impl AsyncFnOnce(&Scratch) -> Result<()>) {
     let scratch = Scratch::new(name).expect("a folder");
     if let Err(error) = test(&scratch).await {
         // The cause comes first: what follows may hold whole logs, of which a reader sees the beginning.
-        panic!("{}\n{error:#}", error.root_cause());
+        panic!("{}\n{}\n{error:#}", error.root_cause(), repeat_command(seed()));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 
@@ -73,6 +74,8 @@ pub fn test_with(selection: &Selection, lints: Lints, variables: impl Fn(&mut Co
         bail!("in CI nothing may be skipped, and these could not be installed: {}", missing.join(", "));
     }
     let artifacts = artifacts?;
+    let seed = seed();
+    step(&format!("running the tests with {}", repeat_command(&seed)));
     let list = build::target().join("skipped-tests");
     match std::fs::remove_file(&list) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -88,6 +91,7 @@ pub fn test_with(selection: &Selection, lints: Lints, variables: impl Fn(&mut Co
         command.env("KUBEWITNESS_SERVICES", build::services_folder());
         command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
         command.env("KUBEWITNESS_SKIPPED", &list);
+        command.env(SEED, &seed);
         lints.apply(command);
         variables(command);
     };
@@ -100,7 +104,22 @@ pub fn test_with(selection: &Selection, lints: Lints, variables: impl Fn(&mut Co
         eprintln!("xtask: {} tests skipped:", skipped.lines().count());
         skipped.lines().for_each(|line| eprintln!("  SKIPPED {line}"));
     }
-    result
+    result.with_context(|| repeat_command(&seed))
+}
+
+/// The random choices of all tests follow from it.
+const SEED: &str = "KUBEWITNESS_SEED";
+
+/// Another one in each run, unless the environment names it.
+fn seed() -> String {
+    std::env::var(SEED).unwrap_or_else(|_| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        now.map_or(1, |since| since.as_secs()).to_string()
+    })
+}
+
+fn repeat_command(seed: &str) -> String {
+    format!("seed {seed} (repeat with {SEED}={seed})")
 }
 
 /// The code blocks of the SDK's documentation and of the tutorial: the other libraries have none.

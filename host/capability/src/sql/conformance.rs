@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kubewitness_chance::{Dice, Replay};
 use kubewitness_core::config::{DatabaseSpec, SecretRef, ServerSpec};
 use kubewitness_core::ports::OnConflict;
 use kubewitness_harness::{Service, shared_server};
@@ -394,17 +395,13 @@ async fn a_query_gives_no_more_than_its_bound(world: World) {
 async fn any_writes_leave_what_a_model_has(world: World) {
     let engine = world.prepared().await;
     let mut model: BTreeMap<String, (i64, String)> = BTreeMap::new();
-    let mut random: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut next = |below: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % below
-    };
+    let seed = kubewitness_chance::seed();
+    let _replay = Replay { package: "kubewitness-capability", test: "any_writes", seed };
+    let mut dice = Dice::new(seed);
     for round in 0..40 {
-        let (replaces, fails, ends) = (next(2) == 0, next(5) == 0, next(4) != 0);
-        let mut rows: Vec<_> = (0..next(40) + 1)
-            .map(|at| (next(30).to_string(), next(20) as i64, format!("round {round} row {at}")))
+        let (replaces, fails, ends) = (dice.below(2) == 0, dice.below(5) == 0, dice.below(4) != 0);
+        let mut rows: Vec<_> = (0..dice.below(40) + 1)
+            .map(|at| (dice.below(30).to_string(), dice.below(20) as i64, format!("round {round} row {at}")))
             .collect();
         if replaces {
             // Which of two that are equally new stays is nobody's business.

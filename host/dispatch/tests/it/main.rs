@@ -57,6 +57,11 @@ fn options(plugin: &str) -> DispatchOptions {
     }
 }
 
+fn in_simulated_time(scenario: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(scenario);
+}
+
 /// A running dispatcher. Dropping it kills it.
 struct Running {
     handle: DispatchHandle,

@@ -4,28 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kubewitness_chance::{Dice, Replay, Seeds};
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{CallError, Delivery, Verdict};
 
 use crate::fixtures::journal::Journal;
 use crate::fixtures::plugin::{Plugin, done};
-use crate::fixtures::rng::Rng;
-use crate::{options, start};
+use crate::{in_simulated_time, options, start};
 
-const SEEDS: u64 = 40;
-
-fn over_seeds(row: &str, scenario: impl AsyncFn(u64)) {
-    let only = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
-    for seed in only.map_or(1..SEEDS + 1, |seed: u64| seed..seed + 1) {
-        let run = std::panic::AssertUnwindSafe(|| {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-            runtime.unwrap().block_on(scenario(seed));
-        });
-        if let Err(panic) = std::panic::catch_unwind(run) {
-            eprintln!("replay it: SEED={seed} cargo test -p kubewitness-dispatch {row}");
-            std::panic::resume_unwind(panic);
-        }
+fn over_seeds(test: &'static str, scenario: impl AsyncFn(u64)) {
+    for seed in (Seeds { test, fixed: 30, fresh: 10 }).list() {
+        let _replay = Replay { package: "kubewitness-dispatch", test, seed };
+        in_simulated_time(scenario(seed));
     }
 }
 
@@ -52,13 +42,13 @@ fn harm(seq: Seq, stride: Seq) -> Option<CallError> {
 #[test]
 fn row_38_a_plugin_that_traps_loops_or_eats_memory_parks_those_states_while_others_flow() {
     over_seeds("row_38", async |seed| {
-        let mut rng = Rng::new(seed);
-        let journal = Journal::new(rng.next(), 1);
-        let objects = 5 + rng.below(60) as usize;
-        let count = 200 + rng.below(300);
-        let of: Vec<usize> = (0..count).map(|_| rng.below(objects as u64) as usize).collect();
+        let mut dice = Dice::new(seed);
+        let journal = Journal::new(dice.throw(), 1);
+        let objects = 5 + dice.below(60) as usize;
+        let count = 200 + dice.below(300);
+        let of: Vec<usize> = (0..count).map(|_| dice.below(objects as u64) as usize).collect();
         journal.append(of);
-        let stride = 23 + rng.below(40);
+        let stride = 23 + dice.below(40);
         let plugin = Plugin::new("p", &journal, move |batch: &[Delivery]| {
             let error = batch.iter().find_map(|delivery| harm(delivery.state.seq, stride));
             let takes = if matches!(error, Some(CallError::Timeout { .. })) { 2_000 } else { 1 };
@@ -66,9 +56,9 @@ fn row_38_a_plugin_that_traps_loops_or_eats_memory_parks_those_states_while_othe
         });
         let other = Plugin::new("other", &journal, done);
         let mut harmed = options("p");
-        harmed.delivery.retries = 1 + rng.below(3) as u32;
-        harmed.delivery.batch = 1 + rng.below(64) as u32;
-        harmed.concurrency = 1 + rng.below(4) as u32;
+        harmed.delivery.retries = 1 + dice.below(3) as u32;
+        harmed.delivery.batch = 1 + dice.below(64) as u32;
+        harmed.concurrency = 1 + dice.below(4) as u32;
         let tries = harmed.delivery.retries + 1;
         let running = start(harmed, &journal, &plugin);
         let beside = start(options("other"), &journal, &other);
@@ -95,19 +85,19 @@ fn row_38_a_plugin_that_traps_loops_or_eats_memory_parks_those_states_while_othe
 #[test]
 fn row_39_states_that_arrive_while_their_lane_is_processed_outlive_a_shut_down_in_between() {
     over_seeds("row_39", async |seed| {
-        let rng = Arc::new(Mutex::new(Rng::new(seed)));
-        let roll = |below| rng.lock().unwrap().below(below);
+        let dice = Arc::new(Mutex::new(Dice::new(seed)));
+        let roll = |below| dice.lock().unwrap().below(below);
         let journal = Journal::new(seed, roll(4));
         // A call takes up to a second. Meanwhile new states of its objects arrive.
-        let (calls, arriving) = (rng.clone(), journal.clone());
+        let (calls, arriving) = (dice.clone(), journal.clone());
         let plugin = Plugin::new("p", &journal, move |batch: &[Delivery]| {
-            let mut rng = calls.lock().unwrap();
+            let mut dice = calls.lock().unwrap();
             for delivery in batch {
-                if rng.percent(30) && arriving.newest_seq() < 400 {
+                if dice.percent(30) && arriving.newest_seq() < 400 {
                     arriving.append_one("jobs", &delivery.state.object.name, "Failed");
                 }
             }
-            (rng.below(1_000), Ok(vec![Verdict::Done; batch.len()]))
+            (dice.below(1_000), Ok(vec![Verdict::Done; batch.len()]))
         });
         for _ in 0..2 + roll(6) {
             let running = start(options("p"), &journal, &plugin);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kubewitness_chance::{Dice, Replay, Seeds};
 use kubewitness_core::config::{Mode, OnDeadLetter, Start};
 use kubewitness_core::ports::{CallError, Delivery, JournalError, Verdict};
 use kubewitness_core::{Seq, State};
@@ -11,13 +12,12 @@ use kubewitness_dispatch::{DispatchError, DispatchOptions};
 
 use crate::fixtures::journal::Journal;
 use crate::fixtures::plugin::Plugin;
-use crate::fixtures::rng::Rng;
-use crate::{Running, options, start, subscribe};
+use crate::{Running, in_simulated_time, options, start, subscribe};
 
-const SEEDS: u64 = 150;
+const LIVES: Seeds = Seeds { test: "kills_failures", fixed: 120, fresh: 30 };
 
 struct World {
-    rng: Rng,
+    dice: Dice,
     journal: Arc<Journal>,
     plugin: Arc<Plugin>,
     options: DispatchOptions,
@@ -26,19 +26,19 @@ struct World {
 }
 
 /// The result of a call in this world.
-fn script(rng: &mut Rng, batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
-    let takes = rng.below(20);
+fn script(dice: &mut Dice, batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
+    let takes = dice.below(20);
     // Every 29th state is poison: it traps until an operator has replayed it twice.
     if batch.iter().any(|delivery| delivery.state.seq.is_multiple_of(29) && delivery.attempt < 7) {
         return (takes, Err(CallError::Trap("poison".into())));
     }
-    if rng.percent(3) {
+    if dice.percent(3) {
         return (takes, Err(CallError::Unavailable("the sink is down".into())));
     }
-    if rng.percent(2) {
+    if dice.percent(2) {
         return (takes, Err(CallError::Timeout { limit_ms: 20 }));
     }
-    let mut verdict = || match rng.below(100) {
+    let mut verdict = || match dice.below(100) {
         0..80 => Verdict::Done,
         80..95 => Verdict::Retry { after_ms: None, reason: "not yet".into() },
         95..98 => Verdict::Retry { after_ms: Some(30), reason: "in a moment".into() },
@@ -49,50 +49,50 @@ fn script(rng: &mut Rng, batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallE
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        let journal = Journal::new(rng.next(), rng.below(8));
-        let calls = Mutex::new(Rng::new(rng.next()));
+        let mut dice = Dice::new(seed);
+        let journal = Journal::new(dice.throw(), dice.below(8));
+        let calls = Mutex::new(Dice::new(dice.throw()));
         let plugin = Plugin::new("p", &journal, move |batch| script(&mut calls.lock().unwrap(), batch));
         let mut options = options("p");
         options.subscriptions.push(subscribe("pods", Mode::Transitions, Start::Beginning));
-        options.concurrency = 1 + rng.below(5) as u32;
-        options.delivery.batch = 1 + rng.below(12) as u32;
+        options.concurrency = 1 + dice.below(5) as u32;
+        options.delivery.batch = 1 + dice.below(12) as u32;
         options.delivery.retries = 2;
-        if rng.percent(40) {
+        if dice.percent(40) {
             options.delivery.on_dead_letter = OnDeadLetter::Hold;
         }
-        Self { rng, journal, plugin, options, replayed: false }
+        Self { dice, journal, plugin, options, replayed: false }
     }
 
     fn append(&mut self) {
-        for _ in 0..self.rng.below(30) {
-            let source = ["jobs", "jobs", "pods", "nodes"][self.rng.below(4) as usize];
-            let phase = if self.rng.percent(50) { "Failed" } else { "Running" };
-            self.journal.append_one(source, &format!("o-{}", self.rng.below(9)), phase);
+        for _ in 0..self.dice.below(30) {
+            let source = ["jobs", "jobs", "pods", "nodes"][self.dice.below(4) as usize];
+            let phase = if self.dice.percent(50) { "Failed" } else { "Running" };
+            self.journal.append_one(source, &format!("o-{}", self.dice.below(9)), phase);
         }
     }
 
     /// Runs the dispatcher once, and ends it with a kill or a drain at a random moment.
     async fn live(&mut self) {
         let running = start(self.options.clone(), &self.journal, &self.plugin);
-        for _ in 0..self.rng.below(12) {
+        for _ in 0..self.dice.below(12) {
             self.append();
-            tokio::time::sleep(Duration::from_millis(self.rng.below(60))).await;
+            tokio::time::sleep(Duration::from_millis(self.dice.below(60))).await;
             self.check_figures(&running);
-            if self.rng.percent(10) {
+            if self.dice.percent(10) {
                 self.replay(&running).await;
             }
-            if self.rng.percent(30) {
-                running.handle.resync(["jobs", "pods"][self.rng.below(2) as usize]);
+            if self.dice.percent(30) {
+                running.handle.resync(["jobs", "pods"][self.dice.below(2) as usize]);
             }
-            let is_full = self.rng.percent(10);
+            let is_full = self.dice.percent(10);
             let refuse: fn() -> JournalError = || JournalError::Unavailable("the disk is full".into());
             self.journal.with(|kept| kept.refuse = is_full.then_some(refuse));
         }
-        for _ in 0..self.rng.below(20) {
+        for _ in 0..self.dice.below(20) {
             tokio::task::yield_now().await;
         }
-        if self.rng.percent(80) {
+        if self.dice.percent(80) {
             running.kill().await;
         } else {
             running.end().await.unwrap();
@@ -186,32 +186,20 @@ impl World {
 
 #[test]
 fn kills_failures_and_replays_lose_nothing_and_keep_the_order() {
-    let first = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
-    let seeds = first.map_or(1..SEEDS + 1, |seed: u64| seed..seed + 1);
     let (mut repeats, mut replays) = (0, 0);
-    for seed in seeds {
-        let run = std::panic::AssertUnwindSafe(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_time()
-                .start_paused(true)
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                let mut world = World::new(seed);
-                for _ in 0..1 + world.rng.below(6) {
-                    world.live().await;
-                }
-                world.finish().await;
-                repeats += world.plugin.effects().values().filter(|times| **times > 1).count();
-                replays += usize::from(world.replayed);
-            });
+    for seed in LIVES.list() {
+        let _replay = Replay { package: "kubewitness-dispatch", test: LIVES.test, seed };
+        in_simulated_time(async {
+            let mut world = World::new(seed);
+            for _ in 0..1 + world.dice.below(6) {
+                world.live().await;
+            }
+            world.finish().await;
+            repeats += world.plugin.effects().values().filter(|times| **times > 1).count();
+            replays += usize::from(world.replayed);
         });
-        if let Err(panic) = std::panic::catch_unwind(run) {
-            eprintln!("replay it: SEED={seed} cargo test -p kubewitness-dispatch kills_failures");
-            std::panic::resume_unwind(panic);
-        }
     }
-    if first.is_none() {
+    if LIVES.include_fixed() {
         assert!(
             repeats > 0 && replays > 0,
             "the rare paths were taken: {repeats} repeats, {replays} replays"

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::FutureExt;
+use kubewitness_chance::Dice;
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{FromSpec, StreamSpec};
 use kubewitness_core::ports::{Append, Backlog, Documents, Witness, Witnessed};
@@ -197,12 +198,8 @@ fn state(epoch: u32, number: u64, bytes: usize) -> Witnessed {
 }
 
 fn noise(seed: u64, bytes: usize) -> Bytes {
-    let mut dice = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut byte = || {
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (dice >> 56) as u8
-    };
-    (0..bytes).map(|_| byte()).collect()
+    let mut dice = Dice::new(seed);
+    (0..bytes).map(|_| dice.throw() as u8).collect()
 }
 
 /// Waits until the journal has this many states.

@@ -4,22 +4,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use kubewitness_chance::{Dice, Replay, Seeds};
 use kubewitness_core::state::Change;
 
 use super::world::Reply;
 use super::*;
-
-/// A seed replays the choices. The moments at which they meet the source depend on the machine.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 fn live(world: &World, dice: &mut Dice) {
     let names = world.names();
@@ -70,7 +59,7 @@ fn fault(world: &World, dice: &mut Dice) -> bool {
 
 async fn run(seed: u64) {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut dice = Dice::new(seed);
     world.stream_lists(dice.below(2) == 0);
     let audit = if dice.below(2) == 0 { "0s" } else { "40ms" };
     let (spec, mut lossless) = (spec(json!({"audit": audit})), true);
@@ -189,12 +178,10 @@ fn check(seed: u64, world: &World, memory: &Memory) {
 
 #[tokio::test]
 async fn every_version_is_witnessed_once_and_in_order_or_lies_in_a_gap() {
-    // Seeds that failed once run first, whatever the range.
-    let failed = [6];
-    let number =
-        |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let (first, seeds) = (number("KUBEWITNESS_SEED", 1), number("KUBEWITNESS_SEEDS", 10));
-    for seed in failed.into_iter().chain(first..first + seeds) {
+    // A seed replays the choices. The moments at which they meet the source depend on the machine.
+    let test = "every_version_is_witnessed_once_and_in_order_or_lies_in_a_gap";
+    for seed in (Seeds { test, fixed: 0, fresh: 10 }).list() {
+        let _replay = Replay { package: "kubewitness-watch", test, seed };
         run(seed).await;
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use kubewitness_chance::Seeds;
 use kubewitness_core::config::Mode;
 use kubewitness_core::limits;
 use kubewitness_core::ports::{Append, Witnessed};
@@ -13,19 +14,21 @@ use kubewitness_faults::Marks;
 
 use crate::bugs::Bug;
 use crate::plugin::Nature;
-use crate::seeds::{Ran, Replay, finish, must_hold, run, run_while, seeds, simulated};
+use crate::seeds::{Ran, finish, must_hold, replay, run, run_while, simulated};
 use crate::steps::Steps;
 use crate::story::status;
 use crate::world::{World, delivery, subscription};
 
-const SEEDS: u64 = 40;
+fn seeds(test: &'static str, fixed: u64) -> Vec<u64> {
+    Seeds { test, fixed, fresh: fixed.div_ceil(4) }.list()
+}
 
 /// One that does all that it is asked.
 const GOOD: Nature = Nature { poison: 1 << 40, trouble: 0, slow: 3, polite: false };
 
-fn row(test: &str, marks: &Marks, story: &impl AsyncFn(&mut World)) {
-    for seed in seeds(SEEDS) {
-        let replay = Replay(test, seed);
+fn row(test: &'static str, marks: &Marks, story: &impl AsyncFn(&mut World)) {
+    for seed in seeds(test, 40) {
+        let replay = replay(test, seed);
         let ran = simulated(async {
             let steps = Steps::new(seed, marks.clone(), Bug::None);
             let mut world = World::random(&steps);
@@ -120,8 +123,8 @@ fn row_27_killed_while_a_relist_is_compared_it_compares_again() {
 #[test]
 fn row_30_the_wall_clock_jumps_an_hour_either_way_and_nothing_changes() {
     const HOUR_MS: i64 = 3_600_000;
-    for seed in seeds(25) {
-        let _replay = Replay("row_30", seed);
+    for seed in seeds("row_30", 20) {
+        let _replay = replay("row_30", seed);
         let still = run(seed, &Marks::default(), Bug::None);
         let jumping = run_while(seed, &Marks::default(), Bug::None, async |steps| {
             let mut ahead = false;
@@ -275,7 +278,7 @@ fn row_38_poison_is_parked_after_its_tries_and_no_other_plugin_notices() {
             (letters, others)
         })
     };
-    for seed in seeds(8) {
+    for seed in seeds("row_38", 6) {
         let ((healthy, before), (letters, after)) = (lived(seed, 1 << 40), lived(seed, 9));
         assert!(healthy.is_empty() && letters.len() > 20, "{} were parked", letters.len());
         let tried = |letter: &kubewitness_core::ports::DeadLetter| match letter.error.as_str() {

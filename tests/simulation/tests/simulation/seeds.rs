@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use kubewitness_chance::{Replay, Seeds};
 use kubewitness_faults::Marks;
 use kubewitness_faults::delivery::Found;
 
@@ -12,8 +13,8 @@ use crate::bugs::Bug;
 use crate::steps::Steps;
 use crate::world::World;
 
-/// Without `KUBEWITNESS_SEEDS`: some seconds.
-const SEEDS: u64 = 300;
+/// They take some seconds.
+const LIVES: Seeds = Seeds { test: "whatever_dies", fixed: 300, fresh: 60 };
 
 /// Everything that must have happened at least once over the seeds.
 const SOMETIMES: &[&str] = &[
@@ -72,50 +73,33 @@ const SOMETIMES: &[&str] = &[
 const RARE: [&str; 4] =
     ["read: single states", "read: progress", "read: letters", "relist: an object compared"];
 
-pub fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
-
-/// The seeds to run: one, so many, or as many as a test does by itself.
-pub fn seeds(by_itself: u64) -> std::ops::RangeInclusive<u64> {
-    match number("KUBEWITNESS_SEED") {
-        Some(seed) => seed..=seed,
-        None => 1..=number("KUBEWITNESS_SEEDS").unwrap_or(by_itself),
-    }
-}
-
 /// In a time of its own.
 pub fn simulated<T>(run: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(run)
 }
 
+/// How much of its story a run that fails prints.
+const LINES: usize = 400;
+
 pub struct Ran {
     pub found: Vec<Found>,
     pub trace: Vec<String>,
 }
 
-/// Says how to replay, should the run panic.
-pub struct Replay<'a>(pub &'a str, pub u64);
-
-impl Drop for Replay<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let Self(test, seed) = self;
-            eprintln!("again with: KUBEWITNESS_SEED={seed} cargo test -p kubewitness-simulation {test}");
-        }
-    }
+/// Says how the seed is repeated if its run panics.
+pub fn replay(test: &'static str, seed: u64) -> Replay {
+    Replay { package: "kubewitness-simulation", test, seed }
 }
 
 /// Fails with what was found, and the end of the story.
-pub fn must_hold(test: &str, seed: u64, ran: &Ran) {
+pub fn must_hold(test: &'static str, seed: u64, ran: &Ran) {
     if ran.found.is_empty() {
         return;
     }
-    let _replay = Replay(test, seed);
+    let _replay = replay(test, seed);
     let found: Vec<_> = ran.found.iter().take(12).map(|found| format!("  {found}")).collect();
-    let last = &ran.trace
-        [ran.trace.len().saturating_sub(if number("KUBEWITNESS_SEED").is_some() { 4000 } else { 25 })..];
+    let last = &ran.trace[ran.trace.len().saturating_sub(LINES)..];
     panic!("seed {seed}, {} breaches:\n{}\n{}", ran.found.len(), found.join("\n"), last.join("\n"));
 }
 
@@ -273,13 +257,13 @@ pub async fn finish(world: &mut World) {
 #[test]
 fn whatever_dies_nothing_is_lost_reordered_or_applied_twice() {
     let marks = Marks::default();
-    for seed in seeds(SEEDS) {
-        let replay = Replay("whatever_dies", seed);
+    for seed in LIVES.list() {
+        let replay = replay(LIVES.test, seed);
         let ran = run(seed, &marks, Bug::None);
         drop(replay);
-        must_hold("whatever_dies", seed, &ran);
+        must_hold(LIVES.test, seed, &ran);
     }
-    if number("KUBEWITNESS_SEED").is_none() && seeds(SEEDS).count() as u64 >= SEEDS {
+    if LIVES.include_fixed() {
         let never = marks.missing(SOMETIMES);
         assert!(never.is_empty(), "over all seeds this never happened: {never:#?}");
     }
@@ -287,7 +271,7 @@ fn whatever_dies_nothing_is_lost_reordered_or_applied_twice() {
 
 #[test]
 fn the_same_seed_is_the_same_story() {
-    for seed in seeds(25) {
+    for seed in (Seeds { test: "the_same_seed", fixed: 20, fresh: 5 }).list() {
         let (one, other) = (run(seed, &Marks::default(), Bug::None), run(seed, &Marks::default(), Bug::None));
         let differs = one.trace.iter().zip(&other.trace).position(|(one, other)| one != other);
         assert!(one.trace.len() > 5, "seed {seed} has a story: {:?}", one.trace);

@@ -1,5 +1,6 @@
 //! Changes bytes of a journal behind its back. Each change is found, or has no effect on any answer.
 
+use kubewitness_chance::{Dice, Replay, Seeds};
 use kubewitness_core::ports::{Backlog, Witness};
 use kubewitness_journal::{ExportQuery, Place, export, verify};
 
@@ -31,23 +32,12 @@ const TABLES: [(&str, &str); 18] = [
 /// The number by which a person asks.
 const HARMLESS: [(&str, &str); 2] = [("gaps", "id"), ("poison", "id")];
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}
-
 /// Only of an object that has ended is it told how; this is the fifth.
 const ENDED: (&str, [&str; 2], u64) = ("objects", ["tail", "newest"], 4);
 
 /// A value as a literal that its store takes, with one bit turned round. `found` is `i` and a number, `b`
 /// or `t` and hexadecimal digits, and `n` or `m` where no number or no bytes are there.
-fn changed(found: &str, random: &mut Random) -> String {
+fn changed(found: &str, dice: &mut Dice) -> String {
     let (kind, value) = found.split_at(1);
     let literal = |hex: &str| match (Kind::here(), kind) {
         (Kind::Postgres, _) => format!("decode('{hex}', 'hex')"),
@@ -57,13 +47,13 @@ fn changed(found: &str, random: &mut Random) -> String {
     match kind {
         "n" => "7".into(),
         "m" => literal("31"),
-        "i" => (value.parse::<i64>().unwrap() ^ 1 << random.below(16)).to_string(),
+        "i" => (value.parse::<i64>().unwrap() ^ 1 << dice.below(16)).to_string(),
         _ if value.is_empty() => literal("31"),
         _ => {
             let mut digits: Vec<char> = value.chars().collect();
             // Of the lower half of a byte, so that a text stays one.
-            let place = random.below(digits.len() as u64 / 2) as usize * 2 + 1;
-            let digit = digits[place].to_digit(16).unwrap() ^ 1 << random.below(3);
+            let place = dice.below(digits.len() as u64 / 2) as usize * 2 + 1;
+            let digit = digits[place].to_digit(16).unwrap() ^ 1 << dice.below(3);
             digits[place] = char::from_digit(digit, 16).unwrap();
             literal(&digits.into_iter().collect::<String>())
         }
@@ -136,7 +126,7 @@ async fn a_changed_value_of_any_column_is_found() {
     let desk = sound().await;
     desk.run("INSERT INTO @taken (plugin, finished, untold, sum) VALUES ('audit', 0, 0, 0)").await;
     desk.assert_sound().await;
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut dice = Dice::new(kubewitness_chance::seed());
     assert_eq!(tables(&desk).await, TABLES.len() as i64, "a table is not covered here");
     let (mut missed, mut tried) = (Vec::new(), 0);
     for (table, key) in TABLES {
@@ -147,11 +137,11 @@ async fn a_changed_value_of_any_column_is_found() {
         for column in columns(&desk, table).await {
             let row = match ENDED {
                 (of, columns, row) if of == table && columns.contains(&column.as_str()) => row,
-                _ => random.below(rows),
+                _ => dice.below(rows),
             };
             let place = format!("ORDER BY {key} LIMIT 1 OFFSET {row}");
             let found = value(&desk, table, &column, &place).await;
-            let new = changed(&found, &mut random);
+            let new = changed(&found, &mut dice);
             // Named, since MySQL reads no table that it changes.
             let chosen = format!("SELECT {key} FROM (SELECT {key} FROM {name} {place}) AS chosen");
             let update = format!("UPDATE {name} SET {column} = {new} WHERE ({key}) = ({chosen})");
@@ -203,24 +193,24 @@ async fn told(path: &std::path::Path) -> Result<String, String> {
     Ok(format!("{}{beside}", String::from_utf8_lossy(&out)))
 }
 
-/// `KUBEWITNESS_FLIPS` says how many; a failure prints what replays it.
 #[tokio::test]
 async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
-    let flips = std::env::var("KUBEWITNESS_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(150u64);
-    let seed = std::env::var("KUBEWITNESS_FLIP").ok().and_then(|text| text.parse().ok());
+    let seeds = Seeds { test: "a_bit_of_the_file", fixed: 0, fresh: 150 };
+    let flips = seeds.list();
     let desk = sound().await;
     let bytes = std::fs::read(desk.path()).unwrap();
     let expected = told(&desk.path()).await.unwrap();
     let path = desk.path().with_file_name("flipped.db");
     let (mut found, mut harmless) = (0, 0);
-    for flip in seed.map_or(0..flips, |seed| seed..seed + 1) {
-        let mut random = Random(0x2545_F491_4F6C_DD1D ^ flip.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    for &seed in &flips {
+        let _replay = Replay { package: "kubewitness-journal", test: seeds.test, seed };
+        let mut dice = Dice::new(seed);
         // Most of so small a file is room; what is written is seldom zero.
-        let mut place = random.below(bytes.len() as u64) as usize;
-        while bytes[place] == 0 && random.below(8) > 0 {
-            place = random.below(bytes.len() as u64) as usize;
+        let mut place = dice.below(bytes.len() as u64) as usize;
+        while bytes[place] == 0 && dice.below(8) > 0 {
+            place = dice.below(bytes.len() as u64) as usize;
         }
-        let bit = random.below(8);
+        let bit = dice.below(8);
         let mut flipped = bytes.clone();
         flipped[place] ^= 1 << bit;
         std::fs::write(&path, &flipped).unwrap();
@@ -228,8 +218,7 @@ async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
             let told = told(&path).await;
             assert!(
                 told.as_ref() == Ok(&expected),
-                "bit {bit} of byte {place} was not found and changes what is told: KUBEWITNESS_FLIP={flip} cargo test \
-                 -p kubewitness-journal a_bit_of_the_file"
+                "bit {bit} of byte {place} was not found and changes what is told"
             );
             harmless += 1;
         } else {
@@ -241,5 +230,5 @@ async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
         }
     }
     println!("{found} were found, {harmless} changed nothing, of {} bytes", bytes.len());
-    assert!(seed.is_some() || found > flips / 4, "{found} of {flips} were found");
+    assert!(!seeds.include_fixed() || found > flips.len() / 4, "{found} of {} were found", flips.len());
 }
