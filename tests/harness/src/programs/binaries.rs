@@ -55,7 +55,7 @@ pub fn services_folder() -> Result<PathBuf> {
 
 /// Data folders that servers begin with: see `services::templates`.
 pub fn templates_folder() -> Result<PathBuf> {
-    prepared("KUBEWITNESS_DATABASE_TEMPLATES", "database-templates")
+    beside_the_builds("KUBEWITNESS_DATABASE_TEMPLATES", "database-templates")
 }
 
 /// Code that controllers compiled before: see `compiled`.

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -196,16 +196,17 @@ async fn deliver(recent: usize, rounds: usize) -> Result<()> {
     for first in (0..BACKLOG).step_by(BATCH) {
         journal.append(witnessed_of(JOBS, first, BATCH)).await?;
     }
-    let backing = Backing { documents: Arc::new(journal.clone()), ..backing() };
-    let grants = granted::grants(&json!({}), &json!({}), folder.path(), backing).await?;
     for round in 0..rounds {
-        let looking = Arc::new(Looking::new(grants.clone()));
+        // New ones each time: they remember in which states they have looked for secrets.
+        let backing = Backing { documents: Arc::new(journal.clone()), ..backing() };
+        let grants = granted::grants(&json!({}), &json!({}), folder.path(), backing).await?;
+        let looking = Arc::new(Looking::new(grants));
         let (dispatcher, _handle) = Dispatcher::new(
             // A new plugin begins at the beginning.
             options(&format!("bench-{round}")),
             Arc::new(journal.clone()),
             looking.clone(),
-            Arc::new(Still),
+            Arc::new(SteppingClock::default()),
         );
         let stop = CancellationToken::new();
         let all = async {
@@ -238,16 +239,19 @@ fn options(plugin: &str) -> DispatchOptions {
     }
 }
 
-/// Time stands still: how often progress is saved would depend on the machine's speed.
-struct Still;
+/// Time goes on by a step with each look at it: how often progress is saved would else depend on the machine's speed.
+#[derive(Default)]
+struct SteppingClock(AtomicU64);
 
-impl Clock for Still {
+const STEP_MS: u64 = 5;
+
+impl Clock for SteppingClock {
     fn now_ms(&self) -> u64 {
         0
     }
 
     fn elapsed(&self) -> Duration {
-        Duration::ZERO
+        Duration::from_millis(self.0.fetch_add(STEP_MS, Ordering::Relaxed))
     }
 }
 
