@@ -124,14 +124,14 @@ impl Timers {
     fn short() -> Result<Self> {
         const MS: Duration = Duration::from_millis(1);
         Ok(Self {
-            election: Timing::new(4000 * MS, 2700 * MS, 500 * MS)?,
+            election: Timing::new(6000 * MS, 4500 * MS, 1000 * MS)?,
             replicas: ReplicaTimers {
-                without_journal: 4000 * MS,
+                without_journal: 8000 * MS,
                 next_term: 500 * MS,
                 other_states: 200 * MS,
                 shared_lists: 300 * MS,
             },
-            configuration: ConfigurationTimers { folder: 200 * MS, refused: 1000 * MS },
+            configuration: ConfigurationTimers { folder: 200 * MS, refused: 2000 * MS },
             retention: RetentionTimers { first: 500 * MS, pause: 2000 * MS },
             breaker: LongestPauses { broken: 1000 * MS, fruitless: 500 * MS },
             answers: AnswerTimes {
