@@ -41,11 +41,6 @@ pub fn nothing_may_be_skipped() -> bool {
 /// Says that a test was skipped and why, in a form that can be counted; fails where nothing may be.
 pub fn skip(test: &str, why: &str) {
     assert!(!nothing_may_be_skipped(), "{test} can't be skipped in CI: {why}");
-    skip_where_there_is_no_tool(test, why);
-}
-
-/// The same for tools of other languages, which a machine may lack, in CI, too.
-pub fn skip_where_there_is_no_tool(test: &str, why: &str) {
     eprintln!("SKIPPED {test}: {why}");
     // What a test that passes prints is not shown: the runner reads the list and counts it.
     if let Some(list) = std::env::var_os("KUBEWITNESS_SKIPPED") {

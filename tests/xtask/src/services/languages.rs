@@ -1,94 +1,137 @@
 //! Installs tools from the registries of Python and of JavaScript, beside the build: those that make plugins of these
-//! languages, axe-core and schemathesis. A machine may lack both languages: their tests are skipped then.
+//! languages, axe-core and schemathesis. Each has one version, and is installed anew when that changes.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::runs;
+use anyhow::{Context, Result, bail};
+
+use super::apt::run;
+use super::{install, runs};
 use crate::build::{root, services_folder, step};
 
 /// What `kubewitness plugin new` puts into a plugin's folder.
 const TEMPLATES: &str = "host/src/commands/plugin/templates";
-
-/// It looks for what keeps people from using the portal's pages. No page loads it. A newer one knows other rules, so that a new finding would come with it alone.
-const AXE_VERSION: &str = "axe-core@4.14.1";
-
-fn ensure_axe() {
-    let folder = services_folder().join("axe");
-    let script = folder.join("node_modules/axe-core/axe.min.js");
-    if !script.is_file() && runs("npm") && std::fs::create_dir_all(&folder).is_ok() {
-        step("installing axe-core");
-        let mut command = Command::new("npm");
-        command.args([
-            "install",
-            "--no-audit",
-            "--no-fund",
-            "--ignore-scripts",
-            "--prefix",
-            ".",
-            AXE_VERSION,
-        ]);
-        runs_well(&mut command, &folder);
-    }
-}
-
+/// It looks for what keeps people from using the portal's pages. No page loads it. A newer one knows other rules, so that
+/// a new finding would come with it alone.
+const AXE: &str = "axe-core@4.14.1";
 /// It compares the answers of the API with its description. A newer one makes other requests.
-const SCHEMATHESIS_VERSION: &str = "schemathesis==4.32.5";
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
-fn ensure_schemathesis() {
-    let folder = services_folder().join("schemathesis");
-    if folder.join("bin/st").is_file() || !runs("python3") || std::fs::create_dir_all(&folder).is_err() {
-        return;
-    }
-    step("installing schemathesis");
-    if runs_well(Command::new("python3").args(["-m", "venv", "."]), &folder) {
-        let mut pip = Command::new(folder.join("bin/pip"));
-        runs_well(pip.args(["install", "--quiet", SCHEMATHESIS_VERSION]), &folder);
-    }
+enum Registry {
+    Python,
+    JavaScript,
 }
 
-pub fn ensure() {
-    ensure_axe();
-    ensure_schemathesis();
-    let folder = services_folder().join("languages");
-    if let Err(error) = std::fs::create_dir_all(&folder) {
-        eprintln!("xtask: making {}: {error}", folder.display());
-        return;
+struct Tool {
+    name: &'static str,
+    registry: Registry,
+    /// In the folder of services.
+    folder: &'static str,
+    /// What its tests look for, in that folder.
+    program: &'static str,
+}
+
+const TOOLS: [Tool; 4] = [
+    Tool {
+        name: "axe-core",
+        registry: Registry::JavaScript,
+        folder: "axe",
+        program: "node_modules/axe-core/axe.min.js",
+    },
+    Tool { name: "schemathesis", registry: Registry::Python, folder: "schemathesis", program: "bin/st" },
+    Tool {
+        name: "componentize-py",
+        registry: Registry::Python,
+        folder: "languages/venv",
+        program: "bin/componentize-py",
+    },
+    Tool {
+        name: "componentize-js",
+        registry: Registry::JavaScript,
+        folder: "languages",
+        program: "node_modules/.bin/componentize-js",
+    },
+];
+
+/// Installs what is missing. Returns the names of what is still missing, after it has said why.
+pub fn ensure() -> Vec<&'static str> {
+    let missing = TOOLS.iter().filter(|tool| {
+        let ensured = tool.ensure();
+        ensured.inspect_err(|why| eprintln!("xtask: {} can't be installed: {why:#}", tool.name)).is_err()
+    });
+    missing.map(|tool| tool.name).collect()
+}
+
+impl Tool {
+    fn ensure(&self) -> Result<()> {
+        let (folder, wanted) = (services_folder().join(self.folder), self.wanted()?);
+        // Written when the installation has ended well.
+        let mark = folder.join(format!(".{}", self.name));
+        if folder.join(self.program).exists() && fs::read_to_string(&mark).is_ok_and(|text| text == wanted) {
+            return Ok(());
+        }
+        step(&format!("installing {}", self.name));
+        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        match self.registry {
+            Registry::Python => self.install_from_python(&folder)?,
+            Registry::JavaScript => self.install_from_npm(&folder)?,
+        }
+        if !folder.join(self.program).exists() {
+            bail!("{} is not in {} afterwards", self.program, folder.display());
+        }
+        fs::write(&mark, wanted).with_context(|| format!("writing {}", mark.display()))
     }
-    let templates = root().join(TEMPLATES);
-    let is_there = folder.join("venv/bin/componentize-py").is_file();
-    if !is_there && runs("python3") {
-        step("installing componentize-py");
-        let pip = folder.join("venv/bin/pip");
-        let requirements = templates.join("python/requirements.txt");
-        if runs_well(Command::new("python3").args(["-m", "venv", "venv"]), &folder) {
-            runs_well(Command::new(pip).args(["install", "--quiet", "-r"]).arg(requirements), &folder);
+
+    /// What the registry is asked for, with its version.
+    fn wanted(&self) -> Result<String> {
+        let template = |file: &str| {
+            let path = root().join(TEMPLATES).join(file);
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+        };
+        match self.name {
+            "axe-core" => Ok(AXE.to_owned()),
+            "schemathesis" => Ok(SCHEMATHESIS.to_owned()),
+            "componentize-py" => template("python/requirements.txt"),
+            _ => Ok(template("javascript/package.json")?.replace("{{name}}", "languages")),
         }
     }
-    let is_there = folder.join("node_modules/.bin/componentize-js").exists();
-    if !is_there && runs("npm") {
-        step("installing componentize-js");
-        let package = std::fs::read_to_string(templates.join("javascript/package.json"));
-        let written = package.and_then(|text| {
-            std::fs::write(folder.join("package.json"), text.replace("{{name}}", "languages"))
-        });
-        match written {
-            Ok(()) => {
-                runs_well(Command::new("npm").args(["install", "--no-audit", "--no-fund"]), &folder);
+
+    fn install_from_python(&self, folder: &Path) -> Result<()> {
+        // Debian has this part of Python in a package of its own.
+        if !in_folder(folder, "python3")
+            .args(["-c", "import ensurepip"])
+            .status()
+            .is_ok_and(|it| it.success())
+        {
+            install(&["python3-venv"]);
+        }
+        run(in_folder(folder, "python3").args(["-m", "venv", "."]))?;
+        let requirements = folder.join("requirements.txt");
+        fs::write(&requirements, self.wanted()?).context("writing requirements.txt")?;
+        run(in_folder(folder, folder.join("bin/pip")).args(["install", "--quiet", "-r"]).arg(requirements))
+    }
+
+    fn install_from_npm(&self, folder: &Path) -> Result<()> {
+        if !runs("npm") {
+            install(&["npm"]);
+        }
+        let mut npm = in_folder(folder, "npm");
+        npm.args(["install", "--no-audit", "--no-fund", "--prefix", "."]);
+        match self.name {
+            "componentize-js" => {
+                fs::write(folder.join("package.json"), self.wanted()?).context("writing package.json")?;
             }
-            Err(error) => eprintln!("xtask: writing package.json: {error}"),
+            _ => drop(npm.args(["--ignore-scripts", &self.wanted()?])),
         }
+        run(&mut npm)
     }
 }
 
-/// What it says when it fails, it says on the terminal.
-fn runs_well(command: &mut Command, folder: &Path) -> bool {
+/// What a program says when it fails, it says on the terminal.
+fn in_folder(folder: &Path, program: impl Into<PathBuf>) -> Command {
+    let mut command = Command::new(program.into());
     command.current_dir(folder).stdout(Stdio::null()).stdin(Stdio::null());
-    match command.status() {
-        Ok(status) => status.success(),
-        Err(error) => {
-            eprintln!("xtask: starting {:?}: {error}", command.get_program());
-            false
-        }
-    }
+    command
 }

@@ -56,9 +56,9 @@ pub fn ensure() -> Vec<&'static str> {
     if !missing.is_empty() {
         install(&missing.iter().map(|tool| tool.package).collect::<Vec<_>>());
     }
-    languages::ensure();
+    let languages = languages::ensure();
     let missing = TOOLS.iter().map(|tool| tool.program).filter(|program| !runs(program));
-    missing.chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
+    missing.chain(languages).chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
 }
 
 /// Installs packages as root on a Debian machine, and does nothing elsewhere. If one of them can't be had, the others are

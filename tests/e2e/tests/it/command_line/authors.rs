@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use kubewitness_figures::record;
 use kubewitness_harness::{
     Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, kubewitness_binary, services_folder,
-    skip_where_there_is_no_tool,
+    skip,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -302,7 +302,7 @@ fn tool(folder: &str, program: &str, what: &str) -> Option<PathBuf> {
     if folder.join(program).exists() {
         return Some(folder);
     }
-    skip_where_there_is_no_tool(what, &format!("{program} could not be installed"));
+    skip(what, &format!("{program} could not be installed"));
     None
 }
 

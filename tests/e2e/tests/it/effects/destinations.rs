@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::{
-    Kubewitness, RunOptions, command, in_scratch, skip_where_there_is_no_tool, tls, until,
-};
+use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, skip, tls, until};
 use kubewitness_playground::receiver::{self, ReceiverProgress};
 use tokio_util::sync::CancellationToken;
 
@@ -118,7 +116,7 @@ async fn check_names_the_field_of_a_destination_that_would_send_secrets_in_the_o
 #[allow(clippy::disallowed_methods)]
 async fn a_server_that_asks_for_a_certificate_gets_requests_once_the_host_shows_the_right_one() {
     if !tls::is_installed() {
-        return skip_where_there_is_no_tool("destinations: client certificates", "openssl is not installed");
+        return skip("destinations: client certificates", "openssl is not installed");
     }
     in_scratch("client-certificates", async |scratch| {
         let own = tls::make(&scratch.folder("own")?)?;

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::{
-    Encryption, Kubewitness, MailServer, RunOptions, in_scratch, skip_where_there_is_no_tool, tls, until,
-};
+use kubewitness_harness::{Encryption, Kubewitness, MailServer, RunOptions, in_scratch, skip, tls, until};
 use serde_json::Value;
 
 use crate::support::{create_job, example_copy, plugin_manifest, simulator, write};
@@ -61,7 +59,7 @@ fn told(log: &str) -> Vec<(String, String)> {
 #[tokio::test]
 async fn a_plugin_writes_e_mail_where_it_may_is_told_each_refusal_and_never_sees_the_login() {
     if !tls::is_installed() {
-        return skip_where_there_is_no_tool("a plugin that writes e-mail", "openssl is not installed");
+        return skip("a plugin that writes e-mail", "openssl is not installed");
     }
     in_scratch("mailing", async |scratch| {
         let certificates = tls::make(&scratch.folder("certificates")?)?;

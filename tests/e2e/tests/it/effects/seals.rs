@@ -7,8 +7,7 @@ use anyhow::{Context, Result, ensure};
 use kubewitness_core::ledger::sha256;
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, project_root,
-    skip_where_there_is_no_tool, until,
+    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, project_root, skip, until,
 };
 use serde_json::Value;
 
@@ -89,7 +88,7 @@ type Harm = fn(&mut Vec<String>);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_changed_cut_back_or_rewritten_in_a_signed_ledger_is_found() {
     if std::process::Command::new("python3").arg("--version").output().is_err() {
-        return skip_where_there_is_no_tool("seals::a_signed_ledger_is_proved", "there is no python3");
+        return skip("seals::a_signed_ledger_is_proved", "there is no python3");
     }
     in_scratch("seals", async |scratch| {
         let (_simulator, options) = sealed(scratch).await?;

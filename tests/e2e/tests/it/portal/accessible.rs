@@ -2,7 +2,7 @@
 //! own policy forbids.
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{Scratch, http, in_scratch, services_folder, skip_where_there_is_no_tool, until};
+use kubewitness_harness::{Scratch, http, in_scratch, services_folder, skip, until};
 use serde_json::{Value, json};
 
 use crate::portal::browser::{Browser, FEW, WITHIN, at_a_playground, has_driver, token_of};
@@ -26,7 +26,7 @@ async fn axe(test: &str) -> Option<String> {
     let script = services_folder().map(|folder| folder.join("axe/node_modules/axe-core/axe.min.js"));
     let axe = script.ok().and_then(|path| std::fs::read_to_string(path).ok());
     if axe.is_none() {
-        skip_where_there_is_no_tool(test, "axe-core can't be had from npm's registry");
+        skip(test, "axe-core can't be had from npm's registry");
     }
     axe
 }

@@ -6,9 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_harness::{
-    Process, Scratch, free_port, http, in_scratch, services_folder, skip_where_there_is_no_tool, until,
-};
+use kubewitness_harness::{Process, Scratch, free_port, http, in_scratch, services_folder, skip, until};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -30,7 +28,7 @@ async fn the_api_answers_as_its_description_says_with_and_without_rights() {
     let tool = services_folder().map(|folder| folder.join("schemathesis/bin/st"));
     let Some(tool) = tool.ok().filter(|tool| tool.is_file()) else {
         let why = "schemathesis can't be had from Python's registry";
-        return skip_where_there_is_no_tool("contract::the_api_answers_as_its_description_says", why);
+        return skip("contract::the_api_answers_as_its_description_says", why);
     };
     in_scratch("contract", async |scratch| {
         let port = free_port()?;
