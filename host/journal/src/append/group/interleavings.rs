@@ -2,6 +2,7 @@
 //! waits. The store of these tests is in memory. Like a database, it finishes a transaction whose
 //! caller is gone, and its answer may be lost.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
@@ -458,43 +459,68 @@ fn config() -> Config {
     config
 }
 
-fn try_orders(planted: Planted) -> bool {
+/// What a panic says.
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let literal = || panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    panic.downcast_ref::<String>().cloned().or_else(literal).expect("a panic with a text")
+}
+
+/// Fails unless a fault of the store is found, and by one of these assertions.
+fn is_found(failure: Option<String>, assertions: &[&str]) {
+    let failure = failure.expect("no order fails");
+    assert!(assertions.iter().any(|part| failure.contains(part)), "another assertion fails: {failure}");
+}
+
+/// Tries many orders of what one process does. Returns what the first one says that fails.
+fn first_failure(planted: Planted) -> Option<String> {
     let tried = std::panic::catch_unwind(|| {
         Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(work(planted)));
         Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(work(planted)));
     });
-    tried.is_ok()
+    tried.err().map(|panic| text_of(&*panic))
 }
 
-fn try_orders_of_two(planted: Planted) -> bool {
+/// The same of two processes.
+fn first_failure_of_two(planted: Planted) -> Option<String> {
     let tried = std::panic::catch_unwind(|| {
         Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(share(planted)));
         Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(share(planted)));
     });
-    tried.is_ok()
+    tried.err().map(|panic| text_of(&*panic))
 }
 
 #[test]
 fn in_every_order_what_two_processes_witness_is_there_once() {
-    assert!(try_orders_of_two(Planted::default()), "shuttle prints the order above");
+    assert_eq!(first_failure_of_two(Planted::default()), None, "shuttle prints the order above");
+}
+
+/// Two transactions were given one position, or a process finds that the journal ends before what it remembers.
+const DOUBLED: [&str; 2] = ["was given twice", "lies behind the journal's end"];
+
+#[test]
+fn stale_memory_beside_another_process_is_found() {
+    is_found(first_failure_of_two(Planted { is_forgetful: true, ..Planted::default() }), &DOUBLED);
 }
 
 #[test]
-fn faults_of_a_shared_store_are_found() {
-    assert!(!try_orders_of_two(Planted { is_forgetful: true, ..Planted::default() }), "stale memory");
-    assert!(
-        !try_orders_of_two(Planted { is_undead: true, ..Planted::default() }),
-        "a session that was ended"
-    );
+fn a_session_that_commits_after_its_end_is_found() {
+    is_found(first_failure_of_two(Planted { is_undead: true, ..Planted::default() }), &DOUBLED);
 }
 
 #[test]
 fn in_every_order_what_is_answered_is_there_once_and_readers_miss_none() {
-    assert!(try_orders(Planted::default()), "shuttle prints the order above");
+    assert_eq!(first_failure(Planted::default()), None, "shuttle prints the order above");
 }
 
 #[test]
-fn faults_of_the_store_are_found() {
-    assert!(!try_orders(Planted { is_hasty: true, ..Planted::default() }), "an abandoned transaction");
-    assert!(!try_orders(Planted { is_early: true, ..Planted::default() }), "an answer that is too early");
+fn an_abandoned_transaction_that_is_not_waited_for_is_found() {
+    is_found(first_failure(Planted { is_hasty: true, ..Planted::default() }), &DOUBLED);
+}
+
+#[test]
+fn an_answer_that_comes_before_its_transaction_is_found() {
+    is_found(
+        first_failure(Planted { is_early: true, ..Planted::default() }),
+        &["was answered and is not there"],
+    );
 }
