@@ -149,28 +149,77 @@ fn a_pattern_is_written_in_the_filter_and_compiled_once_within_a_bound() {
     assert!(dear.wants(&state(), Some(long.as_bytes())).unwrap_err().contains("too much"));
 }
 
+/// Comparisons whose answers are known for the state and the document of these tests.
+const COMPARISONS: [(&str, bool); 16] = [
+    ("state.phase == 'Failed'", true),
+    ("state.phase != 'Failed'", false),
+    ("state.previous.phase == 'Running'", true),
+    ("state.attempt > 2", false),
+    ("state.attempt + 1 >= 3", true),
+    ("state.owner == null", true),
+    ("state.exitCode == 1", false),
+    ("state.terminal", false),
+    ("state.kind in ['Pod', 'Job']", true),
+    ("state.labels.team == 'vision'", true),
+    ("'x' in state.annotations", false),
+    ("size(object.spec.items) == 2", true),
+    ("object.spec.parallelism * 2 < 8", false),
+    ("object.spec.items.exists(item, item.n == 2)", true),
+    ("object.spec.items.all(item, item.n == 2)", false),
+    ("state.name.matches('^train-[0-9]+$')", true),
+];
+
+/// Filters with their answers.
+fn filters() -> impl Strategy<Value = (String, bool)> {
+    let comparison = proptest::sample::select(COMPARISONS.to_vec());
+    comparison.prop_map(|(text, wanted)| (text.to_owned(), wanted)).prop_recursive(4, 12, 3, |inner| {
+        prop_oneof![
+            inner.clone().prop_map(|(text, wanted)| (format!("!({text})"), !wanted)),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| (format!("({} && {})", a.0, b.0), a.1 && b.1)),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| (format!("({} || {})", a.0, b.0), a.1 || b.1)),
+            (inner.clone(), inner.clone(), inner).prop_map(|(c, a, b)| {
+                (format!("({} ? {} : {})", c.0, a.0, b.0), if c.1 { a.1 } else { b.1 })
+            }),
+        ]
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any text in a manifest gives a filter or a fault, and never a panic.
     #[test]
-    fn any_text_is_judged(text in "[ -~\n]{0,60}") {
-        if let Ok(filter) = Filter::compile(&text) {
-            filter.wants(&state(), Some(DOCUMENT.as_bytes())).ok();
+    fn a_filter_answers_as_its_parts_do((text, wanted) in filters()) {
+        prop_assert_eq!(wants(&text), Ok(wanted), "{}", text);
+    }
+
+    /// A filter with a slip of the pen is judged all the same, and a fault lies within its text.
+    #[test]
+    fn a_filter_that_was_mistyped_is_a_filter_or_has_a_fault_within_its_text(
+        (text, _) in filters(),
+        at in any::<prop::sample::Index>(),
+        removed in 0usize..4,
+        typed in proptest::sample::select(vec!["", "(", ")", "'", ".", "=", "&&", "1", "x", "[", "?", "in ", "\n"]),
+    ) {
+        let start = at.index(text.len());
+        let mut mistyped = text.clone();
+        mistyped.replace_range(start..text.len().min(start + removed), typed);
+        match Filter::compile(&mistyped) {
+            // It answers or says why it does not: both are right here.
+            Ok(filter) => drop(filter.wants(&state(), Some(DOCUMENT.as_bytes()))),
+            Err(fault) => {
+                let lines: Vec<_> = mistyped.split('\n').collect();
+                let line = lines.get(fault.line - 1).copied().unwrap_or_default();
+                prop_assert!(fault.line <= lines.len(), "{}: {:?}", mistyped, fault);
+                prop_assert!(fault.column <= line.chars().count() + 1, "{}: {:?}", mistyped, fault);
+                prop_assert!(!fault.message.is_empty(), "{}", mistyped);
+            }
         }
     }
 
+    /// Whatever a manifest has in the place of a filter: no panic.
     #[test]
-    fn any_words_of_the_language_are_judged(
-        words in proptest::collection::vec(
-            proptest::sample::select(vec![
-                "state", "object", ".", "phase", "spec", "items", "(", ")", "[", "]", "==", "&&", "!", "'a'", "1",
-                "in", "all(x, ", "x", "?", ":", "has(", "-", "/", "0", "{", "}", ",", "+", "size(", "%",
-            ]),
-            0..14,
-        ),
-    ) {
-        if let Ok(filter) = Filter::compile(&words.concat()) {
+    fn any_text_is_judged(text in "[ -~\n]{0,60}") {
+        if let Ok(filter) = Filter::compile(&text) {
             filter.wants(&state(), Some(DOCUMENT.as_bytes())).ok();
         }
     }

@@ -1,4 +1,5 @@
 use kubewitness_core::ports::OnConflict;
+use kubewitness_harness::until;
 
 use super::*;
 use crate::sql::receipt::claims::Claims;
@@ -393,12 +394,26 @@ async fn the_writer_is_one_calls_at_a_time_and_waiting_is_bounded() {
     store.sqlite.begin("p").await.unwrap().rollback().await;
 }
 
+/// The files of this process that lie in a folder.
+fn open_files(folder: &std::path::Path) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    // One may be closed while the list is read.
+    let files = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok());
+    files.filter(|file| file.starts_with(folder)).count()
+}
+
 #[tokio::test]
-async fn connections_open_many_times_over() {
+async fn a_database_that_is_opened_and_left_again_and_again_holds_no_file_open() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..60 {
-        Sqlite::open(&folder.path().join("p.db"), None).await.unwrap();
+        let sqlite = Sqlite::open(&folder.path().join("p.db"), None).await.unwrap();
+        assert!(open_files(folder.path()) > 0);
+        drop(sqlite);
     }
+    let closed = until(Duration::from_secs(60), "the last connections to be closed", async || {
+        Ok((open_files(folder.path()) == 0).then_some(()))
+    });
+    closed.await.unwrap();
 }
 
 /// Figures of two tables as wide as a sink's, on demand:
