@@ -12,6 +12,7 @@ mod reference;
 pub mod registry;
 mod scratch;
 mod services;
+mod tables;
 mod truth;
 mod wire;
 
@@ -30,6 +31,7 @@ pub use services::{
     ADDRESS_SECRET, Chats, DatabaseServer, MessageServer, PASSWORD, RunServers, SIGNING_SECRET, Service,
     SmallDisk, database_of, shared_server, tls,
 };
+pub use tables::PlatformAddress;
 pub use truth::{Platform, Row, Truth, TruthEntry, TruthObject, compare, compare_newest};
 pub use wire::Wire;
 

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{
-    Kubewitness, Platform, Scratch, Simulator, SimulatorOptions, command_json, command_json_in, compare,
-    compare_newest, plugins_folder, project_root,
+    Kubewitness, Platform, PlatformAddress, Requests, Scratch, Simulator, SimulatorOptions, command_json_in,
+    compare, compare_newest, plugins_folder, project_root, seed,
 };
 use kubewitness_playground::workload::{self, WorkloadError, WorkloadOptions, WorkloadReport};
 use serde_json::{Value, json};
@@ -76,9 +77,14 @@ grants:
   ledger: [{name: trail, ledger: trail}]
 delivery: {batch: 64}";
 
+/// Where the example's persistence plugin writes.
+pub fn platform_file(data: &Path) -> PlatformAddress {
+    PlatformAddress::File(data.join("platform.db"))
+}
+
 /// What the API server had is what the tables hold, for every source.
 pub async fn same_story(simulator: &Simulator, data: &Path) -> Result<()> {
-    same_story_in(simulator, Platform::open(&data.join("platform.db")).await?).await
+    same_story_in(simulator, platform_file(data).open().await?).await
 }
 
 /// The same of any database.
@@ -91,6 +97,56 @@ pub async fn same_story_in(simulator: &Simulator, mut platform: Platform) -> Res
         compare_newest(&history, &status).with_context(|| format!("object_status of {source}"))?;
     }
     Ok(())
+}
+
+/// With its journal on a server, on a busy machine, plugins read thousands of documents. How fast that is, benchmarks say.
+pub const CATCH_UP: Duration = Duration::from_secs(360);
+
+/// Waits until so many plugins have each been handed every version that the API server had, once. None is parked.
+pub async fn everything_arrives(
+    run: &mut Kubewitness,
+    simulator: &Simulator,
+    platform: &PlatformAddress,
+    plugins: usize,
+) -> Result<()> {
+    let versions = versions(simulator).await?;
+    let what = format!("{versions} states to be delivered, and none to be parked");
+    let arrived = run.status_when(CATCH_UP, &what, |status| {
+        status.plugins.len() == plugins && status.plugins.iter().all(|plugin| has_exactly(plugin, versions))
+    });
+    if let Err(error) = arrived.await {
+        // What is missing says more than how many.
+        let story = same_story_in(simulator, platform.open().await?).await;
+        return Err(error.context(format!("{story:?}")));
+    }
+    Ok(())
+}
+
+pub fn has_exactly(plugin: &PluginView, states: u64) -> bool {
+    plugin.delivered == states && plugin.waiting == 0 && plugin.dead == 0
+}
+
+pub fn plugin<'s>(status: &'s StatusView, name: &str) -> Option<&'s PluginView> {
+    status.plugins.iter().find(|plugin| plugin.name == name)
+}
+
+pub fn is_active(status: &StatusView, name: &str) -> bool {
+    plugin(status, name).is_some_and(|plugin| plugin.state == "active")
+}
+
+pub fn requests_of(verb: &str, requests: &Requests, group: &str, resource: &str) -> u64 {
+    let suffix = if group.is_empty() { String::new() } else { format!(".{group}") };
+    requests.get(&format!("{verb} {resource}{suffix}")).copied().unwrap_or(0)
+}
+
+/// Lists of all objects of a resource, in pages or streamed.
+pub fn lists(requests: &Requests, group: &str, resource: &str) -> u64 {
+    ["list", "list-stream"].iter().map(|verb| requests_of(verb, requests, group, resource)).sum()
+}
+
+/// The newest version of the API server.
+pub async fn version(simulator: &Simulator) -> Result<u64> {
+    simulator.ask("version").await?["version"].as_u64().context("the server's version")
 }
 
 /// How many versions the API server had, of every source.
@@ -107,40 +163,49 @@ pub async fn proofs(data: &Path) -> Result<()> {
     proofs_of(data, &[]).await
 }
 
+/// The same of a journal that is somewhere else: `place` are the flags that say where.
+pub async fn proofs_of(data: &Path, place: &[&str]) -> Result<()> {
+    proofs_in(data, place, &[]).await
+}
+
 /// The same where granted databases are servers, whose addresses the environment has.
 pub async fn proofs_with(data: &Path, env: &[(String, String)]) -> Result<()> {
-    let folder = data.to_string_lossy();
-    let journal = command_json_in(&["journal", "verify", "--data", &folder, "-o", "json"], env).await?;
-    anyhow::ensure!(journal["ok"] == true, "journal verify said {journal}");
-    Ok(())
+    proofs_in(data, &[], env).await
 }
 
-/// What `kubewitness journal verify` says; `place` are the flags that say where the journal is.
-pub async fn journal_proof(data: &Path, place: &[&str]) -> Result<()> {
-    let folder = data.to_string_lossy();
-    let verify = [&["journal", "verify", "--data", &folder, "-o", "json"], place].concat();
-    let journal = command_json(&verify).await?;
-    anyhow::ensure!(journal["ok"] == true, "journal verify said {journal}");
-    Ok(())
-}
-
-/// The same as [`proofs`] of a journal that is somewhere else.
-pub async fn proofs_of(data: &Path, place: &[&str]) -> Result<()> {
-    journal_proof(data, place).await?;
-    let trail = data.join("audit").join("trail.jsonl");
-    if trail.is_file() {
-        let mut args: Vec<_> = ["audit", "verify", "-o", "json"].map(str::to_owned).to_vec();
-        args.extend(["--data".to_owned(), data.display().to_string()]);
-        args.extend(place.iter().map(|flag| (*flag).to_owned()));
-        args.extend(trail_files(data)?.iter().map(|file| file.display().to_string()));
-        let key = data.join(SEAL_FILE);
-        if key.is_file() {
-            args.extend(["--key".to_owned(), key.display().to_string()]);
-        }
-        let audit = command_json(&args.iter().map(String::as_str).collect::<Vec<_>>()).await?;
-        anyhow::ensure!(audit["ok"] == true, "audit verify said {audit}");
+async fn proofs_in(data: &Path, place: &[&str], env: &[(String, String)]) -> Result<()> {
+    journal_proof_in(data, place, env).await?;
+    if data.join("audit").join("trail.jsonl").is_file() {
+        trail_proof(data, place, env).await?;
     }
     Ok(())
+}
+
+pub async fn journal_proof(data: &Path, place: &[&str]) -> Result<()> {
+    journal_proof_in(data, place, &[]).await
+}
+
+pub async fn journal_proof_in(data: &Path, place: &[&str], env: &[(String, String)]) -> Result<()> {
+    let folder = data.to_string_lossy();
+    let verify = [&["journal", "verify", "--data", &folder, "-o", "json"], place].concat();
+    let journal = command_json_in(&verify, env).await?;
+    ensure!(journal["ok"] == true, "journal verify said {journal}");
+    Ok(())
+}
+
+/// Returns how many records the trail has.
+pub async fn trail_proof(data: &Path, place: &[&str], env: &[(String, String)]) -> Result<u64> {
+    let mut args: Vec<_> = ["audit", "verify", "-o", "json"].map(str::to_owned).to_vec();
+    args.extend(["--data".to_owned(), data.display().to_string()]);
+    args.extend(place.iter().map(|flag| (*flag).to_owned()));
+    args.extend(trail_files(data)?.iter().map(|file| file.display().to_string()));
+    let key = data.join(SEAL_FILE);
+    if key.is_file() {
+        args.extend(["--key".to_owned(), key.display().to_string()]);
+    }
+    let audit = command_json_in(&args.iter().map(String::as_str).collect::<Vec<_>>(), env).await?;
+    ensure!(audit["ok"] == true, "audit verify said {audit}");
+    audit["lines"].as_u64().with_context(|| format!("audit verify counts no records: {audit}"))
 }
 
 pub async fn simulator(scratch: &Scratch) -> Result<Simulator> {
@@ -155,6 +220,22 @@ pub struct Load {
 }
 
 impl Load {
+    /// A load that begins after the first lists of `first`: nobody can witness what was there before them. `first` stops in
+    /// order, so that no commit is on its way when the notes of effects begin. Returns also how many rows there are then.
+    pub async fn start_noted(
+        mut first: Kubewitness,
+        simulator: &Simulator,
+        platform: &PlatformAddress,
+        rate: f64,
+    ) -> Result<(Self, i64)> {
+        first.answers().await?;
+        first.listed(SOURCES.len(), CATCH_UP).await?;
+        let load = Self::start(simulator, seed(), rate);
+        platform.grows_by(&mut first, CATCH_UP).await?;
+        first.stop().await?;
+        Ok((load, platform.note_effects().await?))
+    }
+
     #[allow(clippy::disallowed_methods)]
     pub fn start(simulator: &Simulator, seed: u64, rate: f64) -> Self {
         let options = WorkloadOptions {
@@ -219,7 +300,7 @@ const WITNESSED_WITHIN: Duration = Duration::from_secs(120);
 pub async fn create_job(simulator: &Simulator, name: &str) -> Result<()> {
     let path = "/apis/batch/v1/namespaces/default/jobs";
     let (status, answer) = simulator.request(reqwest::Method::POST, path, Some(&job(name))).await?;
-    anyhow::ensure!(status == 201, "creating {name} answered {status}: {answer}");
+    ensure!(status == 201, "creating {name} answered {status}: {answer}");
     Ok(())
 }
 

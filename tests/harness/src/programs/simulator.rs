@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::truth::{Truth, TruthEntry};
-use crate::{Process, free_port, http, simulator_binary};
+use crate::{Process, RunOptions, Scratch, free_port, http, simulator_binary};
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 
@@ -24,6 +24,15 @@ pub struct SimulatorOptions {
     pub durable: bool,
     /// More of its own flags.
     pub args: Vec<String>,
+}
+
+impl SimulatorOptions {
+    /// A bookmark each second, and every version stays until a test asks for compaction: on a slow machine, too, a restart
+    /// finds all that it still needs.
+    pub fn keeping_history() -> Self {
+        let args = ["--history-age", "0s"].map(str::to_owned).to_vec();
+        Self { bookmark_every: Some("1s".to_owned()), args, ..Self::default() }
+    }
 }
 
 pub struct Simulator {
@@ -90,6 +99,13 @@ impl Simulator {
     /// The administrator's at one of its servers.
     pub fn kubeconfig_at(&self, server: usize) -> PathBuf {
         kubeconfig(&self.folder, server)
+    }
+
+    /// A controller of this API server, with the data folder `data` in the test's own folder. Without a folder of
+    /// configuration it reads the labelled ConfigMaps of its namespace.
+    pub fn run_options(&self, scratch: &Scratch, config: impl Into<Option<PathBuf>>) -> Result<RunOptions> {
+        let (kubeconfig, data) = (self.kubeconfig.clone(), scratch.folder("data")?);
+        Ok(RunOptions { kubeconfig, config: config.into(), data, ..RunOptions::default() })
     }
 
     pub fn process(&mut self) -> &mut Process {

@@ -29,12 +29,7 @@ const ADDRESS: &str = "KUBEWITNESS_TEST_DATABASE";
 
 impl<'a> Lab<'a> {
     pub async fn new(scratch: &'a Scratch, data: PathBuf) -> Result<Self> {
-        let options = SimulatorOptions {
-            bookmark_every: Some("1s".to_owned()),
-            // Nothing is forgotten, however long something stood still.
-            args: vec!["--history-age".to_owned(), "0s".to_owned()],
-            ..SimulatorOptions::default()
-        };
+        let options = SimulatorOptions::keeping_history();
         let simulator = Simulator::start(scratch.path(), &options).await?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_path_buf(),

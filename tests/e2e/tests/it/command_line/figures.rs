@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use kubewitness_harness::{Kubewitness, Process, RunOptions, command, in_scratch, kubewitness_binary, until};
+use kubewitness_harness::{Kubewitness, Process, command, in_scratch, kubewitness_binary, until};
 use tokio::process::Command;
 
 use crate::support::{AUDIT, create_job, plugin_manifest, simulator, write};
@@ -19,12 +19,7 @@ async fn figures_are_shown_again_when_they_have_changed_and_plugins_by_name() {
         let config = scratch.folder("config")?;
         write(&config, "host.yaml", HOST)?;
         write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.listed(2, WITHIN).await?;
         let server = format!("http://{}", run.address());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Ended, Kubewitness, Process, RunOptions, Simulator, command, in_scratch, kubewitness_binary, until,
+    Ended, Kubewitness, Process, Simulator, command, in_scratch, kubewitness_binary, until,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -22,12 +22,7 @@ async fn tap_and_wait_go_on_where_they_were_when_the_controller_is_killed() {
     in_scratch("live", async |scratch| {
         let simulator = simulator(scratch).await?;
         create_job(&simulator, "one").await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(example_copy(scratch)?),
-            data: scratch.path().join("data"),
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, example_copy(scratch)?)?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.caught_up(WITHIN).await?;
         let address = run.address().to_owned();

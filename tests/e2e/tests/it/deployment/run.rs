@@ -8,7 +8,8 @@ use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{Kubewitness, Platform, RunOptions, Scratch, Simulator, in_scratch, until};
 
 use crate::support::{
-    AUDIT, create_job, example, example_copy, plugin_manifest, proofs, same_story, simulator, write,
+    AUDIT, create_job, example, example_copy, is_active, plugin, plugin_manifest, proofs, same_story,
+    simulator, write,
 };
 
 const WITHIN: Duration = Duration::from_secs(90);
@@ -28,12 +29,7 @@ struct Lab<'a> {
 impl<'a> Lab<'a> {
     async fn new(scratch: &'a Scratch, config: PathBuf) -> Result<Self> {
         let simulator = simulator(scratch).await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         Ok(Self { simulator, options, scratch })
     }
 
@@ -50,14 +46,6 @@ impl<'a> Lab<'a> {
     fn data(&self, file: &str) -> PathBuf {
         self.options.data.join(file)
     }
-}
-
-fn plugin<'a>(status: &'a StatusView, name: &str) -> Option<&'a PluginView> {
-    status.plugins.iter().find(|plugin| plugin.name == name)
-}
-
-fn is_active(status: &StatusView, name: &str) -> bool {
-    plugin(status, name).is_some_and(|plugin| plugin.state == "active")
 }
 
 /// Waits until a table has a row of this job.

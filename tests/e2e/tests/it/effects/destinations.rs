@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, skip, tls, until};
+use kubewitness_harness::{Kubewitness, command, in_scratch, skip, tls, until};
 use kubewitness_playground::receiver::{self, ReceiverProgress};
 use tokio_util::sync::CancellationToken;
 
@@ -46,12 +46,7 @@ async fn a_name_that_resolves_to_an_address_that_is_not_allowed_gets_nothing_unt
         reached("public")?;
         write(&config, "notification.yaml", &plugin_manifest("notification", NOTIFICATION))?;
         create_job(&simulator, "one").await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         let is_told = |status: &StatusView| {
@@ -146,12 +141,7 @@ async fn a_server_that_asks_for_a_certificate_gets_requests_once_the_host_shows_
         known("")?;
         write(&config, "notification.yaml", &plugin_manifest("notification", NOTIFICATION))?;
         create_job(&simulator, "one").await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         let told = |told: &'static str| {

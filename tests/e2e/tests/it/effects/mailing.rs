@@ -72,13 +72,8 @@ async fn a_plugin_writes_e_mail_where_it_may_is_told_each_refusal_and_never_sees
         let host = format!("{}{}", host.trim_end(), relay(&server, &certificates.authority, &password));
         write(&config, "host.yaml", &host)?;
         write(&config, "mailer.yaml", &plugin_manifest("mailer", MAILER))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            args: vec!["--log-json".into()],
-            ..RunOptions::default()
-        };
+        let options =
+            RunOptions { args: vec!["--log-json".into()], ..simulator.run_options(scratch, config)? };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         create_job(&simulator, "one").await?;
         let is_done = |status: &StatusView| {

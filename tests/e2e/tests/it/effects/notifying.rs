@@ -108,12 +108,7 @@ async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_
         let more = destinations(&chats, &mail, &secrets)?;
         write(&config, "host.yaml", &format!("{}{more}", host.trim_end()))?;
         write(&config, "notification.yaml", &plugin_manifest("notification", &notification()))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         create_job(&simulator, "one").await?;
@@ -227,12 +222,7 @@ impl Lab {
         let more = destinations(&chats, &mail, &scratch.folder("secrets")?)?;
         write(&config, "host.yaml", &format!("{}{more}", host.trim_end()))?;
         write(&config, "notification.yaml", &plugin_manifest("notification", manifest))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         Ok(Self { chats, _mail: mail, simulator, options, run })

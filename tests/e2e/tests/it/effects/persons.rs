@@ -45,11 +45,8 @@ async fn with_patches(scratch: &Scratch, more: &str) -> Result<(Simulator, RunOp
     // The other plugin of the example is not among the components here.
     std::fs::remove_file(config.join("persistence.yaml"))?;
     let options = RunOptions {
-        kubeconfig: simulator.kubeconfig().to_path_buf(),
-        config: Some(config),
-        data: scratch.folder("data")?,
         plugins: Some(components(scratch, "audit")?),
-        ..RunOptions::default()
+        ..simulator.run_options(scratch, config)?
     };
     let mut host = Kubewitness::start("run", &options, scratch.path())?;
     host.listed(SOURCES.len(), WITHIN).await?;

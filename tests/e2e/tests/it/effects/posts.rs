@@ -28,7 +28,7 @@ use super::notifying::fails;
 use crate::support::{Load, create_job, example_copy, plugin_manifest, proofs, simulator, write};
 
 /// Hundreds are tried with `KUBEWITNESS_KILLS=300 cargo xtask test posts`.
-const KILLS: u64 = 20;
+const KILLS: u64 = 8;
 const RATE: f64 = 200.0;
 const WITHIN: Duration = Duration::from_secs(180);
 /// Calls at once, each with one request in the air.
@@ -90,12 +90,7 @@ struct World {
 
 impl World {
     async fn new(scratch: &Scratch) -> Result<Self> {
-        let simulated = SimulatorOptions {
-            bookmark_every: Some("1s".to_owned()),
-            // However slow the machine is: nothing is compacted that a restart still needs.
-            args: vec!["--history-age".to_owned(), "0s".to_owned()],
-            ..SimulatorOptions::default()
-        };
+        let simulated = SimulatorOptions::keeping_history();
         let simulator = Simulator::start(scratch.path(), &simulated).await?;
         let (people, bank) =
             (Receiver::start(scratch, "people").await?, Receiver::start(scratch, "bank").await?);
@@ -109,12 +104,7 @@ impl World {
         write(&config, "host.yaml", &format!("{}{destinations}", host.trim_end()))?;
         write(&config, "people.yaml", &poster("people"))?;
         write(&config, "bank.yaml", &poster("bank"))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         Ok(Self { simulator, options, people, bank })
     }
 
@@ -191,12 +181,7 @@ async fn posts(scratch: &Scratch) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_double_no_more_posts_than_are_in_the_air_and_none_where_nothing_is_repeated() {
-    let again =
-        format!("KUBEWITNESS_SEED={} KUBEWITNESS_KILLS={} cargo xtask test posts", seed(), kills(KILLS));
-    in_scratch("posts", async |scratch| {
-        posts(scratch).await.with_context(|| format!("again with `{again}`"))
-    })
-    .await;
+    in_scratch("posts", async |scratch| posts(scratch).await).await;
 }
 
 /// Messages of a tick, and how long its receiver takes for each.
@@ -271,12 +256,7 @@ async fn kills_in_a_tick_double_no_more_messages_than_are_in_the_air() {
         let ops = format!("\n      destinations:\n        - {{name: ops, url: 'http://127.0.0.1:{port}'}}\n");
         write(&config, "host.yaml", &format!("{}{ops}", host.trim_end()))?;
         write(&config, "teller.yaml", &plugin_manifest("teller", TELLER))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         for number in 0..MESSAGES {

@@ -45,12 +45,7 @@ async fn written(
 ) -> Result<(Simulator, RunOptions)> {
     let simulator = simulator(scratch).await?;
     write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
-    let options = RunOptions {
-        kubeconfig: simulator.kubeconfig().to_path_buf(),
-        config: Some(config),
-        data: scratch.folder("data")?,
-        ..RunOptions::default()
-    };
+    let options = simulator.run_options(scratch, config)?;
     let mut host = Kubewitness::start("run", &options, scratch.path())?;
     host.listed(SOURCES.len(), WITHIN).await?;
     let load = Load::start(&simulator, 7, 150.0);

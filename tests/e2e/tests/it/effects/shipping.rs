@@ -44,12 +44,7 @@ impl World {
         );
         let host = std::fs::read_to_string(config.join("host.yaml")).context("host.yaml")?;
         write(&config, "host.yaml", &host.replacen("signing: ", &ship, 1))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         Ok(Self { simulator, options, bucket, secret })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
-use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch};
+use kubewitness_harness::{Kubewitness, command, in_scratch};
 
 use crate::limits::hostile::{FOR_PROBE, hostile, program};
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
@@ -40,12 +40,7 @@ async fn a_manifest_beyond_the_ceiling_is_refused_by_field_value_and_ceiling_unt
         ensure!(code == Some(3) && said.contains(over) && said.contains(grant), "{code:?}: {said}");
 
         create_job(&simulator, "one").await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         let refused = |status: &StatusView| {
@@ -90,12 +85,7 @@ async fn a_plugin_that_goes_beyond_the_memory_of_all_waits_is_told_so_and_goes_o
             write(&config, &format!("{name}.yaml"), &hostile(name, &program("hoards"), &config_of))?;
         }
         create_job(&simulator, "one").await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         // Whichever came first keeps its instance.
@@ -133,12 +123,7 @@ async fn what_a_plugin_is_granted_has_called_and_never_used_is_told_by_the_api_a
         let wide = AUDIT.replace("grants:\n", "grants:\n  kv: true\n  lister: [jobs]\n");
         write(&config, "audit.yaml", &plugin_manifest("audit", &wide))?;
         create_job(&simulator, "one").await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         let grants = |status: &StatusView| {

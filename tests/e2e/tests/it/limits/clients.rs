@@ -46,12 +46,9 @@ impl Lab {
         create_job(&simulator, "one").await?;
         let health = format!("127.0.0.1:{}", free_port()?);
         let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(example_copy(scratch)?),
-            data: scratch.path().join("data"),
             args: vec!["--health-listen".to_owned(), health.clone()],
             files,
-            ..RunOptions::default()
+            ..simulator.run_options(scratch, example_copy(scratch)?)?
         };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.caught_up(STARTS_WITHIN).await?;
@@ -282,11 +279,8 @@ async fn a_second_signal_ends_run_though_nobody_reads_its_log() {
     in_scratch("clients", async |scratch| {
         let simulator = simulator(scratch).await?;
         let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(example_copy(scratch)?),
-            data: scratch.path().join("data"),
             args: vec!["--log".to_owned(), "trace".to_owned()],
-            ..RunOptions::default()
+            ..simulator.run_options(scratch, example_copy(scratch)?)?
         };
         let address = format!("127.0.0.1:{}", free_port()?);
         let mut command = options.command(&address)?;

@@ -8,7 +8,9 @@ use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, command, in_scratch, until};
 use kubewitness_hostile::{known_bomb, nested_types};
 
-use crate::support::{create_job, example_copy, plugin_manifest, same_story, simulator, witness_job, write};
+use crate::support::{
+    create_job, example_copy, plugin, plugin_manifest, same_story, simulator, witness_job, write,
+};
 
 pub const WITHIN: Duration = Duration::from_secs(120);
 /// What the controller may grow by while a component is compiled.
@@ -83,10 +85,6 @@ async fn a_type_nested_without_end_ends_the_process_that_compiles_and_not_the_on
         Ok(())
     })
     .await;
-}
-
-pub fn plugin<'a>(status: &'a StatusView, name: &str) -> Option<&'a PluginView> {
-    status.plugins.iter().find(|plugin| plugin.name == name)
 }
 
 fn is_refused(status: &StatusView, word: &str) -> bool {
@@ -166,13 +164,7 @@ async fn a_compile_bomb_beside_a_plugin_at_work_takes_no_memory_of_the_controlle
         let host = std::fs::read_to_string(folder.join("host.yaml"))?;
         let limits = "locals: 50000, loops: 50000, compileMemory: 384Mi, compileCpu: 60s";
         write(&folder, "host.yaml", &format!("{host}      limits: {{components: {{{limits}}}}}\n"))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(folder.clone()),
-            data: scratch.folder("data")?,
-            compiles_anew: true,
-            ..RunOptions::default()
-        };
+        let options = RunOptions { compiles_anew: true, ..simulator.run_options(scratch, folder.clone())? };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         kubewitness.answers().await?;
         create_job(&simulator, "before").await?;
@@ -259,13 +251,7 @@ async fn a_component_that_was_refused_is_compiled_again_by_the_next_controller_o
         host_with(&folder, &limits("256Mi"))?;
         std::fs::write(folder.join("bomb.wasm"), known_bomb())?;
         write(&folder, "bomb.yaml", &plugin_manifest("bomb", SPEC))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(folder.clone()),
-            data: scratch.folder("data")?,
-            compiles_anew: true,
-            ..RunOptions::default()
-        };
+        let options = RunOptions { compiles_anew: true, ..simulator.run_options(scratch, folder.clone())? };
         for (number, (memory, is_compiled)) in
             [("256Mi", true), ("256Mi", false), ("288Mi", true)].into_iter().enumerate()
         {
@@ -289,13 +275,7 @@ async fn a_controller_that_is_killed_leaves_no_process_that_compiles() {
         host_with(&folder, "locals: 50000, loops: 50000, compileMemory: 2Gi")?;
         std::fs::write(folder.join("bomb.wasm"), known_bomb())?;
         write(&folder, "bomb.yaml", &plugin_manifest("bomb", SPEC))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(folder),
-            data: scratch.folder("data")?,
-            compiles_anew: true,
-            ..RunOptions::default()
-        };
+        let options = RunOptions { compiles_anew: true, ..simulator.run_options(scratch, folder)? };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         let compiling = compiling(&mut kubewitness).await?;
         kubewitness.kill().await?;
@@ -326,13 +306,10 @@ async fn a_component_over_which_a_large_compiler_was_killed_twice_is_refused_and
         std::fs::write(folder.join("bomb.wasm"), known_bomb())?;
         write(&folder, "bomb.yaml", &plugin_manifest("bomb", SPEC))?;
         let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(folder),
-            data: scratch.folder("data")?,
             // As in a pod: elsewhere a kill is somebody's own.
             env: vec![("KUBERNETES_SERVICE_HOST".to_owned(), "127.0.0.1".to_owned())],
             compiles_anew: true,
-            ..RunOptions::default()
+            ..simulator.run_options(scratch, folder)?
         };
         let mark = options.data.join("cache/compiling.json");
         let ends = [End::EarlyKill, End::Kill, End::Stop, End::EarlyKill, End::Kill, End::Kill];

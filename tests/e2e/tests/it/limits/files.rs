@@ -27,12 +27,7 @@ impl Lab {
     async fn new(scratch: &Scratch) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(config.clone()),
-            data: scratch.path().join("data"),
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         Ok(Self { simulator, options, config })
     }
 

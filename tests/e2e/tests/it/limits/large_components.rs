@@ -7,8 +7,8 @@ use kubewitness_core::views::StatusView;
 use kubewitness_harness::{Kubewitness, RunOptions, in_scratch, plugins_folder};
 use kubewitness_hostile::with_data;
 
-use super::costly_components::{GROWTH, WITHIN, count_anew, memory, plugin};
-use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
+use super::costly_components::{GROWTH, WITHIN, count_anew, memory};
+use crate::support::{AUDIT, create_job, example_copy, plugin, plugin_manifest, simulator, write};
 
 /// More than a component in Python has. With as much in its code, three copies of it are past the bound.
 const DATA: usize = 24 << 20;

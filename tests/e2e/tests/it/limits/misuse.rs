@@ -23,12 +23,7 @@ impl Lab {
     /// The example, running, with the plugin `persistence` active.
     async fn start(scratch: &Scratch) -> Result<Self> {
         let simulator = simulator(scratch).await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(example_copy(scratch)?),
-            data: scratch.path().join("data"),
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, example_copy(scratch)?)?;
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         kubewitness
             .status_when(WITHIN, "the example", |status| state(status, "persistence") == Some("active"))

@@ -8,8 +8,8 @@ use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, in_scratch, until};
 use kubewitness_hostile::bomb;
 
-use crate::limits::costly_components::{WITHIN, children, plugin};
-use crate::support::{create_job, example_copy, plugin_manifest, simulator, write};
+use crate::limits::costly_components::{WITHIN, children};
+use crate::support::{create_job, example_copy, plugin, plugin_manifest, simulator, write};
 
 /// What a stop may take while a component is compiled. Nothing that ends by itself would end in this time.
 const STOP: Duration = Duration::from_secs(20);
@@ -57,13 +57,7 @@ impl Compiling {
         let host = std::fs::read_to_string(folder.join("host.yaml"))?;
         let limits = "      limits: {components: {compileCpu: 10m, compileTime: 10m}}\n";
         write(&folder, "host.yaml", &format!("{host}{limits}"))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(folder.clone()),
-            data: scratch.folder("data")?,
-            compiles_anew: true,
-            ..RunOptions::default()
-        };
+        let options = RunOptions { compiles_anew: true, ..simulator.run_options(scratch, folder.clone())? };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         kubewitness.answers().await?;
         kubewitness.status_when(WITHIN, "the first", |status| is(status, "persistence", "active")).await?;

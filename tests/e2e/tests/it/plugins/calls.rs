@@ -94,13 +94,8 @@ async fn a_trap_and_a_time_out_are_told_apart_by_metrics_api_command_and_page_an
             write(&config, &format!("{name}.yaml"), &hostile(name, &file, does))?;
         }
         create_job(&simulator, "one").await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            args: vec!["--log-json".into()],
-            ..RunOptions::default()
-        };
+        let options =
+            RunOptions { args: vec!["--log-json".into()], ..simulator.run_options(scratch, config)? };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         seen(&mut run).await?;

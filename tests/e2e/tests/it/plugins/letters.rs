@@ -79,12 +79,7 @@ async fn lab(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
         fails_with(&simulator, name, command).await?;
     }
     fails_with(&simulator, "quiet", "trap").await?;
-    let options = RunOptions {
-        kubeconfig: simulator.kubeconfig().to_path_buf(),
-        config: Some(config),
-        data: scratch.folder("data")?,
-        ..RunOptions::default()
-    };
+    let options = simulator.run_options(scratch, config)?;
     Ok((simulator, options))
 }
 

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_core::views::{PluginView, StatusView};
-use kubewitness_harness::{
-    Kubewitness, Platform, RunOptions, Simulator, SimulatorOptions, command, in_scratch, until,
-};
+use kubewitness_core::views::StatusView;
+use kubewitness_harness::{Kubewitness, Platform, Simulator, SimulatorOptions, command, in_scratch, until};
 
-use crate::support::{AUDIT, example_copy, plugin_manifest, proofs, same_story, write};
-use crate::watching::restart::{everything_arrives, first_sync, grows};
+use crate::support::{
+    AUDIT, CATCH_UP, everything_arrives, example_copy, platform_file, plugin, plugin_manifest, proofs,
+    same_story, write,
+};
+use crate::watching::restart::first_sync;
 
 const WITHIN: Duration = Duration::from_secs(120);
 /// What one kept batch is a small part of.
@@ -32,10 +33,6 @@ async fn told(run: &Kubewitness, line: &[&str]) -> Result<String> {
     let (code, stdout, stderr) = command(&[line, &["--server", &server]].concat()).await?;
     ensure!(code == Some(0), "{line:?} ended with {code:?}: {stdout}{stderr}");
     Ok(stdout)
-}
-
-fn plugin<'s>(status: &'s StatusView, name: &str) -> Option<&'s PluginView> {
-    status.plugins.iter().find(|plugin| plugin.name == name)
 }
 
 async fn rows(data: &Path) -> Result<i64> {
@@ -61,11 +58,7 @@ async fn stays_paused(run: &mut Kubewitness, data: &Path, rows_before: i64) -> R
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_outlives_a_kill_and_another_manifest_and_a_resume_hands_on_every_state_once() {
     in_scratch("pausing", async |scratch| {
-        let simulated = SimulatorOptions {
-            bookmark_every: Some("1s".to_owned()),
-            args: vec!["--history-age".to_owned(), "0s".to_owned()],
-            ..SimulatorOptions::default()
-        };
+        let simulated = SimulatorOptions::keeping_history();
         let simulator = Simulator::start(scratch.path(), &simulated).await?;
         let config = example_copy(scratch)?;
         write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
@@ -73,16 +66,11 @@ async fn a_pause_outlives_a_kill_and_another_manifest_and_a_resume_hands_on_ever
         let source = "{name: jobs, apiVersion: batch/v1, kind: Job";
         let kept = format!("{source}, retention: {{count: {KEPT}}}");
         write(&config, "host.yaml", &host.replace(source, &kept))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
-        let data = &options.data;
+        let options = simulator.run_options(scratch, config.clone())?;
+        let (data, platform) = (&options.data, platform_file(&options.data));
         let (_, load) = first_sync(&options, scratch.path(), &simulator).await?;
         let mut run = Kubewitness::start("run-paused", &options, scratch.path())?;
-        grows(&mut run, data).await?;
+        platform.grows_by(&mut run, CATCH_UP).await?;
         let said = order(&run, "pause", "the database moves").await?;
         ensure!(said.contains("persistence is paused") && said.contains("kubewitness resume"), "{said}");
         ensure!(order(&run, "pause", "again").await?.contains("was paused already, by ada"));
@@ -119,10 +107,10 @@ async fn a_pause_outlives_a_kill_and_another_manifest_and_a_resume_hands_on_ever
 
         let said = order(&run, "resume", "it has moved").await?;
         ensure!(said.contains("persistence is resumed"), "{said}");
-        grows(&mut run, data).await?;
+        platform.grows_by(&mut run, CATCH_UP).await?;
         let report = load.stop().await?;
         ensure!(report.errors == 0, "the workload met {} errors", report.errors);
-        everything_arrives(&mut run, &simulator, data).await?;
+        everything_arrives(&mut run, &simulator, &platform, 2).await?;
         let records = told(&run, &["deadletters", "records", "--plugin", "persistence"]).await?;
         ensure!(
             ["pause", "resume", "ada", "it has moved"].iter().all(|word| records.contains(word)),

@@ -45,12 +45,7 @@ impl Lab {
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         write(&config, "host.yaml", &(host.trim_end().to_owned() + "\n" + FOR_PROBE))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(config.clone()),
-            data: scratch.path().join("data"),
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         Ok(Self { simulator, config, options, more })
     }
 

@@ -7,9 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::registry::{Registry, SigningKey};
-use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, command, in_scratch, plugins_folder, until, until_ok,
-};
+use kubewitness_harness::{Kubewitness, Scratch, command, in_scratch, plugins_folder, until, until_ok};
 
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
 
@@ -48,12 +46,7 @@ async fn a_plugin_of_a_registry_is_shown_with_its_digest_and_runs_on_while_the_r
         let simulator = simulator(scratch).await?;
         let config = example_with_registries(scratch, "")?;
         write(&config, "trail.yaml", &trail(&oci, 1008))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(config.clone()),
-            data: scratch.path().join("data"),
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         let pulled = |status: &StatusView| {
             let shown = format!("{}/platform/audit:1.0@sha256:{image}", registry.name());
@@ -126,12 +119,7 @@ async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_
         let (code, told) = check("{configMapKey: audit.wasm}").await?;
         ensure!(code == Some(3) && told.contains("modules.signedBy"), "{code:?} {told}");
 
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(config.clone()),
-            data: scratch.path().join("data"),
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         write(&config, "trail.yaml", &trail(&wrong, 1008))?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.status_when(WITHIN, "the wrong digest", |status| {
@@ -177,12 +165,7 @@ async fn what_was_compared_in_the_shadow_takes_over_although_its_tag_has_moved()
         let config = example_with_registries(scratch, "")?;
         let beside = format!("{AUDIT}\nshadow: {{module: {next}}}");
         write(&config, "trail.yaml", &plugin_manifest("trail", &beside))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(config.clone()),
-            data: scratch.path().join("data"),
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         let shadow = |status: &StatusView| {
             let trail = status.plugins.iter().find(|plugin| plugin.name == "trail");

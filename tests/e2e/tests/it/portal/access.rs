@@ -263,12 +263,7 @@ async fn over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_
             file(&mounted.join("tls.key")),
         ]);
         args.extend(["--session-key-file".to_owned(), file(&key)]);
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            data: scratch.folder("data")?,
-            args,
-            ..RunOptions::default()
-        };
+        let options = RunOptions { args, ..simulator.run_options(scratch, None)? };
         let mut kubewitness = Kubewitness::start("kubewitness", &options, scratch.path())?;
         let url = format!("https://{}", kubewitness.address());
         let token = ("KUBEWITNESS_TOKEN".to_owned(), simulator.token().to_owned());
@@ -323,11 +318,8 @@ async fn who_reads_a_document_is_logged_however_quiet_the_log_is() {
         let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
         create_job(&simulator, "train-1").await?;
         let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(example()),
-            data: scratch.folder("data")?,
             args: ["--auth", "kubernetes", "--log-reads", "--log", "warn"].map(str::to_owned).into(),
-            ..RunOptions::default()
+            ..simulator.run_options(scratch, example())?
         };
         let mut kubewitness = Kubewitness::start("quiet", &options, scratch.path())?;
         let document = format!("http://{}/api/v1/states/1/document", kubewitness.address());
@@ -349,11 +341,7 @@ async fn who_reads_a_document_is_logged_however_quiet_the_log_is() {
 async fn an_address_that_others_reach_is_refused_where_nobody_signs_in() {
     in_scratch("access", async |scratch| {
         let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, None)?;
         for args in [vec![], vec!["--auth", "none"]] {
             let mut command = options.command("0.0.0.0:0")?;
             let output = command.args(args).env("HOME", scratch.path()).output();

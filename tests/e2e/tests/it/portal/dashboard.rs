@@ -26,10 +26,8 @@ impl World {
     async fn start(scratch: &Scratch, auth: &str) -> Result<Self> {
         let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
         let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            data: scratch.folder("data")?,
             args: ["--auth", auth].map(str::to_owned).into(),
-            ..RunOptions::default()
+            ..simulator.run_options(scratch, None)?
         };
         let run = Kubewitness::start("run", &options, scratch.path())?;
         let world = Self { simulator, run, options };

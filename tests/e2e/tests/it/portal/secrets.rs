@@ -110,12 +110,7 @@ async fn with_settings(scratch: &Scratch, settings: &str) -> Result<(Simulator, 
     let simulator = simulator(scratch).await?;
     let (code, answer) = simulator.request(Method::POST, JOBS, Some(&job(SECRET))).await?;
     ensure!(code == 201, "{answer}");
-    let options = RunOptions {
-        kubeconfig: simulator.kubeconfig().to_owned(),
-        config: Some(config),
-        data: scratch.folder("data")?,
-        ..RunOptions::default()
-    };
+    let options = simulator.run_options(scratch, config)?;
     Ok((simulator, options))
 }
 
@@ -209,12 +204,7 @@ async fn with_events(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
         &plugin_manifest("audit", &AUDIT.replace("source: pods", "source: events")),
     )?;
     let simulator = simulator(scratch).await?;
-    let options = RunOptions {
-        kubeconfig: simulator.kubeconfig().to_owned(),
-        config: Some(config),
-        data: scratch.folder("data")?,
-        ..RunOptions::default()
-    };
+    let options = simulator.run_options(scratch, config)?;
     Ok((simulator, options))
 }
 
@@ -285,12 +275,7 @@ async fn of_a_kind_whose_source_was_added_while_running_no_event_tells_a_secret(
     in_scratch("secrets_added", async |scratch| {
         let (config, simulator) = (scratch.folder("config")?, simulator(scratch).await?);
         write(&config, "host.yaml", SOURCES)?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         kubewitness.listed(1, WITHIN).await?;
         let jobs = "        - {name: jobs, apiVersion: batch/v1, kind: Job}\n";

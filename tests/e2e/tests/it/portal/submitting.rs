@@ -33,12 +33,7 @@ impl World {
         let config = scratch.folder("config")?;
         write(&config, "host.yaml", &settings("controller"))?;
         write(&config, "templates.yaml", &templates()?)?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         Ok(Self { simulator, options })
     }
 

@@ -2,22 +2,21 @@
 //! paused, and afterwards every version is there exactly once and in order, with one effect each.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Dice, Kubewitness, PASSWORD, Platform, RunOptions, Scratch, Service, Simulator,
-    SimulatorOptions, database_of, in_scratch, seed, skip, until,
+    DatabaseServer, Dice, Kubewitness, PASSWORD, Platform, PlatformAddress, RunOptions, Scratch, Service,
+    Simulator, SimulatorOptions, in_scratch, kills, seed, skip,
 };
 
 use crate::support::{
-    AUDIT, Load, SOURCES, create_job, plugin_manifest, proofs_with, same_story_in, simulator, write,
+    AUDIT, CATCH_UP, Load, create_job, everything_arrives, plugin_manifest, proofs_with, same_story_in,
+    simulator, write,
 };
 
-/// Each way in which something can end comes several times.
-const ROUNDS: u64 = 15;
+/// Each way in which something can end comes once.
+const ROUNDS: u64 = 5;
 const RATE: f64 = 60.0;
-const CATCH_UP: Duration = Duration::from_secs(180);
 /// The variable that holds the database's address.
 pub const ADDRESS: &str = "KUBEWITNESS_TEST_DATABASE";
 
@@ -45,69 +44,11 @@ pub fn configuration(scratch: &Scratch, database: &str) -> Result<PathBuf> {
 }
 
 fn options(scratch: &Scratch, simulator: &Simulator, service: Service, url: &str) -> Result<RunOptions> {
+    let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", service.scheme());
     Ok(RunOptions {
-        kubeconfig: simulator.kubeconfig().to_path_buf(),
-        config: Some(configuration(
-            scratch,
-            &format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", service.scheme()),
-        )?),
-        data: scratch.folder("data")?,
         env: vec![(ADDRESS.to_owned(), url.to_owned())],
-        ..RunOptions::default()
+        ..simulator.run_options(scratch, configuration(scratch, &database)?)?
     })
-}
-
-/// Waits until more is in the history than when it was asked.
-async fn grows(kubewitness: &mut Kubewitness, url: &str) -> Result<i64> {
-    let count = async || match Platform::connect(url).await {
-        Ok(mut platform) => platform.count().await.unwrap_or(0),
-        Err(_) => 0,
-    };
-    let before = count().await;
-    let grown = until(CATCH_UP, "the history to grow", async || {
-        if let Some(ended) = kubewitness.process().ended()? {
-            bail!("it ended with {ended:?}");
-        }
-        let now = count().await;
-        Ok((now > before).then_some(now))
-    });
-    let grown = grown.await;
-    grown.with_context(|| kubewitness.process().say())
-}
-
-/// The first start may list, and what was before that list nobody can witness, so the load begins
-/// after it. Answers how many rows there are when the notes of effects begin.
-async fn begin(
-    options: &RunOptions,
-    scratch: &Scratch,
-    simulator: &Simulator,
-    server: &DatabaseServer,
-    url: &str,
-) -> Result<(Load, i64)> {
-    let database = database_of(url);
-    let mut first = Kubewitness::start("run-first", options, scratch.path())?;
-    first.answers().await?;
-    first.listed(SOURCES.len(), CATCH_UP).await?;
-    let load = Load::start(simulator, seed(), RATE);
-    grows(&mut first, url).await?;
-    first.kill().await?;
-    // Its last commit may still be on its way: what it was counts as before once it is settled.
-    let idle = until(CATCH_UP, "the last transaction to end", async || {
-        let idle = match server.service() {
-            Service::Postgres => {
-                let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'kubewitness'";
-                server.run(Some(database), open)?.trim() == "0"
-            }
-            Service::MariaDb | Service::MySql => {
-                server.sessions()?.iter().all(|session| session.database != database)
-            }
-        };
-        Ok(idle.then_some(()))
-    });
-    idle.await?;
-    let mut platform = Platform::connect(url).await?;
-    platform.note_effects().await?;
-    Ok((load, platform.count().await?))
 }
 
 async fn every_state_has_one_effect(
@@ -115,20 +56,18 @@ async fn every_state_has_one_effect(
     scratch: &Scratch,
     mut server: DatabaseServer,
 ) -> Result<()> {
-    let simulated = SimulatorOptions {
-        bookmark_every: Some("1s".to_owned()),
-        // However slow the machine is: nothing is compacted that a restart still needs.
-        args: vec!["--history-age".to_owned(), "0s".to_owned()],
-        ..SimulatorOptions::default()
-    };
+    let simulated = SimulatorOptions::keeping_history();
     let simulator = Simulator::start(scratch.path(), &simulated).await?;
     let url = server.create_database()?;
     let options = options(scratch, &simulator, service, &url)?;
-    let (load, before) = begin(&options, scratch, &simulator, &server, &url).await?;
+    let platform = PlatformAddress::Server(url);
+    let first = Kubewitness::start("run-first", &options, scratch.path())?;
+    let (load, before) = Load::start_noted(first, &simulator, &platform, RATE).await?;
     let mut dice = Dice::new(seed());
     let mut kubewitness = Kubewitness::start("run-00", &options, scratch.path())?;
-    for round in 1..=ROUNDS {
-        grows(&mut kubewitness, &url).await.with_context(|| format!("round {round}"))?;
+    for round in 1..=kills(ROUNDS) {
+        let grown = platform.grows_by(&mut kubewitness, CATCH_UP).await;
+        grown.with_context(|| format!("round {round}"))?;
         dice.pause(700).await;
         let restarted = |name: &str| Kubewitness::start(name, &options, scratch.path());
         let name = format!("run-{round:02}");
@@ -170,31 +109,14 @@ async fn every_state_has_one_effect(
             }
         }
     }
-    grows(&mut kubewitness, &url).await?;
+    platform.grows_by(&mut kubewitness, CATCH_UP).await?;
     let report = load.stop().await?;
     ensure!(report.errors == 0, "the workload met {} errors", report.errors);
-    everything_arrives(&mut kubewitness, &simulator).await?;
+    everything_arrives(&mut kubewitness, &simulator, &platform, 1).await?;
     kubewitness.stop().await?;
-    same_story_in(&simulator, Platform::connect(&url).await?).await?;
-    Platform::connect(&url).await?.one_effect_each(before).await?;
+    same_story_in(&simulator, platform.open().await?).await?;
+    platform.open().await?.one_effect_each(before).await?;
     proofs_with(&options.data, &options.env).await
-}
-
-/// Every version that the server had is delivered, and none is parked.
-pub async fn everything_arrives(kubewitness: &mut Kubewitness, simulator: &Simulator) -> Result<()> {
-    let mut versions = 0;
-    for (_, group, resource) in SOURCES {
-        versions += simulator.truth(group, resource).await?.entries.len() as u64;
-    }
-    let what = format!("{versions} states to be delivered, and none to be parked");
-    let arrived = kubewitness.status_when(CATCH_UP, &what, |status| {
-        !status.plugins.is_empty()
-            && status
-                .plugins
-                .iter()
-                .all(|plugin| plugin.waiting == 0 && plugin.delivered == versions && plugin.dead == 0)
-    });
-    arrived.await.map(drop)
 }
 
 async fn a_database_that_is_away_holds_up_its_plugin_alone(
@@ -244,12 +166,7 @@ async fn a_wrong_password_is_told_and_mended_while_it_runs(
     let file = scratch.path().join("address");
     std::fs::write(&file, url.replace(PASSWORD, "wrong-word"))?;
     let database = format!("{}: {{urlFrom: {{file: {}}}}}", service.scheme(), file.display());
-    let options = RunOptions {
-        kubeconfig: simulator.kubeconfig().to_path_buf(),
-        config: Some(configuration(scratch, &database)?),
-        data: scratch.folder("data")?,
-        ..RunOptions::default()
-    };
+    let options = simulator.run_options(scratch, configuration(scratch, &database)?)?;
     create_job(&simulator, "early").await?;
     let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
     kubewitness.answers().await?;
@@ -286,8 +203,7 @@ macro_rules! for_each_server {
                     return skip(test, &format!("{service} is not installed"));
                 };
                 in_scratch(stringify!($name), async |scratch| {
-                    let told = super::$test(service, scratch, server).await;
-                    told.with_context(|| format!("again with `KUBEWITNESS_SEED={} cargo xtask test databases`", seed()))
+                    super::$test(service, scratch, server).await
                 })
                 .await;
             })*

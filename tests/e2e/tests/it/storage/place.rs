@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, database_of,
-    project_root, until,
+    DatabaseServer, Kubewitness, Platform, PlatformAddress, RunOptions, Scratch, Service, Simulator,
+    database_of, project_root, until,
 };
 
 use crate::storage::databases::{ADDRESS, PERSISTENCE, configuration};
@@ -30,6 +30,13 @@ impl<'s> Place<'s> {
 
     pub fn data(&self) -> Result<PathBuf> {
         self.scratch.folder("data")
+    }
+
+    pub fn platform(&self) -> Result<PlatformAddress> {
+        Ok(match &self.server {
+            Some((_, url)) => PlatformAddress::Server(url.clone()),
+            None => PlatformAddress::File(self.data()?.join(self.file)),
+        })
     }
 
     pub fn service(&self) -> Option<Service> {
@@ -104,13 +111,7 @@ impl<'s> Place<'s> {
         let folder = configuration(self.scratch, &database)?;
         let manifest = format!("{PERSISTENCE}\nconfig: {config}");
         write(&folder, "persistence.yaml", &plugin_manifest("persistence", &manifest))?;
-        Ok(RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(folder),
-            data: self.data()?,
-            env: self.address(url),
-            ..RunOptions::default()
-        })
+        Ok(RunOptions { env: self.address(url), ..simulator.run_options(self.scratch, folder)? })
     }
 
     /// The variable that holds the address.

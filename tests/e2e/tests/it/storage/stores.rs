@@ -12,12 +12,13 @@ use kubewitness_harness::{
 };
 
 use crate::support::{
-    AUDIT, create_job, example_copy, plugin_manifest, proofs_of, same_story, simulator, write,
+    AUDIT, CATCH_UP, create_job, everything_arrives, example_copy, platform_file, plugin_manifest, proofs_of,
+    same_story, simulator, write,
 };
-use crate::watching::restart::{everything_arrives, first_sync, grows};
+use crate::watching::restart::first_sync;
 
-/// Each way in which something can end comes twice.
-const ROUNDS: u64 = 12;
+/// Each way in which something can end comes once.
+const ROUNDS: u64 = 6;
 /// Of a refusal: a lock is asked for a while, since its holder may just be dying.
 const REFUSED_WITHIN: Duration = Duration::from_secs(60);
 const WITHIN: Duration = Duration::from_secs(120);
@@ -29,11 +30,8 @@ fn options(scratch: &Scratch, simulator: &Simulator, address: &str) -> Result<Ru
     write(scratch.path(), "journal-address", address)?;
     let file = scratch.path().join("journal-address").to_string_lossy().into_owned();
     Ok(RunOptions {
-        kubeconfig: simulator.kubeconfig().to_path_buf(),
-        config: Some(config),
-        data: scratch.folder("data")?,
         args: vec!["--journal-file".to_owned(), file],
-        ..RunOptions::default()
+        ..simulator.run_options(scratch, config)?
     })
 }
 
@@ -53,18 +51,10 @@ fn own(service: Service, test: &str, args: &[&str]) -> Option<DatabaseServer> {
 async fn every_version_is_there_once_after_kills_of_either_side(service: Service, test: &str) {
     let Some(mut server) = own(service, test, &[]) else { return };
     in_scratch("stores", async |scratch| {
-        let options = SimulatorOptions {
-            bookmark_every: Some("1s".to_owned()),
-            // However slow the machine is: nothing is compacted that a restart still needs.
-            args: vec!["--history-age".to_owned(), "0s".to_owned()],
-            ..SimulatorOptions::default()
-        };
+        let options = SimulatorOptions::keeping_history();
         let simulator = Simulator::start(scratch.path(), &options).await?;
         let story = kills(scratch, &simulator, &mut server).await;
-        story.with_context(|| {
-            let again = format!("again with `KUBEWITNESS_SEED={} cargo xtask test stores`", seed());
-            format!("{again}; {service} said:\n{}", server.log())
-        })
+        story.with_context(|| format!("{service} said:\n{}", server.log()))
     })
     .await;
 }
@@ -74,12 +64,12 @@ async fn kills(scratch: &Scratch, simulator: &Simulator, server: &mut DatabaseSe
     let (_, load) = first_sync(&options, scratch.path(), simulator).await?;
     let start = |name: &str| Kubewitness::start(name, &options, scratch.path());
     let mut kubewitness = start("run-first-again")?;
-    let mut dice = Dice::new(seed());
-    for round in 0..ROUNDS {
+    let (platform, mut dice) = (platform_file(&options.data), Dice::new(seed()));
+    for round in 0..kubewitness_harness::kills(ROUNDS) {
         let name = format!("run-{round:02}");
         // Some are killed while they still start.
-        if round != 0 && round != 6 {
-            grows(&mut kubewitness, &options.data).await.with_context(|| name.clone())?;
+        if round % 6 != 0 {
+            platform.grows_by(&mut kubewitness, CATCH_UP).await.with_context(|| name.clone())?;
         }
         dice.pause(500).await;
         match round % 6 {
@@ -113,10 +103,10 @@ async fn kills(scratch: &Scratch, simulator: &Simulator, server: &mut DatabaseSe
             }
         }
     }
-    grows(&mut kubewitness, &options.data).await?;
+    platform.grows_by(&mut kubewitness, CATCH_UP).await?;
     let report = load.stop().await?;
     ensure!(report.errors == 0, "the workload met {} errors", report.errors);
-    everything_arrives(&mut kubewitness, simulator, &options.data).await?;
+    everything_arrives(&mut kubewitness, simulator, &platform, 2).await?;
     let status = kubewitness.status().await?;
     ensure!(status.journal.store != "sqlite", "the status says {:?}", status.journal);
     kubewitness.stop().await?;

@@ -48,12 +48,9 @@ async fn speaks(
     let file = scratch.path().join("journal-address").to_string_lossy().into_owned();
     let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", service.scheme());
     let options = RunOptions {
-        kubeconfig: simulator.kubeconfig().to_path_buf(),
-        config: Some(configuration(scratch, &database)?),
-        data: scratch.folder("data")?,
         args: vec!["--journal-file".to_owned(), file.clone()],
         env: vec![(ADDRESS.to_owned(), granted.clone())],
-        ..RunOptions::default()
+        ..simulator.run_options(scratch, configuration(scratch, &database)?)?
     };
     let mut run = Kubewitness::start("run", &options, scratch.path())?;
     run.answers().await?;

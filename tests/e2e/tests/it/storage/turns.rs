@@ -10,10 +10,11 @@ use kubewitness_harness::{
     project_root, seed, skip,
 };
 
-use crate::storage::databases::{PERSISTENCE, everything_arrives};
+use crate::storage::databases::PERSISTENCE;
 use crate::storage::place::{Place, WITHIN, again, says};
 use crate::support::{
-    Load, SOURCES, create_job, plugin_manifest, proofs_with, same_story_in, simulator, write,
+    Load, SOURCES, create_job, everything_arrives, plugin_manifest, proofs_with, same_story_in, simulator,
+    write,
 };
 
 const TURNS: usize = 8;
@@ -118,7 +119,7 @@ impl<'p, 's> Turns<'p, 's> {
     async fn end(mut self) -> Result<()> {
         let report = self.load.stop().await?;
         ensure!(report.errors == 0, "the workload met {} errors", report.errors);
-        everything_arrives(&mut self.kubewitness, &self.simulator).await?;
+        everything_arrives(&mut self.kubewitness, &self.simulator, &self.place.platform()?, 1).await?;
         self.kubewitness.stop().await?;
         same_story_in(&self.simulator, self.place.administrator().await?).await?;
         self.place.administrator().await?.one_effect_each(1).await?;

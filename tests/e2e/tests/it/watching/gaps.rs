@@ -31,12 +31,7 @@ impl<'a> Lab<'a> {
 
     pub async fn with(scratch: &'a Scratch, config: PathBuf) -> Result<Self> {
         let simulator = simulator(scratch).await?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         let mut kubewitness = start(&options, scratch.path()).await?;
         kubewitness.caught_up(WITHIN).await?;
         Ok(Self { simulator, kubewitness, options, scratch })

@@ -10,18 +10,16 @@ use kubewitness_core::State;
 use kubewitness_core::ports::{Backlog, Witness};
 use kubewitness_core::views::StatusView;
 use kubewitness_faults::{Entry, Event, Floor, History, Told, Truth, judge};
-use kubewitness_harness::{
-    Dice, Kubewitness, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch, seed,
-};
+use kubewitness_harness::{Dice, Kubewitness, Scratch, Simulator, SimulatorOptions, in_scratch, kills, seed};
 use kubewitness_journal::{Journal, JournalOptions};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{job, proofs, write};
+use crate::support::{job, proofs, version, write};
 
-const ROUNDS: u64 = 8;
+const ROUNDS: u64 = 5;
 const CATCH_UP: Duration = Duration::from_secs(180);
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 /// Names that are used again and again.
@@ -94,14 +92,10 @@ async fn either_side_killed_under_load_leaves_every_version_once_or_in_one_gap()
         let options = SimulatorOptions {
             durable: true,
             bookmark_every: Some("500ms".to_owned()),
-            // Nothing is forgotten unless this test says so.
-            args: vec!["--history-age".to_owned(), "0s".to_owned()],
-            ..SimulatorOptions::default()
+            ..SimulatorOptions::keeping_history()
         };
         let simulator = Simulator::start(scratch.path(), &options).await?;
-        outages(scratch, simulator)
-            .await
-            .with_context(|| format!("again with `KUBEWITNESS_SEED={} cargo xtask test outage`", seed()))
+        outages(scratch, simulator).await
     })
     .await;
 }
@@ -109,19 +103,14 @@ async fn either_side_killed_under_load_leaves_every_version_once_or_in_one_gap()
 async fn outages(scratch: &Scratch, mut simulator: Simulator) -> Result<()> {
     let config = scratch.folder("config")?;
     write(&config, "host.yaml", HOST)?;
-    let options = RunOptions {
-        kubeconfig: simulator.kubeconfig().to_path_buf(),
-        config: Some(config),
-        data: scratch.folder("data")?,
-        ..RunOptions::default()
-    };
+    let options = simulator.run_options(scratch, config)?;
     let listed = version(&simulator).await?;
     let mut kubewitness = Kubewitness::start("run-first", &options, scratch.path())?;
     kubewitness.answers().await?;
     kubewitness.listed(1, CATCH_UP).await?;
     let writer = Writer::start(&simulator, seed());
     let mut dice = Dice::new(seed() ^ 0xFA17);
-    for round in 0..ROUNDS {
+    for round in 0..kills(ROUNDS) {
         dice.pause(1500).await;
         let name = format!("run-{round}");
         let again = |name: &str| Kubewitness::start(name, &options, scratch.path());
@@ -161,10 +150,6 @@ async fn outages(scratch: &Scratch, mut simulator: Simulator) -> Result<()> {
     let truth = truth(&simulator, listed).await?;
     judged(&truth, &options.data).await?;
     proofs(&options.data).await
-}
-
-async fn version(simulator: &Simulator) -> Result<u64> {
-    simulator.ask("version").await?["version"].as_u64().context("the server's version")
 }
 
 /// Waits until the checkpoint has come to what was written last: nothing is looked for any more.

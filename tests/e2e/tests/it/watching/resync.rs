@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::{Kubewitness, Platform, RunOptions, command, in_scratch};
+use kubewitness_harness::{Kubewitness, Platform, command, in_scratch};
 use reqwest::Method;
 
 use crate::support::{create_job, example_copy, plugin_manifest, proofs, same_story, simulator, write};
@@ -69,12 +69,7 @@ async fn a_resync_shows_each_object_again_with_its_id_and_changes_no_row_and_no_
         for (name, spec) in [("persistence", PERSISTENCE), ("audit", AUDIT), ("probe", PROBE)] {
             write(&config, &format!("{name}.yaml"), &plugin_manifest(name, spec))?;
         }
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         for job in ["one", "two", "gone"] {
             create_job(&simulator, job).await?;
         }

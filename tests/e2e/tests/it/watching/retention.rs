@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Kubewitness, Platform, Process, RunOptions, command, command_json, in_scratch, kubewitness_binary, until,
+    Kubewitness, Platform, Process, command, command_json, in_scratch, kubewitness_binary, until,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -47,12 +47,7 @@ async fn a_source_that_keeps_little_keeps_the_end_of_each_story_and_says_what_it
         let source = "{name: jobs, apiVersion: batch/v1, kind: Job";
         let host = host.replace(source, &format!("{source}, retention: {{count: {KEPT}}}"));
         write(&config, "host.yaml", &host)?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         let data = &options.data;
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         kubewitness.answers().await?;
@@ -180,12 +175,7 @@ async fn a_plugin_that_failed_for_good_is_named_on_the_first_screen_with_what_it
         let host = host.replace(source, &format!("{source}, retention: {{count: 5}}"));
         write(&config, "host.yaml", &host)?;
         write(&config, "second.yaml", &plugin_manifest("second", SECOND))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         create_job(&simulator, "one").await?;
         let mut kubewitness = start(&options, scratch.path()).await?;
         let has_it =

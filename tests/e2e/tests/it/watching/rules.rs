@@ -50,12 +50,7 @@ impl<'a> Lab<'a> {
         let simulator = simulator(scratch).await?;
         let config = scratch.folder("config")?;
         write(&config, "host.yaml", &host(SOURCES))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config)?;
         Ok(Self { simulator, options, scratch })
     }
 

@@ -41,12 +41,7 @@ impl Lab {
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
+        let options = simulator.run_options(scratch, config.clone())?;
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         kubewitness.answers().await?;
         Ok(Self { simulator, options, config, host, kubewitness })
