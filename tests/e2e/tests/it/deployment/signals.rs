@@ -1,20 +1,19 @@
-//! SIGTERM at any moment is an orderly end, a second one is prompt, and a data folder belongs to
+//! SIGTERM at each stage of a start is an orderly end, a second one is prompt, and a data folder belongs to
 //! one process of one kind.
 
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Ended, Kubewitness, Process, RunOptions, Scratch, free_port, in_scratch, kubewitness_binary,
+    Ended, Kubewitness, Process, RunOptions, Scratch, free_port, http, in_scratch, kubewitness_binary,
     plugins_folder, until,
 };
 use tokio::process::Command;
 
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, proofs, simulator, write};
 
-/// Counted from when the process listens for signals: from its first steps to its first states.
-const MOMENTS: [u64; 6] = [0, 50, 150, 400, 800, 1500];
 /// Longer than the drain deadline: a drain that uses all of it still counts as orderly.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Shorter than the drain deadline: after a second signal nothing drains any more.
@@ -32,6 +31,64 @@ limits: {call: 60s}";
 
 /// SIGTERM's bit in the masks of signals that the kernel tells.
 const TERM: u64 = 1 << 14;
+
+/// What has happened when SIGTERM comes: from the first steps of a process to its first states.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    ListensForSignals,
+    HasAJournal,
+    Answers,
+    HasListed,
+    Witnesses,
+    HandsOver,
+}
+
+impl Stage {
+    const ALL: [Self; 6] = [
+        Self::ListensForSignals,
+        Self::HasAJournal,
+        Self::Answers,
+        Self::HasListed,
+        Self::Witnesses,
+        Self::HandsOver,
+    ];
+
+    /// `states`: how many there are, with the one that this process is the first to see.
+    fn is_reached(self, status: &StatusView, states: u64) -> bool {
+        match self {
+            Self::ListensForSignals | Self::HasAJournal | Self::Answers => true,
+            Self::HasListed => status.sources.iter().any(|source| source.synced),
+            Self::Witnesses => status.journal.states >= states,
+            Self::HandsOver => status.plugins.iter().any(|plugin| plugin.delivered >= states),
+        }
+    }
+}
+
+/// Waits until a process that listens for signals has come so far.
+async fn comes_to(
+    (stage, states): (Stage, u64),
+    process: &mut Process,
+    address: &str,
+    data: &Path,
+) -> Result<()> {
+    listens(process).await?;
+    let reached = until(STARTS_WITHIN, "it to come so far", async || {
+        if let Some(ended) = process.ended()? {
+            bail!("it ended with {ended:?}");
+        }
+        let is_reached = match stage {
+            Stage::ListensForSignals => true,
+            Stage::HasAJournal => data.join("journal.db").exists(),
+            _ => match http().get(format!("http://{address}/api/v1/status")).send().await {
+                Ok(answer) if answer.status() == 200 => stage.is_reached(&answer.json().await?, states),
+                _ => false,
+            },
+        };
+        Ok(is_reached.then_some(()))
+    });
+    let reached = reached.await;
+    reached.with_context(|| format!("{stage:?}: {}", process.say()))
+}
 
 /// Waits until SIGTERM reaches the program rather than ending the process unheard.
 async fn listens(process: &mut Process) -> Result<()> {
@@ -52,9 +109,12 @@ async fn ends_with(process: &mut Process, code: i32, when: &str) -> Result<()> {
 }
 
 fn playground(name: &str, data: &Path, logs: &Path) -> Result<Process> {
-    let listen = format!("127.0.0.1:{}", free_port()?);
+    playground_at(&format!("127.0.0.1:{}", free_port()?), name, data, logs)
+}
+
+fn playground_at(listen: &str, name: &str, data: &Path, logs: &Path) -> Result<Process> {
     let mut command = Command::new(kubewitness_binary()?);
-    command.args(["playground", "--rate", "40", "--listen", &listen, "--data"]).arg(data);
+    command.args(["playground", "--rate", "40", "--listen", listen, "--data"]).arg(data);
     command.env("KUBEWITNESS_PLUGINS", plugins_folder()?).env("HOME", logs).env("NO_COLOR", "1");
     Process::start(name, &mut command, logs)
 }
@@ -73,24 +133,21 @@ async fn lab(scratch: &Scratch) -> Result<(kubewitness_harness::Simulator, RunOp
     write(&config, "trail.yaml", &plugin_manifest("trail", AUDIT))?;
     let simulator = simulator(scratch).await?;
     create_job(&simulator, "one").await?;
-    let options = RunOptions {
-        kubeconfig: simulator.kubeconfig().to_path_buf(),
-        config: Some(config),
-        data: scratch.folder("data")?,
-        ..RunOptions::default()
-    };
+    let options = simulator.run_options(scratch, config)?;
     Ok((simulator, options))
 }
 
 #[tokio::test]
-async fn run_ends_with_0_at_any_moment_of_its_start_and_its_folder_opens_again() {
+async fn run_ends_with_0_at_each_stage_of_its_start_and_its_folder_opens_again() {
     in_scratch("signals", async |scratch| {
-        let (_simulator, options) = lab(scratch).await?;
-        for moment in MOMENTS {
-            let mut run = Kubewitness::start(&format!("after-{moment}"), &options, scratch.path())?;
-            listens(run.process()).await?;
-            tokio::time::sleep(Duration::from_millis(moment)).await;
-            ends_with(run.process(), 0, &format!("after {moment} ms")).await?;
+        let (simulator, options) = lab(scratch).await?;
+        // One job was there before.
+        for (stage, jobs) in Stage::ALL.into_iter().zip(2..) {
+            create_job(&simulator, &format!("job-{jobs}")).await?;
+            let mut run = Kubewitness::start(&format!("{stage:?}"), &options, scratch.path())?;
+            let address = run.address().to_owned();
+            comes_to((stage, jobs), run.process(), &address, &options.data).await?;
+            ends_with(run.process(), 0, &format!("at {stage:?}")).await?;
         }
         let mut last = Kubewitness::start("last", &options, scratch.path())?;
         last.answers().await?;
@@ -134,14 +191,14 @@ async fn a_second_signal_ends_run_while_a_plugin_is_stuck_in_its_call_and_its_fo
 }
 
 #[tokio::test]
-async fn a_playground_ends_with_0_at_any_moment_of_its_start_and_another_takes_its_folder() {
+async fn a_playground_ends_with_0_at_each_stage_of_its_start_and_another_takes_its_folder() {
     in_scratch("signals", async |scratch| {
         let data = scratch.path().join("data");
-        for moment in MOMENTS {
-            let mut process = playground(&format!("after-{moment}"), &data, scratch.path())?;
-            listens(&mut process).await?;
-            tokio::time::sleep(Duration::from_millis(moment)).await;
-            ends_with(&mut process, 0, &format!("after {moment} ms")).await?;
+        for stage in Stage::ALL {
+            let address = format!("127.0.0.1:{}", free_port()?);
+            let mut process = playground_at(&address, &format!("{stage:?}"), &data, scratch.path())?;
+            comes_to((stage, 1), &mut process, &address, &data).await?;
+            ends_with(&mut process, 0, &format!("at {stage:?}")).await?;
         }
         Ok(())
     })

@@ -114,12 +114,12 @@ async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() 
         // What comes later would be handed over behind the one that waits.
         create_job(&world.simulator, "three").await?;
         next.status_when(WITHIN, "a later job to wait, too", held(2)).await?;
-        ensure!(world.count().await == 1, "{} rows", world.count().await);
+        ensure!(world.platform.rows().await == 1, "{} rows", world.platform.rows().await);
         let (code, _, stderr) = order(next, "resume").await?;
         ensure!(code == Some(0), "{code:?} {stderr}");
         let all = |plugin: &PluginView| plugin.delivered == 3 && plugin.state == "active";
         next.status_when(WITHIN, "it to go on", |status| status.plugins.iter().all(all)).await?;
-        ensure!(world.count().await == 3, "{} rows", world.count().await);
+        ensure!(world.platform.rows().await == 3, "{} rows", world.platform.rows().await);
         next.stop().await
     })
     .await;

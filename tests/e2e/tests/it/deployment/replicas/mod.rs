@@ -5,22 +5,23 @@ mod followers;
 mod without_journal;
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::slice::from_mut;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_core::views::{PluginView, ReplicaView, StatusView};
+use kubewitness_core::views::{PluginView, ReplicaView, SourceView, StatusView};
 use kubewitness_harness::{
-    DatabaseServer, Dice, Ended, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator,
+    DatabaseServer, Dice, Ended, Kubewitness, PlatformAddress, RunOptions, Scratch, Service, Simulator,
     SimulatorOptions, command, command_json, command_json_in, http, in_scratch, kills, seed, shared_server,
     skip, until,
 };
-
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
+use serde_json::Value;
 
 use crate::plugins::probing::{FOR_PROBE, manifest};
 use crate::storage::databases::{ADDRESS, configuration};
-use crate::support::{Load, SOURCES, create_job, same_story_in, write};
+use crate::support::{Load, SOURCES, create_job, everything_arrives, lists, same_story_in, version, write};
 
 /// Each way in which one can go comes once.
 const ROUNDS: u64 = 5;
@@ -28,13 +29,14 @@ const RATE: f64 = 40.0;
 /// A Lease is another's after 15 seconds at most.
 const WITHIN: Duration = Duration::from_secs(180);
 const LEASE: &str = "default/kubewitness";
+const LEASE_PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/kubewitness";
 
 struct World<'a> {
     scratch: &'a Scratch,
     simulator: Simulator,
     options: RunOptions,
     /// Where the persistence plugin writes.
-    platform: String,
+    platform: PlatformAddress,
 }
 
 impl<'a> World<'a> {
@@ -46,9 +48,7 @@ impl<'a> World<'a> {
         let simulated = SimulatorOptions {
             bookmark_every: Some(every.to_owned()),
             more_servers: 1,
-            // However slow the machine is: nothing is compacted that a restart still needs.
-            args: vec!["--history-age".to_owned(), "0s".to_owned()],
-            ..SimulatorOptions::default()
+            ..SimulatorOptions::keeping_history()
         };
         let simulator = Simulator::start(scratch.path(), &simulated).await?;
         let (platform, journal) = (server.create_database()?, server.create_database()?);
@@ -62,7 +62,7 @@ impl<'a> World<'a> {
             env: vec![(ADDRESS.to_owned(), platform.clone())],
             ..RunOptions::default()
         };
-        Ok(Self { scratch, simulator, options, platform })
+        Ok(Self { scratch, simulator, options, platform: PlatformAddress::Server(platform) })
     }
 
     /// With a data folder of its own, as a pod has one.
@@ -78,41 +78,28 @@ impl<'a> World<'a> {
         Kubewitness::start(name, &options, self.scratch.path())
     }
 
-    async fn count(&self) -> i64 {
-        match Platform::connect(&self.platform).await {
-            Ok(mut platform) => platform.count().await.unwrap_or(0),
-            Err(_) => 0,
-        }
-    }
-
     /// Waits until more is in the history than when it was asked.
     async fn grows(&self, why: &str) -> Result<()> {
-        let before = self.count().await;
-        until(WITHIN, why, async || Ok((self.count().await > before).then_some(()))).await
+        self.platform.grows(WITHIN, why).await
     }
 
-    /// The first start may list, and what was before that list nobody can witness, so the load begins
-    /// after it. Answers how many rows there are when the notes of effects begin.
+    /// A load, and how many rows there are when the notes of effects begin.
     async fn begin(&self) -> Result<(Load, i64)> {
-        let mut first = self.start("run-first")?;
-        first.answers().await?;
-        first.listed(SOURCES.len(), WITHIN).await?;
-        // Stopped in order, so that no commit is still on its way when the notes begin.
-        let load = Load::start(&self.simulator, seed(), RATE);
-        self.grows("the first rows").await?;
-        first.stop().await?;
-        let mut platform = Platform::connect(&self.platform).await?;
-        platform.note_effects().await?;
-        Ok((load, platform.count().await?))
+        Load::start_noted(self.start("run-first")?, &self.simulator, &self.platform, RATE).await
     }
 
-    /// As an operator who empties it.
-    async fn take_the_lease_away(&self) -> Result<()> {
-        let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/kubewitness";
-        until(WITHIN, "the Lease to be emptied", async || {
-            let (_, mut lease) = self.simulator.request(Method::GET, path, None).await?;
-            lease["spec"] = serde_json::json!({});
-            let (status, _) = self.simulator.request(Method::PUT, path, Some(&lease)).await?;
+    async fn lease(&self) -> Result<Value> {
+        let (status, lease) = self.simulator.request(Method::GET, LEASE_PATH, None).await?;
+        ensure!(status == 200, "the Lease: {status}: {lease}");
+        Ok(lease)
+    }
+
+    /// As an operator who writes another holder into it. Its holder believes for a moment that it still has it.
+    async fn give_the_lease_to(&self, name: &str) -> Result<()> {
+        until(WITHIN, "the Lease to have another holder", async || {
+            let mut lease = self.lease().await?;
+            lease["spec"]["holderIdentity"] = name.into();
+            let (status, _) = self.simulator.request(Method::PUT, LEASE_PATH, Some(&lease)).await?;
             // Its holder may have renewed it in between.
             Ok((status == 200).then_some(()))
         })
@@ -121,29 +108,24 @@ impl<'a> World<'a> {
 
     /// Waits until the Lease was renewed several times: there are newer versions, and none of them is of the sources.
     async fn lease_is_renewed(&self) -> Result<()> {
-        let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/kubewitness";
         let mut renewals = BTreeSet::new();
         until(WITHIN, "the Lease to be renewed", async || {
-            let (_, lease) = self.simulator.request(Method::GET, path, None).await?;
+            let (_, lease) = self.simulator.request(Method::GET, LEASE_PATH, None).await?;
             renewals.insert(lease["spec"]["renewTime"].to_string());
             Ok((renewals.len() > 4).then_some(()))
         })
         .await
     }
 
-    async fn versions(&self) -> Result<u64> {
-        let mut versions = 0;
-        for (_, group, resource) in SOURCES {
-            versions += self.simulator.truth(group, resource).await?.entries.len() as u64;
-        }
-        Ok(versions)
+    /// Every version is handed over, once, by what the status of this replica says.
+    async fn everything_arrives(&self, run: &mut Kubewitness) -> Result<()> {
+        everything_arrives(run, &self.simulator, &self.platform, 1).await
     }
 
     /// Every version is in the tables once, the journal proves it, and nothing was tried twice.
     async fn proves(&self, before: i64) -> Result<()> {
-        let connect = async || Platform::connect(&self.platform).await;
-        same_story_in(&self.simulator, connect().await?).await?;
-        connect().await?.one_effect_each(before).await?;
+        same_story_in(&self.simulator, self.platform.open().await?).await?;
+        self.platform.open().await?.one_effect_each(before).await?;
         // Its settings name the granted database as well.
         let data = self.scratch.path().join("run-a").to_string_lossy().into_owned();
         let file = &self.options.args[1];
@@ -225,11 +207,9 @@ async fn survive(scratch: &Scratch, server: &DatabaseServer) -> Result<()> {
     let report = load.stop().await?;
     ensure!(report.errors == 0, "the workload met {} errors", report.errors);
     let leads = dispatcher(&mut runs).await?;
-    let versions = world.versions().await?;
-    let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
     for run in [leads, 1 - leads] {
-        let what = format!("{versions} states to be delivered, by what replica {run} says");
-        runs[run].status_when(WITHIN, &what, |status| status.plugins.iter().all(arrived)).await?;
+        let arrived = world.everything_arrives(&mut runs[run]).await;
+        arrived.with_context(|| format!("by what replica {run} says"))?;
     }
     for run in &mut runs {
         run.stop().await?;
@@ -241,12 +221,7 @@ async fn on_server(service: Service, test: &str) {
     let Some(server) = DatabaseServer::shared(service).expect("the server starts") else {
         return skip(test, &format!("{service} is not installed"));
     };
-    let again =
-        format!("KUBEWITNESS_SEED={} KUBEWITNESS_KILLS={} cargo xtask test {test}", seed(), kills(ROUNDS));
-    in_scratch("replicas", async |scratch| {
-        survive(scratch, &server).await.with_context(|| format!("again with `{again}`"))
-    })
-    .await;
+    in_scratch("replicas", async |scratch| survive(scratch, &server).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -264,7 +239,8 @@ async fn mysql_has_every_version_once_whichever_replica_is_killed_or_stopped() {
     on_server(Service::MySql, "replicas::mysql").await;
 }
 
-/// Somebody takes the Lease away from its holder, who believes for a moment that he still has it.
+/// Somebody gives the Lease to the other replica, again and again. Jobs are made until that one dispatches, so that either
+/// may have some in its hands.
 async fn a_lease_that_is_taken_away_doubles_nothing(service: Service, test: &str) {
     let Some(server) = shared_server(service, test) else { return };
     in_scratch("replicas-taken", async |scratch| {
@@ -273,38 +249,24 @@ async fn a_lease_that_is_taken_away_doubles_nothing(service: Service, test: &str
         create_job(&world.simulator, "first").await?;
         world.grows("the first row").await?;
         first.stop().await?;
-        let mut platform = Platform::connect(&world.platform).await?;
-        platform.note_effects().await?;
-        let before = platform.count().await?;
+        let before = world.platform.note_effects().await?;
         let mut runs = [world.start("run-a")?, world.start("run-b")?];
         let mut leads = dispatcher(&mut runs).await?;
-        let mut changes = 0;
-        for round in 0..3 * ROUNDS {
-            runs[1 - leads].listed(SOURCES.len(), WITHIN).await?;
-            world.take_the_lease_away().await?;
-            // Each of them looks again within three seconds, and it is quiet until then: who had it has
-            // nothing to save that would be refused.
-            let since = Instant::now();
-            while since.elapsed() < Duration::from_secs(4) {
-                if replica(&runs[1 - leads].status().await?)?.dispatches {
-                    changes += 1;
-                    for number in 0..5 {
-                        create_job(&world.simulator, &format!("taken-{round}-{number}")).await?;
-                    }
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            leads = dispatcher(&mut runs).await?;
-            if changes == ROUNDS {
-                break;
-            }
+        for round in 0..ROUNDS {
+            let next = &mut runs[1 - leads];
+            let name = replica(&next.listed(SOURCES.len(), WITHIN).await?)?.name.clone();
+            world.give_the_lease_to(&name).await?;
+            let mut jobs = 0;
+            until(WITHIN, "the other replica to dispatch", async || {
+                jobs += 1;
+                create_job(&world.simulator, &format!("taken-{round}-{jobs}")).await?;
+                Ok(replica(&next.status().await?)?.dispatches.then_some(()))
+            })
+            .await?;
+            dispatcher(from_mut(next)).await?;
+            leads = 1 - leads;
         }
-        ensure!(changes > 0, "its holder took it again each time: nothing is tried here");
-        let versions = world.versions().await?;
-        let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
-        let all = |status: &StatusView| status.plugins.iter().all(arrived);
-        runs[leads].status_when(WITHIN, "all to be delivered", all).await?;
+        world.everything_arrives(&mut runs[leads]).await?;
         for run in &mut runs {
             run.stop().await?;
         }
@@ -342,31 +304,23 @@ async fn one_that_was_stopped_past_compaction_goes_on_where_the_other_is_and_lea
             world.grows("the history to grow without it").await?;
         }
         load.stop().await?;
-        let versions = world.versions().await?;
-        let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
-        runs[leads].status_when(WITHIN, "all to arrive", |status| status.plugins.iter().all(arrived)).await?;
+        world.everything_arrives(&mut runs[leads]).await?;
         // What it missed can't be read any more, and the other needs none of it.
         let status = runs[leads].status().await?;
-        let checkpoints = status.sources.iter().filter_map(|source| source.checkpoint.parse::<u64>().ok());
-        let oldest = checkpoints.min().context("a checkpoint")?;
+        let oldest = status.sources.iter().map(checkpoint).min().context("a checkpoint")?;
         world.simulator.compact(Some(oldest)).await?;
         runs[1 - leads].process().signal("CONT").await?;
         create_job(&world.simulator, "afterwards").await?;
-        let behind = &mut runs[1 - leads];
-        let said = until(WITHIN, "it to begin again", async || {
-            Ok(behind.process().stderr().contains("is ahead").then_some(()))
-        });
-        said.await.with_context(|| behind.process().say())?;
+        let newest = version(&world.simulator).await?;
         let level = |status: &StatusView| {
             status.sources.iter().all(|source| source.synced && source.gaps == 0 && source.walking == 0)
+                && status.sources.iter().all(|source| checkpoint(source) >= newest)
         };
-        behind.status_when(WITHIN, "it to be level and to know of no gap", level).await?;
+        runs[1 - leads].status_when(WITHIN, "it to be level and to know of no gap", level).await?;
         // It is as good as the other: that one may go.
         runs[leads].kill().await?;
         create_job(&world.simulator, "at-last").await?;
-        let versions = world.versions().await?;
-        let arrived = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == versions);
-        runs[1 - leads].status_when(WITHIN, "the last to arrive", arrived).await?;
+        world.everything_arrives(&mut runs[1 - leads]).await?;
         runs[1 - leads].stop().await?;
         world.proves(before).await
     })
@@ -381,24 +335,30 @@ async fn quiet_past_compaction(world: &World<'_>, load: Load, runs: &mut [Kubewi
     runs[1 - leads].listed(SOURCES.len(), WITHIN).await?;
     world.grows("the history to grow").await?;
     load.stop().await?;
-    let versions = world.versions().await?;
-    let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
-    runs[leads].status_when(WITHIN, "all to arrive", |status| status.plugins.iter().all(arrived)).await?;
+    world.everything_arrives(&mut runs[leads]).await?;
     runs[1 - leads].process().signal("STOP").await?;
     world.simulator.drop_watches_at(1 - leads).await?;
     world.lease_is_renewed().await?;
     world.simulator.compact(None).await?;
+    let before = world.simulator.requests().await?;
     runs[1 - leads].process().signal("CONT").await?;
-    let behind = &mut runs[1 - leads];
-    let said = until(WITHIN, "it to leave both sources to the other", async || {
-        let times = behind.process().stderr().matches("are left to another replica").count();
-        Ok((times == SOURCES.len()).then_some(()))
-    });
-    said.await.with_context(|| behind.process().say())?;
+    let has_listed = async || {
+        let now = world.simulator.requests().await?;
+        let again = |(_, group, resource): &(&str, &str, &str)| {
+            lists(&now, group, resource) > lists(&before, group, resource)
+        };
+        Ok(SOURCES.iter().all(again).then_some(()))
+    };
+    until(WITHIN, "it to list both sources again", has_listed).await?;
     Ok(leads)
 }
 
-async fn whole_gaps(run: &Kubewitness) -> Result<Vec<serde_json::Value>> {
+/// What is behind this version may be a gap: as long as the replica does not know, its checkpoint stays before it.
+fn checkpoint(source: &SourceView) -> u64 {
+    source.checkpoint.parse().unwrap_or(0)
+}
+
+async fn whole_gaps(run: &Kubewitness) -> Result<Vec<Value>> {
     let server = format!("http://{}", run.address());
     let gaps = command_json(&["gaps", "-o", "json", "--server", &server]).await?;
     Ok(gaps.as_array().context("a list of gaps")?.clone())
@@ -415,21 +375,20 @@ async fn what_one_missed_in_a_quiet_time_is_no_gap_where_the_others_watch_went_o
         let leads = quiet_past_compaction(&world, load, &mut runs).await?;
         // As long as nothing is known, nothing is said. The one that came back asks more often than the Lease is renewed.
         world.lease_is_renewed().await?;
+        let listed = version(&world.simulator).await?;
+        let waiting = runs[1 - leads].status().await?;
+        ensure!(waiting.sources.iter().all(|it| checkpoint(it) < listed), "{:?}", waiting.sources);
         ensure!(whole_gaps(&runs[leads]).await?.is_empty(), "{:?}", whole_gaps(&runs[leads]).await?);
         let load = Load::start(&world.simulator, seed(), RATE);
-        let behind = &mut runs[1 - leads];
-        let said = until(WITHIN, "it to hear that the other has seen everything", async || {
-            Ok((behind.process().stderr().matches("no gap: ").count() == SOURCES.len()).then_some(()))
-        });
-        said.await.with_context(|| behind.process().say())?;
+        let has_heard = |status: &StatusView| status.sources.iter().all(|it| checkpoint(it) >= listed);
+        let what = "it to hear that the other has seen everything";
+        runs[1 - leads].status_when(WITHIN, what, has_heard).await?;
         // It is as good as the other: that one may go.
         runs[leads].kill().await?;
-        dispatcher(std::slice::from_mut(&mut runs[1 - leads])).await?;
+        dispatcher(from_mut(&mut runs[1 - leads])).await?;
         world.grows("the next one to go on").await?;
         load.stop().await?;
-        let versions = world.versions().await?;
-        let arrived = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == versions);
-        runs[1 - leads].status_when(WITHIN, "the last to arrive", arrived).await?;
+        world.everything_arrives(&mut runs[1 - leads]).await?;
         ensure!(whole_gaps(&runs[1 - leads]).await?.is_empty(), "{:?}", whole_gaps(&runs[1 - leads]).await?);
         runs[1 - leads].stop().await?;
         world.proves(before).await
@@ -453,14 +412,12 @@ async fn what_one_missed_in_a_quiet_time_is_a_gap_once_the_other_is_killed_befor
         })
         .await?;
         for (source, ..) in SOURCES {
-            let is_it = |gap: &&serde_json::Value| gap["source"] == source && gap["object"].is_null();
+            let is_it = |gap: &&Value| gap["source"] == source && gap["object"].is_null();
             let gap = gaps.iter().find(is_it).with_context(|| format!("of {source}: {gaps:?}"))?;
             ensure!(gap["reason"] == "Compacted", "{gap}");
         }
         create_job(&world.simulator, "afterwards").await?;
-        let versions = world.versions().await?;
-        let arrived = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == versions);
-        runs[1 - leads].status_when(WITHIN, "the last to arrive", arrived).await?;
+        world.everything_arrives(&mut runs[1 - leads]).await?;
         runs[1 - leads].stop().await?;
         world.proves(before).await
     })

@@ -1,6 +1,5 @@
 //! A leader that has lost its way to the journal leaves the Lease to a replica that has one.
 
-use std::slice::from_mut;
 use std::sync::Arc;
 
 use kubewitness_harness::Wire;
@@ -24,16 +23,15 @@ async fn a_leader_that_no_longer_reaches_the_journal_leaves_the_lease_to_a_repli
         wire.cut();
         dispatcher(from_mut(&mut other)).await?;
         world.grows("the other one to go on").await?;
-        let told = leader.process().stderr();
-        ensure!(told.contains("it leaves the Lease to the others"), "{told}");
+        let lease = world.lease().await?;
+        let name = replica(&other.status().await?)?.name.clone();
+        ensure!(lease["spec"]["holderIdentity"] == name, "{lease}");
+        ensure!(leader.process().ended()?.is_none(), "the leader has ended: {}", leader.process().say());
         leader.kill().await?;
 
         let report = load.stop().await?;
         ensure!(report.errors == 0, "the workload met {} errors", report.errors);
-        let versions = world.versions().await?;
-        let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
-        let all = |status: &StatusView| status.plugins.iter().all(arrived);
-        other.status_when(WITHIN, &format!("{versions} states to be delivered"), all).await?;
+        world.everything_arrives(&mut other).await?;
         other.stop().await?;
         world.proves(before).await
     })
