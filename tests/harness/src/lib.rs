@@ -28,8 +28,8 @@ pub use programs::{
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
 pub use services::{
-    ADDRESS_SECRET, Chats, DatabaseServer, MessageServer, PASSWORD, RunServers, SIGNING_SECRET, Service,
-    SmallDisk, database_of, shared_server, tls,
+    ADDRESS_SECRET, Chats, DatabaseServer, MessageServer, PASSWORD, Pooler, RunServers, SIGNING_SECRET,
+    Service, SmallDisk, database_of, shared_server, tls,
 };
 pub use tables::PlatformAddress;
 pub use truth::{Platform, Row, Truth, TruthEntry, TruthObject, compare, compare_newest};

@@ -2,6 +2,7 @@
 //! that goes away and comes back.
 
 mod formats;
+mod poolers;
 mod replicas;
 
 use std::sync::Arc;

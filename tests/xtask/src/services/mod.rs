@@ -19,12 +19,13 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 9] = [
+const TOOLS: [Tool; 10] = [
     Tool { program: "chromium", package: "chromium" },
     Tool { program: "chromedriver", package: "chromium-driver" },
     Tool { program: "kubectl", package: "kubernetes-client" },
     // Tests start their own servers. The package's server is never started.
     Tool { program: "initdb", package: "postgresql" },
+    Tool { program: "pgbouncer", package: "pgbouncer" },
     Tool { program: "mariadbd", package: "mariadb-server" },
     Tool { program: "nats-server", package: "nats-server" },
     // Makes certificates for TLS servers.

@@ -5,6 +5,7 @@ use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::sql::Fault;
+use crate::sql::servers::pooler::{LENT, is_other_session};
 use crate::sql::servers::reasons::{self, NO_COLUMN, REFUSES};
 
 pub fn fault(error: &sqlx::Error) -> Fault {
@@ -16,6 +17,7 @@ pub fn fault(error: &sqlx::Error) -> Fault {
             judge(mysql.number(), mysql.code().unwrap_or_default(), mysql.message())
         }
         sqlx::Error::Encode(why) => Fault::Own(GrantError::Invalid(why.to_string())),
+        error if is_other_session(error) => Fault::Lost(GrantError::Unavailable(LENT.into())),
         error => {
             tracing::warn!(%error, "the connection to a database was lost");
             Fault::Lost(GrantError::Unavailable("the connection to the database was lost".into()))

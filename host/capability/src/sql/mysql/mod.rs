@@ -18,6 +18,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 use super::guard::Statement;
 use super::receipt::{self, Receipt, Row as Kept};
 use super::servers::columns::{self, Column, Columns};
+use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
 use super::servers::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
 use super::values::{Rows, bounded};
@@ -47,6 +48,8 @@ const TABLES: usize = 64;
 
 pub struct Mysql {
     connection: MySqlConnection,
+    /// The server's number of its session.
+    session: i64,
     /// Bytes of values that one statement may have.
     most: usize,
     tables: HashMap<String, Table>,
@@ -224,13 +227,14 @@ impl Link for Mysql {
     async fn connect(options: &Self::Options) -> Result<Self, sqlx::Error> {
         let mut connection = options.connect().await?;
         send_at_once(options.get_port());
-        let about = "SELECT VERSION(), CAST(@@max_allowed_packet AS SIGNED)";
+        let about = "SELECT VERSION(), CAST(@@max_allowed_packet AS SIGNED), CAST(connection_id() AS SIGNED)";
         let row = sqlx::query(about).fetch_one(&mut connection).await?;
         let (version, packet) = (row.try_get::<String, _>(0)?, row.try_get::<i64, _>(1)?);
+        let session = row.try_get(2)?;
         sqlx::raw_sql(AssertSqlSafe(settings(&version))).execute(&mut connection).await?;
         // The other half is for the statement and for what the protocol adds.
         let most = usize::try_from(packet / 2).unwrap_or(0).clamp(1024, super::values::VALUE_BYTES);
-        Ok(Self { connection, most, tables: HashMap::new(), stale: false })
+        Ok(Self { connection, session, most, tables: HashMap::new(), stale: false })
     }
 
     fn reason(error: &sqlx::Error) -> String {
@@ -245,6 +249,14 @@ impl Link for Mysql {
         !self.stale
     }
 
+    const SET_MARK: &str = "SET @kubewitness_mark = uuid(); SELECT CAST(@kubewitness_mark AS CHAR)";
+    const READ_MARK: &str = "SELECT CAST(@kubewitness_mark AS CHAR)";
+
+    async fn mark(&mut self, text: &'static str) -> Result<Option<String>, sqlx::Error> {
+        let answers = sqlx::raw_sql(text).fetch_all(&mut self.connection).await?;
+        answers.last().map_or(Ok(None), |row| row.try_get(0))
+    }
+
     async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(AssertSqlSafe(text.to_owned())).execute(&mut self.connection).await.map(drop)
     }
@@ -257,20 +269,24 @@ impl Link for Mysql {
 
     async fn begin(&mut self, plugin: &str) -> Result<bool, sqlx::Error> {
         let text = format!(
-            "START TRANSACTION; SELECT 1 FROM kubewitness_fences WHERE plugin = {} LOCK IN SHARE MODE",
+            "START TRANSACTION; SELECT CAST(connection_id() AS SIGNED) FROM kubewitness_fences WHERE plugin = {} \
+             LOCK IN SHARE MODE",
             literal(plugin)
         );
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await?;
-        Ok(!rows.is_empty())
+        let Some(row) = rows.first() else { return Ok(false) };
+        expect_session(self.session, row.try_get(0)?)?;
+        Ok(true)
     }
 
     async fn fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
         let plugin = literal(plugin);
-        self.run(&format!(
+        let text = format!(
             "START TRANSACTION; INSERT INTO kubewitness_fences (plugin) VALUES ({plugin}) \
-             ON DUPLICATE KEY UPDATE plugin = {plugin}"
-        ))
-        .await
+             ON DUPLICATE KEY UPDATE plugin = {plugin}; SELECT CAST(connection_id() AS SIGNED)"
+        );
+        let answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await?;
+        expect_session(self.session, answers.last().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?)
     }
 
     /// Tables are locked by the server itself.

@@ -4,6 +4,7 @@
 use kubewitness_core::ports::GrantError;
 
 use crate::sql::Fault;
+use crate::sql::servers::pooler::{LENT, is_other_session};
 use crate::sql::servers::reasons::{self, NO_COLUMN, REFUSES};
 
 pub fn fault(error: &sqlx::Error) -> Fault {
@@ -13,6 +14,7 @@ pub fn fault(error: &sqlx::Error) -> Fault {
             judge(&code, said.message())
         }
         sqlx::Error::Encode(why) => Fault::Own(GrantError::Invalid(why.to_string())),
+        error if is_other_session(error) => Fault::Lost(GrantError::Unavailable(LENT.into())),
         error => {
             tracing::warn!(%error, "the connection to a database was lost");
             Fault::Lost(GrantError::Unavailable("the connection to the database was lost".into()))

@@ -18,6 +18,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqlSafeStr, Statement a
 use super::guard::{self, Statement};
 use super::receipt::{self, Receipt, Row as Kept};
 use super::servers::columns::{self, Column, Columns};
+use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
 use super::servers::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
 use super::values::{Rows, bounded};
@@ -35,6 +36,8 @@ const TABLES: usize = 64;
 
 pub struct Postgres {
     connection: PgConnection,
+    /// The server's number of its session.
+    session: i32,
     tables: HashMap<String, Columns>,
     /// What was prepared or remembered may no longer be so.
     stale: bool,
@@ -59,7 +62,8 @@ fn settings() -> String {
         "SET standard_conforming_strings = on; SET client_min_messages = warning; \
          SET default_transaction_isolation = 'read committed'; \
          SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
-         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
+         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; \
+         SELECT pg_backend_pid()",
         STATEMENT.as_millis(),
         LOCK.as_millis(),
         SILENT.as_millis()
@@ -67,6 +71,14 @@ fn settings() -> String {
 }
 
 impl Postgres {
+    /// Begins a transaction that holds a lock, in the session that was set up.
+    async fn begin_behind(&mut self, lock: &str) -> Result<(), sqlx::Error> {
+        let text = format!("BEGIN; SELECT pg_backend_pid(), {lock}; SAVEPOINT kw");
+        let answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await?;
+        let answered: i32 = answers.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+        expect_session(self.session.into(), answered.into())
+    }
+
     async fn columns(&mut self, table: &str, quoted: &str) -> Result<Columns, Fault> {
         if let Some(columns) = self.tables.get(table) {
             return Ok(columns.clone());
@@ -155,6 +167,8 @@ impl Link for Postgres {
         }
         Ok(options
             .application_name("kubewitness")
+            // PgBouncer refuses the client's default, which the server has had itself since PostgreSQL 12.
+            .extra_float_digits(None)
             .statement_cache_capacity(STATEMENTS)
             .disable_statement_logging())
     }
@@ -162,8 +176,9 @@ impl Link for Postgres {
     async fn connect(options: &Self::Options) -> Result<Self, sqlx::Error> {
         let mut connection = options.connect().await?;
         send_at_once(options.get_port());
-        sqlx::raw_sql(AssertSqlSafe(settings())).execute(&mut connection).await?;
-        Ok(Self { connection, tables: HashMap::new(), stale: false })
+        let answers = sqlx::raw_sql(AssertSqlSafe(settings())).fetch_all(&mut connection).await?;
+        let session = answers.last().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+        Ok(Self { connection, session, tables: HashMap::new(), stale: false })
     }
 
     fn reason(error: &sqlx::Error) -> String {
@@ -176,6 +191,15 @@ impl Link for Postgres {
 
     fn is_fresh(&self) -> bool {
         !self.stale
+    }
+
+    const SET_MARK: &str =
+        "SELECT set_config('kubewitness.mark', md5(random()::text || clock_timestamp()), false)";
+    const READ_MARK: &str = "SELECT current_setting('kubewitness.mark', true)";
+
+    async fn mark(&mut self, text: &'static str) -> Result<Option<String>, sqlx::Error> {
+        let answers = sqlx::raw_sql(text).fetch_all(&mut self.connection).await?;
+        answers.last().map_or(Ok(None), |row| row.try_get(0))
     }
 
     async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
@@ -193,13 +217,12 @@ impl Link for Postgres {
     }
 
     async fn begin(&mut self, plugin: &str) -> Result<bool, sqlx::Error> {
-        let fence = fence_of(plugin);
-        self.run(&format!("BEGIN; SELECT pg_advisory_xact_lock_shared({fence}); SAVEPOINT kw")).await?;
+        self.begin_behind(&format!("pg_advisory_xact_lock_shared({})", fence_of(plugin))).await?;
         Ok(true)
     }
 
     async fn fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
-        self.run(&format!("BEGIN; SELECT pg_advisory_xact_lock({})", fence_of(plugin))).await
+        self.begin_behind(&format!("pg_advisory_xact_lock({})", fence_of(plugin))).await
     }
 
     async fn shape(&mut self) -> Result<(), sqlx::Error> {

@@ -9,6 +9,7 @@
 pub mod columns;
 mod open;
 mod pool;
+pub mod pooler;
 pub mod reasons;
 
 use std::future::Future;
@@ -79,6 +80,15 @@ pub trait Link: Send + Sync + Sized + 'static {
     fn fault(error: &sqlx::Error) -> Fault;
     /// Whether the next call may have it.
     fn is_fresh(&self) -> bool;
+
+    /// Marks the session, and answers with the mark.
+    const SET_MARK: &str;
+    const READ_MARK: &str;
+    /// The mark that these statements answer with.
+    fn mark(
+        &mut self,
+        text: &'static str,
+    ) -> impl Future<Output = Result<Option<String>, sqlx::Error>> + Send;
 
     /// Runs the controller's own text, which may be several statements.
     fn run(&mut self, text: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;

@@ -13,6 +13,7 @@ use kubewitness_core::config::{SecretRef, ServerSpec};
 use kubewitness_core::ports::GrantError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::pooler::{self, LENT};
 use super::reasons::REFUSES;
 use super::{Link, Patience, in_time, silent};
 use crate::secrets;
@@ -34,6 +35,8 @@ pub struct Pool<L> {
     away: Mutex<Option<Away>>,
     /// The controller's tables are there.
     ready: AtomicBool,
+    /// No pooler shares the sessions out.
+    direct: AtomicBool,
 }
 
 /// The server could not be connected.
@@ -85,6 +88,7 @@ impl<L: Link> Pool<L> {
             idle: Mutex::default(),
             away: Mutex::default(),
             ready: AtomicBool::new(false),
+            direct: AtomicBool::new(false),
         }
     }
 
@@ -110,11 +114,20 @@ impl<L: Link> Pool<L> {
             let url = secrets::resolve(&self.url).await?;
             let options = L::options(url.expose())?;
             address::expect_files(url.expose()).await?;
-            L::connect(&options).await.map_err(|error| {
+            let refusal = |error: sqlx::Error| {
                 // The whole of it is for the controller's log: it may name machines and users.
                 tracing::warn!(database = self.name, %error, "the database can't be reached");
                 L::reason(&error)
-            })
+            };
+            let mut link = L::connect(&options).await.map_err(refusal)?;
+            if !self.direct.load(Ordering::Acquire) {
+                if pooler::is_lent(&mut link, &options).await.map_err(refusal)? {
+                    tracing::warn!(database = self.name, "the database can't be used: {LENT}");
+                    return Err(LENT.to_owned());
+                }
+                self.direct.store(true, Ordering::Release);
+            }
+            Ok(link)
         };
         let connected = tokio::time::timeout(self.patience.connect, connecting).await;
         let connected = connected.unwrap_or_else(|_| {
@@ -159,6 +172,7 @@ impl<L: Link> Pool<L> {
     /// can explain.
     pub fn doubt(&self) {
         self.ready.store(false, Ordering::Release);
+        self.direct.store(false, Ordering::Release);
         lock(&self.idle).clear();
     }
 

@@ -1,5 +1,7 @@
 //! Servers that are away, silent or back again, and servers that work on for a client that has given up.
 
+mod poolers;
+
 use std::time::Instant;
 
 use kubewitness_core::config::SecretRef;

@@ -49,7 +49,7 @@ impl Store {
 }
 
 async fn dial(server: &Server, place: &str) -> Result<Session, OpenError> {
-    let session = server.dial().await;
+    let session = server.dial_directly().await;
     session.map_err(|refusal| explained(open_error(place, refusal.error), refusal.remedy))
 }
 

@@ -8,7 +8,10 @@ use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::JournalError;
 
-use super::connect::lock::{Lock, Seat, end_own, holding_session, lock, myself, own_number, unlock};
+use super::connect::lock::{
+    Lock, Seat, end_own, holding_session, lock, myself, own_number, own_number_expression, unlock,
+};
+use super::connect::pooler;
 use super::connect::replicas::{self, Sharing};
 use super::connect::server::{Refusal, Server};
 use super::connect::session::Session;
@@ -168,10 +171,17 @@ impl Writer {
     /// Begins a transaction, in which nobody else becomes the writer.
     async fn fence(&mut self) -> Answer<Fence> {
         // A statement of its own for the newest state: it sees what was committed while the first waited.
-        let text = "START TRANSACTION; SELECT epoch, holder, term FROM kw_journal WHERE id = 1 FOR UPDATE; \
-                    SELECT max(seq) FROM kw_states";
-        let answers = self.session.answers(text).await?;
+        let number = own_number_expression(self.session.dialect());
+        let text = format!(
+            "START TRANSACTION; SELECT epoch, holder, term, {number} FROM kw_journal WHERE id = 1 FOR UPDATE; \
+             SELECT max(seq) FROM kw_states"
+        );
+        let answers = self.session.answers(&text).await?;
         let [mut row, newest] = <[_; 2]>::try_from(answers).map_err(|_| emptied())?;
+        // The lock belongs to the session that opened the journal.
+        if row.int(3)? != self.number {
+            return Err(JournalError::Unavailable(format!("{}; {}", pooler::LENT, pooler::REMEDY)));
+        }
         let (epoch, newest) = (row.int(0)?, newest.optional_int(0)?.unwrap_or(0) as Seq);
         if epoch < self.epoch || (epoch != self.epoch && self.share.is_none()) {
             return Err(taken_over(&row.text(1)?, epoch, self.epoch));
@@ -223,7 +233,7 @@ fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
 impl Writes for Writer {
     /// The lock is what tells: as long as the old session lives, that one has it.
     async fn reconnect(&mut self) -> Answer<()> {
-        let mut session = self.server.dial().await.map_err(Refusal::told)?;
+        let mut session = self.server.dial_directly().await.map_err(Refusal::told)?;
         self.server.make_durable(&mut session).await?;
         let number = own_number(&mut session).await?;
         end_own(&mut session, self.seat(), self.number).await?;

@@ -117,12 +117,17 @@ pub(crate) async fn holding_session(session: &mut Session, seat: Seat) -> Answer
     number(session, &text).await
 }
 
+/// The server's number of the session that asks.
+pub(crate) fn own_number_expression(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Postgres => "pg_backend_pid()",
+        Dialect::Mysql => "CAST(connection_id() AS SIGNED)",
+    }
+}
+
 pub(crate) async fn own_number(session: &mut Session) -> Answer<i64> {
-    let text = match session.dialect() {
-        Dialect::Postgres => "SELECT pg_backend_pid()",
-        Dialect::Mysql => "SELECT CAST(connection_id() AS SIGNED)",
-    };
-    Ok(number(session, text).await?.unwrap_or_default())
+    let text = format!("SELECT {}", own_number_expression(session.dialect()));
+    Ok(number(session, &text).await?.unwrap_or_default())
 }
 
 /// Asks until this session has the lock, or the time is over.

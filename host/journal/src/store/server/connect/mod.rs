@@ -3,6 +3,7 @@
 
 pub(super) mod lock;
 pub(super) mod pool;
+pub(super) mod pooler;
 pub(super) mod replicas;
 pub(super) mod server;
 pub(super) mod session;

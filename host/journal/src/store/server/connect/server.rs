@@ -12,6 +12,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection as _};
 use tokio::time::timeout;
 
+use super::pooler;
 use super::session::Session;
 use crate::store::rows::Answer;
 use crate::store::server::engine::dialect::Dialect;
@@ -19,6 +20,10 @@ use crate::store::server::engine::fault::{classify, remedy};
 
 /// Until a server has to have taken a connection.
 const CONNECT: Duration = Duration::from_secs(10);
+
+/// Until a second session has to be there, by which a pooler is recognised. A server that has no connection left
+/// for it holds nobody up.
+const SECOND: Duration = Duration::from_secs(5);
 
 /// Statements that a connection keeps prepared: on MySQL eight or nine sizes of each write.
 const STATEMENTS: usize = 256;
@@ -94,7 +99,8 @@ impl Server {
     pub fn postgres(url: &str) -> Result<Self, String> {
         let options = PgConnectOptions::from_str(url).map_err(|_| malformed("postgres"))?;
         let options = options.application_name("kubewitness").statement_cache_capacity(STATEMENTS);
-        let options = options.disable_statement_logging();
+        // PgBouncer refuses the client's default, which the server has had itself since PostgreSQL 12.
+        let options = options.extra_float_digits(None).disable_statement_logging();
         let database = options.get_database().unwrap_or_else(|| options.get_username());
         if is_cut(database) {
             return Err(malformed("postgres"));
@@ -174,6 +180,30 @@ impl Server {
         match self.settle(&mut session).await {
             Ok(()) => Ok(session),
             Err(error) => Err(Refusal { error, remedy: session.remedy() }),
+        }
+    }
+
+    /// A session that a pooler does not share out.
+    pub async fn dial_directly(&self) -> Result<Session, Refusal> {
+        let mut session = self.dial().await?;
+        let mut second = match timeout(SECOND, self.dial()).await {
+            Ok(Ok(second)) => second,
+            // Each transaction of the writer looks again.
+            Ok(Err(Refusal { error, .. })) => {
+                tracing::debug!(%error, "no second session to recognise a pooler by");
+                return Ok(session);
+            }
+            Err(_) => {
+                tracing::debug!("no second session to recognise a pooler by within {SECOND:?}");
+                return Ok(session);
+            }
+        };
+        match pooler::is_lent(&mut session, &mut second).await? {
+            true => {
+                let error = JournalError::Unavailable(pooler::LENT.into());
+                Err(Refusal { error, remedy: Some(pooler::REMEDY) })
+            }
+            false => Ok(session),
         }
     }
 

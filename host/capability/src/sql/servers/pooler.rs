@@ -1,0 +1,58 @@
+//! Recognises a pooler that lends each transaction another session of the server, as PgBouncer does with
+//! `pool_mode = transaction`. Time limits, prepared statements and the setting that makes commits durable belong to
+//! one session, so such an address is refused.
+//!
+//! One connection gets a mark. The address is refused if a second connection reads the mark, or if the mark is gone. A
+//! busy pooler may pass this test, so each transaction compares the number of its session with the number at the start.
+
+use std::time::Duration;
+
+use super::Link;
+
+/// Until a second connection has to be there. A server that has none left holds nobody up.
+const SECOND: Duration = Duration::from_secs(2);
+/// Clients of a busy pooler may come in between, and take the session that would have shown the mark.
+const LOOKS: u32 = 3;
+
+pub const LENT: &str = "a pooler lends the controller another session of the server for each transaction: let `urlFrom` \
+    name the server itself, or let the pooler pool sessions (`pool_mode = session` in PgBouncer)";
+
+/// The transaction began in another session than the one that was set up.
+#[derive(Debug, thiserror::Error)]
+#[error("{LENT}")]
+pub struct OtherSession;
+
+/// Compares the number of the session that answers with the number at the start.
+pub fn expect_session(begun: i64, answered: i64) -> Result<(), sqlx::Error> {
+    match begun == answered {
+        true => Ok(()),
+        false => Err(sqlx::Error::Configuration(OtherSession.into())),
+    }
+}
+
+pub fn is_other_session(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Configuration(why) if why.is::<OtherSession>())
+}
+
+/// Whether two connections, both open, do not each have a session of their own. Without a second connection it is not
+/// known, and taken for no.
+pub async fn is_lent<L: Link>(one: &mut L, options: &L::Options) -> Result<bool, sqlx::Error> {
+    let mut second = match tokio::time::timeout(SECOND, L::connect(options)).await {
+        Ok(Ok(second)) => second,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "no second connection to recognise a pooler by");
+            return Ok(false);
+        }
+        Err(_) => {
+            tracing::debug!("no second connection to recognise a pooler by within {SECOND:?}");
+            return Ok(false);
+        }
+    };
+    let mark = one.mark(L::SET_MARK).await?;
+    for _ in 0..LOOKS {
+        if second.mark(L::READ_MARK).await? == mark || one.mark(L::READ_MARK).await? != mark {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

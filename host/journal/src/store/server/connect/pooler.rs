@@ -1,0 +1,54 @@
+//! Recognises a pooler that lends each transaction another session of the server, as PgBouncer does with
+//! `pool_mode = transaction`. The lock of the journal, a replica's seat and the settings belong to one session, so
+//! such an address is refused.
+//!
+//! No server says that a pooler is in between, and the number of a session proves nothing where an address leads to
+//! several servers. So one session gets a mark. The address is refused if another session reads the mark, or if
+//! the mark is gone. A session that its client has alone, as with `pool_mode = session`, passes. Later the writer
+//! compares the session's number in each transaction, because a busy pooler may pass this test.
+
+use super::session::Session;
+use crate::store::rows::Answer;
+use crate::store::server::engine::dialect::Dialect;
+
+/// Clients of a busy pooler may come in between, and take the session that would have shown the mark.
+const LOOKS: u32 = 3;
+
+pub(crate) const LENT: &str = "a pooler lends this process another session of the server for each transaction, and the \
+    journal's lock belongs to one session";
+pub(crate) const REMEDY: &str =
+    "connect to the server itself, or let the pooler pool sessions (`pool_mode = session` in PgBouncer)";
+
+/// Statements without places: a statement that one client prepared would disturb another client of its session.
+fn set_mark(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Postgres => {
+            "SELECT CAST(set_config('kubewitness.mark', md5(CAST(random() AS text) || clock_timestamp()), false) AS bytea)"
+        }
+        Dialect::Mysql => "SET @kubewitness_mark = uuid(); SELECT CAST(@kubewitness_mark AS BINARY)",
+    }
+}
+
+fn read_mark(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Postgres => "SELECT CAST(current_setting('kubewitness.mark', true) AS bytea)",
+        Dialect::Mysql => "SELECT CAST(@kubewitness_mark AS BINARY)",
+    }
+}
+
+async fn mark(session: &mut Session, text: &str) -> Answer<Option<Vec<u8>>> {
+    let row = session.answers(text).await?.pop();
+    row.map_or(Ok(None), |mut row| row.optional_bytes(0))
+}
+
+/// Whether two connections, both open, do not each have a session of their own.
+pub(crate) async fn is_lent(one: &mut Session, other: &mut Session) -> Answer<bool> {
+    let dialect = one.dialect();
+    let own = mark(one, set_mark(dialect)).await?;
+    for _ in 0..LOOKS {
+        if mark(other, read_mark(dialect)).await? == own || mark(one, read_mark(dialect)).await? != own {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
