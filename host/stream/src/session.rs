@@ -214,7 +214,7 @@ impl Session {
             let waits = lane.stash.as_ref().map(|(waits, _)| waits.sequence);
             // An incomplete state must come again as a whole.
             let first = waits.into_iter().chain(lane.parts.begun()).min();
-            lane.durable = first.map_or(lane.came, |first| first - 1);
+            lane.durable = first.map_or(lane.came, |first| first.saturating_sub(1));
         }
     }
 
@@ -231,7 +231,7 @@ impl Session {
         }
         for lane in self.lanes.iter_mut().filter(|lane| lane.durable > lane.purged) {
             let subject = self.server.subject(&self.source, lane.partition);
-            let purging = self.link.stream.purge().filter(subject).sequence(lane.durable + 1);
+            let purging = self.link.stream.purge().filter(subject).sequence(lane.durable.saturating_add(1));
             let done = purging.await;
             done.map_err(|error| {
                 self.server.away("messages that were read can't be removed from it", error)

@@ -2,7 +2,25 @@
 
 use kubewitness_core::Version;
 
-/// The number of a version, if versions have an order.
+/// The number of a version, if versions have an order. Whoever has it may ask for the next one: the greatest number has
+/// none, and counts as no number.
 pub(crate) fn number(version: &Version) -> Option<u128> {
-    if version.is_comparable() { version.as_str().parse().ok() } else { None }
+    if !version.is_comparable() {
+        return None;
+    }
+    version.as_str().parse().ok().filter(|number| *number < u128::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_a_next_one() {
+        let greatest = u128::MAX.to_string();
+        let below = (u128::MAX - 1).to_string();
+        assert_eq!(number(&Version::new(&greatest)), None);
+        assert_eq!(number(&Version::new(&below)).map(|number| number + 1), Some(u128::MAX));
+        assert_eq!(number(&Version::new("opaque")), None);
+    }
 }

@@ -110,7 +110,8 @@ impl Intake {
             return Taken::Foreign;
         }
         let begins = self.epoch.is_none_or(|epoch| state.epoch > epoch);
-        if begins && self.read.iter().any(|(other, read)| other != partition && read + 1 < *sequence) {
+        let is_behind = |read: &u64| read.saturating_add(1) < *sequence;
+        if begins && self.read.iter().any(|(other, read)| other != partition && is_behind(read)) {
             return Taken::Waits;
         }
         let gap = match changed {

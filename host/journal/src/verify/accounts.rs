@@ -39,6 +39,7 @@ impl Plugin {
     }
 }
 
+/// Sums saturate: the numbers in the rows may be damaged.
 pub(super) struct Accounts {
     plugins: Vec<Plugin>,
     /// States and bytes by segment and stream.
@@ -80,7 +81,7 @@ impl Accounts {
 
     /// States that retention took, of all sources.
     pub fn taken(&self) -> u64 {
-        self.taken.values().sum()
+        self.taken.values().fold(0, |sum, taken| sum.saturating_add(*taken))
     }
 
     pub fn state(&mut self, stream: i64, state: &State, stored: &[u8]) {
@@ -115,7 +116,7 @@ impl Accounts {
         for Stream { id, source, epoch, checkpoint, states, .. } in rows.streams().await? {
             let counted = totals.remove(&id).unwrap_or_default();
             let taken = self.taken.get(&id).copied().unwrap_or_default();
-            if counted + taken != states {
+            if counted.saturating_add(taken) != states {
                 let text = format!(
                     "{source} has {counted} states in epoch {epoch}, retention took {taken}, and its counter says \
                      {states}"
@@ -155,7 +156,7 @@ impl Accounts {
         {
             let (counted, says) = (self.tallies.get(place), kept.get(place));
             if counted != says {
-                let (first, stream) = (place.0 * SEGMENT, place.1);
+                let (first, stream) = (place.0.saturating_mul(SEGMENT), place.1);
                 let (counted, says) =
                     (counted.copied().unwrap_or_default(), says.copied().unwrap_or_default());
                 let text = format!(
@@ -209,7 +210,8 @@ impl Accounts {
 /// Every finished position was delivered or filtered, or left a letter, parked or taken back.
 async fn letters(rows: &mut dyn Fetch, plugin: &Plugin, findings: &mut Findings) -> Answer<()> {
     let Plugin { name, progress, observed, finished, taken, .. } = plugin;
-    let (finished, observed) = (finished + taken.finished, observed + taken.finished + taken.untold);
+    let finished = finished.saturating_add(taken.finished);
+    let observed = observed.saturating_add(taken.finished).saturating_add(taken.untold);
     let (all, parked) = rows.letter_counts(name).await?;
     let (all, parked) = (all as u64, parked as u64);
     let Progress { delivered, filtered, dead, .. } = progress;
@@ -218,7 +220,8 @@ async fn letters(rows: &mut dyn Fetch, plugin: &Plugin, findings: &mut Findings)
         let text = format!("{name} counts {dead} dead letters, and there are {parked}");
         findings.add(code::COMPLETENESS, None, text);
     }
-    if !progress.sources.is_empty() && finished != delivered + filtered + all {
+    let accounts_for = delivered.saturating_add(*filtered).saturating_add(all);
+    if !progress.sources.is_empty() && finished != accounts_for {
         let accounted = format!("{delivered} delivered + {filtered} filtered + {all} dead or taken back");
         let text = format!("{name} finished {finished} of {observed} states, and accounts for {accounted}");
         findings.add(code::COMPLETENESS, None, text);

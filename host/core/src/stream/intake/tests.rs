@@ -47,6 +47,13 @@ fn a_hole_is_looked_for_again_before_it_is_a_gap_with_its_bounds() {
 }
 
 #[test]
+fn numbers_at_the_end_of_their_range_are_compared_too() {
+    let mut intake = intake(&[0, 1]);
+    intake.is_read_through(1, u64::MAX);
+    assert_eq!(intake.offer(&arrival(0, u64::MAX, u64::MAX, 0, u32::MAX), 1), Taken::New(None));
+}
+
+#[test]
 fn who_begins_behind_the_beginning_has_a_gap_at_once() {
     let Taken::New(Some(gap)) = intake(&[0]).offer(&arrival(0, 70, 12, 11, 0), 3) else { panic!("no gap") };
     assert_eq!((&*gap.after, &*gap.before), ("", "120"));

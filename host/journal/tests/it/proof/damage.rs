@@ -127,6 +127,13 @@ async fn each_kind_of_damage_is_found_under_its_code() {
         (code::COUNT, "UPDATE tallies SET bytes = bytes + 1"),
         (code::COUNT, "UPDATE streams SET taken = taken + 1"),
         (code::SEQUENCE, "UPDATE streams SET taken = taken + 1"),
+        // Numbers that no sum holds.
+        (code::COUNT, "UPDATE streams SET taken = -1"),
+        (
+            code::COMPLETENESS,
+            "UPDATE plugins SET progress = json_set(progress, '$.delivered', json('18446744073709551615'))",
+        ),
+        (code::COMPLETENESS, "INSERT INTO taken (plugin, finished, untold) VALUES ('audit', -1, -1)"),
         (code::COMPLETENESS, "INSERT INTO taken (plugin, finished, untold) VALUES ('audit', 1, 0)"),
         (code::COMPLETENESS, "INSERT INTO taken (plugin, finished, untold, sum) VALUES ('nobody', 1, 0, 3)"),
         (code::GAP, "UPDATE gaps SET body = replace(body, '309', '308')"),

@@ -191,7 +191,7 @@ fn has_name_of(one: &ObjectRef, other: &ObjectRef) -> bool {
 /// object that was created later did not exist then.
 async fn life_since(exact: &OldVersions, base: &Base, versions: u64, object: &ObjectRef) -> Option<Life> {
     let from = base.at.number()?.max(base.edge.saturating_sub(versions));
-    for at in (from + 1..=base.edge).rev().map(version) {
+    for at in (from.saturating_add(1)..=base.edge).rev().map(version) {
         let Some(Answer::Item { uid, version, document }) = exact.at(object, &at).await else { continue };
         if uid == object.uid {
             let met = Met { uid, at, version, document };
@@ -218,7 +218,7 @@ async fn bearers(
     let span = Span { like: &next.object, floor: &base.common, until: &until, is_over: true };
     let mut lives: Vec<Life> = Vec::new();
     let mut at = born;
-    while at > lowest + 1 {
+    while at > lowest.saturating_add(1) {
         if *left == 0 {
             let ObjectRef { namespace, name, .. } = &next.object;
             tracing::warn!(%namespace, name, below = at, "earlier objects of this name may be journaled after this one");
