@@ -152,9 +152,17 @@ fn playground(host: &mut Command) -> Result<()> {
     PluginProfile::Quick.take(&plugins::SHIPPED)
 }
 
-/// The controller without the simulated cluster, compiled as tests are.
-pub const PRODUCTION: [&str; 6] =
-    ["--package", "kubewitness", "--package", FEATURES, "--bins", "--no-default-features"];
+/// The controller with the features of [`Host::Image`], compiled as tests are.
+pub const PRODUCTION: [&str; 8] = [
+    "--package",
+    "kubewitness",
+    "--package",
+    FEATURES,
+    "--bins",
+    "--no-default-features",
+    "--features",
+    "kubewitness/jemalloc",
+];
 
 /// Builds the programs with tests, the programs that tests start and the plugins, and returns what cargo said of each
 /// artifact. In one command the programs share every dependency. The plugins are built beside them, because each build
