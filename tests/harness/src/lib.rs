@@ -61,10 +61,19 @@ pub fn is_signed_by(public: &str, message: &[u8], signature: &[u8]) -> bool {
     ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, key).verify(message, signature).is_ok()
 }
 
-/// A plain client for addresses of this machine.
-pub fn http() -> reqwest::Client {
+/// For addresses of this machine.
+fn http_builder() -> reqwest::ClientBuilder {
     // Building any client asks for the process's default; tests that have one keep it.
     rustls::crypto::ring::default_provider().install_default().ok();
-    let client = reqwest::Client::builder().no_proxy().timeout(std::time::Duration::from_secs(20));
-    client.build().expect("a client without certificates can always be built")
+    reqwest::Client::builder().no_proxy().timeout(std::time::Duration::from_secs(20))
+}
+
+pub fn http() -> reqwest::Client {
+    http_builder().build().expect("a client without certificates can always be built")
+}
+
+/// A client of servers whose certificates this authority has signed.
+pub fn http_trusting(authority: &std::path::Path) -> anyhow::Result<reqwest::Client> {
+    let trusted = reqwest::Certificate::from_pem(&std::fs::read(authority)?)?;
+    Ok(http_builder().tls_certs_only([trusted]).build()?)
 }

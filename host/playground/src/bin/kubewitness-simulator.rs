@@ -33,6 +33,7 @@ Usage: kubewitness-simulator [OPTIONS]
       --opaque-versions        versions that cannot be compared, as some aggregated servers give
       --tls-cert FILE          serve TLS with this certificate (PEM); needs --tls-key
       --tls-key FILE           its key (PEM)
+      --tls-ca FILE            its authority (PEM), which kubeconfigs name [the certificate itself]
       --http1-only             do not offer HTTP/2 over TLS
       --fault JSON             a fault to begin with, such as '{\"fault\": \"cut\", \"within\": 900, \"oneIn\": 3,
                                \"times\": 0}'; may be repeated, and changed with POST /_sim/faults
@@ -123,7 +124,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Argum
     let mut parsed =
         Arguments { options: ApiServerOptions::default(), listen: Vec::new(), servers: 1, kubeconfig: None };
     let options = &mut parsed.options;
-    let (mut certificate, mut key, mut http2) = (None, None, true);
+    let (mut certificate, mut key, mut authority, mut http2) = (None, None, None, true);
     let mut arguments = arguments.peekable();
     while let Some(argument) = arguments.next() {
         let (name, inline) = match argument.split_once('=') {
@@ -159,13 +160,14 @@ fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Argum
             "--opaque-versions" => options.versions = Versions::Opaque,
             "--tls-cert" => certificate = Some(value()?.into()),
             "--tls-key" => key = Some(value()?.into()),
+            "--tls-ca" => authority = Some(value()?.into()),
             "--http1-only" => http2 = false,
             "--fault" => options.faults.push(fault(&value()?)?),
             other => bail!("unknown argument {other}"),
         }
     }
     options.tls = match (certificate, key) {
-        (Some(certificate), Some(key)) => Some(TlsOptions { certificate, key, http2 }),
+        (Some(certificate), Some(key)) => Some(TlsOptions { certificate, key, authority, http2 }),
         (None, None) => None,
         _ => bail!("--tls-cert and --tls-key go together"),
     };

@@ -8,8 +8,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::tls::Certificates;
 use crate::truth::{Truth, TruthEntry};
-use crate::{Process, RunOptions, Scratch, free_port, http, simulator_binary};
+use crate::{Process, RunOptions, Scratch, free_port, http, http_trusting, simulator_binary};
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 
@@ -22,6 +23,8 @@ pub struct SimulatorOptions {
     pub more_servers: usize,
     /// Keep the store in a file, so that it can be killed and started again.
     pub durable: bool,
+    /// Serve TLS with these; its kubeconfig names their authority.
+    pub tls: Option<Certificates>,
     /// More of its own flags.
     pub args: Vec<String>,
 }
@@ -56,6 +59,10 @@ impl Simulator {
     pub async fn start(folder: &Path, options: &SimulatorOptions) -> Result<Self> {
         let (process, urls) = launch(folder, options, &[]).await?;
         let token = token_of(&kubeconfig(folder, 0))?;
+        let client = match &options.tls {
+            Some(tls) => http_trusting(&tls.authority)?,
+            None => http(),
+        };
         Ok(Self {
             process,
             options: options.clone(),
@@ -63,7 +70,7 @@ impl Simulator {
             urls,
             token,
             kubeconfig: kubeconfig(folder, 0),
-            client: http(),
+            client,
         })
     }
 
@@ -225,6 +232,9 @@ async fn launch(
     }
     if options.enforce_rbac {
         command.arg("--enforce-rbac");
+    }
+    if let Some(Certificates { authority, certificate, key }) = &options.tls {
+        command.arg("--tls-ca").arg(authority).arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
     }
     command.args(&options.args);
     // Its output goes on where that of the process before ended.

@@ -19,6 +19,7 @@ use super::output;
 const PROGRAM: &str = "openssl";
 
 /// What a server shows, and by what a client knows it.
+#[derive(Clone, Debug)]
 pub struct Certificates {
     pub authority: PathBuf,
     pub certificate: PathBuf,

@@ -27,6 +27,8 @@ pub struct Front {
     pub stop: CancellationToken,
     pub drops: watch::Sender<(u64, Drop)>,
     pub watches: AtomicUsize,
+    /// Asks the clients of all connections to make new ones, as `--goaway-chance` of kube-apiserver does.
+    pub goaways: watch::Sender<()>,
     pub power: watch::Sender<Power>,
     /// Whether it is listening.
     pub up: watch::Sender<bool>,
@@ -87,6 +89,7 @@ impl Front {
                 stop: CancellationToken::new(),
                 drops: watch::Sender::new((0, Drop::Clean)),
                 watches: AtomicUsize::new(0),
+                goaways: watch::Sender::new(()),
                 power: watch::Sender::new(Power::On),
                 up: watch::Sender::new(false),
                 faults: Faults::new(

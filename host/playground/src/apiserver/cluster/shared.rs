@@ -32,6 +32,7 @@ pub struct Shared {
     /// The servers of the cluster.
     fronts: Mutex<Vec<Weak<Front>>>,
     pub requests: Requests,
+    pub protocols: Requests,
     /// Namespaces to empty, each with the time of its deletion.
     pub terminating: Mutex<VecDeque<(Instant, String)>>,
 }
@@ -53,6 +54,7 @@ impl Shared {
             rights: Rights::default(),
             fronts: Mutex::default(),
             requests: Requests::default(),
+            protocols: Requests::default(),
             terminating: Mutex::default(),
             options,
         };

@@ -167,12 +167,17 @@ async fn exchange(front: Arc<Front>, stream: impl AsyncRead + AsyncWrite + Unpin
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http2().max_concurrent_streams(STREAMS);
+    let mut goaways = front.goaways.subscribe();
     let mut answering = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let ended = tokio::select! {
-        ended = answering.as_mut() => ended,
-        () = front.stop.cancelled() => {
-            answering.as_mut().graceful_shutdown();
-            answering.await
+    let ended = loop {
+        tokio::select! {
+            ended = answering.as_mut() => break ended,
+            () = front.stop.cancelled() => {
+                answering.as_mut().graceful_shutdown();
+                break answering.await;
+            }
+            // Open requests go on, and new ones need another connection.
+            Ok(()) = goaways.changed() => answering.as_mut().graceful_shutdown(),
         }
     };
     if let Err(error) = ended {

@@ -8,6 +8,7 @@
 //! | `POST compact` | `version`, `keepWindows` | forgets versions before that one (or now); watch windows too, unless kept |
 //! | `POST forget-watch-window` | | watches from before now expire, lists at old versions still work |
 //! | `POST drop-watches` | `mode`: clean, abort, cut | ends every open watch |
+//! | `POST goaway` | | asks clients to make new connections; requests that are open go on |
 //! | `POST delete-together` | `group`, `resource`, `namespace`, `names` | several deletions at one version |
 //! | `POST hold` | `version` | holds the server's cache there (or now), behind the store |
 //! | `POST release` | | lets the cache catch up |
@@ -22,6 +23,7 @@
 //! | `GET truth` | query: `group`, `resource` | every version of every object over all histories, and since when it can be read no longer |
 //! | `GET history` | query: `group`, `resource` | every version of every object, one line each |
 //! | `GET requests` | | how often each verb was asked of each resource |
+//! | `GET protocols` | | how many requests for objects came over HTTP/1.1 and HTTP/2 |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +59,10 @@ pub fn handle(
         }
         ("POST", "forget-watch-window") => {
             front.forget_watch_window();
+            json!({})
+        }
+        ("POST", "goaway") => {
+            front.goaways.send_replace(());
             json!({})
         }
         ("POST", "hold") => json!({"version": front.hold(body["version"].as_u64())}),
@@ -96,6 +102,7 @@ pub fn handle(
         }
         ("GET", "version") => json!({"version": shared.store.version(), "cached": front.seen()}),
         ("GET", "requests") => shared.requests.to_value(),
+        ("GET", "protocols") => shared.protocols.to_value(),
         ("GET", "history") => return history(shared, query),
         _ => return Err(ApiError::no_such_resource()),
     };

@@ -148,11 +148,12 @@ impl ApiServer {
     }
 
     fn kubeconfig_of(&self, user: &str, namespace: &str, token: &str) -> String {
-        // Over TLS every client sends its token. The certificate is its own authority.
+        // Over TLS every client sends its token.
         let server = match &self.front.options.tls {
             None => self.url_for(token),
             Some(tls) => {
-                format!("{}\n    certificate-authority: {}", self.url(), tls.certificate.display())
+                let authority = tls.authority.as_ref().unwrap_or(&tls.certificate);
+                format!("{}\n    certificate-authority: {}", self.url(), authority.display())
             }
         };
         format!(

@@ -77,6 +77,7 @@ async fn answer(front: &Arc<Front>, parts: &Parts, body: Body) -> Result<Respons
         };
         let key = request_counts::key(&incoming);
         shared.requests.count(&key);
+        shared.protocols.count(&format!("{:?}", parts.version));
         let body = read(shared, body).await?;
         let drawn = front.faults.draw(&incoming);
         if let Some(answer) = drawn.before(front, &mut incoming).await? {

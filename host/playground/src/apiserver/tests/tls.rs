@@ -52,7 +52,7 @@ fn certificate(folder: &Path, http2: bool) -> TlsOptions {
         .output()
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    TlsOptions { certificate, key, http2 }
+    TlsOptions { certificate, key, authority: None, http2 }
 }
 
 async fn connect(

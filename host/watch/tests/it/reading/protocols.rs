@@ -34,7 +34,7 @@ fn certificate(folder: &Path, name: &str, http2: bool) -> TlsOptions {
         .output()
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    TlsOptions { certificate, key, http2 }
+    TlsOptions { certificate, key, authority: None, http2 }
 }
 
 async fn spoken(connection: &Connection) -> Version {
