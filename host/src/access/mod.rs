@@ -160,7 +160,8 @@ mod tests {
         let mut connection =
             connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap();
         connection.in_cluster = in_cluster;
-        doors(args, listen.parse().unwrap(), &connection, &folder.path().join("data"), false).await
+        let data = folder.path().join("data");
+        doors(args, listen.parse().unwrap(), &connection, &data, false, AnswerTimes::default()).await
     }
 
     fn kubernetes() -> AccessArgs {

@@ -46,10 +46,10 @@ pub enum Unit {
     Instructions,
 }
 
-/// How far a figure may move before CI fails.
+/// How far a figure may move before the gate fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Guard {
-    /// CI does not measure it.
+    /// The gate does not measure it.
     None,
     /// It may not fall below this share of what the repository keeps.
     Floor(f64),
@@ -161,7 +161,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
         code: STATES,
         figures: &[Figure {
             name: "pipeline.gate.ratio",
-            what: "the ratio with client-go on the small load that CI runs",
+            what: "the ratio with client-go on the small load of the gate",
             unit: Unit::Times,
             guard: Guard::Floor(FLOOR),
         }],

@@ -1,4 +1,4 @@
-//! What moved between two runs, and whether that is more than CI lets pass.
+//! What moved between two runs, and whether that is more than the gate lets pass.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct Move {
     pub new: f64,
 }
 
-/// Why CI fails.
+/// Why the gate fails.
 #[derive(Debug, PartialEq)]
 pub struct Violation {
     moved: Move,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::machine::Run;
 
-    /// What CI says where the repository has the first value and the run the second.
+    /// What the gate says where the repository has the first value and the run the second.
     fn said(name: &str, old: f64, new: f64) -> Vec<String> {
         let recorded =
             |value| Recorded { run: Run::default(), figures: BTreeMap::from([(name.to_owned(), value)]) };

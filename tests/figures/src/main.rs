@@ -14,7 +14,7 @@ figures COMMAND: `cargo xtask figures` is the way to call it
   plan [NAME...]   how each benchmark, or each of these, is started
   begin RECORDS    notes the commit and the machine at the beginning of a run
   take RECORDS     keeps what a run measured, writes the pages, prints what moved
-  gate RECORDS     fails if a run moved further than CI allows
+  gate RECORDS     fails if a run moved further than the gate allows
   write            writes what the repository keeps into the pages
   check            fails if a page shows something else
   stale            fails if code has changed since its figures were measured

@@ -15,8 +15,8 @@ const HEAD: &str = "\
 # Figures
 
 `cargo xtask figures` measures all of them anew and writes this page. `cargo xtask figures NAME` measures those of one
-benchmark. `cargo xtask figures --stale` lists those whose code has changed since. CI fails if a guarded figure moves
-further than the table allows.
+benchmark. `cargo xtask figures --stale` lists those whose code has changed since. `cargo xtask figures --gate` fails
+if a guarded figure moves further than the table allows.
 ";
 
 pub fn page(store: &Store) -> String {
@@ -27,7 +27,7 @@ pub fn page(store: &Store) -> String {
             continue;
         }
         line(&mut text, &format!("\n## {}\n\n`{}`\n", benchmark.name, benchmark.command));
-        line(&mut text, "| what | figure | CI allows | run |\n|---|---|---|---|");
+        line(&mut text, "| what | figure | the gate allows | run |\n|---|---|---|---|");
         text.push_str(&rows);
     }
     line(

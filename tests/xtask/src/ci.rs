@@ -5,7 +5,6 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Lints, cargo, check, root, step};
-use crate::measure::figures;
 use crate::plugins::PluginProfile;
 use crate::suite::{BuildTimes, Selection};
 use crate::{fuzz, run, structure};
@@ -27,9 +26,7 @@ pub fn all() -> Result<ExitCode> {
     dependencies.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     fuzz::all(fuzz::IN_CI)?;
     // They include the tests that compare docs/reference with the code, and the figures of pages with those measured.
-    run::test(&Selection::default(), Lints::Denied)?;
-    step("figures");
-    figures::gate()
+    run::test(&Selection::default(), Lints::Denied)
 }
 
 /// Compiles everything that tests do not compile, under the same lints.

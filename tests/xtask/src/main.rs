@@ -45,8 +45,8 @@ cargo xtask COMMAND
   images [--pages FOLDER]
                        takes the pictures of docs/images from a playground; needs chromium. With --pages: a picture
                        of each page of the portal into the folder, light and dark, wide and narrow
-  ci                   what CI runs: format, structure, lints, dependencies, all tests, the gate of figures. Nothing is
-                       skipped: what can't be installed is named
+  ci                   what CI runs: format, structure, lints, dependencies, all tests. Nothing is skipped: what can't
+                       be installed is named
   help                 prints this text
 ";
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::{Kubewitness, in_scratch, plugins_folder, until};
+use kubewitness_harness::{Kubewitness, RunOptions, in_scratch, plugins_folder, until};
 use kubewitness_hostile::with_data;
 
 use super::costly_components::{GROWTH, WITHIN, count_anew, memory};

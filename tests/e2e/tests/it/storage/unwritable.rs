@@ -7,7 +7,7 @@ use kubewitness_harness::{
 };
 use reqwest::Method;
 
-use crate::storage::place::{DATABASE, Place, WITHIN, again, says};
+use crate::storage::place::{Place, WITHIN, again, says};
 use crate::support::{
     AUDIT, everything_arrives, job, journal_proof_in, plugin_manifest, same_story_in, simulator, trail_proof,
     write,

@@ -6,7 +6,7 @@ mod without_journal;
 
 use std::collections::BTreeSet;
 use std::slice::from_mut;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::views::{PluginView, ReplicaView, SourceView, StatusView};
