@@ -10,9 +10,9 @@ const OTHERS: usize = 10;
 
 /// A server, and a pooler that the address in the secret leads to; `None` where one is not installed.
 async fn pooled(mode: &str, test: &str) -> Option<(World, Pooler, String)> {
-    let world = World::new(Service::Postgres, test).await?;
+    let world = World::on_shared(Service::Postgres, test)?;
     let pooler = Pooler::start(&world.server, mode, test).unwrap()?;
-    let url = pooler.url(&world.server.url("test_0")).unwrap();
+    let url = pooler.url(&world.url).unwrap();
     world.point_to(&url);
     Some((world, pooler, url))
 }
@@ -34,7 +34,7 @@ async fn a_pooler_that_shares_sessions_out_is_refused() {
             assert!(names_the_remedy(&refused), "{mode}: {refused}");
         }
         // The address in the secret is read again for each connection.
-        world.point_to(&world.server.url("test_0"));
+        world.point_to(&world.url);
         assert_eq!(receipts(&engine).await, []);
         written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
         assert_eq!(world.rows(), 1);
