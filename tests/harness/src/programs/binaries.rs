@@ -13,10 +13,11 @@ pub fn project_root() -> PathBuf {
     manifest.ancestors().nth(2).unwrap_or(manifest).to_path_buf()
 }
 
-/// `target/debug` (or whatever profile this test was built with).
+/// `target/debug` (or whatever profile this was built with). Programs of tests lie in `deps` there, other programs do not.
 fn profile_folder() -> Result<PathBuf> {
-    let test = std::env::current_exe().context("where the test itself is")?;
-    let folder = test.parent().and_then(Path::parent).context("the test lies outside of a target folder")?;
+    let program = std::env::current_exe().context("where this program is")?;
+    let folder = program.parent().context("the program lies outside of a target folder")?;
+    let folder = if folder.ends_with("deps") { folder.parent().context("a target folder")? } else { folder };
     Ok(folder.to_path_buf())
 }
 

@@ -2,6 +2,7 @@
 //! languages, axe-core and schemathesis. Each has one version, and is installed anew when that changes.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -117,6 +118,9 @@ impl Tool {
         if !runs("npm") {
             install(&["npm"]);
         }
+        // npm takes for whole what an installation that was killed has begun.
+        remove(&folder.join("node_modules"))?;
+        remove(&folder.join("package-lock.json"))?;
         let mut npm = in_folder(folder, "npm");
         npm.args(["install", "--no-audit", "--no-fund", "--prefix", "."]);
         match self.name {
@@ -126,6 +130,16 @@ impl Tool {
             _ => drop(npm.args(["--ignore-scripts", &self.wanted()?])),
         }
         run(&mut npm)
+    }
+}
+
+fn remove(path: &Path) -> Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
     }
 }
 

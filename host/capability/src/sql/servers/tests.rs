@@ -88,7 +88,8 @@ impl World {
         let deadline = Instant::now() + PATIENCE.wait;
         while !self.has_waiting_session() {
             assert!(Instant::now() < deadline, "no session waits for a lock");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            // MySQL and MariaDB answer again what they answered less than 100 ms ago.
+            tokio::time::sleep(Duration::from_millis(150)).await;
         }
     }
 

@@ -11,7 +11,12 @@ fn intake(partitions: &[u32]) -> Intake {
 
 fn arrival(partition: u32, sequence: u64, position: Seq, before: Seq, epoch: u32) -> Arrival {
     let stood = Stood { line: "a".into(), position, before };
-    Arrival { partition, sequence, stood, state: state(position, epoch, &(position * 10).to_string()) }
+    Arrival {
+        partition,
+        sequence,
+        stood,
+        state: state(position, epoch, &(u128::from(position) * 10).to_string()),
+    }
 }
 
 #[test]

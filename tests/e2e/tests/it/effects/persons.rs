@@ -46,6 +46,8 @@ async fn with_patches(scratch: &Scratch, more: &str) -> Result<(Simulator, RunOp
     std::fs::remove_file(config.join("persistence.yaml"))?;
     let options = RunOptions {
         plugins: Some(components(scratch, "audit")?),
+        // A name may stand by chance in the code of another test's plugin.
+        compiles_anew: true,
         ..simulator.run_options(scratch, config)?
     };
     let mut host = Kubewitness::start("run", &options, scratch.path())?;

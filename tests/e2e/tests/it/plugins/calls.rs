@@ -94,8 +94,11 @@ async fn a_trap_and_a_time_out_are_told_apart_by_metrics_api_command_and_page_an
             write(&config, &format!("{name}.yaml"), &hostile(name, &file, does))?;
         }
         create_job(&simulator, "one").await?;
-        let options =
-            RunOptions { args: vec!["--log-json".into()], ..simulator.run_options(scratch, config)? };
+        let options = RunOptions {
+            args: vec!["--log-json".into()],
+            compiles_anew: true,
+            ..simulator.run_options(scratch, config)?
+        };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
         seen(&mut run).await?;
