@@ -14,7 +14,6 @@ mod process;
 mod reference;
 mod run;
 mod tasks;
-mod timers;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use crate::controller::{self, ConfigFrom, Controller, LeaseName, Options};
 use crate::journal_place;
 use crate::process::logs;
 use crate::process::signals::{self, Ends};
-use crate::timers::Timers;
+use crate::process::timers::Timers;
 
 pub async fn run(args: RunArgs) -> Ended {
     let ends = Ends::new();

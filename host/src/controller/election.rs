@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use crate::timers::ReplicaTimers;
+use crate::process::timers::ReplicaTimers;
 
 /// How long the journal is told that this one leads no more: the process may be ending.
 const LEAVING: Duration = Duration::from_secs(3);

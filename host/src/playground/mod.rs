@@ -26,8 +26,8 @@ use crate::config::component;
 use crate::controller::{self, ConfigFrom, Controller, Options};
 use crate::process::logs;
 use crate::process::signals::{self, Ends};
+use crate::process::timers::Timers;
 use crate::tasks::{Fate, Tasks, or_overdue};
-use crate::timers::Timers;
 use people::Person;
 
 /// Everything around the controller: what a cluster and its people would be.

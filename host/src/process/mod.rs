@@ -1,4 +1,5 @@
-//! The process itself: allocator, log, file handles and modes, signals. Nothing here knows of Kubernetes, journals or plugins.
+//! The process itself: allocator, log, file handles and modes, signals, and how long its parts wait. Nothing here but the
+//! timers, which have a value for each part, knows of Kubernetes, journals or plugins.
 
 #[cfg(feature = "jemalloc")]
 mod allocator;
@@ -6,3 +7,4 @@ pub mod file_handles;
 pub mod file_mode;
 pub mod logs;
 pub mod signals;
+pub mod timers;

@@ -6,34 +6,31 @@ use std::io::Write;
 
 mod mail;
 mod poll;
-mod ports;
 mod programs;
 mod reference;
 pub mod registry;
 mod scratch;
 mod services;
-mod tables;
+pub mod tls;
 mod truth;
 mod wire;
 
 pub use kubewitness_chance::{Dice, kills, seed};
 pub use mail::{Encryption, MailServer, Received};
 pub use poll::{until, until_ok};
-pub use ports::free_port;
 pub use programs::{
-    Ended, Kubectl, Kubewitness, Process, Ran, Requests, RunOptions, SHORT_TIMERS, Simulator,
-    SimulatorOptions, command, command_in, command_json, command_json_in, compiled, kubewitness_binary,
-    plugins_folder, project_root, services_folder, simulator_binary,
+    Ended, Kubectl, Kubewitness, PlatformAddress, Process, Ran, Requests, RunOptions, SHORT_TIMERS,
+    Simulator, SimulatorOptions, command, command_in, command_json, command_json_in, compiled,
+    kubewitness_binary, plugins_folder, project_root, services_folder, simulator_binary,
 };
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
 pub use services::{
     ADDRESS_SECRET, Chats, DatabaseServer, MessageServer, PASSWORD, Pooler, RunServers, SIGNING_SECRET,
-    Service, SmallDisk, database_of, shared_server, tls,
+    Service, SmallDisk, database_of, shared_server,
 };
-pub use tables::PlatformAddress;
 pub use truth::{Platform, Row, Truth, TruthEntry, TruthObject, compare, compare_newest};
-pub use wire::Wire;
+pub use wire::{Wire, free_port};
 
 /// Whether a missing tool is a failure rather than a skipped test.
 pub fn nothing_may_be_skipped() -> bool {

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::services::tls::Certificates;
+use crate::tls::Certificates;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {

@@ -1,14 +1,36 @@
-//! A wire between a client and a server that can lose what the server sends.
+//! Free ports, and a wire between a client and a server that can lose what the server sends.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+
+/// Below those that the system gives to clients. Any client of this machine may be given one of these
+/// before its server comes to it, or while that is stopped: the one that tries to reach it again and
+/// again sooner or later reaches itself.
+const FIRST_PORT: u32 = 10_000;
+const PORTS: u32 = 20_000;
+
+/// A port that nobody listens on now, and that nobody else in this process was told. Between this and
+/// its use another process may take it.
+pub fn free_port() -> Result<u16> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes that were started one after the other begin far from each other.
+    let start = std::process::id().wrapping_mul(0x9E37_79B1) >> 8;
+    for _ in 0..PORTS {
+        let port = FIRST_PORT + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS;
+        let port = u16::try_from(port)?;
+        if StdListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port from {FIRST_PORT} to {} is free: end what listens there", FIRST_PORT + PORTS - 1)
+}
 
 #[derive(Default)]
 struct Shared {

@@ -4,9 +4,10 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
+use crate::build::BuildTimes;
+use crate::build::plugins::PluginProfile;
 use crate::build::{self, Lints, cargo, check, root, step};
-use crate::plugins::PluginProfile;
-use crate::suite::{BuildTimes, Selection};
+use crate::suite::Selection;
 use crate::{fuzz, run, structure};
 
 pub fn all() -> Result<ExitCode> {

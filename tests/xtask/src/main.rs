@@ -6,7 +6,6 @@ mod docs;
 mod fuzz;
 mod images;
 mod measure;
-mod plugins;
 mod run;
 mod services;
 mod structure;
@@ -72,7 +71,7 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
             [flag] if flag == "--image" => built(Host::Image),
             _ => bail!("`build` takes --release, --image or nothing"),
         },
-        "plugins" => plugins::shipped(&plugins::SHIPPED).map(|()| ExitCode::SUCCESS),
+        "plugins" => build::plugins::shipped(&build::plugins::SHIPPED).map(|()| ExitCode::SUCCESS),
         "bench" => measure::bench(args, None).map(|()| ExitCode::SUCCESS),
         "figures" => figures::command(args),
         "release" => figures::release(),

@@ -6,10 +6,11 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 
+use crate::build::BuildTimes;
+use crate::build::plugins::PluginProfile;
 use crate::build::{self, Host, Lints, cargo, check, step};
-use crate::plugins::PluginProfile;
 use crate::services::SharedServers;
-use crate::suite::{BuildTimes, Selection, packages};
+use crate::suite::{Selection, packages};
 use crate::{services, suite};
 
 const FIRST_BUILD: &str = "the first build compiles everything, dependencies included, into target/; README.md says how \

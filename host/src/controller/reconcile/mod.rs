@@ -33,7 +33,7 @@ use super::submitter::offered;
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::Problem;
-use crate::timers::Timers;
+use crate::process::timers::Timers;
 use component_checks::Examinations;
 use plugins::Waiting;
 use report::Reporter;

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::controller::shared::Shared;
+use crate::process::timers::RetentionTimers;
 use crate::tasks::{Fate, Tasks};
-use crate::timers::RetentionTimers;
 
 struct Running {
     spec: RetentionSpec,
@@ -97,7 +97,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::timers::Timers;
+    use crate::process::timers::Timers;
 
     use kubewitness_core::ports::{Append, Backlog, Progress, Save, SourceStart, Witness, Witnessed};
     use kubewitness_core::{Change, ObjectRef, StateId, Version};

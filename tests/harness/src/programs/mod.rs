@@ -7,6 +7,7 @@ mod kubectl;
 mod kubewitness;
 mod process;
 mod simulator;
+mod tables;
 
 pub(crate) use binaries::templates_folder;
 pub use binaries::{kubewitness_binary, plugins_folder, project_root, services_folder, simulator_binary};
@@ -16,3 +17,4 @@ pub use kubewitness::{
 };
 pub use process::{Ended, Process};
 pub use simulator::{Requests, Simulator, SimulatorOptions};
+pub use tables::PlatformAddress;

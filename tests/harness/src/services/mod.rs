@@ -15,7 +15,6 @@ mod postgres;
 mod shared;
 mod statements;
 mod templates;
-pub mod tls;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,7 +30,7 @@ pub use self::nats::MessageServer;
 pub use self::pooler::Pooler;
 pub use self::shared::{RunServers, shared_server};
 use self::statements::Statements;
-use crate::free_port;
+use crate::{free_port, tls};
 
 /// The only user that tests know.
 const USER: &str = "kubewitness";

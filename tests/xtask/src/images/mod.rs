@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::build::BuildTimes;
+use crate::build::plugins::PluginProfile;
 use crate::build::{self, Lints, check, step};
-use crate::plugins::PluginProfile;
 use crate::run;
-use crate::suite::{BuildTimes, Selection};
+use crate::suite::Selection;
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// A playground first compiles its plugins, and its first jobs take some time to end.

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use crate::build::plugins::PluginProfile;
 use crate::build::{self, cargo, check, root, step};
-use crate::plugins::PluginProfile;
 use crate::services;
 
 /// The programs that compare ours with client-go, and the one that also compares databases.

@@ -9,8 +9,9 @@ use anyhow::{Context, Result};
 
 use super::Selection;
 use super::durations::Durations;
-use super::process::{MeasuredChild, MeasuredEnd};
+
 use super::programs::TestProgram;
+use crate::build::process::{MeasuredChild, MeasuredEnd};
 
 /// A job that runs longer has hung. The longest test takes a few minutes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(15 * 60);

@@ -10,13 +10,11 @@
 //!
 //! The invariant: each test that the programs list is run once, and each job ends, by itself or by its deadline.
 
-mod builds;
 mod durations;
 mod job;
 mod outcome;
 pub mod packages;
 mod pool;
-mod process;
 mod programs;
 mod schedule;
 mod timings;
@@ -27,9 +25,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-pub use builds::BuildTimes;
-
-use crate::build::{step, target};
+use crate::build::{BuildTimes, step, target};
 use durations::Durations;
 use job::TestJob;
 use programs::TestProgram;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::builds::BuildTimes;
 use super::outcome::JobOutcome;
+use crate::build::BuildTimes;
 
 /// Rows of the tables of crates and of tests.
 const CRATES: usize = 20;

@@ -146,13 +146,3 @@ async fn a_bench_tells_what_a_state_costs_beside_the_plugins_that_come_with_the_
     })
     .await;
 }
-
-/// A ConfigMap holds up to 1 MiB, and so each of them with room to spare.
-#[test]
-fn each_plugin_that_ships_is_smaller_than_400_kilobytes() {
-    let folder = plugins_folder().unwrap();
-    for name in ["audit", "notification", "persistence"] {
-        let size = folder.join(format!("{name}.wasm")).metadata().unwrap().len();
-        assert!(size < 400_000, "{name}.wasm has {size} bytes");
-    }
-}

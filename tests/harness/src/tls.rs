@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -13,8 +13,6 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
-
-use super::output;
 
 const PROGRAM: &str = "openssl";
 
@@ -98,7 +96,10 @@ pub fn is_installed() -> bool {
 
 fn openssl(folder: &Path, words: &str) -> Result<()> {
     let mut command = Command::new(PROGRAM);
-    output(command.current_dir(folder).args(words.split_whitespace())).map(drop)
+    let output = command.current_dir(folder).args(words.split_whitespace()).output();
+    let output = output.with_context(|| format!("starting {:?}", command.get_program()))?;
+    ensure!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
 }
 
 /// An authority, and a certificate of it for 127.0.0.1 alone.

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::process::MeasuredChild;
-use crate::build::{succeeded, target};
+use super::{succeeded, target};
 
 #[derive(Default)]
 pub struct BuildTimes {

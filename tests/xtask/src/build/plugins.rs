@@ -5,10 +5,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::{cargo, check, root, step, target};
+use super::{cargo, check, root, step, target};
 
 const WASM_TARGET: &str = "wasm32-wasip2";
 pub const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
+/// A ConfigMap holds up to 1 MiB, and so each shipped component with room to spare.
+const LARGEST_SHIPPED: u64 = 400_000;
 /// The plugin that does what a test asks of it, and the one that writes e-mail.
 const FOR_TESTS: [&str; 2] = ["probe", "mailer"];
 /// The package of guests that mean harm. Each of its examples is one.
@@ -69,7 +71,23 @@ pub fn shipped(plugins: &[&str]) -> Result<()> {
     ensure_target()?;
     step("building the plugins");
     check(&mut PluginProfile::Shipped.command(plugins))?;
-    PluginProfile::Shipped.take(plugins)
+    PluginProfile::Shipped.take(plugins)?;
+    plugins
+        .iter()
+        .filter(|plugin| SHIPPED.contains(plugin))
+        .try_for_each(|plugin| fits_into_config_map(plugin))
+}
+
+fn fits_into_config_map(plugin: &str) -> Result<()> {
+    let file = PluginProfile::Shipped.folder().join(format!("{plugin}.wasm"));
+    let size = file.metadata().with_context(|| format!("reading {}", file.display()))?.len();
+    if size > LARGEST_SHIPPED {
+        bail!(
+            "{} has {size} bytes, and may have {LARGEST_SHIPPED}: look for what made it larger",
+            file.display()
+        );
+    }
+    Ok(())
 }
 
 /// Those for tests as well: benchmarks measure with them.

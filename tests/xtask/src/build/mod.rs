@@ -1,4 +1,8 @@
-//! Builds the controller, the programs with tests and the benchmarks.
+//! Builds the controller, the programs with tests, the plugins and the benchmarks.
+
+pub mod plugins;
+pub mod process;
+pub mod times;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,8 +14,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::plugins::{self, PluginProfile};
-use crate::suite::BuildTimes;
+pub use times::BuildTimes;
+
+use plugins::PluginProfile;
 
 /// The profile of what people install and of what benchmarks measure, and its folder in the target folder.
 pub const OPTIMISED: &str = "release";
