@@ -91,7 +91,8 @@ impl Drop for Front {
 }
 
 pub fn is_installed() -> bool {
-    super::folder_with(super::search_path(), &[PROGRAM]).is_some()
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(PROGRAM).is_file())
 }
 
 fn openssl(folder: &Path, words: &str) -> Result<()> {
