@@ -21,7 +21,7 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::status::Rules;
 use kubewitness_core::{document, project};
-use kubewitness_dispatch::{DispatchOptions, Dispatcher, Subscription};
+use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses, Subscription};
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use serde_json::json;
@@ -236,6 +236,7 @@ fn options(plugin: &str) -> DispatchOptions {
         delivery: DeliverySpec { batch: BATCH as u32, ..DeliverySpec::default() },
         concurrency: 1,
         tick: None,
+        pauses: LongestPauses::default(),
     }
 }
 
