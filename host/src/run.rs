@@ -13,7 +13,7 @@ use crate::controller::{self, ConfigFrom, Controller, LeaseName, Options};
 use crate::journal_place;
 use crate::process::logs;
 use crate::process::signals::{self, Ends};
-use crate::process::timers::Timers;
+use crate::process::timers::ControllerTimers;
 
 pub async fn run(args: RunArgs) -> Ended {
     let ends = Ends::new();
@@ -47,7 +47,7 @@ async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
         Some(folder) => ConfigFrom::Folder(folder),
         None => ConfigFrom::Namespace(own()),
     };
-    let (is_replica, timers) = (lease.is_some(), Timers::of_process()?);
+    let (is_replica, timers) = (lease.is_some(), ControllerTimers::of_process()?);
     let doors =
         access::doors(args.access, args.listen, &connection, &args.data, is_replica, timers.answers).await?;
     info!(server = origin(&connection.server), "connected to the API server");

@@ -40,7 +40,7 @@ use crate::config::component::Folders;
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
-use crate::process::timers::{ClientTimers, Timers};
+use crate::process::timers::{ClientTimers, ControllerTimers};
 use crate::tasks::{Fate, Tasks, or_overdue};
 use election::{Election, LeaderRole};
 use kubewitness_capability::Told;
@@ -72,7 +72,7 @@ pub struct Options {
     /// By which the replicas that share the journal elect who dispatches; `None`: this process has it for
     /// itself.
     pub lease: Option<LeaseName>,
-    pub timers: Timers,
+    pub timers: ControllerTimers,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,7 +237,7 @@ fn elect(
     tasks: &Tasks,
     connection: &Connection,
     lease: LeaseName,
-    timers: &Timers,
+    timers: &ControllerTimers,
     after: &CancellationToken,
 ) -> Election {
     let LeaseName { namespace, name } = lease;
@@ -360,7 +360,7 @@ fn configure(
     tasks: &Tasks,
     from: &ConfigFrom,
     connection: &Connection,
-    timers: &Timers,
+    timers: &ControllerTimers,
     stop: &CancellationToken,
 ) -> (watch::Receiver<Option<Snapshot>>, Option<Cluster>) {
     let (sender, receiver) = watch::channel(None);

@@ -26,7 +26,7 @@ use crate::config::component;
 use crate::controller::{self, ConfigFrom, Controller, Options};
 use crate::process::logs;
 use crate::process::signals::{self, Ends};
-use crate::process::timers::Timers;
+use crate::process::timers::ControllerTimers;
 use crate::tasks::{Fate, Tasks, or_overdue};
 use people::Person;
 
@@ -129,7 +129,7 @@ async fn start(
 ) -> Result<Option<Controller>> {
     let kubeconfig = args.data.join("kubeconfig");
     let connection = connect(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
-    let timers = Timers::of_process()?;
+    let timers = ControllerTimers::of_process()?;
     let doors = match args.auth {
         Auth::None => Doors::open(),
         Auth::Kubernetes => {

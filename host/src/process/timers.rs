@@ -21,7 +21,7 @@ const VARIABLE: &str = "KUBEWITNESS_TEST_TIMERS";
 const SHORT: &str = "short";
 
 #[derive(Clone, Debug)]
-pub struct Timers {
+pub struct ControllerTimers {
     pub election: Timing,
     pub replicas: ReplicaTimers,
     pub configuration: ConfigurationTimers,
@@ -80,7 +80,7 @@ impl ClientTimers {
     }
 }
 
-impl Default for Timers {
+impl Default for ControllerTimers {
     fn default() -> Self {
         let Bounds { stall, grace, .. } = Bounds::PORTAL;
         Self {
@@ -105,7 +105,7 @@ impl Default for Timers {
     }
 }
 
-impl Timers {
+impl ControllerTimers {
     /// Those of this process.
     pub fn of_process() -> Result<Self> {
         #[cfg(feature = "playground")]
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_controller_waits_as_long_as_its_documentation_says() {
         let secs = Duration::from_secs;
-        let Timers {
+        let ControllerTimers {
             election,
             replicas,
             configuration,
@@ -173,7 +173,7 @@ mod tests {
             client,
             shipping,
             watch,
-        } = Timers::default();
+        } = ControllerTimers::default();
         assert_eq!(election, Timing::new(secs(15), secs(10), secs(2)).unwrap());
         let ReplicaTimers { without_journal, next_term, other_states, shared_lists } = replicas;
         assert_eq!(
@@ -198,7 +198,7 @@ mod tests {
     #[cfg(feature = "playground")]
     #[test]
     fn the_timers_of_tests_are_shorter_and_valid() {
-        let (short, real) = (Timers::short().unwrap(), Timers::default());
+        let (short, real) = (ControllerTimers::short().unwrap(), ControllerTimers::default());
         assert!(short.election.lease_seconds() < real.election.lease_seconds());
         assert!(short.replicas.without_journal < real.replicas.without_journal);
         assert!(short.configuration.refused < real.configuration.refused);

@@ -44,7 +44,7 @@ pub fn kills(by_default: u64) -> u64 {
 
 /// The seeds of a test that runs once for each of them.
 #[derive(Clone, Copy, Debug)]
-pub struct Seeds {
+pub struct SeedPlan {
     /// Its name in `known_failures.txt`, by which `cargo test` finds it as well.
     pub test: &'static str,
     /// From 1 on, the same in each run: what a test expects to happen at least once happens with these.
@@ -53,7 +53,7 @@ pub struct Seeds {
     pub fresh: u64,
 }
 
-impl Seeds {
+impl SeedPlan {
     /// `known_failures.txt` first, then the fixed ones, then the fresh ones. With `KUBEWITNESS_SEEDS` that many, from
     /// `KUBEWITNESS_SEED` or 1 on, and no others.
     pub fn list(self) -> Vec<u64> {
@@ -87,13 +87,13 @@ fn known_failures(test: &str) -> impl Iterator<Item = u64> {
 
 /// Says how a seed is repeated if the test panics while this value exists.
 #[derive(Debug)]
-pub struct Replay {
+pub struct ReplayHint {
     pub package: &'static str,
     pub test: &'static str,
     pub seed: u64,
 }
 
-impl Drop for Replay {
+impl Drop for ReplayHint {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { package, test, seed } = self;
@@ -106,12 +106,12 @@ impl Drop for Replay {
 mod tests {
     use super::*;
 
-    const ROW: Seeds = Seeds { test: "row_09_a_new_history", fixed: 2, fresh: 3 };
+    const ROW: SeedPlan = SeedPlan { test: "row_09_a_new_history", fixed: 2, fresh: 3 };
 
     #[test]
     fn known_failures_come_first_then_fixed_seeds_then_those_of_this_run() {
         assert_eq!(ROW.chosen(None, 1, || 90), [214, 1, 2, 90, 91, 92]);
-        let other = Seeds { test: "another", fresh: 0, ..ROW };
+        let other = SeedPlan { test: "another", fresh: 0, ..ROW };
         assert_eq!(other.chosen(None, 1, || unreachable!("it asks for no fresh seed")), [1, 2]);
     }
 

@@ -5,7 +5,7 @@
 pub struct Benchmark {
     /// What `cargo xtask figures` takes.
     pub name: &'static str,
-    pub way: Way,
+    pub way: MeasureWay,
     /// What a reader types to see the figures.
     pub command: &'static str,
     /// Paths as git takes them. A commit that touches one makes the figures stale. Without paths they never are: CI
@@ -16,7 +16,7 @@ pub struct Benchmark {
 
 /// How a benchmark is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum MeasureWay {
     /// A benchmark of `tests/bench`, by its name.
     Bench,
     /// End-to-end tests whose names contain this.
@@ -29,12 +29,12 @@ pub enum Way {
 pub struct Figure {
     pub name: &'static str,
     pub what: &'static str,
-    pub unit: Unit,
-    pub guard: Guard,
+    pub unit: FigureUnit,
+    pub guard: FigureGuard,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum FigureUnit {
     Times,
     StatesPerSecond,
     Milliseconds,
@@ -48,7 +48,7 @@ pub enum Unit {
 
 /// How far a figure may move before the gate fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Guard {
+pub enum FigureGuard {
     /// The gate does not measure it.
     None,
     /// It may not fall below this share of what the repository keeps.
@@ -57,12 +57,12 @@ pub enum Guard {
     Within(f64),
 }
 
-const fn figure(name: &'static str, what: &'static str, unit: Unit) -> Figure {
-    Figure { name, what, unit, guard: Guard::None }
+const fn figure(name: &'static str, what: &'static str, unit: FigureUnit) -> Figure {
+    Figure { name, what, unit, guard: FigureGuard::None }
 }
 
 const fn counted(name: &'static str, what: &'static str) -> Figure {
-    Figure { name, what, unit: Unit::Instructions, guard: Guard::Within(TOLERANCE) }
+    Figure { name, what, unit: FigureUnit::Instructions, guard: FigureGuard::Within(TOLERANCE) }
 }
 
 /// Of the ratio with client-go: both programs run by turns on the same machine, and yet it moves by a tenth.
@@ -142,104 +142,116 @@ const BUILT: &[&str] = &["Cargo.lock", "Cargo.toml", "tests/xtask/src/build"];
 pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "pipeline-sqlite",
-        way: Way::Bench,
+        way: MeasureWay::Bench,
         command: "cargo xtask bench pipeline-sqlite",
         code: STATES,
         figures: PIPELINE,
     },
     Benchmark {
         name: "pipeline-servers",
-        way: Way::Bench,
+        way: MeasureWay::Bench,
         command: "cargo xtask bench pipeline-servers",
         code: STATES,
         figures: SERVERS,
     },
     Benchmark {
         name: "pipeline-gate",
-        way: Way::Bench,
+        way: MeasureWay::Bench,
         command: "cargo xtask bench pipeline-gate",
         code: STATES,
         figures: &[Figure {
             name: "pipeline.gate.ratio",
             what: "the ratio with client-go on the small load of the gate",
-            unit: Unit::Times,
-            guard: Guard::Floor(FLOOR),
+            unit: FigureUnit::Times,
+            guard: FigureGuard::Floor(FLOOR),
         }],
     },
     Benchmark {
         name: "latency",
-        way: Way::Bench,
+        way: MeasureWay::Bench,
         command: "cargo xtask bench latency",
         code: WATCHED,
         figures: &[
             figure(
                 "latency.p50",
                 "from a change to the plugin's call, idle system, median",
-                Unit::Milliseconds,
+                FigureUnit::Milliseconds,
             ),
-            figure("latency.p99", "from a change to the plugin's call, idle system, p99", Unit::Milliseconds),
+            figure(
+                "latency.p99",
+                "from a change to the plugin's call, idle system, p99",
+                FigureUnit::Milliseconds,
+            ),
         ],
     },
     Benchmark {
         name: "restart",
-        way: Way::Bench,
+        way: MeasureWay::Bench,
         command: "cargo xtask bench restart",
         code: RESTARTED,
         figures: &[figure(
             "restart.warm",
             "from the start of the process to its watch, 100,000 objects in the journal, no list, median",
-            Unit::Milliseconds,
+            FigureUnit::Milliseconds,
         )],
     },
     Benchmark {
         name: "memory",
-        way: Way::Bench,
+        way: MeasureWay::Bench,
         command: "cargo xtask bench memory",
         code: HELD,
         figures: &[
-            figure("memory.again", "memory for each cached Job after a restart", Unit::Bytes),
-            figure("memory.first", "memory for each cached Job after the first start", Unit::Bytes),
+            figure("memory.again", "memory for each cached Job after a restart", FigureUnit::Bytes),
+            figure("memory.first", "memory for each cached Job after the first start", FigureUnit::Bytes),
         ],
     },
     Benchmark {
         name: "plugins-languages",
-        way: Way::Bench,
+        way: MeasureWay::Bench,
         command: "cargo xtask bench plugins-languages",
         code: AUTHORS,
         figures: &[
-            figure("component.rust", "the guide's plugin in Rust, built", Unit::Megabytes),
-            figure("component.python", "the guide's plugin in Python, built", Unit::Megabytes),
-            figure("component.javascript", "the guide's plugin in JavaScript, built", Unit::Megabytes),
+            figure("component.rust", "the guide's plugin in Rust, built", FigureUnit::Megabytes),
+            figure("component.python", "the guide's plugin in Python, built", FigureUnit::Megabytes),
+            figure("component.javascript", "the guide's plugin in JavaScript, built", FigureUnit::Megabytes),
         ],
     },
     Benchmark {
         name: "authors",
-        way: Way::Tests("authors"),
+        way: MeasureWay::Tests("authors"),
         command: "cargo xtask test authors",
         code: AUTHORS,
         figures: &[
-            figure("guide.rust", "from an empty folder to a plugin that runs, in Rust", Unit::Minutes),
-            figure("guide.python", "from an empty folder to a plugin that runs, in Python", Unit::Minutes),
+            figure("guide.rust", "from an empty folder to a plugin that runs, in Rust", FigureUnit::Minutes),
+            figure(
+                "guide.python",
+                "from an empty folder to a plugin that runs, in Python",
+                FigureUnit::Minutes,
+            ),
             figure(
                 "guide.javascript",
                 "from an empty folder to a plugin that runs, in JavaScript",
-                Unit::Minutes,
+                FigureUnit::Minutes,
             ),
         ],
     },
     Benchmark {
         name: "first-build",
-        way: Way::FirstBuild,
+        way: MeasureWay::FirstBuild,
         command: "cargo xtask playground",
         code: BUILT,
         figures: &[
-            figure("first-build.minutes", "until the first playground starts, nothing built", Unit::Minutes),
-            figure("first-build.again", "until a later playground starts", Unit::Seconds),
+            figure(
+                "first-build.minutes",
+                "until the first playground starts, nothing built",
+                FigureUnit::Minutes,
+            ),
+            figure("first-build.again", "until a later playground starts", FigureUnit::Seconds),
         ],
     },
     Benchmark {
         name: "instructions",
-        way: Way::Bench,
+        way: MeasureWay::Bench,
         command: "cargo xtask bench instructions",
         code: &[],
         figures: INSTRUCTIONS,
@@ -250,28 +262,40 @@ const PIPELINE: &[Figure] = &[
     figure(
         "pipeline.5000.ratio",
         "states of 5,000 Jobs into SQLite, by those of client-go without a sink",
-        Unit::Times,
+        FigureUnit::Times,
     ),
-    figure("pipeline.5000.rate", "states of 5,000 Jobs into SQLite", Unit::StatesPerSecond),
-    figure("pipeline.5000.peak", "peak memory with 5,000 Jobs", Unit::Mebibytes),
-    figure("pipeline.5000.peer.rate", "client-go with 5,000 Jobs, without a sink", Unit::StatesPerSecond),
-    figure("pipeline.5000.peer.peak", "peak memory of client-go with 5,000 Jobs", Unit::Mebibytes),
-    figure("pipeline.20000.ratio", "the same ratio with 20,000 Jobs", Unit::Times),
-    figure("pipeline.20000.rate", "states of 20,000 Jobs into SQLite", Unit::StatesPerSecond),
-    figure("pipeline.20000.peak", "peak memory with 20,000 Jobs", Unit::Mebibytes),
-    figure("pipeline.20000.peer.rate", "client-go with 20,000 Jobs, without a sink", Unit::StatesPerSecond),
-    figure("pipeline.20000.peer.peak", "peak memory of client-go with 20,000 Jobs", Unit::Mebibytes),
-    figure("pipeline.50000.ratio", "the same ratio with 50,000 Jobs", Unit::Times),
-    figure("pipeline.50000.rate", "states of 50,000 Jobs into SQLite", Unit::StatesPerSecond),
-    figure("pipeline.50000.peak", "peak memory with 50,000 Jobs", Unit::Mebibytes),
-    figure("pipeline.50000.peer.rate", "client-go with 50,000 Jobs, without a sink", Unit::StatesPerSecond),
-    figure("pipeline.50000.peer.peak", "peak memory of client-go with 50,000 Jobs", Unit::Mebibytes),
+    figure("pipeline.5000.rate", "states of 5,000 Jobs into SQLite", FigureUnit::StatesPerSecond),
+    figure("pipeline.5000.peak", "peak memory with 5,000 Jobs", FigureUnit::Mebibytes),
+    figure(
+        "pipeline.5000.peer.rate",
+        "client-go with 5,000 Jobs, without a sink",
+        FigureUnit::StatesPerSecond,
+    ),
+    figure("pipeline.5000.peer.peak", "peak memory of client-go with 5,000 Jobs", FigureUnit::Mebibytes),
+    figure("pipeline.20000.ratio", "the same ratio with 20,000 Jobs", FigureUnit::Times),
+    figure("pipeline.20000.rate", "states of 20,000 Jobs into SQLite", FigureUnit::StatesPerSecond),
+    figure("pipeline.20000.peak", "peak memory with 20,000 Jobs", FigureUnit::Mebibytes),
+    figure(
+        "pipeline.20000.peer.rate",
+        "client-go with 20,000 Jobs, without a sink",
+        FigureUnit::StatesPerSecond,
+    ),
+    figure("pipeline.20000.peer.peak", "peak memory of client-go with 20,000 Jobs", FigureUnit::Mebibytes),
+    figure("pipeline.50000.ratio", "the same ratio with 50,000 Jobs", FigureUnit::Times),
+    figure("pipeline.50000.rate", "states of 50,000 Jobs into SQLite", FigureUnit::StatesPerSecond),
+    figure("pipeline.50000.peak", "peak memory with 50,000 Jobs", FigureUnit::Mebibytes),
+    figure(
+        "pipeline.50000.peer.rate",
+        "client-go with 50,000 Jobs, without a sink",
+        FigureUnit::StatesPerSecond,
+    ),
+    figure("pipeline.50000.peer.peak", "peak memory of client-go with 50,000 Jobs", FigureUnit::Mebibytes),
 ];
 
 const SERVERS: &[Figure] = &[
-    figure("pipeline.postgresql.rate", "states of 5,000 Jobs into PostgreSQL", Unit::StatesPerSecond),
-    figure("pipeline.mariadb.rate", "states of 5,000 Jobs into MariaDB", Unit::StatesPerSecond),
-    figure("pipeline.mysql.rate", "states of 5,000 Jobs into MySQL", Unit::StatesPerSecond),
+    figure("pipeline.postgresql.rate", "states of 5,000 Jobs into PostgreSQL", FigureUnit::StatesPerSecond),
+    figure("pipeline.mariadb.rate", "states of 5,000 Jobs into MariaDB", FigureUnit::StatesPerSecond),
+    figure("pipeline.mysql.rate", "states of 5,000 Jobs into MySQL", FigureUnit::StatesPerSecond),
 ];
 
 /// Each is the count for one state, or for one call where the text says so.
@@ -300,7 +324,7 @@ pub fn figure_of(name: &str) -> Option<(&'static Benchmark, &'static Figure)> {
         .find_map(|benchmark| Some((benchmark, benchmark.figures.iter().find(|one| one.name == name)?)))
 }
 
-impl Unit {
+impl FigureUnit {
     /// As people read it: with the digits that a second run would show again.
     pub fn text(self, value: f64) -> String {
         match self {
@@ -350,12 +374,12 @@ mod tests {
 
     #[test]
     fn a_value_has_the_digits_that_a_second_run_would_show_again() {
-        assert_eq!(Unit::Times.text(0.8449), "0.84");
-        assert_eq!(Unit::StatesPerSecond.text(10_149.0), "10,100");
-        assert_eq!(Unit::Milliseconds.text(1.8149), "1.81");
-        assert_eq!(Unit::Milliseconds.text(1_348.2), "1,348");
-        assert_eq!(Unit::Bytes.text(972.4), "972");
-        assert_eq!(Unit::Instructions.text(1_234_567.0), "1,234,567");
+        assert_eq!(FigureUnit::Times.text(0.8449), "0.84");
+        assert_eq!(FigureUnit::StatesPerSecond.text(10_149.0), "10,100");
+        assert_eq!(FigureUnit::Milliseconds.text(1.8149), "1.81");
+        assert_eq!(FigureUnit::Milliseconds.text(1_348.2), "1,348");
+        assert_eq!(FigureUnit::Bytes.text(972.4), "972");
+        assert_eq!(FigureUnit::Instructions.text(1_234_567.0), "1,234,567");
     }
 
     #[test]

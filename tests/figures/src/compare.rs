@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use crate::catalog::{Figure, Guard, figure_of};
-use crate::store::{Recorded, Store};
+use crate::catalog::{Figure, FigureGuard, figure_of};
+use crate::store::{FigureStore, RunRecords};
 
 /// A figure beside what the repository keeps of it.
 #[derive(Debug, PartialEq)]
-pub struct Move {
+pub struct FigureMove {
     pub figure: &'static Figure,
     pub old: Option<f64>,
     pub new: f64,
@@ -15,43 +15,43 @@ pub struct Move {
 
 /// Why the gate fails.
 #[derive(Debug, PartialEq)]
-pub struct Violation {
-    moved: Move,
+pub struct GuardViolation {
+    moved: FigureMove,
     limit: f64,
 }
 
-pub fn moves(store: &Store, recorded: &Recorded) -> Vec<Move> {
+pub fn moves(store: &FigureStore, recorded: &RunRecords) -> Vec<FigureMove> {
     let of = |(name, new): (&String, &f64)| {
         let (_, figure) = figure_of(name)?;
-        Some(Move { figure, old: store.value(name), new: *new })
+        Some(FigureMove { figure, old: store.value(name), new: *new })
     };
     recorded.figures.iter().filter_map(of).collect()
 }
 
 /// Those of the moves that are too far. A figure that the repository does not have yet may be anything.
-pub fn violations(moves: Vec<Move>) -> Vec<Violation> {
-    moves.into_iter().filter_map(Move::violation).collect()
+pub fn violations(moves: Vec<FigureMove>) -> Vec<GuardViolation> {
+    moves.into_iter().filter_map(FigureMove::violation).collect()
 }
 
-impl Move {
+impl FigureMove {
     fn ratio(&self) -> Option<f64> {
         self.old.filter(|old| *old != 0.0).map(|old| self.new / old)
     }
 
-    fn violation(self) -> Option<Violation> {
+    fn violation(self) -> Option<GuardViolation> {
         let ratio = self.ratio()?;
         let limit = match self.figure.guard {
-            Guard::Floor(share) if ratio < share => share,
-            Guard::Within(share) if ratio > 1.0 + share => 1.0 + share,
-            Guard::Within(share) if ratio < 1.0 - share => 1.0 - share,
-            Guard::None | Guard::Floor(_) | Guard::Within(_) => return None,
+            FigureGuard::Floor(share) if ratio < share => share,
+            FigureGuard::Within(share) if ratio > 1.0 + share => 1.0 + share,
+            FigureGuard::Within(share) if ratio < 1.0 - share => 1.0 - share,
+            FigureGuard::None | FigureGuard::Floor(_) | FigureGuard::Within(_) => return None,
         };
-        Some(Violation { moved: self, limit })
+        Some(GuardViolation { moved: self, limit })
     }
 }
 
 /// A row: name, old, new and ratio.
-impl fmt::Display for Move {
+impl fmt::Display for FigureMove {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = self.figure.unit;
         let old = self.old.map_or("-".into(), |old| unit.text(old));
@@ -66,9 +66,9 @@ impl fmt::Display for Move {
     }
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for GuardViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Move { figure, old, new } = &self.moved;
+        let FigureMove { figure, old, new } = &self.moved;
         let (unit, old) = (figure.unit, old.unwrap_or_default());
         write!(
             f,
@@ -89,13 +89,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::machine::Run;
+    use crate::machine::MeasuredRun;
 
     /// What the gate says where the repository has the first value and the run the second.
     fn said(name: &str, old: f64, new: f64) -> Vec<String> {
-        let recorded =
-            |value| Recorded { run: Run::default(), figures: BTreeMap::from([(name.to_owned(), value)]) };
-        let mut store = Store::default();
+        let recorded = |value| RunRecords {
+            run: MeasuredRun::default(),
+            figures: BTreeMap::from([(name.to_owned(), value)]),
+        };
+        let mut store = FigureStore::default();
         store.take(&recorded(old));
         violations(moves(&store, &recorded(new))).iter().map(ToString::to_string).collect()
     }

@@ -39,7 +39,7 @@ pub fn record(name: &str, value: f64) -> Result<()> {
     let Some(path) = std::env::var_os(RECORDS).map(PathBuf::from) else { return Ok(()) };
     catalog::figure_of(name)
         .with_context(|| format!("no figure is called `{name}`: add it to the catalog"))?;
-    append(&path, &serde_json::to_string(&store::Record::Figure { name: name.into(), value })?)
+    append(&path, &serde_json::to_string(&store::RecordLine::Figure { name: name.into(), value })?)
 }
 
 fn append(path: &Path, line: &str) -> Result<()> {

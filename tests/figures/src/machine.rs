@@ -13,31 +13,35 @@ const GO_MODULES: &str = "tests/bench/peers/clientgo/go.mod";
 const CRATES: [&str; 2] = ["kube-runtime", "wasmtime"];
 const MODULES: [&str; 1] = ["k8s.io/client-go"];
 
+/// The machine is not noted of figures that were in the pages before `cargo xtask figures` was there to measure them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
-pub struct Run {
+pub struct MeasuredRun {
     /// In UTC.
     pub begun: String,
     pub commit: String,
     /// Whether files differed from the commit. Then nobody can measure the same again.
     pub is_dirty: bool,
     pub cores: usize,
-    pub memory_gib: f64,
-    pub processor: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_gib: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<String>,
     /// The machine's load average before the run. Above a few tenths, somebody else was at work.
-    pub load: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<f64>,
     pub peers: BTreeMap<String, String>,
 }
 
-impl Run {
+impl MeasuredRun {
     pub fn begin() -> Result<Self> {
         Ok(Self {
             begun: output("date", &["-u", "+%FT%TZ"])?,
             commit: git(&["rev-parse", "HEAD"])?,
             is_dirty: !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty(),
             cores: std::thread::available_parallelism()?.get(),
-            memory_gib: memory()?,
-            processor: processor(),
-            load: load()?,
+            memory_gib: Some(memory()?),
+            processor: Some(processor()),
+            load: Some(load()?),
             peers: peers()?,
         })
     }

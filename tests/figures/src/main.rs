@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_figures::catalog::{BENCHMARKS, Way};
-use kubewitness_figures::store::{Record, Recorded, Store, recorded};
+use kubewitness_figures::catalog::{BENCHMARKS, MeasureWay};
+use kubewitness_figures::store::{FigureStore, RecordLine, RunRecords, recorded};
 use kubewitness_figures::{compare, machine, pages, prose, reference, stale};
 
 const HELP: &str = "\
@@ -37,9 +37,9 @@ fn run(args: &[&str]) -> Result<ExitCode> {
         ["begin", records] => begin(Path::new(records))?,
         ["take", records] => take(&recorded(Path::new(records))?)?,
         ["gate", records] => return gate(&recorded(Path::new(records))?),
-        ["write"] => write(&Store::read()?)?,
-        ["check"] => return check(&Store::read()?),
-        ["stale"] => return list_stale(&Store::read()?),
+        ["write"] => write(&FigureStore::read()?)?,
+        ["check"] => return check(&FigureStore::read()?),
+        ["stale"] => return list_stale(&FigureStore::read()?),
         _ => bail!("{HELP}"),
     }
     Ok(ExitCode::SUCCESS)
@@ -53,24 +53,24 @@ fn plan(names: &[&str]) -> Result<()> {
     }
     for one in BENCHMARKS.iter().filter(|one| names.is_empty() || names.contains(&one.name)) {
         match one.way {
-            Way::Bench => println!("bench {}", one.name),
-            Way::Tests(filter) => println!("tests {filter}"),
-            Way::FirstBuild => println!("first-build {}", one.name),
+            MeasureWay::Bench => println!("bench {}", one.name),
+            MeasureWay::Tests(filter) => println!("tests {filter}"),
+            MeasureWay::FirstBuild => println!("first-build {}", one.name),
         }
     }
     Ok(())
 }
 
 fn begin(records: &Path) -> Result<()> {
-    let run = serde_json::to_string(&Record::Run(Box::new(machine::Run::begin()?)))?;
+    let run = serde_json::to_string(&RecordLine::Run(Box::new(machine::MeasuredRun::begin()?)))?;
     std::fs::write(records, run + "\n").with_context(|| format!("writing {}", records.display()))
 }
 
-fn take(recorded: &Recorded) -> Result<()> {
+fn take(recorded: &RunRecords) -> Result<()> {
     if recorded.figures.is_empty() {
         bail!("nothing was measured: what the benchmarks printed above says why");
     }
-    let mut store = Store::read()?;
+    let mut store = FigureStore::read()?;
     print_moves(&store, recorded);
     store.take(recorded);
     store.write()?;
@@ -83,15 +83,15 @@ fn take(recorded: &Recorded) -> Result<()> {
     Ok(())
 }
 
-fn print_moves(store: &Store, recorded: &Recorded) {
+fn print_moves(store: &FigureStore, recorded: &RunRecords) {
     println!("{:<28} {:>12} {:>12}", "figure", "old", "new");
     for moved in compare::moves(store, recorded) {
         println!("{moved}");
     }
 }
 
-fn gate(recorded: &Recorded) -> Result<ExitCode> {
-    let store = Store::read()?;
+fn gate(recorded: &RunRecords) -> Result<ExitCode> {
+    let store = FigureStore::read()?;
     print_moves(&store, recorded);
     let violations = compare::violations(compare::moves(&store, recorded));
     if violations.is_empty() {
@@ -107,14 +107,14 @@ fn gate(recorded: &Recorded) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-fn write(store: &Store) -> Result<()> {
+fn write(store: &FigureStore) -> Result<()> {
     for path in pages::write(store)? {
         println!("written: {}", path.display());
     }
     reference::write(store)
 }
 
-fn check(store: &Store) -> Result<ExitCode> {
+fn check(store: &FigureStore) -> Result<ExitCode> {
     let mut faults = pages::differences(store)?;
     faults.extend(reference::check(store).err().map(|error| error.to_string()));
     faults.extend(
@@ -124,9 +124,9 @@ fn check(store: &Store) -> Result<ExitCode> {
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn list_stale(store: &Store) -> Result<ExitCode> {
-    let all = stale::stale(store, &stale::Clone::open()?)?;
-    for stale::Stale { benchmark, why } in &all {
+fn list_stale(store: &FigureStore) -> Result<ExitCode> {
+    let all = stale::stale(store, &stale::GitClone::open()?)?;
+    for stale::StaleBenchmark { benchmark, why } in &all {
         println!("{benchmark:<18} {why}");
     }
     if all.is_empty() {

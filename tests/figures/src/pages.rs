@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::catalog::figure_of;
 use crate::root;
-use crate::store::Store;
+use crate::store::FigureStore;
 
 const BEGINS: &str = "<!--figure ";
 const NAMED: &str = "-->";
@@ -18,7 +18,7 @@ const REFERENCE: &str = "docs/reference";
 
 /// A part of a page.
 #[derive(Debug, PartialEq)]
-pub enum Piece<'p> {
+pub enum PagePiece<'p> {
     /// What a person wrote.
     Text(&'p str),
     Figure {
@@ -28,7 +28,7 @@ pub enum Piece<'p> {
 }
 
 /// Splits a page at its marks.
-pub fn pieces(page: &str) -> Result<Vec<Piece<'_>>> {
+pub fn pieces(page: &str) -> Result<Vec<PagePiece<'_>>> {
     let (mut pieces, mut rest) = (Vec::new(), page);
     while let Some((text, after)) = rest.split_once(BEGINS) {
         let (name, after) = after.split_once(NAMED).context("a mark of a figure has no end")?;
@@ -36,24 +36,24 @@ pub fn pieces(page: &str) -> Result<Vec<Piece<'_>>> {
         if shown.contains('\n') || shown.contains(BEGINS) {
             bail!("`{name}` has no {ENDS} in its line");
         }
-        pieces.push(Piece::Text(text));
-        pieces.push(Piece::Figure { name, shown });
+        pieces.push(PagePiece::Text(text));
+        pieces.push(PagePiece::Figure { name, shown });
         rest = after;
     }
     if rest.contains(ENDS) {
         bail!("there is a {ENDS} without a beginning");
     }
-    pieces.push(Piece::Text(rest));
+    pieces.push(PagePiece::Text(rest));
     Ok(pieces)
 }
 
 /// The page with the values of the store.
-pub fn written(page: &str, store: &Store) -> Result<String> {
+pub fn written(page: &str, store: &FigureStore) -> Result<String> {
     let mut text = String::with_capacity(page.len());
     for piece in pieces(page)? {
         match piece {
-            Piece::Text(part) => text.push_str(part),
-            Piece::Figure { name, .. } => {
+            PagePiece::Text(part) => text.push_str(part),
+            PagePiece::Figure { name, .. } => {
                 let (_, figure) = figure_of(name).with_context(|| format!("no figure is called `{name}`"))?;
                 let value =
                     store.value(name).map_or_else(|| UNMEASURED.to_owned(), |value| figure.unit.text(value));
@@ -91,7 +91,7 @@ fn find(folder: &Path, is_deep: bool, paths: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 /// Writes the values into all pages. Returns those that changed.
-pub fn write(store: &Store) -> Result<Vec<PathBuf>> {
+pub fn write(store: &FigureStore) -> Result<Vec<PathBuf>> {
     let mut changed = Vec::new();
     for path in paths()? {
         let place = root().join(&path);
@@ -106,7 +106,7 @@ pub fn write(store: &Store) -> Result<Vec<PathBuf>> {
 }
 
 /// What each page shows that was not measured.
-pub fn differences(store: &Store) -> Result<Vec<String>> {
+pub fn differences(store: &FigureStore) -> Result<Vec<String>> {
     let mut different = Vec::new();
     for path in paths()? {
         let page = std::fs::read_to_string(root().join(&path))
@@ -128,11 +128,11 @@ pub fn differences(store: &Store) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Measured;
+    use crate::store::KeptFigure;
 
-    fn store(name: &str, value: f64) -> Store {
-        let mut store = Store::default();
-        store.figures.insert(name.into(), Measured { value, run: String::new() });
+    fn store(name: &str, value: f64) -> FigureStore {
+        let mut store = FigureStore::default();
+        store.figures.insert(name.into(), KeptFigure { value, run: String::new() });
         store
     }
 
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_figure_that_was_not_measured_yet_shows_a_dash() {
-        let text = written("<!--figure restart.warm-->1<!--/figure--> ms", &Store::default()).unwrap();
+        let text = written("<!--figure restart.warm-->1<!--/figure--> ms", &FigureStore::default()).unwrap();
         assert_eq!(text, "<!--figure restart.warm-->–<!--/figure--> ms");
     }
 
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_page_shows_what_was_measured() {
-        let different = differences(&Store::read().unwrap()).unwrap();
+        let different = differences(&FigureStore::read().unwrap()).unwrap();
         assert!(different.is_empty(), "`cargo xtask figures --write` writes them:\n{}", different.join("\n"));
     }
 }

@@ -7,7 +7,7 @@
 
 use anyhow::{Context, Result};
 
-use crate::pages::{Piece, paths, pieces};
+use crate::pages::{PagePiece, paths, pieces};
 use crate::root;
 
 /// Words that no number of the code needs.
@@ -24,7 +24,7 @@ const ALLOWED: [(&str, &str); 1] = [("an object of 3 MB", "a test makes it")];
 
 /// A line of a page, and what in it looks like a figure.
 #[derive(Debug, PartialEq)]
-pub struct Suspect {
+pub struct UnsourcedFigure {
     pub line: usize,
     pub words: String,
 }
@@ -41,13 +41,13 @@ pub fn suspects_of_pages() -> Result<Vec<String>> {
     Ok(all)
 }
 
-pub fn suspects(page: &str) -> Result<Vec<Suspect>> {
+pub fn suspects(page: &str) -> Result<Vec<UnsourcedFigure>> {
     // A measured figure is no suspect, and its line keeps its number.
     let without: String = pieces(page)?
         .into_iter()
         .map(|piece| match piece {
-            Piece::Text(text) => text,
-            Piece::Figure { .. } => "FIGURE",
+            PagePiece::Text(text) => text,
+            PagePiece::Figure { .. } => "FIGURE",
         })
         .collect();
     let (mut found, mut is_block) = (Vec::new(), false);
@@ -61,7 +61,7 @@ pub fn suspects(page: &str) -> Result<Vec<Suspect>> {
         {
             continue;
         }
-        found.extend(suspect(line).map(|words| Suspect { line: number + 1, words }));
+        found.extend(suspect(line).map(|words| UnsourcedFigure { line: number + 1, words }));
     }
     Ok(found)
 }

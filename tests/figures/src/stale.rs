@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 
 use crate::catalog::{BENCHMARKS, Benchmark};
-use crate::machine::{Run, git};
-use crate::store::Store;
+use crate::machine::{MeasuredRun, git};
+use crate::store::FigureStore;
 
 /// A benchmark whose figures say nothing about the code of today.
 #[derive(Debug, PartialEq)]
-pub struct Stale {
+pub struct StaleBenchmark {
     pub benchmark: &'static str,
     pub why: String,
 }
@@ -25,9 +25,9 @@ pub trait History {
 }
 
 /// The clone in which this program was built.
-pub struct Clone;
+pub struct GitClone;
 
-impl Clone {
+impl GitClone {
     pub fn open() -> Result<Self> {
         if git(&["rev-parse", "--is-shallow-repository"])? == "true" {
             bail!(
@@ -39,7 +39,7 @@ impl Clone {
     }
 }
 
-impl History for Clone {
+impl History for GitClone {
     fn has(&self, commit: &str) -> bool {
         git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]).is_ok()
             && git(&["merge-base", "--is-ancestor", commit, "HEAD"]).is_ok()
@@ -57,18 +57,18 @@ impl History for Clone {
 }
 
 /// All benchmarks with a figure that is stale or was never measured.
-pub fn stale(store: &Store, history: &dyn History) -> Result<Vec<Stale>> {
+pub fn stale(store: &FigureStore, history: &dyn History) -> Result<Vec<StaleBenchmark>> {
     let mut all = Vec::new();
     for benchmark in BENCHMARKS {
         if let Some(why) = reason(benchmark, store, history)? {
-            all.push(Stale { benchmark: benchmark.name, why });
+            all.push(StaleBenchmark { benchmark: benchmark.name, why });
         }
     }
     Ok(all)
 }
 
-fn reason(benchmark: &Benchmark, store: &Store, history: &dyn History) -> Result<Option<String>> {
-    let mut runs: BTreeMap<&str, &Run> = BTreeMap::new();
+fn reason(benchmark: &Benchmark, store: &FigureStore, history: &dyn History) -> Result<Option<String>> {
+    let mut runs: BTreeMap<&str, &MeasuredRun> = BTreeMap::new();
     for figure in benchmark.figures {
         let Some(measured) = store.figures.get(figure.name) else {
             return Ok(Some(format!("`{}` was never measured", figure.name)));
@@ -78,7 +78,7 @@ fn reason(benchmark: &Benchmark, store: &Store, history: &dyn History) -> Result
         }
         runs.extend(store.runs.get_key_value(&measured.run).map(|(begun, run)| (begun.as_str(), run)));
     }
-    for (begun, Run { commit, is_dirty, .. }) in runs {
+    for (begun, MeasuredRun { commit, is_dirty, .. }) in runs {
         let short = commit.get(..8).unwrap_or(commit);
         if *is_dirty {
             return Ok(Some(format!("the run of {begun} had uncommitted changes over {short}")));
@@ -97,15 +97,15 @@ fn reason(benchmark: &Benchmark, store: &Store, history: &dyn History) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Recorded;
+    use crate::store::RunRecords;
 
-    struct Told {
+    struct ScriptedHistory {
         has: bool,
         touched: Option<&'static str>,
         is_changed: bool,
     }
 
-    impl History for Told {
+    impl History for ScriptedHistory {
         fn has(&self, _: &str) -> bool {
             self.has
         }
@@ -117,12 +117,17 @@ mod tests {
         }
     }
 
-    const FRESH: Told = Told { has: true, touched: None, is_changed: false };
+    const FRESH: ScriptedHistory = ScriptedHistory { has: true, touched: None, is_changed: false };
 
-    fn of_restart(is_dirty: bool, history: &Told) -> Option<String> {
-        let mut store = Store::default();
-        let run = Run { begun: "monday".into(), commit: "0123456789".into(), is_dirty, ..Run::default() };
-        store.take(&Recorded { run, figures: [("restart.warm".to_owned(), 1.0)].into() });
+    fn of_restart(is_dirty: bool, history: &ScriptedHistory) -> Option<String> {
+        let mut store = FigureStore::default();
+        let run = MeasuredRun {
+            begun: "monday".into(),
+            commit: "0123456789".into(),
+            is_dirty,
+            ..MeasuredRun::default()
+        };
+        store.take(&RunRecords { run, figures: [("restart.warm".to_owned(), 1.0)].into() });
         let all = stale(&store, history).unwrap();
         all.into_iter().find(|one| one.benchmark == "restart").map(|one| one.why)
     }
@@ -130,24 +135,28 @@ mod tests {
     #[test]
     fn a_figure_is_fresh_until_a_commit_or_a_change_touches_its_code() {
         assert_eq!(of_restart(false, &FRESH), None);
-        let touched = Told { touched: Some("abc Journals read in blocks"), ..FRESH };
+        let touched = ScriptedHistory { touched: Some("abc Journals read in blocks"), ..FRESH };
         assert_eq!(
             of_restart(false, &touched).unwrap(),
             "its code changed after 01234567: abc Journals read in blocks"
         );
-        let changed = Told { is_changed: true, ..FRESH };
+        let changed = ScriptedHistory { is_changed: true, ..FRESH };
         assert_eq!(of_restart(false, &changed).unwrap(), "its code has uncommitted changes");
     }
 
     #[test]
     fn a_figure_of_a_dirty_tree_or_of_a_commit_elsewhere_is_stale() {
         assert!(of_restart(true, &FRESH).unwrap().contains("uncommitted changes over 01234567"));
-        assert!(of_restart(false, &Told { has: false, ..FRESH }).unwrap().contains("is not in this branch"));
+        assert!(
+            of_restart(false, &ScriptedHistory { has: false, ..FRESH })
+                .unwrap()
+                .contains("is not in this branch")
+        );
     }
 
     #[test]
     fn a_figure_that_was_never_measured_is_stale() {
-        let all = stale(&Store::default(), &FRESH).unwrap();
+        let all = stale(&FigureStore::default(), &FRESH).unwrap();
         assert_eq!(all.len(), BENCHMARKS.len());
         assert!(all.iter().all(|one| one.why.ends_with("was never measured")), "{all:?}");
     }

@@ -7,21 +7,21 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::figure_of;
-use crate::machine::Run;
+use crate::machine::MeasuredRun;
 use crate::root;
 
 const FILE: &str = "tests/figures/figures.json";
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
-pub struct Store {
+pub struct FigureStore {
     /// By the time at which they began.
-    pub runs: BTreeMap<String, Run>,
+    pub runs: BTreeMap<String, MeasuredRun>,
     /// By their names in the catalog.
-    pub figures: BTreeMap<String, Measured>,
+    pub figures: BTreeMap<String, KeptFigure>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Measured {
+pub struct KeptFigure {
     pub value: f64,
     /// Which of the runs measured it.
     pub run: String,
@@ -30,9 +30,9 @@ pub struct Measured {
 /// A line of the file to which benchmarks append.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Record {
+pub enum RecordLine {
     /// The first line: where and from what the others come.
-    Run(Box<Run>),
+    Run(Box<MeasuredRun>),
     Figure {
         name: String,
         value: f64,
@@ -41,12 +41,12 @@ pub enum Record {
 
 /// What one run recorded.
 #[derive(Debug, PartialEq)]
-pub struct Recorded {
-    pub run: Run,
+pub struct RunRecords {
+    pub run: MeasuredRun,
     pub figures: BTreeMap<String, f64>,
 }
 
-impl Store {
+impl FigureStore {
     pub fn path() -> PathBuf {
         root().join(FILE)
     }
@@ -71,10 +71,10 @@ impl Store {
     }
 
     /// The values of a run replace those of the same names. A run whose figures were all replaced goes.
-    pub fn take(&mut self, recorded: &Recorded) {
+    pub fn take(&mut self, recorded: &RunRecords) {
         let begun = recorded.run.begun.clone();
         for (name, value) in &recorded.figures {
-            self.figures.insert(name.clone(), Measured { value: rounded(*value), run: begun.clone() });
+            self.figures.insert(name.clone(), KeptFigure { value: rounded(*value), run: begun.clone() });
         }
         self.runs.insert(begun, recorded.run.clone());
         let Self { runs, figures } = self;
@@ -92,33 +92,33 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// Reads what benchmarks appended. A name that comes twice has its last value.
-pub fn recorded(path: &Path) -> Result<Recorded> {
+pub fn recorded(path: &Path) -> Result<RunRecords> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let (mut run, mut figures) = (None, BTreeMap::new());
     for line in text.lines() {
         match serde_json::from_str(line).with_context(|| format!("{}: {line}", path.display()))? {
-            Record::Run(begun) => run = Some(*begun),
-            Record::Figure { name, value } => {
+            RecordLine::Run(begun) => run = Some(*begun),
+            RecordLine::Figure { name, value } => {
                 figures.insert(name, value);
             }
         }
     }
     let run = run.with_context(|| format!("{} does not begin with a run", path.display()))?;
-    Ok(Recorded { run, figures })
+    Ok(RunRecords { run, figures })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn recorded(begun: &str, values: &[(&str, f64)]) -> Recorded {
-        let run = Run { begun: begun.into(), ..Run::default() };
-        Recorded { run, figures: values.iter().map(|(name, value)| ((*name).into(), *value)).collect() }
+    fn recorded(begun: &str, values: &[(&str, f64)]) -> RunRecords {
+        let run = MeasuredRun { begun: begun.into(), ..MeasuredRun::default() };
+        RunRecords { run, figures: values.iter().map(|(name, value)| ((*name).into(), *value)).collect() }
     }
 
     #[test]
     fn a_new_value_replaces_the_old_one_and_a_run_without_figures_goes() {
-        let mut store = Store::default();
+        let mut store = FigureStore::default();
         store.take(&recorded("monday", &[("latency.p50", 1.0), ("latency.p99", 2.0)]));
         store.take(&recorded("tuesday", &[("latency.p99", 2.123_456)]));
         assert_eq!(store.value("latency.p99"), Some(2.123));
@@ -129,6 +129,6 @@ mod tests {
 
     #[test]
     fn the_repositorys_file_is_of_figures_that_the_catalog_knows() {
-        assert!(!Store::read().unwrap().figures.is_empty());
+        assert!(!FigureStore::read().unwrap().figures.is_empty());
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
 use crate::build::{self, Lints, cargo, check, root, step};
-use crate::suite::Selection;
+use crate::suite::TestSelection;
 use crate::{fuzz, run, structure};
 
 pub fn all() -> Result<ExitCode> {
@@ -27,7 +27,7 @@ pub fn all() -> Result<ExitCode> {
     dependencies.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     fuzz::all(fuzz::IN_CI)?;
     // They include the tests that compare docs/reference with the code, and the figures of pages with those measured.
-    run::test(&Selection::default(), Lints::Denied)
+    run::test(&TestSelection::default(), Lints::Denied)
 }
 
 /// Compiles everything that tests do not compile, under the same lints.

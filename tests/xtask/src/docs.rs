@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::build::{cargo, check, step};
+use crate::build::{FEATURES_OF_TESTS, cargo, check, step};
 
 pub fn reference(args: &[String]) -> Result<()> {
     let is_check = match args {
@@ -26,7 +26,7 @@ pub fn reference(args: &[String]) -> Result<()> {
         ]
         .map(|name| format!("--package={name}")),
     );
-    command.args(["--", "the_reference"]);
+    command.args(FEATURES_OF_TESTS).args(["--", "the_reference"]);
     if !is_check {
         command.env("KUBEWITNESS_WRITE_DOCS", "1");
     }

@@ -10,7 +10,7 @@ use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
 use crate::build::{self, Host, Lints, cargo, check, step};
 use crate::services::SharedServers;
-use crate::suite::{Selection, packages};
+use crate::suite::{TestSelection, packages};
 use crate::{services, suite};
 
 const FIRST_BUILD: &str = "the first build compiles everything, dependencies included, into target/; README.md says how \
@@ -33,9 +33,9 @@ fn replace(command: &mut Command) -> Result<ExitCode> {
 }
 
 /// Reads the arguments of `cargo xtask test`.
-pub fn selection(args: &[String]) -> Result<Selection> {
+pub fn selection(args: &[String]) -> Result<TestSelection> {
     let members = packages::members()?;
-    let mut selection = Selection::default();
+    let mut selection = TestSelection::default();
     for arg in args {
         match packages::find(&members, arg) {
             _ if arg == "--timings" => selection.timings = true,
@@ -50,20 +50,20 @@ pub fn selection(args: &[String]) -> Result<Selection> {
     Ok(selection)
 }
 
-pub fn test(selection: &Selection, lints: Lints) -> Result<ExitCode> {
+pub fn test(selection: &TestSelection, lints: Lints) -> Result<ExitCode> {
     test_with(selection, lints, |_| ()).map(|()| ExitCode::SUCCESS)
 }
 
 /// Runs the tests whose names contain this. They append what they measure to `records`.
 pub fn test_recorded(filter: &str, records: &Path) -> Result<()> {
-    let selection = Selection { filters: vec![filter.to_owned()], ..Selection::default() };
+    let selection = TestSelection { filters: vec![filter.to_owned()], ..TestSelection::default() };
     test_with(&selection, Lints::Ignored, |command| {
         command.env(build::RECORDS, records);
     })
 }
 
 /// The same as [`test`] with more variables for the tests.
-pub fn test_with(selection: &Selection, lints: Lints, variables: impl Fn(&mut Command)) -> Result<()> {
+pub fn test_with(selection: &TestSelection, lints: Lints, variables: impl Fn(&mut Command)) -> Result<()> {
     let mut times = BuildTimes::new(selection.timings);
     // Installing waits for the network and for disks, and compiling does not.
     let (artifacts, missing) = std::thread::scope(|scope| {

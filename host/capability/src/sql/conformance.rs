@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kubewitness_chance::{Dice, Replay};
+use kubewitness_chance::{Dice, ReplayHint};
 use kubewitness_core::config::{DatabaseSpec, SecretRef, ServerSpec};
 use kubewitness_core::ports::OnConflict;
 use kubewitness_harness::{Service, shared_server};
@@ -396,7 +396,7 @@ async fn any_writes_leave_what_a_model_has(world: World) {
     let engine = world.prepared().await;
     let mut model: BTreeMap<String, (i64, String)> = BTreeMap::new();
     let seed = kubewitness_chance::seed();
-    let _replay = Replay { package: "kubewitness-capability", test: "any_writes", seed };
+    let _replay = ReplayHint { package: "kubewitness-capability", test: "any_writes", seed };
     let mut dice = Dice::new(seed);
     for round in 0..40 {
         let (replaces, fails, ends) = (dice.below(2) == 0, dice.below(5) == 0, dice.below(4) != 0);

@@ -4,10 +4,10 @@
 //! Time is tokio's paused clock. One task moves it a little whenever it has its turn, so a pause may end
 //! before or after anything else.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubewitness_chance::{assert_fault_is_found, panic_message};
 use kubewitness_core::Seq;
 use kubewitness_core::config::OnDeadLetter;
 use kubewitness_core::ports::{CallError, Delivery, Verdict};
@@ -205,18 +205,6 @@ fn config() -> Config {
     config
 }
 
-/// What a panic says.
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let literal = || panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    panic.downcast_ref::<String>().cloned().or_else(literal).expect("a panic with a text")
-}
-
-/// Fails unless a fault of the journal is found, and by one of these assertions.
-fn is_found(failure: Option<String>, assertions: &[&str]) {
-    let failure = failure.expect("no order fails");
-    assert!(assertions.iter().any(|part| failure.contains(part)), "another assertion fails: {failure}");
-}
-
 /// Tries many orders. Returns what the first one says that fails.
 fn first_failure(planted: Planted) -> Option<String> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -230,7 +218,7 @@ fn first_failure(planted: Planted) -> Option<String> {
         Runner::new(RandomScheduler::new(ORDERS * 2 / 3), config()).run(run(&runtime));
         Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(run(&runtime));
     }));
-    tried.err().map(|panic| text_of(&*panic))
+    tried.err().map(|panic| panic_message(&*panic))
 }
 
 #[test]
@@ -241,11 +229,11 @@ fn in_every_order_nothing_is_lost_and_each_object_keeps_its_own() {
 #[test]
 fn a_journal_that_announces_what_is_not_there_yet_is_found() {
     let failure = first_failure(Planted { announces_early: true, ..Planted::default() });
-    is_found(failure, &["it comes to no rest: "]);
+    assert_fault_is_found(failure, &["it comes to no rest: "]);
 }
 
 #[test]
 fn a_journal_that_tears_a_save_is_found() {
     let failure = first_failure(Planted { tears_saves: true, ..Planted::default() });
-    is_found(failure, &["it comes to no rest: "]);
+    assert_fault_is_found(failure, &["it comes to no rest: "]);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kubewitness_chance::{Dice, Replay, Seeds};
+use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{CallError, Delivery, Verdict};
 
@@ -13,8 +13,8 @@ use crate::fixtures::plugin::{Plugin, done};
 use crate::{in_simulated_time, options, start};
 
 fn over_seeds(test: &'static str, scenario: impl AsyncFn(u64)) {
-    for seed in (Seeds { test, fixed: 30, fresh: 10 }).list() {
-        let _replay = Replay { package: "kubewitness-dispatch", test, seed };
+    for seed in (SeedPlan { test, fixed: 30, fresh: 10 }).list() {
+        let _replay = ReplayHint { package: "kubewitness-dispatch", test, seed };
         in_simulated_time(scenario(seed));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kubewitness_chance::{Dice, Replay, Seeds};
+use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::config::{Mode, OnDeadLetter, Start};
 use kubewitness_core::ports::{CallError, Delivery, JournalError, Verdict};
 use kubewitness_core::{Seq, State};
@@ -14,7 +14,7 @@ use crate::fixtures::journal::Journal;
 use crate::fixtures::plugin::Plugin;
 use crate::{Running, in_simulated_time, options, start, subscribe};
 
-const LIVES: Seeds = Seeds { test: "kills_failures", fixed: 120, fresh: 30 };
+const LIVES: SeedPlan = SeedPlan { test: "kills_failures", fixed: 120, fresh: 30 };
 
 struct World {
     dice: Dice,
@@ -188,7 +188,7 @@ impl World {
 fn kills_failures_and_replays_lose_nothing_and_keep_the_order() {
     let (mut repeats, mut replays) = (0, 0);
     for seed in LIVES.list() {
-        let _replay = Replay { package: "kubewitness-dispatch", test: LIVES.test, seed };
+        let _replay = ReplayHint { package: "kubewitness-dispatch", test: LIVES.test, seed };
         in_simulated_time(async {
             let mut world = World::new(seed);
             for _ in 0..1 + world.dice.below(6) {

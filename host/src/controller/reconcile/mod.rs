@@ -33,7 +33,7 @@ use super::submitter::offered;
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::Problem;
-use crate::process::timers::Timers;
+use crate::process::timers::ControllerTimers;
 use component_checks::Examinations;
 use plugins::Waiting;
 use report::Reporter;
@@ -86,7 +86,7 @@ impl Control {
         plugins: Plugins,
         reporter: Reporter,
         last_good: LastGood,
-        timers: &Timers,
+        timers: &ControllerTimers,
     ) -> Result<Self> {
         let kept = last_good.ask(|kept| {
             let plugins = kept.plugins()?;

@@ -40,7 +40,7 @@ async fn control(data: &std::path::Path) -> Control {
     let (shared, clock) = (Arc::new(Shared::default()), Arc::new(SystemClock::default()));
     let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
     let (witness, role) = (Arc::new(journal.clone()), LeaderRole::new(None, journal.clone()));
-    let timers = Timers::default();
+    let timers = ControllerTimers::default();
     let sources =
         Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone(), timers.watch.clone());
     // What was compiled once is found again at once.

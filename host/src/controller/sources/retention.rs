@@ -97,7 +97,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::process::timers::Timers;
+    use crate::process::timers::ControllerTimers;
 
     use kubewitness_core::ports::{Append, Backlog, Progress, Save, SourceStart, Witness, Witnessed};
     use kubewitness_core::{Change, ObjectRef, StateId, Version};
@@ -138,7 +138,7 @@ mod tests {
         journal.save("audit", save).await.unwrap();
         let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
         let shared = Arc::<Shared>::default();
-        let at_once = RetentionTimers { first: Duration::ZERO, ..Timers::default().retention };
+        let at_once = RetentionTimers { first: Duration::ZERO, ..ControllerTimers::default().retention };
         let mut retentions = Retentions::new(journal, shared.clone(), tasks.clone(), at_once);
         retentions.reconcile(&[source("a", Some(5))]);
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -160,7 +160,7 @@ mod tests {
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
         let mut retentions =
-            Retentions::new(journal, Arc::default(), tasks.clone(), Timers::default().retention);
+            Retentions::new(journal, Arc::default(), tasks.clone(), ControllerTimers::default().retention);
         retentions.reconcile(&[source("a", Some(60)), source("b", Some(60)), source("c", None)]);
         let stop = |retentions: &Retentions, name: &str| retentions.running[name].stop.clone();
         let (a, b) = (stop(&retentions, "a"), stop(&retentions, "b"));

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use kubewitness_chance::{Dice, Replay, Seeds};
+use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::state::Change;
 
 use super::world::Reply;
@@ -180,8 +180,8 @@ fn check(seed: u64, world: &World, memory: &Memory) {
 async fn every_version_is_witnessed_once_and_in_order_or_lies_in_a_gap() {
     // A seed replays the choices. The moments at which they meet the source depend on the machine.
     let test = "every_version_is_witnessed_once_and_in_order_or_lies_in_a_gap";
-    for seed in (Seeds { test, fixed: 0, fresh: 10 }).list() {
-        let _replay = Replay { package: "kubewitness-watch", test, seed };
+    for seed in (SeedPlan { test, fixed: 0, fresh: 10 }).list() {
+        let _replay = ReplayHint { package: "kubewitness-watch", test, seed };
         run(seed).await;
     }
 }

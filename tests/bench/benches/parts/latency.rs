@@ -3,6 +3,8 @@
 
 #[path = "../fixtures/canned.rs"]
 mod canned;
+#[path = "../fixtures/subscribed.rs"]
+mod subscribed;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,13 +14,14 @@ use async_trait::async_trait;
 use canned::Canned;
 use kubewitness_bench::{PATIENCE, wanted};
 use kubewitness_core::clock::SystemClock;
-use kubewitness_core::config::{DeliverySpec, Mode, SourceSpec, Start};
+use kubewitness_core::config::{DeliverySpec, SourceSpec};
 use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrites, Outcome, Verdict, Witness};
 use kubewitness_core::status::Rules;
-use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses, Subscription};
+use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses};
 use kubewitness_figures::record;
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_watch::{ConnectOptions, Listers, Source, Split, connect};
+use subscribed::every_job;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -71,17 +74,9 @@ async fn run() -> Result<()> {
         Listers::default(),
     );
     let (called, mut calls) = mpsc::unbounded_channel();
-    let subscription = Subscription {
-        source: "jobs".into(),
-        mode: Mode::Every,
-        filter: None,
-        replay_rate: None,
-        start: Start::Beginning,
-        resync: false,
-    };
     let options = DispatchOptions {
         plugin: "latency".into(),
-        subscriptions: vec![subscription],
+        subscriptions: vec![every_job()],
         delivery: DeliverySpec::default(),
         concurrency: 1,
         tick: None,

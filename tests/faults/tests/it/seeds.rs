@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use kubewitness_chance::{Replay, Seeds};
+use kubewitness_chance::{ReplayHint, SeedPlan};
 pub use kubewitness_faults::{Dice, Marks};
 
 use crate::world::{Options, World};
@@ -28,10 +28,10 @@ impl Row {
     }
 
     pub async fn run(self, row: impl AsyncFn(&mut World, &Marks) -> Result<()>) {
-        let seeds = Seeds { test: self.name, fixed: self.seeds, fresh: 1 };
+        let seeds = SeedPlan { test: self.name, fixed: self.seeds, fresh: 1 };
         let marks = Marks::default();
         for seed in seeds.list() {
-            let replay = Replay { package: "kubewitness-faults", test: self.name, seed };
+            let replay = ReplayHint { package: "kubewitness-faults", test: self.name, seed };
             let ran = tokio::time::timeout(LONGEST, self.seed(seed, &marks, &row)).await;
             match ran {
                 Ok(Ok(())) => {}

@@ -42,7 +42,7 @@ const PLAYGROUND: &str = ".kubewitness-playground";
 
 /// Gives a new data folder all code that was compiled before. A folder that has compiled code is left alone.
 pub fn seed(data: &Path) -> Result<()> {
-    Store::beside_the_build()?.seed(data)
+    CompiledStore::beside_the_build()?.seed(data)
 }
 
 /// The same for the data folder of a playground.
@@ -56,15 +56,15 @@ pub fn seed_playground(data: &Path) -> Result<()> {
 
 /// Keeps what was compiled in a data folder that was [seeded](seed).
 pub fn harvest(data: &Path) -> Result<()> {
-    Store::beside_the_build()?.harvest(data)
+    CompiledStore::beside_the_build()?.harvest(data)
 }
 
-struct Store {
+struct CompiledStore {
     folder: PathBuf,
     key: Vec<u8>,
 }
 
-impl Store {
+impl CompiledStore {
     fn beside_the_build() -> Result<Self> {
         Self::open(&compiled_folder()?)
     }
@@ -231,8 +231,8 @@ mod tests {
         vec![byte; 2 * BEGINNING]
     }
 
-    fn store(folder: &Path) -> Store {
-        Store::open(&folder.join("compiled")).expect("a store")
+    fn store(folder: &Path) -> CompiledStore {
+        CompiledStore::open(&folder.join("compiled")).expect("a store")
     }
 
     #[test]

@@ -29,7 +29,7 @@ use self::guard::Guard;
 pub use self::nats::MessageServer;
 pub use self::pooler::Pooler;
 pub use self::shared::{RunServers, shared_server};
-use self::statements::Statements;
+use self::statements::StatementRunner;
 use crate::{free_port, tls};
 
 /// The only user that tests know.
@@ -83,7 +83,7 @@ impl fmt::Display for Service {
 pub struct DatabaseServer {
     service: Service,
     port: u16,
-    statements: Statements,
+    statements: StatementRunner,
     /// `None`: somebody else's, whom other tests need.
     own: Option<OwnServer>,
 }
@@ -108,7 +108,9 @@ impl DatabaseServer {
     /// started. `None` where it is not installed.
     pub fn shared(service: Service) -> Result<Option<Self>> {
         match shared::port(service)? {
-            Some(port) => Ok(Some(Self { service, port, statements: Statements::of(service), own: None })),
+            Some(port) => {
+                Ok(Some(Self { service, port, statements: StatementRunner::of(service), own: None }))
+            }
             None => Self::start(service, &[]),
         }
     }
@@ -183,7 +185,7 @@ impl DatabaseServer {
         guard::give_away(folder.path())?;
         // From here on the guard removes it, also when this process is killed.
         let own = OwnServer { folder: folder.keep(), args: Vec::new(), guard: None };
-        Ok(Self { service, port: 0, statements: Statements::of(service), own: Some(own) })
+        Ok(Self { service, port: 0, statements: StatementRunner::of(service), own: Some(own) })
     }
 
     fn start_at_free_port(&mut self) -> Result<()> {

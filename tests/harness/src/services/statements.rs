@@ -31,23 +31,23 @@ const TRACELESS: [&str; 16] = [
 /// What leaves something all the same.
 const TRACES: [&str; 4] = ["lock(", "set_config(", " TEMPORARY ", " TEMP "];
 
-pub struct Statements {
+pub struct StatementRunner {
     service: Service,
-    idle: Mutex<Vec<Session>>,
+    idle: Mutex<Vec<IdleSession>>,
 }
 
-struct Session {
+struct IdleSession {
     /// `None`: the one that a client is in where it names none.
     database: Option<String>,
-    connection: Client,
+    connection: ClientConnection,
 }
 
-enum Client {
+enum ClientConnection {
     Postgres(PgConnection),
     Mysql(MySqlConnection),
 }
 
-impl Statements {
+impl StatementRunner {
     pub fn of(service: Service) -> Self {
         Self { service, idle: Mutex::default() }
     }
@@ -79,13 +79,13 @@ impl Statements {
         idle.into_iter().for_each(close);
     }
 
-    fn take(&self, database: Option<&str>) -> Option<Session> {
+    fn take(&self, database: Option<&str>) -> Option<IdleSession> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let at = idle.iter().position(|session| session.database.as_deref() == database)?;
         Some(idle.remove(at))
     }
 
-    fn put_back(&self, session: Session) {
+    fn put_back(&self, session: IdleSession) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = (idle.len() == IDLE).then(|| idle.remove(0));
         idle.push(session);
@@ -96,11 +96,11 @@ impl Statements {
 
 /// The connection that waits, unless the server has ended it meanwhile, or a new one.
 async fn ready(
-    idle: Option<Session>,
+    idle: Option<IdleSession>,
     service: Service,
     port: u16,
     database: Option<String>,
-) -> Result<Session> {
+) -> Result<IdleSession> {
     if let Some(mut session) = idle
         && timeout(CONNECTS_WITHIN, session.is_open()).await.unwrap_or(false)
     {
@@ -109,16 +109,16 @@ async fn ready(
     let connection = timeout(CONNECTS_WITHIN, connect(service, port, database.as_deref())).await;
     let connection =
         connection.map_err(|_| anyhow!("{service} does not answer within {CONNECTS_WITHIN:?}"))?;
-    Ok(Session { database, connection: connection.with_context(|| format!("connecting to {service}"))? })
+    Ok(IdleSession { database, connection: connection.with_context(|| format!("connecting to {service}"))? })
 }
 
 /// Without TLS: tests count who uses it.
-async fn connect(service: Service, port: u16, database: Option<&str>) -> sqlx::Result<Client> {
+async fn connect(service: Service, port: u16, database: Option<&str>) -> sqlx::Result<ClientConnection> {
     if service == Service::Postgres {
         let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port).username(USER);
         let options = options.password(PASSWORD).ssl_mode(PgSslMode::Disable);
         let options = options.database(database.unwrap_or("postgres"));
-        return PgConnection::connect_with(&options).await.map(Client::Postgres);
+        return PgConnection::connect_with(&options).await.map(ClientConnection::Postgres);
     }
     let options = MySqlConnectOptions::new().host("127.0.0.1").port(port).username(USER).password(PASSWORD);
     // With the server's own settings, as its client has them.
@@ -129,22 +129,22 @@ async fn connect(service: Service, port: u16, database: Option<&str>) -> sqlx::R
         Some(database) => options.database(database),
         None => options,
     };
-    MySqlConnection::connect_with(&options).await.map(Client::Mysql)
+    MySqlConnection::connect_with(&options).await.map(ClientConnection::Mysql)
 }
 
-impl Session {
+impl IdleSession {
     async fn is_open(&mut self) -> bool {
         match &mut self.connection {
-            Client::Postgres(connection) => connection.ping().await.is_ok(),
-            Client::Mysql(connection) => connection.ping().await.is_ok(),
+            ClientConnection::Postgres(connection) => connection.ping().await.is_ok(),
+            ClientConnection::Mysql(connection) => connection.ping().await.is_ok(),
         }
     }
 
     async fn rows(&mut self, statements: String) -> Result<String> {
         let statements = sqlx::raw_sql(AssertSqlSafe(statements));
         let lines = match &mut self.connection {
-            Client::Postgres(connection) => lines(&statements.fetch_all(connection).await?)?,
-            Client::Mysql(connection) => lines(&statements.fetch_all(connection).await?)?,
+            ClientConnection::Postgres(connection) => lines(&statements.fetch_all(connection).await?)?,
+            ClientConnection::Mysql(connection) => lines(&statements.fetch_all(connection).await?)?,
         };
         Ok(lines)
     }
@@ -191,12 +191,12 @@ fn wait_for<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 's
     receiver.recv().context("the thread of statements has ended")?
 }
 
-fn close(session: Session) {
+fn close(session: IdleSession) {
     let closed = wait_for(async move {
         let closing = async {
             match session.connection {
-                Client::Postgres(connection) => connection.close().await,
-                Client::Mysql(connection) => connection.close().await,
+                ClientConnection::Postgres(connection) => connection.close().await,
+                ClientConnection::Mysql(connection) => connection.close().await,
             }
         };
         // A server that is gone or paused closes nothing.

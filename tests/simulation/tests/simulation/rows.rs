@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kubewitness_chance::Seeds;
+use kubewitness_chance::SeedPlan;
 use kubewitness_core::config::Mode;
 use kubewitness_core::limits;
 use kubewitness_core::ports::{Append, Witnessed};
@@ -20,7 +20,7 @@ use crate::story::status;
 use crate::world::{World, delivery, subscription};
 
 fn seeds(test: &'static str, fixed: u64) -> Vec<u64> {
-    Seeds { test, fixed, fresh: fixed.div_ceil(4) }.list()
+    SeedPlan { test, fixed, fresh: fixed.div_ceil(4) }.list()
 }
 
 /// One that does all that it is asked.

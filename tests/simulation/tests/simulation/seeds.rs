@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kubewitness_chance::{Replay, Seeds};
+use kubewitness_chance::{ReplayHint, SeedPlan};
 use kubewitness_faults::Marks;
 use kubewitness_faults::delivery::Found;
 
@@ -14,7 +14,7 @@ use crate::steps::Steps;
 use crate::world::World;
 
 /// They take some seconds.
-const LIVES: Seeds = Seeds { test: "whatever_dies", fixed: 300, fresh: 60 };
+const LIVES: SeedPlan = SeedPlan { test: "whatever_dies", fixed: 300, fresh: 60 };
 
 /// Everything that must have happened at least once over the seeds.
 const SOMETIMES: &[&str] = &[
@@ -88,8 +88,8 @@ pub struct Ran {
 }
 
 /// Says how the seed is repeated if its run panics.
-pub fn replay(test: &'static str, seed: u64) -> Replay {
-    Replay { package: "kubewitness-simulation", test, seed }
+pub fn replay(test: &'static str, seed: u64) -> ReplayHint {
+    ReplayHint { package: "kubewitness-simulation", test, seed }
 }
 
 /// Fails with what was found, and the end of the story.
@@ -271,7 +271,7 @@ fn whatever_dies_nothing_is_lost_reordered_or_applied_twice() {
 
 #[test]
 fn the_same_seed_is_the_same_story() {
-    for seed in (Seeds { test: "the_same_seed", fixed: 20, fresh: 5 }).list() {
+    for seed in (SeedPlan { test: "the_same_seed", fixed: 20, fresh: 5 }).list() {
         let (one, other) = (run(seed, &Marks::default(), Bug::None), run(seed, &Marks::default(), Bug::None));
         let differs = one.trace.iter().zip(&other.trace).position(|(one, other)| one != other);
         assert!(one.trace.len() > 5, "seed {seed} has a story: {:?}", one.trace);

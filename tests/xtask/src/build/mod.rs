@@ -27,6 +27,8 @@ const SHARED: &str = "/var/cache/kubewitness-tests";
 
 /// The package that asks for the features of the whole workspace: see its manifest.
 const FEATURES: &str = "kubewitness-features";
+/// Asks for them where tests of some packages are built.
+pub const FEATURES_OF_TESTS: [&str; 4] = ["--package", FEATURES, "--features", "kubewitness-features/tests"];
 /// The packages whose tests start the controller and the simulated API server.
 const STARTERS: [&str; 2] = ["kubewitness-e2e", "kubewitness-processes"];
 
@@ -213,7 +215,7 @@ fn test_programs(packages: &[String], lints: Lints, times: &mut BuildTimes) -> R
             for package in chosen {
                 command.args(["--package", package]);
             }
-            command.args(["--package", FEATURES, "--features", "kubewitness-features/tests"]);
+            command.args(FEATURES_OF_TESTS);
         }
     }
     lints.apply(&mut command);

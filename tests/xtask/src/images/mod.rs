@@ -14,7 +14,7 @@ use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
 use crate::build::{self, Lints, check, step};
 use crate::run;
-use crate::suite::Selection;
+use crate::suite::TestSelection;
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// A playground first compiles its plugins, and its first jobs take some time to end.
@@ -41,7 +41,7 @@ pub fn command(args: &[String]) -> Result<()> {
 fn pages(folder: &str) -> Result<()> {
     let folder = std::path::absolute(folder).with_context(|| format!("{folder} is no folder"))?;
     let filters = PICTURES.map(str::to_owned).to_vec();
-    let selection = Selection { filters, ignored: true, ..Selection::default() };
+    let selection = TestSelection { filters, ignored: true, ..TestSelection::default() };
     run::test_with(&selection, Lints::Ignored, |command| {
         command.env(FOLDER, &folder);
     })?;

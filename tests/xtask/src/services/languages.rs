@@ -20,37 +20,42 @@ const AXE: &str = "axe-core@4.14.1";
 /// It compares the answers of the API with its description. A newer one makes other requests.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
-enum Registry {
+enum PackageRegistry {
     Python,
     JavaScript,
 }
 
-struct Tool {
+struct LanguageTool {
     name: &'static str,
-    registry: Registry,
+    registry: PackageRegistry,
     /// In the folder of services.
     folder: &'static str,
     /// What its tests look for, in that folder.
     program: &'static str,
 }
 
-const TOOLS: [Tool; 4] = [
-    Tool {
+const TOOLS: [LanguageTool; 4] = [
+    LanguageTool {
         name: "axe-core",
-        registry: Registry::JavaScript,
+        registry: PackageRegistry::JavaScript,
         folder: "axe",
         program: "node_modules/axe-core/axe.min.js",
     },
-    Tool { name: "schemathesis", registry: Registry::Python, folder: "schemathesis", program: "bin/st" },
-    Tool {
+    LanguageTool {
+        name: "schemathesis",
+        registry: PackageRegistry::Python,
+        folder: "schemathesis",
+        program: "bin/st",
+    },
+    LanguageTool {
         name: "componentize-py",
-        registry: Registry::Python,
+        registry: PackageRegistry::Python,
         folder: "languages/venv",
         program: "bin/componentize-py",
     },
-    Tool {
+    LanguageTool {
         name: "componentize-js",
-        registry: Registry::JavaScript,
+        registry: PackageRegistry::JavaScript,
         folder: "languages",
         program: "node_modules/.bin/componentize-js",
     },
@@ -65,7 +70,7 @@ pub fn ensure() -> Vec<&'static str> {
     missing.map(|tool| tool.name).collect()
 }
 
-impl Tool {
+impl LanguageTool {
     fn ensure(&self) -> Result<()> {
         let (folder, wanted) = (services_folder().join(self.folder), self.wanted()?);
         // Written when the installation has ended well.
@@ -76,8 +81,8 @@ impl Tool {
         step(&format!("installing {}", self.name));
         fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         match self.registry {
-            Registry::Python => self.install_from_python(&folder)?,
-            Registry::JavaScript => self.install_from_npm(&folder)?,
+            PackageRegistry::Python => self.install_from_python(&folder)?,
+            PackageRegistry::JavaScript => self.install_from_npm(&folder)?,
         }
         if !folder.join(self.program).exists() {
             bail!("{} is not in {} afterwards", self.program, folder.display());

@@ -16,19 +16,21 @@ use crate::build::{root, target};
 const LONG: f64 = 2.0;
 /// What takes less is not remembered.
 const REMEMBERED: f64 = 0.5;
+/// How much of a processor a test keeps busy whose processor time nobody has measured.
+const USUAL_SHARE: f64 = 0.75;
 /// The name of the job that has all the short tests of a program.
 const SHORT_TESTS: &str = "(short tests)";
 /// What nobody has measured yet: a test with servers, and a test without.
-const UNKNOWN_LONG: Estimate = Estimate { wall: 8.0, processor: 6.0 };
-const UNKNOWN_SHORT: Estimate = Estimate { wall: 0.03, processor: 0.03 };
+const UNKNOWN_LONG: TestEstimate = TestEstimate { wall: 8.0, processor: 8.0 * USUAL_SHARE };
+const UNKNOWN_SHORT: TestEstimate = TestEstimate { wall: 0.03, processor: 0.03 };
 
 #[derive(Clone, Copy)]
-pub struct Estimate {
+pub struct TestEstimate {
     pub wall: f64,
     pub processor: f64,
 }
 
-impl Estimate {
+impl TestEstimate {
     /// How many processors are busy with it.
     pub fn share(self) -> f64 {
         if self.wall > 0.0 { self.processor / self.wall } else { 1.0 }
@@ -36,12 +38,12 @@ impl Estimate {
 }
 
 #[derive(Clone, Default)]
-pub struct Durations {
+pub struct TestDurations {
     /// By program and test.
-    known: BTreeMap<(String, String), Estimate>,
+    known: BTreeMap<(String, String), TestEstimate>,
 }
 
-impl Durations {
+impl TestDurations {
     /// Those of this machine, or else those that the repository has.
     pub fn load() -> Self {
         let mut durations = Self::default();
@@ -52,7 +54,7 @@ impl Durations {
         durations
     }
 
-    fn get(&self, program: &str, test: &str) -> Option<Estimate> {
+    fn get(&self, program: &str, test: &str) -> Option<TestEstimate> {
         self.known.get(&(program.to_owned(), test.to_owned())).copied()
     }
 
@@ -61,13 +63,13 @@ impl Durations {
     }
 
     /// For a job with these tests.
-    pub fn estimate(&self, program: &str, tests: &[String]) -> Estimate {
+    pub fn estimate(&self, program: &str, tests: &[String]) -> TestEstimate {
         if let [test] = tests {
             return self.get(program, test).unwrap_or(UNKNOWN_LONG);
         }
         let count = tests.len() as f64;
         let unknown =
-            Estimate { wall: UNKNOWN_SHORT.wall * count, processor: UNKNOWN_SHORT.processor * count };
+            TestEstimate { wall: UNKNOWN_SHORT.wall * count, processor: UNKNOWN_SHORT.processor * count };
         self.get(program, SHORT_TESTS).unwrap_or(unknown)
     }
 
@@ -75,14 +77,16 @@ impl Durations {
     pub fn updated(&self, outcomes: &[JobOutcome]) -> Self {
         let mut durations = self.clone();
         for outcome in outcomes.iter().filter(|outcome| outcome.failure.is_none()) {
-            let measured = Estimate { wall: outcome.wall, processor: outcome.processor };
+            let measured = TestEstimate { wall: outcome.wall, processor: outcome.processor };
             match &outcome.tests[..] {
                 [test] => durations.remember(&outcome.program, &test.name, measured),
                 tests => {
                     durations.remember(&outcome.program, SHORT_TESTS, measured);
                     // Nobody knows which of them the processor worked for.
-                    let alone =
-                        |seconds| Estimate { wall: seconds, processor: seconds * measured.share().min(1.0) };
+                    let alone = |seconds| TestEstimate {
+                        wall: seconds,
+                        processor: seconds * measured.share().min(1.0),
+                    };
                     for test in tests {
                         if let Some(seconds) = test.seconds {
                             durations.remember(&outcome.program, &test.name, alone(seconds));
@@ -94,7 +98,7 @@ impl Durations {
         durations
     }
 
-    fn remember(&mut self, program: &str, test: &str, measured: Estimate) {
+    fn remember(&mut self, program: &str, test: &str, measured: TestEstimate) {
         let key = (program.to_owned(), test.to_owned());
         if measured.wall < REMEMBERED && test != SHORT_TESTS {
             self.known.remove(&key);
@@ -112,11 +116,10 @@ impl Durations {
     }
 
     fn table(&self) -> String {
-        let line = |((program, test), known): (&(String, String), &Estimate)| {
+        let line = |((program, test), known): (&(String, String), &TestEstimate)| {
             format!("{program}\t{test}\t{:.1}\t{:.1}\n", known.wall, known.processor)
         };
-        let head =
-            "# Written by `cargo xtask test --timings`: program, test, wall seconds, processor seconds.\n";
+        let head = "# Written by `cargo xtask test --timings`: program, test, wall seconds, processor seconds where they are known.\n";
         head.to_owned() + &self.known.iter().map(line).collect::<String>()
     }
 }
@@ -134,13 +137,16 @@ fn write(file: &std::path::Path, text: &str) -> Result<()> {
 }
 
 /// A line that is none is passed over: the file decides about the order alone.
-fn parse(text: &str) -> BTreeMap<(String, String), Estimate> {
+fn parse(text: &str) -> BTreeMap<(String, String), TestEstimate> {
     let entry = |line: &str| {
         let mut columns = line.split('\t');
         let key = (columns.next()?.to_owned(), columns.next()?.to_owned());
-        let estimate =
-            Estimate { wall: columns.next()?.parse().ok()?, processor: columns.next()?.parse().ok()? };
-        Some((key, estimate))
+        let wall: f64 = columns.next()?.parse().ok()?;
+        let processor = match columns.next() {
+            Some(seconds) => seconds.parse().ok()?,
+            None => wall * USUAL_SHARE,
+        };
+        Some((key, TestEstimate { wall, processor }))
     };
     text.lines().filter(|line| !line.starts_with('#')).filter_map(entry).collect()
 }
@@ -165,7 +171,7 @@ mod tests {
     #[test]
     fn a_test_that_took_seconds_is_a_job_of_its_own_at_the_next_run() {
         let run = outcome(&[("slow", Some(3.0)), ("quick", Some(0.1))], 3.1);
-        let durations = Durations { known: parse(&Durations::default().updated(&[run]).table()) };
+        let durations = TestDurations { known: parse(&TestDurations::default().updated(&[run]).table()) };
         assert!(durations.is_long("p", "slow"));
         assert!(!durations.is_long("p", "quick"));
         let quicker = durations.updated(&[outcome(&[("slow", None)], 0.2)]);
@@ -175,7 +181,7 @@ mod tests {
     #[test]
     fn a_failed_job_changes_nothing() {
         let failed = JobOutcome { failure: Some("why".into()), ..outcome(&[("slow", None)], 900.0) };
-        assert!(!Durations::default().updated(&[failed]).is_long("p", "slow"));
+        assert!(!TestDurations::default().updated(&[failed]).is_long("p", "slow"));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::Selection;
-use super::durations::Durations;
+use super::TestSelection;
+use super::durations::TestDurations;
 
 use super::programs::TestProgram;
 use crate::build::process::{MeasuredChild, MeasuredEnd};
@@ -31,7 +31,7 @@ pub struct TestJob {
 }
 
 impl TestJob {
-    pub fn new(index: usize, program: &TestProgram, tests: Vec<String>, durations: &Durations) -> Self {
+    pub fn new(index: usize, program: &TestProgram, tests: Vec<String>, durations: &TestDurations) -> Self {
         let name = match &tests[..] {
             [test] => format!("{} {test}", program.name),
             tests => format!("{} ({} tests)", program.name, tests.len()),
@@ -59,7 +59,7 @@ pub struct JobEnd {
 
 impl RunningJob {
     /// `log` gets what the job prints.
-    pub fn start(job: TestJob, mut command: Command, log: &Path, selection: &Selection) -> Result<Self> {
+    pub fn start(job: TestJob, mut command: Command, log: &Path, selection: &TestSelection) -> Result<Self> {
         let waits = log.with_extension("waits");
         let output = File::create(log).with_context(|| format!("making {}", log.display()))?;
         if job.tests.len() > 1 {

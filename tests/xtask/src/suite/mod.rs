@@ -26,13 +26,13 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::build::{BuildTimes, step, target};
-use durations::Durations;
+use durations::TestDurations;
 use job::TestJob;
 use programs::TestProgram;
 
 /// What somebody asked to run.
 #[derive(Default)]
-pub struct Selection {
+pub struct TestSelection {
     /// Packages, by name; none stands for all of them.
     pub packages: Vec<String>,
     /// A test runs if its name contains one of these; none stands for all of them.
@@ -45,13 +45,13 @@ pub struct Selection {
 
 /// Runs the selected tests, also after one failed. `prepare` sets the variables that they need.
 pub fn run(
-    selection: &Selection,
+    selection: &TestSelection,
     artifacts: &str,
     builds: &BuildTimes,
     prepare: &dyn Fn(&mut Command),
 ) -> Result<()> {
     let programs = programs::of_messages(artifacts, prepare)?;
-    let durations = Durations::load();
+    let durations = TestDurations::load();
     let jobs = plan(&programs, selection, &durations);
     if jobs.is_empty() {
         bail!("no test has a name with {}", selection.filters.join(" or "));
@@ -76,7 +76,7 @@ pub fn run(
 }
 
 /// Splits the tests of each program into jobs.
-fn plan(programs: &[TestProgram], selection: &Selection, durations: &Durations) -> Vec<TestJob> {
+fn plan(programs: &[TestProgram], selection: &TestSelection, durations: &TestDurations) -> Vec<TestJob> {
     let is_selected = |test: &String| {
         selection.filters.is_empty() || selection.filters.iter().any(|filter| test.contains(filter.as_str()))
     };

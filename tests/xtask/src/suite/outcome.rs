@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 
 use super::job::{JobEnd, TestJob};
-use super::waits::{self, Wait};
+use super::waits::{self, RecordedWait};
 
 /// How much of each failed test, and of each failed job, is repeated at the end.
 const LINES_OF_A_TEST: usize = 15;
@@ -19,7 +19,7 @@ pub struct JobOutcome {
     pub counts: TestCounts,
     pub wall: f64,
     pub processor: f64,
-    pub waits: Vec<Wait>,
+    pub waits: Vec<RecordedWait>,
     /// Why it failed, if it did.
     pub failure: Option<String>,
 }

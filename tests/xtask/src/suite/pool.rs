@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::Selection;
+use super::TestSelection;
 use super::job::{RunningJob, TestJob};
 use super::outcome::JobOutcome;
 use super::programs::TestProgram;
-use super::schedule::Schedule;
+use super::schedule::JobSchedule;
 
 /// How often the pool looks for jobs that have ended.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -19,14 +19,14 @@ pub fn run_all(
     programs: &[TestProgram],
     jobs: Vec<TestJob>,
     logs: &Path,
-    selection: &Selection,
+    selection: &TestSelection,
     prepare: &dyn Fn(&mut Command),
 ) -> Result<Vec<JobOutcome>> {
     std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;
     let all = jobs.len();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut pool = Pool { running: Vec::new(), outcomes: Vec::with_capacity(all) };
-    let mut schedule = Schedule::new(jobs, processors);
+    let mut pool = JobPool { running: Vec::new(), outcomes: Vec::with_capacity(all) };
+    let mut schedule = JobSchedule::new(jobs, processors);
     let mut number = 0;
     while pool.outcomes.len() < all {
         let shares: Vec<_> = pool.running.iter().map(|running| running.job.share).collect();
@@ -47,12 +47,12 @@ pub fn run_all(
     Ok(std::mem::take(&mut pool.outcomes))
 }
 
-struct Pool {
+struct JobPool {
     running: Vec<RunningJob>,
     outcomes: Vec<JobOutcome>,
 }
 
-impl Pool {
+impl JobPool {
     /// Takes the jobs that have ended.
     fn collect(&mut self, programs: &[TestProgram]) -> Result<()> {
         let mut index = 0;
@@ -70,7 +70,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for JobPool {
     fn drop(&mut self) {
         self.running.iter().for_each(RunningJob::kill);
     }

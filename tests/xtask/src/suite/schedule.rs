@@ -7,7 +7,7 @@ const MOST_JOBS: usize = 8;
 /// Tests that measure processor time, memory or delay: nothing runs beside them.
 const EXCLUSIVE: [&str; 1] = ["tests/e2e: it limits::processors::"];
 
-pub struct Schedule {
+pub struct JobSchedule {
     /// The longest is at the end.
     waiting: Vec<TestJob>,
     /// They run after all the others.
@@ -15,7 +15,7 @@ pub struct Schedule {
     processors: f64,
 }
 
-impl Schedule {
+impl JobSchedule {
     pub fn new(jobs: Vec<TestJob>, processors: usize) -> Self {
         let is_exclusive = |job: &TestJob| EXCLUSIVE.iter().any(|name| job.name.starts_with(name));
         let (exclusive, mut waiting): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_exclusive);
@@ -52,17 +52,17 @@ mod tests {
 
     #[test]
     fn the_longest_job_that_fits_begins_first() {
-        let jobs = vec![job("short", 1.0, 0.1), job("long", 60.0, 2.0), job("middle", 30.0, 2.0)];
-        let mut schedule = Schedule::new(jobs, 2);
+        let jobs = vec![job("short", 1.0, 0.1), job("long", 60.0, 1.5), job("middle", 30.0, 2.0)];
+        let mut schedule = JobSchedule::new(jobs, 2);
         assert_eq!(name(schedule.next(&[])).as_deref(), Some("long"));
-        assert_eq!(name(schedule.next(&[2.0])).as_deref(), Some("short"), "the middle one does not fit");
-        assert_eq!(name(schedule.next(&[2.0, 0.1])), None);
+        assert_eq!(name(schedule.next(&[1.5])).as_deref(), Some("short"), "the middle one does not fit");
+        assert_eq!(name(schedule.next(&[1.5, 0.1])), None);
         assert_eq!(name(schedule.next(&[])).as_deref(), Some("middle"));
     }
 
     #[test]
     fn a_job_that_never_fits_runs_alone() {
-        let mut schedule = Schedule::new(vec![job("wide", 1.0, 9.0)], 2);
+        let mut schedule = JobSchedule::new(vec![job("wide", 1.0, 9.0)], 2);
         assert_eq!(name(schedule.next(&[0.1])), None);
         assert_eq!(name(schedule.next(&[])).as_deref(), Some("wide"));
     }
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn what_measures_the_machine_runs_at_the_end_with_nothing_beside_it() {
         let measures = format!("{}a", EXCLUSIVE[0]);
-        let mut schedule = Schedule::new(vec![job(&measures, 99.0, 1.0), job("other", 1.0, 0.1)], 2);
+        let mut schedule = JobSchedule::new(vec![job(&measures, 99.0, 1.0), job("other", 1.0, 0.1)], 2);
         assert_eq!(name(schedule.next(&[])).as_deref(), Some("other"));
         assert_eq!(name(schedule.next(&[0.1])), None);
         assert_eq!(name(schedule.next(&[])), Some(measures));
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn no_more_jobs_than_the_machine_has_memory_for() {
-        let mut schedule = Schedule::new(vec![job("idle", 1.0, 0.0)], 2);
+        let mut schedule = JobSchedule::new(vec![job("idle", 1.0, 0.0)], 2);
         assert_eq!(name(schedule.next(&[0.0; MOST_JOBS])), None);
     }
 }

@@ -3,23 +3,23 @@
 use std::path::Path;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wait {
+pub struct RecordedWait {
     pub what: String,
     pub seconds: f64,
 }
 
 /// The longest first. A test that waits for nothing writes no file.
-pub fn read(file: &Path) -> Vec<Wait> {
+pub fn read(file: &Path) -> Vec<RecordedWait> {
     let mut waits = parse(&std::fs::read_to_string(file).unwrap_or_default());
     waits.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
     waits
 }
 
-fn parse(text: &str) -> Vec<Wait> {
-    let mut waits: Vec<Wait> = Vec::new();
+fn parse(text: &str) -> Vec<RecordedWait> {
+    let mut waits: Vec<RecordedWait> = Vec::new();
     let of_line = |line: &str| {
         let (seconds, what) = line.split_once('\t')?;
-        Some(Wait { what: what.to_owned(), seconds: seconds.parse().ok()? })
+        Some(RecordedWait { what: what.to_owned(), seconds: seconds.parse().ok()? })
     };
     for wait in text.lines().filter_map(of_line) {
         match waits.iter_mut().find(|known| known.what == wait.what) {
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn waits_for_the_same_thing_are_added_up() {
         let waits = parse("1.5\tthe Lease\n0.5\ta row\n2\tthe Lease\nbroken\n");
-        let wait = |what: &str, seconds| Wait { what: what.to_owned(), seconds };
+        let wait = |what: &str, seconds| RecordedWait { what: what.to_owned(), seconds };
         assert_eq!(waits, [wait("the Lease", 3.5), wait("a row", 0.5)]);
     }
 }

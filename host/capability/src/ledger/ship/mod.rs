@@ -56,7 +56,7 @@ impl ShipPauses {
         before.map_or(self.first, |before| self.longest.min(2 * before))
     }
 
-    /// Whether a time has come. A clock that was set back holds it up for no longer than the longest pause.
+    /// A look is due once its time has come. A clock that was set back holds it up for no longer than the longest pause.
     fn is_due(&self, due_ms: u64, now_ms: u64) -> bool {
         now_ms >= due_ms || due_ms - now_ms > millis(self.longest)
     }

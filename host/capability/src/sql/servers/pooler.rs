@@ -34,8 +34,8 @@ pub fn is_other_session(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Configuration(why) if why.is::<OtherSession>())
 }
 
-/// Whether two connections, both open, do not each have a session of their own. Without a second connection it is not
-/// known, and taken for no.
+/// A pooler shares the sessions out if two open connections do not each have one of their own. Without a second
+/// connection nobody knows, and the address passes.
 pub async fn is_lent<L: Link>(one: &mut L, options: &L::Options) -> Result<bool, sqlx::Error> {
     let mut second = match tokio::time::timeout(SECOND, L::connect(options)).await {
         Ok(Ok(second)) => second,

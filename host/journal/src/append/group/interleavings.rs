@@ -2,11 +2,11 @@
 //! waits. The store of these tests is in memory. Like a database, it finishes a transaction whose
 //! caller is gone, and its answer may be lost.
 
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use futures::future::{Either, select};
+use kubewitness_chance::{assert_fault_is_found, panic_message};
 use kubewitness_core::ports::{Save, Witnessed};
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
 use shuttle::future::{block_on, spawn, yield_now};
@@ -459,25 +459,13 @@ fn config() -> Config {
     config
 }
 
-/// What a panic says.
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let literal = || panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    panic.downcast_ref::<String>().cloned().or_else(literal).expect("a panic with a text")
-}
-
-/// Fails unless a fault of the store is found, and by one of these assertions.
-fn is_found(failure: Option<String>, assertions: &[&str]) {
-    let failure = failure.expect("no order fails");
-    assert!(assertions.iter().any(|part| failure.contains(part)), "another assertion fails: {failure}");
-}
-
 /// Tries many orders of what one process does. Returns what the first one says that fails.
 fn first_failure(planted: Planted) -> Option<String> {
     let tried = std::panic::catch_unwind(|| {
         Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(work(planted)));
         Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(work(planted)));
     });
-    tried.err().map(|panic| text_of(&*panic))
+    tried.err().map(|panic| panic_message(&*panic))
 }
 
 /// The same of two processes.
@@ -486,7 +474,7 @@ fn first_failure_of_two(planted: Planted) -> Option<String> {
         Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(share(planted)));
         Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(share(planted)));
     });
-    tried.err().map(|panic| text_of(&*panic))
+    tried.err().map(|panic| panic_message(&*panic))
 }
 
 #[test]
@@ -499,12 +487,15 @@ const DOUBLED: [&str; 2] = ["was given twice", "lies behind the journal's end"];
 
 #[test]
 fn stale_memory_beside_another_process_is_found() {
-    is_found(first_failure_of_two(Planted { is_forgetful: true, ..Planted::default() }), &DOUBLED);
+    assert_fault_is_found(
+        first_failure_of_two(Planted { is_forgetful: true, ..Planted::default() }),
+        &DOUBLED,
+    );
 }
 
 #[test]
 fn a_session_that_commits_after_its_end_is_found() {
-    is_found(first_failure_of_two(Planted { is_undead: true, ..Planted::default() }), &DOUBLED);
+    assert_fault_is_found(first_failure_of_two(Planted { is_undead: true, ..Planted::default() }), &DOUBLED);
 }
 
 #[test]
@@ -514,12 +505,12 @@ fn in_every_order_what_is_answered_is_there_once_and_readers_miss_none() {
 
 #[test]
 fn an_abandoned_transaction_that_is_not_waited_for_is_found() {
-    is_found(first_failure(Planted { is_hasty: true, ..Planted::default() }), &DOUBLED);
+    assert_fault_is_found(first_failure(Planted { is_hasty: true, ..Planted::default() }), &DOUBLED);
 }
 
 #[test]
 fn an_answer_that_comes_before_its_transaction_is_found() {
-    is_found(
+    assert_fault_is_found(
         first_failure(Planted { is_early: true, ..Planted::default() }),
         &["was answered and is not there"],
     );

@@ -1,6 +1,6 @@
 //! Changes bytes of a journal behind its back. Each change is found, or has no effect on any answer.
 
-use kubewitness_chance::{Dice, Replay, Seeds};
+use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::ports::{Backlog, Witness};
 use kubewitness_journal::{ExportQuery, Place, export, verify};
 
@@ -137,8 +137,8 @@ async fn changed_to_unused(desk: &Desk, table: &str, column: &str, found: &str, 
 
 /// Each column of each table, in a row that is chosen at random. More rows are tried with `KUBEWITNESS_SEEDS=20`.
 async fn a_changed_value_of_any_column_is_found() {
-    for seed in (Seeds { test: "a_changed_value", fixed: 1, fresh: 0 }).list() {
-        let _replay = Replay { package: "kubewitness-journal", test: "a_changed_value", seed };
+    for seed in (SeedPlan { test: "a_changed_value", fixed: 1, fresh: 0 }).list() {
+        let _replay = ReplayHint { package: "kubewitness-journal", test: "a_changed_value", seed };
         changed_values_are_found(seed).await;
     }
 }
@@ -216,7 +216,7 @@ async fn told(path: &std::path::Path) -> Result<String, String> {
 
 #[tokio::test]
 async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
-    let seeds = Seeds { test: "a_bit_of_the_file", fixed: 0, fresh: 150 };
+    let seeds = SeedPlan { test: "a_bit_of_the_file", fixed: 0, fresh: 150 };
     let flips = seeds.list();
     let desk = sound().await;
     let bytes = std::fs::read(desk.path()).unwrap();
@@ -224,7 +224,7 @@ async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
     let path = desk.path().with_file_name("flipped.db");
     let (mut found, mut harmless) = (0, 0);
     for &seed in &flips {
-        let _replay = Replay { package: "kubewitness-journal", test: seeds.test, seed };
+        let _replay = ReplayHint { package: "kubewitness-journal", test: seeds.test, seed };
         let mut dice = Dice::new(seed);
         // Most of so small a file is room; what is written is seldom zero.
         let mut place = dice.below(bytes.len() as u64) as usize;

@@ -12,6 +12,8 @@
 #[path = "../../fixtures/granted.rs"]
 mod granted;
 mod paths;
+#[path = "../../fixtures/subscribed.rs"]
+mod subscribed;
 #[allow(dead_code, reason = "each benchmark uses its part")]
 #[path = "../../fixtures/support.rs"]
 mod support;

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use kubewitness_bench::{PATIENCE, job};
 use kubewitness_capability::Backing;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{ComponentsSpec, DeliverySpec, HostSpec, LimitsSpec, Mode, Start};
+use kubewitness_core::config::{ComponentsSpec, DeliverySpec, HostSpec, LimitsSpec};
 use kubewitness_core::lanes::{LaneOptions, Lanes, Now};
 use kubewitness_core::ports::{
     CallError, Delivery, Documents, GrantError, Grants, Handler, KvWrites, Outcome, Progress, SqlValue,
@@ -21,7 +21,7 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::status::Rules;
 use kubewitness_core::{document, project};
-use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses, Subscription};
+use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses};
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use serde_json::json;
@@ -29,6 +29,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::granted::{self, backing};
+use crate::subscribed::every_job;
 use crate::support::{NoGrants, component, deliveries, witnessed_of};
 
 /// States of one append, and of one call of a plugin that writes rows.
@@ -222,17 +223,9 @@ async fn deliver(recent: usize, rounds: usize) -> Result<()> {
 }
 
 fn options(plugin: &str) -> DispatchOptions {
-    let subscription = Subscription {
-        source: "jobs".into(),
-        mode: Mode::Every,
-        filter: None,
-        replay_rate: None,
-        start: Start::Beginning,
-        resync: false,
-    };
     DispatchOptions {
         plugin: plugin.into(),
-        subscriptions: vec![subscription],
+        subscriptions: vec![every_job()],
         delivery: DeliverySpec { batch: BATCH as u32, ..DeliverySpec::default() },
         concurrency: 1,
         tick: None,

@@ -7,6 +7,8 @@
 #[path = "../../fixtures/granted.rs"]
 mod granted;
 mod plugin;
+#[path = "../../fixtures/subscribed.rs"]
+mod subscribed;
 #[allow(dead_code, reason = "each benchmark uses its part")]
 #[path = "../../fixtures/support.rs"]
 mod support;

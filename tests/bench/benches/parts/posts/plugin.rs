@@ -9,15 +9,16 @@ use async_trait::async_trait;
 use kubewitness_bench::PATIENCE;
 use kubewitness_capability::Backing;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::config::{ComponentsSpec, DeliverySpec, LimitsSpec, Mode, Start};
+use kubewitness_core::config::{ComponentsSpec, DeliverySpec, LimitsSpec};
 use kubewitness_core::ports::{CallError, Delivery, Handler, Notes, Outcome, Witness};
-use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses, Subscription};
+use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses};
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::granted::{self, Nothing, backing};
+use crate::subscribed::every_job;
 use crate::support::{component, witnessed};
 use crate::{CALLS, receive};
 
@@ -93,17 +94,9 @@ impl Plugin {
 }
 
 fn options() -> DispatchOptions {
-    let subscription = Subscription {
-        source: "jobs".into(),
-        mode: Mode::Every,
-        filter: None,
-        replay_rate: None,
-        start: Start::Beginning,
-        resync: false,
-    };
     DispatchOptions {
         plugin: "bench".into(),
-        subscriptions: vec![subscription],
+        subscriptions: vec![every_job()],
         delivery: DeliverySpec::default(),
         concurrency: CALLS as u32,
         tick: None,

@@ -41,7 +41,7 @@ async fn mark(session: &mut Session, text: &str) -> Answer<Option<Vec<u8>>> {
     row.map_or(Ok(None), |mut row| row.optional_bytes(0))
 }
 
-/// Whether two connections, both open, do not each have a session of their own.
+/// A pooler shares the sessions out if two open connections do not each have one of their own.
 pub(crate) async fn is_lent(one: &mut Session, other: &mut Session) -> Answer<bool> {
     let dialect = one.dialect();
     let own = mark(one, set_mark(dialect)).await?;
