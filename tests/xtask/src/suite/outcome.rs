@@ -99,7 +99,8 @@ pub fn summary(outcomes: &[JobOutcome]) -> Result<()> {
     };
     println!("{} passed, {} failed{ignored}", all.passed, all.failed);
     if !failures.is_empty() {
-        bail!("{} jobs failed; target/test-output has all that they printed", failures.len());
+        let jobs = if failures.len() == 1 { "1 job".to_owned() } else { format!("{} jobs", failures.len()) };
+        bail!("{jobs} failed; target/test-output has all that they printed");
     }
     Ok(())
 }
