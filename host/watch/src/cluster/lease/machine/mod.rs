@@ -29,7 +29,7 @@ pub(crate) enum Step {
     Claim(Lease),
 }
 
-/// A hold that ran out and is regained is another term.
+/// A hold that ran out and is regained is another term; so is one that another replica may have had in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub term: u64,
@@ -107,12 +107,15 @@ impl Machine {
 
     /// What a read showed; `None`: there is no such Lease.
     pub fn found(&mut self, now: Instant, lease: Option<Lease>) {
-        self.unsure = false;
+        let may_be_our_write = std::mem::take(&mut self.unsure);
         let Some(lease) = lease else {
             self.forget();
             return if self.is_over(now) { self.at(Next::Create, now) } else { self.pause(now) };
         };
-        if lease.holder != self.identity {
+        // It may have been another's between two looks, who has then begun a term of its own in the store.
+        let is_as_we_left_it =
+            may_be_our_write || self.lease().is_some_and(|seen| seen.says_the_same(&lease));
+        if lease.holder != self.identity || !is_as_we_left_it {
             self.hold = None;
         }
         self.see(now, lease);

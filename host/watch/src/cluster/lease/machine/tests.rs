@@ -141,16 +141,36 @@ fn a_hold_ends_at_once_when_another_is_read() {
 }
 
 #[test]
+fn what_came_back_between_two_looks_is_held_in_another_term_and_our_own_late_write_is_not() {
+    for (is_unanswered, term) in [(false, 2), (true, 1)] {
+        let mut bench = Bench::new();
+        bench.wins(0.0, 0.1);
+        if is_unanswered {
+            bench.machine.failed(bench.at(2.0));
+        } else {
+            bench.machine.overtaken(bench.at(2.0));
+        }
+        let changed = bench.lease("u", "a");
+        bench.finds(4.5, Some(changed));
+        assert!(bench.takes(4.5), "{is_unanswered}");
+        bench.wins(4.5, 4.6);
+        assert_eq!(bench.held(4.6), Some(term), "{is_unanswered}");
+    }
+}
+
+#[test]
 fn a_holder_renews_every_period_and_reads_at_once_after_a_conflict_but_not_twice() {
     let mut bench = Bench::new();
     bench.finds(0.0, None);
-    bench.wins(0.0, 0.1);
+    // Somebody sets a label meanwhile: what the holder wrote stands in it.
+    let labelled = bench.lease("u", "a");
+    let (sent, answered) = (bench.at(0.0), bench.at(0.1));
+    bench.machine.wrote(sent, answered, labelled.clone());
     assert!(matches!(bench.machine.step(bench.at(1.9)), Step::Wait(_)));
     assert!(bench.takes(2.5));
     let now = bench.at(2.6);
     bench.machine.overtaken(now);
     assert_eq!(bench.machine.step(now), Step::Read);
-    let labelled = bench.lease("u", "a");
     bench.finds(2.7, Some(labelled));
     assert_eq!((bench.takes(2.7), bench.held(2.7)), (true, Some(1)));
     let now = bench.at(2.8);
