@@ -88,8 +88,7 @@ impl World {
         let deadline = Instant::now() + PATIENCE.wait;
         while !self.has_waiting_session() {
             assert!(Instant::now() < deadline, "no session waits for a lock");
-            // MySQL and MariaDB answer again what they answered less than 100 ms ago.
-            tokio::time::sleep(Duration::from_millis(150)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -99,14 +98,17 @@ impl World {
                            WHERE datname = current_database() AND wait_event_type = 'Lock'";
             return self.run(waiting).trim() != "0";
         }
-        let waiting =
-            "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-        let waiting = self.server.run(None, waiting).unwrap();
-        let is_of_this = |id: &str| {
+        // The table of transactions is not made anew while somebody else reads it more often than each 100 ms.
+        let status = self.server.run(None, "SHOW ENGINE INNODB STATUS").unwrap();
+        let waiting = status.split("---TRANSACTION").filter(|transaction| transaction.contains("LOCK WAIT"));
+        let mut ids = waiting.filter_map(|transaction| {
+            Some(transaction.split_once(" thread id ")?.1.split(',').next().unwrap_or_default().to_owned())
+        });
+        let is_of_this = |id: String| {
             let sessions = self.server.sessions().unwrap();
             sessions.iter().any(|session| session.id == id && session.database == self.database())
         };
-        waiting.lines().any(is_of_this)
+        ids.any(is_of_this)
     }
 }
 

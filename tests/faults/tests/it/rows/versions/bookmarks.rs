@@ -141,7 +141,7 @@ async fn row_13_a_new_bearer_of_a_name_whose_old_one_never_ended_is_read_back_wi
         let killed = world.dice.one_in(3);
         marks.when(killed, "killed meanwhile");
         if killed {
-            world.kill().await?;
+            world.kill_beside_a_lie().await?;
             world.start().await?;
         }
         world.until("it is read back", |world| world.view().counts.discrepancies > 0).await?;
