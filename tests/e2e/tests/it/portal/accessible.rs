@@ -1,11 +1,12 @@
 //! Each page of the portal, looked at by axe-core: light and dark, wide and narrow, and without anything that the pages'
-//! own policy forbids.
+//! own policy forbids. In a run, each page has one of the colours at one of the widths and the other at the other: the
+//! seed chooses.
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{Scratch, http, in_scratch, services_folder, skip, until};
+use kubewitness_harness::{Dice, Scratch, http, in_scratch, seed, services_folder, skip, until};
 use serde_json::{Value, json};
 
-use crate::portal::browser::{Browser, FEW, WITHIN, at_a_playground, has_driver, token_of};
+use crate::portal::browser::{Browser, FEW, FEW_WITH_PERSONS, WITHIN, at_a_playground, has_driver, token_of};
 use crate::portal::troubles::Troubles;
 
 /// What axe-core finds, a line each: the rule, and the first elements that break it.
@@ -13,8 +14,9 @@ const LOOK: &str = "return axe.run(document, {resultTypes: ['violations']}).then
     (found) => `${found.id} (${found.help}): ` + found.nodes.slice(0, 3).map((node) => node.html + ' ' + \
     (node.any.concat(node.all)[0] || {message: ''}).message).join(' | ')))";
 
-/// Up to this width a row of a table is a card.
-const NARROW: u32 = 720;
+const WIDE: u32 = 1400;
+/// At this width a row of a table is a card.
+const NARROW: u32 = 400;
 const SIDEWAYS: &str = "return [...document.querySelectorAll('.scroll')].filter((it) => it.querySelector('table') && \
     it.scrollWidth > it.clientWidth).map((it) => it.querySelector('caption')?.textContent ?? it.className)";
 
@@ -68,7 +70,7 @@ async fn pages_that_tell_of_troubles_keep_nobody_out() {
 async fn neither_the_page_that_signs_in_nor_those_that_submit_keep_anybody_out() {
     let Some(axe) = axe("accessible::neither_the_page_that_signs_in").await else { return };
     in_scratch("accessible-login", async |scratch| {
-        at_a_playground(scratch, &["--auth", "kubernetes"], async |playground, portal| {
+        at_a_playground(scratch, &FEW_WITH_PERSONS, async |playground, portal| {
             let token = token_of(playground, "ada").await?;
             sign_in_and_look(scratch, portal, &token, &axe).await
         })
@@ -99,12 +101,14 @@ async fn sign_in_and_look(scratch: &Scratch, portal: &str, token: &str, axe: &st
 
 async fn look(browser: &Browser, portal: &str, pages: &[String], axe: &str) -> Result<()> {
     let mut found = Vec::new();
-    for theme in ["light", "dark"] {
+    let mut dice = Dice::new(seed());
+    let wide_when_dark: Vec<bool> = pages.iter().map(|_| dice.below(2) == 0).collect();
+    for (theme, width) in [("light", WIDE), ("light", NARROW), ("dark", WIDE), ("dark", NARROW)] {
         browser.open(&format!("{portal}{}", pages[0])).await?;
         browser.script(&format!("localStorage.setItem('theme', '{theme}')")).await?;
-        for width in [1400, 400] {
-            browser.resize(width, 1000).await?;
-            for page in pages {
+        browser.resize(width, 1000).await?;
+        for (page, wide_when_dark) in pages.iter().zip(&wide_when_dark) {
+            if ((width == WIDE) == (theme == "dark")) == *wide_when_dark {
                 look_at(browser, (portal, page), (theme, width), axe, &mut found).await?;
             }
         }
@@ -136,7 +140,7 @@ async fn look_at(
     if wider != json!(0) {
         found.push(format!("{at}: the page is {wider} px wider than the window"));
     }
-    if width <= NARROW {
+    if width == NARROW {
         let tables = browser.script(SIDEWAYS).await?;
         let tables = tables.as_array().context("the tables of the page")?;
         found.extend(tables.iter().map(|name| format!("{at}: the table {name} scrolls sideways")));

@@ -21,7 +21,7 @@ async fn a_page_says_that_it_reconnects_while_the_controller_is_gone_and_is_live
     }
     in_scratch("reconnecting", async |scratch| {
         let port = free_port()?;
-        let mut first = playground(scratch, port, &[])?;
+        let mut first = playground(scratch, port, &FEW)?;
         let browser = Browser::start(scratch.path()).await?;
         until_ok(WITHIN, "the page", async || {
             browser.open(&format!("http://127.0.0.1:{port}/")).await?;
@@ -31,7 +31,7 @@ async fn a_page_says_that_it_reconnects_while_the_controller_is_gone_and_is_live
         ensure!(first.terminate(WITHIN).await? == Ended::Code(0), "{}", first.say());
         until_ok(WITHIN, "a page that reconnects", async || says(&browser, "Reconnecting", "waiting").await)
             .await?;
-        let mut again = playground(scratch, port, &[])?;
+        let mut again = playground(scratch, port, &FEW)?;
         until_ok(WITHIN, "a page that is live again", async || says(&browser, "Live", "open").await)
             .await
             .with_context(|| again.say())?;

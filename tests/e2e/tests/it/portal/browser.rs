@@ -98,8 +98,10 @@ pub async fn at_a_playground(
     Ok(())
 }
 
-/// For tests that look at many pages, and need few jobs: the cluster leaves the processors to the browser.
+/// For tests that need few jobs: the cluster leaves the processors to the browser.
 pub const FEW: [&str; 2] = ["--rate", "10"];
+/// The same, where people sign in.
+pub const FEW_WITH_PERSONS: [&str; 4] = ["--rate", "10", "--auth", "kubernetes"];
 
 pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process> {
     let mut command = Command::new(kubewitness_binary()?);

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{Scratch, http, in_scratch, until, until_ok};
 
-use crate::portal::browser::{Browser, WITHIN, at_a_playground, has_driver, token_of};
+use crate::portal::browser::{Browser, FEW, FEW_WITH_PERSONS, WITHIN, at_a_playground, has_driver, token_of};
 
 #[tokio::test]
 async fn two_windows_share_one_stream_which_goes_on_when_either_is_closed() {
@@ -11,7 +11,7 @@ async fn two_windows_share_one_stream_which_goes_on_when_either_is_closed() {
         return;
     }
     in_scratch("windows", async |scratch| {
-        at_a_playground(scratch, &[], async |_, portal| share(scratch, portal).await).await
+        at_a_playground(scratch, &FEW, async |_, portal| share(scratch, portal).await).await
     })
     .await;
 }
@@ -22,7 +22,7 @@ async fn a_log_out_in_one_window_ends_the_stream_and_leads_the_other_window_to_t
         return;
     }
     in_scratch("windows-log-out", async |scratch| {
-        at_a_playground(scratch, &["--auth", "kubernetes"], async |playground, portal| {
+        at_a_playground(scratch, &FEW_WITH_PERSONS, async |playground, portal| {
             let token = token_of(playground, "linus").await?;
             log_out(scratch, portal, &token).await
         })
