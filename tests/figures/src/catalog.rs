@@ -217,9 +217,9 @@ pub const BENCHMARKS: &[Benchmark] = &[
         ],
     },
     Benchmark {
-        name: "authors",
-        way: MeasureWay::Tests("authors"),
-        command: "cargo xtask test authors",
+        name: "guide",
+        way: MeasureWay::Tests("guide"),
+        command: "cargo xtask test guide",
         code: AUTHORS,
         figures: &[
             figure("guide.rust", "from an empty folder to a plugin that runs, in Rust", FigureUnit::Minutes),

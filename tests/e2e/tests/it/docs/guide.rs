@@ -1,10 +1,12 @@
 //! Follows the guide to a first plugin as it stands: its blocks, in their order, in an empty folder. A block says for which
-//! languages it is run here.
+//! languages it is run here. Where the minutes of the guide are measured, its tools are installed and its crates compiled
+//! within them.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use kubewitness_figures::record;
 use kubewitness_harness::{
     Kubewitness, RunOptions, Scratch, Simulator, in_scratch, kubewitness_binary, plugins_folder,
 };
@@ -14,7 +16,7 @@ use tokio::process::Command;
 
 use super::page::{Block, Page};
 use super::runs::{is_certain, squeezed, text};
-use crate::command_line::authors::{componentize_js, componentize_py};
+use crate::command_line::authors::{componentize_js, componentize_py, target_of_authors};
 use crate::support::{create_job, example_copy, simulator};
 
 const GUIDE: &str = "docs/how-to/write-a-plugin.md";
@@ -44,11 +46,26 @@ struct Language {
     lang: &'static str,
     /// What the plugin's folder calls the tool that is installed once.
     tool: &'static str,
+    /// What installs it, as the README of the plugin's folder says it.
+    install: &'static str,
 }
 
-const RUST: Language = Language { name: "Rust", lang: "rust", tool: "" };
-const PYTHON: Language = Language { name: "Python", lang: "python", tool: "venv" };
-const JAVASCRIPT: Language = Language { name: "JavaScript", lang: "javascript", tool: "node_modules" };
+const RUST: Language = Language { name: "Rust", lang: "rust", tool: "", install: "true" };
+const PYTHON: Language = Language {
+    name: "Python",
+    lang: "python",
+    tool: "venv",
+    install: "python3 -m venv venv && venv/bin/pip install --quiet -r requirements.txt",
+};
+const JAVASCRIPT: Language =
+    Language { name: "JavaScript", lang: "javascript", tool: "node_modules", install: "npm install" };
+
+fn is_measured() -> bool {
+    std::env::var_os(kubewitness_figures::RECORDS).is_some()
+}
+
+/// The block after which the plugin is built, tried and tested: its minutes are a figure.
+const TESTED: &str = "kubewitness plugin test";
 
 /// Somebody who types what the page shows.
 struct Reader<'a> {
@@ -73,6 +90,9 @@ impl Reader<'_> {
         shell.env("KUBEWITNESS_PLUGINS", plugins_folder()?).env("NO_COLOR", "1").kill_on_drop(true);
         // What a task runner says to cargo is not meant for the plugin's build.
         shell.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+        if !is_measured() {
+            shell.env("CARGO_TARGET_DIR", target_of_authors()?);
+        }
         let output = tokio::time::timeout(WITHIN, shell.output()).await.context("it does not end")??;
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         ensure!(output.status.success(), "it ended with {}: {stdout}{stderr}", output.status);
@@ -101,6 +121,23 @@ async fn with_states(scratch: &Scratch, simulator: &Simulator) -> Result<Kubewit
     Ok(run)
 }
 
+/// The folder of a controller, which every reader has elsewhere, and what the page says to install once.
+async fn set_up(made: &Path, scratch: &Scratch, language: Language, tool: Option<&Path>) -> Result<()> {
+    let links = |to: &Path, name: &str| std::os::unix::fs::symlink(to, made.join(name));
+    links(&scratch.path().join(DATA), DATA)?;
+    match tool {
+        Some(tool) if !is_measured() => links(tool, language.tool)?,
+        Some(_) | None => {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", language.install]).current_dir(made).kill_on_drop(true);
+            let ran = tokio::time::timeout(WITHIN, shell.status()).await;
+            let ran = ran.with_context(|| format!("`{}` does not end", language.install))??;
+            ensure!(ran.success(), "`{}` ended with {ran}", language.install);
+        }
+    }
+    Ok(())
+}
+
 async fn follow(scratch: &Scratch, language: Language, tool: Option<PathBuf>) -> Result<()> {
     let name = language.name;
     let (simulator, blocks) = (simulator(scratch).await?, blocks(name)?);
@@ -112,17 +149,14 @@ async fn follow(scratch: &Scratch, language: Language, tool: Option<PathBuf>) ->
     ensure!(code == 201, "{code}: {told}");
     let kubeconfig = simulator.kubeconfig().to_path_buf();
     let mut reader = Reader { scratch, language, kubeconfig, folder: scratch.folder("empty")? };
-    let mut is_made = false;
-    for block in &blocks {
+    let begun = Instant::now();
+    for (number, block) in blocks.iter().enumerate() {
         reader.types(block).await.with_context(|| format!("{GUIDE}:{} in {name}", block.line))?;
-        if !is_made {
-            // The folder of a controller, which every reader has elsewhere, and what the page says to install once.
-            let made = reader.folder.join("shout");
-            std::os::unix::fs::symlink(scratch.path().join(DATA), made.join(DATA))?;
-            if let Some(tool) = &tool {
-                std::os::unix::fs::symlink(tool, made.join(language.tool))?;
-            }
-            is_made = true;
+        if number == 0 {
+            set_up(&reader.folder.join("shout"), scratch, language, tool.as_deref()).await?;
+        }
+        if block.commands().iter().any(|line| line == TESTED) {
+            record(&format!("guide.{}", language.lang), begun.elapsed().as_secs_f64() / 60.0)?;
         }
     }
     run.stop().await
