@@ -8,7 +8,7 @@ use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
 use crate::build::{self, Lints, cargo, check, root, step};
 use crate::suite::TestSelection;
-use crate::{fuzz, run, structure};
+use crate::{fuzz, run, services, structure};
 
 pub fn all() -> Result<ExitCode> {
     step("format");
@@ -18,9 +18,11 @@ pub fn all() -> Result<ExitCode> {
     if structure::command()? != ExitCode::SUCCESS {
         bail!("folders are too large, or use each other in circles: what is printed above says which");
     }
-    // Compiling the tool that checks them leaves a core idle at its end, and so does a build.
+    // Compiling the tool that checks them leaves a core idle at its end, and so does a build. Installing what tests need
+    // waits for the network: the tests ask for it again, and find it.
     let (lints, dependencies) = std::thread::scope(|scope| {
         let dependencies = scope.spawn(dependencies);
+        scope.spawn(services::ensure);
         (lints(), dependencies.join())
     });
     lints?;
@@ -68,7 +70,7 @@ fn dependencies() -> Result<()> {
         step("installing cargo-deny");
         // It runs for a second: compiling it with optimisations would take minutes.
         let install = ["install", "--debug", "--locked", "--quiet", "cargo-deny@0.20.2", "--root"];
-        check(cargo().args(install).arg(&tools))?;
+        check(cargo().args(install).arg(&tools).env("CARGO_PROFILE_DEV_DEBUG", "false"))?;
     }
     for manifest in ["Cargo.toml", "tests/fuzz/libfuzzer/Cargo.toml"] {
         let mut command = Command::new(&program);
