@@ -29,7 +29,7 @@ pub(crate) enum Step {
     Claim(Lease),
 }
 
-/// A hold that ran out and is regained is another term; so is one that another replica may have had in between.
+/// A hold that ran out and is regained is another term. So is one whose Lease somebody else has written in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub term: u64,
@@ -112,7 +112,7 @@ impl Machine {
             self.forget();
             return if self.is_over(now) { self.at(Next::Create, now) } else { self.pause(now) };
         };
-        // It may have been another's between two looks, who has then begun a term of its own in the store.
+        // Otherwise another replica may have held it between two reads, and have begun a term of its own in the store.
         let is_as_we_left_it =
             may_be_our_write || self.lease().is_some_and(|seen| seen.says_the_same(&lease));
         if lease.holder != self.identity || !is_as_we_left_it {

@@ -141,7 +141,7 @@ fn a_hold_ends_at_once_when_another_is_read() {
 }
 
 #[test]
-fn what_came_back_between_two_looks_is_held_in_another_term_and_our_own_late_write_is_not() {
+fn a_lease_that_somebody_else_wrote_between_two_reads_begins_another_term_and_our_own_late_write_does_not() {
     for (is_unanswered, term) in [(false, 2), (true, 1)] {
         let mut bench = Bench::new();
         bench.wins(0.0, 0.1);
