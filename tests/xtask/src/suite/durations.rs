@@ -16,8 +16,10 @@ use crate::build::{root, target};
 const LONG: f64 = 2.0;
 /// What takes less is not remembered.
 const REMEMBERED: f64 = 0.5;
-/// How much of a processor a test keeps busy whose processor time nobody has measured.
+/// How much of a processor a test keeps busy, with its part of the servers that tests share.
 const USUAL_SHARE: f64 = 0.75;
+/// A test that keeps less of a processor busy by itself waits for something else than a processor. So much is left to it.
+const IDLE_SHARE: f64 = 0.25;
 /// The name of the job that has all the short tests of a program.
 const SHORT_TESTS: &str = "(short tests)";
 /// What nobody has measured yet: a test with servers, and a test without.
@@ -31,9 +33,16 @@ pub struct TestEstimate {
 }
 
 impl TestEstimate {
-    /// How many processors are busy with it.
-    pub fn share(self) -> f64 {
+    /// How many processors its own processes keep busy.
+    fn own_share(self) -> f64 {
         if self.wall > 0.0 { self.processor / self.wall } else { 1.0 }
+    }
+
+    /// How many processors are busy with it. A test that had to wait for a processor seems to need less than it does, so
+    /// only one that hardly computed counts for less than usual.
+    pub fn share(self) -> f64 {
+        let own = self.own_share();
+        if own < IDLE_SHARE { IDLE_SHARE } else { own.max(USUAL_SHARE) }
     }
 }
 
@@ -85,7 +94,7 @@ impl TestDurations {
                     // Nobody knows which of them the processor worked for.
                     let alone = |seconds| TestEstimate {
                         wall: seconds,
-                        processor: seconds * measured.share().min(1.0),
+                        processor: seconds * measured.own_share().min(1.0),
                     };
                     for test in tests {
                         if let Some(seconds) = test.seconds {
@@ -182,6 +191,12 @@ mod tests {
     fn a_failed_job_changes_nothing() {
         let failed = JobOutcome { failure: Some("why".into()), ..outcome(&[("slow", None)], 900.0) };
         assert!(!TestDurations::default().updated(&[failed]).is_long("p", "slow"));
+    }
+
+    #[test]
+    fn a_test_that_waits_leaves_room_and_one_that_was_kept_waiting_does_not() {
+        let share = |processor| TestEstimate { wall: 10.0, processor }.share();
+        assert_eq!((share(0.1), share(4.0), share(15.0)), (IDLE_SHARE, USUAL_SHARE, 1.5));
     }
 
     #[test]
