@@ -14,7 +14,8 @@ use tokio::process::Command;
 use super::page::{Block, Page, pages};
 use super::shell::simple_commands;
 
-const WITHIN: Duration = Duration::from_secs(120);
+const WITHIN: Duration = Duration::from_secs(240);
+const LOOK: Duration = Duration::from_secs(1);
 const FOLDER: &str = "kubewitness-playground";
 /// Commands that ask a running controller.
 const ASKING: [&str; 11] = [
@@ -48,11 +49,13 @@ impl<'a> Lab<'a> {
         let address = format!("127.0.0.1:{}", free_port()?);
         compiled::seed_playground(&scratch.path().join(FOLDER))?;
         let mut command = Command::new(kubewitness_binary()?);
-        command.args(["playground", "--rate", "100", "--data", FOLDER, "--listen", &address]);
+        command.args(["playground", "--rate", "60", "--data", FOLDER, "--listen", &address]);
         command.current_dir(scratch.path()).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
         let process = Process::start("playground", command.env("HOME", scratch.path()), scratch.path())?;
         let lab = Self { scratch, server: format!("http://{address}"), process };
         until_ok(WITHIN, "the playground to have the objects that pages name", async || {
+            // Each look starts programs, and the playground needs the processors.
+            tokio::time::sleep(LOOK).await;
             for (known, end) in KNOWN {
                 let asked = [&known[..], &["--server", &lab.server]].concat();
                 let (code, stdout, stderr) = self::command(&asked).await?;
