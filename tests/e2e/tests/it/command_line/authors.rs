@@ -1,5 +1,5 @@
-//! What somebody does who writes a plugin: makes one, builds it, tries it, and drops it into a running controller. The
-//! guide's test, in `docs/guide.rs`, does it in each language.
+//! The author of a plugin makes one in Rust, builds it, tries it, and drops it into a running controller. The test of the
+//! guide, in `docs/guide.rs`, makes and builds one in each language.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Author {
         Self::of(scratch, "shout")
     }
 
-    /// Of the plugin in this folder of a scratch.
+    /// The author of the plugin in this folder of a scratch.
     pub fn of(scratch: &Scratch, name: &str) -> Result<Self> {
         Ok(Self { folder: scratch.path().join(name), target: target_of_authors()? })
     }

@@ -46,7 +46,7 @@ struct Language {
     lang: &'static str,
     /// What the plugin's folder calls the tool that is installed once.
     tool: &'static str,
-    /// What installs it, as the README of the plugin's folder says it.
+    /// The command that installs the tool, as the README of the plugin's folder says it.
     install: &'static str,
 }
 

@@ -27,7 +27,7 @@ const CALLS: u64 = 16;
 const JOBS: usize = 24;
 /// What the steady plugin computes for a state: milliseconds, so that it always has more to do than it has time.
 const STEADY: u64 = 60_000_000;
-/// Of an equal share, the steady plugin gets at least this part. Where calls have shares and not plugins, it gets a tenth.
+/// The steady plugin gets at least this part of an equal share. If calls had shares, and not plugins, it would get a tenth.
 const STEADY_KEPT: f64 = 0.7;
 /// States that the steady plugin handles while its share is taken.
 const STEADY_STATES: u64 = 60;
