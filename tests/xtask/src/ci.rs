@@ -27,7 +27,7 @@ pub fn all() -> Result<ExitCode> {
     });
     lints?;
     dependencies.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    fuzz::all(fuzz::IN_CI)?;
+    fuzz::compiles()?;
     // They include the tests that compare docs/reference with the code, and the figures of pages with those measured.
     run::test(&TestSelection::default(), Lints::Denied)
 }

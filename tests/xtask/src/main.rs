@@ -22,10 +22,11 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   playground [FLAGS]   build everything and run the playground (flags of `kubewitness playground`)
-  test [CRATE|NAME]... [--timings]
-                       build everything and run all tests; or those of a crate (`core`, `host/core` or its whole name),
-                       or those that have NAME in their names. With --timings: what took how long, from compiling to
-                       the twenty longest tests and what they wait for
+  test [--timings] [--complete]
+                       build everything and run all tests. Of two tests that differ by MySQL and MariaDB alone, or by
+                       Python and JavaScript, the seed takes one; with --complete both run. With --timings: what took
+                       how long, from compiling to the twenty longest tests and what they wait for
+  test CRATE|NAME...   the tests of a crate (`core`, `host/core` or its whole name), or all that have NAME in their names
   build [--release]    the plugins and the host, ready to run
   build --image        the same for production: optimised, without the simulated cluster
   plugins              only the plugins, into target/plugins

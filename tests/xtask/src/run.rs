@@ -39,9 +39,10 @@ pub fn selection(args: &[String]) -> Result<TestSelection> {
     for arg in args {
         match packages::find(&members, arg) {
             _ if arg == "--timings" => selection.timings = true,
+            _ if arg == "--complete" => selection.complete = true,
             _ if arg == "--" => {}
             _ if arg.starts_with('-') => {
-                bail!("`test` knows no `{arg}`: it takes crates, names of tests and --timings")
+                bail!("`test` knows no `{arg}`: it takes crates, names of tests, --complete and --timings")
             }
             Some(package) => selection.packages.push(package),
             None => selection.filters.push(arg.clone()),
@@ -96,8 +97,8 @@ pub fn test_with(selection: &TestSelection, lints: Lints, variables: impl Fn(&mu
         lints.apply(command);
         variables(command);
     };
-    let mut result = suite::run(selection, &artifacts, &times, &prepare);
-    if selection.packages.is_empty() && selection.filters.is_empty() {
+    let mut result = suite::run(selection, &artifacts, &times, &seed, &prepare);
+    if selection.is_everything() {
         result = result.and(doc_examples(&prepare));
     }
     let skipped = std::fs::read_to_string(&list).unwrap_or_default();

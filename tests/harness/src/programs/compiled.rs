@@ -21,8 +21,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::binaries::compiled_folder;
 
-/// Names that the controller gives: see `host/sandbox/src/compile/cache.rs`.
+/// Names that the program gives: see `host/sandbox/src/compile/cache.rs`, and `host/src/commands/plugin/subject.rs` for that
+/// of an author's folder.
 const CACHE: &str = "cache";
+const CACHE_OF_AUTHORS: &str = ".kubewitness";
 const KEY: &str = "key";
 const CODE: &str = "cwasm";
 const KEY_BYTES: usize = 32;
@@ -42,7 +44,16 @@ const PLAYGROUND: &str = ".kubewitness-playground";
 
 /// Gives a new data folder all code that was compiled before. A folder that has compiled code is left alone.
 pub fn seed(data: &Path) -> Result<()> {
-    CompiledStore::beside_the_build()?.seed(data)
+    // Tests of a data folder that can't be used name a file.
+    if data.as_os_str().is_empty() || data.is_file() {
+        return Ok(());
+    }
+    CompiledStore::beside_the_build()?.seed(&data.join(CACHE))
+}
+
+/// The same for the folder of a plugin's author.
+pub fn seed_author(folder: &Path) -> Result<()> {
+    CompiledStore::beside_the_build()?.seed(&folder.join(CACHE_OF_AUTHORS))
 }
 
 /// The same for the data folder of a playground.
@@ -56,7 +67,12 @@ pub fn seed_playground(data: &Path) -> Result<()> {
 
 /// Keeps what was compiled in a data folder that was [seeded](seed).
 pub fn harvest(data: &Path) -> Result<()> {
-    CompiledStore::beside_the_build()?.harvest(data)
+    CompiledStore::beside_the_build()?.harvest(&data.join(CACHE))
+}
+
+/// The same for the folder of a plugin's author.
+pub fn harvest_author(folder: &Path) -> Result<()> {
+    CompiledStore::beside_the_build()?.harvest(&folder.join(CACHE_OF_AUTHORS))
 }
 
 struct CompiledStore {
@@ -82,14 +98,11 @@ impl CompiledStore {
         Ok(Self { folder, key })
     }
 
-    fn seed(&self, data: &Path) -> Result<()> {
-        // Tests of a data folder that can't be used name a file.
-        if data.as_os_str().is_empty() || data.is_file() {
-            return Ok(());
+    fn seed(&self, cache: &Path) -> Result<()> {
+        if let Some(folder) = cache.parent() {
+            private_folders(folder).with_context(|| format!("making {}", folder.display()))?;
         }
-        let cache = data.join(CACHE);
-        private_folders(data).with_context(|| format!("making {}", data.display()))?;
-        match DirBuilder::new().mode(0o700).create(&cache) {
+        match DirBuilder::new().mode(0o700).create(cache) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             made => made.with_context(|| format!("making {}", cache.display()))?,
         }
@@ -101,14 +114,13 @@ impl CompiledStore {
         Ok(())
     }
 
-    fn harvest(&self, data: &Path) -> Result<()> {
-        let cache = data.join(CACHE);
+    fn harvest(&self, cache: &Path) -> Result<()> {
         // One that was not seeded, or whose key a test replaced, has code that this key does not prove.
         if fs::read(cache.join(KEY)).ok().as_ref() != Some(&self.key) {
             return Ok(());
         }
         let mut has_more = false;
-        for file in code_files(&cache)?.into_iter().filter(|file| !file.is_link) {
+        for file in code_files(cache)?.into_iter().filter(|file| !file.is_link) {
             let kept = self.folder.join(file.path.file_name().context("code without a name")?);
             let new = beginning(&file.path);
             // A controller that runs may have removed it meanwhile.
@@ -239,11 +251,11 @@ mod tests {
     fn what_one_run_compiled_the_next_one_finds_and_what_was_compiled_anew_replaces_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let data = |name: &str| folder.path().join(name);
-        store(folder.path()).seed(&data("one")).expect("seeds");
+        store(folder.path()).seed(&data("one").join(CACHE)).expect("seeds");
         let of = |name: &str| data(name).join(CACHE).join("00.cwasm");
         fs::write(of("one"), code(1)).expect("compiles");
-        store(folder.path()).harvest(&data("one")).expect("harvests");
-        store(folder.path()).seed(&data("two")).expect("seeds");
+        store(folder.path()).harvest(&data("one").join(CACHE)).expect("harvests");
+        store(folder.path()).seed(&data("two").join(CACHE)).expect("seeds");
         assert_eq!(fs::read(of("two")).expect("is there"), code(1));
         assert_eq!(
             fs::read(data("two").join("cache/key")).expect("a key"),
@@ -252,7 +264,7 @@ mod tests {
         // As a controller of another build does: it gives the name to a new file.
         fs::write(data("two").join("new"), code(2)).expect("compiles");
         fs::rename(data("two").join("new"), of("two")).expect("takes its place");
-        store(folder.path()).harvest(&data("two")).expect("harvests");
+        store(folder.path()).harvest(&data("two").join(CACHE)).expect("harvests");
         let kept = folder.path().join("compiled/00.cwasm");
         assert_eq!(fs::read(kept).expect("is kept"), code(2));
         assert_eq!(fs::read(of("one")).expect("is its own"), code(1));
@@ -266,8 +278,8 @@ mod tests {
         fs::write(cache.join(KEY), [7; KEY_BYTES]).expect("its own key");
         fs::write(cache.join("00.cwasm"), code(1)).expect("its own code");
         let store = store(folder.path());
-        store.seed(&folder.path().join("data")).expect("does nothing");
-        store.harvest(&folder.path().join("data")).expect("does nothing");
+        store.seed(&cache).expect("does nothing");
+        store.harvest(&cache).expect("does nothing");
         assert_eq!(fs::read(cache.join(KEY)).expect("its key"), [7; KEY_BYTES]);
         assert!(code_files(&store.folder).expect("is read").is_empty());
     }

@@ -14,6 +14,7 @@ mod durations;
 mod job;
 mod outcome;
 pub mod packages;
+mod pairs;
 mod pool;
 mod programs;
 mod schedule;
@@ -39,8 +40,17 @@ pub struct TestSelection {
     pub filters: Vec<String>,
     /// Whether tests run that are ignored otherwise. They do something for somebody, and prove nothing.
     pub ignored: bool,
+    /// Whether all tests run, and not one of each [pair](pairs).
+    pub complete: bool,
     /// Whether tables of durations are printed, and the repository's durations are written anew.
     pub timings: bool,
+}
+
+impl TestSelection {
+    /// Whether nobody asked for certain tests.
+    pub fn is_everything(&self) -> bool {
+        self.packages.is_empty() && self.filters.is_empty()
+    }
 }
 
 /// Runs the selected tests, also after one failed. `prepare` sets the variables that they need.
@@ -48,9 +58,15 @@ pub fn run(
     selection: &TestSelection,
     artifacts: &str,
     builds: &BuildTimes,
+    seed: &str,
     prepare: &dyn Fn(&mut Command),
 ) -> Result<()> {
-    let programs = programs::of_messages(artifacts, prepare)?;
+    let mut programs = programs::of_messages(artifacts, prepare)?;
+    if selection.is_everything() && !selection.complete {
+        let mut tests: Vec<_> = programs.iter_mut().map(|program| &mut program.tests).collect();
+        let left_out = pairs::take_one_of_each(&mut tests, seed);
+        step(&format!("{left_out} tests are left to the next seed, or to --complete: {}", pairs::WHICH));
+    }
     let durations = TestDurations::load();
     let jobs = plan(&programs, selection, &durations);
     if jobs.is_empty() {
@@ -68,7 +84,7 @@ pub fn run(
     measured.save_local()?;
     if selection.timings {
         timings::print(&outcomes, builds, begin.elapsed());
-        if selection.packages.is_empty() && selection.filters.is_empty() {
+        if selection.is_everything() {
             measured.save_for_fresh_machines()?;
         }
     }

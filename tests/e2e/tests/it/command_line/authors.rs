@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, kubewitness_binary, services_folder,
-    skip,
+    Kubewitness, RunOptions, Scratch, Simulator, command, compiled, in_scratch, kubewitness_binary,
+    services_folder, skip,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -64,7 +64,7 @@ impl Author {
     async fn makes(&self, scratch: &Scratch, lang: &str) -> Result<()> {
         let (code, text) = self.runs(scratch.path(), &["new", "shout", "--lang", lang]).await?;
         ensure!(code == Some(0) && text.contains("cd shout"), "{code:?}: {text}");
-        Ok(())
+        compiled::seed_author(&self.folder)
     }
 
     /// What the README of its folder says.
@@ -73,7 +73,7 @@ impl Author {
         ensure!(built.contains("✓") && built.contains(".wasm ("), "{built}");
         let tested = self.ok(&["test"]).await?;
         ensure!(tested.ends_with("1 of 1 tests passed\n"), "{tested}");
-        Ok(())
+        compiled::harvest_author(&self.folder)
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{Scratch, in_scratch, project_root};
+use kubewitness_harness::{Scratch, compiled, in_scratch, project_root};
 use tokio::process::Command;
 
 use crate::command_line::authors::{Author, componentize_js, componentize_py};
@@ -25,7 +25,9 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn example(scratch: &Scratch, name: &str) -> Result<Author> {
-    copy(&project_root().join("plugins/examples").join(name), &scratch.path().join(name))?;
+    let folder = scratch.path().join(name);
+    copy(&project_root().join("plugins/examples").join(name), &folder)?;
+    compiled::seed_author(&folder)?;
     Author::of(scratch, name)
 }
 

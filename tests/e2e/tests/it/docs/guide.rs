@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use kubewitness_figures::record;
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, in_scratch, kubewitness_binary, plugins_folder,
+    Kubewitness, RunOptions, Scratch, Simulator, compiled, in_scratch, kubewitness_binary, plugins_folder,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -153,12 +153,17 @@ async fn follow(scratch: &Scratch, language: Language, tool: Option<PathBuf>) ->
     for (number, block) in blocks.iter().enumerate() {
         reader.types(block).await.with_context(|| format!("{GUIDE}:{} in {name}", block.line))?;
         if number == 0 {
-            set_up(&reader.folder.join("shout"), scratch, language, tool.as_deref()).await?;
+            let made = reader.folder.join("shout");
+            set_up(&made, scratch, language, tool.as_deref()).await?;
+            if !is_measured() {
+                compiled::seed_author(&made)?;
+            }
         }
         if block.commands().iter().any(|line| line == TESTED) {
             record(&format!("guide.{}", language.lang), begun.elapsed().as_secs_f64() / 60.0)?;
         }
     }
+    compiled::harvest_author(&reader.folder)?;
     run.stop().await
 }
 

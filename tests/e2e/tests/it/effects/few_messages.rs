@@ -68,7 +68,7 @@ subscribe: [{source: jobs, mode: transitions, start: beginning}]
 grants: {http: [{name: slack, destination: slack}], kv: true}
 tick: {every: 1s}
 delivery: {batch: 64, backoff: 100ms}
-config: {channels: [{name: slack, kind: slack}], settle: 1s}";
+config: {channels: [{name: slack, kind: slack}], settle: 8s}";
 
 #[tokio::test]
 async fn a_start_at_the_beginning_tells_nothing_of_old_jobs_and_one_digest_of_many_fresh_ones() {
