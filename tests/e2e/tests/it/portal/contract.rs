@@ -6,7 +6,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_harness::{Process, Scratch, free_port, http, in_scratch, services_folder, skip, until};
+use kubewitness_harness::{
+    Process, Scratch, free_port, http, in_scratch, seed, services_folder, skip, until,
+};
 use serde_json::Value;
 use tokio::process::Command;
 
