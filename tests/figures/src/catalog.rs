@@ -161,7 +161,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
         code: STATES,
         figures: &[Figure {
             name: "pipeline.gate.ratio",
-            what: "the ratio with client-go on the small load of the gate",
+            what: "the ratio with client-go on the small load of the gate, in the unoptimised build of tests",
             unit: FigureUnit::Times,
             guard: FigureGuard::Floor(FLOOR),
         }],

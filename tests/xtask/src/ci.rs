@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
 use crate::build::{self, Lints, cargo, check, root, step};
+use crate::measure::figures;
 use crate::suite::TestSelection;
 use crate::{fuzz, run, services, structure};
 
@@ -22,14 +23,18 @@ pub fn all() -> Result<ExitCode> {
     // waits for the network: the tests ask for it again, and find it.
     let (lints, dependencies) = std::thread::scope(|scope| {
         let dependencies = scope.spawn(dependencies);
-        scope.spawn(services::ensure);
+        scope.spawn(|| (services::ensure(), services::ensure_valgrind()));
         (lints(), dependencies.join())
     });
     lints?;
     dependencies.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     fuzz::compiles()?;
     // They include the tests that compare docs/reference with the code, and the figures of pages with those measured.
-    run::test(&TestSelection::default(), Lints::Denied)
+    if run::test(&TestSelection::default(), Lints::Denied)? != ExitCode::SUCCESS {
+        return Ok(ExitCode::FAILURE);
+    }
+    step("what a state costs");
+    figures::gate(Lints::Denied)
 }
 
 /// Compiles everything that tests do not compile, under the same lints.

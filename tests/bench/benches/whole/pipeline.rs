@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `pipeline-sqlite` | SQLite with 5,000, 20,000 and 50,000 Jobs, by turns with client-go, which writes nothing |
 //! | `pipeline-servers` | PostgreSQL, MariaDB and MySQL, and client-go with an insert for each state into the same kind |
-//! | `pipeline-gate` | SQLite and client-go on a load of seconds; CI compares the ratio with the one in the repository |
+//! | `pipeline-gate` | SQLite and client-go on a load of seconds; CI compares the ratio of an unoptimised build with the kept one |
 //!
 //! Time counts from the moment at which the server sends the first update. Before that, all Jobs were listed and
 //! delivered, so neither the list nor the compilation of the plugin is in it.
@@ -41,7 +41,7 @@ const OBJECTS: [usize; 3] = [JOBS, 20_000, 50_000];
 const TURNS: usize = 3;
 
 /// Few enough for seconds, and enough that the plugin falls behind the states that the journal holds in memory.
-const GATE_UPDATES: usize = 25_000;
+const GATE_UPDATES: usize = 12_000;
 const GATE_TURNS: usize = 5;
 
 /// Updates of the peer with a database: it syncs for each of them, which takes milliseconds.

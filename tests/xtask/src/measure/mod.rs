@@ -4,11 +4,12 @@ pub mod figures;
 mod peer;
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::build::plugins::PluginProfile;
-use crate::build::{self, cargo, check, root, step};
+use crate::build::{self, BuildTimes, Lints, cargo, check, root, step};
 use crate::services;
 
 /// The programs that compare ours with client-go, and the one that also compares databases.
@@ -16,8 +17,12 @@ const WITH_CLIENT_GO: [&str; 2] = ["pipeline", "queue"];
 const WITH_DATABASES: &str = "pipeline-servers";
 const UNDER_VALGRIND: &str = "instructions";
 
+/// What CI measures. It is built as tests are, so that nothing is compiled for it: what makes a state dearer shows in both
+/// builds.
+const BUILT_AS_TESTS: [&str; 2] = ["pipeline-gate", UNDER_VALGRIND];
+
 /// Runs benchmarks. They append what they measure to `records`.
-pub fn bench(args: &[String], records: Option<&Path>) -> Result<()> {
+pub fn bench(args: &[String], records: Option<&Path>, lints: Lints) -> Result<()> {
     // What comes behind the name is for the programs. A flag in its place would start all of them, for an hour.
     if let Some(flag) = args.first().filter(|first| first.starts_with('-')) {
         bail!(
@@ -47,12 +52,12 @@ pub fn bench(args: &[String], records: Option<&Path>) -> Result<()> {
             "in CI nothing may be skipped: instructions are counted under valgrind, which can't be installed"
         );
     }
-    build::benches(&chosen)?;
+    let mut command = match asked.is_some_and(|name| BUILT_AS_TESTS.contains(&name)) {
+        true => as_tests(lints)?,
+        false => optimised(&chosen)?,
+    };
     step("running the benchmarks");
-    let mut command = cargo();
-    command.args(["bench", "--locked", "--profile", build::OPTIMISED]).args(build::BENCHED).args(&chosen);
-    command.arg("--").args(args);
-    command.env("KUBEWITNESS_PLUGINS", PluginProfile::Shipped.folder());
+    command.args(&chosen).arg("--").args(args);
     command.env("KUBEWITNESS_SERVICES", build::services_folder());
     if let Some(peer) = peer {
         command.env("KUBEWITNESS_CLIENT_GO", peer);
@@ -60,7 +65,30 @@ pub fn bench(args: &[String], records: Option<&Path>) -> Result<()> {
     if let Some(records) = records {
         command.env(build::RECORDS, records);
     }
-    check(command.env("KUBEWITNESS_BIN_DIR", build::target().join(build::OPTIMISED)))
+    check(&mut command)
+}
+
+/// Builds what the benchmarks start, and returns the command that builds and runs benchmarks.
+fn optimised(chosen: &[&str]) -> Result<Command> {
+    build::benches(chosen)?;
+    let mut command = cargo();
+    command.args(["bench", "--locked", "--profile", build::OPTIMISED]).args(build::BENCHED);
+    command.env("KUBEWITNESS_PLUGINS", PluginProfile::Shipped.folder());
+    command.env("KUBEWITNESS_BIN_DIR", build::target().join(build::OPTIMISED));
+    Ok(command)
+}
+
+/// The same with what tests start.
+fn as_tests(lints: Lints) -> Result<Command> {
+    build::tests(&[], lints, &mut BuildTimes::default())?;
+    let mut command = cargo();
+    command.args(["bench", "--locked", "--workspace", "--profile", "dev"]);
+    // Incremental builds have other instructions.
+    command.env("CARGO_INCREMENTAL", "0");
+    command.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
+    command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
+    lints.apply(&mut command);
+    Ok(command)
 }
 
 /// The benchmarks that `cargo bench` knows, each a file or a folder.

@@ -32,8 +32,8 @@ const COUNTED: &str = "KUBEWITNESS_COUNTED";
 /// Everything that the paths read is made before they are counted, and lies here.
 const FOLDER: &str = "KUBEWITNESS_COUNTED_FOLDER";
 const COUNTER: &str = "valgrind";
-/// What valgrind prints before the number of instructions.
-const TOTAL: &str = "Collected :";
+/// What valgrind prints before the number of instructions, which has commas.
+const TOTAL: &str = "I refs:";
 
 fn main() -> Result<()> {
     if !wanted("instructions") {
@@ -54,8 +54,13 @@ fn main() -> Result<()> {
     // does not have.
     under_valgrind(&["--tool=none"], "guest", 1, folder.path())?;
     for path in PATHS {
-        let few = count(path.name, path.rounds, folder.path())?;
-        let many = count(path.name, path.rounds * 2, folder.path())?;
+        let count = |rounds| count(path.name, rounds, folder.path());
+        let (few, many) = std::thread::scope(|scope| {
+            let few = scope.spawn(|| count(path.rounds));
+            let many = count(path.rounds * 2);
+            (few.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), many)
+        });
+        let (few, many) = (few?, many?);
         let each = (many.saturating_sub(few)) as f64 / (path.rounds * path.states) as f64;
         println!("  {:<10} {each:>10.0}", path.name);
         record(&format!("instructions.{}", path.name), each.round())?;
@@ -75,10 +80,13 @@ fn run_counted(counted: &str, folder: &Path) -> Result<()> {
 
 /// The instructions of a whole process.
 fn count(name: &str, rounds: usize, folder: &Path) -> Result<u64> {
-    let tool = ["--tool=callgrind", "--callgrind-out-file=/dev/null", "--fair-sched=yes"];
+    let tool = ["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", "--fair-sched=yes"];
     let printed = under_valgrind(&tool, name, rounds, folder)?;
-    let total = printed.lines().find_map(|line| Some(line.split_once(TOTAL)?.1.trim().parse()));
-    Ok(total.with_context(|| format!("valgrind printed no total: {printed}"))??)
+    let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let total =
+        printed.lines().find_map(|line| Some(squeezed(line).split_once(TOTAL)?.1.replace([',', ' '], "")));
+    let total = total.with_context(|| format!("valgrind printed no total: {printed}"))?;
+    total.parse().with_context(|| format!("valgrind's total is `{total}`"))
 }
 
 /// What valgrind prints.

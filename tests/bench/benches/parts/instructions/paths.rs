@@ -39,9 +39,9 @@ const GUEST_BATCH: usize = 64;
 /// Few, so that each has many versions and chains of deltas are long.
 const JOBS: usize = 64;
 /// The rounds of the longer run of a path whose batches are all made before: so making them is subtracted.
-const LONGEST: usize = 8;
+const LONGEST: usize = 4;
 /// States that a journal holds before it is delivered.
-const BACKLOG: usize = 1_024;
+const BACKLOG: usize = 512;
 
 type Work = Pin<Box<dyn Future<Output = Result<()>>>>;
 
@@ -67,18 +67,18 @@ macro_rules! path {
 }
 
 pub const PATHS: &[CountedPath] = &[
-    path!("frame", 1, 2_000, frame),
-    path!("status", 1, 2_000, status),
-    path!("delta", 1, 500, delta),
-    path!("pack", 1, 500, pack),
-    path!("redact", 1, 1_000, redact),
+    path!("frame", 1, 400, frame),
+    path!("status", 1, 400, status),
+    path!("delta", 1, 200, delta),
+    path!("pack", 1, 200, pack),
+    path!("redact", 1, 200, redact),
     path!("lanes", BACKLOG, 8, lanes),
-    path!("append", BATCH, 4, append),
-    path!("recent", BACKLOG, 2, recent),
-    path!("backlog", BACKLOG, 2, backlog),
-    path!("document", BATCH, 2, documents),
-    path!("receipt", BATCH, 4, receipt),
-    path!("guest", GUEST_BATCH, 50, guest),
+    path!("append", BATCH, 2, append),
+    path!("recent", BACKLOG, 1, recent),
+    path!("backlog", BACKLOG, 1, backlog),
+    path!("document", BATCH, 1, documents),
+    path!("receipt", BATCH, 2, receipt),
+    path!("guest", GUEST_BATCH, 10, guest),
 ];
 
 /// What is made once for all runs.

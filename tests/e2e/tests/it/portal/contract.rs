@@ -67,13 +67,13 @@ async fn compare(tool: &Path, scratch: &Scratch, playground: &mut Process, url: 
     // Who has no token is refused whatever is asked, so one request of each operation tells all.
     let server = Server { tool, scratch, file: &file, url };
     server
-        .is_asked(&Questions { person: "nobody", token: None, phases: "fuzzing", examples: "1", least: 30 })
+        .is_asked(&Questions { person: "nobody", token: None, phases: "fuzzing", examples: "1", least: 20 })
         .await?;
     // What is at the edges of the allowed is asked by one of the two, and the seed chooses by whom.
     let turn = (seed() % 2) as usize;
     for ((person, token), phases) in tokens.iter().zip([PHASES[turn], PHASES[1 - turn]]) {
         let (token, examples) = (Some(&**token), EXAMPLES);
-        server.is_asked(&Questions { person, token, phases, examples, least: 300 }).await?;
+        server.is_asked(&Questions { person, token, phases, examples, least: 100 }).await?;
     }
     Ok(())
 }
