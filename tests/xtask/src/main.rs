@@ -6,6 +6,7 @@ mod docs;
 mod fuzz;
 mod images;
 mod measure;
+mod real;
 mod run;
 mod services;
 mod structure;
@@ -29,6 +30,9 @@ cargo xtask COMMAND
   test CRATE|NAME...   the tests of a crate (`core`, `host/core` or its whole name), or all that have NAME in their names
   build [--release]    the plugins and the host, ready to run
   build --image        the same for production: optimised, without the simulated cluster
+  real [MINOR...] [--all] [--faults NUMBER]
+                       builds real API servers (1.36; or the minors that you name, or all) and proves against them that
+                       each version arrives once and in order while processes are killed; needs Go
   plugins              only the plugins, into target/plugins
   bench [NAME]         the benchmarks; figures go to standard output
   figures [NAME...]    measures all figures that the pages show, or those of these benchmarks; keeps them, writes the
@@ -74,6 +78,7 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         },
         "plugins" => build::plugins::shipped(&build::plugins::SHIPPED).map(|()| ExitCode::SUCCESS),
         "bench" => measure::bench(args, None, Lints::Ignored).map(|()| ExitCode::SUCCESS),
+        "real" => real::command(args),
         "figures" => figures::command(args),
         "release" => figures::release(),
         "fuzz" => fuzz::command(args).map(|()| ExitCode::SUCCESS),

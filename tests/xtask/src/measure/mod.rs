@@ -1,7 +1,7 @@
 //! Builds and runs benchmarks. They know what they measure; nothing here does.
 
 pub mod figures;
-mod peer;
+pub mod peer;
 
 use std::path::Path;
 use std::process::Command;

@@ -1,0 +1,12 @@
+//! Proves the promises against real API servers. `cargo xtask real` builds the servers and starts this.
+//!
+//! The oracle is etcd: its own history of the keys, read by its own API. Nothing of the controller is used to say what is
+//! true, only its command line and the tables of a plugin to say what it witnessed.
+
+mod cluster;
+mod history;
+mod promise;
+mod workload;
+
+pub use cluster::{ServerPrograms, Version};
+pub use promise::{PromiseReport, survives_kills};

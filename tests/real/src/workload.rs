@@ -1,0 +1,120 @@
+//! Writes Jobs as their users and their controller would: makes them, labels them, moves their status, deletes them.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kubewitness_harness::{Dice, until};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+
+const NAMESPACE: &str = "default";
+/// A server that was killed comes back within seconds.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(60);
+/// Jobs at one time.
+const ALIVE: usize = 12;
+
+pub struct Workload {
+    dice: Dice,
+    alive: Vec<LiveJob>,
+    made: u64,
+}
+
+struct LiveJob {
+    name: String,
+    active: u64,
+    is_started: bool,
+}
+
+impl Workload {
+    pub fn new(seed: u64) -> Self {
+        Self { dice: Dice::new(seed), alive: Vec::new(), made: 0 }
+    }
+
+    /// Makes one change.
+    pub async fn step(&mut self, cluster: &Cluster) -> Result<()> {
+        if self.alive.len() < 2 || (self.alive.len() < ALIVE && self.dice.percent(15)) {
+            return self.create(cluster).await;
+        }
+        let at = self.dice.index(self.alive.len());
+        match self.dice.below(10) {
+            0 => self.delete(cluster, at).await,
+            1..=4 => self.label(cluster, at).await,
+            _ => self.work(cluster, at).await,
+        }
+    }
+
+    async fn create(&mut self, cluster: &Cluster) -> Result<()> {
+        self.made += 1;
+        let name = format!("train-{}", self.made);
+        create(cluster, &name).await?;
+        self.alive.push(LiveJob { name, active: 0, is_started: false });
+        Ok(())
+    }
+
+    /// Makes an object behind everything that was written, and returns its name.
+    pub async fn mark(&mut self, cluster: &Cluster) -> Result<String> {
+        self.made += 1;
+        let name = format!("mark-{}", self.made);
+        create(cluster, &name).await?;
+        Ok(name)
+    }
+
+    async fn label(&mut self, cluster: &Cluster, at: usize) -> Result<()> {
+        let label = json!({"metadata": {"labels": {"turn": self.dice.throw().to_string()}}});
+        let path = path_of(&self.alive[at].name);
+        write(cluster, Method::PATCH, &path, Some(&label), &[200]).await
+    }
+
+    async fn work(&mut self, cluster: &Cluster, at: usize) -> Result<()> {
+        let job = &mut self.alive[at];
+        job.active = (job.active + 1 + self.dice.below(2)) % 4;
+        let mut status = json!({"active": job.active});
+        if !job.is_started {
+            status["startTime"] = "2026-01-01T00:00:00Z".into();
+            job.is_started = true;
+        }
+        let path = format!("{}/status", path_of(&job.name));
+        write(cluster, Method::PATCH, &path, Some(&json!({"status": status})), &[200]).await
+    }
+
+    async fn delete(&mut self, cluster: &Cluster, at: usize) -> Result<()> {
+        let job = self.alive.swap_remove(at);
+        let path = format!("{}?propagationPolicy=Background", path_of(&job.name));
+        write(cluster, Method::DELETE, &path, None, &[200, 404]).await
+    }
+}
+
+async fn create(cluster: &Cluster, name: &str) -> Result<()> {
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+        "spec": {"parallelism": 3, "completions": 3, "template": {"spec": {
+            "restartPolicy": "Never", "containers": [{"name": "main", "image": "train"}],
+        }}},
+    });
+    let path = format!("/apis/batch/v1/namespaces/{NAMESPACE}/jobs");
+    // A try whose answer was lost may have made it.
+    write(cluster, Method::POST, &path, Some(&job), &[201, 409]).await
+}
+
+fn path_of(name: &str) -> String {
+    format!("/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{name}")
+}
+
+/// A server that is away or not ready is asked again.
+async fn write(
+    cluster: &Cluster,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+    wanted: &[u16],
+) -> Result<()> {
+    until(WRITTEN_WITHIN, &format!("{method} {path}"), async || {
+        let Ok((code, answer)) = cluster.request(method.clone(), path, body).await else { return Ok(None) };
+        let is_away = code == 429 || code >= 500;
+        ensure!(is_away || wanted.contains(&code), "{method} {path} was answered with {code}: {answer}");
+        Ok((!is_away).then_some(()))
+    })
+    .await
+}

@@ -1,0 +1,152 @@
+//! `cargo xtask real`: builds real servers of Kubernetes from their Go modules, and proves the promises against them.
+//!
+//! `tests/real/modules` has a Go module for each program, or for each minor of Kubernetes: their dependencies exclude
+//! each other. A module pins what it needs by version and by hash. What was built stays in `target/real`, with the module's
+//! file beside it, and is built again when that file changes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::build::plugins::PluginProfile;
+use crate::build::{self, Host, cargo, check, root, step};
+use crate::measure::peer;
+use crate::services::apt::run;
+
+const MODULES: &str = "tests/real/modules";
+const ETCD: GoModule = GoModule { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
+/// By minor, newest last.
+const KUBERNETES: [GoModule; 3] =
+    [of_kubernetes("kubernetes-1.34"), of_kubernetes("kubernetes-1.36"), of_kubernetes("kubernetes-1.37")];
+/// The minor of a run that names none.
+const USUAL: &str = "1.36";
+/// What a module's file asks for beside the tool itself.
+const REQUIRED: &str = "k8s.io/kubernetes v";
+
+struct GoModule {
+    name: &'static str,
+    /// What each program is called here, and its package.
+    programs: &'static [(&'static str, &'static str)],
+}
+
+const fn of_kubernetes(name: &'static str) -> GoModule {
+    GoModule { name, programs: &[("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver")] }
+}
+
+impl GoModule {
+    fn minor(&self) -> &'static str {
+        self.name.trim_start_matches("kubernetes-")
+    }
+}
+
+pub fn command(args: &[String]) -> Result<ExitCode> {
+    let (mut minors, mut more) = (Vec::new(), Vec::new());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--all" => minors = KUBERNETES.iter().collect(),
+            "--faults" => more.extend(["--faults", args.next().context("--faults needs a number")?]),
+            minor => minors.push(of_minor(minor)?),
+        }
+    }
+    if minors.is_empty() {
+        minors.push(of_minor(USUAL)?);
+    }
+    let Some(go) = peer::go() else {
+        let why = "there is no Go: unpack it to /usr/local/go, or install it into the path";
+        for module in minors {
+            eprintln!("xtask: SKIPPED the promises against Kubernetes {}: {why}", module.minor());
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    for module in [&ETCD].into_iter().chain(minors.iter().copied()) {
+        built(&go, module)?;
+    }
+    step("building the controller and the suite");
+    build::everything(Host::Playground)?;
+    let mut suite = cargo();
+    suite.args(["run", "--locked", "--quiet", "--package", "kubewitness-real", "--bin", "kubewitness-real"]);
+    suite.args(build::FEATURES_OF_TESTS).arg("--").arg("--servers").arg(folder()).args(more);
+    for module in minors {
+        suite.args(["--minor", module.minor()]);
+    }
+    suite.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
+    suite.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
+    check(&mut suite).map(|()| ExitCode::SUCCESS)
+}
+
+fn of_minor(minor: &str) -> Result<&'static GoModule> {
+    KUBERNETES.iter().find(|module| module.minor() == minor).with_context(|| {
+        let known: Vec<_> = KUBERNETES.iter().map(GoModule::minor).collect();
+        format!("`real` takes minors of Kubernetes ({}), --all and --faults NUMBER", known.join(", "))
+    })
+}
+
+fn folder() -> PathBuf {
+    build::target().join("real")
+}
+
+/// Builds the programs of a module that are not there as its files have them.
+fn built(go: &Path, module: &GoModule) -> Result<()> {
+    let source = root().join(MODULES).join(module.name);
+    let read = |name: &str| {
+        let path = source.join(name);
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    };
+    let (pinned, sums) = (read("go.mod")?, read("go.sum")?);
+    let (target, stamp) = (folder().join(module.name), pinned.clone() + &sums);
+    let note = target.join("built-of");
+    if std::fs::read_to_string(&note).is_ok_and(|of| of == stamp) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&target).with_context(|| format!("making {}", target.display()))?;
+    for (program, package) in module.programs {
+        step(&format!("building {program} of {}", module.name));
+        let begun = Instant::now();
+        let mut command = Command::new(go);
+        command.args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", &says(&pinned)?]);
+        command.env("CGO_ENABLED", "0").current_dir(&source);
+        run(command.arg("-o").arg(target.join(program)).arg(package))?;
+        let size = target.join(program).metadata().context("what was built")?.len();
+        step(&format!("{program}: {} s, {} MB", begun.elapsed().as_secs(), size / 1_000_000));
+    }
+    std::fs::write(&note, stamp).with_context(|| format!("writing {}", note.display()))
+}
+
+/// The version that a server of Kubernetes says of itself: clients refuse one that it has of no build.
+fn says(pinned: &str) -> Result<String> {
+    let small = "-s -w".to_owned();
+    let Some((_, rest)) = pinned.split_once(REQUIRED) else { return Ok(small) };
+    let version = rest.split_whitespace().next().unwrap_or_default();
+    let mut parts = version.split('.');
+    let (Some(major), Some(minor)) = (parts.next(), parts.next()) else {
+        bail!("`{REQUIRED}{version}` is no version");
+    };
+    let of = "-X k8s.io/component-base/version";
+    Ok(format!("{small} {of}.gitVersion=v{version} {of}.gitMajor={major} {of}.gitMinor={minor}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_says_the_version_that_its_module_pins() {
+        let said = says("require (\n\tk8s.io/kubernetes v1.36.3\n)").expect("a version");
+        assert!(said.contains("gitVersion=v1.36.3 ") && said.ends_with("gitMinor=36"), "{said}");
+        assert_eq!(says("require go.etcd.io/etcd/server/v3 v3.6.16").expect("none"), "-s -w");
+    }
+
+    #[test]
+    fn each_module_pins_what_is_built_of_it() {
+        for module in KUBERNETES.iter().chain([&ETCD]) {
+            let file = root().join(MODULES).join(module.name).join("go.mod");
+            let pinned = std::fs::read_to_string(&file).expect("a module");
+            for (_, package) in module.programs {
+                assert!(pinned.contains(package), "{} does not name {package}", file.display());
+            }
+        }
+    }
+}
