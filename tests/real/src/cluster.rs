@@ -18,26 +18,22 @@ const ADMIN: &str = "admin";
 /// Pages of what is kept may grow to this: a run writes some megabytes.
 const ETCD_QUOTA: &str = "--quota-backend-bytes=1073741824";
 
-/// A Kubernetes minor, such as `1.36`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version(pub String);
-
 /// The folder with the programs of one minor, and with etcd.
 #[derive(Clone, Debug)]
 pub struct ServerPrograms {
     pub folder: PathBuf,
-    pub version: Version,
+    /// Such as `1.36`.
+    pub minor: String,
 }
 
 impl ServerPrograms {
     fn command(&self, name: &str) -> Command {
-        let folder =
-            if name == "etcd" { "etcd".to_owned() } else { format!("kubernetes-{}", self.version.0) };
+        let folder = if name == "etcd" { "etcd".to_owned() } else { format!("kubernetes-{}", self.minor) };
         Command::new(self.folder.join(folder).join(name))
     }
 }
 
-pub struct Cluster {
+pub struct RealCluster {
     programs: ServerPrograms,
     folder: PathBuf,
     etcd: Process,
@@ -52,7 +48,7 @@ pub struct Cluster {
     pub ready_after: Duration,
 }
 
-impl Cluster {
+impl RealCluster {
     pub async fn start(programs: &ServerPrograms, scratch: &Scratch) -> Result<Self> {
         let begun = Instant::now();
         let folder = scratch.folder("cluster")?;
@@ -93,7 +89,7 @@ impl Cluster {
         &self.etcd_url
     }
 
-    /// What the server answers to its administrator: the code, and the object.
+    /// Asks the API server as its administrator, and returns the code and the object of the answer.
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
         let media = match method {
             Method::PATCH => "application/merge-patch+json",
@@ -116,11 +112,11 @@ impl Cluster {
     }
 
     /// Everything up to this moment is compacted: a watch can't begin before it any more.
-    pub async fn compact(&self) -> Result<u64> {
+    pub async fn compact(&self) -> Result<()> {
         let status = etcd_call(&self.etcd_url, "maintenance/status", &json!({})).await?;
-        let revision = status["header"]["revision"].as_str().context("a revision")?.parse()?;
+        let revision = status["header"]["revision"].as_str().context("a revision")?;
         etcd_call(&self.etcd_url, "kv/compaction", &json!({"revision": revision, "physical": true})).await?;
-        Ok(revision)
+        Ok(())
     }
 
     pub async fn stop(mut self) -> Result<()> {

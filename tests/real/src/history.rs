@@ -1,5 +1,5 @@
-//! What was true: each put and each delete under a prefix, as etcd tells them, revision by revision. It reads along from
-//! the beginning, because a compaction takes what nobody has read.
+//! etcd's history: each put and each delete under a prefix, revision by revision. It is read along from the beginning,
+//! because a compaction takes what nobody has read.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use tokio::task::JoinHandle;
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
 /// Reads along until it is dropped.
-pub struct History {
+pub struct EtcdHistory {
     entries: Arc<Mutex<Vec<TruthEntry>>>,
     reading: JoinHandle<Result<()>>,
 }
 
-impl Drop for History {
+impl Drop for EtcdHistory {
     fn drop(&mut self) {
         self.reading.abort();
     }
@@ -38,11 +38,11 @@ struct WatchResult {
     #[serde(default)]
     canceled: bool,
     #[serde(default)]
-    events: Vec<Event>,
+    events: Vec<EtcdEvent>,
 }
 
 #[derive(Deserialize)]
-struct Event {
+struct EtcdEvent {
     /// Left out for a put.
     #[serde(default, rename = "type")]
     kind: String,
@@ -59,8 +59,8 @@ struct KeyValue {
     value: String,
 }
 
-impl History {
-    /// Of all objects of a resource, such as `jobs`.
+impl EtcdHistory {
+    /// Begins to read the history of all objects of a resource, such as `jobs`.
     #[allow(clippy::disallowed_methods, reason = "the task of a test ends with it")]
     pub async fn of(etcd: &str, resource: &str) -> Result<Self> {
         let prefix = format!("/registry/{resource}/");
@@ -110,7 +110,7 @@ fn events_of(line: &[u8]) -> Result<Vec<TruthEntry>> {
 }
 
 /// An object's resourceVersion is the revision that wrote it.
-fn entry(event: Event) -> Result<TruthEntry> {
+fn entry(event: EtcdEvent) -> Result<TruthEntry> {
     let is_deleted = event.kind == "DELETE";
     let holder =
         if is_deleted { event.prev_kv.as_ref().context("a value before its end")? } else { &event.kv };

@@ -8,5 +8,5 @@ mod history;
 mod promise;
 mod workload;
 
-pub use cluster::{ServerPrograms, Version};
+pub use cluster::ServerPrograms;
 pub use promise::{PromiseReport, survives_kills};

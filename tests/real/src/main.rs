@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_harness::{Scratch, seed};
-use kubewitness_real::{ServerPrograms, Version, survives_kills};
+use kubewitness_real::{ServerPrograms, survives_kills};
 
 /// Faults of a short run: it takes less than a minute.
 const FAULTS: u64 = 12;
@@ -28,17 +28,17 @@ async fn run() -> Result<()> {
         let value = args.next().with_context(|| format!("{flag} needs a value"))?;
         match flag.as_str() {
             "--servers" => servers = Some(value.into()),
-            "--minor" => minors.push(Version(value)),
+            "--minor" => minors.push(value),
             "--faults" => faults = value.parse().context("--faults takes a number")?,
             _ => bail!("there is no flag {flag}"),
         }
     }
     let folder: std::path::PathBuf = servers.context("--servers names the folder of the servers")?;
-    for version in minors {
-        let scratch = Scratch::new(&format!("real-{}", version.0))?;
-        let programs = ServerPrograms { folder: folder.clone(), version };
+    for minor in minors {
+        let scratch = Scratch::new(&format!("real-{minor}"))?;
+        let programs = ServerPrograms { folder: folder.clone(), minor };
         let report = survives_kills(&programs, &scratch, seed(), faults).await;
-        let report = report.with_context(|| format!("against {}", programs.version.0))?;
+        let report = report.with_context(|| format!("against {}", programs.minor))?;
         println!("{}", serde_json::to_string(&report)?);
     }
     Ok(())

@@ -7,7 +7,7 @@ use kubewitness_harness::{Dice, until};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::RealCluster;
 
 const NAMESPACE: &str = "default";
 /// A server that was killed comes back within seconds.
@@ -15,7 +15,7 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(60);
 /// Jobs at one time.
 const ALIVE: usize = 12;
 
-pub struct Workload {
+pub struct JobWorkload {
     dice: Dice,
     alive: Vec<LiveJob>,
     made: u64,
@@ -27,13 +27,13 @@ struct LiveJob {
     is_started: bool,
 }
 
-impl Workload {
+impl JobWorkload {
     pub fn new(seed: u64) -> Self {
         Self { dice: Dice::new(seed), alive: Vec::new(), made: 0 }
     }
 
     /// Makes one change.
-    pub async fn step(&mut self, cluster: &Cluster) -> Result<()> {
+    pub async fn step(&mut self, cluster: &RealCluster) -> Result<()> {
         if self.alive.len() < 2 || (self.alive.len() < ALIVE && self.dice.percent(15)) {
             return self.create(cluster).await;
         }
@@ -45,7 +45,7 @@ impl Workload {
         }
     }
 
-    async fn create(&mut self, cluster: &Cluster) -> Result<()> {
+    async fn create(&mut self, cluster: &RealCluster) -> Result<()> {
         self.made += 1;
         let name = format!("train-{}", self.made);
         create(cluster, &name).await?;
@@ -54,20 +54,20 @@ impl Workload {
     }
 
     /// Makes an object behind everything that was written, and returns its name.
-    pub async fn mark(&mut self, cluster: &Cluster) -> Result<String> {
+    pub async fn mark(&mut self, cluster: &RealCluster) -> Result<String> {
         self.made += 1;
         let name = format!("mark-{}", self.made);
         create(cluster, &name).await?;
         Ok(name)
     }
 
-    async fn label(&mut self, cluster: &Cluster, at: usize) -> Result<()> {
+    async fn label(&mut self, cluster: &RealCluster, at: usize) -> Result<()> {
         let label = json!({"metadata": {"labels": {"turn": self.dice.throw().to_string()}}});
         let path = path_of(&self.alive[at].name);
         write(cluster, Method::PATCH, &path, Some(&label), &[200]).await
     }
 
-    async fn work(&mut self, cluster: &Cluster, at: usize) -> Result<()> {
+    async fn work(&mut self, cluster: &RealCluster, at: usize) -> Result<()> {
         let job = &mut self.alive[at];
         job.active = (job.active + 1 + self.dice.below(2)) % 4;
         let mut status = json!({"active": job.active});
@@ -79,14 +79,14 @@ impl Workload {
         write(cluster, Method::PATCH, &path, Some(&json!({"status": status})), &[200]).await
     }
 
-    async fn delete(&mut self, cluster: &Cluster, at: usize) -> Result<()> {
+    async fn delete(&mut self, cluster: &RealCluster, at: usize) -> Result<()> {
         let job = self.alive.swap_remove(at);
         let path = format!("{}?propagationPolicy=Background", path_of(&job.name));
         write(cluster, Method::DELETE, &path, None, &[200, 404]).await
     }
 }
 
-async fn create(cluster: &Cluster, name: &str) -> Result<()> {
+async fn create(cluster: &RealCluster, name: &str) -> Result<()> {
     let job = json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
         "spec": {"parallelism": 3, "completions": 3, "template": {"spec": {
@@ -104,7 +104,7 @@ fn path_of(name: &str) -> String {
 
 /// A server that is away or not ready is asked again.
 async fn write(
-    cluster: &Cluster,
+    cluster: &RealCluster,
     method: Method,
     path: &str,
     body: Option<&Value>,

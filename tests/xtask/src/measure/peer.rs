@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::build::{root, step, target};
 use crate::services;
@@ -16,13 +16,7 @@ const UNPACKED: &str = "/usr/local/go/bin/go";
 
 /// Returns `None` if it can't be built. It prints the reason, and the benchmarks say that they run without it.
 pub fn client_go(has_databases: bool) -> Result<Option<PathBuf>> {
-    let built = match go() {
-        Some(go) => build(&go, has_databases),
-        None => {
-            Err(anyhow::anyhow!("there is no Go: unpack it to /usr/local/go, or install it into the path"))
-        }
-    };
-    match built {
+    match go().and_then(|go| build(&go, has_databases)) {
         Ok(program) => Ok(Some(program)),
         Err(why) => {
             eprintln!("xtask: SKIPPED the peer on client-go: {why:#}");
@@ -32,22 +26,32 @@ pub fn client_go(has_databases: bool) -> Result<Option<PathBuf>> {
 }
 
 /// The Go of this machine.
-pub fn go() -> Option<PathBuf> {
+pub fn go() -> Result<PathBuf> {
     if services::runs("go") {
-        return Some("go".into());
+        return Ok("go".into());
     }
-    Path::new(UNPACKED).is_file().then(|| UNPACKED.into())
+    if Path::new(UNPACKED).is_file() {
+        return Ok(UNPACKED.into());
+    }
+    bail!("there is no Go: unpack it to /usr/local/go, or install it into the path")
+}
+
+/// Builds with what `go.mod` and `go.sum` of the folder pin. The caller adds what is built.
+pub fn go_build(go: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(go);
+    command.args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false"]).current_dir(folder);
+    command
 }
 
 /// Go itself knows what it has built already.
 fn build(go: &Path, has_databases: bool) -> Result<PathBuf> {
     step("building the peer on client-go");
     let program = target().join(if has_databases { "clientgo-databases" } else { "clientgo" });
-    let mut command = Command::new(go);
-    command.args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o"]).arg(&program);
+    let mut command = go_build(go, &root().join(SOURCE));
+    command.arg("-o").arg(&program);
     if has_databases {
         command.args(["-tags", "databases"]);
     }
-    run(command.arg(".").current_dir(root().join(SOURCE)))?;
+    run(command.arg("."))?;
     Ok(program)
 }

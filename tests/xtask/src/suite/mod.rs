@@ -65,7 +65,7 @@ pub fn run(
     if selection.is_everything() && !selection.complete {
         let mut tests: Vec<_> = programs.iter_mut().map(|program| &mut program.tests).collect();
         let left_out = pairs::take_one_of_each(&mut tests, seed);
-        step(&format!("{left_out} tests are left to the next seed, or to --complete: {}", pairs::WHICH));
+        step(&format!("{left_out} tests are left to seed + 1, or to --complete: {}", pairs::WHICH));
     }
     let durations = TestDurations::load();
     let jobs = plan(&programs, selection, &durations);

@@ -1,6 +1,6 @@
 //! Tests in pairs: the same test of MySQL and of MariaDB, or of a plugin in Python and of one in JavaScript. The code under
 //! test is nearly the same for both, and both together take a sixth of the time of all tests. So a run of all tests takes
-//! one of each pair. The next seed takes the others: of two runs in a row, each test is in one.
+//! one of each pair. An even seed takes the tests that an odd one leaves out.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub fn take_one_of_each(programs: &mut [&mut Vec<String>], seed: &str) -> usize 
     left_out
 }
 
-/// In the order of what their names share.
+/// Two tests are a pair if their names differ by one of the words. Sorted by what the names share.
 fn pairs(tests: &[String], words: [&str; 2]) -> Vec<[String; 2]> {
     let mut halves: BTreeMap<Vec<&str>, [Option<&String>; 2]> = BTreeMap::new();
     for test in tests {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn two_seeds_in_a_row_take_all_tests() {
+    fn an_even_and_an_odd_seed_take_all_tests() {
         let all: std::collections::BTreeSet<_> =
             [taken("1795878610").1, taken("1795878611").1].into_iter().flatten().collect();
         assert_eq!(all.len(), 11);

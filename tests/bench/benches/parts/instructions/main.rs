@@ -32,7 +32,7 @@ const COUNTED: &str = "KUBEWITNESS_COUNTED";
 /// Everything that the paths read is made before they are counted, and lies here.
 const FOLDER: &str = "KUBEWITNESS_COUNTED_FOLDER";
 const COUNTER: &str = "valgrind";
-/// What valgrind prints before the number of instructions, which has commas.
+/// The words that cachegrind prints before the number of instructions. The number has commas.
 const TOTAL: &str = "I refs:";
 
 fn main() -> Result<()> {

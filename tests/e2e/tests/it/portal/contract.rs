@@ -65,15 +65,15 @@ async fn compare(tool: &Path, scratch: &Scratch, playground: &mut Process, url: 
     let described: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
     stream(&described, url, token).await?;
     // Who has no token is refused whatever is asked, so one request of each operation tells all.
-    let server = Server { tool, scratch, file: &file, url };
+    let api = DescribedApi { tool, scratch, file: &file, url };
     server
-        .is_asked(&Questions { person: "nobody", token: None, phases: "fuzzing", examples: "1", least: 20 })
+        .is_asked(&RequestPlan { person: "nobody", token: None, phases: "fuzzing", examples: "1", least: 20 })
         .await?;
     // What is at the edges of the allowed is asked by one of the two, and the seed chooses by whom.
     let turn = (seed() % 2) as usize;
     for ((person, token), phases) in tokens.iter().zip([PHASES[turn], PHASES[1 - turn]]) {
         let (token, examples) = (Some(&**token), EXAMPLES);
-        server.is_asked(&Questions { person, token, phases, examples, least: 100 }).await?;
+        api.is_asked(&RequestPlan { person, token, phases, examples, least: 100 }).await?;
     }
     Ok(())
 }
@@ -138,7 +138,7 @@ async fn first_state(described: &Value, url: &str, token: &str) -> Result<()> {
     Ok(())
 }
 
-struct Server<'a> {
+struct DescribedApi<'a> {
     tool: &'a Path,
     scratch: &'a Scratch,
     /// The description.
@@ -146,7 +146,7 @@ struct Server<'a> {
     url: &'a str,
 }
 
-struct Questions<'a> {
+struct RequestPlan<'a> {
     person: &'a str,
     token: Option<&'a str>,
     phases: &'a str,
@@ -155,10 +155,10 @@ struct Questions<'a> {
     least: u32,
 }
 
-impl Server<'_> {
+impl DescribedApi<'_> {
     /// Sends the requests in the name of a person, and fails with what schemathesis found.
-    async fn is_asked(&self, questions: &Questions<'_>) -> Result<()> {
-        let Questions { person, token, phases, examples, least } = *questions;
+    async fn is_asked(&self, plan: &RequestPlan<'_>) -> Result<()> {
+        let RequestPlan { person, token, phases, examples, least } = *plan;
         let mut command = Command::new(self.tool);
         command.arg("run").arg(self.file).args([
             "--url",
