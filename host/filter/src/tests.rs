@@ -35,6 +35,7 @@ fn state() -> State {
         previous: Some(status("Running")),
         observed_ms: 0,
         late: false,
+        quotes_none_under: None,
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kubewitness_capability::{Redaction, Shipping, Subscribed, Uses};
 use kubewitness_core::config::{PluginSpec, SourceSpec, StreamSpec};
 use kubewitness_core::ports::Offer;
+use kubewitness_core::redact::RulesInForce;
 use kubewitness_core::views::{ManifestView, ShadowView};
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_journal::Holder;
@@ -96,6 +97,8 @@ pub struct Shared {
     has_settings: AtomicBool,
     /// What people see of documents; none before the settings were taken.
     redaction: RwLock<Option<Arc<Redaction>>>,
+    /// Its rules, for those who witness.
+    pub secret_rules: RulesInForce,
     /// What people may submit; none where the settings do not say so.
     offer: RwLock<Option<Arc<Offer>>>,
     journal_trouble: RwLock<Option<String>>,
@@ -103,6 +106,7 @@ pub struct Shared {
 
 impl Shared {
     pub fn set_redaction(&self, redaction: Arc<Redaction>) {
+        self.secret_rules.set(redaction.rules());
         *write(&self.redaction) = Some(redaction);
     }
 

@@ -143,6 +143,7 @@ mod tests {
             previous: None,
             observed_ms: 7,
             late: false,
+            quotes_none_under: None,
         }
     }
 

@@ -67,15 +67,15 @@ pub fn jobs(count: usize) -> impl Iterator<Item = String> {
 
 /// A Job as the server would send it: `job` says which, `step` which of its versions. Each version has another phase
 /// than the one before, as when a scheduler suspends a Job and lets it go on: what a change of phase costs is measured
-/// with each state. The status of a suspended Job has a reason and a message.
+/// with each state. A message names the queue, so it is no text that all Jobs have alike: it is searched for secrets.
 pub fn job(job: usize, step: usize, version: u64) -> String {
     let mut text = String::with_capacity(2400);
     let is_suspended = step % 2 == 1;
     let (active, ready) = if is_suspended { (0, 0) } else { (1 + step % 3, step % 3) };
     let (failed, minute, generation) = (step / 40, step % 60, step + 1);
     let (condition, reason, message) = match is_suspended {
-        true => ("True", "JobSuspended", "Job suspended"),
-        false => ("False", "JobResumed", "Job resumed"),
+        true => ("True", "JobSuspended", "suspended: the queue gpu has lent its quota"),
+        false => ("False", "JobResumed", "resumed: the queue gpu has its quota back"),
     };
     write!(
         text,

@@ -210,6 +210,7 @@ fn delivery(seq: Seq, id: &str) -> Delivery {
         previous: None,
         observed_ms: 0,
         late: false,
+        quotes_none_under: None,
     };
     Delivery { state: Arc::new(state), attempt: 1, resync: false }
 }

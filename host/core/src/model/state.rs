@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::redact::RulesPrint;
 use crate::version::Version;
 
 /// A position in the journal. The first state has position 1; 0 means "before the beginning".
@@ -184,6 +185,9 @@ pub struct State {
     /// Whether it arrived after a newer version of the same object had been journaled.
     #[serde(default)]
     pub late: bool,
+    /// The rules under which its texts were found to quote no secret. None: nobody has looked, or they may quote one.
+    #[serde(skip)]
+    pub quotes_none_under: Option<RulesPrint>,
 }
 
 /// The key of an object's lane. A new uid under an old name shares the lane of the old one, so the key is

@@ -9,6 +9,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::document::Packed;
+use crate::redact::RulesPrint;
 use crate::state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 use crate::version::Version;
 use crate::views::DiscrepancyView;
@@ -32,6 +33,8 @@ pub struct Witnessed {
     /// The document of the version before, if the watch has it: a hint for the delta. The journal compares it
     /// with its own checksum before it uses it.
     pub base: Option<Bytes>,
+    /// The rules under which its texts quote no secret of `document` and `base`, if the watch has looked.
+    pub quotes_none_under: Option<RulesPrint>,
 }
 
 impl Witnessed {
@@ -49,6 +52,7 @@ impl Witnessed {
             observed_ms: state.observed_ms,
             document,
             base: None,
+            quotes_none_under: None,
         }
     }
 }

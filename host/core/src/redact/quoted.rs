@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use memchr::memmem::Finder;
 
+use super::fixed_texts::is_fixed_text;
 use super::text::commands::{escaped, merged};
 use super::text::digest::{MARK, is_digest};
 use super::words::SECRET_CHARS;
@@ -46,6 +47,25 @@ impl Redactor {
         }
         secrets.found.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         Ok(())
+    }
+
+    /// Whether no text of the status quotes a secret of these documents, and none of the status before. False also where
+    /// a document can't be searched.
+    pub fn finds_no_quote(
+        &self,
+        status: &Status,
+        previous: Option<&Status>,
+        documents: impl IntoIterator<Item = impl AsRef<[u8]>>,
+    ) -> bool {
+        let mut secrets = Secrets::default();
+        let no_digest = |_: &[u8]| Ok::<_, Withheld>(String::new());
+        documents
+            .into_iter()
+            .all(|document| self.add_secrets(document.as_ref(), no_digest, &mut secrets).is_ok())
+            && [Some(status), previous]
+                .into_iter()
+                .flatten()
+                .all(|status| secrets.hidden_in(status).is_none())
     }
 
     /// Adds the places within the status of a document that quote what was found.
@@ -139,7 +159,8 @@ impl Secrets {
 
     /// Whether the status says anything in which a secret could stand.
     pub fn may_stand_in(status: &Status) -> bool {
-        status.reason.len() >= SECRET_CHARS || status.message.len() >= SECRET_CHARS
+        let may_quote = |text: &str| text.len() >= SECRET_CHARS && !is_fixed_text(text);
+        may_quote(&status.reason) || may_quote(&status.message)
     }
 
     pub(super) fn sought(&self) -> Sought<'_> {
@@ -167,7 +188,7 @@ impl Secrets {
     }
 
     fn without<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        if text.is_empty() {
+        if text.is_empty() || is_fixed_text(text) {
             return Cow::Borrowed(text);
         }
         if self.found.len() > SECRETS {
@@ -261,7 +282,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_known_what_is_said_is_hidden_and_what_is_empty_stays_so() {
-        let status = Status { reason: "JobSuspended".into(), ..Status::default() };
+        let status = Status { reason: "TrainerStopped".into(), ..Status::default() };
         for (status, told) in [
             (status.clone(), ("redacted: the object can't be searched for what this may quote", "")),
             (
@@ -273,6 +294,9 @@ mod tests {
             assert_eq!((&*hidden.reason, &*hidden.message), told);
         }
         assert_eq!(Secrets::unknown().hidden_in(&Status::default()), None);
+        let fixed =
+            Status { reason: "JobSuspended".into(), message: "Job suspended".into(), ..Status::default() };
+        assert_eq!(Secrets::unknown().hidden_in(&fixed), None, "Kubernetes says it of each suspended Job");
     }
 
     #[test]
@@ -338,6 +362,22 @@ mod tests {
             assert_eq!(told(&copy, "in train-queue").is_some(), depth > 2, "{depth}");
             copy = applied(&copy);
         }
+    }
+
+    #[test]
+    fn a_status_quotes_nothing_where_neither_its_own_document_nor_the_one_before_has_a_secret_of_its_texts() {
+        let rules = HostSpec::default().redactor().unwrap();
+        let status = |message: &str| Status { message: message.into(), ..Status::default() };
+        let [own, before] = ["own-secret", "old-secret"].map(variable);
+        let finds_no_quote = |text: &str, previous: &str, documents: &[&str]| {
+            rules.finds_no_quote(&status(text), Some(&status(previous)), documents)
+        };
+        assert!(finds_no_quote("step 3", "step 2", &[&own, &before]));
+        assert!(!finds_no_quote("used own-secret", "step 2", &[&own, &before]));
+        assert!(!finds_no_quote("used old-secret", "step 2", &[&own, &before]));
+        assert!(!finds_no_quote("step 3", "used old-secret", &[&own, &before]));
+        assert!(!finds_no_quote("step 3", "step 2", &[&own, "{"]), "a document that can't be searched");
+        assert!(!finds_no_quote("step 3", "step 2", &[""]), "nor can an empty one");
     }
 
     #[test]

@@ -1,6 +1,50 @@
 //! What counts as a secret: names of environment variables, and places in documents.
 
+use std::num::NonZeroU32;
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use sha2::{Digest, Sha256};
+
 use crate::project::Pointer;
+
+/// The version of the search. Count it up when the search finds more than before: what was found to quote nothing under
+/// the former version is then searched again.
+const SEARCH_VERSION: u32 = 1;
+
+/// Identifies rules and the version of the search. What was found under one print says nothing under another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RulesPrint(NonZeroU32);
+
+impl RulesPrint {
+    /// None for 0, which stands for "not searched" where prints are kept.
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        NonZeroU32::new(bits).map(Self)
+    }
+
+    pub fn bits(self) -> u32 {
+        self.0.get()
+    }
+
+    fn of(names: &[String], fields: &[Field]) -> Self {
+        let mut hash = Sha256::new();
+        let mut add = |text: &str| {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        };
+        add(&SEARCH_VERSION.to_string());
+        add(&names.len().to_string());
+        names.iter().for_each(|name| add(name));
+        for field in fields {
+            add(field.kind.as_deref().unwrap_or_default());
+            add(&field.path.tokens().len().to_string());
+            field.path.tokens().iter().for_each(|token| add(token));
+        }
+        let digest = hash.finalize();
+        let bits = u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]);
+        Self(NonZeroU32::new(bits).unwrap_or(NonZeroU32::MIN))
+    }
+}
 
 /// Rules that can be asked, made of the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +53,22 @@ pub struct Redactor {
     /// Names that are no secret's, whatever else they look like.
     plain: Vec<Pattern>,
     fields: Vec<Field>,
+    print: RulesPrint,
+}
+
+/// The rules in force. Settings may change them while states are witnessed.
+#[derive(Clone, Debug, Default)]
+pub struct RulesInForce(Arc<RwLock<Option<Arc<Redactor>>>>);
+
+impl RulesInForce {
+    pub fn set(&self, rules: Arc<Redactor>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(rules);
+    }
+
+    /// None until the settings were read.
+    pub fn get(&self) -> Option<Arc<Redactor>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Longer than any name that people give. What has a longer one is a secret.
@@ -27,12 +87,18 @@ impl Redactor {
     /// words are joined: `apiKey`, `api-key`, `api.key` and `API_KEY` are the same. A pattern after `!` is of names that
     /// are no secret's.
     pub fn new(names: &[String], fields: Vec<Field>) -> Self {
+        let print = RulesPrint::of(names, &fields);
         let (plain, names): (Vec<_>, Vec<_>) = names.iter().partition(|pattern| pattern.starts_with('!'));
         Self {
+            print,
             names: names.into_iter().flat_map(|pattern| spellings(pattern)).map(Pattern::of).collect(),
             plain: plain.into_iter().flat_map(|pattern| spellings(&pattern[1..])).map(Pattern::of).collect(),
             fields,
         }
+    }
+
+    pub fn print(&self) -> RulesPrint {
+        self.print
     }
 
     pub(crate) fn is_secret_name(&self, name: &str) -> bool {
@@ -49,10 +115,10 @@ impl Redactor {
     pub(super) fn matches(&self, kind: Option<&str>) -> Matches<'_> {
         let is_asked =
             |field: &Field| field.kind.as_deref().is_none_or(|of| kind.is_none_or(|kind| kind == of));
-        let open = (0..self.fields.len()).filter(|place| is_asked(&self.fields[*place]));
-        let mut matches = Matches { fields: &self.fields, open: Vec::new(), is_met: false };
-        open.for_each(|place| matches.go_on(place, 0));
-        matches
+        let asked = (0..self.fields.len()).filter(|place| is_asked(&self.fields[*place]));
+        let mut open = OpenFields { fields: &self.fields, places: Vec::new() };
+        asked.for_each(|place| open.go_on(place, 0));
+        open.into_matches(false)
     }
 }
 
@@ -142,18 +208,59 @@ pub(super) enum Named<'a> {
 }
 
 /// The fields that may still lie below one place of a document.
+#[derive(Clone)]
 pub(super) struct Matches<'r> {
     fields: &'r [Field],
-    /// Each with how much of its path was met.
-    open: Vec<(usize, usize)>,
+    /// Each with how much of its path was met. Most places of a document have the same as the place above.
+    open: Rc<[(usize, usize)]>,
+    keys: Keys,
+    /// Whether a key that fits none of them has the same below it.
+    is_repeated: bool,
     is_met: bool,
+}
+
+/// Which keys may fit, told without a look at each token: most keys fit none.
+#[derive(Clone, Copy, Default)]
+struct Keys {
+    /// A bit for each length of a token, those from 63 bytes on together.
+    lengths: u64,
+    is_any: bool,
+    has_index: bool,
+}
+
+impl Keys {
+    fn add(&mut self, token: &str) {
+        match token {
+            "**" => {}
+            "*" => self.is_any = true,
+            token => {
+                self.lengths |= Self::length(token);
+                self.has_index |= token.parse::<usize>().is_ok();
+            }
+        }
+    }
+
+    fn length(token: &str) -> u64 {
+        1 << token.len().min(63)
+    }
+
+    fn may_fit(self, name: Named<'_>) -> bool {
+        match name {
+            _ if self.is_any => true,
+            Named::AnyKey => true,
+            Named::Key(key) => self.lengths & Self::length(key) != 0,
+            Named::Index(_) | Named::Element => self.has_index,
+        }
+    }
 }
 
 impl<'r> Matches<'r> {
     pub fn step(&self, name: Named<'_>) -> Matches<'r> {
-        let mut next =
-            Matches { fields: self.fields, open: Vec::with_capacity(self.open.len()), is_met: false };
-        for (place, met) in &self.open {
+        if self.is_repeated && !self.keys.may_fit(name) {
+            return Matches { is_met: false, ..self.clone() };
+        }
+        let (mut next, mut is_met) = (OpenFields { fields: self.fields, places: Vec::new() }, false);
+        for (place, met) in &*self.open {
             let path = self.fields[*place].path.tokens();
             if path[*met] == "**" {
                 next.go_on(*place, *met);
@@ -166,14 +273,26 @@ impl<'r> Matches<'r> {
                 (token, Named::Element) => token.parse::<usize>().is_ok(),
             };
             if fits && met + 1 == path.len() {
-                next.is_met = true;
+                is_met = true;
             } else if fits {
                 next.go_on(*place, met + 1);
             }
         }
-        next
+        next.into_matches(is_met)
     }
 
+    pub fn is_met(&self) -> bool {
+        self.is_met
+    }
+}
+
+/// [`Matches`] in the making.
+struct OpenFields<'r> {
+    fields: &'r [Field],
+    places: Vec<(usize, usize)>,
+}
+
+impl<'r> OpenFields<'r> {
     /// `**` stands for no key too, so what follows it may come at once.
     fn go_on(&mut self, place: usize, met: usize) {
         self.open_at(place, met);
@@ -185,13 +304,21 @@ impl<'r> Matches<'r> {
     /// Two `**` come to the same place in many ways: with each level there would be more of them.
     fn open_at(&mut self, place: usize, met: usize) {
         // Those of one field come one after the other.
-        let mut of_field = self.open.iter().rev().take_while(|(field, _)| *field == place);
+        let mut of_field = self.places.iter().rev().take_while(|(field, _)| *field == place);
         if !of_field.any(|(_, known)| *known == met) {
-            self.open.push((place, met));
+            self.places.push((place, met));
         }
     }
 
-    pub fn is_met(&self) -> bool {
-        self.is_met
+    fn into_matches(self, is_met: bool) -> Matches<'r> {
+        // What follows a `**` is opened by it again below each key.
+        let is_again = |(place, met): &(usize, usize)| {
+            let path = self.fields[*place].path.tokens();
+            path[*met] == "**" || met.checked_sub(1).is_some_and(|before| path[before] == "**")
+        };
+        let is_repeated = self.places.iter().all(is_again);
+        let mut keys = Keys::default();
+        self.places.iter().for_each(|(place, met)| keys.add(&self.fields[*place].path.tokens()[*met]));
+        Matches { fields: self.fields, open: self.places.into(), keys, is_repeated, is_met }
     }
 }

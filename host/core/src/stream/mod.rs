@@ -128,6 +128,7 @@ pub(crate) mod tests {
             previous: None,
             observed_ms: 7,
             late: false,
+            quotes_none_under: None,
         }
     }
 

@@ -186,6 +186,7 @@ impl Shared {
             previous,
             observed_ms: envelope.observed_ms as u64,
             late: envelope.flags.late,
+            quotes_none_under: envelope.flags.quotes_none_under,
         }))
     }
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
 use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness, Witnessed};
+use kubewitness_core::redact::RulesPrint;
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{DiscrepancyView, GapQuery, KindWithin, PoisonQuery, TimelineQuery};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Version};
@@ -243,6 +245,30 @@ async fn documents_are_exact_over_more_versions_than_a_chain_has_steps() {
     }
     assert_eq!(desk.journal.document(versions + 1).await.unwrap(), None);
     desk.assert_sound().await;
+}
+
+async fn what_texts_quote_is_kept_where_it_was_found_with_the_document_before() {
+    let desk = Desk::new().await;
+    let rules = RulesPrint::from_bits(u32::MAX);
+    let searched = |version: u64, base: Option<Bytes>| Witnessed {
+        base,
+        quotes_none_under: rules,
+        ..present(&job(1), version)
+    };
+    let of = |version: &str| Some(document(&job(1), version));
+    desk.append(vec![searched(1, None), searched(2, of("1")), searched(3, of("1"))]).await;
+    desk.append(vec![searched(4, of("3")), searched(5, of("3")), present(&job(1), 6)]).await;
+    let wanted = [rules, rules, None, rules, None, None];
+    let noted =
+        |states: &[Arc<State>]| states.iter().map(|state| state.quotes_none_under).collect::<Vec<_>>();
+    assert_eq!(noted(&desk.journal.read(0, 10).await.unwrap()), wanted);
+    desk.assert_sound().await;
+    let desk = desk.reopen().await;
+    assert_eq!(noted(&desk.journal.read(0, 10).await.unwrap()), wanted);
+    assert_eq!(noted(&desk.journal.read_at(&[3, 4]).await.unwrap()), wanted[2..4]);
+    for version in 1..=6 {
+        assert_eq!(desk.journal.document(version).await.unwrap(), of(&version.to_string()));
+    }
 }
 
 async fn the_document_before_steps_over_gaps() {
@@ -731,6 +757,7 @@ on_every_store!(
     the_newest_version_within_two_is_found_in_its_own_epoch_and_source,
     the_same_object_in_two_sources_is_two_stories,
     documents_are_exact_over_more_versions_than_a_chain_has_steps,
+    what_texts_quote_is_kept_where_it_was_found_with_the_document_before,
     the_document_before_steps_over_gaps,
     gaps_and_poison_are_kept_once,
     what_audits_found_is_kept_once_and_counted_beyond_what_is_kept,

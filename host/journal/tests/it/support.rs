@@ -256,6 +256,7 @@ pub fn in_source(
         observed_ms: 1_700_000_000_000,
         document,
         base: None,
+        quotes_none_under: None,
     }
 }
 

@@ -173,6 +173,7 @@ pub fn delivery(seq: Seq, command: &str) -> Delivery {
         previous: None,
         observed_ms: 1000 + seq,
         late: false,
+        quotes_none_under: None,
     };
     Delivery { state: Arc::new(state), attempt: 1, resync: false }
 }

@@ -65,5 +65,6 @@ pub fn state(seq: Seq, change: Change) -> State {
         previous: None,
         observed_ms: 0,
         late: false,
+        quotes_none_under: None,
     }
 }

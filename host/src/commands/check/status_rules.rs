@@ -136,6 +136,7 @@ fn filter_says(filter: &Filter, named: &Named, object: &Value, status: &Status) 
         previous: None,
         observed_ms: 0,
         late: false,
+        quotes_none_under: None,
     };
     match filter.wants(&state, Some(object.to_string().as_bytes())) {
         Ok(true) => "wanted".to_owned(),

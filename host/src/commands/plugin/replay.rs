@@ -190,6 +190,7 @@ mod tests {
             previous: before.map(status),
             observed_ms: 1,
             late: false,
+            quotes_none_under: None,
         }
     }
 

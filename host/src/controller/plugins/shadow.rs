@@ -396,6 +396,7 @@ mod tests {
             previous: None,
             observed_ms: 1,
             late: false,
+            quotes_none_under: None,
         })
     }
 

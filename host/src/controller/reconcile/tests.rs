@@ -139,6 +139,7 @@ async fn witness_a_job(journal: &Journal) {
         observed_ms: 1,
         document: "{}".into(),
         base: None,
+        quotes_none_under: None,
     };
     journal.append(Append { source: "jobs".into(), states: vec![state], ..Append::default() }).await.unwrap();
 }

@@ -131,7 +131,8 @@ impl Sources {
             self.rules.clone(),
             self.listers.clone(),
         );
-        let source = source.with_tuning(self.tuning.clone());
+        let source =
+            source.with_tuning(self.tuning.clone()).with_secret_rules(self.shared.secret_rules.clone());
         self.shared.add_source(spec.clone(), handle);
         let stop = CancellationToken::new();
         let reader = streams::reader(spec, streams, self.clock.clone());

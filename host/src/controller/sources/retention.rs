@@ -129,6 +129,7 @@ mod tests {
                 observed_ms: 1,
                 document: "{}".into(),
                 base: None,
+                quotes_none_under: None,
             }
         });
         let (states, checkpoint) = (states.collect(), Some(Version::new("20")));

@@ -145,6 +145,7 @@ mod tests {
             previous: None,
             observed_ms: 0,
             late: false,
+            quotes_none_under: None,
         })
     }
 

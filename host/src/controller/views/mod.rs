@@ -572,6 +572,7 @@ mod tests {
                 previous: None,
                 observed_ms: 0,
                 late: false,
+                quotes_none_under: None,
             })
         };
         let dropped = DeadLetter { dropped: true, ..letter(11, false) };

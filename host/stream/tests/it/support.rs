@@ -194,6 +194,7 @@ fn state(epoch: u32, number: u64, bytes: usize) -> Witnessed {
         observed_ms: 1,
         document: noise(number, bytes),
         base: None,
+        quotes_none_under: None,
     }
 }
 

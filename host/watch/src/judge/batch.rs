@@ -184,6 +184,7 @@ mod tests {
             observed_ms: 0,
             document: "{}".into(),
             base: None,
+            quotes_none_under: None,
         };
         batch.push(state, Note::default());
     }

@@ -14,6 +14,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::limits::FRAMES_IN_FLIGHT;
 use kubewitness_core::ports::Witness;
+use kubewitness_core::redact::RulesInForce;
 use kubewitness_core::status::Rules;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -57,8 +58,15 @@ impl Source {
     ) -> (Self, SourceHandle) {
         let shared = Arc::new(Shared::new(&spec.name, &spec.indexes));
         let handle = SourceHandle { shared: Arc::clone(&shared) };
-        let (api, tuning) = (connection.api(), Tuning::default());
-        (Self { parts: Parts { api, spec, shared, witness, clock, rules, listers, tuning } }, handle)
+        let (api, secret_rules, tuning) = (connection.api(), RulesInForce::default(), Tuning::default());
+        let parts = Parts { api, spec, shared, witness, clock, rules, secret_rules, listers, tuning };
+        (Self { parts }, handle)
+    }
+
+    /// Each state is noted whose texts quote no secret, so that whoever shows it need not look again.
+    pub fn with_secret_rules(mut self, rules: RulesInForce) -> Self {
+        self.parts.secret_rules = rules;
+        self
     }
 
     pub fn with_tuning(mut self, tuning: Tuning) -> Self {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::ports::{JournalError, Witness};
+use kubewitness_core::redact::RulesInForce;
 use kubewitness_core::status::Rules;
 use thiserror::Error;
 
@@ -21,6 +22,7 @@ pub(crate) struct Parts {
     pub witness: Arc<dyn Witness>,
     pub clock: Arc<dyn Clock>,
     pub rules: Arc<Rules>,
+    pub secret_rules: RulesInForce,
     pub listers: Listers,
     pub tuning: Tuning,
 }

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::clock::SystemClock;
-use kubewitness_core::config::SourceSpec;
+use kubewitness_core::config::{HostSpec, SourceSpec};
+use kubewitness_core::redact::RulesInForce;
 use kubewitness_core::status::Rules;
 use kubewitness_watch::{
     ConnectOptions, Connection, KeepAlive, Listers, Source, SourceError, SourceHandle, Tuning, WalkBudget,
@@ -95,7 +96,10 @@ impl Running {
             Source::new(connection, spec, Arc::clone(memory) as _, clock, rules, listers.clone());
         listers.add(handle.clone());
         let stop = CancellationToken::new();
-        let task = tokio::spawn(source.with_tuning(tuning).run(stop.clone()));
+        let secret_rules = RulesInForce::default();
+        secret_rules.set(Arc::new(HostSpec::default().redactor().unwrap()));
+        let source = source.with_tuning(tuning).with_secret_rules(secret_rules);
+        let task = tokio::spawn(source.run(stop.clone()));
         Self { handle, listers, stop, task }
     }
 

@@ -104,6 +104,7 @@ fn state(rules: &Rules, jobs: usize, index: usize) -> Witnessed {
         observed_ms: 1,
         document: text.into(),
         base: before,
+        quotes_none_under: None,
     }
 }
 

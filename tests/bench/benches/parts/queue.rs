@@ -153,6 +153,7 @@ impl Witness for Queue {
                 previous: state.previous,
                 observed_ms: state.observed_ms,
                 late: false,
+                quotes_none_under: None,
             }));
         }
         let mut states = states.into_iter().peekable();

@@ -77,6 +77,7 @@ impl Teller {
             previous: None,
             observed_ms: 1000 + seq,
             late: false,
+            quotes_none_under: None,
         }));
         self
     }

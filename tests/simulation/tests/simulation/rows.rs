@@ -166,6 +166,7 @@ fn witnessed(number: u64) -> Witnessed {
         observed_ms: number,
         document: Default::default(),
         base: None,
+        quotes_none_under: None,
     }
 }
 

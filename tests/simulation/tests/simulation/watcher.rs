@@ -112,6 +112,7 @@ impl Watcher {
             observed_ms: self.steps.tick(),
             document: Bytes::from(document),
             base: None,
+            quotes_none_under: None,
         }
     }
 

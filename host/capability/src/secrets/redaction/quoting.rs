@@ -77,7 +77,8 @@ impl Redaction {
     ) -> Result<Arc<State>, JournalError> {
         let may_quote = |status: &Arc<Status>| Secrets::may_stand_in(status);
         let previous = state.previous.as_ref().filter(|status| may_quote(status));
-        if !may_quote(&state.status) && previous.is_none() {
+        let is_found = state.quotes_none_under == Some(self.rules.print());
+        if is_found || (!may_quote(&state.status) && previous.is_none()) {
             return Ok(state.clone());
         }
         let as_it_is = |shown: Option<Arc<State>>| shown.unwrap_or_else(|| state.clone());

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kubewitness_core::document;
 use kubewitness_core::ports::Current;
+use kubewitness_core::redact::RulesPrint;
 use serde_json::json;
 
 use super::*;
@@ -101,7 +102,44 @@ fn state(seq: Seq, message: &str, previous: Option<&str>) -> Arc<State> {
         previous: previous.map(|message| Arc::new(status(message))),
         observed_ms: 0,
         late: false,
+        quotes_none_under: None,
     })
+}
+
+#[tokio::test]
+async fn a_state_that_was_found_to_quote_nothing_is_shown_without_a_look_at_its_documents() {
+    /// Whoever asks it for a document gets none.
+    struct Closed;
+
+    #[async_trait]
+    impl Documents for Closed {
+        async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+            Err(JournalError::Unavailable("nobody may ask".into()))
+        }
+
+        async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+            Err(JournalError::Unavailable("nobody may ask".into()))
+        }
+
+        async fn newest_of(&self, _: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
+            Ok(Vec::new())
+        }
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let (plugin, print) = (Party::Plugin("a".into()), redaction.rules().print());
+    let found_under = |print| {
+        let state = state(1, "the loss is not a number", Some("warming up"));
+        Arc::new(State { quotes_none_under: print, ..State::clone(&state) })
+    };
+    let found = found_under(Some(print));
+    assert_eq!(redaction.state(&Closed, &found, &plugin).await.unwrap(), found);
+    let other = RulesPrint::from_bits(print.bits() ^ 1);
+    for unknown in [None, other] {
+        let shown = redaction.state(&Closed, &found_under(unknown), &plugin).await;
+        assert!(shown.is_err(), "what was found under other rules says nothing: {shown:?}");
+    }
 }
 
 fn event(kind: &str, uid: &str, namespace: &str) -> Bytes {

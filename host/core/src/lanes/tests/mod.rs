@@ -39,6 +39,7 @@ pub(super) fn state_of(namespace: &str, lane: u64, seq: Seq, change: Change, uid
         previous: None,
         observed_ms: seq * 10,
         late: false,
+        quotes_none_under: None,
     })
 }
 

@@ -254,6 +254,7 @@ mod tests {
             previous: None,
             observed_ms: minute * MINUTE,
             late: false,
+            quotes_none_under: None,
         }
     }
 

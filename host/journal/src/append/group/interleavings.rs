@@ -314,6 +314,7 @@ fn state(source: u64, version: u64) -> Append {
         observed_ms: 1,
         document: format!("{{\"v\":{version}}}").into_bytes().into(),
         base: None,
+        quotes_none_under: None,
     };
     Append { source: name, states: vec![state], ..Append::default() }
 }

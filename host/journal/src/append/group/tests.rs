@@ -72,6 +72,7 @@ fn present(version: u64) -> Witnessed {
         observed_ms: 1,
         document: document.into(),
         base: None,
+        quotes_none_under: None,
     }
 }
 

@@ -154,6 +154,7 @@ impl<'a> Plan<'a> {
             previous: state.previous.clone(),
             observed_ms: state.observed_ms,
             late,
+            quotes_none_under: row.envelope.flags.quotes_none_under,
         }));
         let place = (seq / SEGMENT, i64::from(stream));
         *self.rows.tallies.entry(place).or_default() += 1;
@@ -257,7 +258,10 @@ impl<'a> Plan<'a> {
         key: Key,
         late: bool,
     ) -> StateRow {
-        let encoded = self.encode(&append.source, tail, state);
+        // The caller's base is a hint: it counts only if it is what the chain ends with.
+        let base = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
+        let quotes_none_under = state.quotes_none_under.filter(|_| base.is_some() == state.base.is_some());
+        let encoded = self.encode(&append.source, tail, state, base);
         let owner = state.owner.as_ref().map_or(0, |owner| self.owner(owner));
         if owner != tail.owner {
             self.belongs(state, owner, tail.object);
@@ -266,7 +270,13 @@ impl<'a> Plan<'a> {
             seq,
             object: tail.object,
             key,
-            flags: Flags { change: state.change, late, encoding: encoded.encoding, depth: encoded.depth },
+            flags: Flags {
+                change: state.change,
+                late,
+                encoding: encoded.encoding,
+                depth: encoded.depth,
+                quotes_none_under,
+            },
             back: if tail.seq == 0 { 0 } else { seq - tail.seq },
             status: self.status(&state.status),
             previous: state.previous.as_ref().map(|status| self.status(status)),
@@ -285,9 +295,13 @@ impl<'a> Plan<'a> {
         StateRow { envelope, document: encoded.bytes }
     }
 
-    fn encode(&mut self, source: &Arc<str>, tail: &ChainEnd, state: &Witnessed) -> Encoded {
-        // The caller's base is a hint: it counts only if it is what the chain ends with.
-        let hint = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
+    fn encode(
+        &mut self,
+        source: &Arc<str>,
+        tail: &ChainEnd,
+        state: &Witnessed,
+        hint: Option<&Bytes>,
+    ) -> Encoded {
         let base = self.documents.get(&tail.object).or(hint).filter(|_| tail.has_document);
         let source = self.memory.sources.entry(source.clone()).or_default();
         let stream = source.streams.last().map_or(0, |(_, id)| i64::from(*id));

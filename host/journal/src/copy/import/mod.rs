@@ -154,7 +154,12 @@ impl Import<'_> {
         };
         *after = there.seq;
         // Positions are each journal's own; where the beginning is missing, so is what a state was late for.
-        let is_it = State { seq: state.seq, late: state.late, ..(*there).clone() } == *state;
+        let is_it = State {
+            seq: state.seq,
+            late: state.late,
+            quotes_none_under: state.quotes_none_under,
+            ..(*there).clone()
+        } == *state;
         match is_it && sum == checksum(document) {
             true => Ok(true),
             false => {

@@ -164,6 +164,7 @@ mod tests {
             observed_ms: 0,
             document: document.to_owned().into(),
             base: None,
+            quotes_none_under: None,
         }
     }
 

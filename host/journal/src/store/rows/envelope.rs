@@ -1,6 +1,7 @@
 //! The row of one state: its columns, and how its document is stored.
 
 use kubewitness_core::document::checksum;
+use kubewitness_core::redact::RulesPrint;
 use kubewitness_core::{Change, Seq, Version};
 
 use super::key::Key;
@@ -18,7 +19,13 @@ pub(crate) enum Encoding {
     Anchored,
 }
 
-/// Change, lateness, encoding and steps of a document, in one small number.
+/// Bits of [`Flags::depth`].
+const DEPTH_BITS: u32 = 8;
+const DEPTH_SHIFT: u32 = 5;
+const RULES_SHIFT: u32 = DEPTH_SHIFT + DEPTH_BITS;
+
+/// Change, lateness, encoding and steps of a document, and what was found in the texts, in one number. Of most states it
+/// is small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub change: Change,
@@ -26,6 +33,8 @@ pub(crate) struct Flags {
     pub encoding: Encoding,
     /// Deltas to be applied to get from a full document to this one.
     pub depth: u32,
+    /// The rules under which the texts quote no secret.
+    pub quotes_none_under: Option<RulesPrint>,
 }
 
 impl Flags {
@@ -42,7 +51,12 @@ impl Flags {
             Encoding::Delta => 2,
             Encoding::Anchored => 3,
         };
-        change | i64::from(self.late) << 2 | encoding << 3 | i64::from(self.depth) << 5
+        let rules = self.quotes_none_under.map_or(0, RulesPrint::bits);
+        change
+            | i64::from(self.late) << 2
+            | encoding << 3
+            | i64::from(self.depth) << DEPTH_SHIFT
+            | i64::from(rules) << RULES_SHIFT
     }
 
     pub fn unpack(bits: i64) -> Option<Self> {
@@ -58,8 +72,9 @@ impl Flags {
             2 => Encoding::Delta,
             _ => Encoding::Anchored,
         };
-        let depth = u32::try_from(bits >> 5).ok()?;
-        Some(Self { change, late: bits & 4 != 0, encoding, depth })
+        let depth = (bits >> DEPTH_SHIFT & ((1 << DEPTH_BITS) - 1)) as u32;
+        let quotes_none_under = RulesPrint::from_bits(u32::try_from(bits >> RULES_SHIFT).ok()?);
+        Some(Self { change, late: bits & 4 != 0, encoding, depth, quotes_none_under })
     }
 }
 
@@ -138,11 +153,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn flags_of_no_format_are_refused() {
+        assert_eq!(Flags::unpack(1 << (RULES_SHIFT + 32)), None);
+        assert_eq!(Flags::unpack(-1), None);
+    }
+
+    #[test]
     fn flags_come_back() {
-        for depth in [0, 1, 32] {
+        for (depth, rules) in [(0, 0), (1, 1), (32, u32::MAX), (255, 0)] {
             for change in [Change::Present, Change::Gone, Change::Left, Change::Gap] {
                 for encoding in [Encoding::Empty, Encoding::Full, Encoding::Delta, Encoding::Anchored] {
-                    let flags = Flags { change, late: depth == 1, encoding, depth };
+                    let quotes_none_under = RulesPrint::from_bits(rules);
+                    let flags = Flags { change, late: depth == 1, encoding, depth, quotes_none_under };
                     assert_eq!(Flags::unpack(flags.pack()), Some(flags));
                 }
             }

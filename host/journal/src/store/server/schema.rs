@@ -1,4 +1,4 @@
-//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 7.
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 8.
 //!
 //! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
 //! they can lie beside others. They hold the same rows as the embedded journal, under the same
@@ -34,11 +34,11 @@
 //! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,
 //! documents and statuses had sums; up to version 3 no document was kept as edits; up to version 4 one process had
 //! it; up to version 5 replicas did not know of each other's watches; up to version 6 no index found the objects that
-//! have ended.
+//! have ended; up to version 7 it was not kept what texts quote.
 
 use super::engine::dialect::Dialect;
 
-pub(super) const VERSION: i64 = 7;
+pub(super) const VERSION: i64 = 8;
 
 /// The version from which on replicas can share it.
 pub(super) const SHARED: i64 = 5;
@@ -48,7 +48,7 @@ pub(super) const SEALED: i64 = 3;
 
 /// The statements that make version `n + 1` of version `n`. Those that were released never change.
 pub(super) const STEPS: [&[&str]; VERSION as usize] =
-    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES, &ENDS];
+    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES, &ENDS, &QUOTES];
 
 /// Without a transaction around them, as MySQL has none for tables: each may be done twice.
 const CREATE: [&str; 20] = [
@@ -134,6 +134,9 @@ const WATCHES: [&str; 1] =
 
 /// Objects that have ended, by their ends. MySQL can't be told to leave out those that have not.
 const ENDS: [&str; 1] = ["@ADD_INDEX kw_objects.kw_objects_by_end (stream, tail) WHERE tail IS NOT NULL"];
+
+/// Flags say what texts quote, which an older program would take for a damage. What is there says nothing of it.
+const QUOTES: [&str; 0] = [];
 
 /// The tables that the steps make: all but the one that has the version.
 pub(super) fn tables() -> impl Iterator<Item = &'static str> {

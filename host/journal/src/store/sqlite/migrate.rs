@@ -59,6 +59,8 @@ const STEPS: [&str; VERSION as usize - 1] = [
     "",
     // 8: objects that have ended are found by their ends.
     "CREATE INDEX objects_by_end ON objects (stream, tail) WHERE tail IS NOT NULL;",
+    // 9: flags say what texts quote, which an older program would take for a damage. What is there says nothing of it.
+    "",
 ];
 
 /// The version from which on rows have sums.

@@ -1,4 +1,4 @@
-//! The format of the file, version 8.
+//! The format of the file, version 9.
 //!
 //! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
 //! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
@@ -34,8 +34,10 @@
 //! An object that came back after it had left keeps the number, and has a row in `current` again.
 //!
 //! **Documents**: `flags` holds the change (2 bits), late (1 bit), how the document is kept
-//! (2 bits: none, full, delta on the state before, delta on an anchor) and how many deltas it is
-//! away from a full one (at most `limits::DELTA_CHAIN`). An anchor is a full document of the same
+//! (2 bits: none, full, delta on the state before, delta on an anchor), how many deltas it is away
+//! from a full one (8 bits, at most `limits::DELTA_CHAIN`), and the print of the rules under which the
+//! state's texts quote no secret of its document and the one before (32 bits; 0: nobody has looked, or
+//! they may quote one). An anchor is a full document of the same
 //! source; a delta on the state before that names one is a delta on both, the anchor first. `sums` is two CRC-32: of the other
 //! columns (high half) and of the document's exact bytes. Both are compared at each reading.
 //!
@@ -48,7 +50,8 @@
 //! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
 //! object in `current`, up to version 3 letters did not tell their tries, up to version 4 what audits found
 //! was not kept, up to version 5 only states, objects, documents and statuses had sums, up to version
-//! 6 no document was kept as edits, and up to version 7 no index found the objects that have ended.
+//! 6 no document was kept as edits, up to version 7 no index found the objects that have ended, and up to version 8 it
+//! was not kept what texts quote.
 //!
 //! **Unfinished imports** are marked in `user_version` ([`UNFINISHED`](crate::store::format::UNFINISHED)), from the
 //! first append of an import until its end was taken in.
@@ -80,7 +83,7 @@ use sqlx::SqliteConnection;
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 8;
+pub(super) const VERSION: i64 = 9;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (

@@ -24,6 +24,7 @@ fn state(change: Change, version: &str) -> State {
         previous: None,
         observed_ms: 0,
         late: false,
+        quotes_none_under: None,
     }
 }
 

@@ -78,6 +78,7 @@ async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
                     observed_ms: 1_700_000_000_000 + version,
                     document,
                     base: before.map(|(document, _)| document),
+                    quotes_none_under: None,
                 });
             }
             let checkpoint = Some(Version::new(&version.to_string()));

@@ -104,6 +104,7 @@ pub(super) mod tests {
             previous: None,
             observed_ms: second * 1000,
             late,
+            quotes_none_under: None,
         })
     }
 

@@ -56,6 +56,7 @@ pub fn state(seq: Seq, object: &ObjectRef, change: Change, seconds: u64, status:
         previous: None,
         observed_ms: START + seconds * 1000,
         late: false,
+        quotes_none_under: None,
     }
 }
 

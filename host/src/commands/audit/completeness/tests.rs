@@ -175,6 +175,7 @@ fn state() -> State {
         previous: None,
         observed_ms: 5000,
         late: false,
+        quotes_none_under: None,
     }
 }
 

@@ -123,6 +123,7 @@ impl StandIns {
                 previous: before.map(|state| state.status.clone()),
                 observed_ms: now_ms,
                 late: false,
+                quotes_none_under: None,
             };
             let state = Arc::new(state);
             newest.insert((*state.object).clone(), states.len());

@@ -44,6 +44,7 @@ fn witnessed(current: &Current, document: &str) -> Witnessed {
         observed_ms: current.observed_ms,
         document: document.to_owned().into(),
         base: None,
+        quotes_none_under: None,
     }
 }
 

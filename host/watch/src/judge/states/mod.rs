@@ -12,6 +12,7 @@ use kubewitness_core::events;
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{Poison, Witnessed};
 use kubewitness_core::project::{self, Envelope, Outline};
+use kubewitness_core::redact::{RulesPrint, Secrets};
 use kubewitness_core::state::{Change, Gap, ObjectRef, StateId, Status};
 use kubewitness_core::status::Rules;
 
@@ -295,6 +296,7 @@ impl StateMaker {
             Change::Gap => &counters.gaps,
         };
         count(counter, 1);
+        let quotes_none_under = self.quotes_none_under(&made);
         let witnessed = Witnessed {
             id: StateId::of(&self.parts.spec.name, self.epoch, &made.object, made.change, &made.version, gap),
             change: made.change,
@@ -307,8 +309,24 @@ impl StateMaker {
             observed_ms: self.parts.clock.now_ms(),
             document: made.document,
             base: made.base,
+            quotes_none_under,
         };
         self.batch.push(witnessed, made.note);
+    }
+
+    /// The rules under which the texts of a state quote no secret. None also where the texts say so alone, and where a
+    /// document is not at hand.
+    fn quotes_none_under(&self, made: &Made) -> Option<RulesPrint> {
+        let previous = made.previous.as_deref().filter(|status| Secrets::may_stand_in(status));
+        let is_searched = previous.is_some() || Secrets::may_stand_in(&made.status);
+        let is_at_hand = !made.document.is_empty() && (previous.is_none() || made.base.is_some());
+        if !is_searched || !is_at_hand || made.change == Change::Gap {
+            return None;
+        }
+        let rules = self.parts.secret_rules.get()?;
+        let before = made.base.iter().filter(|_| previous.is_some());
+        let documents = std::iter::once(&made.document).chain(before);
+        rules.finds_no_quote(&made.status, previous, documents).then(|| rules.print())
     }
 }
 

@@ -54,6 +54,39 @@ async fn what_comes_while_a_batch_is_being_written_is_judged_by_what_that_says()
 }
 
 #[tokio::test]
+async fn of_each_state_it_is_noted_whether_its_texts_quote_a_secret_of_its_document_or_of_the_one_before() {
+    let (world, memory, running) = started(&["a"]).await;
+    let tell = |message: &str, token: &str| {
+        world.change("a", |job| {
+            job["spec"]["env"] = json!([{"name": "TOKEN", "value": token}]);
+            let failed = json!({"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": message});
+            job["status"] = json!({"conditions": [failed]});
+        });
+    };
+    let told = [
+        ("the loss is not a number", "hush-4711", true),
+        ("no login with hush-4711", "hush-4711", false),
+        // The one before quoted its own.
+        ("the loss is not a number", "hush-4712", false),
+        ("the loss is not a number", "hush-4713", true),
+        ("no login with hush-4713", "hush-4714", false),
+        // Its secret stands in neither of the two documents.
+        ("Job suspended", "hush-4714", true),
+        ("Job suspended", "hush-4714", false),
+    ];
+    for (message, token, _) in told {
+        tell(message, token);
+    }
+    level(&world, &memory).await;
+    running.stop().await;
+    let rules = HostSpec::default().redactor().unwrap().print();
+    let noted: Vec<_> =
+        memory.states().iter().skip(1).map(|state| state.quotes_none_under == Some(rules)).collect();
+    assert_eq!(noted[..6], told.map(|(.., noted)| noted)[..6]);
+    assert_eq!(memory.states()[7].quotes_none_under, None, "a fixed text needs no search");
+}
+
+#[tokio::test]
 async fn listed_and_watched_documents_look_alike_and_the_last_content_is_kept() {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     world.create("a", json!({}));

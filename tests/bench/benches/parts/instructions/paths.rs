@@ -19,6 +19,7 @@ use kubewitness_core::ports::{
     CallError, Delivery, Documents, GrantError, Grants, Handler, KvWrites, Outcome, Progress, SqlValue,
     Verdict, Witness,
 };
+use kubewitness_core::redact::{Redactor, Secrets};
 use kubewitness_core::status::Rules;
 use kubewitness_core::{document, project};
 use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses};
@@ -72,6 +73,7 @@ pub const PATHS: &[CountedPath] = &[
     path!("delta", 1, 200, delta),
     path!("pack", 1, 200, pack),
     path!("redact", 1, 200, redact),
+    path!("quotes", 1, 200, quotes),
     path!("lanes", BACKLOG, 8, lanes),
     path!("append", BATCH, 2, append),
     path!("recent", BACKLOG, 1, recent),
@@ -130,11 +132,28 @@ async fn pack(_: Prepared, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-async fn redact(_: Prepared, rounds: usize) -> Result<()> {
+fn redactor() -> Result<Redactor> {
     let host: HostSpec = serde_json::from_value(
         json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]}),
     )?;
-    let redactor = host.redactor().map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
+    host.redactor().map_err(|faults| anyhow::anyhow!("{faults:?}"))
+}
+
+async fn quotes(_: Prepared, rounds: usize) -> Result<()> {
+    let (redactor, rules) = (redactor()?, Rules::builtin());
+    let [before, after] = [job(1, 2, 3), job(1, 3, 4)];
+    let [previous, status] =
+        [&before, &after].map(|document| rules.status("batch", "Job", document.as_bytes()));
+    ensure!(Secrets::may_stand_in(&status), "the status has no text that is searched");
+    for _ in 0..rounds {
+        let documents = [black_box(after.as_bytes()), before.as_bytes()];
+        ensure!(redactor.finds_no_quote(&status, Some(&previous), documents), "a quote was found");
+    }
+    Ok(())
+}
+
+async fn redact(_: Prepared, rounds: usize) -> Result<()> {
+    let redactor = redactor()?;
     let text = job(1, 1, 3);
     for _ in 0..rounds {
         let redacted = redactor.redact(black_box(text.as_bytes()), |_| String::new());

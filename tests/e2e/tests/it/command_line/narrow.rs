@@ -205,6 +205,7 @@ fn state(source: &str, object: ObjectRef, seq: u64, status: Status) -> State {
         previous: None,
         observed_ms: *AT_MS + seq,
         late: false,
+        quotes_none_under: None,
     }
 }
 

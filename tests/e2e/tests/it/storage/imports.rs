@@ -50,6 +50,7 @@ async fn exported(scratch: &Scratch) -> Result<String> {
             )
             .into(),
             base: None,
+            quotes_none_under: None,
         }
     });
     let append = Append { source: "jobs".into(), states: states.collect(), ..Append::default() };

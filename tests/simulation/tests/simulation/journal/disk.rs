@@ -153,6 +153,7 @@ impl Disk {
                 previous: state.previous.clone(),
                 observed_ms: state.observed_ms,
                 late: false,
+                quotes_none_under: None,
             }),
         );
         let key = (Arc::clone(&append.source), state.object.uid.clone());
