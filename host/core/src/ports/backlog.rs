@@ -247,6 +247,7 @@ pub enum Kept {
 /// Reads documents back, byte for byte.
 #[async_trait]
 pub trait Documents: Send + Sync {
+    /// None where the journal has no document: of a position that nobody has, and of a deletion that a comparison found.
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
     /// The version of the same object that was journaled before this one.
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;

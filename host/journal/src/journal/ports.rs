@@ -235,7 +235,8 @@ impl Ledgers for Journal {
 #[async_trait]
 impl Documents for Journal {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.reader().await?.document(seq, self.inner.group.newest_now()).await
+        let found = self.reader().await?.document(seq, self.inner.group.newest_now()).await?;
+        Ok(found.filter(|document| !document.is_empty()))
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {

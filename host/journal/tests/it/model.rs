@@ -140,7 +140,7 @@ async fn run(steps: Vec<Step>, shared: bool) {
     assert_eq!(states.len(), model.states.len());
     for (index, (state, (id, late, document, _))) in states.iter().zip(&model.states).enumerate() {
         assert_eq!((state.id.as_str(), state.late, state.seq), (id.as_str(), *late, index as Seq + 1));
-        assert_eq!(&desk.journal.document(state.seq).await.unwrap().unwrap(), document);
+        assert_eq!(&desk.journal.document(state.seq).await.unwrap().unwrap_or_default(), document);
         assert_eq!(desk.journal.document_before(state.seq).await.unwrap(), model.document_before(index));
     }
     desk.assert_sound().await;

@@ -407,8 +407,7 @@ impl HostViews {
         if let Some(current) = current.filter(|current| current.seq == state.seq) {
             return unpack(&current.packed).map(Vec::from).map_err(unavailable);
         }
-        let document = self.journal.document(state.seq).await.map_err(unavailable)?.unwrap_or_default();
-        if !document.is_empty() {
+        if let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? {
             return Ok(document.into());
         }
         let before = self.journal.document_before(state.seq).await.map_err(unavailable)?;

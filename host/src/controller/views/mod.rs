@@ -269,9 +269,13 @@ impl Views for HostViews {
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
         let (redaction, party) = (self.redaction()?, redacted::party());
         let shown = redaction.read(&self.journal, self.journal.document(seq), &party).await;
-        let missing = || ViewError::NotFound {
+        let missing = || {
+            ViewError::NotFound {
             message: format!("the journal has no document at position {seq}"),
-            hint: "It may not have been witnessed yet, or it is older than what the journal keeps.".into(),
+            hint: "Nobody saw the last content of an object whose deletion a comparison found. Other positions were not \
+                   witnessed yet, or are older than what the journal keeps."
+                .into(),
+        }
         };
         shown.map_err(unavailable)?.map(Vec::from).ok_or_else(missing)
     }

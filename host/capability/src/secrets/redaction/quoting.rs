@@ -95,10 +95,10 @@ impl Redaction {
         }
         let party = party.for_objects_of(&state.object.namespace);
         let turn = self.object_turns.take(&party).await.map_err(closed)?;
-        let own = documents.document(state.seq).await?.filter(|text| !text.is_empty());
+        let own = documents.document(state.seq).await?;
         // The end of an object has no document of its own.
         let earlier = match previous.is_some() || own.is_none() {
-            true => documents.document_before(state.seq).await?.filter(|text| !text.is_empty()),
+            true => documents.document_before(state.seq).await?,
             false => None,
         };
         // Retention may have taken what says their secrets.
@@ -143,7 +143,7 @@ impl Redaction {
         let turn = turn.map_err(closed)?;
         let mut known = Vec::new();
         for seq in &newest {
-            known.extend(documents.document(*seq).await?.filter(|text| !text.is_empty()));
+            known.extend(documents.document(*seq).await?);
         }
         if known.is_empty() {
             let kind = (about.group.clone(), about.kind.clone());

@@ -50,6 +50,39 @@ async fn several_questions_about_one_document_read_it_once() {
     session.rollback().await;
 }
 
+/// A journal without the last content of an object whose deletion a comparison found.
+struct Contentless;
+
+#[async_trait]
+impl kubewitness_core::ports::Documents for Contentless {
+    async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(None)
+    }
+
+    async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        Papers.document(seq).await.map(|found| found.filter(|_| seq > 1))
+    }
+
+    async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
+        Papers.newest_of(object).await
+    }
+}
+
+#[tokio::test]
+async fn a_state_without_a_document_has_none_for_every_plugin_and_no_digest() {
+    for granted in ["redacted", "digest", "raw"] {
+        let backing = Backing { documents: Arc::new(Contentless), ..backing(0) };
+        let spec = plugin(json!({"documents": granted}));
+        let grants = World::new().open().await.grants("p", &spec, backing).await.unwrap();
+        let states = batch(&[1]);
+        let mut session = grants.open(&states).await.unwrap();
+        let gone = Arc::new(State { change: Change::Gone, ..State::clone(&states[0].state) });
+        let shown = session.show(&gone).await.unwrap();
+        assert_eq!((shown.document_digest, session.document(1).await), (None, Ok(None)), "{granted}");
+        session.rollback().await;
+    }
+}
+
 #[test]
 fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
     let granted = crate::objects::lister::Granted::new(

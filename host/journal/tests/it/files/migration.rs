@@ -35,7 +35,7 @@ async fn written(path: &Path, dump: &'static str) {
 async fn content(journal: &Journal) -> (Vec<bytes::Bytes>, Vec<(String, String, bytes::Bytes)>) {
     let mut documents = Vec::new();
     for state in journal.read(0, 1000).await.unwrap() {
-        documents.push(journal.document(state.seq).await.unwrap().unwrap());
+        documents.push(journal.document(state.seq).await.unwrap().unwrap_or_default());
     }
     let warm = journal.warm(SOURCE).await.unwrap();
     let current = warm.objects.iter().map(|current| {
