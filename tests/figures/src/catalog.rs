@@ -305,10 +305,7 @@ const INSTRUCTIONS: &[Figure] = &[
     counted("instructions.delta", "a document becomes a delta of the version before"),
     counted("instructions.pack", "a document is packed for the cache"),
     counted("instructions.redact", "secrets are looked for in a document"),
-    counted(
-        "instructions.quotes",
-        "the texts of a state are searched for secrets of its document and the one before",
-    ),
+    counted("instructions.quotes", "the texts of a state are searched for the secrets of its document"),
     counted("instructions.lanes", "a state goes into its lane, is taken, and is finished"),
     counted("instructions.append", "a state is appended to the journal in SQLite, in batches of 256"),
     counted("instructions.recent", "a state is delivered from those that the journal holds in memory"),

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::redact::RulesPrint;
 use crate::version::Version;
 
 /// A position in the journal. The first state has position 1; 0 means "before the beginning".
@@ -161,6 +161,27 @@ pub mod gap_reason {
         RETENTION = "Retention";
         /// A stream lost states between two controllers. The controller that carries the stream may still have them.
         LOST = "LostOnTheWay";
+    }
+}
+
+/// Identifies the rules that say what a secret is, together with the version of the search. What was found under one print
+/// says nothing under another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RulesPrint(NonZeroU32);
+
+impl RulesPrint {
+    /// Of the beginning of a digest.
+    pub fn of(digest: [u8; 4]) -> Self {
+        Self(NonZeroU32::new(u32::from_le_bytes(digest)).unwrap_or(NonZeroU32::MIN))
+    }
+
+    /// None for 0, which stands for "not searched" where prints are kept.
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        NonZeroU32::new(bits).map(Self)
+    }
+
+    pub fn bits(self) -> u32 {
+        self.0.get()
     }
 }
 

@@ -9,8 +9,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::document::Packed;
-use crate::redact::RulesPrint;
-use crate::state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
+use crate::state::{Change, Gap, ObjectRef, RulesPrint, Seq, State, StateId, Status};
 use crate::version::Version;
 use crate::views::DiscrepancyView;
 

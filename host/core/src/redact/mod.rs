@@ -25,7 +25,7 @@ use crate::project::{Flow, ProjectError, Scanner};
 pub use events::about;
 pub use quoted::Secrets;
 pub(crate) use revealing_queries::{may_hold_secret, names_an_address};
-pub use rules::{Field, Redactor, RulesInForce, RulesPrint};
+pub use rules::{Field, Redactor, RulesInForce};
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use tests::{computed, hiding};
 pub use text::digest::DIGEST_CHARS;

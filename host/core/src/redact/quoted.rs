@@ -9,6 +9,7 @@ use memchr::memmem::Finder;
 use super::fixed_texts::is_fixed_text;
 use super::text::commands::{escaped, merged};
 use super::text::digest::{MARK, is_digest};
+use super::walk::Search;
 use super::words::SECRET_CHARS;
 use super::{Found, Redactor, Withheld};
 use crate::project::Scanner;
@@ -33,7 +34,31 @@ impl Redactor {
         digest: impl Fn(&[u8]) -> Result<String, E>,
         secrets: &mut Secrets,
     ) -> Result<(), E> {
-        for one in self.find(document)? {
+        self.add_found(document, self.find(document)?, digest, secrets)
+    }
+
+    /// Adds the secrets of a document of a known kind, to be looked for and never to be replaced: they have no digests.
+    /// It reads the document once, where [`Self::add_secrets`] reads it twice.
+    pub fn add_secret_words(
+        &self,
+        document: &[u8],
+        kind: &str,
+        secrets: &mut Secrets,
+    ) -> Result<(), Withheld> {
+        let mut scanner = Scanner::of_text(std::str::from_utf8(document).map_err(Withheld::because)?);
+        let found = Search::new(self, document, Some(kind)).all(&mut scanner)?;
+        scanner.end()?;
+        self.add_found(document, found, |_| Ok(String::new()), secrets)
+    }
+
+    fn add_found<E>(
+        &self,
+        document: &[u8],
+        found: Vec<Found>,
+        digest: impl Fn(&[u8]) -> Result<String, E>,
+        secrets: &mut Secrets,
+    ) -> Result<(), E> {
+        for one in found {
             let secret = one.secret(document);
             for (place, text) in self.quotable(&one, document).into_iter().enumerate() {
                 if secrets.found.len() > SECRETS || secrets.found.iter().any(|(known, _)| *known == text) {
@@ -47,25 +72,6 @@ impl Redactor {
         }
         secrets.found.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         Ok(())
-    }
-
-    /// Whether no text of the status quotes a secret of these documents, and none of the status before. False also where
-    /// a document can't be searched.
-    pub fn finds_no_quote(
-        &self,
-        status: &Status,
-        previous: Option<&Status>,
-        documents: impl IntoIterator<Item = impl AsRef<[u8]>>,
-    ) -> bool {
-        let mut secrets = Secrets::default();
-        let no_digest = |_: &[u8]| Ok::<_, Withheld>(String::new());
-        documents
-            .into_iter()
-            .all(|document| self.add_secrets(document.as_ref(), no_digest, &mut secrets).is_ok())
-            && [Some(status), previous]
-                .into_iter()
-                .flatten()
-                .all(|status| secrets.hidden_in(status).is_none())
     }
 
     /// Adds the places within the status of a document that quote what was found.
@@ -155,6 +161,10 @@ impl Secrets {
     /// What a search for them goes through beside the text.
     pub fn bytes(&self) -> usize {
         self.found.iter().map(|(word, _)| word.len()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
     }
 
     /// Whether the status says anything in which a secret could stand.
@@ -365,19 +375,19 @@ mod tests {
     }
 
     #[test]
-    fn a_status_quotes_nothing_where_neither_its_own_document_nor_the_one_before_has_a_secret_of_its_texts() {
+    fn words_are_those_of_the_secrets_that_would_be_hidden() {
         let rules = HostSpec::default().redactor().unwrap();
-        let status = |message: &str| Status { message: message.into(), ..Status::default() };
-        let [own, before] = ["own-secret", "old-secret"].map(variable);
-        let finds_no_quote = |text: &str, previous: &str, documents: &[&str]| {
-            rules.finds_no_quote(&status(text), Some(&status(previous)), documents)
+        let words = |document: &str| {
+            let mut words = Secrets::default();
+            rules.add_secret_words(document.as_bytes(), "Job", &mut words).map(|()| words.found)
         };
-        assert!(finds_no_quote("step 3", "step 2", &[&own, &before]));
-        assert!(!finds_no_quote("used own-secret", "step 2", &[&own, &before]));
-        assert!(!finds_no_quote("used old-secret", "step 2", &[&own, &before]));
-        assert!(!finds_no_quote("step 3", "used old-secret", &[&own, &before]));
-        assert!(!finds_no_quote("step 3", "step 2", &[&own, "{"]), "a document that can't be searched");
-        assert!(!finds_no_quote("step 3", "step 2", &[""]), "nor can an empty one");
+        let document =
+            variable("own-secret").replacen('{', r#"{"kind":"Job","status":{"m":"own-secret"},"#, 1);
+        let texts =
+            |found: Vec<(String, String)>| found.into_iter().map(|(text, _)| text).collect::<Vec<_>>();
+        assert_eq!(texts(words(&document).unwrap()), texts(secrets(&document).found));
+        assert_eq!(words(r#"{"kind":"Job","spec":{}}"#).unwrap(), []);
+        assert!(words("{").is_err() && words("").is_err() && words("{} {}").is_err());
     }
 
     #[test]

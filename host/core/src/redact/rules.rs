@@ -1,50 +1,16 @@
 //! What counts as a secret: names of environment variables, and places in documents.
 
-use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use sha2::{Digest, Sha256};
 
 use crate::project::Pointer;
+use crate::state::RulesPrint;
 
 /// The version of the search. Count it up when the search finds more than before: what was found to quote nothing under
 /// the former version is then searched again.
 const SEARCH_VERSION: u32 = 1;
-
-/// Identifies rules and the version of the search. What was found under one print says nothing under another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RulesPrint(NonZeroU32);
-
-impl RulesPrint {
-    /// None for 0, which stands for "not searched" where prints are kept.
-    pub fn from_bits(bits: u32) -> Option<Self> {
-        NonZeroU32::new(bits).map(Self)
-    }
-
-    pub fn bits(self) -> u32 {
-        self.0.get()
-    }
-
-    fn of(names: &[String], fields: &[Field]) -> Self {
-        let mut hash = Sha256::new();
-        let mut add = |text: &str| {
-            hash.update((text.len() as u64).to_le_bytes());
-            hash.update(text);
-        };
-        add(&SEARCH_VERSION.to_string());
-        add(&names.len().to_string());
-        names.iter().for_each(|name| add(name));
-        for field in fields {
-            add(field.kind.as_deref().unwrap_or_default());
-            add(&field.path.tokens().len().to_string());
-            field.path.tokens().iter().for_each(|token| add(token));
-        }
-        let digest = hash.finalize();
-        let bits = u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]);
-        Self(NonZeroU32::new(bits).unwrap_or(NonZeroU32::MIN))
-    }
-}
 
 /// Rules that can be asked, made of the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +53,7 @@ impl Redactor {
     /// words are joined: `apiKey`, `api-key`, `api.key` and `API_KEY` are the same. A pattern after `!` is of names that
     /// are no secret's.
     pub fn new(names: &[String], fields: Vec<Field>) -> Self {
-        let print = RulesPrint::of(names, &fields);
+        let print = print_of(names, &fields);
         let (plain, names): (Vec<_>, Vec<_>) = names.iter().partition(|pattern| pattern.starts_with('!'));
         Self {
             print,
@@ -120,6 +86,24 @@ impl Redactor {
         asked.for_each(|place| open.go_on(place, 0));
         open.into_matches(false)
     }
+}
+
+fn print_of(names: &[String], fields: &[Field]) -> RulesPrint {
+    let mut hash = Sha256::new();
+    let mut add = |text: &str| {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    };
+    add(&SEARCH_VERSION.to_string());
+    add(&names.len().to_string());
+    names.iter().for_each(|name| add(name));
+    for field in fields {
+        add(field.kind.as_deref().unwrap_or_default());
+        add(&field.path.tokens().len().to_string());
+        field.path.tokens().iter().for_each(|token| add(token));
+    }
+    let digest = hash.finalize();
+    RulesPrint::of([digest[0], digest[1], digest[2], digest[3]])
 }
 
 /// A name in capitals with `_` between its words, as it is written and with the words of camel case apart.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::document::{Packed, unpack};
 use kubewitness_core::ports::{Current, Witnessed};
-use kubewitness_core::state::{ObjectRef, Status};
+use kubewitness_core::state::{ObjectRef, RulesPrint, Status};
 
 use crate::cache::{Keys, RecentObject};
 
@@ -18,6 +18,8 @@ pub(crate) struct Known {
     pub status: Arc<Status>,
     /// Its keys in the indexes, if they are at hand.
     pub keys: Option<Keys>,
+    /// The rules under which its document has no secret, where somebody has looked.
+    pub secretless_under: Option<RulesPrint>,
     held: Held,
 }
 
@@ -27,13 +29,14 @@ enum Held {
 }
 
 impl Known {
-    pub fn drafted(state: &Witnessed, keys: Option<&Keys>) -> Self {
+    pub fn drafted(state: &Witnessed, keys: Option<&Keys>, secretless_under: Option<RulesPrint>) -> Self {
         Self {
             object: Arc::clone(&state.object),
             owner: state.owner.clone(),
             version: state.resource_version.clone(),
             status: Arc::clone(&state.status),
             keys: keys.cloned(),
+            secretless_under,
             held: Held::Plain(state.document.clone()),
         }
     }
@@ -45,6 +48,7 @@ impl Known {
             version: recent.version.clone(),
             status: Arc::clone(status),
             keys: Some(recent.keys.clone()),
+            secretless_under: recent.secretless_under,
             held: Held::Plain(recent.document.clone()),
         }
     }
@@ -56,6 +60,7 @@ impl Known {
             version: current.resource_version,
             status: current.status,
             keys: None,
+            secretless_under: None,
             held: Held::Packed(current.packed),
         }
     }

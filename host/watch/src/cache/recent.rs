@@ -9,7 +9,7 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
 use kubewitness_core::ports::{Current, Witnessed};
-use kubewitness_core::state::{ObjectRef, Status};
+use kubewitness_core::state::{ObjectRef, RulesPrint, Status};
 
 use super::keys::Keys;
 use super::record::{self, Kind, Record};
@@ -31,6 +31,8 @@ pub(crate) struct RecentObject {
     pub seq: u64,
     pub observed_ms: u64,
     pub keys: Keys,
+    /// The rules under which the document has no secret, where somebody has looked.
+    pub secretless_under: Option<RulesPrint>,
     /// When it was created, in seconds; set as it enters the cache.
     pub created_s: u32,
     /// A copy of its own. A slice would keep everything in memory that came over the network with it.
@@ -81,7 +83,12 @@ pub(crate) struct PackedObject {
 
 impl RecentObject {
     /// Makes it from a state that has its position; `keys` are the state's own.
-    pub fn of(state: Witnessed, seq: u64, keys: Keys) -> (Self, Arc<Status>) {
+    pub fn of(
+        state: Witnessed,
+        seq: u64,
+        keys: Keys,
+        secretless_under: Option<RulesPrint>,
+    ) -> (Self, Arc<Status>) {
         let recent = Self {
             object: state.object,
             owner: state.owner,
@@ -89,6 +96,7 @@ impl RecentObject {
             seq,
             observed_ms: state.observed_ms,
             keys,
+            secretless_under,
             created_s: 0,
             document: Bytes::copy_from_slice(&state.document),
             turn: 0,

@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::ports::{Poison, Witnessed};
-use kubewitness_core::state::{Change, Gap, ObjectRef};
+use kubewitness_core::state::{Change, Gap, ObjectRef, RulesPrint};
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -20,6 +20,8 @@ pub(crate) struct Note {
     pub past: bool,
     /// The keys of a state that came as a change of its own and stays uncompressed.
     pub keys: Option<Keys>,
+    /// The rules under which the document has no secret, where somebody has looked.
+    pub secretless_under: Option<RulesPrint>,
 }
 
 #[derive(Default)]
@@ -143,7 +145,8 @@ impl Batch {
     /// The state at an index, if its object still exists there.
     fn drafted(&self, place: usize) -> Option<Known> {
         let state = self.states.get(place).filter(|state| state.change == Change::Present)?;
-        Some(Known::drafted(state, self.notes.get(place)?.keys.as_ref()))
+        let note = self.notes.get(place)?;
+        Some(Known::drafted(state, note.keys.as_ref(), note.secretless_under))
     }
 
     fn of_uid(&self, uid: &str) -> Option<usize> {

@@ -185,7 +185,7 @@ impl Writer {
                     // not known here. The position of the version before is the best one there is.
                     let seq = seq.or_else(|| cache.seq(&state.object.uid)).unwrap_or_default();
                     if let Some(keys) = note.keys {
-                        let (recent, status) = RecentObject::of(state, seq, keys);
+                        let (recent, status) = RecentObject::of(state, seq, keys, note.secretless_under);
                         cache.put_recent(recent, status);
                     } else {
                         let document = state.document.clone();

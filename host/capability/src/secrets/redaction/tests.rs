@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kubewitness_core::document;
 use kubewitness_core::ports::Current;
-use kubewitness_core::redact::RulesPrint;
+use kubewitness_core::state::RulesPrint;
 use serde_json::json;
 
 use super::*;

@@ -1,7 +1,7 @@
 //! The row of one state: its columns, and how its document is stored.
 
 use kubewitness_core::document::checksum;
-use kubewitness_core::redact::RulesPrint;
+use kubewitness_core::state::RulesPrint;
 use kubewitness_core::{Change, Seq, Version};
 
 use super::key::Key;

@@ -120,7 +120,7 @@ impl Model {
         let (keyer, before) = (cache.keyer(), cache.known(uid).and_then(|known| known.keys));
         let (object, owner) = (&current.object, current.owner.as_deref());
         let keys = keyer.next(object, owner, document.as_bytes(), &outline, before.as_ref());
-        let (recent, status) = RecentObject::of(witnessed(&current, &document), current.seq, keys);
+        let (recent, status) = RecentObject::of(witnessed(&current, &document), current.seq, keys, None);
         cache.put_recent(recent, status);
     }
 }

@@ -12,8 +12,8 @@ use kubewitness_core::events;
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{Poison, Witnessed};
 use kubewitness_core::project::{self, Envelope, Outline};
-use kubewitness_core::redact::{RulesPrint, Secrets};
-use kubewitness_core::state::{Change, Gap, ObjectRef, StateId, Status};
+use kubewitness_core::redact::Secrets;
+use kubewitness_core::state::{Change, Gap, ObjectRef, RulesPrint, StateId, Status};
 use kubewitness_core::status::Rules;
 
 use crate::cache::known::Known;
@@ -92,6 +92,8 @@ struct Made {
     previous: Option<Arc<Status>>,
     document: Bytes,
     base: Option<Bytes>,
+    /// The rules under which the base was found to have no secret.
+    base_secretless_under: Option<RulesPrint>,
     note: Note,
 }
 
@@ -263,11 +265,22 @@ impl StateMaker {
             let before = known.and_then(|known| known.keys.as_ref());
             self.keyer.next(&object, owner.as_deref(), &document, outline, before)
         });
-        let note = Note { past, keys };
-        self.push(
-            Made { change, object, owner, controller, version, status, previous, document, base, note },
-            None,
-        );
+        let base_secretless_under = known.and_then(|known| known.secretless_under);
+        let note = Note { past, keys, secretless_under: None };
+        let made = Made {
+            change,
+            object,
+            owner,
+            controller,
+            version,
+            status,
+            previous,
+            document,
+            base,
+            base_secretless_under,
+            note,
+        };
+        self.push(made, None);
     }
 
     /// Takes the end of an object whose deletion was not watched. It has no last content.
@@ -282,12 +295,13 @@ impl StateMaker {
             previous: Some(Arc::clone(&known.status)),
             document: Bytes::new(),
             base: None,
+            base_secretless_under: None,
             note: Note::default(),
         };
         self.push(made, None);
     }
 
-    fn push(&mut self, made: Made, gap: Option<&Gap>) {
+    fn push(&mut self, mut made: Made, gap: Option<&Gap>) {
         let counters = &self.parts.shared.counters;
         let counter = match made.change {
             Change::Present => &counters.present,
@@ -296,7 +310,7 @@ impl StateMaker {
             Change::Gap => &counters.gaps,
         };
         count(counter, 1);
-        let quotes_none_under = self.quotes_none_under(&made);
+        let quotes_none_under = self.quotes_none_under(&mut made);
         let witnessed = Witnessed {
             id: StateId::of(&self.parts.spec.name, self.epoch, &made.object, made.change, &made.version, gap),
             change: made.change,
@@ -315,18 +329,25 @@ impl StateMaker {
     }
 
     /// The rules under which the texts of a state quote no secret. None also where the texts say so alone, and where a
-    /// document is not at hand.
-    fn quotes_none_under(&self, made: &Made) -> Option<RulesPrint> {
+    /// document is not at hand. Notes whether the next version has to look at this document again.
+    fn quotes_none_under(&self, made: &mut Made) -> Option<RulesPrint> {
         let previous = made.previous.as_deref().filter(|status| Secrets::may_stand_in(status));
         let is_searched = previous.is_some() || Secrets::may_stand_in(&made.status);
         let is_at_hand = !made.document.is_empty() && (previous.is_none() || made.base.is_some());
         if !is_searched || !is_at_hand || made.change == Change::Gap {
             return None;
         }
-        let rules = self.parts.secret_rules.get()?;
-        let before = made.base.iter().filter(|_| previous.is_some());
-        let documents = std::iter::once(&made.document).chain(before);
-        rules.finds_no_quote(&made.status, previous, documents).then(|| rules.print())
+        let (rules, kind) = (self.parts.secret_rules.get()?, &self.parts.spec.kind);
+        let (print, mut secrets) = (Some(rules.print()), Secrets::default());
+        rules.add_secret_words(&made.document, kind, &mut secrets).ok()?;
+        made.note.secretless_under = print.filter(|_| secrets.is_empty());
+        if let Some(base) =
+            made.base.as_ref().filter(|_| previous.is_some() && made.base_secretless_under != print)
+        {
+            rules.add_secret_words(base, kind, &mut secrets).ok()?;
+        }
+        let quotes_none = |status: &Status| secrets.hidden_in(status).is_none();
+        print.filter(|_| quotes_none(&made.status) && previous.is_none_or(quotes_none))
     }
 }
 

@@ -55,6 +55,7 @@ impl StateMaker {
             status,
             document: serde_json::to_vec(&gap).unwrap_or_default().into(),
             base: None,
+            base_secretless_under: None,
             note: Note::default(),
         };
         self.push(made, Some(&gap));
@@ -111,7 +112,8 @@ impl StateMaker {
             previous: Some(status),
             document: Bytes::new(),
             base: None,
-            note: Note { past: true, keys: None },
+            base_secretless_under: None,
+            note: Note { past: true, ..Note::default() },
         };
         self.push(made, None);
     }

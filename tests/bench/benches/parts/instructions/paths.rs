@@ -141,13 +141,13 @@ fn redactor() -> Result<Redactor> {
 
 async fn quotes(_: Prepared, rounds: usize) -> Result<()> {
     let (redactor, rules) = (redactor()?, Rules::builtin());
-    let [before, after] = [job(1, 2, 3), job(1, 3, 4)];
-    let [previous, status] =
-        [&before, &after].map(|document| rules.status("batch", "Job", document.as_bytes()));
+    let document = job(1, 3, 4);
+    let status = rules.status("batch", "Job", document.as_bytes());
     ensure!(Secrets::may_stand_in(&status), "the status has no text that is searched");
     for _ in 0..rounds {
-        let documents = [black_box(after.as_bytes()), before.as_bytes()];
-        ensure!(redactor.finds_no_quote(&status, Some(&previous), documents), "a quote was found");
+        let mut secrets = Secrets::default();
+        redactor.add_secret_words(black_box(document.as_bytes()), "Job", &mut secrets)?;
+        ensure!(secrets.hidden_in(&status).is_none(), "a quote was found");
     }
     Ok(())
 }
