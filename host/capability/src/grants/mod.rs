@@ -34,6 +34,7 @@ use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
 use crate::session::outbound::Outbox;
 use crate::session::uses::Uses;
+use crate::sql::guard::RenderedStatements;
 use crate::{kv, log, sql};
 pub use open::forget_receipts;
 use open::{Opener, load_keys, open_database, open_destinations, open_ledgers, open_relays};
@@ -290,6 +291,7 @@ impl Capabilities {
             clock: backing.clock.clone(),
             uses: backing.uses.clone(),
             log: log::Log::new(plugin),
+            statements: RenderedStatements::default(),
         };
         for (index, grant) in grants.sql.iter().enumerate() {
             let engine =

@@ -23,6 +23,7 @@ use crate::objects::subscribed::Subscribed;
 use crate::receipts::{Applied, Mark};
 use crate::secrets::redaction::Redacted;
 use crate::secrets::signing_keys::Key;
+use crate::sql::guard::RenderedStatements;
 use crate::{log, sql};
 
 /// Receipts behind the cursor are harmless, and deleting them costs a transaction.
@@ -207,6 +208,7 @@ pub struct Granted {
     pub clock: Arc<dyn Clock>,
     pub uses: Arc<Uses>,
     pub log: log::Log,
+    pub statements: RenderedStatements,
 }
 
 pub struct Database {

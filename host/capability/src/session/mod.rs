@@ -32,9 +32,9 @@ use tokio::time::Instant;
 use crate::http::IDEMPOTENCY_KEY;
 use crate::ledger::Held;
 use crate::objects::documents::{self, Batch};
-use crate::sql::Transaction;
 use crate::sql::guard::{self, Purpose};
 use crate::sql::receipt::claims::{Claim, Claims};
+use crate::sql::{Transaction, TransactionMode};
 use crate::{denied, kv};
 use granted::{Database, Granted};
 use outbound::Outbound;
@@ -120,12 +120,13 @@ impl CallSession {
 
     /// The call's transaction, begun when it is first needed.
     async fn transaction(&mut self, database: &str) -> Result<&mut Box<dyn Transaction>, GrantError> {
-        let engine = self.database(database)?.engine.clone();
+        let Database { engine, access, .. } = self.database(database)?;
+        let (engine, mode) = (engine.clone(), TransactionMode::of(*access));
         if self.sql.is_none() {
             if let Some(error) = &self.unreachable {
                 return Err(error.clone());
             }
-            let begun = engine.begin(&self.granted.plugin).await.inspect_err(|_| {
+            let begun = engine.begin_in(mode, &self.granted.plugin).await.inspect_err(|_| {
                 // Another process may have committed meanwhile.
                 self.granted.standing.mark_stale();
             });
@@ -190,9 +191,10 @@ impl Session for CallSession {
     ) -> Result<u64, GrantError> {
         self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
-        let checked = guard::check(statement, Purpose::Execute, dialect)?;
+        let statement = self.granted.statements.rendered(statement, dialect)?;
+        let checked = guard::check(&statement, Purpose::Execute, dialect)?;
         self.may(database, checked.access())?;
-        let done = self.transaction(database).await?.execute(statement, rows).await?;
+        let done = self.transaction(database).await?.execute(&statement, rows).await?;
         self.claims.ran(&checked);
         Ok(done)
     }
@@ -219,9 +221,10 @@ impl Session for CallSession {
     ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
         self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
-        let checked = guard::check(statement, Purpose::Query, dialect)?;
+        let statement = self.granted.statements.rendered(statement, dialect)?;
+        let checked = guard::check(&statement, Purpose::Query, dialect)?;
         self.may(database, checked.access())?;
-        let rows = self.transaction(database).await?.query(statement, params).await?;
+        let rows = self.transaction(database).await?.query(&statement, params).await?;
         // A WITH may also write.
         if !checked.reads_only() {
             self.claims.ran(&checked);

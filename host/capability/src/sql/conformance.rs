@@ -120,6 +120,35 @@ async fn rows(engine: &Shared) -> Vec<Vec<SqlValue>> {
     rows
 }
 
+async fn a_transaction_that_only_reads_is_held_to_it_by_the_database_itself(world: World) {
+    let engine = world.prepared().await;
+    world.run("INSERT INTO t (k, n) VALUES ('a', 1)").await;
+    // As the database may be led to by what a query calls. MySQL's functions that write need a right of their own.
+    let writing = match world.service {
+        Some(Service::Postgres) => Some("WITH x AS (DELETE FROM t RETURNING k) SELECT k FROM x"),
+        Some(_) => None,
+        None => Some("WITH x AS (SELECT 1) DELETE FROM t RETURNING k"),
+    };
+    let mut transaction = engine.begin_in(TransactionMode::ReadOnly, "p").await.unwrap();
+    let read = transaction.query("WITH x AS (SELECT k FROM t) SELECT k FROM x", vec![]).await.unwrap();
+    assert_eq!((read, transaction.wrote()), (vec![vec![text("a")]], false));
+    if let Some(writing) = writing {
+        let refused = transaction.query(writing, vec![]).await;
+        assert!(matches!(refused, Err(GrantError::Denied(_))), "{refused:?}");
+    }
+    assert!(!transaction.wrote());
+    transaction.rollback().await;
+    let mut transaction = engine.begin_in(TransactionMode::ReadOnly, "p").await.unwrap();
+    let refused = transaction.execute("DELETE FROM t", vec![vec![]]).await.unwrap_err();
+    assert!(!matches!(refused, GrantError::Unavailable(_)), "no later try does better: {refused}");
+    transaction.rollback().await;
+    assert_eq!(rows(&engine).await.len(), 1);
+    let mut transaction = engine.begin("p").await.unwrap();
+    transaction.execute("DELETE FROM t", vec![vec![]]).await.unwrap();
+    transaction.commit(&receipt("p.deleted", &[4])).await.unwrap();
+    assert!(rows(&engine).await.is_empty(), "the mode ends with the transaction");
+}
+
 async fn rows_and_receipt_are_there_together(world: World) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
@@ -461,6 +490,7 @@ macro_rules! for_each_database {
 }
 
 for_each_database!(
+    a_transaction_that_only_reads_is_held_to_it_by_the_database_itself,
     rows_and_receipt_are_there_together,
     a_receipt_tells_of_its_rows_until_they_may_be_gone,
     a_receipt_that_was_changed_is_found,

@@ -19,10 +19,31 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
+use kubewitness_core::config::SqlAccess;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableCopy, TableWrite};
 
 use self::receipt::Receipt;
 use crate::receipts::Mark;
+
+/// What a transaction may do. The database itself holds one to it that only reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionMode {
+    ReadWrite,
+    ReadOnly,
+}
+
+impl TransactionMode {
+    pub fn of(access: SqlAccess) -> Self {
+        match access {
+            SqlAccess::Read => Self::ReadOnly,
+            SqlAccess::Write | SqlAccess::Schema => Self::ReadWrite,
+        }
+    }
+}
+
+fn only_reads() -> GrantError {
+    GrantError::Denied("the database is granted with `access: read`, and the statement writes".into())
+}
 
 /// One database, shared by the plugins that were granted it.
 #[async_trait]
@@ -33,7 +54,12 @@ pub trait Engine: Send + Sync {
         false
     }
     /// Waits for the writer or a connection, within a bound, and begins.
-    async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError>;
+    async fn begin_in(&self, mode: TransactionMode, plugin: &str)
+    -> Result<Box<dyn Transaction>, GrantError>;
+    #[cfg(test)]
+    async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
+        self.begin_in(TransactionMode::ReadWrite, plugin).await
+    }
     /// Every receipt of this plugin above the position.
     async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError>;
     /// Drops receipts that lie at or below the position.
@@ -78,7 +104,7 @@ pub trait Transaction: Send {
         statement: &str,
         params: Vec<SqlValue>,
     ) -> Result<Vec<Vec<SqlValue>>, GrantError>;
-    /// Whether there is anything to commit.
+    /// Whether there is anything to commit. Never where it only reads.
     fn wrote(&self) -> bool;
     /// Refuses where an earlier fault has already undone the transaction.
     fn intact(&self) -> Result<(), GrantError>;

@@ -160,7 +160,11 @@ where
     let mut lines = String::new();
     for row in rows {
         let values = row.columns().iter().map(|column| {
-            let value: Option<String> = row.try_get_unchecked(column.ordinal())?;
+            let value: Option<String> = match row.try_get_unchecked(column.ordinal()) {
+                // A list of sessions quotes their statements, which may hold documents and be cut within a character.
+                Err(sqlx::Error::ColumnDecode { .. }) => Some("(not UTF-8)".into()),
+                value => value?,
+            };
             Ok(value.unwrap_or_default().replace('\t', "\\t").replace('\n', "\\n"))
         });
         lines.push_str(&values.collect::<sqlx::Result<Vec<_>>>()?.join("\t"));

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
+use crate::sql::TransactionMode;
 
 /// A server that can't be had, or that takes its time to say what was applied.
 struct Server {
@@ -26,7 +27,7 @@ impl crate::sql::Engine for Server {
         true
     }
 
-    async fn begin(&self, _: &str) -> Result<Box<dyn Transaction>, GrantError> {
+    async fn begin_in(&self, _: TransactionMode, _: &str) -> Result<Box<dyn Transaction>, GrantError> {
         Err(GrantError::Unavailable("away".into()))
     }
 
@@ -108,8 +109,12 @@ impl crate::sql::Engine for Shared {
         true
     }
 
-    async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
-        self.engine.begin(plugin).await
+    async fn begin_in(
+        &self,
+        mode: TransactionMode,
+        plugin: &str,
+    ) -> Result<Box<dyn Transaction>, GrantError> {
+        self.engine.begin_in(mode, plugin).await
     }
 
     async fn receipts(&self, _: &str, _: Seq) -> Result<Vec<Mark>, GrantError> {

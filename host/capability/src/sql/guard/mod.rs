@@ -1,14 +1,18 @@
-//! Reads the SQL of a plugin as the database would split it, and refuses a statement that reaches beyond the granted
-//! tables or beyond the transaction of the call. The database parses it afterwards, always as one prepared statement;
-//! here only words, quotes and placeholders matter. It is the second fence: the first are the rights of the user that
-//! the operator granted. It runs nothing.
+//! Refuses a statement of a plugin that reaches beyond the granted tables or beyond the transaction of the call.
+//!
+//! [`RenderedStatements`] parses what the plugin wrote and renders it again; only that text goes further. Then [`check`]
+//! looks at its words, quotes and placeholders. The database parses it afterwards, always as one prepared statement, and
+//! within a transaction that only reads where only reading was granted. It is the second fence: the first are the rights
+//! of the user that the operator granted. It runs nothing.
 
+mod rendered;
 mod rules;
 mod tokens;
 
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::ports::{Dialect, GrantError};
 
+pub use self::rendered::RenderedStatements;
 use self::rules::Rules;
 use self::tokens::{Kind, Token, tokenize};
 
@@ -49,7 +53,8 @@ pub fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
     Err(GrantError::Invalid(message.into()))
 }
 
-pub fn check(statement: &str, purpose: Purpose, dialect: Dialect) -> Result<Statement<'_>, GrantError> {
+/// What can be said of a statement before it is read.
+fn check_text(statement: &str) -> Result<(), GrantError> {
     if statement.len() > STATEMENT_BYTES {
         return Err(GrantError::TooLarge(format!("a statement has at most {STATEMENT_BYTES} bytes")));
     }
@@ -58,6 +63,12 @@ pub fn check(statement: &str, purpose: Purpose, dialect: Dialect) -> Result<Stat
     if statement.contains(['\0', '\u{feff}']) {
         return invalid("a statement has no NUL and no byte-order mark");
     }
+    Ok(())
+}
+
+/// A statement that was rendered. It has no comments.
+pub fn check(statement: &str, purpose: Purpose, dialect: Dialect) -> Result<Statement<'_>, GrantError> {
+    check_text(statement)?;
     if statement.to_ascii_lowercase().contains(OWN_PREFIX) {
         return invalid(format!("names that begin with {OWN_PREFIX} are the controller's own"));
     }
@@ -152,10 +163,7 @@ impl<'a> Statement<'a> {
 
     /// The least access that it needs. A word that writes anywhere counts, also below a `WITH` and as an unquoted name.
     pub fn access(&self) -> SqlAccess {
-        if self.shapes()
-            || self.tokens.first().is_some_and(|first| first.is("REINDEX"))
-            || self.selects_into()
-        {
+        if self.shapes() {
             return SqlAccess::Schema;
         }
         let called = |at: usize| self.tokens.get(at + 1).is_some_and(|next| next.is_symbol(b'('));
@@ -163,43 +171,12 @@ impl<'a> Statement<'a> {
             // A function's name may also be in quotes.
             token.is_any(&["INSERT", "UPDATE", "DELETE", "MERGE"])
                 || token.is("REPLACE") && !called(at)
+                || token.is("FOR")
+                    && self.tokens.get(at + 1).is_some_and(|next| next.is_any(&["SHARE", "KEY"]))
                 || token.is("NEXT") && self.tokens.get(at + 1).is_some_and(|next| next.is("VALUE"))
                 || called(at) && rules::WRITING.iter().any(|name| token.name().eq_ignore_ascii_case(name))
         };
         if self.tokens.iter().enumerate().any(writes) { SqlAccess::Write } else { SqlAccess::Read }
-    }
-
-    /// `SELECT … INTO t` makes a table on PostgreSQL.
-    fn selects_into(&self) -> bool {
-        !self.tokens.first().is_some_and(|first| first.is_any(&["INSERT", "REPLACE"]))
-            && self.tokens.iter().enumerate().any(|(at, token)| token.is("INTO") && !self.is_of_insert(at))
-    }
-
-    /// Whether an `INTO` is that of an insert. A word that stands before it elsewhere may be a column's name, as in
-    /// `SELECT a AS insert INTO t`: so the verb stands first, or behind a bracket of a `WITH` and no `SELECT`.
-    fn is_of_insert(&self, into: usize) -> bool {
-        let is = |at: usize, words: &[&str]| self.tokens.get(at).is_some_and(|token| token.is_any(words));
-        let verb = match into.checked_sub(1) {
-            Some(at) if at >= 2 && is(at - 1, &["OR"]) => at - 2,
-            Some(at) if at >= 1 && is(at, &["LOW_PRIORITY", "HIGH_PRIORITY", "IGNORE"]) => at - 1,
-            Some(at) => at,
-            None => return false,
-        };
-        if !is(verb, &["INSERT", "REPLACE", "MERGE"]) {
-            return false;
-        }
-        let Some(before) = verb.checked_sub(1) else { return true };
-        let mut depth = 0_usize;
-        for token in self.tokens[..verb].iter().rev() {
-            match token {
-                token if token.is_symbol(b')') => depth += 1,
-                token if token.is_symbol(b'(') && depth == 0 => break,
-                token if token.is_symbol(b'(') => depth -= 1,
-                token if depth == 0 && token.is_any(&["SELECT", "VALUES"]) => return false,
-                _ => {}
-            }
-        }
-        self.tokens[before].is_symbol(b'(') || self.tokens[before].is_symbol(b')')
     }
 
     /// Whether it plainly adds rows or columns, or makes a table or a view, and can take no row away.

@@ -1,8 +1,5 @@
-//! A statement as words, quotes, placeholders and symbols, read as the database would read it.
-//! Where two readings are possible, it is refused: what is hidden here must be hidden there.
-//!
-//! It is written here because a parser's tokenizer takes one reading: that of `sqlparser` takes
-//! `/*M! , sleep(9) */` for a comment of MySQL, and MariaDB runs it.
+//! A rendered statement as words, quotes, placeholders and symbols. What a parser can write that a database might read
+//! otherwise (a comment, a string with a prefix, a control character) is refused.
 
 use kubewitness_core::ports::{Dialect, GrantError};
 
@@ -55,18 +52,13 @@ pub fn tokenize(text: &str, dialect: Dialect) -> Result<Vec<Token<'_>>, GrantErr
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
         let (kind, end) = match byte {
-            b' ' | b'\t' | b'\n' | b'\r' | 0x0c => {
+            b' ' | b'\t' | b'\n' | b'\r' => {
                 at += 1;
                 continue;
             }
-            b'-' if bytes.get(at + 1) == Some(&b'-') => {
-                at = line_comment(bytes, at, dialect)?;
-                continue;
-            }
-            b'/' if bytes.get(at + 1) == Some(&b'*') => {
-                at = block_comment(text, at, dialect)?;
-                continue;
-            }
+            // A statement that was rendered has none.
+            b'-' if bytes.get(at + 1) == Some(&b'-') => return invalid("a statement has no comments"),
+            b'/' if bytes.get(at + 1) == Some(&b'*') => return invalid("a statement has no comments"),
             b'`' if dialect == Dialect::Postgres => return invalid("a name is quoted with \""),
             b'\'' | b'"' | b'`' => {
                 check_prefix(tokens.last(), at, dialect)?;
@@ -91,33 +83,13 @@ pub fn tokenize(text: &str, dialect: Dialect) -> Result<Vec<Token<'_>>, GrantErr
             _ if is_word(byte) => {
                 (Kind::Word, run(bytes, at, |b| is_word(b) || b.is_ascii_digit() || b == b'$'))
             }
+            control if control.is_ascii_control() => return invalid("a statement has no control characters"),
             symbol => (Kind::Symbol(symbol), at + 1),
         };
         tokens.push(Token { kind, text: &text[at..end], at });
         at = end;
     }
     Ok(tokens)
-}
-
-/// MySQL takes `--1` for a number that is negated twice.
-fn line_comment(bytes: &[u8], at: usize, dialect: Dialect) -> Result<usize, GrantError> {
-    let blank = bytes.get(at + 2).is_none_or(u8::is_ascii_whitespace);
-    if dialect == Dialect::Mysql && !blank {
-        return invalid("a comment begins with `-- `, with a blank behind it");
-    }
-    Ok(bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |found| at + found))
-}
-
-/// PostgreSQL's comments nest, and MySQL runs what stands in `/*! */` and `/*M! */`.
-fn block_comment(text: &str, at: usize, dialect: Dialect) -> Result<usize, GrantError> {
-    let Some(found) = text[at + 2..].find("*/") else { return invalid("a comment does not end") };
-    let inside = &text[at + 2..at + 2 + found];
-    let runs = inside.starts_with('!') || inside.starts_with("M!") || inside.starts_with('+');
-    match dialect {
-        Dialect::Postgres if inside.contains("/*") => invalid("a comment has none inside"),
-        Dialect::Mysql if runs => invalid("a comment is only a comment"),
-        _ => Ok(at + found + 4),
-    }
 }
 
 /// `E'…'` and `U&"…"` have escapes that would make a quote end elsewhere.

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::sql::Fault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
-use crate::sql::servers::reasons::{self, NO_COLUMN, REFUSES};
+use crate::sql::servers::reasons::{self, CANT_BE_WRITTEN, NO_COLUMN, REFUSES};
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -35,7 +35,7 @@ fn judge(number: u16, state: &str, said: &str) -> Fault {
         3024 | 1969 => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
         1205 => unavailable("other transactions hold the rows".into()),
         1213 | 1020 | 1317 => unavailable(format!("it is in conflict with another transaction: {said}")),
-        1290 | 1792 | 1836 => unavailable("the database can't be written now: it is read-only".into()),
+        1290 | 1792 | 1836 => unavailable(format!("{CANT_BE_WRITTEN}: it is read-only")),
         1021 | 1114 => unavailable("the database's disk is full".into()),
         1040 | 1203 | 1226 => unavailable("the database has too many connections".into()),
         1153 => Fault::Lost(GrantError::TooLarge("more than the database takes in one statement".into())),

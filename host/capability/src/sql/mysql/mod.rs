@@ -22,7 +22,7 @@ use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
 use super::servers::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
 use super::values::{Rows, bounded};
-use super::{Fault, write};
+use super::{Fault, TransactionMode, write};
 
 /// Replicated groups take no rows without a primary key, and some servers no tables.
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -267,9 +267,13 @@ impl Link for Mysql {
         if there == 2 { Ok(()) } else { self.run(CREATE).await }
     }
 
-    async fn begin(&mut self, plugin: &str) -> Result<bool, sqlx::Error> {
+    async fn begin(&mut self, mode: TransactionMode, plugin: &str) -> Result<bool, sqlx::Error> {
+        let start = match mode {
+            TransactionMode::ReadWrite => "START TRANSACTION",
+            TransactionMode::ReadOnly => "START TRANSACTION READ ONLY",
+        };
         let text = format!(
-            "START TRANSACTION; SELECT CAST(connection_id() AS SIGNED) FROM kubewitness_fences WHERE plugin = {} \
+            "{start}; SELECT CAST(connection_id() AS SIGNED) FROM kubewitness_fences WHERE plugin = {} \
              LOCK IN SHARE MODE",
             literal(plugin)
         );

@@ -5,7 +5,7 @@ use kubewitness_core::ports::GrantError;
 
 use crate::sql::Fault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
-use crate::sql::servers::reasons::{self, NO_COLUMN, REFUSES};
+use crate::sql::servers::reasons::{self, CANT_BE_WRITTEN, NO_COLUMN, REFUSES};
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -30,7 +30,7 @@ fn judge(code: &str, said: &str) -> Fault {
         "57014" => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
         "55P03" => unavailable("other transactions hold the rows".into()),
         "40001" | "40P01" => unavailable(format!("it is in conflict with another transaction: {said}")),
-        "25006" => unavailable("the database can't be written now: it is a replica".into()),
+        "25006" => unavailable(format!("{CANT_BE_WRITTEN}: it is a replica")),
         "53100" => unavailable("the database's disk is full".into()),
         "53300" => unavailable("the database has too many connections".into()),
         // Of tables and functions: an operator grants them.

@@ -22,7 +22,7 @@ use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
 use super::servers::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
 use super::values::{Rows, bounded};
-use super::{Fault, write};
+use super::{Fault, TransactionMode, write};
 
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin text NOT NULL, first bigint NOT NULL, last bigint NOT NULL, states bytea NOT NULL, \
@@ -72,8 +72,12 @@ fn settings() -> String {
 
 impl Postgres {
     /// Begins a transaction that holds a lock, in the session that was set up.
-    async fn begin_behind(&mut self, lock: &str) -> Result<(), sqlx::Error> {
-        let text = format!("BEGIN; SELECT pg_backend_pid(), {lock}; SAVEPOINT kw");
+    async fn begin_behind(&mut self, mode: TransactionMode, lock: &str) -> Result<(), sqlx::Error> {
+        let begin = match mode {
+            TransactionMode::ReadWrite => "BEGIN",
+            TransactionMode::ReadOnly => "BEGIN READ ONLY",
+        };
+        let text = format!("{begin}; SELECT pg_backend_pid(), {lock}; SAVEPOINT kw");
         let answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut self.connection).await?;
         let answered: i32 = answers.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         expect_session(self.session.into(), answered.into())
@@ -216,13 +220,14 @@ impl Link for Postgres {
         self.run(&format!("BEGIN; SELECT pg_advisory_xact_lock({shaping}); {CREATE}; COMMIT")).await
     }
 
-    async fn begin(&mut self, plugin: &str) -> Result<bool, sqlx::Error> {
-        self.begin_behind(&format!("pg_advisory_xact_lock_shared({})", fence_of(plugin))).await?;
+    async fn begin(&mut self, mode: TransactionMode, plugin: &str) -> Result<bool, sqlx::Error> {
+        self.begin_behind(mode, &format!("pg_advisory_xact_lock_shared({})", fence_of(plugin))).await?;
         Ok(true)
     }
 
     async fn fence(&mut self, plugin: &str) -> Result<(), sqlx::Error> {
-        self.begin_behind(&format!("pg_advisory_xact_lock({})", fence_of(plugin))).await
+        let lock = format!("pg_advisory_xact_lock({})", fence_of(plugin));
+        self.begin_behind(TransactionMode::ReadWrite, &lock).await
     }
 
     async fn shape(&mut self) -> Result<(), sqlx::Error> {

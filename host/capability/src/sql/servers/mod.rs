@@ -26,7 +26,7 @@ use self::pool::{Held, Pool};
 use super::guard::Statement;
 use super::receipt::{Receipt, Row, claims};
 use super::values::Rows;
-use super::{Engine, Fault, Transaction};
+use super::{Engine, Fault, Transaction, TransactionMode};
 use crate::receipts::{self, Mark};
 use crate::secrets;
 
@@ -95,7 +95,11 @@ pub trait Link: Send + Sync + Sized + 'static {
     /// Makes the controller's own tables where they are missing.
     fn create(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Begins a transaction that shares the plugin's fence. `false`: there is no fence to share.
-    fn begin(&mut self, plugin: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+    fn begin(
+        &mut self,
+        mode: TransactionMode,
+        plugin: &str,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
     /// Begins a transaction that has the plugin's fence for itself.
     fn fence(&mut self, plugin: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Waits until no other transaction makes tables, and keeps others from it up to its own end.
@@ -218,8 +222,12 @@ impl<L: Link> Engine for Remote<L> {
         true
     }
 
-    async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
-        let (held, mut link) = self.pool.begin(plugin).await?;
+    async fn begin_in(
+        &self,
+        mode: TransactionMode,
+        plugin: &str,
+    ) -> Result<Box<dyn Transaction>, GrantError> {
+        let (held, mut link) = self.pool.begin(mode, plugin).await?;
         if let Some(reader) = &self.reader {
             let token = reader_token(plugin, reader);
             let mine = link.has_token(&token);
@@ -236,7 +244,7 @@ impl<L: Link> Engine for Remote<L> {
             }
         }
         let remote = Remote { pool: self.pool.clone(), reader: self.reader.clone() };
-        Ok(Box::new(Open::new(remote, held, link, plugin)))
+        Ok(Box::new(Open::new(remote, held, link, mode, plugin)))
     }
 
     async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {

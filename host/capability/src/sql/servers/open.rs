@@ -7,11 +7,12 @@ use async_trait::async_trait;
 use kubewitness_core::ports::{GrantError, SqlValue, TableCopy, TableWrite};
 
 use super::pool::Held;
-use super::{Link, Remote, in_time, silent};
+use super::{Link, Remote, TransactionMode, in_time, silent};
 use crate::sql::guard::{self, Purpose};
 use crate::sql::receipt::Receipt;
+use crate::sql::servers::reasons::CANT_BE_WRITTEN;
 use crate::sql::values::{Rows, check_size, fits_arity};
-use crate::sql::{CommitError, Fault, Transaction, write};
+use crate::sql::{CommitError, Fault, Transaction, only_reads, write};
 
 /// A place to come back to when the next statement fails.
 const SAVE: &str = "RELEASE SAVEPOINT kw; SAVEPOINT kw";
@@ -24,6 +25,7 @@ pub struct Open<L: Link> {
     remote: Remote<L>,
     held: Held<L>,
     plugin: String,
+    mode: TransactionMode,
     began: Instant,
     wrote: bool,
     /// Something was done since the last savepoint.
@@ -32,10 +34,17 @@ pub struct Open<L: Link> {
 }
 
 impl<L: Link> Open<L> {
-    pub fn new(remote: Remote<L>, mut held: Held<L>, link: L, plugin: &str) -> Self {
+    pub fn new(remote: Remote<L>, mut held: Held<L>, link: L, mode: TransactionMode, plugin: &str) -> Self {
         held.put(link);
         let plugin = plugin.to_owned();
-        Self { remote, held, plugin, began: Instant::now(), wrote: false, moved: false, broken: None }
+        Self { remote, held, plugin, mode, began: Instant::now(), wrote: false, moved: false, broken: None }
+    }
+
+    fn may_write(&self) -> Result<(), GrantError> {
+        match self.mode {
+            TransactionMode::ReadWrite => Ok(()),
+            TransactionMode::ReadOnly => Err(only_reads()),
+        }
     }
 
     /// The connection, ready for a statement that may fail alone.
@@ -138,7 +147,8 @@ impl<L: Link> Open<L> {
         let done = tokio::time::timeout(limit, async {
             let done = link.execute(statement, Vec::new()).await;
             // It ended the transaction, whether it succeeded or not.
-            let begun = link.begin(&plugin).await.map_err(|error| L::fault(&error));
+            let begun =
+                link.begin(TransactionMode::ReadWrite, &plugin).await.map_err(|error| L::fault(&error));
             match (done, begun) {
                 (_, Err(fault)) => Err(Fault::Lost(fault.into_error())),
                 (_, Ok(false)) => Err(Fault::Lost(GrantError::Unavailable("the fence is gone".into()))),
@@ -189,6 +199,7 @@ async fn write_all<L: Link>(link: &mut L, writes: Vec<TableWrite>) -> Result<u64
 #[async_trait]
 impl<L: Link> Transaction for Open<L> {
     async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
+        self.may_write()?;
         let checked = guard::check(statement, Purpose::Execute, L::DIALECT)?;
         for row in &rows {
             fits_arity(checked.arity, row)?;
@@ -209,6 +220,7 @@ impl<L: Link> Transaction for Open<L> {
     }
 
     async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError> {
+        self.may_write()?;
         let copy = copy.map(|copy| copy.into_write(&write)).transpose()?;
         let mut writes: Vec<_> = [Some(write), copy].into_iter().flatten().collect();
         writes.iter().try_for_each(|write| check_size(&write.rows))?;
@@ -228,10 +240,17 @@ impl<L: Link> Transaction for Open<L> {
         fits_arity(checked.arity, &params)?;
         let mut link = self.start().await?;
         // A WITH may also write.
-        self.wrote |= !checked.reads_only();
+        self.wrote |= self.mode == TransactionMode::ReadWrite && !checked.reads_only();
         let limit = self.remote.pool.patience.answer;
         let done = tokio::time::timeout(limit, link.query(&checked, params)).await;
-        self.end(link, done).await
+        let found = self.end(link, done).await;
+        found.map_err(|error| match (self.mode, &error) {
+            // A function that the statement calls tried to.
+            (TransactionMode::ReadOnly, GrantError::Unavailable(why)) if why.starts_with(CANT_BE_WRITTEN) => {
+                only_reads()
+            }
+            _ => error,
+        })
     }
 
     fn wrote(&self) -> bool {

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pooler::{self, LENT};
 use super::reasons::REFUSES;
-use super::{Link, Patience, in_time, silent};
+use super::{Link, Patience, TransactionMode, in_time, silent};
 use crate::secrets;
 use crate::sql::Fault;
 
@@ -178,33 +178,37 @@ impl<L: Link> Pool<L> {
 
     /// A connection in a transaction of the plugin. The server may have closed an idle one meanwhile;
     /// nothing was done with it yet, so another one does as well.
-    pub async fn begin(self: &Arc<Self>, plugin: &str) -> Result<(Held<L>, L), GrantError> {
+    pub async fn begin(
+        self: &Arc<Self>,
+        mode: TransactionMode,
+        plugin: &str,
+    ) -> Result<(Held<L>, L), GrantError> {
         let mut held = self.hold().await?;
-        let first = self.begin_with(&mut held, plugin).await;
+        let first = self.begin_with(&mut held, mode, plugin).await;
         let begun = match first {
             Ok(link) => return Ok((held, link)),
             Err(Fault::Own(error)) => Err(error),
             Err(Fault::Lost(_)) => {
                 self.doubt();
                 held.put(self.connect().await?);
-                self.begin_with(&mut held, plugin).await.map_err(Fault::into_error)
+                self.begin_with(&mut held, mode, plugin).await.map_err(Fault::into_error)
             }
         };
         begun.map(|link| (held, link))
     }
 
-    async fn begin_with(&self, held: &mut Held<L>, plugin: &str) -> Result<L, Fault> {
+    async fn begin_with(&self, held: &mut Held<L>, mode: TransactionMode, plugin: &str) -> Result<L, Fault> {
         self.make_ready(held).await.map_err(Fault::Lost)?;
         let limit = self.patience.answer;
         let mut link = held.take().map_err(Fault::Lost)?;
-        if in_time::<L, _>(limit, link.begin(plugin)).await? {
+        if in_time::<L, _>(limit, link.begin(mode, plugin)).await? {
             return Ok(link);
         }
         // The fence was removed, or receipts were never read yet.
         in_time::<L, _>(limit, link.run("ROLLBACK")).await?;
         in_time::<L, _>(limit, link.fence(plugin)).await?;
         in_time::<L, _>(limit, link.run("COMMIT")).await?;
-        match in_time::<L, _>(limit, link.begin(plugin)).await? {
+        match in_time::<L, _>(limit, link.begin(mode, plugin)).await? {
             true => Ok(link),
             false => Err(silent(limit)),
         }

@@ -33,7 +33,7 @@ use self::writer::Writer;
 use super::guard::{self, Purpose};
 use super::receipt::Receipt;
 use super::values::{QUERY_ROWS, Rows, VALUE_BYTES, check_size, fits_arity};
-use super::{CommitError, Engine, Fault, Transaction, write};
+use super::{CommitError, Engine, Fault, Transaction, TransactionMode, only_reads, write};
 use crate::receipts::Mark;
 
 /// Opening a file and preparing its connection.
@@ -141,11 +141,15 @@ impl Engine for Sqlite {
         Dialect::Sqlite
     }
 
-    async fn begin(&self, _plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
+    async fn begin_in(
+        &self,
+        mode: TransactionMode,
+        _plugin: &str,
+    ) -> Result<Box<dyn Transaction>, GrantError> {
         let (writer, begun) = hop(self.patience, self.writer().await?, Writer::begin).await?;
         begun?;
         let limits = Limits { patience: self.patience, began: Instant::now() };
-        Ok(Box::new(Open { writer: Some(writer), limits, wrote: false, broken: None }))
+        Ok(Box::new(Open { writer: Some(writer), mode, limits, wrote: false, broken: None }))
     }
 
     async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
@@ -168,6 +172,7 @@ impl Engine for Sqlite {
 struct Open {
     /// Away while a thread works with it, and for good where the call did not wait for that.
     writer: Option<Held>,
+    mode: TransactionMode,
     limits: Limits,
     wrote: bool,
     broken: Option<GrantError>,
@@ -192,6 +197,9 @@ impl Open {
     async fn run(&mut self, each: Vec<Each>, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
         if rows.is_empty() {
             return Ok(0);
+        }
+        if self.mode == TransactionMode::ReadOnly {
+            return Err(only_reads());
         }
         self.intact()?;
         self.wrote = true;
@@ -224,9 +232,10 @@ impl Transaction for Open {
         fits_arity(checked.arity, &params)?;
         self.intact()?;
         // A WITH may also write.
-        self.wrote |= !checked.reads_only();
+        let mode = self.mode;
+        self.wrote |= mode == TransactionMode::ReadWrite && !checked.reads_only();
         let (text, limits) = (checked.text.to_owned(), self.limits);
-        let rows = self.work(move |writer| writer.query(&text, &params, &limits)).await?;
+        let rows = self.work(move |writer| writer.query(mode, &text, &params, &limits)).await?;
         let most = || format!("a query gives at most {QUERY_ROWS} rows and {VALUE_BYTES} bytes");
         rows.ok_or_else(|| GrantError::TooLarge(most()))
     }

@@ -19,7 +19,7 @@ use super::each::Each;
 use crate::receipts::{self, Mark};
 use crate::sql::receipt::{Receipt, claims};
 use crate::sql::values::{QUERY_ROWS, Rows, VALUE_BYTES, size};
-use crate::sql::{CommitError, Fault};
+use crate::sql::{CommitError, Fault, TransactionMode, only_reads};
 
 /// Another process may hold the file for as long as this.
 const BUSY: Duration = Duration::from_secs(5);
@@ -233,7 +233,18 @@ impl Writer {
     }
 
     /// `None` where there are more rows or bytes than a plugin may be given.
-    pub fn query(&self, text: &str, params: &[SqlValue], limits: &Limits) -> Result<Option<Rows>, Fault> {
+    /// SQLite itself says whether a statement only reads.
+    pub fn query(
+        &self,
+        mode: TransactionMode,
+        text: &str,
+        params: &[SqlValue],
+        limits: &Limits,
+    ) -> Result<Option<Rows>, Fault> {
+        let is_reading = self.with(|connection| Ok(connection.prepare_cached(text)?.readonly()))?;
+        if mode == TransactionMode::ReadOnly && !is_reading {
+            return Err(Fault::Own(only_reads()));
+        }
         self.in_time(limits, || self.with(|connection| read(connection, text, params)))
     }
 

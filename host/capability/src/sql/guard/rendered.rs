@@ -1,0 +1,283 @@
+//! Parses a plugin's statement into a tree, judges it, and renders it again. The database is sent what was understood,
+//! and never the plugin's own bytes: comments, odd blanks and other ways to be read differently do not survive.
+//!
+//! It knows kinds of statements and names. Which words and functions are refused stands in [`rules`](super::rules).
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kubewitness_core::ports::{Dialect, GrantError};
+use sqlparser::ast::{Expr, Ident, ObjectName, ObjectType, Select, Statement, Visit, Visitor};
+use sqlparser::dialect::{self, MySqlDialect, PostgreSqlDialect, SQLiteDialect};
+use sqlparser::parser::Parser;
+use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+
+use super::{check_text, invalid};
+
+/// Brackets and queries within each other.
+const NESTING: usize = 50;
+/// Each is a level of the tree where they are operators of one expression, and what is dropped lies on the stack at once.
+const TOKENS: usize = 4096;
+/// Texts that are remembered for one plugin. It has few, since values come as parameters.
+const REMEMBERED: usize = 64;
+
+/// The statements of one plugin, as they were rendered.
+#[derive(Default)]
+pub struct RenderedStatements(Mutex<HashMap<(Dialect, String), Arc<str>>>);
+
+impl RenderedStatements {
+    pub fn rendered(&self, statement: &str, dialect: Dialect) -> Result<Arc<str>, GrantError> {
+        check_text(statement)?;
+        let key = (dialect, statement.to_owned());
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = known().get(&key) {
+            return Ok(text.clone());
+        }
+        let text: Arc<str> = rendered(statement, dialect)?.into();
+        let mut known = known();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(key, text.clone());
+        Ok(text)
+    }
+}
+
+/// The statement as it is sent. It has only blanks between its words, and no comment.
+pub fn rendered(statement: &str, dialect: Dialect) -> Result<String, GrantError> {
+    if dialect == Dialect::Mysql && statement.contains('\\') {
+        return invalid("a statement has no backslash: a text that has one comes as a parameter");
+    }
+    let grammar: &dyn dialect::Dialect = match dialect {
+        Dialect::Sqlite => &SQLiteDialect {},
+        Dialect::Postgres => &PostgreSqlDialect {},
+        Dialect::Mysql => &MySqlDialect {},
+    };
+    let unread =
+        |error: &dyn std::fmt::Display| GrantError::Invalid(format!("the statement can't be read: {error}"));
+    let tokens =
+        Tokenizer::new(grammar, statement).tokenize_with_location().map_err(|error| unread(&error))?;
+    let is_written = |token: &&TokenWithSpan| !matches!(token.token, Token::Whitespace(_));
+    if tokens.iter().filter(is_written).count() > TOKENS {
+        return Err(GrantError::TooLarge(format!("a statement has at most {TOKENS} words and signs")));
+    }
+    let tokens = match dialect {
+        Dialect::Sqlite => tokens,
+        Dialect::Postgres => with_placeholders(tokens),
+        Dialect::Mysql => with_quoted_names(tokens),
+    };
+    let mut parser = Parser::new(grammar).with_recursion_limit(NESTING).with_tokens_with_locations(tokens);
+    let parsed = parser.parse_statements().map_err(|error| unread(&error))?;
+    let [statement] = parsed.as_slice() else {
+        return invalid(if parsed.is_empty() {
+            "the statement is empty"
+        } else {
+            "send one statement at a time"
+        });
+    };
+    match statement.visit(&mut Judge { dialect }) {
+        ControlFlow::Break(message) => invalid(message),
+        ControlFlow::Continue(()) => Ok(statement.to_string()),
+    }
+}
+
+/// A `?` is an operator of PostgreSQL, and here a parameter. `?7` is two tokens that touch.
+fn with_placeholders(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let mut placed: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    for mut next in tokens {
+        match (&next.token, placed.last_mut()) {
+            (Token::Question, _) => next.token = Token::Placeholder("?".into()),
+            (Token::Number(number, false), Some(last))
+                if last.token == Token::Placeholder("?".into()) && last.span.end == next.span.start =>
+            {
+                last.token = Token::Placeholder(format!("?{number}"));
+                continue;
+            }
+            _ => {}
+        }
+        placed.push(next);
+    }
+    placed
+}
+
+/// Sessions are set to `ANSI_QUOTES`: what stands in double quotes is a name.
+fn with_quoted_names(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    for one in &mut tokens {
+        if let Token::DoubleQuotedString(name) = &one.token {
+            one.token = Token::make_word(name, Some('"'));
+        }
+    }
+    tokens
+}
+
+/// Refuses with a sentence that says what to write.
+struct Judge {
+    dialect: Dialect,
+}
+
+impl Judge {
+    /// A table, a view or a function of the granted database.
+    fn name(&self, name: &ObjectName) -> ControlFlow<String> {
+        let is_main = || name.0[0].as_ident().is_some_and(|part| part.value.eq_ignore_ascii_case("main"));
+        match name.0.len() {
+            1 => ControlFlow::Continue(()),
+            2 if self.dialect == Dialect::Sqlite && is_main() => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(format!(
+                "{name} names a schema or a database, and what was granted is its own alone: write the name without it"
+            )),
+        }
+    }
+}
+
+impl Visitor for Judge {
+    type Break = String;
+
+    fn pre_visit_statement(&mut self, statement: &Statement) -> ControlFlow<String> {
+        match statement {
+            Statement::Query(_)
+            | Statement::Insert(_)
+            | Statement::Update(_)
+            | Statement::Delete(_)
+            | Statement::Merge(_)
+            | Statement::CreateTable(_)
+            | Statement::CreateIndex(_)
+            | Statement::CreateView(_)
+            | Statement::AlterTable(_) => ControlFlow::Continue(()),
+            Statement::Drop {
+                object_type: ObjectType::Table | ObjectType::View | ObjectType::Index, names, ..
+            } => names.iter().try_for_each(|name| self.name(name)),
+            _ => ControlFlow::Break(
+                "a statement is one of SELECT, VALUES, INSERT, REPLACE, UPDATE, DELETE, MERGE, or makes, alters or drops a \
+                 table, a view or an index"
+                    .into(),
+            ),
+        }
+    }
+
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<String> {
+        match select.into {
+            Some(_) => {
+                ControlFlow::Break("SELECT … INTO is refused: write CREATE TABLE, and INSERT … SELECT".into())
+            }
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<String> {
+        self.name(relation)
+    }
+
+    fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<String> {
+        match expression {
+            Expr::Function(function) => self.name(&function.name),
+            Expr::Prefixed { .. } => {
+                ControlFlow::Break("strings have no prefix but X: they are UTF-8".into())
+            }
+            Expr::CompoundIdentifier(parts) if parts.len() > 2 => {
+                ControlFlow::Break("a column is written as `column` or `table.column`".into())
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Servers fold other letters into ASCII in ways of their own.
+    fn pre_visit_ident(&mut self, ident: &Ident) -> ControlFlow<String> {
+        match ident.value.is_ascii() {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(format!("the name {} has other characters than ASCII", ident.value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVERS: [Dialect; 2] = [Dialect::Postgres, Dialect::Mysql];
+
+    #[test]
+    fn what_is_sent_is_what_was_understood() {
+        for (dialect, written, sent) in [
+            (Dialect::Postgres, "SELECT 1 --\r, 42", "SELECT 1, 42"),
+            (
+                Dialect::Postgres,
+                "WITH x AS (SELECT 1 AS a) --\r, y AS (DELETE FROM victim RETURNING 1)\nSELECT a FROM x",
+                "WITH x AS (SELECT 1 AS a), y AS (DELETE FROM victim RETURNING 1) SELECT a FROM x",
+            ),
+            (Dialect::Postgres, "SELECT /* /* */ 1, */ a", "SELECT a"),
+            (
+                Dialect::Postgres,
+                "UPDATE t SET a=?, b = ?2 WHERE c=ANY(?)",
+                "UPDATE t SET a = ?, b = ?2 WHERE c = ANY(?)",
+            ),
+            (Dialect::Postgres, "SELECT U&\"x\" FROM t", "SELECT U & \"x\" FROM t"),
+            (Dialect::Sqlite, "DELETE FROM t /* x", "DELETE FROM t"),
+            (Dialect::Mysql, "SELECT /*! sleep(9), */ 1", "SELECT sleep(9), 1"),
+            (Dialect::Mysql, "UPDATE t SET a = 1 /*!50000 , b = 2 */", "UPDATE t SET a = 1, b = 2"),
+            (Dialect::Mysql, "UPDATE t SET a = 1 /*M! , b = 2 */ # x", "UPDATE t SET a = 1"),
+            (
+                Dialect::Mysql,
+                "CREATE TABLE t (\"i\"\"d\" BIGINT NOT NULL, `b` VARCHAR(600) COLLATE utf8mb4_bin NOT NULL, PRIMARY KEY (\"i\"\"d\"))",
+                "CREATE TABLE t (\"i\"\"d\" BIGINT NOT NULL, `b` VARCHAR(600) COLLATE utf8mb4_bin NOT NULL, PRIMARY KEY (\"i\"\"d\"))",
+            ),
+            (Dialect::Sqlite, "REPLACE INTO t VALUES (?1)", "INSERT OR REPLACE INTO t VALUES (?1)"),
+        ] {
+            assert_eq!(rendered(written, dialect).as_deref(), Ok(sent), "{dialect:?}");
+        }
+        assert!(
+            rendered("SELECT GET_LOCK\u{b}('x',100)", Dialect::Mysql).is_err(),
+            "no blank that all servers know"
+        );
+        assert!(rendered("SELECT 'a\\'", Dialect::Mysql).is_err(), "an escape or not, as the session is set");
+    }
+
+    #[test]
+    fn other_schemas_and_names_that_a_server_folds_are_refused() {
+        for bad in [
+            "DELETE FROM journal.kw_states",
+            "SELECT a FROM t, journal.kw_states",
+            "SELECT a FROM t JOIN u ON t.a = u.a, journal.kw_states",
+            "SELECT a FROM (SELECT b AS a FROM journal.kw_states) x",
+            "WITH x AS (SELECT a FROM journal.kw_states) SELECT a FROM x",
+            "INSERT INTO journal.kw_states (a) VALUES (1)",
+            "UPDATE journal.kw_states SET a = 1",
+            "CREATE TABLE journal.t (a INT)",
+            "CREATE INDEX i ON journal.t (a)",
+            "DROP TABLE t, journal.kw_states",
+            "ALTER TABLE journal.t ADD COLUMN a INT",
+            "SELECT journal.f(1)",
+            "SELECT journal.t.a FROM t",
+            "SELECT a FROM \u{212a}ubewitness_receipts",
+        ] {
+            for dialect in SERVERS {
+                assert!(rendered(bad, dialect).is_err(), "{dialect:?}: {bad}");
+            }
+        }
+        assert!(rendered("SELECT a FROM main.t", Dialect::Sqlite).is_ok());
+        assert!(rendered("SELECT a FROM other.t", Dialect::Sqlite).is_err());
+    }
+
+    #[test]
+    fn a_deep_or_long_statement_is_refused_and_harms_no_stack() {
+        for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::Mysql] {
+            let sum = |terms: usize| format!("SELECT {}1", "1+".repeat(terms));
+            assert!(rendered(&sum(1500), dialect).is_ok());
+            assert!(rendered(&sum(20_000), dialect).unwrap_err().to_string().contains("4096"));
+            let nested = |depth: usize| format!("SELECT {}1{}", "(".repeat(depth), ")".repeat(depth));
+            assert!(rendered(&nested(5), dialect).is_ok() && rendered(&nested(1000), dialect).is_err());
+        }
+    }
+
+    #[test]
+    fn a_statement_is_parsed_once_and_few_are_remembered() {
+        let statements = RenderedStatements::default();
+        let text = |number: usize| format!("DELETE FROM t WHERE a = {number}");
+        let first = statements.rendered(&text(0), Dialect::Sqlite).unwrap();
+        assert!(Arc::ptr_eq(&first, &statements.rendered(&text(0), Dialect::Sqlite).unwrap()));
+        for number in 0..3 * REMEMBERED {
+            statements.rendered(&text(number), Dialect::Sqlite).unwrap();
+        }
+        assert!(statements.0.lock().unwrap().len() <= REMEMBERED);
+    }
+}
