@@ -98,6 +98,7 @@ fn print_of(names: &[String], fields: &[Field]) -> RulesPrint {
     add(&names.len().to_string());
     names.iter().for_each(|name| add(name));
     for field in fields {
+        add(if field.kind.is_some() { "of" } else { "of every" });
         add(field.kind.as_deref().unwrap_or_default());
         add(&field.path.tokens().len().to_string());
         field.path.tokens().iter().for_each(|token| add(token));
@@ -279,10 +280,9 @@ struct OpenFields<'r> {
 impl<'r> OpenFields<'r> {
     /// `**` stands for no key too, so what follows it may come at once.
     fn go_on(&mut self, place: usize, met: usize) {
-        self.open_at(place, met);
-        if self.fields[place].path.tokens()[met] == "**" {
-            self.open_at(place, met + 1);
-        }
+        let tokens = self.fields[place].path.tokens();
+        let stars = tokens[met..].iter().take_while(|token| *token == "**").count();
+        (met..=met + stars).filter(|next| *next < tokens.len()).for_each(|next| self.open_at(place, next));
     }
 
     /// Two `**` come to the same place in many ways: with each level there would be more of them.

@@ -5,6 +5,7 @@
 //! within a transaction that only reads where only reading was granted. It is the second fence: the first are the rights
 //! of the user that the operator granted. It runs nothing.
 
+mod names;
 mod rendered;
 mod rules;
 mod tokens;
@@ -85,6 +86,9 @@ pub fn check(statement: &str, purpose: Purpose, dialect: Dialect) -> Result<Stat
     check_beginning(&tokens, purpose, rules)?;
     for (index, token) in tokens.iter().enumerate() {
         check_word(token, tokens.get(index + 1), rules)?;
+    }
+    if dialect != Dialect::Sqlite {
+        names::check(&tokens)?;
     }
     let arity = arity(&tokens)?;
     let lead = statement.len() - statement.trim_start().len();
@@ -171,8 +175,7 @@ impl<'a> Statement<'a> {
             // A function's name may also be in quotes.
             token.is_any(&["INSERT", "UPDATE", "DELETE", "MERGE"])
                 || token.is("REPLACE") && !called(at)
-                || token.is("FOR")
-                    && self.tokens.get(at + 1).is_some_and(|next| next.is_any(&["SHARE", "KEY"]))
+                || token.is("FOR") && self.tokens.get(at + 1).is_some_and(|next| next.is("SHARE"))
                 || token.is("NEXT") && self.tokens.get(at + 1).is_some_and(|next| next.is("VALUE"))
                 || called(at) && rules::WRITING.iter().any(|name| token.name().eq_ignore_ascii_case(name))
         };

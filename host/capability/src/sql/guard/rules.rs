@@ -72,6 +72,13 @@ const POSTGRES: Rules = Rules {
         "TEMPORARY",
         "UNLOGGED",
         "TABLESPACE",
+        // Types whose texts name tables and functions of any schema.
+        "REGCLASS",
+        "REGPROC",
+        "REGPROCEDURE",
+        "REGNAMESPACE",
+        "REGROLE",
+        "REGTYPE",
     ],
     functions: &[
         "SET_CONFIG",
