@@ -8,7 +8,7 @@ use super::invalid;
 use super::tokens::{Kind, Token};
 
 /// Words before which `table.column` may stand.
-const BEFORE_COLUMN: [&str; 34] = [
+const BEFORE_COLUMN: [&str; 37] = [
     "SELECT",
     "DISTINCT",
     "ALL",
@@ -43,6 +43,9 @@ const BEFORE_COLUMN: [&str; 34] = [
     "LIMIT",
     "OFFSET",
     "ESCAPE",
+    "INTERVAL",
+    "ZONE",
+    "FOR",
 ];
 /// Functions whose first text names a sequence.
 const OF_SEQUENCES: [&str; 4] = ["NEXTVAL", "CURRVAL", "SETVAL", "LASTVAL"];
@@ -168,6 +171,10 @@ mod tests {
             ("UPDATE t SET a = u.a FROM u WHERE t.b = u.b", Dialect::Postgres),
             ("UPDATE a JOIN b ON a.x = b.x SET a.y = b.y WHERE b.z = 2", Dialect::Mysql),
             ("CREATE VIEW v AS SELECT t.a FROM t", Dialect::Postgres),
+            (
+                "CREATE VIEW v AS SELECT DATE_ADD(DATE '1970-01-01', INTERVAL t.a DAY) AS b FROM t",
+                Dialect::Mysql,
+            ),
         ] {
             assert_eq!(judged(good, Purpose::Execute, dialect), Ok(()), "{dialect:?}: {good}");
         }
