@@ -25,7 +25,7 @@ use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableCopy, TableWri
 use self::receipt::Receipt;
 use crate::receipts::Mark;
 
-/// What a transaction may do. The database itself holds one to it that only reads.
+/// Whether a transaction writes. The database itself keeps a `ReadOnly` one from writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionMode {
     ReadWrite,
@@ -104,7 +104,7 @@ pub trait Transaction: Send {
         statement: &str,
         params: Vec<SqlValue>,
     ) -> Result<Vec<Vec<SqlValue>>, GrantError>;
-    /// Whether there is anything to commit. Never where it only reads.
+    /// Whether there is anything to commit. A transaction that only reads has nothing.
     fn wrote(&self) -> bool;
     /// Refuses where an earlier fault has already undone the transaction.
     fn intact(&self) -> Result<(), GrantError>;

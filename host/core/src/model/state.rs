@@ -170,7 +170,7 @@ pub mod gap_reason {
 pub struct RulesPrint(NonZeroU32);
 
 impl RulesPrint {
-    /// Of the beginning of a digest.
+    /// Makes a print of the first bytes of a digest.
     pub fn of(digest: [u8; 4]) -> Self {
         Self(NonZeroU32::new(u32::from_le_bytes(digest)).unwrap_or(NonZeroU32::MIN))
     }

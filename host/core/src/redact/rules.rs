@@ -198,7 +198,7 @@ pub(super) struct Matches<'r> {
     fields: &'r [Field],
     /// Each with how much of its path was met. Most places of a document have the same as the place above.
     open: Rc<[(usize, usize)]>,
-    keys: Keys,
+    keys: KeyShapes,
     /// Whether a key that fits none of them has the same below it.
     is_repeated: bool,
     is_met: bool,
@@ -206,14 +206,14 @@ pub(super) struct Matches<'r> {
 
 /// Which keys may fit, told without a look at each token: most keys fit none.
 #[derive(Clone, Copy, Default)]
-struct Keys {
+struct KeyShapes {
     /// A bit for each length of a token, those from 63 bytes on together.
     lengths: u64,
     is_any: bool,
     has_index: bool,
 }
 
-impl Keys {
+impl KeyShapes {
     fn add(&mut self, token: &str) {
         match token {
             "**" => {}
@@ -301,7 +301,7 @@ impl<'r> OpenFields<'r> {
             path[*met] == "**" || met.checked_sub(1).is_some_and(|before| path[before] == "**")
         };
         let is_repeated = self.places.iter().all(is_again);
-        let mut keys = Keys::default();
+        let mut keys = KeyShapes::default();
         self.places.iter().for_each(|(place, met)| keys.add(&self.fields[*place].path.tokens()[*met]));
         Matches { fields: self.fields, open: self.places.into(), keys, is_repeated, is_met }
     }

@@ -109,10 +109,10 @@ fn state(seq: Seq, message: &str, previous: Option<&str>) -> Arc<State> {
 #[tokio::test]
 async fn a_state_that_was_found_to_quote_nothing_is_shown_without_a_look_at_its_documents() {
     /// Whoever asks it for a document gets none.
-    struct Closed;
+    struct ClosedDocuments;
 
     #[async_trait]
-    impl Documents for Closed {
+    impl Documents for ClosedDocuments {
         async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
             Err(JournalError::Unavailable("nobody may ask".into()))
         }
@@ -134,10 +134,10 @@ async fn a_state_that_was_found_to_quote_nothing_is_shown_without_a_look_at_its_
         Arc::new(State { quotes_none_under: print, ..State::clone(&state) })
     };
     let found = found_under(Some(print));
-    assert_eq!(redaction.state(&Closed, &found, &plugin).await.unwrap(), found);
+    assert_eq!(redaction.state(&ClosedDocuments, &found, &plugin).await.unwrap(), found);
     let other = RulesPrint::from_bits(print.bits() ^ 1);
     for unknown in [None, other] {
-        let shown = redaction.state(&Closed, &found_under(unknown), &plugin).await;
+        let shown = redaction.state(&ClosedDocuments, &found_under(unknown), &plugin).await;
         assert!(shown.is_err(), "what was found under other rules says nothing: {shown:?}");
     }
 }

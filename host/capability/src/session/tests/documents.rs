@@ -51,10 +51,10 @@ async fn several_questions_about_one_document_read_it_once() {
 }
 
 /// A journal without the last content of an object whose deletion a comparison found.
-struct Contentless;
+struct ContentlessJournal;
 
 #[async_trait]
-impl kubewitness_core::ports::Documents for Contentless {
+impl kubewitness_core::ports::Documents for ContentlessJournal {
     async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
         Ok(None)
     }
@@ -71,7 +71,7 @@ impl kubewitness_core::ports::Documents for Contentless {
 #[tokio::test]
 async fn a_state_without_a_document_has_none_for_every_plugin_and_no_digest() {
     for granted in ["redacted", "digest", "raw"] {
-        let backing = Backing { documents: Arc::new(Contentless), ..backing(0) };
+        let backing = Backing { documents: Arc::new(ContentlessJournal), ..backing(0) };
         let spec = plugin(json!({"documents": granted}));
         let grants = World::new().open().await.grants("p", &spec, backing).await.unwrap();
         let states = batch(&[1]);

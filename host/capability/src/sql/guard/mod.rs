@@ -54,7 +54,7 @@ pub fn invalid<T>(message: impl Into<String>) -> Result<T, GrantError> {
     Err(GrantError::Invalid(message.into()))
 }
 
-/// What can be said of a statement before it is read.
+/// Refuses a statement that is too long, or has characters at which a database stops reading.
 fn check_text(statement: &str) -> Result<(), GrantError> {
     if statement.len() > STATEMENT_BYTES {
         return Err(GrantError::TooLarge(format!("a statement has at most {STATEMENT_BYTES} bytes")));

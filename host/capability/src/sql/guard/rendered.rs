@@ -83,7 +83,7 @@ pub fn rendered(statement: &str, dialect: Dialect) -> Result<String, GrantError>
             "send one statement at a time"
         });
     };
-    match statement.visit(&mut Judge { dialect }) {
+    match statement.visit(&mut StatementJudge { dialect }) {
         ControlFlow::Break(message) => invalid(message),
         ControlFlow::Continue(()) => Ok(statement.to_string()),
     }
@@ -160,11 +160,11 @@ fn with_quoted_names(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
 }
 
 /// Refuses with a sentence that says what to write.
-struct Judge {
+struct StatementJudge {
     dialect: Dialect,
 }
 
-impl Judge {
+impl StatementJudge {
     /// A table, a view or a function of the granted database.
     fn name(&self, name: &ObjectName) -> ControlFlow<String> {
         let is_main = || name.0[0].as_ident().is_some_and(|part| part.value.eq_ignore_ascii_case("main"));
@@ -178,7 +178,7 @@ impl Judge {
     }
 }
 
-impl Visitor for Judge {
+impl Visitor for StatementJudge {
     type Break = String;
 
     fn pre_visit_statement(&mut self, statement: &Statement) -> ControlFlow<String> {

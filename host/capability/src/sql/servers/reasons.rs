@@ -8,7 +8,7 @@ pub const NO_DATABASE: &str = "it has no database of that name: make it, or corr
 pub const NO_RIGHT: &str =
     "its user has no right on that database: grant it, or correct what its `urlFrom` names";
 
-/// What is said where nothing can be written for a while, or in this transaction.
+/// The server takes no writes: for a while, or within this transaction.
 pub const CANT_BE_WRITTEN: &str = "the database can't be written now";
 /// What is said where the user lacks a right. Plugins know the words, too.
 pub const REFUSES: &str = "the database refuses it";

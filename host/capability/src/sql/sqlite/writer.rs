@@ -232,8 +232,8 @@ impl Writer {
         Ok(affected)
     }
 
-    /// `None` where there are more rows or bytes than a plugin may be given.
-    /// SQLite itself says whether a statement only reads.
+    /// `None` where there are more rows or bytes than a plugin may be given. Of a transaction that only reads, SQLite says
+    /// whether the statement does.
     pub fn query(
         &self,
         mode: TransactionMode,
@@ -241,8 +241,8 @@ impl Writer {
         params: &[SqlValue],
         limits: &Limits,
     ) -> Result<Option<Rows>, Fault> {
-        let is_reading = self.with(|connection| Ok(connection.prepare_cached(text)?.readonly()))?;
-        if mode == TransactionMode::ReadOnly && !is_reading {
+        let reads = || self.with(|connection| Ok(connection.prepare_cached(text)?.readonly()));
+        if mode == TransactionMode::ReadOnly && !reads()? {
             return Err(Fault::Own(only_reads()));
         }
         self.in_time(limits, || self.with(|connection| read(connection, text, params)))
