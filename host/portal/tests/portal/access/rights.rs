@@ -496,7 +496,9 @@ async fn who_reads_a_document_is_logged_and_never_what_is_in_it() {
     let portal = Portal::new();
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
-    // Another test may have met the line first, at the same moment and with nobody who listens.
+    // With one subscriber alive, tracing lets the thread that meets a line first decide for all threads
+    // whether anybody listens, and the threads of other tests have no subscriber. With two, all are asked.
+    let _second = tracing::Dispatch::new(Log::default());
     tracing::callsite::rebuild_interest_cache();
     for path in
         ["/api/v1/states/1/document", "/states/3?from=1", "/api/v1/states/11/document", "/api/v1/objects"]
