@@ -13,6 +13,8 @@ use tokio::process::Command;
 /// A server that has not answered by then never will.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 const ENDED_WITHIN: Duration = Duration::from_secs(30);
+/// Longer than any run.
+const LONGEST_WATCH: Duration = Duration::from_secs(3600);
 /// Who may do everything. It is made for each cluster, which listens on loopback alone.
 const ADMIN: &str = "admin";
 /// Pages of what is kept may grow to this: a run writes some megabytes.
@@ -27,9 +29,55 @@ pub struct ServerPrograms {
 }
 
 impl ServerPrograms {
-    fn command(&self, name: &str) -> Command {
+    pub fn command(&self, name: &str) -> Command {
         let folder = if name == "etcd" { "etcd".to_owned() } else { format!("kubernetes-{}", self.minor) };
         Command::new(self.folder.join(folder).join(name))
+    }
+}
+
+/// Asks an API server as its administrator.
+#[derive(Clone, Debug)]
+pub struct ApiClient {
+    url: String,
+    http: reqwest::Client,
+    token: String,
+}
+
+impl ApiClient {
+    /// Returns the code and the object of the answer.
+    pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
+        let media = match method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        self.send(method, path, media, body).await
+    }
+
+    /// A patch that merges lists by their keys, as kubelets write.
+    pub async fn merge_lists(&self, path: &str, body: &Value) -> Result<(u16, Value)> {
+        self.send(Method::PATCH, path, "application/strategic-merge-patch+json", Some(body)).await
+    }
+
+    /// An answer that goes on.
+    pub async fn watch(&self, path: &str) -> Result<reqwest::Response> {
+        let request = self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.token);
+        Ok(request.timeout(LONGEST_WATCH).send().await?.error_for_status()?)
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        media: &str,
+        body: Option<&Value>,
+    ) -> Result<(u16, Value)> {
+        let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
+        if let Some(body) = body {
+            request = request.header("content-type", media).body(body.to_string());
+        }
+        let answer = request.send().await?;
+        let (code, text) = (answer.status().as_u16(), answer.text().await?);
+        Ok((code, serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
 }
 
@@ -39,10 +87,9 @@ pub struct RealCluster {
     etcd: Process,
     etcd_url: String,
     api: Process,
+    api_flags: Vec<String>,
     api_port: u16,
-    url: String,
-    client: reqwest::Client,
-    token: String,
+    client: ApiClient,
     kubeconfig: PathBuf,
     /// From the start of the first process until the API server was ready.
     pub ready_after: Duration,
@@ -50,6 +97,16 @@ pub struct RealCluster {
 
 impl RealCluster {
     pub async fn start(programs: &ServerPrograms, scratch: &Scratch) -> Result<Self> {
+        Self::start_with(programs, scratch, &[]).await
+    }
+
+    /// With flags for the API server, which may repeat those that it has already.
+    pub async fn start_with(
+        programs: &ServerPrograms,
+        scratch: &Scratch,
+        api_flags: &[&str],
+    ) -> Result<Self> {
+        let api_flags: Vec<String> = api_flags.iter().map(|flag| (*flag).to_owned()).collect();
         let begun = Instant::now();
         let folder = scratch.folder("cluster")?;
         let (client_port, peer_port, api_port) = (free_port()?, free_port()?, free_port()?);
@@ -64,14 +121,13 @@ impl RealCluster {
 
         let etcd = start_etcd(programs, &folder, &etcd_url, peer_port)?;
         let mut cluster = Self {
-            api: start_api_server(programs, &folder, &etcd_url, api_port)?,
+            api: start_api_server(programs, &folder, &etcd_url, api_port, &api_flags)?,
+            api_flags,
             programs: programs.clone(),
             etcd,
             etcd_url,
             api_port,
-            url,
-            client: http_trusting(&certificates.authority)?,
-            token,
+            client: ApiClient { url, http: http_trusting(&certificates.authority)?, token },
             kubeconfig,
             folder,
             ready_after: Duration::ZERO,
@@ -79,6 +135,11 @@ impl RealCluster {
         cluster.is_ready().await?;
         cluster.ready_after = begun.elapsed();
         Ok(cluster)
+    }
+
+    /// Where the servers' logs are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     pub fn kubeconfig(&self) -> &Path {
@@ -89,25 +150,20 @@ impl RealCluster {
         &self.etcd_url
     }
 
+    pub fn client(&self) -> &ApiClient {
+        &self.client
+    }
+
     /// Asks the API server as its administrator, and returns the code and the object of the answer.
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
-        let media = match method {
-            Method::PATCH => "application/merge-patch+json",
-            _ => "application/json",
-        };
-        let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
-        if let Some(body) = body {
-            request = request.header("content-type", media).body(body.to_string());
-        }
-        let answer = request.send().await?;
-        let (code, text) = (answer.status().as_u16(), answer.text().await?);
-        Ok((code, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+        self.client.request(method, path, body).await
     }
 
     /// SIGKILL, and another one in its place.
     pub async fn restart_api_server(&mut self) -> Result<()> {
         self.api.kill().await?;
-        self.api = start_api_server(&self.programs, &self.folder, &self.etcd_url, self.api_port)?;
+        self.api =
+            start_api_server(&self.programs, &self.folder, &self.etcd_url, self.api_port, &self.api_flags)?;
         self.is_ready().await
     }
 
@@ -133,8 +189,8 @@ impl RealCluster {
                     bail!("it ended with {ended:?}; {}", process.say());
                 }
             }
-            let asked = self.client.get(format!("{}/readyz", self.url)).bearer_auth(&self.token).send().await;
-            Ok(asked.is_ok_and(|answer| answer.status().is_success()).then_some(()))
+            let asked = self.client.request(Method::GET, "/readyz", None).await;
+            Ok(asked.is_ok_and(|(code, _)| code == 200).then_some(()))
         });
         let ready = ready.await;
         ready.with_context(|| format!("{}\n{}", self.etcd.say(), self.api.say()))
@@ -151,7 +207,13 @@ fn start_etcd(programs: &ServerPrograms, folder: &Path, url: &str, peer_port: u1
     Process::start("etcd", &mut etcd, folder)
 }
 
-fn start_api_server(programs: &ServerPrograms, folder: &Path, etcd: &str, port: u16) -> Result<Process> {
+fn start_api_server(
+    programs: &ServerPrograms,
+    folder: &Path,
+    etcd: &str,
+    port: u16,
+    flags: &[String],
+) -> Result<Process> {
     let file = |name: &str| folder.join(name).display().to_string();
     let mut api = programs.command("kube-apiserver");
     for (flag, value) in [
@@ -178,7 +240,7 @@ fn start_api_server(programs: &ServerPrograms, folder: &Path, etcd: &str, port: 
     ] {
         api.arg(format!("--{flag}={value}"));
     }
-    Process::start("kube-apiserver", &mut api, folder)
+    Process::start("kube-apiserver", api.args(flags), folder)
 }
 
 async fn make_service_account_key(folder: &Path) -> Result<()> {

@@ -1,0 +1,335 @@
+//! One pod on one node: its containers in their order, its phase and its conditions. A pure machine: it is given the time
+//! and what was asked of it, and returns what the kubelet has to write.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::container::{Container, PodName, Role};
+use super::script::PodScript;
+use super::{Effect, rfc3339};
+
+/// From SIGTERM to the end of the container.
+const STOPS_MS: u64 = 1_200;
+
+/// An eviction by the kubelet itself.
+#[derive(Clone, Debug)]
+pub(super) struct PressureEviction {
+    pub(super) message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Alive,
+    Stopping {
+        at: u64,
+    },
+    /// All containers have ended, and the phase is not told yet: a kubelet reports it once nothing can run any more.
+    Ended,
+    Finished,
+    Removed,
+}
+
+struct Condition {
+    is_true: bool,
+    since: u64,
+    reason: &'static str,
+    message: String,
+}
+
+pub(super) struct PodMachine {
+    name: PodName,
+    containers: Vec<Container>,
+    stage: Stage,
+    is_announced: bool,
+    is_deleted: bool,
+    eviction: Option<PressureEviction>,
+    conditions: BTreeMap<&'static str, Condition>,
+    began: u64,
+    host_ip: String,
+    pod_ip: String,
+    generation: Value,
+    reports_late: Option<u64>,
+    /// Nothing is written before this.
+    pub(super) silent_until: u64,
+}
+
+impl PodMachine {
+    pub(super) fn new(pod: &Value, script: &PodScript, addresses: (String, String), now: u64) -> Self {
+        let metadata = &pod["metadata"];
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+        let name = PodName { full: format!("{}_{}({})", text("name"), text("namespace"), text("uid")) };
+        let restarts = pod["spec"]["restartPolicy"] != "Never";
+        let list = |field: &str| pod["spec"][field].as_array().cloned().unwrap_or_default();
+        let container = |spec: &Value, role| {
+            Container::new(
+                spec,
+                role,
+                restarts,
+                script.of(spec["name"].as_str().unwrap_or_default()),
+                &name.full,
+            )
+        };
+        let inits = list("initContainers");
+        let inits = inits.iter().map(|spec| {
+            let role = if spec["restartPolicy"] == "Always" { Role::Sidecar } else { Role::Init };
+            container(spec, role)
+        });
+        let mains = list("containers");
+        let containers = inits.chain(mains.iter().map(|spec| container(spec, Role::Main))).collect();
+        Self {
+            name,
+            containers,
+            stage: Stage::Alive,
+            is_announced: false,
+            is_deleted: false,
+            eviction: None,
+            conditions: BTreeMap::new(),
+            began: now,
+            host_ip: addresses.0,
+            pod_ip: addresses.1,
+            generation: metadata["generation"].clone(),
+            reports_late: script.reports_late.map(|by| by.as_millis() as u64),
+            silent_until: 0,
+        }
+    }
+
+    pub(super) fn delete(&mut self) {
+        self.is_deleted = true;
+    }
+
+    pub(super) fn evict(&mut self, eviction: PressureEviction) {
+        self.eviction = Some(eviction);
+    }
+
+    /// What the kubelet writes at this moment. A status comes after the events that explain it.
+    pub(super) fn tick(&mut self, now: u64) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let is_changed = match self.stage {
+            Stage::Alive => self.live(now, &mut effects),
+            Stage::Stopping { at } => now >= at && self.all_stopped(now),
+            Stage::Ended => {
+                self.stage = Stage::Finished;
+                true
+            }
+            Stage::Finished => {
+                if self.is_deleted {
+                    self.stage = Stage::Removed;
+                    effects.push(Effect::Remove);
+                }
+                false
+            }
+            Stage::Removed => false,
+        };
+        if is_changed {
+            let status = self.status(now);
+            effects.push(Effect::Status(status));
+        }
+        effects
+    }
+
+    fn live(&mut self, now: u64, effects: &mut Vec<Effect>) -> bool {
+        if self.is_deleted || self.eviction.is_some() {
+            return self.begin_to_stop(now, effects);
+        }
+        let mut is_changed = !std::mem::replace(&mut self.is_announced, true);
+        if let Some(next) = self.next_to_begin() {
+            for container in &mut self.containers[next] {
+                container.begin(now);
+            }
+        }
+        let had_ended = self.first_end();
+        for container in &mut self.containers {
+            is_changed |= container.tick(now, &self.name, effects);
+        }
+        if let (None, true, Some(late)) = (had_ended, self.first_end().is_some(), self.reports_late) {
+            self.silent_until = now + late;
+        }
+        if self.is_over() {
+            let is_sidecar_up = self.containers.iter().any(Container::is_running);
+            if is_sidecar_up {
+                self.begin_to_stop(now, effects);
+            } else {
+                self.containers.iter_mut().filter(|it| it.role == Role::Sidecar).for_each(|it| it.stop(now));
+                self.stage = Stage::Ended;
+            }
+        }
+        is_changed
+    }
+
+    fn first_end(&self) -> Option<()> {
+        self.containers.iter().find_map(|container| container.termination().map(drop))
+    }
+
+    /// Init containers begin one by one, each after the one before has ended or, of a sidecar, has begun. The others
+    /// begin together.
+    fn next_to_begin(&self) -> Option<std::ops::Range<usize>> {
+        let mains = self.containers.iter().position(|it| it.role == Role::Main).unwrap_or_default();
+        for (at, container) in self.containers[..mains].iter().enumerate() {
+            if container.is_queued() {
+                return Some(at..at + 1);
+            }
+            if !is_passed(container) {
+                return None;
+            }
+        }
+        self.containers[mains].is_queued().then_some(mains..self.containers.len())
+    }
+
+    /// Whether nothing is left to do: an init container failed for good, or all others have ended for good.
+    fn is_over(&self) -> bool {
+        let failed =
+            |it: &Container| it.role == Role::Init && it.final_exit().is_some_and(|exit| exit.code != 0);
+        let mut mains = self.containers.iter().filter(|it| it.role == Role::Main);
+        self.containers.iter().any(failed) || mains.all(|it| it.final_exit().is_some())
+    }
+
+    fn begin_to_stop(&mut self, now: u64, effects: &mut Vec<Effect>) -> bool {
+        for container in self.containers.iter().filter(|it| it.is_running()) {
+            effects.push(container.event(
+                "Normal",
+                "Killing",
+                &format!("Stopping container {}", container.name),
+            ));
+        }
+        let waits = self.containers.iter().any(Container::is_running);
+        self.stage = Stage::Stopping { at: if waits { now + STOPS_MS } else { now } };
+        false
+    }
+
+    fn all_stopped(&mut self, now: u64) -> bool {
+        let is_initialized = self.is_initialized();
+        for container in &mut self.containers {
+            // Before initialisation, a main container that never ran stays as it waits.
+            if is_initialized || container.role != Role::Main {
+                container.stop(now);
+            }
+        }
+        self.stage = Stage::Ended;
+        true
+    }
+
+    fn is_initialized(&self) -> bool {
+        self.containers.iter().filter(|it| it.role != Role::Main).all(is_passed)
+    }
+
+    fn phase(&self) -> &'static str {
+        let mains = || self.containers.iter().filter(|it| it.role == Role::Main);
+        if self.stage == Stage::Finished {
+            let is_good = self.eviction.is_none()
+                && mains().all(|it| it.final_exit().is_some_and(|exit| exit.code == 0));
+            return if is_good { "Succeeded" } else { "Failed" };
+        }
+        let is_pending = !self.is_initialized() || mains().any(|it| it.is_waiting() && !it.has_run());
+        if is_pending { "Pending" } else { "Running" }
+    }
+
+    fn status(&mut self, now: u64) -> Value {
+        let phase = self.phase();
+        self.judge_conditions(phase, now);
+        // The kubelet says so of all containers of a pod that has init containers.
+        let initializes = self.containers.iter().any(|it| it.role != Role::Main);
+        let statuses = |is_main: bool| -> Vec<Value> {
+            let of = self.containers.iter().filter(|it| (it.role == Role::Main) == is_main);
+            of.map(|it| it.status(initializes, &self.name)).collect()
+        };
+        let conditions: Vec<Value> =
+            self.conditions.iter().map(|(kind, it)| it.value(kind, &self.generation)).collect();
+        let mut status = json!({
+            "phase": phase, "conditions": conditions, "hostIP": self.host_ip, "hostIPs": [{"ip": self.host_ip}],
+            "startTime": rfc3339(self.began), "containerStatuses": statuses(true),
+            "observedGeneration": self.generation,
+        });
+        let inits = statuses(false);
+        if !inits.is_empty() {
+            status["initContainerStatuses"] = inits.into();
+        }
+        // The sandbox has its address before the first container begins.
+        if self.containers.iter().any(Container::has_run) {
+            status["podIP"] = self.pod_ip.clone().into();
+            status["podIPs"] = json!([{"ip": self.pod_ip}]);
+        }
+        if let Some(eviction) = self.eviction.as_ref().filter(|_| self.stage == Stage::Finished) {
+            status["reason"] = "Evicted".into();
+            status["message"] = eviction.message.clone().into();
+        }
+        status
+    }
+
+    fn judge_conditions(&mut self, phase: &str, now: u64) {
+        let names = |is_listed: &dyn Fn(&Container) -> bool| -> String {
+            let listed = self.containers.iter().filter(|it| is_listed(it));
+            listed.map(|it| it.name.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        let is_initialized = self.is_initialized();
+        let unready = names(&|it| it.role != Role::Init && !it.is_running());
+        let incomplete = names(&|it| it.role != Role::Main && !is_passed(it));
+        let is_over = matches!(self.stage, Stage::Ended | Stage::Finished);
+        let is_ready = is_initialized && unready.is_empty() && !is_over;
+        let end = match phase {
+            "Succeeded" => "PodCompleted",
+            "Failed" => "PodFailed",
+            _ => "ContainersNotReady",
+        };
+        let unready = if phase == "Pending" || phase == "Running" {
+            format!("containers with unready status: [{unready}]")
+        } else {
+            String::new()
+        };
+        let has_sandbox = !is_over && self.containers.iter().any(Container::has_run);
+        self.condition("PodReadyToStartContainers", has_sandbox, "", String::new(), now);
+        if is_initialized {
+            let reason = if phase == "Succeeded" { "PodCompleted" } else { "" };
+            self.condition("Initialized", true, reason, String::new(), now);
+        } else {
+            let message = format!("containers with incomplete status: [{incomplete}]");
+            self.condition("Initialized", false, "ContainersNotInitialized", message, now);
+        }
+        for kind in ["Ready", "ContainersReady"] {
+            let (reason, message) = if is_ready { ("", String::new()) } else { (end, unready.clone()) };
+            self.condition(kind, is_ready, reason, message, now);
+        }
+        if let Some(eviction) = self.eviction.clone().filter(|_| self.stage == Stage::Finished) {
+            self.condition("DisruptionTarget", true, "TerminationByKubelet", eviction.message, now);
+        }
+    }
+
+    fn condition(
+        &mut self,
+        kind: &'static str,
+        is_true: bool,
+        reason: &'static str,
+        message: String,
+        now: u64,
+    ) {
+        let before = self.conditions.get(kind).filter(|it| it.is_true == is_true);
+        let since = before.map_or(now, |it| it.since);
+        self.conditions.insert(kind, Condition { is_true, since, reason, message });
+    }
+}
+
+/// Whether an init container lets the next one begin.
+fn is_passed(container: &Container) -> bool {
+    match container.role {
+        Role::Sidecar => container.has_run(),
+        _ => container.final_exit().is_some_and(|exit| exit.code == 0),
+    }
+}
+
+impl Condition {
+    fn value(&self, kind: &str, generation: &Value) -> Value {
+        let mut value = json!({
+            "type": kind, "status": if self.is_true { "True" } else { "False" }, "lastProbeTime": null,
+            "lastTransitionTime": rfc3339(self.since), "observedGeneration": generation,
+            // Null takes away what an earlier version said.
+            "reason": null, "message": null,
+        });
+        if !self.reason.is_empty() {
+            value["reason"] = self.reason.into();
+        }
+        if !self.message.is_empty() {
+            value["message"] = self.message.as_str().into();
+        }
+        value
+    }
+}

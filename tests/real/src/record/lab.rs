@@ -1,0 +1,316 @@
+//! The namespace of one case, and what a case does in it.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_causes::{Expected, History, Subject, apply_merge_patch};
+use kubewitness_harness::until;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::cases::Case;
+use super::controllers::ControlledCluster;
+use super::kubelet::{PodPlace, PodScript, SeenPod};
+
+/// The longest wait of a case: a pod of a deleted node goes after a minute, a third retry begins after 70 seconds.
+const HAPPENS_WITHIN: Duration = Duration::from_secs(240);
+/// What follows from the last step of a case: events, counters, finalizers.
+const SETTLES: Duration = Duration::from_millis(2_500);
+pub(super) const JOB: &str = "train";
+/// The container of a Job that names no other.
+pub(super) const MAIN: &str = "trainer";
+const MARK: &str = "recorded";
+
+pub(super) struct Lab<'a> {
+    cluster: &'a ControlledCluster,
+    pub(super) namespace: String,
+    nodes: RefCell<Vec<String>>,
+    number: u32,
+    subject: RefCell<String>,
+}
+
+impl<'a> Lab<'a> {
+    pub(super) async fn open(case: &str, cluster: &'a ControlledCluster) -> Result<Self> {
+        let number = cluster.next_number();
+        let namespace = format!("team-{number}");
+        let lab = Self {
+            cluster,
+            namespace: namespace.clone(),
+            nodes: RefCell::default(),
+            number,
+            subject: RefCell::new(JOB.into()),
+        };
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        lab.write(Method::POST, "/api/v1/namespaces", Some(&object))
+            .await
+            .with_context(|| case.to_owned())?;
+        Ok(lab)
+    }
+
+    /// Says how the pods of this namespace go. Pods that come later are asked for, not those that run.
+    pub(super) fn direct(&self, director: impl Fn(&PodPlace) -> PodScript + Send + Sync + 'static) {
+        self.cluster.fleet.direct(&self.namespace, Arc::new(director));
+    }
+
+    /// Creates the Job that the label is about, with these fields over the usual ones.
+    pub(super) async fn job(&self, spec: Value, pod: Value) -> Result<()> {
+        self.create("batch", "jobs", job(JOB, &spec, &pod)).await
+    }
+
+    pub(super) async fn other_job(&self, name: &str, spec: Value, pod: Value) -> Result<()> {
+        self.create("batch", "jobs", job(name, &spec, &pod)).await
+    }
+
+    pub(super) async fn create(&self, group: &str, resource: &str, object: Value) -> Result<()> {
+        let path = self.path(group, resource);
+        self.write(Method::POST, &path, Some(&object)).await.map(drop)
+    }
+
+    pub(super) fn path(&self, group: &str, resource: &str) -> String {
+        let root = if group.is_empty() { "/api/v1".into() } else { format!("/apis/{group}/v1") };
+        format!("{root}/namespaces/{}/{resource}", self.namespace)
+    }
+
+    pub(super) async fn patch(&self, path: &str, patch: Value) -> Result<Value> {
+        self.write(Method::PATCH, path, Some(&patch)).await
+    }
+
+    pub(super) async fn patch_job(&self, patch: Value) -> Result<()> {
+        self.patch(&self.path("batch", &format!("jobs/{JOB}")), patch).await.map(drop)
+    }
+
+    pub(super) async fn delete(&self, path: &str) -> Result<()> {
+        self.write(Method::DELETE, path, None).await.map(drop)
+    }
+
+    pub(super) async fn delete_pod(&self, pod: &str) -> Result<()> {
+        self.delete(&self.path("", &format!("pods/{pod}"))).await
+    }
+
+    /// By the eviction API, as `kubectl drain` does.
+    pub(super) async fn drain_pod(&self, pod: &str) -> Result<()> {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}});
+        self.write(Method::POST, &self.path("", &format!("pods/{pod}/eviction")), Some(&eviction))
+            .await
+            .map(drop)
+    }
+
+    async fn write(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
+        let (code, answer) = self.cluster.api.request(method.clone(), path, body).await?;
+        ensure!((200..300).contains(&code), "{method} {path} was answered with {code}: {answer}");
+        Ok(answer)
+    }
+
+    /// A node for this case alone; [`Lab::on_own_nodes`] sends pods there.
+    pub(super) async fn node(&self, cpu: &str) -> Result<String> {
+        let name = format!("gpu-{}-{}", self.number, self.nodes.borrow().len() + 1);
+        self.nodes.borrow_mut().push(name.clone());
+        self.cluster.fleet.add_node(&name, cpu, Some(&self.pool())).await?;
+        Ok(name)
+    }
+
+    fn pool(&self) -> String {
+        format!("gpu-{}", self.number)
+    }
+
+    /// The fields of a pod that let it onto this case's nodes, and onto no other.
+    pub(super) fn on_own_nodes(&self, cpu: &str) -> Value {
+        json!({
+            "nodeSelector": {"pool": self.pool()},
+            "tolerations": [{"key": "pool", "operator": "Equal", "value": self.pool(), "effect": "NoSchedule"}],
+            "containers": [container(MAIN, cpu)],
+        })
+    }
+
+    pub(super) fn kill_node(&self, node: &str) {
+        self.cluster.fleet.kill_node(node);
+    }
+
+    pub(super) fn revive_node(&self, node: &str) {
+        self.cluster.fleet.revive_node(node);
+    }
+
+    pub(super) fn evict_for_pressure(&self, pod: &str, message: &str) -> Result<()> {
+        self.cluster.fleet.evict(&self.namespace, pod, message)
+    }
+
+    /// The newest version of this object when it is so.
+    pub(super) async fn object_until(
+        &self,
+        key: &str,
+        what: &str,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let last = RefCell::new(Value::Null);
+        let object = until(HAPPENS_WITHIN, &format!("{key} {what}"), async || {
+            let newest = self.cluster.capture.newest(key)?;
+            *last.borrow_mut() = newest.clone().unwrap_or_default();
+            Ok(newest.filter(&is_so))
+        })
+        .await;
+        object.with_context(|| format!("it was {}", last.borrow()["status"]))
+    }
+
+    pub(super) async fn gone(&self, key: &str) -> Result<()> {
+        until(HAPPENS_WITHIN, &format!("the end of {key}"), async || {
+            Ok(self.cluster.capture.newest(key)?.is_none().then_some(()))
+        })
+        .await
+    }
+
+    pub(super) fn job_key(&self) -> String {
+        format!("jobs/{}/{}", self.namespace, self.subject.borrow())
+    }
+
+    pub(super) async fn job_until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+        self.object_until(&self.job_key(), what, is_so).await
+    }
+
+    pub(super) async fn finished(&self) -> Result<Value> {
+        self.job_until("to finish", |job| has_condition(job, "Complete") || has_condition(job, "Failed"))
+            .await
+    }
+
+    /// The pod of the Job that came to a kubelet as the `ordinal`th.
+    pub(super) async fn pod(&self, ordinal: usize) -> Result<SeenPod> {
+        self.pod_where(|place| place.ordinal == ordinal).await
+    }
+
+    /// The first pod with this completion index.
+    pub(super) async fn pod_of(&self, index: usize) -> Result<SeenPod> {
+        self.pod_where(|place| place.index == Some(index) && place.retry == 0).await
+    }
+
+    async fn pod_where(&self, is_it: impl Fn(&PodPlace) -> bool) -> Result<SeenPod> {
+        let job = self.subject.borrow().clone();
+        until(HAPPENS_WITHIN, "a pod to be bound", async || {
+            let seen = self.cluster.fleet.seen(&self.namespace);
+            Ok(seen.into_iter().find(|it| it.place.job == job && is_it(&it.place)))
+        })
+        .await
+    }
+
+    /// The same once all its containers run.
+    pub(super) async fn running_pod(&self, ordinal: usize) -> Result<SeenPod> {
+        let pod = self.pod(ordinal).await?;
+        self.pod_until(&pod.name, "to be ready", |pod| has_condition(pod, "Ready")).await?;
+        Ok(pod)
+    }
+
+    pub(super) async fn pod_until(
+        &self,
+        pod: &str,
+        what: &str,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        self.object_until(&format!("pods/{}/{pod}", self.namespace), what, is_so).await
+    }
+
+    /// The only pod, which no kubelet has.
+    pub(super) async fn unbound_pod(&self) -> Result<String> {
+        let prefix = format!("pods/{}/{JOB}-", self.namespace);
+        let pod = until(HAPPENS_WITHIN, "an unschedulable pod", async || {
+            Ok(self.cluster.capture.all(&prefix).into_iter().find(is_unschedulable))
+        });
+        Ok(pod.await?["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+    }
+
+    pub(super) async fn event(&self, reason: &str) -> Result<()> {
+        let prefix = format!("events/{}/", self.namespace);
+        until(HAPPENS_WITHIN, &format!("an event {reason}"), async || {
+            Ok(self.cluster.capture.all(&prefix).iter().any(|it| it["reason"] == reason).then_some(()))
+        })
+        .await
+    }
+
+    /// The first Job that a CronJob makes is the one that the label is about.
+    pub(super) async fn first_job(&self) -> Result<()> {
+        let prefix = format!("jobs/{}/", self.namespace);
+        let job = until(HAPPENS_WITHIN, "a Job of a CronJob", async || {
+            Ok(self.cluster.capture.all(&prefix).into_iter().next())
+        });
+        *self.subject.borrow_mut() = job.await?["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        Ok(())
+    }
+
+    pub(super) async fn sleep(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
+    /// Ends the recording. How many pods failed is what the Job says itself.
+    pub(super) async fn close(&self, case: &Case, mut expected: Expected) -> Result<History> {
+        tokio::time::sleep(SETTLES).await;
+        let mark = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}});
+        self.create("", "configmaps", mark).await?;
+        let mark = format!("configmaps/{}/{MARK}", self.namespace);
+        self.object_until(&mark, "to be told", |_| true).await?;
+        let parts = [
+            format!("jobs/{}/", self.namespace),
+            format!("pods/{}/", self.namespace),
+            format!("events/{}/", self.namespace),
+            format!("cronjobs/{}/", self.namespace),
+            format!("workloads/{}/", self.namespace),
+            format!("jobsets/{}/", self.namespace),
+        ];
+        let nodes = self.nodes.borrow();
+        let changes = self.cluster.capture.changes(|change| {
+            let of_node = |node: &String| {
+                change.key == format!("nodes/{node}")
+                    || (change.key.starts_with("events/")
+                        && change.document["involvedObject"]["name"] == node.as_str())
+            };
+            parts.iter().any(|part| change.key.starts_with(part)) || nodes.iter().any(of_node)
+        });
+        let job = changes.iter().rfind(|change| change.key == self.job_key()).context("a Job")?;
+        expected.attempts = job.document["status"]["failed"].as_u64().unwrap_or_default();
+        let subject = Subject {
+            kind: "Job".into(),
+            group: "batch".into(),
+            namespace: self.namespace.clone(),
+            name: self.subject.borrow().clone(),
+        };
+        let header = super::header(case, &self.cluster.kubernetes, subject, expected);
+        Ok(History { header, changes })
+    }
+}
+
+pub(super) fn has_condition(object: &Value, kind: &str) -> bool {
+    conditions(object).any(|it| it["type"] == kind && it["status"] == "True")
+}
+
+fn conditions(object: &Value) -> impl Iterator<Item = &Value> {
+    object["status"]["conditions"].as_array().into_iter().flatten()
+}
+
+fn is_unschedulable(pod: &Value) -> bool {
+    conditions(pod).any(|it| it["type"] == "PodScheduled" && it["reason"] == "Unschedulable")
+}
+
+/// Whether a container of the pod waits for this reason.
+pub(super) fn waits_for(pod: &Value, reason: &str) -> bool {
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let mut statuses = lists.iter().flat_map(|list| pod["status"][*list].as_array().into_iter().flatten());
+    statuses.any(|it| it["state"]["waiting"]["reason"] == reason)
+}
+
+pub(super) fn container(name: &str, cpu: &str) -> Value {
+    json!({
+        "name": name, "image": format!("registry.example/ml/{name}:2.4"),
+        "resources": {"requests": {"cpu": cpu, "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+    })
+}
+
+/// A Job with these fields of its spec and of its pods' over the usual ones.
+pub(super) fn job(name: &str, spec: &Value, pod: &Value) -> Value {
+    let mut job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+        "spec": {"template": {"spec": {
+            "restartPolicy": "Never", "containers": [container(MAIN, "100m")], "terminationGracePeriodSeconds": 5,
+        }}},
+    });
+    apply_merge_patch(&mut job["spec"], spec);
+    apply_merge_patch(&mut job["spec"]["template"]["spec"], pod);
+    job
+}

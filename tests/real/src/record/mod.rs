@@ -1,0 +1,97 @@
+//! Records histories of real Jobs, each labelled with the cause of its outcome, for `tests/causes`.
+//!
+//! The API server, the controller manager and the scheduler are Kubernetes' own; the kubelets are not ([`kubelet`]). Each
+//! case has a namespace whose name says nothing, and all run at once. The label says what the case did to its Job. Before
+//! a history is written, `kubewitness_causes::check_label` looks in it for the facts of its label. Nothing of the product
+//! has a part in this.
+
+mod capture;
+mod cases;
+mod controllers;
+mod kubelet;
+mod lab;
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use kubewitness_causes::{Expected, Header, History, Subject, check_label, is_held_out, write_history};
+use kubewitness_harness::Scratch;
+
+use crate::cluster::ServerPrograms;
+use cases::Case;
+use controllers::ControlledCluster;
+use lab::Lab;
+
+/// A file that is larger is no test that a person reads.
+const LARGEST: usize = 120_000;
+
+/// Runs the cases whose names contain one of `only`, or all, and writes their histories into the folder. A case that
+/// fails leaves the file of an earlier recording as it is, and fails the run.
+pub async fn record_histories(
+    programs: &ServerPrograms,
+    scratch: &Scratch,
+    folder: &Path,
+    only: &[String],
+) -> Result<()> {
+    let begun = Instant::now();
+    let is_wanted =
+        |case: &Case| only.is_empty() || only.iter().any(|part| case.name.contains(part.as_str()));
+    let chosen: Vec<Case> = cases::all().into_iter().filter(is_wanted).collect();
+    ensure!(!chosen.is_empty(), "no case has a name with {}", only.join(" or "));
+    let cluster = ControlledCluster::start(programs, scratch).await?;
+    let mut runs: FuturesUnordered<_> =
+        chosen.iter().map(|case| async { (case.name, record(case, &cluster, folder).await) }).collect();
+    let (mut recorded, mut failed) = (0, Vec::new());
+    while let Some((name, result)) = runs.next().await {
+        match result {
+            Ok(size) => {
+                recorded += 1;
+                eprintln!("real: {name}: {size} bytes after {} s", begun.elapsed().as_secs());
+            }
+            Err(error) => {
+                eprintln!("real: {name} FAILED: {error:#}");
+                failed.push(name);
+            }
+        }
+    }
+    drop(runs);
+    cluster.stop().await?;
+    eprintln!("real: {recorded} histories in {} s", begun.elapsed().as_secs());
+    if !failed.is_empty() {
+        bail!("{} cases were not recorded: {}", failed.len(), failed.join(", "));
+    }
+    Ok(())
+}
+
+async fn record(case: &Case, cluster: &ControlledCluster, folder: &Path) -> Result<usize> {
+    let lab = Lab::open(case.name, cluster).await?;
+    let expected = (case.run)(&lab).await?;
+    let history = lab.close(case, expected).await?;
+    let text = write_history(&history)?;
+    let checked = History::parse(&text).and_then(|read| check_label(&read));
+    if let Err(error) = checked {
+        let failed = std::env::temp_dir().join(format!("{}.failed.jsonl", case.name));
+        fs::write(&failed, &text)?;
+        return Err(error.context(format!("the label does not hold in {}", failed.display())));
+    }
+    ensure!(text.len() <= LARGEST, "{} bytes are too many", text.len());
+    let file = folder.join(format!("{}.jsonl", case.name));
+    fs::write(&file, &text).with_context(|| format!("writing {}", file.display()))?;
+    Ok(text.len())
+}
+
+/// The first line of a case's file.
+fn header(case: &Case, kubernetes: &str, object: Subject, expected: Expected) -> Header {
+    Header {
+        name: case.name.to_owned(),
+        kubernetes: kubernetes.to_owned(),
+        object,
+        held_out: is_held_out(case.name),
+        scenario: case.scenario.to_owned(),
+        expected,
+    }
+}
