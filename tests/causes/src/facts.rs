@@ -80,12 +80,14 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
-    /// Pods that are ready at the end, and are not being deleted.
+    /// Pods of the object that are ready at the end, and are not being deleted.
     fn ready_pods(&self) -> usize {
         let changes = &self.history.changes;
         let is_newest = |at: usize| !changes[at + 1..].iter().any(|later| later.key == changes[at].key);
+        let job = self.history.header.object.name.as_str();
         let is_ready = |pod: &Value| {
-            pod["status"]["phase"] == "Running"
+            pod["metadata"]["labels"]["job-name"] == job
+                && pod["status"]["phase"] == "Running"
                 && pod["metadata"]["deletionTimestamp"].is_null()
                 && list(&pod["status"]["conditions"])
                     .any(|it| it["type"] == "Ready" && it["status"] == "True")

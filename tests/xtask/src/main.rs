@@ -33,6 +33,9 @@ cargo xtask COMMAND
   real [MINOR...] [--all] [--faults NUMBER]
                        builds real API servers (1.36; or the minors that you name, or all) and proves against them that
                        each version arrives once and in order while processes are killed; needs Go
+  real --record [CASE...]
+                       records labelled histories of Jobs against real controllers into tests/causes/histories: all
+                       cases in two minutes, or those whose names contain a word; needs Go
   plugins              only the plugins, into target/plugins
   bench [NAME]         the benchmarks; figures go to standard output
   figures [NAME...]    measures all figures that the pages show, or those of these benchmarks; keeps them, writes the

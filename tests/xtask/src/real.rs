@@ -1,4 +1,5 @@
 //! `cargo xtask real`: builds real servers of Kubernetes from their Go modules, and proves the promises against them.
+//! With `--record` it records labelled histories of Jobs instead, for which it builds Kubernetes' controllers, too.
 //!
 //! `tests/real/modules` has a Go module for each program, or for each minor of Kubernetes: their dependencies exclude
 //! each other. A module pins what it needs by version and by hash. What was built stays in `target/real`, with the module's
@@ -31,6 +32,17 @@ struct GoModule {
     programs: &'static [(&'static str, &'static str)],
 }
 
+/// What the recorder runs beside the servers, from the same module.
+const CONTROLLERS: [(&str, &str); 2] = [
+    ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+];
+/// Where recorded histories are kept.
+const HISTORIES: &str = "tests/causes/histories";
+/// The files that say of what a module's programs, and its controllers, were built.
+const BUILT_OF: &str = "built-of";
+const CONTROLLERS_BUILT_OF: &str = "controllers-built-of";
+
 const fn of_kubernetes(name: &'static str) -> GoModule {
     GoModule { name, programs: &[("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver")] }
 }
@@ -42,6 +54,11 @@ impl GoModule {
 }
 
 pub fn command(args: &[String]) -> Result<ExitCode> {
+    if let Some((first, cases)) = args.split_first()
+        && first == "--record"
+    {
+        return record(cases);
+    }
     let (mut minors, mut more) = (Vec::new(), Vec::new());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -63,20 +80,13 @@ pub fn command(args: &[String]) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    // It makes the certificates of the servers.
-    if !services::runs("openssl") {
-        services::install(&["openssl"]);
-    }
     for module in [&ETCD].into_iter().chain(minors.iter().copied()) {
-        ensure_built(&go, module)?;
+        ensure_built(&go, module, module.programs, BUILT_OF)?;
     }
     step("building the controller and the suite");
     build::everything(Host::Playground)?;
-    let mut suite = cargo();
-    suite.args(["build", "--locked", "--package", "kubewitness-real"]).args(build::FEATURES_OF_TESTS);
-    check(&mut suite)?;
-    let mut suite = Command::new(build::target().join("debug").join("kubewitness-real"));
-    suite.arg("--servers").arg(folder()).args(more);
+    let mut suite = suite()?;
+    suite.args(more);
     for module in minors {
         suite.args(["--minor", module.minor()]);
     }
@@ -86,10 +96,43 @@ pub fn command(args: &[String]) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Records all cases, or those whose names contain one of `cases`.
+fn record(cases: &[String]) -> Result<ExitCode> {
+    let go = peer::go().context("recording needs real controllers")?;
+    let module = of_minor(USUAL)?;
+    for needed in [&ETCD, module] {
+        ensure_built(&go, needed, needed.programs, BUILT_OF)?;
+    }
+    ensure_built(&go, module, &CONTROLLERS, CONTROLLERS_BUILT_OF)?;
+    step("building the recorder");
+    let mut suite = suite()?;
+    suite.args(["--minor", USUAL, "--record"]).arg(root().join(HISTORIES));
+    suite.args(cases.iter().flat_map(|case| ["--case", case]));
+    let status = suite.status().context("starting the recorder")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Builds the program that starts the servers.
+fn suite() -> Result<Command> {
+    // It makes the certificates of the servers.
+    if !services::runs("openssl") {
+        services::install(&["openssl"]);
+    }
+    let mut build = cargo();
+    build.args(["build", "--locked", "--package", "kubewitness-real"]).args(build::FEATURES_OF_TESTS);
+    check(&mut build)?;
+    let mut suite = Command::new(build::target().join("debug").join("kubewitness-real"));
+    suite.arg("--servers").arg(folder());
+    Ok(suite)
+}
+
 fn of_minor(minor: &str) -> Result<&'static GoModule> {
     KUBERNETES.iter().find(|module| module.minor() == minor).with_context(|| {
         let known: Vec<_> = KUBERNETES.iter().map(GoModule::minor).collect();
-        format!("`real` takes minors of Kubernetes ({}), --all and --faults NUMBER", known.join(", "))
+        format!(
+            "`real` takes minors of Kubernetes ({}), --all and --faults NUMBER; or --record first",
+            known.join(", ")
+        )
     })
 }
 
@@ -97,8 +140,8 @@ fn folder() -> PathBuf {
     build::target().join("real")
 }
 
-/// Builds the programs of a module that are not there as its files have them.
-fn ensure_built(go: &Path, module: &GoModule) -> Result<()> {
+/// Builds these programs of a module if they are not there as its files have them. `note` names the file that says so.
+fn ensure_built(go: &Path, module: &GoModule, programs: &[(&str, &str)], note: &str) -> Result<()> {
     let source = root().join(MODULES).join(module.name);
     let read = |name: &str| {
         let path = source.join(name);
@@ -106,12 +149,12 @@ fn ensure_built(go: &Path, module: &GoModule) -> Result<()> {
     };
     let (pinned, sums) = (read("go.mod")?, read("go.sum")?);
     let (target, stamp) = (folder().join(module.name), pinned.clone() + &sums);
-    let note = target.join("built-of");
+    let note = target.join(note);
     if std::fs::read_to_string(&note).is_ok_and(|of| of == stamp) {
         return Ok(());
     }
     std::fs::create_dir_all(&target).with_context(|| format!("making {}", target.display()))?;
-    for (program, package) in module.programs {
+    for (program, package) in programs {
         step(&format!("building {program} of {}", module.name));
         let begun = Instant::now();
         let mut command = peer::go_build(go, &source);
@@ -152,7 +195,9 @@ mod tests {
         for module in KUBERNETES.iter().chain([&ETCD]) {
             let file = root().join(MODULES).join(module.name).join("go.mod");
             let pinned = std::fs::read_to_string(&file).expect("a module");
-            for (_, package) in module.programs {
+            let is_kubernetes = module.name != ETCD.name;
+            let controllers = CONTROLLERS.iter().filter(|_| is_kubernetes);
+            for (_, package) in module.programs.iter().chain(controllers) {
                 assert!(pinned.contains(package), "{} does not name {package}", file.display());
             }
         }

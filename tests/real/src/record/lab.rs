@@ -12,16 +12,17 @@ use serde_json::{Value, json};
 
 use super::cases::Case;
 use super::controllers::ControlledCluster;
-use super::kubelet::{PodPlace, PodScript, SeenPod};
+use super::kubelet::{PodPlace, PodScript, SeenPod, now_ms, rfc3339};
 
 /// The longest wait of a case: a pod of a deleted node goes after a minute, a third retry begins after 70 seconds.
-const HAPPENS_WITHIN: Duration = Duration::from_secs(240);
+const HAPPENS_WITHIN: Duration = Duration::from_secs(180);
 /// What follows from the last step of a case: events, counters, finalizers.
 const SETTLES: Duration = Duration::from_millis(2_500);
 pub(super) const JOB: &str = "train";
 /// The container of a Job that names no other.
 pub(super) const MAIN: &str = "trainer";
 const MARK: &str = "recorded";
+pub(super) const QUOTA: &str = "team";
 
 pub(super) struct Lab<'a> {
     cluster: &'a ControlledCluster,
@@ -108,6 +109,11 @@ impl<'a> Lab<'a> {
         let name = format!("gpu-{}-{}", self.number, self.nodes.borrow().len() + 1);
         self.nodes.borrow_mut().push(name.clone());
         self.cluster.fleet.add_node(&name, cpu, Some(&self.pool())).await?;
+        // The API server taints a new node until the node controller has seen that it is ready.
+        self.object_until(&format!("nodes/{name}"), "to take pods", |node| {
+            !node["spec"]["taints"].to_string().contains("not-ready")
+        })
+        .await?;
         Ok(name)
     }
 
@@ -134,6 +140,45 @@ impl<'a> Lab<'a> {
 
     pub(super) fn evict_for_pressure(&self, pod: &str, message: &str) -> Result<()> {
         self.cluster.fleet.evict(&self.namespace, pod, message)
+    }
+
+    /// The kubelet of the node reports a pressure.
+    pub(super) async fn press_node(
+        &self,
+        node: &str,
+        condition: &str,
+        reason: &str,
+        message: &str,
+    ) -> Result<()> {
+        let now = rfc3339(now_ms());
+        let condition = json!({"type": condition, "status": "True", "reason": reason, "message": message,
+            "lastHeartbeatTime": now, "lastTransitionTime": now});
+        let body = json!({"status": {"conditions": [condition]}});
+        let path = format!("/api/v1/nodes/{node}/status");
+        let (code, answer) = self.cluster.api.client().merge_lists(&path, &body).await?;
+        ensure!(code == 200, "a condition of a node was answered with {code}: {answer}");
+        Ok(())
+    }
+
+    pub(super) async fn taint_node(&self, node: &str, key: &str) -> Result<()> {
+        let pool = json!({"key": "pool", "value": self.pool(), "effect": "NoSchedule"});
+        let taint = json!({"key": key, "value": "planned", "effect": "NoExecute"});
+        self.patch(&format!("/api/v1/nodes/{node}"), json!({"spec": {"taints": [pool, taint]}}))
+            .await
+            .map(drop)
+    }
+
+    /// A quota that is in force.
+    pub(super) async fn quota(&self, hard: Value) -> Result<()> {
+        let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": QUOTA},
+            "spec": {"hard": hard}});
+        self.create("", "resourcequotas", quota).await?;
+        let path = self.path("", &format!("resourcequotas/{QUOTA}"));
+        until(HAPPENS_WITHIN, "a quota in force", async || {
+            let quota = self.write(Method::GET, &path, None).await?;
+            Ok((quota["status"]["hard"] == hard).then_some(()))
+        })
+        .await
     }
 
     /// The newest version of this object when it is so.
@@ -185,9 +230,18 @@ impl<'a> Lab<'a> {
 
     async fn pod_where(&self, is_it: impl Fn(&PodPlace) -> bool) -> Result<SeenPod> {
         let job = self.subject.borrow().clone();
+        self.seen_pod(|place| place.job == job && is_it(place)).await
+    }
+
+    /// The first pod of another Job in this namespace.
+    pub(super) async fn pod_of_job(&self, job: &str) -> Result<SeenPod> {
+        self.seen_pod(|place| place.job == job).await
+    }
+
+    async fn seen_pod(&self, is_it: impl Fn(&PodPlace) -> bool) -> Result<SeenPod> {
         until(HAPPENS_WITHIN, "a pod to be bound", async || {
             let seen = self.cluster.fleet.seen(&self.namespace);
-            Ok(seen.into_iter().find(|it| it.place.job == job && is_it(&it.place)))
+            Ok(seen.into_iter().find(|it| is_it(&it.place)))
         })
         .await
     }
@@ -215,6 +269,20 @@ impl<'a> Lab<'a> {
             Ok(self.cluster.capture.all(&prefix).into_iter().find(is_unschedulable))
         });
         Ok(pod.await?["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// The pod that the scheduler took from its node.
+    pub(super) async fn preempted_pod(&self) -> Result<String> {
+        let prefix = format!("events/{}/{JOB}-", self.namespace);
+        let event = until(HAPPENS_WITHIN, "an event of a preemption", async || {
+            Ok(self.cluster.capture.all(&prefix).into_iter().find(|it| it["reason"] == "Preempted"))
+        });
+        Ok(event.await?["involvedObject"]["name"].as_str().unwrap_or_default().to_owned())
+    }
+
+    pub(super) async fn running_other(&self, job: &str) -> Result<()> {
+        let pod = self.pod_of_job(job).await?;
+        self.pod_until(&pod.name, "to be ready", |pod| has_condition(pod, "Ready")).await.map(drop)
     }
 
     pub(super) async fn event(&self, reason: &str) -> Result<()> {

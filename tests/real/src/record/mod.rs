@@ -59,8 +59,10 @@ pub async fn record_histories(
         }
     }
     drop(runs);
+    let refused = cluster.fleet.refused();
     cluster.stop().await?;
     eprintln!("real: {recorded} histories in {} s", begun.elapsed().as_secs());
+    ensure!(refused.is_empty(), "writes of kubelets were refused: {}", refused.join("; "));
     if !failed.is_empty() {
         bail!("{} cases were not recorded: {}", failed.len(), failed.join(", "));
     }

@@ -245,7 +245,7 @@ impl Container {
 
     /// `initializing`: it waits for init containers, not for itself.
     pub(super) fn status(&self, initializing: bool, pod: &PodName) -> Value {
-        let is_up = self.is_running();
+        let (is_up, is_init) = (self.is_running(), self.role == Role::Init);
         let state = match &self.step {
             Step::Queued | Step::Creating => {
                 let reason = if initializing { "PodInitializing" } else { "ContainerCreating" };
@@ -272,8 +272,9 @@ impl Container {
         let mut status = json!({
             "name": self.name, "image": self.image, "restartCount": self.restarts, "state": state,
             "lastState": self.last.as_ref().map_or(json!({}), ended), "imageID": "",
-            "ready": is_up || (self.role == Role::Init && self.final_exit().is_some_and(|exit| exit.code == 0)),
-            "started": is_up,
+            // An init container is ready once it has done its work.
+            "ready": if is_init { self.final_exit().is_some_and(|exit| exit.code == 0) } else { is_up },
+            "started": is_up && !is_init,
         });
         if self.has_run() {
             status["imageID"] = format!("{}@sha256:{}", self.image, hex_of(&self.image)).into();

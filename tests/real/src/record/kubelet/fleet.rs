@@ -68,6 +68,9 @@ struct State {
     seen: HashMap<String, Vec<SeenPod>>,
     running: HashMap<String, RunningPod>,
     events: u64,
+    node_count: u8,
+    /// Writes that the API server did not take.
+    refused: Vec<String>,
 }
 
 pub(crate) struct Fleet {
@@ -94,7 +97,11 @@ impl Fleet {
 
     /// Adds a node and waits until the API server has it as ready.
     pub(crate) async fn add_node(&self, name: &str, cpu: &str, pool: Option<&str>) -> Result<()> {
-        let number = lock(&self.state).nodes.len() as u8 + 1;
+        let number = {
+            let mut state = lock(&self.state);
+            state.node_count += 1;
+            state.node_count
+        };
         let address = format!("10.0.{number}.4");
         let mut node = json!({
             "apiVersion": "v1", "kind": "Node",
@@ -132,6 +139,11 @@ impl Fleet {
         if let Some(node) = lock(&self.state).nodes.get_mut(name) {
             node.is_alive = true;
         }
+    }
+
+    /// Writes of the kubelets that the API server did not take: there should be none.
+    pub(crate) fn refused(&self) -> Vec<String> {
+        lock(&self.state).refused.clone()
     }
 
     pub(crate) fn direct(&self, namespace: &str, director: PodDirector) {
@@ -263,7 +275,8 @@ async fn tick_forever(
         for write in writes {
             requests.spawn(write.send(api.clone()));
         }
-        requests.join_all().await;
+        let refused = requests.join_all().await;
+        lock(&state).refused.extend(refused.into_iter().flatten());
     }
 }
 
@@ -286,11 +299,8 @@ impl State {
             self.running.remove(&uid);
             return;
         }
-        let is_deleted = metadata["deletionTimestamp"].is_string();
         if let Some(running) = self.running.get_mut(&uid) {
-            if is_deleted {
-                running.machine.delete();
-            }
+            running.machine.update(pod);
             return;
         }
         let (namespace, name, node) =
@@ -300,17 +310,14 @@ impl State {
             return;
         };
         owner.pods = owner.pods.wrapping_add(1);
-        let pod_ip = owner.address.replacen("10.0.", "10.244.", 1);
-        let pod_ip = format!("{}.{}", pod_ip.trim_end_matches(".4"), owner.pods);
+        let node_net = owner.address.replacen("10.0.", "10.244.", 1);
+        let pod_ip = format!("{}.{}", node_net.strip_suffix(".4").unwrap_or(&node_net), owner.pods);
         let addresses = (owner.address.clone(), pod_ip);
         let place = self.place(&namespace, metadata);
         let seen = SeenPod { name: name.clone(), node: node.clone(), place: place.clone() };
         self.seen.entry(namespace.clone()).or_default().push(seen);
         let script = self.directors.get(&namespace).map(|director| director(&place)).unwrap_or_default();
-        let mut machine = PodMachine::new(pod, &script, addresses, now);
-        if is_deleted {
-            machine.delete();
-        }
+        let machine = PodMachine::new(pod, &script, addresses, now);
         self.running
             .insert(uid.clone(), RunningPod { namespace, name, uid, node, machine, unwritten: Vec::new() });
     }
@@ -351,7 +358,9 @@ impl State {
 }
 
 impl PodWrites {
-    async fn send(self, api: ApiClient) {
+    /// Returns what was refused.
+    async fn send(self, api: ApiClient) -> Vec<String> {
+        let mut refused = Vec::new();
         for (at, effect) in self.effects.iter().enumerate() {
             let written = match effect {
                 Effect::Status(status) => {
@@ -371,10 +380,11 @@ impl PodWrites {
             match written {
                 // A pod that was taken away meanwhile has no status any more.
                 Ok((200 | 201 | 404 | 409, _)) => {}
-                Ok((code, answer)) => eprintln!("real: a kubelet was answered with {code}: {answer}"),
-                Err(error) => eprintln!("real: a kubelet could not write: {error:#}"),
+                Ok((code, answer)) => refused.push(format!("{code} for {}: {answer}", self.path())),
+                Err(error) => refused.push(format!("{}: {error:#}", self.path())),
             }
         }
+        refused
     }
 
     fn path(&self) -> String {

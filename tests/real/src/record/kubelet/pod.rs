@@ -46,6 +46,8 @@ pub(super) struct PodMachine {
     eviction: Option<PressureEviction>,
     conditions: BTreeMap<&'static str, Condition>,
     began: u64,
+    /// As it was reported last.
+    phase: &'static str,
     host_ip: String,
     pod_ip: String,
     generation: Value,
@@ -82,10 +84,11 @@ impl PodMachine {
             containers,
             stage: Stage::Alive,
             is_announced: false,
-            is_deleted: false,
+            is_deleted: metadata["deletionTimestamp"].is_string(),
             eviction: None,
             conditions: BTreeMap::new(),
             began: now,
+            phase: "Pending",
             host_ip: addresses.0,
             pod_ip: addresses.1,
             generation: metadata["generation"].clone(),
@@ -94,8 +97,10 @@ impl PodMachine {
         }
     }
 
-    pub(super) fn delete(&mut self) {
-        self.is_deleted = true;
+    /// Takes what others have changed: a deletion, which is a generation of its own.
+    pub(super) fn update(&mut self, pod: &Value) {
+        self.is_deleted |= pod["metadata"]["deletionTimestamp"].is_string();
+        self.generation = pod["metadata"]["generation"].clone();
     }
 
     pub(super) fn evict(&mut self, eviction: PressureEviction) {
@@ -215,6 +220,9 @@ impl PodMachine {
 
     fn phase(&self) -> &'static str {
         let mains = || self.containers.iter().filter(|it| it.role == Role::Main);
+        if self.stage == Stage::Ended {
+            return self.phase;
+        }
         if self.stage == Stage::Finished {
             let is_good = self.eviction.is_none()
                 && mains().all(|it| it.final_exit().is_some_and(|exit| exit.code == 0));
@@ -226,6 +234,7 @@ impl PodMachine {
 
     fn status(&mut self, now: u64) -> Value {
         let phase = self.phase();
+        self.phase = phase;
         self.judge_conditions(phase, now);
         // The kubelet says so of all containers of a pod that has init containers.
         let initializes = self.containers.iter().any(|it| it.role != Role::Main);
@@ -331,5 +340,103 @@ impl Condition {
             value["message"] = self.message.as_str().into();
         }
         value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::kubelet::Exit;
+
+    fn machine(spec: &Value, script: &PodScript) -> PodMachine {
+        PodMachine::new(&pod(spec, false), script, ("10.0.1.4".into(), "10.244.1.1".into()), 0)
+    }
+
+    fn pod(spec: &Value, is_deleted: bool) -> Value {
+        let mut pod =
+            json!({"metadata": {"name": "a", "namespace": "b", "uid": "c", "generation": 1}, "spec": spec});
+        if is_deleted {
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        }
+        pod
+    }
+
+    /// The statuses that are written until then; `None` stands for the removal.
+    fn run(machine: &mut PodMachine, ms: std::ops::Range<u64>) -> Vec<Option<Value>> {
+        let effects = ms.step_by(100).flat_map(|now| machine.tick(now));
+        effects
+            .filter_map(|effect| match effect {
+                Effect::Status(status) => Some(Some(status)),
+                Effect::Remove => Some(None),
+                Effect::Event { .. } => None,
+            })
+            .collect()
+    }
+
+    fn main_alone() -> Value {
+        json!({"restartPolicy": "Never", "containers": [{"name": "main"}]})
+    }
+
+    #[test]
+    fn the_end_of_a_container_is_written_before_the_phase() {
+        let mut machine = machine(&main_alone(), &PodScript::exits("main", 1_000, Exit::code(3)));
+        let written = run(&mut machine, 0..5_000);
+        let shown: Vec<_> = written
+            .iter()
+            .flatten()
+            .map(|it| {
+                let state = &it["containerStatuses"][0]["state"];
+                (it["phase"].as_str().unwrap_or_default(), state["terminated"]["exitCode"].as_i64())
+            })
+            .collect();
+        assert_eq!(shown, [("Pending", None), ("Running", None), ("Running", Some(3)), ("Failed", Some(3))]);
+    }
+
+    #[test]
+    fn a_deleted_pod_is_removed_after_the_end_of_its_containers() {
+        let mut machine = machine(&main_alone(), &PodScript::endless());
+        run(&mut machine, 0..2_000);
+        machine.update(&pod(&main_alone(), true));
+        let written = run(&mut machine, 2_000..6_000);
+        let codes: Vec<_> = written
+            .iter()
+            .map(|it| {
+                it.as_ref().map(|it| it["containerStatuses"][0]["state"]["terminated"]["exitCode"].clone())
+            })
+            .collect();
+        assert_eq!(codes, [Some(137.into()), Some(137.into()), None]);
+    }
+
+    #[test]
+    fn a_crash_loop_keeps_the_last_end_and_counts_restarts() {
+        let spec = json!({"restartPolicy": "OnFailure", "containers": [{"name": "main"}]});
+        let mut machine = machine(&spec, &PodScript::exits("main", 1_000, Exit::code(1)));
+        let written = run(&mut machine, 0..8_000);
+        let last = &written.last().and_then(Option::as_ref).expect("a status")["containerStatuses"][0];
+        assert_eq!(last["state"]["waiting"]["reason"], "CrashLoopBackOff");
+        assert_eq!(last["lastState"]["terminated"]["exitCode"], 1);
+        assert_eq!(last["restartCount"], 1);
+    }
+
+    #[test]
+    fn a_sidecar_that_is_stopped_does_not_decide_the_phase() {
+        let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main"}],
+            "initContainers": [{"name": "logs", "restartPolicy": "Always"}]});
+        let mut machine = machine(&spec, &PodScript::exits("main", 1_000, Exit::code(0)));
+        let written = run(&mut machine, 0..8_000);
+        let last = written.last().and_then(Option::as_ref).expect("a status");
+        assert_eq!(last["phase"], "Succeeded");
+        assert_eq!(last["initContainerStatuses"][0]["state"]["terminated"]["exitCode"], 137);
+    }
+
+    #[test]
+    fn an_init_container_that_fails_keeps_the_others_from_starting() {
+        let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main"}],
+            "initContainers": [{"name": "fetch"}]});
+        let mut machine = machine(&spec, &PodScript::exits("fetch", 1_000, Exit::code(1)));
+        let written = run(&mut machine, 0..5_000);
+        let last = written.last().and_then(Option::as_ref).expect("a status");
+        assert_eq!(last["phase"], "Failed");
+        assert_eq!(last["containerStatuses"][0]["state"]["waiting"]["reason"], "PodInitializing");
     }
 }
