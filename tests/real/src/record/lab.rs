@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_causes::{Expected, History, Subject, apply_merge_patch};
+use kubewitness_causes::{Change, Expected, Subject, apply_merge_patch};
 use kubewitness_harness::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::cases::Case;
 use super::controllers::ControlledCluster;
 use super::kubelet::{PodPlace, PodScript, SeenPod, now_ms, rfc3339};
 
@@ -23,6 +22,13 @@ pub(super) const JOB: &str = "train";
 pub(super) const MAIN: &str = "trainer";
 const MARK: &str = "recorded";
 pub(super) const QUOTA: &str = "team";
+
+/// What a case has left.
+pub(super) struct Recording {
+    pub(super) object: Subject,
+    pub(super) expected: Expected,
+    pub(super) changes: Vec<Change>,
+}
 
 pub(super) struct Lab<'a> {
     cluster: &'a ControlledCluster,
@@ -308,7 +314,7 @@ impl<'a> Lab<'a> {
     }
 
     /// Ends the recording. How many pods failed is what the Job says itself.
-    pub(super) async fn close(&self, case: &Case, mut expected: Expected) -> Result<History> {
+    pub(super) async fn close(&self, mut expected: Expected) -> Result<Recording> {
         tokio::time::sleep(SETTLES).await;
         let mark = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}});
         self.create("", "configmaps", mark).await?;
@@ -333,14 +339,13 @@ impl<'a> Lab<'a> {
         });
         let job = changes.iter().rfind(|change| change.key == self.job_key()).context("a Job")?;
         expected.attempts = job.document["status"]["failed"].as_u64().unwrap_or_default();
-        let subject = Subject {
+        let object = Subject {
             kind: "Job".into(),
             group: "batch".into(),
             namespace: self.namespace.clone(),
             name: self.subject.borrow().clone(),
         };
-        let header = super::header(case, &self.cluster.kubernetes, subject, expected);
-        Ok(History { header, changes })
+        Ok(Recording { object, expected, changes })
     }
 }
 

@@ -18,13 +18,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use kubewitness_causes::{Expected, Header, History, Subject, check_label, is_held_out, write_history};
+use kubewitness_causes::{Header, History, check_label, is_held_out, write_history};
 use kubewitness_harness::Scratch;
 
 use crate::cluster::ServerPrograms;
 use cases::Case;
 use controllers::ControlledCluster;
-use lab::Lab;
+use lab::{Lab, Recording};
 
 /// A file that is larger is no test that a person reads.
 const LARGEST: usize = 120_000;
@@ -72,7 +72,16 @@ pub async fn record_histories(
 async fn record(case: &Case, cluster: &ControlledCluster, folder: &Path) -> Result<usize> {
     let lab = Lab::open(case.name, cluster).await?;
     let expected = (case.run)(&lab).await?;
-    let history = lab.close(case, expected).await?;
+    let Recording { object, expected, changes } = lab.close(expected).await?;
+    let header = Header {
+        name: case.name.to_owned(),
+        kubernetes: cluster.kubernetes.clone(),
+        object,
+        held_out: is_held_out(case.name),
+        scenario: case.scenario.to_owned(),
+        expected,
+    };
+    let history = History { header, changes };
     let text = write_history(&history)?;
     let checked = History::parse(&text).and_then(|read| check_label(&read));
     if let Err(error) = checked {
@@ -84,16 +93,4 @@ async fn record(case: &Case, cluster: &ControlledCluster, folder: &Path) -> Resu
     let file = folder.join(format!("{}.jsonl", case.name));
     fs::write(&file, &text).with_context(|| format!("writing {}", file.display()))?;
     Ok(text.len())
-}
-
-/// The first line of a case's file.
-fn header(case: &Case, kubernetes: &str, object: Subject, expected: Expected) -> Header {
-    Header {
-        name: case.name.to_owned(),
-        kubernetes: kubernetes.to_owned(),
-        object,
-        held_out: is_held_out(case.name),
-        scenario: case.scenario.to_owned(),
-        expected,
-    }
 }
