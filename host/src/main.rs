@@ -81,6 +81,7 @@ async fn dispatch(command: Command) -> Ended {
         Command::Gaps(args) => commands::gaps(args).await,
         Command::Poison(args) => commands::poison(args).await,
         Command::Timeline(args) => commands::timeline(args).await,
+        Command::Why(args) => commands::why(args).await,
         Command::Diff(args) => commands::diff(args).await,
         Command::Wait(args) => commands::wait(args).await,
         Command::Submit(args) => commands::submit(args).await,

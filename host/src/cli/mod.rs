@@ -26,6 +26,7 @@ pub use journal::{
 };
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
+    WhyArgs,
 };
 pub use operate::{DashboardArgs, MuteArgs, PauseArgs, PluginsArgs, StatusArgs, SubmitArgs};
 pub use plugin::{
@@ -75,6 +76,8 @@ pub enum Command {
     Poison(PoisonArgs),
     /// Shows the states of one object, the Events about it and who was told of it, oldest first
     Timeline(TimelineArgs),
+    /// Says in one sentence why an object failed or what it waits for, and shows what that rests on
+    Why(WhyArgs),
     /// Shows what changed between two states of one object, as a unified diff of YAML
     Diff(DiffArgs),
     /// Waits until an object is finished or deleted, and prints its last phase

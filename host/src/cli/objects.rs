@@ -132,6 +132,19 @@ pub struct TimelineArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct WhyArgs {
+    /// KIND/NAME or KIND NAME, such as job/train-7, or a uid
+    #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
+    pub object: Vec<String>,
+    /// The namespace of the object. Without it: the namespace of the kubeconfig's context. With --server alone, or without a
+    /// context: `default`
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct GapsArgs {
     /// One object (KIND/NAME or KIND NAME, such as job/train-7, or a uid), or one KIND
     #[arg(num_args = 0..=2, value_name = "OBJECT")]

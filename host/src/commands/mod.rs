@@ -17,7 +17,7 @@ use anyhow::Result;
 
 pub use api::{
     dashboard, dead_letters, diff, gaps, get, jobs, mute, pause, plugins, poison, resume, status, submit,
-    tap, timeline, unmute, wait,
+    tap, timeline, unmute, wait, why,
 };
 #[cfg(feature = "playground")]
 pub use api::{plugins_table, plural};

@@ -11,6 +11,7 @@ use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterQuery, LetterRecordView,
     MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView,
     RecordQuery, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
+    WhyView,
 };
 use kubewitness_core::{Gap, Seq, State};
 use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
@@ -134,6 +135,10 @@ impl Views for Opening {
 
     async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
         self.views()?.told(story).await
+    }
+
+    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError> {
+        self.views()?.explain(story).await
     }
 
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {

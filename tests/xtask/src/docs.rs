@@ -19,6 +19,7 @@ pub fn reference(args: &[String]) -> Result<()> {
             "kubewitness-core",
             "kubewitness-portal",
             "kubewitness-capability",
+            "kubewitness-causes",
             "kubewitness-plugin-audit",
             "kubewitness-plugin-notification",
             "kubewitness-plugin-persistence",

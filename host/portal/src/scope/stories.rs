@@ -1,11 +1,13 @@
 //! The story of one object, cut to what somebody may see of it.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use kubewitness_core::Seq;
 use kubewitness_core::cursor::StoryCursor;
+use kubewitness_core::kinds::is_event;
 use kubewitness_core::ports::{RawState, RawStory};
 use kubewitness_core::views::{TimelineQuery, TimelineView};
+use kubewitness_core::{Seq, State};
 
 use super::lists::MOST_READ;
 use super::visibility::Visibility;
@@ -20,9 +22,25 @@ struct Owned {
     is_all: bool,
 }
 
+/// Older parts lack the end of the story, several objects have several, and an Event has none.
+fn is_explained(query: &TimelineQuery, story: &TimelineView) -> bool {
+    let Some(first) = story.states.first().filter(|_| query.events) else { return false };
+    let is_of_first = |state: &Arc<State>| state.object.uid == first.object.uid;
+    story.states.iter().all(is_of_first) && !is_event(&first.object.group, &first.object.kind)
+}
+
 impl Visibility {
     /// Of a story what they may get; of what the object owns, what they may get whatever its name is.
     pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
+        let story = self.visible_story(query).await?;
+        let why = match is_explained(query, &story) {
+            true => Some(self.views.explain(&story).await?),
+            false => None,
+        };
+        Ok(TimelineView { why, ..story })
+    }
+
+    async fn visible_story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
         if self.is_whole() {
             let story = self.views.story(query).await?;
             return Ok(self.views.told(story).await?);

@@ -12,6 +12,7 @@ mod status;
 #[cfg(test)]
 mod testing;
 mod timeline;
+mod why;
 
 pub use client::{Client, Seen};
 pub use complete::{Wanted, look_up};
@@ -24,3 +25,4 @@ pub use operate::{dashboard, dead_letters, mute, pause, resume, submit, unmute};
 pub use status::plugins_table;
 pub use status::{blind, plugin_views, plugins, plural, status};
 pub use timeline::timeline;
+pub use why::why;

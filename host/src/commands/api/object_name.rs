@@ -174,6 +174,7 @@ async fn newest(client: &Client, query: &TimelineQuery, limit: usize) -> Result<
         // The first part has them all.
         whole.events.append(&mut part.events);
         whole.reports.append(&mut part.reports);
+        whole.why = whole.why.take().or(part.why.take());
         wants_more
     };
     whole.cut = client.parts("api/v1/timeline", query, limit.min(PAGE), take).await?;

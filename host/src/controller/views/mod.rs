@@ -24,10 +24,10 @@ use kubewitness_core::ports::{
     Backlog, DeadLetter, Documents, JournalError, RawState, RawStory, SelectError, Watched, created_ms,
 };
 use kubewitness_core::views::{
-    Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView, LetterQuery,
-    LetterRecordView, Letters, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView,
-    PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, SourceView, StatusView,
-    StreamView, TimelineQuery, TimelineView, ViewError, Views,
+    Counts, DeadLetterView, Deliveries, DocumentsBySeq, DropView, EpochView, GapQuery, HeldView, JournalView,
+    LetterQuery, LetterRecordView, Letters, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest,
+    PauseView, PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, SourceView,
+    StatusView, Story, StreamView, TimelineQuery, TimelineView, ViewError, Views, WhyView,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
@@ -249,7 +249,22 @@ impl Views for HostViews {
             true => self.journal.reports(&uids).await.map_err(unavailable)?,
             false => Vec::new(),
         };
-        Ok(TimelineView { states, related, events, reports, cut: next.is_some(), owns_more, next })
+        Ok(TimelineView { states, related, events, reports, why: None, cut: next.is_some(), owns_more, next })
+    }
+
+    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError> {
+        let TimelineView { states, related, events, cut, .. } = story;
+        let story = Story { states, related, events, is_cut: *cut };
+        let mut documents = DocumentsBySeq::new();
+        for seq in story.documents_wanted() {
+            match self.document(seq).await {
+                Ok(document) => drop(documents.insert(seq, document)),
+                // Retention may have taken it since, or it is withheld. The states still say what they say.
+                Err(ViewError::NotFound { .. } | ViewError::Unavailable(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(story.explain(&documents, self.clock.now_ms()))
     }
 
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EventView, ReportView};
+use super::{EventView, ReportView, WhyView};
 use crate::cursor::StoryCursor;
 use crate::state::{ObjectRef, State};
 
@@ -124,6 +124,9 @@ pub struct TimelineView {
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::reports::SHOWN)))]
     #[serde(default)]
     pub reports: Vec<ReportView>,
+    /// Why the object failed, or what it waits for. A part with a cursor has none, nor has an answer about several objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<WhyView>,
     /// There are older states than these: `limit` was reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,

@@ -40,6 +40,9 @@ use crate::state::{Gap, Seq, State};
 pub use crate::status::story::events::EventView;
 pub use crate::status::story::mutes::{MuteRequest, MuteView, MutedView};
 pub use crate::status::story::reports::ReportView;
+pub use crate::status::story::why::{
+    Cause, CauseKind, ContainerRole, DocumentsBySeq, FailedContainer, Outcome, Story, WhyView,
+};
 
 /// A one-time login: the page `/login/once?code=CODE` takes the code once, and signs the browser in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +81,8 @@ pub trait Views: Send + Sync {
     async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError>;
     /// A story without secrets, with what Events and reports say of its objects.
     async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError>;
+    /// Why the object of a story failed or waits, by what the story shows. It reads documents of these states alone.
+    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError>;
     /// A state without secrets.
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError>;
     /// When the object was created of which a state is, if its document says so.

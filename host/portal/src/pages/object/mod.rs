@@ -18,10 +18,8 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
-use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::search::About;
-use kubewitness_core::story::{Known, QUEUE_LABEL};
-use kubewitness_core::views::{Deliveries, TimelineQuery, TimelineView};
+use kubewitness_core::views::{Cause, Deliveries, TimelineQuery, TimelineView};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
@@ -141,11 +139,12 @@ pub(super) async fn page(
         false => Deliveries::new(),
     };
     let told = told(&visible, last, &view.states).await;
-    let words = story::words(&view.states, &view.related, told.known, SystemClock::default().now_ms());
+    let words = view.why.as_ref().map(|why| why.sentence.as_str()).unwrap_or_default();
+    let cause = view.why.as_ref().and_then(|why| why.cause.as_ref());
     let content = html! {
         (crumbs(object)) (newer)
         div.head { h1 { (object.name) } (how(last)) }
-        @if !words.is_empty() { p.story { (words) "." } }
+        @if !words.is_empty() { p.story { (words) "." @if let Some(cause) = cause { " " (evidence(cause)) } } }
         p.lead { (why(&story::told(last))) }
         (moment) (cut(&view, asked))
         (facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))
@@ -242,6 +241,11 @@ async fn holes(app: &App, states: impl Iterator<Item = &Arc<Witnessed>>) -> Resu
     Ok(holes)
 }
 
+/// Leads to the state that the cause rests on.
+fn evidence(cause: &Cause) -> Markup {
+    html! { a href={ "/states/" (cause.seq) } title="The state that this rests on" { "State " (cause.seq) } }
+}
+
 /// The object's own lane, then one for each object that it owns, in order of appearance.
 fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> {
     let mut lanes: Vec<(String, Lane)> = Vec::new();
@@ -272,7 +276,6 @@ fn left(last: &Witnessed) -> Markup {
 #[derive(Default)]
 struct Told {
     submitter: Option<String>,
-    known: Known,
 }
 
 async fn told(visible: &Visibility, last: &Witnessed, states: &[Arc<Witnessed>]) -> Told {
@@ -281,11 +284,7 @@ async fn told(visible: &Visibility, last: &Witnessed, states: &[Arc<Witnessed>])
         states.iter().rfind(|state| state.change == Change::Present).map_or(last.seq, |state| state.seq);
     // A page without a document is better than no page: the table says what became of it.
     let Ok(document) = visible.document(seq).await else { return Told::default() };
-    let limit = serde_json::from_slice::<serde_json::Value>(&document).ok();
-    let limit = limit.and_then(|value| value.pointer("/spec/backoffLimit")?.as_u64());
-    let attempts = limit.and_then(|limit| u32::try_from(limit.saturating_add(1)).ok());
-    let About { submitter, labels, .. } = About::read(&document);
-    Told { submitter, known: Known { attempts, has_queue: labels.contains_key(QUEUE_LABEL) } }
+    Told { submitter: About::read(&document).submitter }
 }
 
 /// How the same is asked for on a command line.

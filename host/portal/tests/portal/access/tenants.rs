@@ -383,6 +383,12 @@ impl Views for Tenants {
         Ok(TimelineView { states, related, events, reports, next: story.next, ..TimelineView::default() })
     }
 
+    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError> {
+        let TimelineView { states, related, events, .. } = story;
+        let story = Story { states, related, events, is_cut: false };
+        Ok(story.explain(&BTreeMap::new(), 0))
+    }
+
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {
         self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
         let state = state.unredacted();

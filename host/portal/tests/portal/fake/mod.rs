@@ -184,7 +184,13 @@ impl Views for Fake {
         let [states, related] =
             [states, related].map(|all| all.into_iter().map(RawState::unredacted).collect());
         let (events, reports) = if tells { (events(), reports()) } else { Default::default() };
-        Ok(TimelineView { states, related, events, reports, cut: next.is_some(), owns_more, next })
+        Ok(TimelineView { states, related, events, reports, why: None, cut: next.is_some(), owns_more, next })
+    }
+
+    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError> {
+        let TimelineView { states, related, events, .. } = story;
+        let story = Story { states, related, events, is_cut: false };
+        Ok(story.explain(&BTreeMap::new(), START + 10_000_000))
     }
 
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {

@@ -18,7 +18,7 @@ const WITHIN: Duration = Duration::from_secs(240);
 const LOOK: Duration = Duration::from_secs(1);
 const FOLDER: &str = "kubewitness-playground";
 /// Commands that ask a running controller.
-const ASKING: [&str; 11] = [
+const ASKING: [&str; 12] = [
     "submit",
     "status",
     "jobs",
@@ -26,6 +26,7 @@ const ASKING: [&str; 11] = [
     "gaps",
     "poison",
     "timeline",
+    "why",
     "plugins",
     "pause",
     "resume",

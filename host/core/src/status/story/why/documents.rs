@@ -1,0 +1,168 @@
+//! Reads from documents what an explanation needs: of a pod its containers, of an owner its limits.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::super::QUEUE_LABEL;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PodDocument {
+    pub metadata: PodMetadata,
+    pub spec: PodSpec,
+    pub status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PodMetadata {
+    pub deletion_timestamp: Option<String>,
+    pub deletion_grace_period_seconds: Option<u64>,
+    pub annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PodSpec {
+    pub node_name: Option<String>,
+    pub init_containers: Vec<InitContainer>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct InitContainer {
+    pub name: String,
+    pub restart_policy: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PodStatus {
+    pub reason: String,
+    pub message: String,
+    pub conditions: Vec<Condition>,
+    pub container_statuses: Vec<ContainerStatus>,
+    pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Condition {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub status: String,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ContainerStatus {
+    pub name: String,
+    pub ready: bool,
+    pub state: ContainerState,
+    pub last_state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ContainerState {
+    pub waiting: Option<Waiting>,
+    pub terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Waiting {
+    pub reason: String,
+    pub message: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Terminated {
+    pub exit_code: i32,
+    pub signal: Option<i32>,
+    pub reason: String,
+    pub message: String,
+    pub finished_at: Option<String>,
+}
+
+impl PodDocument {
+    pub fn read(document: &[u8]) -> Option<Self> {
+        serde_json::from_slice(document).ok()
+    }
+
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.kind == kind)
+    }
+
+    /// Which part of an indexed Job it runs.
+    pub fn completion_index(&self) -> Option<u32> {
+        self.metadata.annotations.as_ref()?.get("batch.kubernetes.io/job-completion-index")?.parse().ok()
+    }
+}
+
+/// What the object's own newest document says of its attempts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnerDocument {
+    /// How often it may be tried.
+    pub attempts_allowed: Option<u32>,
+    /// Kueue decides when it starts.
+    pub has_queue: bool,
+    /// Pods that a disruption ended do not count as attempts.
+    pub ignores_disruptions: bool,
+    /// The indexes of an indexed Job that failed for good, as ranges.
+    failed_indexes: Vec<(u32, u32)>,
+}
+
+impl OwnerDocument {
+    /// Kinds differ, so each member is looked for on its own.
+    pub fn read(document: &[u8]) -> Self {
+        let document: Value = serde_json::from_slice(document).unwrap_or_default();
+        let at = |path: &str| document.pointer(path);
+        let limit = at("/spec/backoffLimit").and_then(Value::as_u64);
+        let limit = limit.filter(|_| at("/spec/backoffLimitPerIndex").is_none());
+        let rules = at("/spec/podFailurePolicy/rules").and_then(Value::as_array);
+        let ignores = |rule: &Value| {
+            let on = rule["onPodConditions"].as_array();
+            rule["action"] == "Ignore" && on.into_iter().flatten().any(|on| on["type"] == "DisruptionTarget")
+        };
+        let failed_indexes = at("/status/failedIndexes").and_then(Value::as_str);
+        Self {
+            attempts_allowed: limit.and_then(|limit| u32::try_from(limit.saturating_add(1)).ok()),
+            has_queue: document["metadata"]["labels"][QUEUE_LABEL].is_string(),
+            ignores_disruptions: rules.into_iter().flatten().any(ignores),
+            failed_indexes: ranges(failed_indexes.unwrap_or_default()),
+        }
+    }
+
+    /// Whether an end of this index is one that the object gave up for. Without a list of indexes, all are.
+    pub fn gave_up_on(&self, index: Option<u32>) -> bool {
+        let Some(index) = index.filter(|_| !self.failed_indexes.is_empty()) else { return true };
+        self.failed_indexes.iter().any(|(first, last)| (*first..=*last).contains(&index))
+    }
+}
+
+/// Reads `1,3-5`.
+fn ranges(text: &str) -> Vec<(u32, u32)> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+    };
+    text.split(',').filter_map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indexes_are_read_as_the_job_controller_writes_them() {
+        assert_eq!(ranges("1,3-5"), [(1, 1), (3, 5)]);
+        assert_eq!(ranges(""), []);
+        assert_eq!(ranges("x,4"), [(4, 4)]);
+    }
+}

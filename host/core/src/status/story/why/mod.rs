@@ -1,0 +1,334 @@
+//! Explains why an object failed, or why it still waits.
+//!
+//! The object itself often says no more than that it gave up: a Job ends with `BackoffLimitExceeded`, and by then its
+//! controller has deleted the pods that were still running, which end with exit code 137. So the cause is looked for in
+//! the pods: the container that fell first, by its own fault or by a disruption, before anything was deleted because of
+//! it. The last pod that fell is not the cause, because its end is usually a consequence of the first one.
+//!
+//! Everything here is pure. States say which pods fell and in which order, and are always at hand. Documents say which
+//! container it was, and are read for a bounded number of states. A cause that rests on states alone says less, and one
+//! that a gap leaves open says so.
+
+mod documents;
+mod first_fall;
+mod pod_end;
+mod sentence;
+mod waits;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use self::documents::OwnerDocument;
+use self::first_fall::Falls;
+use super::events::EventView;
+use super::told;
+use crate::state::{Change, ObjectRef, Seq, State, Status};
+use crate::status::phase;
+
+/// Pods whose documents one explanation reads: two of each that fell.
+const POD_DOCUMENTS: usize = 12;
+
+/// The group of Kueue's kinds.
+const KUEUE: &str = "kueue.x-k8s.io";
+
+/// Why an object failed, or waits, in one word for programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum CauseKind {
+    /// A container ended by itself with an exit code that is not 0.
+    ExitCode,
+    /// A signal ended a container, and it was not out of memory.
+    Signal,
+    /// A container needed more memory than it may have.
+    OutOfMemory,
+    /// The pod had to leave its node: a lack of resources there, a drain, or a taint.
+    Evicted,
+    /// Something more important took the place.
+    Preempted,
+    /// The node stopped reporting, was shut down, or was deleted.
+    NodeLost,
+    /// An image can't be pulled.
+    ImagePull,
+    /// A container can't be made as the object describes it.
+    Configuration,
+    /// No node fits.
+    Unschedulable,
+    /// The object's own deadline passed.
+    Deadline,
+    /// A quota has no room.
+    Quota,
+    /// Somebody suspended it.
+    Suspended,
+    /// Somebody deleted it, or one of its pods.
+    Deleted,
+    /// What was witnessed does not say.
+    #[default]
+    Unknown,
+}
+
+impl CauseKind {
+    /// The word that programs read.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ExitCode => "exit-code",
+            Self::Signal => "signal",
+            Self::OutOfMemory => "out-of-memory",
+            Self::Evicted => "evicted",
+            Self::Preempted => "preempted",
+            Self::NodeLost => "node-lost",
+            Self::ImagePull => "image-pull",
+            Self::Configuration => "configuration",
+            Self::Unschedulable => "unschedulable",
+            Self::Deadline => "deadline",
+            Self::Quota => "quota",
+            Self::Suspended => "suspended",
+            Self::Deleted => "deleted",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The infrastructure ended the pod, and not its program.
+    fn is_disruption(self) -> bool {
+        matches!(self, Self::Evicted | Self::Preempted | Self::NodeLost)
+    }
+}
+
+/// How far the object has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It has not begun, or can't go on.
+    #[default]
+    Waiting,
+    /// It runs, or is being started again.
+    Running,
+    /// It came to a good end.
+    Succeeded,
+    /// It came to a bad end.
+    Failed,
+    /// It was deleted before it had come to an end.
+    Deleted,
+}
+
+/// What kind of container it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum ContainerRole {
+    /// It runs to its end before the main ones start.
+    Init,
+    /// One of the containers that do the work.
+    #[default]
+    Main,
+    /// An init container that is restarted on its own and runs beside the main ones.
+    Sidecar,
+}
+
+/// The container that a cause is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FailedContainer {
+    pub name: String,
+    pub role: ContainerRole,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+}
+
+/// One cause, and the state that it rests on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Cause {
+    pub kind: CauseKind,
+    /// The pod that fell first, or that can't start; left out where the object itself is the cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<ObjectRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<FailedContainer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// A word for programs, as the cluster wrote it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// A sentence for people, as the cluster wrote it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// What it made room for, or the resource that its node lacked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+    /// The position of the state that says so.
+    pub seq: Seq,
+}
+
+/// The answer to "why": a sentence, and the same in fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Why"))]
+pub struct WhyView {
+    pub sentence: String,
+    pub outcome: Outcome,
+    /// Left out where nothing went wrong and nothing is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+    /// Other pods that fell by themselves, in the order in which they fell: at most one of each kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Cause>,
+    /// What is not known, for people; left out where the cause is certain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub doubt: String,
+}
+
+/// The states that an explanation is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Story<'a> {
+    /// Of the object, oldest first.
+    pub states: &'a [Arc<State>],
+    /// Of what it owns, oldest first.
+    pub related: &'a [Arc<State>],
+    pub events: &'a [EventView],
+    /// Older states exist that are not here.
+    pub is_cut: bool,
+}
+
+/// Documents by the positions of their states.
+pub type DocumentsBySeq = BTreeMap<Seq, Vec<u8>>;
+
+impl<'a> Story<'a> {
+    /// The positions of the states whose documents [`Self::explain`] reads.
+    pub fn documents_wanted(&self) -> Vec<Seq> {
+        let own = self.newest_version().map(|state| state.seq);
+        let message = self.last().map(|last| told(last).message).unwrap_or_default();
+        let falls = Falls::of(self).candidates(&message, POD_DOCUMENTS).map(|state| state.seq);
+        let stuck = waits::stuck_pod(self).into_iter().chain(waits::stuck_before_end(self));
+        let wanted: BTreeSet<_> = own.into_iter().chain(falls).chain(stuck.map(|state| state.seq)).collect();
+        wanted.into_iter().collect()
+    }
+
+    /// Explains the object. A document that can't be had is left out, and the cause then says less.
+    pub fn explain(&self, documents: &DocumentsBySeq, now_ms: u64) -> WhyView {
+        let Some(last) = self.last() else { return WhyView::default() };
+        let own = self.newest_version().and_then(|state| documents.get(&state.seq));
+        let owner = own.map(|document| OwnerDocument::read(document)).unwrap_or_default();
+        let status = told(last);
+        let outcome = outcome(self, &status, last);
+        let falls = Falls::of(self).ends(documents, self.events);
+        let (cause, also) = match outcome {
+            Outcome::Succeeded => (None, Vec::new()),
+            Outcome::Failed => {
+                let (cause, also) = first_fall::of_failure(self, &status, &owner, falls, documents);
+                (Some(cause), also)
+            }
+            Outcome::Deleted => (Some(deletion(last)), first_fall::own(falls)),
+            // Some of its pods run, and others can't start.
+            Outcome::Running if status.ready < status.total => {
+                (waits::unstarted(self, documents), first_fall::own(falls))
+            }
+            Outcome::Running => (None, first_fall::own(falls)),
+            Outcome::Waiting if is_failing(&status) => {
+                let (cause, also) = first_fall::of_failure(self, &status, &owner, falls, documents);
+                (Some(cause), also)
+            }
+            Outcome::Waiting => self.waiting(&owner, documents, falls),
+        };
+        let doubt = self.doubt(outcome, cause.as_ref());
+        let mut why = WhyView { outcome, cause, also, doubt, ..WhyView::default() };
+        why.sentence = sentence::of(self, &owner, &why, now_ms);
+        why
+    }
+
+    /// Why it waits, and what fell before.
+    fn waiting(
+        &self,
+        owner: &OwnerDocument,
+        documents: &DocumentsBySeq,
+        falls: Vec<first_fall::Fall>,
+    ) -> (Option<Cause>, Vec<Cause>) {
+        let mut fallen = first_fall::own(falls);
+        let cause = waits::cause(self, owner, documents).or_else(|| {
+            // A pod lives on while one of its containers does, and no other pod takes its place until then.
+            let alive = fallen.iter().position(|cause| waits::is_alive(self, cause))?;
+            Some(fallen.remove(alive))
+        });
+        (cause, fallen)
+    }
+
+    /// The last state that is no gap.
+    fn last(&self) -> Option<&'a State> {
+        self.states.iter().rfind(|state| state.change != Change::Gap).map(|state| &**state)
+    }
+
+    /// The newest state that has a document of the object.
+    fn newest_version(&self) -> Option<&'a State> {
+        self.states.iter().rfind(|state| state.change == Change::Present).map(|state| &**state)
+    }
+
+    fn pods(&self) -> impl DoubleEndedIterator<Item = &'a State> + use<'a> {
+        let itself = self.states.iter().filter(|state| is_pod(&state.object));
+        let owned = self.related.iter().filter(|state| is_pod(&state.object));
+        itself.chain(owned).map(|state| &**state)
+    }
+
+    /// Says what could make the cause another one.
+    fn doubt(&self, outcome: Outcome, cause: Option<&Cause>) -> String {
+        if outcome != Outcome::Failed {
+            return String::new();
+        }
+        let Some(cause) = cause.filter(|cause| cause.kind != CauseKind::Unknown) else {
+            return "no recorded pod failure explains it".to_owned();
+        };
+        let is_missing = |state: &Arc<State>| state.change == Change::Gap && state.seq < cause.seq;
+        match cause.object.is_some() {
+            true if self.related.iter().any(is_missing) => {
+                "versions of its pods are missing before that, so another one may have failed first"
+                    .to_owned()
+            }
+            true if self.is_cut => {
+                "older states were not read, so another pod may have failed first".to_owned()
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+fn is_pod(object: &ObjectRef) -> bool {
+    object.kind == "Pod" && object.group.is_empty()
+}
+
+fn is_workload(object: &ObjectRef) -> bool {
+    object.kind == "Workload" && object.group == KUEUE
+}
+
+/// The object has decided that it failed, and its last pods are still ending.
+fn is_failing(status: &Status) -> bool {
+    status.phase == phase::RUNNING && status.reason == "FailureTarget"
+}
+
+fn outcome(story: &Story<'_>, status: &Status, last: &State) -> Outcome {
+    let is_gone = last.change == Change::Gone;
+    match status.phase.as_str() {
+        phase::SUCCEEDED => Outcome::Succeeded,
+        phase::FAILED => Outcome::Failed,
+        // A pod that was disrupted does not come back, and an owner that was preempted waits for its next turn.
+        phase::PREEMPTED if status.terminal || is_pod(&last.object) => Outcome::Failed,
+        phase::CANCELLED | phase::DELETED => Outcome::Deleted,
+        _ if is_gone => Outcome::Deleted,
+        phase::RUNNING if is_failing(status) => Outcome::Waiting,
+        // The next attempt can't start.
+        phase::RESTARTING if waits::stuck_pod(story).is_some() => Outcome::Waiting,
+        phase::RUNNING | phase::RESTARTING => Outcome::Running,
+        _ => Outcome::Waiting,
+    }
+}
+
+fn deletion(last: &State) -> Cause {
+    Cause { kind: CauseKind::Deleted, at_ms: last.observed_ms, seq: last.seq, ..Cause::default() }
+}
+
+#[cfg(test)]
+mod tests;

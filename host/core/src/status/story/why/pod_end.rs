@@ -1,0 +1,272 @@
+//! Decides how one pod ended: by a disruption, by a deletion, or by the container that fell first.
+
+use super::documents::{ContainerStatus, PodDocument, Terminated};
+use super::{Cause, CauseKind, ContainerRole, FailedContainer, is_pod};
+use crate::calendar;
+use crate::state::{Change, State, Status};
+use crate::status::phase;
+use crate::status::story::events::EventView;
+
+/// Exit codes above this one stand for a signal.
+const SIGNALS_FROM: i32 = 128;
+const GREATEST_SIGNAL: i32 = 31;
+const KILL: i32 = 9;
+/// A container's own clock is believed within this time before its end was observed.
+const CLOCK_TRUSTED_MS: u64 = 60_000;
+
+/// How a pod ended, by its document, or by its status where the document can't be had.
+pub(super) fn of(state: &State, status: &Status, pod: Option<&PodDocument>, events: &[EventView]) -> Cause {
+    let cause = match pod {
+        Some(pod) => of_document(state, status, pod, events),
+        None if state.change == Change::Gone && !status.terminal => deleted(),
+        None => of_status(status),
+    };
+    let at_ms = if cause.at_ms > 0 { cause.at_ms } else { state.observed_ms };
+    let object = is_pod(&state.object).then(|| (*state.object).clone());
+    Cause { object, at_ms, seq: state.seq, ..cause }
+}
+
+/// What a status alone tells. It names no container.
+pub(super) fn of_status(status: &Status) -> Cause {
+    let kind = match status.phase.as_str() {
+        phase::PREEMPTED => disruption(&status.reason, &status.message),
+        phase::CANCELLED | phase::DELETED => CauseKind::Deleted,
+        _ => waiting(&status.reason).unwrap_or_else(|| terminated(&status.reason, status.exit_code, None)),
+    };
+    let container = status.exit_code.filter(|code| *code != 0).map(|code| FailedContainer {
+        exit_code: Some(code),
+        signal: signal(code),
+        ..FailedContainer::default()
+    });
+    let by = pressure(&status.message);
+    Cause {
+        kind,
+        container,
+        reason: status.reason.clone(),
+        message: status.message.clone(),
+        by,
+        ..Cause::default()
+    }
+}
+
+fn deleted() -> Cause {
+    Cause { kind: CauseKind::Deleted, ..Cause::default() }
+}
+
+fn of_document(state: &State, status: &Status, pod: &PodDocument, events: &[EventView]) -> Cause {
+    let node = pod.spec.node_name.clone();
+    if let Some(cause) = disrupted(state, pod, events) {
+        return Cause { node, ..cause };
+    }
+    let failed = first_failed(pod, state.observed_ms);
+    let is_deleted_first = match (&failed, deletion_requested_ms(pod)) {
+        (Some(failed), Some(requested)) => failed.finished_ms >= requested,
+        (None, requested) => requested.is_some() || state.change == Change::Gone,
+        (Some(_), None) => false,
+    };
+    if is_deleted_first {
+        return Cause { node, ..deleted() };
+    }
+    let cause = match (failed, stuck_container(pod)) {
+        (Some(failed), _) => failed.cause(),
+        (None, Some(stuck)) => stuck,
+        (None, None) => of_status(status),
+    };
+    Cause { node, ..cause }
+}
+
+/// The cluster announced that it takes the pod away, or the kubelet refused it. Its containers' ends follow from that.
+fn disrupted(state: &State, pod: &PodDocument, events: &[EventView]) -> Option<Cause> {
+    let target = pod.condition("DisruptionTarget").filter(|condition| condition.status == "True");
+    let (reason, message) = match target {
+        Some(condition) => {
+            (condition.reason.clone().unwrap_or_default(), condition.message.clone().unwrap_or_default())
+        }
+        None if disruption_of_status(&pod.status.reason).is_some() => {
+            (pod.status.reason.clone(), pod.status.message.clone())
+        }
+        None => return None,
+    };
+    let own_events = || events.iter().filter(|event| event.about.uid == state.object.uid);
+    let mut kind = disruption(&reason, &message);
+    // Taints evict from a node that an operator closes, and from one that stopped reporting. Of the latter, the
+    // controller first says that the pod is not ready, while its containers still are as the kubelet last saw them.
+    let is_silent = pod.condition("Ready").is_some_and(|ready| ready.status == "False")
+        && !pod.status.container_statuses.is_empty()
+        && pod.status.container_statuses.iter().all(|container| container.ready);
+    if reason == "DeletionByTaintManager" && (is_silent || own_events().any(|it| it.reason == "NodeNotReady"))
+    {
+        kind = CauseKind::NodeLost;
+    }
+    let preemptor = own_events().find(|event| event.reason == "Preempted").map(|event| event.message.clone());
+    let by = match kind {
+        CauseKind::Preempted => preemptor.as_deref().and_then(preemptor_of).unwrap_or_default(),
+        _ => pressure(&message),
+    };
+    Some(Cause { kind, reason, message, by, ..Cause::default() })
+}
+
+/// The kind of a disruption by the reason that announces it.
+fn disruption(reason: &str, message: &str) -> CauseKind {
+    match reason {
+        // The kubelet writes the same reason for an eviction and for the shutdown of its node.
+        "TerminationByKubelet" if message.contains("shutdown") => CauseKind::NodeLost,
+        "EvictionByEvictionAPI" | "DeletionByTaintManager" | "TerminationByKubelet" => CauseKind::Evicted,
+        "PreemptionByScheduler" | "PreemptionByKubeScheduler" => CauseKind::Preempted,
+        "DeletionByPodGC" => CauseKind::NodeLost,
+        other => disruption_of_status(other).unwrap_or(CauseKind::Evicted),
+    }
+}
+
+/// The kind of a disruption by `status.reason` of a pod.
+fn disruption_of_status(reason: &str) -> Option<CauseKind> {
+    match reason {
+        "Evicted" => Some(CauseKind::Evicted),
+        "Preempting" | "Preempted" => Some(CauseKind::Preempted),
+        "NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated" => Some(CauseKind::NodeLost),
+        _ => None,
+    }
+}
+
+/// `memory` of "The node was low on resource: memory. …".
+fn pressure(message: &str) -> String {
+    let resource = message.split_once("low on resource: ").map(|(_, rest)| rest);
+    let end = |rest: &str| rest.find(['.', ' ', ',']).unwrap_or(rest.len());
+    resource.map(|rest| rest[..end(rest)].to_owned()).unwrap_or_default()
+}
+
+/// `pod UID` of "Preempted by pod UID on node NAME".
+fn preemptor_of(message: &str) -> Option<String> {
+    let (_, rest) = message.split_once("Preempted by ")?;
+    Some(rest.split_once(" on node").map_or(rest, |(by, _)| by).trim().to_owned())
+}
+
+/// A pod is deleted some seconds after somebody asked for it; its document has the later moment.
+fn deletion_requested_ms(pod: &PodDocument) -> Option<u64> {
+    let ends = calendar::moment(pod.metadata.deletion_timestamp.as_deref()?)?;
+    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
+    Some(ends.saturating_sub(grace.saturating_mul(1000)))
+}
+
+struct FailedEnd<'a> {
+    status: &'a ContainerStatus,
+    role: ContainerRole,
+    end: &'a Terminated,
+    finished_ms: u64,
+}
+
+/// The container that fell first. Of those that fell in the same second, an init container comes first and a sidecar
+/// last: the kubelet ends sidecars after the others.
+fn first_failed(pod: &PodDocument, observed_ms: u64) -> Option<FailedEnd<'_>> {
+    let init = pod.status.init_container_statuses.iter().map(|status| {
+        let spec = pod.spec.init_containers.iter().find(|spec| spec.name == status.name);
+        let is_sidecar = spec.is_some_and(|spec| spec.restart_policy.as_deref() == Some("Always"));
+        (if is_sidecar { ContainerRole::Sidecar } else { ContainerRole::Init }, status)
+    });
+    let main = pod.status.container_statuses.iter().map(|status| (ContainerRole::Main, status));
+    let ends = init.chain(main).filter_map(|(role, status)| {
+        // One that is being started again says how it ended before.
+        let before = status.last_state.terminated.as_ref().filter(|_| status.state.terminated.is_none());
+        let end = status.state.terminated.as_ref().or(before).filter(|end| end.exit_code != 0)?;
+        let finished = end.finished_at.as_deref().and_then(calendar::moment);
+        let trusted = |at: &u64| *at <= observed_ms && observed_ms - at <= CLOCK_TRUSTED_MS;
+        let finished_ms = finished.filter(trusted).unwrap_or(observed_ms);
+        Some(FailedEnd { status, role, end, finished_ms })
+    });
+    ends.min_by_key(|failed| (failed.finished_ms, failed.role))
+}
+
+impl FailedEnd<'_> {
+    fn cause(&self) -> Cause {
+        let Terminated { exit_code, signal: own, reason, message, .. } = self.end;
+        let container = FailedContainer {
+            name: self.status.name.clone(),
+            role: self.role,
+            exit_code: Some(*exit_code),
+            signal: own.filter(|signal| *signal > 0).or_else(|| signal(*exit_code)),
+        };
+        Cause {
+            kind: terminated(reason, Some(*exit_code), *own),
+            container: Some(container),
+            reason: reason.clone(),
+            message: message.clone(),
+            at_ms: self.finished_ms,
+            ..Cause::default()
+        }
+    }
+}
+
+fn signal(exit_code: i32) -> Option<i32> {
+    let signal = exit_code.checked_sub(SIGNALS_FROM)?;
+    (1..=GREATEST_SIGNAL).contains(&signal).then_some(signal)
+}
+
+fn terminated(reason: &str, exit_code: Option<i32>, own_signal: Option<i32>) -> CauseKind {
+    match (reason, exit_code) {
+        ("OOMKilled", _) => CauseKind::OutOfMemory,
+        ("StartError" | "ContainerCannotRun", _) => CauseKind::Configuration,
+        ("DeadlineExceeded", _) => CauseKind::Deadline,
+        // The kubelet found nothing of it any more, and writes the code of a kill.
+        ("ContainerStatusUnknown", _) | (_, None | Some(0)) => CauseKind::Unknown,
+        (_, Some(code)) if own_signal.is_some_and(|it| it > 0) || signal(code).is_some() => CauseKind::Signal,
+        _ => CauseKind::ExitCode,
+    }
+}
+
+/// A container that does not come to start.
+pub(super) fn stuck_container(pod: &PodDocument) -> Option<Cause> {
+    let statuses = pod.status.init_container_statuses.iter().map(|status| (ContainerRole::Init, status));
+    let statuses =
+        statuses.chain(pod.status.container_statuses.iter().map(|status| (ContainerRole::Main, status)));
+    statuses.into_iter().find_map(|(role, status)| {
+        let stuck = status.state.waiting.as_ref()?;
+        let kind = waiting(&stuck.reason)?;
+        let container = FailedContainer { name: status.name.clone(), role, ..FailedContainer::default() };
+        Some(Cause {
+            kind,
+            container: Some(container),
+            reason: stuck.reason.clone(),
+            message: stuck.message.clone(),
+            ..Cause::default()
+        })
+    })
+}
+
+/// The kind of a reason for which a container or a pod waits; none where it waits in the usual way.
+pub(super) fn waiting(reason: &str) -> Option<CauseKind> {
+    match reason {
+        "ErrImagePull"
+        | "ImagePullBackOff"
+        | "ErrImageNeverPull"
+        | "InvalidImageName"
+        | "ImageInspectError"
+        | "RegistryUnavailable"
+        | "SignatureValidationFailed" => Some(CauseKind::ImagePull),
+        "CreateContainerConfigError"
+        | "CreateContainerError"
+        | "RunContainerError"
+        | "PreCreateHookError"
+        | "PostStartHookError" => Some(CauseKind::Configuration),
+        "Unschedulable" => Some(CauseKind::Unschedulable),
+        _ => None,
+    }
+}
+
+/// Such as `SIGKILL`; the number where it is a rare one.
+pub(super) fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        KILL => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        other => return format!("signal {other}"),
+    };
+    name.to_owned()
+}

@@ -1,0 +1,257 @@
+//! Says an explanation in one sentence.
+
+use super::documents::OwnerDocument;
+use super::pod_end::signal_name;
+use super::waits::{self, Wait};
+use super::{Cause, CauseKind, ContainerRole, FailedContainer, Outcome, Story, WhyView, told};
+use crate::model::fault::shortened;
+use crate::state::{Change, Status};
+use crate::status::phase;
+use crate::status::story::{Times, span};
+
+/// Of a message that the cluster wrote: the sentence is for a line.
+const MESSAGE_BYTES: usize = 240;
+/// A shorter wait is no news.
+const NOTED_MS: u64 = 1_000;
+
+pub(super) fn of(story: &Story<'_>, owner: &OwnerDocument, why: &WhyView, now_ms: u64) -> String {
+    let Some(last) = story.last() else { return String::new() };
+    let (status, times) = (told(last), Times::of(story.states, now_ms));
+    let mut parts = waited(story, owner, why, now_ms);
+    if times.running_ms > 0 {
+        let runs = last.status.phase == phase::RUNNING && last.change == Change::Present;
+        parts.push(format!("{} {}", if runs { "has run for" } else { "ran" }, span(times.running_ms)));
+    }
+    parts.extend(interrupted(story, now_ms));
+    parts.extend(end(story, &status, why));
+    parts.extend(attempts(&status, owner));
+    match last.change {
+        Change::Gone if why.outcome != Outcome::Deleted => parts.push("deleted since".to_owned()),
+        Change::Left => parts.push("no longer watched".to_owned()),
+        _ => {}
+    }
+    let gaps = story.states.iter().filter(|state| state.change == Change::Gap).count();
+    if gaps > 0 {
+        parts.push(format!("{gaps} {} in the history", if gaps == 1 { "gap" } else { "gaps" }));
+    }
+    let sentence = capitalized(&parts.join(", "));
+    match why.doubt.is_empty() {
+        true => sentence,
+        false => format!("{sentence} ({})", why.doubt),
+    }
+}
+
+/// How long it waited before it first ran, by what it waited for.
+fn waited(story: &Story<'_>, owner: &OwnerDocument, why: &WhyView, now_ms: u64) -> Vec<String> {
+    let waits = waits::before_first_run(story, owner, now_ms);
+    let noted: Vec<_> = waits.into_iter().filter(|(_, took)| *took >= NOTED_MS).collect();
+    if noted.is_empty() {
+        return Vec::new();
+    }
+    let each = noted
+        .iter()
+        .map(|(wait, took)| format!("{} {}", span(*took), waited_for(*wait)).trim_end().to_owned());
+    let verb = if why.outcome == Outcome::Waiting { "has waited" } else { "waited" };
+    vec![format!("{verb} {}", listed(&each.collect::<Vec<_>>()))]
+}
+
+fn waited_for(wait: Wait) -> &'static str {
+    match wait {
+        None => "to start",
+        Some(CauseKind::Quota) => "for quota",
+        Some(CauseKind::Suspended) => "suspended",
+        Some(CauseKind::Unschedulable) => "for a node",
+        Some(CauseKind::ImagePull) => "for an image",
+        Some(CauseKind::Configuration) => "for its configuration",
+        Some(CauseKind::Preempted) => "after it was preempted",
+        Some(_) => "",
+    }
+}
+
+/// Turns after the first one: how often it had to make room, and how long it did not run in between.
+fn interrupted(story: &Story<'_>, now_ms: u64) -> Vec<String> {
+    let mut parts = Vec::new();
+    let has_run = |at: usize| story.states[..at].iter().any(|state| state.status.phase == phase::RUNNING);
+    let begins = |at: usize, phase: &str| {
+        story.states[at].status.phase == phase && (at == 0 || story.states[at - 1].status.phase != phase)
+    };
+    let count = |phase: &str| (0..story.states.len()).filter(|at| begins(*at, phase) && has_run(*at)).count();
+    match count(phase::PREEMPTED) {
+        0 => {}
+        1 => parts.push("was preempted".to_owned()),
+        more => parts.push(format!("was preempted {more} times")),
+    }
+    if count(phase::SUSPENDED) > 0 {
+        parts.push("was suspended".to_owned());
+    }
+    let ends = story.states.iter().skip(1).map(|next| next.observed_ms).chain([now_ms]);
+    let idle = story.states.iter().zip(ends).enumerate().filter(|(at, (state, _))| {
+        let waits = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED, phase::PENDING];
+        waits.contains(&state.status.phase.as_str()) && state.change == Change::Present && has_run(*at)
+    });
+    let idle_ms: u64 = idle.map(|(_, (state, end))| end.saturating_sub(state.observed_ms)).sum();
+    if idle_ms >= NOTED_MS && !parts.is_empty() {
+        parts.push(format!("waited {} again", span(idle_ms)));
+    }
+    parts
+}
+
+/// How it ended, or how it stands.
+fn end(story: &Story<'_>, status: &Status, why: &WhyView) -> Vec<String> {
+    let itself = story.states.last().map(|state| state.object.uid.as_str()).unwrap_or_default();
+    let mut parts = Vec::new();
+    match (why.outcome, &why.cause) {
+        (Outcome::Succeeded, _) => parts.push("succeeded".to_owned()),
+        (Outcome::Failed, Some(cause)) => {
+            let words = match cause.kind {
+                CauseKind::Unknown => given_up(status, cause),
+                _ => failure(cause, itself),
+            };
+            parts.push(format!("failed: {words}"));
+        }
+        (Outcome::Failed, None) => parts.push("failed".to_owned()),
+        (Outcome::Deleted, _) => parts.push("was deleted before its end".to_owned()),
+        (Outcome::Waiting, Some(cause)) if super::is_failing(status) => {
+            parts.push(format!("is about to fail: {}", failure(cause, itself)));
+        }
+        (Outcome::Waiting, Some(cause)) => parts.push(waiting(cause, itself)),
+        (Outcome::Waiting, None) => parts.push("has not started yet".to_owned()),
+        (Outcome::Running, _) if status.phase == phase::RESTARTING => {
+            parts.push("is being started again".to_owned());
+        }
+        (Outcome::Running, Some(cause)) => parts.push(waiting(cause, itself)),
+        (Outcome::Running, None) => {}
+    }
+    let others: Vec<_> = why.also.iter().map(in_short).collect();
+    if !others.is_empty() {
+        let before = if why.cause.is_some() { "other pods" } else { "pods that failed" };
+        parts.push(format!("{before}: {}", listed(&others)));
+    }
+    parts
+}
+
+fn failure(cause: &Cause, itself: &str) -> String {
+    let who = subject(cause, itself);
+    let exit = cause.container.as_ref().and_then(|container| container.exit_code);
+    let exit = exit.map(|code| format!(" (exit {code})")).unwrap_or_default();
+    match cause.kind {
+        CauseKind::ExitCode => match cause.container.as_ref().and_then(|container| container.exit_code) {
+            Some(code) => format!("{who} exited with {code}"),
+            None => format!("{who} failed"),
+        },
+        CauseKind::Signal => format!("{who} was ended by {}{exit}", in_short(cause)),
+        CauseKind::OutOfMemory => format!("{who} ran out of memory{exit}"),
+        CauseKind::Evicted if !cause.by.is_empty() => {
+            format!("{who} was evicted, because the node was low on {}", cause.by)
+        }
+        CauseKind::Evicted => format!("{who} was evicted{}", because(cause)),
+        CauseKind::Preempted if !cause.by.is_empty() => format!("{who} was preempted by {}", cause.by),
+        CauseKind::Preempted => format!("{who} was preempted{}", because(cause)),
+        CauseKind::NodeLost => format!("{who} was lost with its node{}", because(cause)),
+        CauseKind::Deleted => format!("{who} was deleted"),
+        CauseKind::Deadline => "its deadline passed".to_owned(),
+        CauseKind::Unknown => "has not started yet".to_owned(),
+        CauseKind::Suspended | CauseKind::Quota | CauseKind::Unschedulable => waiting(cause, itself),
+        CauseKind::ImagePull | CauseKind::Configuration => waiting(cause, itself),
+    }
+}
+
+/// The object gave up, and nothing that was witnessed says more.
+fn given_up(status: &Status, cause: &Cause) -> String {
+    let words = match status.reason.as_str() {
+        "BackoffLimitExceeded" => "no attempts left".to_owned(),
+        "" | "Failed" | "Error" => {
+            status.exit_code.map_or("no reason given".to_owned(), |code| format!("exit {code}"))
+        }
+        reason => reason.to_owned(),
+    };
+    match status.reason.as_str() {
+        "BackoffLimitExceeded" => words,
+        _ => format!("{words}{}", because(cause)),
+    }
+}
+
+fn waiting(cause: &Cause, itself: &str) -> String {
+    let who = subject(cause, itself);
+    match cause.kind {
+        CauseKind::Suspended => "is suspended".to_owned(),
+        CauseKind::Quota => format!("is queued{}", because(cause)),
+        CauseKind::Preempted => format!("waits to be admitted again{}", because(cause)),
+        CauseKind::Unschedulable => format!("no node fits {}{}", pod(cause, itself), because(cause)),
+        CauseKind::ImagePull => format!("the image of {who} can't be pulled{}", because(cause)),
+        CauseKind::Configuration => format!("{who} can't start{}", because(cause)),
+        _ => failure(cause, itself),
+    }
+}
+
+/// In a word or two, for a list.
+fn in_short(cause: &Cause) -> String {
+    let container = cause.container.clone().unwrap_or_default();
+    match (cause.kind, container) {
+        (CauseKind::ExitCode, FailedContainer { exit_code: Some(code), .. }) => format!("exit {code}"),
+        (CauseKind::Signal, FailedContainer { signal: Some(signal), .. }) => signal_name(signal),
+        (kind, _) => kind.as_str().replace('-', " "),
+    }
+}
+
+/// `container main of pod train-1 on node n1`.
+fn subject(cause: &Cause, itself: &str) -> String {
+    let pod = pod(cause, itself);
+    let node = cause.node.as_ref().map(|node| format!(" on node {node}")).unwrap_or_default();
+    let container = cause.container.as_ref().filter(|container| !container.name.is_empty());
+    match (container, pod == "it") {
+        (Some(container), true) => format!("{}{node}", container_words(container)),
+        (Some(container), false) => format!("{} of {pod}{node}", container_words(container)),
+        (None, _) => format!("{pod}{node}"),
+    }
+}
+
+fn container_words(container: &FailedContainer) -> String {
+    let role = match container.role {
+        ContainerRole::Init => "init container",
+        ContainerRole::Main => "container",
+        ContainerRole::Sidecar => "sidecar",
+    };
+    format!("{role} {}", container.name)
+}
+
+fn pod(cause: &Cause, itself: &str) -> String {
+    match cause.object.as_ref().filter(|object| object.uid != itself) {
+        Some(object) => format!("{} {}", object.kind.to_lowercase(), object.name),
+        None => "it".to_owned(),
+    }
+}
+
+/// What the cluster says of it, or else the word that it has for it.
+fn because(cause: &Cause) -> String {
+    let said = if cause.message.is_empty() { &cause.reason } else { &cause.message };
+    let said = said.replace(['\n', '\r'], " ");
+    let said = said.trim().trim_end_matches('.');
+    if said.is_empty() { String::new() } else { format!(": {}", shortened(said, MESSAGE_BYTES)) }
+}
+
+fn attempts(status: &Status, owner: &OwnerDocument) -> Option<String> {
+    // Pods that were deleted because another one failed count as failed, too.
+    let used = owner.attempts_allowed.map_or(status.attempt, |allowed| status.attempt.min(allowed));
+    match (used, owner.attempts_allowed) {
+        (0, _) | (1, None | Some(1)) => None,
+        // A first attempt is news only where it failed and others may follow.
+        (1, Some(_)) if status.phase != phase::FAILED => None,
+        (used, Some(allowed)) => Some(format!("attempt {used} of {allowed}")),
+        (used, None) => Some(format!("attempt {used}")),
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(parts: &[String]) -> String {
+    match parts {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}

@@ -1,0 +1,435 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::state::StateId;
+use crate::status::Rules;
+use crate::version::Version;
+
+const SECOND: u64 = 1_000;
+/// 2026-01-01T00:00:00Z.
+const NEW_YEAR: u64 = 1_767_225_600_000;
+
+/// What was witnessed of a Job named `job` and of its pods.
+#[derive(Default)]
+struct Witnessed {
+    states: Vec<Arc<State>>,
+    related: Vec<Arc<State>>,
+    events: Vec<EventView>,
+    documents: DocumentsBySeq,
+}
+
+impl Witnessed {
+    /// The document after so many seconds.
+    fn at(mut self, second: u64, document: &Value) -> Self {
+        self.push(second, Change::Present, document);
+        self
+    }
+
+    fn gone(mut self, second: u64, document: &Value) -> Self {
+        self.push(second, Change::Gone, document);
+        self
+    }
+
+    fn push(&mut self, second: u64, change: Change, document: &Value) {
+        let bytes = document.to_string().into_bytes();
+        let seq = (self.states.len() + self.related.len()) as Seq + 1;
+        let text = |field: &str| document["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let object = ObjectRef {
+            group: if document["kind"] == "Job" { "batch".into() } else { String::new() },
+            kind: document["kind"].as_str().unwrap_or_default().to_owned(),
+            name: text("name"),
+            uid: text("name"),
+            ..ObjectRef::default()
+        };
+        let rules = Rules::builtin();
+        let mut status = Arc::new(rules.status(&object.group, &object.kind, &bytes));
+        let mut previous = None;
+        if change == Change::Gone {
+            let deleted = Arc::new(Rules::deleted(&status));
+            previous = Some(std::mem::replace(&mut status, deleted));
+        }
+        let is_job = object.kind == "Job";
+        let state = Arc::new(State {
+            id: StateId::parse("x"),
+            seq,
+            source: "jobs".into(),
+            epoch: 0,
+            change,
+            object: Arc::new(object),
+            owner: None,
+            resource_version: Version::new("1"),
+            status,
+            previous,
+            observed_ms: NEW_YEAR + second * SECOND,
+            late: false,
+            quotes_none_under: None,
+        });
+        self.documents.insert(seq, bytes);
+        if is_job { self.states.push(state) } else { self.related.push(state) }
+    }
+
+    fn story(&self) -> Story<'_> {
+        Story { states: &self.states, related: &self.related, events: &self.events, is_cut: false }
+    }
+
+    fn why(&self) -> WhyView {
+        let wanted = self.story().documents_wanted();
+        let documents = wanted.into_iter().map(|seq| (seq, self.documents[&seq].clone())).collect();
+        self.story().explain(&documents, NEW_YEAR + 100 * SECOND)
+    }
+
+    fn sentence_without_documents(&self) -> String {
+        self.story().explain(&DocumentsBySeq::new(), NEW_YEAR + 100 * SECOND).sentence
+    }
+}
+
+fn job(status: &Value) -> Value {
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job", "uid": "job", "generation": 1},
+        "spec": {"parallelism": 2, "completions": 2, "backoffLimit": 0}, "status": status})
+}
+
+fn failed_job(reason: &str, message: &str) -> Value {
+    let conditions = json!([{"type": "Failed", "status": "True", "reason": reason, "message": message}]);
+    job(&json!({"startTime": "2026-01-01T00:00:01Z", "failed": 2, "conditions": conditions}))
+}
+
+fn running_job() -> Value {
+    job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 2, "ready": 2}))
+}
+
+/// A pod on a node, with one container.
+fn pod(name: &str, phase: &str, state: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "uid": name},
+        "spec": {"nodeName": "n1", "restartPolicy": "Never", "containers": [{"name": "main"}]},
+        "status": {"phase": phase, "startTime": "2026-01-01T00:00:02Z", "containerStatuses": [
+            {"name": "main", "ready": phase == "Running", "restartCount": 0, "state": state}]}})
+}
+
+fn running(name: &str) -> Value {
+    pod(name, "Running", &json!({"running": {}}))
+}
+
+fn ended(name: &str, code: i32, reason: &str, second: u64) -> Value {
+    let at = crate::calendar::rfc3339(NEW_YEAR + second * SECOND);
+    pod(name, "Failed", &json!({"terminated": {"exitCode": code, "reason": reason, "finishedAt": at}}))
+}
+
+fn deleting(mut pod: Value, second: u64) -> Value {
+    let at = crate::calendar::rfc3339(NEW_YEAR + (second + 30) * SECOND);
+    pod["metadata"]["deletionTimestamp"] = at.into();
+    pod["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+    pod
+}
+
+fn disrupted(mut pod: Value, reason: &str, message: &str) -> Value {
+    pod["status"]["conditions"] =
+        json!([{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]);
+    pod
+}
+
+/// Both pods run.
+fn two_run() -> Witnessed {
+    let pods = Witnessed::default()
+        .at(1, &job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 2, "ready": 0})));
+    pods.at(3, &running("a")).at(3, &running("b")).at(4, &running_job())
+}
+
+#[test]
+fn the_first_container_that_failed_is_named_and_not_the_pods_deleted_because_of_it() {
+    let why = two_run()
+        .at(10, &ended("a", 137, "OOMKilled", 10))
+        .at(10, &deleting(running("b"), 10))
+        .at(12, &deleting(ended("b", 137, "Error", 12), 10))
+        .at(13, &failed_job("BackoffLimitExceeded", "Job has reached the specified backoff limit"))
+        .why();
+    let cause = why.cause.clone().expect("a cause");
+    assert_eq!((cause.kind, cause.object.expect("a pod").name.as_str()), (CauseKind::OutOfMemory, "a"));
+    assert_eq!((cause.node.as_deref(), cause.seq), (Some("n1"), 5));
+    let container = cause.container.expect("a container");
+    assert_eq!((container.name.as_str(), container.exit_code), ("main", Some(137)));
+    assert_eq!(
+        why.sentence,
+        "Waited 3 s to start, ran 9 s, failed: container main of pod a on node n1 ran out of memory (exit 137)"
+    );
+}
+
+#[test]
+fn a_container_that_ended_earlier_but_was_observed_later_is_the_first() {
+    let why = two_run()
+        .at(10, &ended("b", 1, "Error", 9))
+        .at(11, &ended("a", 3, "Error", 8))
+        .at(13, &failed_job("BackoffLimitExceeded", ""))
+        .why();
+    assert_eq!(why.cause.expect("a cause").object.expect("a pod").name, "a");
+    let unbelievable = two_run()
+        .at(10, &ended("b", 1, "Error", 9))
+        .at(11, &ended("a", 3, "Error", 0).clone())
+        .at(13, &failed_job("BackoffLimitExceeded", ""));
+    assert_eq!(unbelievable.why().also, [], "the same kind is told once");
+}
+
+#[test]
+fn signals_and_disruptions_are_told_apart() {
+    let of = |end: &Value| {
+        let why = two_run().at(10, end).at(13, &failed_job("BackoffLimitExceeded", "")).why();
+        let cause = why.cause.expect("a cause");
+        (cause.kind, cause.by)
+    };
+    assert_eq!(of(&ended("a", 139, "Error", 10)).0, CauseKind::Signal);
+    assert_eq!(of(&ended("a", 137, "Error", 10)).0, CauseKind::Signal);
+    assert_eq!(of(&ended("a", 255, "Error", 10)).0, CauseKind::ExitCode);
+    assert_eq!(of(&ended("a", 128, "StartError", 10)).0, CauseKind::Configuration);
+    let pressure = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 4Ki.";
+    assert_eq!(
+        of(&disrupted(running("a"), "TerminationByKubelet", pressure)),
+        (CauseKind::Evicted, "memory".into())
+    );
+    let shutdown = "Pod was terminated in response to imminent node shutdown.";
+    assert_eq!(of(&disrupted(running("a"), "TerminationByKubelet", shutdown)).0, CauseKind::NodeLost);
+    assert_eq!(of(&disrupted(running("a"), "PreemptionByScheduler", "")).0, CauseKind::Preempted);
+    assert_eq!(of(&disrupted(running("a"), "DeletionByPodGC", "")).0, CauseKind::NodeLost);
+    assert_eq!(of(&disrupted(running("a"), "EvictionByEvictionAPI", "")).0, CauseKind::Evicted);
+    let taint =
+        disrupted(running("a"), "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
+    assert_eq!(of(&taint).0, CauseKind::Evicted);
+    let mut silent = taint;
+    let ready = json!({"type": "Ready", "status": "False"});
+    silent["status"]["conditions"].as_array_mut().expect("a list").push(ready);
+    assert_eq!(of(&silent).0, CauseKind::NodeLost, "its containers are as the kubelet last saw them");
+}
+
+#[test]
+fn a_deletion_is_the_cause_only_where_nothing_else_fell() {
+    let deleted = deleting(running("a"), 9);
+    let alone = two_run().at(9, &deleted).at(12, &deleting(ended("a", 143, "Error", 10), 9));
+    let why = alone.at(13, &failed_job("BackoffLimitExceeded", "")).why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::Deleted);
+    let why = two_run().at(9, &deleted).at(11, &ended("b", 2, "Error", 11));
+    let why = why.at(13, &failed_job("BackoffLimitExceeded", "")).why();
+    let cause = why.cause.expect("a cause");
+    assert_eq!((cause.kind, cause.object.expect("a pod").name.as_str()), (CauseKind::ExitCode, "b"));
+    // It fell by itself before somebody asked for its deletion.
+    let why = two_run().at(10, &deleting(ended("a", 5, "Error", 8), 9));
+    let why = why.at(13, &failed_job("BackoffLimitExceeded", "")).why();
+    assert_eq!(why.cause.expect("a cause").container.expect("a container").exit_code, Some(5));
+}
+
+#[test]
+fn the_pod_that_a_failure_policy_names_is_the_cause() {
+    let message = "Container main for pod team/a-1 failed with exit code 42 matching FailJob rule at index 0";
+    let why = two_run()
+        .at(8, &ended("a", 1, "Error", 8))
+        .at(10, &ended("a-1", 42, "Error", 10))
+        .at(13, &failed_job("PodFailurePolicy", message))
+        .why();
+    let cause = why.cause.expect("a cause");
+    assert_eq!(cause.object.expect("a pod").name, "a-1");
+    assert_eq!(cause.container.expect("a container").exit_code, Some(42));
+}
+
+#[test]
+fn a_deadline_is_the_cause_and_pods_that_fell_are_told_besides() {
+    let why = two_run()
+        .at(8, &ended("a", 1, "Error", 8))
+        .at(13, &failed_job("DeadlineExceeded", "Job was active longer than specified deadline"))
+        .why();
+    assert_eq!(why.cause.as_ref().expect("a cause").kind, CauseKind::Deadline);
+    assert!(why.sentence.ends_with("failed: its deadline passed, other pods: exit 1"), "{}", why.sentence);
+}
+
+#[test]
+fn only_indexes_that_failed_for_good_are_a_cause() {
+    let of_index = |mut pod: Value, index: u32| {
+        pod["metadata"]["annotations"] =
+            json!({"batch.kubernetes.io/job-completion-index": index.to_string()});
+        pod
+    };
+    let mut failed = failed_job("FailedIndexes", "Job has failed indexes");
+    failed["status"]["failedIndexes"] = "3,7-8".into();
+    let why = two_run()
+        .at(8, &of_index(ended("a", 1, "Error", 8), 0))
+        .at(10, &of_index(ended("b", 7, "Error", 10), 8))
+        .at(13, &failed)
+        .why();
+    assert_eq!(why.cause.expect("a cause").object.expect("a pod").name, "b");
+}
+
+#[test]
+fn disruptions_that_a_policy_ignores_are_no_cause() {
+    let mut failed = failed_job("BackoffLimitExceeded", "");
+    failed["spec"]["podFailurePolicy"] =
+        json!({"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]});
+    let why = two_run()
+        .at(8, &disrupted(running("a"), "PreemptionByScheduler", ""))
+        .at(10, &ended("b", 7, "Error", 10))
+        .at(13, &failed)
+        .why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::ExitCode);
+    assert_eq!(why.also.iter().map(|other| other.kind).collect::<Vec<_>>(), [CauseKind::Preempted]);
+}
+
+#[test]
+fn an_init_container_and_a_sidecar_are_told_apart() {
+    let mut with_init = pod("a", "Failed", &json!({"waiting": {"reason": "PodInitializing"}}));
+    with_init["spec"]["initContainers"] =
+        json!([{"name": "data"}, {"name": "proxy", "restartPolicy": "Always"}]);
+    let end = |code: i32| json!({"terminated": {"exitCode": code, "reason": "Error", "finishedAt": "2026-01-01T00:00:09Z"}});
+    with_init["status"]["initContainerStatuses"] = json!([{"name": "data", "state": end(4)}]);
+    let failed = || failed_job("BackoffLimitExceeded", "");
+    let container =
+        |pod: &Value| two_run().at(10, pod).at(13, &failed()).why().cause.expect("a cause").container;
+    let init = container(&with_init).expect("a container");
+    assert_eq!((init.name.as_str(), init.role, init.exit_code), ("data", ContainerRole::Init, Some(4)));
+    // The kubelet ends sidecars after the main containers.
+    let mut with_sidecar = ended("a", 1, "Error", 9);
+    with_sidecar["spec"]["initContainers"] = with_init["spec"]["initContainers"].clone();
+    with_sidecar["status"]["initContainerStatuses"] = json!([{"name": "proxy", "state": end(137)}]);
+    assert_eq!(container(&with_sidecar).expect("a container").role, ContainerRole::Main);
+}
+
+#[test]
+fn what_a_job_waits_for_is_said_with_its_duration() {
+    let pending = |reason: &str, message: &str| {
+        let mut pod = pod("a", "Pending", &json!({}));
+        pod["spec"].as_object_mut().expect("a map").remove("nodeName");
+        pod["status"] = json!({"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}]});
+        pod
+    };
+    let made = || {
+        Witnessed::default()
+            .at(0, &job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 1, "ready": 0})))
+    };
+    let why = made().at(0, &pending("Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")).why();
+    assert_eq!(why.outcome, Outcome::Waiting);
+    assert_eq!(
+        why.sentence,
+        "Has waited 1 min for a node, no node fits pod a: 0/3 nodes are available: 3 Insufficient cpu"
+    );
+    let pull =
+        |reason: &str| pod("a", "Pending", &json!({"waiting": {"reason": reason, "message": "no such tag"}}));
+    let stuck = made().at(2, &pull("ErrImagePull")).at(5, &pull("ImagePullBackOff"));
+    let why = stuck.why();
+    assert_eq!(why.cause.as_ref().expect("a cause").kind, CauseKind::ImagePull);
+    assert_eq!(
+        why.sentence,
+        "Has waited 2 s to start and 1 min for an image, the image of container main of pod a on node n1 can't be \
+         pulled: no such tag"
+    );
+    let split = stuck.at(12, &running("a")).at(12, &running_job()).why();
+    assert_eq!(split.sentence, "Waited 2 s to start and 10 s for an image, has run for 1 min");
+    assert_eq!(split.cause, None);
+}
+
+#[test]
+fn a_refused_pod_is_quota_until_one_is_made() {
+    let event = |reason: &str, message: &str, last_ms| EventView {
+        about: ObjectRef { uid: "job".into(), ..ObjectRef::default() },
+        reason: reason.into(),
+        message: message.into(),
+        last_ms,
+        ..EventView::default()
+    };
+    let mut waits = Witnessed::default().at(0, &job(&json!({"startTime": "2026-01-01T00:00:01Z"})));
+    let refused = r#"Error creating: pods "job-x" is forbidden: exceeded quota: team, requested: cpu=2"#;
+    waits.events.push(event("FailedCreate", refused, 5));
+    assert_eq!(waits.why().cause.expect("a cause").kind, CauseKind::Quota);
+    waits.events.push(event("SuccessfulCreate", "", 9));
+    assert_eq!(waits.why().cause, None);
+}
+
+#[test]
+fn who_suspended_a_job_decides_what_it_waited_for() {
+    let suspended = |generation: u64| {
+        let mut job =
+            job(&json!({"conditions": [{"type": "Suspended", "status": "True", "reason": "JobSuspended"}]}));
+        job["spec"]["suspend"] = true.into();
+        job["metadata"]["generation"] = generation.into();
+        job
+    };
+    let by_hand = Witnessed::default().at(0, &suspended(1));
+    assert_eq!(by_hand.why().cause.expect("a cause").kind, CauseKind::Suspended);
+    assert_eq!(by_hand.why().sentence, "Has waited 1 min suspended, is suspended");
+    let mut queued = suspended(1);
+    queued["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "gpus"});
+    let mut started = running_job();
+    started["metadata"]["labels"] = queued["metadata"]["labels"].clone();
+    let why = Witnessed::default().at(0, &queued).at(4, &started).why();
+    assert_eq!(why.sentence, "Waited 4 s for quota, has run for 1 min");
+    let again = two_run().at(14, &suspended(2)).at(20, &running_job()).why();
+    assert_eq!(again.sentence, "Waited 3 s to start, has run for 1 min, was suspended, waited 6 s again");
+}
+
+#[test]
+fn without_documents_the_states_say_what_they_can() {
+    let story = two_run()
+        .at(10, &ended("a", 137, "OOMKilled", 10))
+        .at(10, &deleting(running("b"), 10))
+        .at(13, &failed_job("BackoffLimitExceeded", ""));
+    assert_eq!(
+        story.sentence_without_documents(),
+        "Waited 3 s to start, ran 9 s, failed: pod a ran out of memory (exit 137), attempt 2"
+    );
+    let no_pods = Witnessed::default().at(0, &running_job()).at(9, &failed_job("BackoffLimitExceeded", ""));
+    assert_eq!(
+        no_pods.why().sentence,
+        "Ran 9 s, failed: no attempts left (no recorded pod failure explains it)"
+    );
+}
+
+#[test]
+fn a_gap_before_the_first_end_leaves_the_cause_in_doubt() {
+    let mut story = two_run();
+    let mut gap = State::clone(&story.related[0]);
+    (gap.change, gap.seq) = (Change::Gap, 4);
+    story.related.push(Arc::new(gap));
+    let story = story.at(10, &ended("a", 1, "Error", 10)).at(13, &failed_job("BackoffLimitExceeded", ""));
+    assert!(story.why().doubt.contains("another one may have failed first"), "{:?}", story.why());
+}
+
+#[test]
+fn a_deleted_job_is_told_by_what_it_was_before() {
+    let failed = failed_job("BackoffLimitExceeded", "");
+    let over = two_run().at(10, &ended("a", 1, "Error", 10)).at(13, &failed).gone(60, &failed).why();
+    assert_eq!(over.outcome, Outcome::Failed);
+    assert!(over.sentence.ends_with("pod a on node n1 exited with 1, deleted since"), "{}", over.sentence);
+    let early = two_run().gone(20, &running_job()).why();
+    assert_eq!((early.outcome, early.cause.expect("a cause").kind), (Outcome::Deleted, CauseKind::Deleted));
+    assert_eq!(early.sentence, "Waited 3 s to start, ran 16 s, was deleted before its end");
+}
+
+#[test]
+fn a_pod_explains_itself() {
+    let states = Witnessed::default().at(1, &running("a")).at(9, &ended("a", 3, "Error", 9));
+    let pod = Witnessed { states: states.related, documents: states.documents, ..Witnessed::default() };
+    assert_eq!(pod.why().sentence, "Ran 8 s, failed: container main on node n1 exited with 3");
+    assert_eq!(WhyView::default(), Witnessed::default().why(), "nothing was witnessed");
+}
+
+#[test]
+fn a_bare_pod_that_is_drained_was_evicted_and_did_not_make_room() {
+    let drained = disrupted(running("a"), "EvictionByEvictionAPI", "Eviction API: evicting");
+    let states = Witnessed::default().at(1, &running("a")).at(9, &drained);
+    let pod = Witnessed { states: states.related, documents: states.documents, ..Witnessed::default() };
+    assert_eq!(pod.why().cause.expect("a cause").kind, CauseKind::Evicted);
+}
+
+#[test]
+fn the_last_end_of_a_container_that_was_restarted_in_place_counts() {
+    let mut restarted = running("a");
+    restarted["status"]["containerStatuses"][0]["state"] = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    restarted["status"]["containerStatuses"][0]["lastState"] =
+        json!({"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": "2026-01-01T00:00:05Z"}});
+    let why = two_run().at(6, &restarted).at(60, &ended("a", 137, "OOMKilled", 60));
+    let why = why.at(61, &failed_job("BackoffLimitExceeded", "")).why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::OutOfMemory);
+}
+
+#[test]
+fn an_impossible_exit_code_is_no_signal() {
+    let why = two_run()
+        .at(9, &ended("a", i32::MIN, "Error", 9))
+        .at(13, &failed_job("BackoffLimitExceeded", ""))
+        .why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::ExitCode);
+}

@@ -1,0 +1,124 @@
+//! `kubewitness why`: the reason that an object failed or waits, with what it rests on.
+
+use anyhow::bail;
+use kubewitness_core::shortened;
+use kubewitness_core::story::span;
+use kubewitness_core::views::{Cause, EventView, TimelineQuery, TimelineView, WhyView};
+use serde::Serialize;
+
+use super::client::Client;
+use super::object_name::{ObjectName, namespace, nothing, story};
+use crate::cli::{WhyArgs, Zone};
+use crate::commands::print::{self, Table};
+use crate::commands::{End, Ended};
+
+/// States that are read: a job with the pods of its attempts.
+const STATES: usize = 2000;
+/// Of one value, such as a message that a container wrote.
+const VALUE_BYTES: usize = 1024;
+/// The last Warnings and states are shown.
+const SHOWN: usize = 5;
+
+/// What scripts get: the explanation, and the object that it is about.
+#[derive(Serialize)]
+struct Explained<'a> {
+    object: &'a kubewitness_core::ObjectRef,
+    #[serde(flatten)]
+    why: &'a WhyView,
+}
+
+pub async fn why(args: WhyArgs) -> Ended {
+    let named = ObjectName::only(&args.object)?;
+    let client = Client::reach(&args.query.reach).await?;
+    let namespace = namespace(args.namespace.as_deref(), &args.query.reach).await?;
+    let mut view = story(&client, &named, &namespace, STATES).await?;
+    let Some(uid) = view.states.last().map(|last| last.object.uid.clone()) else {
+        bail!(nothing(&client, &named, &namespace).await?);
+    };
+    if view.why.is_none() {
+        // Several objects had the name. The newest one is meant.
+        let query = TimelineQuery { uid: Some(uid), limit: Some(STATES), ..TimelineQuery::default() };
+        view = client.get("api/v1/timeline", &query).await?;
+    }
+    let (Some(why), Some(last)) = (&view.why, view.states.last()) else {
+        bail!("an Event has no cause; ask for the object that it is about");
+    };
+    let explained = Explained { object: &last.object, why };
+    print::wide(args.query.output, &explained, |_, wide| text(&view, why, wide))?;
+    Ok(End::Fine)
+}
+
+fn text(view: &TimelineView, why: &WhyView, wide: bool) -> String {
+    let mut text = format!("{}.\n", print::clean(&why.sentence));
+    if let Some(cause) = &why.cause {
+        text.push('\n');
+        text.push_str(&facts(cause));
+        text.push_str(&states_before(view, cause, wide));
+    }
+    let warnings: Vec<_> = view.events.iter().filter(|event| event.kind == "Warning").collect();
+    if !warnings.is_empty() {
+        text.push('\n');
+        text.push_str(&warnings_table(&warnings[warnings.len().saturating_sub(SHOWN)..], wide));
+    }
+    text
+}
+
+/// One line for each thing that is known of the cause.
+fn facts(cause: &Cause) -> String {
+    let mut lines = vec![("Cause", cause.kind.as_str().to_owned())];
+    if let Some(object) = &cause.object {
+        lines.push(("Object", format!("{}/{}", object.kind.to_lowercase(), object.name)));
+    }
+    if let Some(container) = &cause.container {
+        let exit = container.exit_code.map(|code| format!(", exit {code}")).unwrap_or_default();
+        lines.push(("Container", format!("{}{exit}", container.name)));
+    }
+    if let Some(node) = &cause.node {
+        lines.push(("Node", node.clone()));
+    }
+    for (name, value) in [("Reason", &cause.reason), ("Message", &cause.message), ("By", &cause.by)] {
+        if !value.is_empty() {
+            lines.push((name, value.replace(['\n', '\r'], " ")));
+        }
+    }
+    lines.push(("When", Zone::here().show(cause.at_ms)));
+    lines.push(("State", cause.seq.to_string()));
+    lines
+        .iter()
+        .map(|(name, value)| {
+            format!("{:<11}{}\n", format!("{name}:"), shortened(&print::clean(value), VALUE_BYTES))
+        })
+        .collect()
+}
+
+/// The last states of what fell, up to the one that the cause rests on.
+fn states_before(view: &TimelineView, cause: &Cause, wide: bool) -> String {
+    let Some(object) = &cause.object else { return String::new() };
+    let all = view.states.iter().chain(&view.related);
+    let of_object: Vec<_> =
+        all.filter(|state| state.object.uid == object.uid && state.seq <= cause.seq).collect();
+    let mut table = Table::new(&["SEQ", "OBSERVED", "PHASE", "REASON", "BEFORE THE END"]).whole(wide);
+    for state in &of_object[of_object.len().saturating_sub(SHOWN)..] {
+        table.row(vec![
+            state.seq.to_string(),
+            Zone::here().show(state.observed_ms),
+            state.status.phase.clone(),
+            state.status.reason.clone(),
+            span(cause.at_ms.saturating_sub(state.observed_ms)),
+        ]);
+    }
+    if of_object.is_empty() { String::new() } else { format!("\n{}", table.render()) }
+}
+
+fn warnings_table(warnings: &[&EventView], wide: bool) -> String {
+    let mut table = Table::new(&["WARNED AT", "REASON", "OBJECT", "MESSAGE"]).whole(wide);
+    for event in warnings {
+        table.row(vec![
+            Zone::here().show(event.last_ms),
+            event.reason.clone(),
+            format!("{}/{}", event.about.kind.to_lowercase(), event.about.name),
+            event.message.replace('\n', " "),
+        ]);
+    }
+    table.render()
+}
