@@ -137,8 +137,8 @@ impl Views for Opening {
         self.views()?.told(story).await
     }
 
-    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError> {
-        self.views()?.explain(story).await
+    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
+        self.views()?.explain(timeline).await
     }
 
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {

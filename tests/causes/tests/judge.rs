@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kubewitness_causes::{Change as Recorded, History, Operation, Selection, recorded};
+use kubewitness_core::project::{Envelope, envelope};
 use kubewitness_core::status::Rules;
 use kubewitness_core::story::events;
 use kubewitness_core::views::{DocumentsBySeq, EventView, Story, WhyView};
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
 use kubewitness_harness::{GENERATED, cell, reference};
-use serde_json::Value;
 
 /// As many held-out histories as this were right when the rules were last changed.
 const HELD_OUT_RIGHT: f64 = 0.92;
@@ -44,8 +44,8 @@ impl Witnessed {
         let uids = owned_by_subject(history, is_subject);
         let mut witnessed = Self::default();
         for (change, seq) in history.changes.iter().zip(1..) {
-            let object = object_of(&change.document);
             let bytes = change.document.to_string().into_bytes();
+            let object = object_of(&envelope(&bytes).expect("an object"));
             witnessed.until_ms = change.at_ms;
             if events::is_event(&object.group, &object.kind) {
                 witnessed.event(change, &object, &bytes, seq, &uids);
@@ -93,31 +93,26 @@ impl Witnessed {
 /// The uids of the object of the label and of all that it owns, however deep.
 fn owned_by_subject(history: &History, is_subject: impl Fn(&ObjectRef) -> bool) -> BTreeSet<String> {
     let mut uids = BTreeSet::new();
-    let owners = |document: &Value| -> Vec<String> {
-        let references = document["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
-        references.iter().filter_map(|owner| Some(owner["uid"].as_str()?.to_owned())).collect()
-    };
     for change in &history.changes {
-        let object = object_of(&change.document);
-        if is_subject(&object) || owners(&change.document).iter().any(|owner| uids.contains(owner)) {
-            uids.insert(object.uid);
+        let bytes = change.document.to_string();
+        let envelope = envelope(bytes.as_bytes()).expect("an object");
+        let is_owned = envelope.owners.iter().any(|owner| uids.contains(&*owner.uid));
+        if is_owned || is_subject(&object_of(&envelope)) {
+            uids.insert(envelope.uid.into_owned());
         }
     }
     uids
 }
 
-fn object_of(document: &Value) -> ObjectRef {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let api_version = text(&document["apiVersion"]);
-    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-    let metadata = &document["metadata"];
+fn object_of(envelope: &Envelope<'_>) -> ObjectRef {
+    let (group, version) = envelope.api_version.split_once('/').unwrap_or(("", &envelope.api_version));
     ObjectRef {
         group: group.to_owned(),
         version: version.to_owned(),
-        kind: text(&document["kind"]),
-        namespace: text(&metadata["namespace"]),
-        name: text(&metadata["name"]),
-        uid: text(&metadata["uid"]),
+        kind: envelope.kind.to_string(),
+        namespace: envelope.namespace.to_string(),
+        name: envelope.name.to_string(),
+        uid: envelope.uid.to_string(),
     }
 }
 
@@ -186,7 +181,7 @@ fn json_word<T: serde::Serialize>(value: &T) -> String {
 }
 
 #[derive(Default)]
-struct Counts {
+struct CauseCounts {
     right: u32,
     said: u32,
     labelled: u32,
@@ -194,8 +189,8 @@ struct Counts {
 
 /// What became of the histories of one half.
 struct Judgement {
-    table: BTreeMap<String, Counts>,
-    /// Of each history its name, what was done, the sentence, and what is wrong with the explanation.
+    table: BTreeMap<String, CauseCounts>,
+    /// The name of each history, what was done, the sentence, and what is wrong with the explanation.
     cases: Vec<[String; 4]>,
     right: usize,
 }
@@ -233,7 +228,7 @@ impl Judgement {
     fn markdown(&self) -> String {
         let mut lines =
             vec!["| cause | histories | precision | recall |".to_owned(), "|---|---|---|---|".to_owned()];
-        for (cause, Counts { right, said, labelled }) in &self.table {
+        for (cause, CauseCounts { right, said, labelled }) in &self.table {
             let share = |of: u32| match of {
                 0 => "–".to_owned(),
                 of => format!("{:.2}", f64::from(*right) / f64::from(of)),

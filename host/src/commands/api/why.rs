@@ -91,7 +91,7 @@ fn facts(cause: &Cause) -> String {
         .collect()
 }
 
-/// The last states of what fell, up to the one that the cause rests on.
+/// The last states of the object that failed, up to the one that the cause rests on.
 fn states_before(view: &TimelineView, cause: &Cause, wide: bool) -> String {
     let Some(object) = &cause.object else { return String::new() };
     let all = view.states.iter().chain(&view.related);

@@ -27,7 +27,7 @@ use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DocumentsBySeq, DropView, EpochView, GapQuery, HeldView, JournalView,
     LetterQuery, LetterRecordView, Letters, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest,
     PauseView, PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, SourceView,
-    StatusView, Story, StreamView, TimelineQuery, TimelineView, ViewError, Views, WhyView,
+    StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views, WhyView,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
@@ -252,9 +252,8 @@ impl Views for HostViews {
         Ok(TimelineView { states, related, events, reports, why: None, cut: next.is_some(), owns_more, next })
     }
 
-    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError> {
-        let TimelineView { states, related, events, cut, .. } = story;
-        let story = Story { states, related, events, is_cut: *cut };
+    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
+        let story = timeline.story();
         let mut documents = DocumentsBySeq::new();
         for seq in story.documents_wanted() {
             match self.document(seq).await {

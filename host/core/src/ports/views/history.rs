@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EventView, ReportView, WhyView};
+use super::{EventView, ReportView, Story, WhyView};
 use crate::cursor::StoryCursor;
 use crate::state::{ObjectRef, State};
 
@@ -137,4 +137,11 @@ pub struct TimelineView {
     /// Where the part with the older ones begins. It stands in the header `Link`.
     #[serde(skip)]
     pub next: Option<StoryCursor>,
+}
+
+impl TimelineView {
+    /// The part of it that an explanation is made of.
+    pub fn story(&self) -> Story<'_> {
+        Story { states: &self.states, related: &self.related, events: &self.events, is_cut: self.cut }
+    }
 }

@@ -81,8 +81,8 @@ pub trait Views: Send + Sync {
     async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError>;
     /// A story without secrets, with what Events and reports say of its objects.
     async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError>;
-    /// Why the object of a story failed or waits, by what the story shows. It reads documents of these states alone.
-    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError>;
+    /// Explains why the object of a timeline failed or waits. It reads documents of the timeline's states alone.
+    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError>;
     /// A state without secrets.
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError>;
     /// When the object was created of which a state is, if its document says so.

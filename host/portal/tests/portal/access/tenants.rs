@@ -383,10 +383,8 @@ impl Views for Tenants {
         Ok(TimelineView { states, related, events, reports, next: story.next, ..TimelineView::default() })
     }
 
-    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError> {
-        let TimelineView { states, related, events, .. } = story;
-        let story = Story { states, related, events, is_cut: false };
-        Ok(story.explain(&BTreeMap::new(), 0))
+    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
+        Ok(timeline.story().explain(&BTreeMap::new(), 0))
     }
 
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {

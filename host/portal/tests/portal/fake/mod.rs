@@ -187,10 +187,8 @@ impl Views for Fake {
         Ok(TimelineView { states, related, events, reports, why: None, cut: next.is_some(), owns_more, next })
     }
 
-    async fn explain(&self, story: &TimelineView) -> Result<WhyView, ViewError> {
-        let TimelineView { states, related, events, .. } = story;
-        let story = Story { states, related, events, is_cut: false };
-        Ok(story.explain(&BTreeMap::new(), START + 10_000_000))
+    async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
+        Ok(timeline.story().explain(&BTreeMap::new(), START + 10_000_000))
     }
 
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {

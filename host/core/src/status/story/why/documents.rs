@@ -99,13 +99,13 @@ impl PodDocument {
         self.status.conditions.iter().find(|condition| condition.kind == kind)
     }
 
-    /// Which part of an indexed Job it runs.
+    /// The pod's index in an indexed Job.
     pub fn completion_index(&self) -> Option<u32> {
         self.metadata.annotations.as_ref()?.get("batch.kubernetes.io/job-completion-index")?.parse().ok()
     }
 }
 
-/// What the object's own newest document says of its attempts.
+/// The limits and rules of an object, by its newest document.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnerDocument {
     /// How often it may be tried.
@@ -139,7 +139,7 @@ impl OwnerDocument {
         }
     }
 
-    /// Whether an end of this index is one that the object gave up for. Without a list of indexes, all are.
+    /// Tells whether the object gave up because of this index. An object without failed indexes gave up as a whole.
     pub fn gave_up_on(&self, index: Option<u32>) -> bool {
         let Some(index) = index.filter(|_| !self.failed_indexes.is_empty()) else { return true };
         self.failed_indexes.iter().any(|(first, last)| (*first..=*last).contains(&index))

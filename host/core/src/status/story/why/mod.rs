@@ -2,15 +2,15 @@
 //!
 //! The object itself often says no more than that it gave up: a Job ends with `BackoffLimitExceeded`, and by then its
 //! controller has deleted the pods that were still running, which end with exit code 137. So the cause is looked for in
-//! the pods: the container that fell first, by its own fault or by a disruption, before anything was deleted because of
-//! it. The last pod that fell is not the cause, because its end is usually a consequence of the first one.
+//! the pods: the container that failed first, by its own fault or by a disruption, before anything was deleted because of
+//! it. The last pod that failed is not the cause, because its end is usually a consequence of the first one.
 //!
-//! Everything here is pure. States say which pods fell and in which order, and are always at hand. Documents say which
+//! Everything here is pure. States say which pods failed and in which order, and are always at hand. Documents say which
 //! container it was, and are read for a bounded number of states. A cause that rests on states alone says less, and one
 //! that a gap leaves open says so.
 
 mod documents;
-mod first_fall;
+mod first_failure;
 mod pod_end;
 mod sentence;
 mod waits;
@@ -21,14 +21,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::documents::OwnerDocument;
-use self::first_fall::Falls;
+use self::first_failure::PodFailures;
 use super::events::EventView;
 use super::told;
 use crate::state::{Change, ObjectRef, Seq, State, Status};
 use crate::status::phase;
 
-/// Pods whose documents one explanation reads: two of each that fell.
-const POD_DOCUMENTS: usize = 12;
+/// Pods whose documents one explanation reads: at most two of each, so this also bounds its time.
+const PODS_READ: usize = 12;
 
 /// The group of Kueue's kinds.
 const KUEUE: &str = "kueue.x-k8s.io";
@@ -64,7 +64,7 @@ pub enum CauseKind {
     Suspended,
     /// Somebody deleted it, or one of its pods.
     Deleted,
-    /// What was witnessed does not say.
+    /// No recorded state says why.
     #[default]
     Unknown,
 }
@@ -145,7 +145,7 @@ pub struct FailedContainer {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cause {
     pub kind: CauseKind,
-    /// The pod that fell first, or that can't start; left out where the object itself is the cause.
+    /// The pod that failed first, or that can't start; left out where the object itself is the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -176,7 +176,7 @@ pub struct WhyView {
     /// Left out where nothing went wrong and nothing is waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// Other pods that fell by themselves, in the order in which they fell: at most one of each kind.
+    /// Other pods that failed by themselves, in the order in which they failed: at most one of each kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Cause>,
     /// What is not known, for people; left out where the cause is certain.
@@ -204,9 +204,10 @@ impl<'a> Story<'a> {
     pub fn documents_wanted(&self) -> Vec<Seq> {
         let own = self.newest_version().map(|state| state.seq);
         let message = self.last().map(|last| told(last).message).unwrap_or_default();
-        let falls = Falls::of(self).candidates(&message, POD_DOCUMENTS).map(|state| state.seq);
+        let failures = PodFailures::of(self).candidates(&message, PODS_READ).map(|state| state.seq);
         let stuck = waits::stuck_pod(self).into_iter().chain(waits::stuck_before_end(self));
-        let wanted: BTreeSet<_> = own.into_iter().chain(falls).chain(stuck.map(|state| state.seq)).collect();
+        let wanted: BTreeSet<_> =
+            own.into_iter().chain(failures).chain(stuck.map(|state| state.seq)).collect();
         wanted.into_iter().collect()
     }
 
@@ -217,24 +218,20 @@ impl<'a> Story<'a> {
         let owner = own.map(|document| OwnerDocument::read(document)).unwrap_or_default();
         let status = told(last);
         let outcome = outcome(self, &status, last);
-        let falls = Falls::of(self).ends(documents, self.events);
+        let failures = PodFailures::of(self).ends(documents, self.events);
         let (cause, also) = match outcome {
             Outcome::Succeeded => (None, Vec::new()),
-            Outcome::Failed => {
-                let (cause, also) = first_fall::of_failure(self, &status, &owner, falls, documents);
+            _ if outcome == Outcome::Failed || is_failing(&status) => {
+                let (cause, also) = first_failure::of_failure(self, &status, &owner, failures, documents);
                 (Some(cause), also)
             }
-            Outcome::Deleted => (Some(deletion(last)), first_fall::own(falls)),
+            Outcome::Deleted => (Some(deletion(last)), first_failure::independent(failures)),
             // Some of its pods run, and others can't start.
             Outcome::Running if status.ready < status.total => {
-                (waits::unstarted(self, documents), first_fall::own(falls))
+                (waits::unstarted(self, documents), first_failure::independent(failures))
             }
-            Outcome::Running => (None, first_fall::own(falls)),
-            Outcome::Waiting if is_failing(&status) => {
-                let (cause, also) = first_fall::of_failure(self, &status, &owner, falls, documents);
-                (Some(cause), also)
-            }
-            Outcome::Waiting => self.waiting(&owner, documents, falls),
+            Outcome::Running => (None, first_failure::independent(failures)),
+            Outcome::Waiting | Outcome::Failed => self.waiting(&owner, documents, failures),
         };
         let doubt = self.doubt(outcome, cause.as_ref());
         let mut why = WhyView { outcome, cause, also, doubt, ..WhyView::default() };
@@ -242,20 +239,20 @@ impl<'a> Story<'a> {
         why
     }
 
-    /// Why it waits, and what fell before.
+    /// Says why it waits, and which pods failed before.
     fn waiting(
         &self,
         owner: &OwnerDocument,
         documents: &DocumentsBySeq,
-        falls: Vec<first_fall::Fall>,
+        failures: Vec<first_failure::PodFailure>,
     ) -> (Option<Cause>, Vec<Cause>) {
-        let mut fallen = first_fall::own(falls);
+        let mut failed = first_failure::independent(failures);
         let cause = waits::cause(self, owner, documents).or_else(|| {
             // A pod lives on while one of its containers does, and no other pod takes its place until then.
-            let alive = fallen.iter().position(|cause| waits::is_alive(self, cause))?;
-            Some(fallen.remove(alive))
+            let alive = failed.iter().position(|cause| waits::is_alive(self, cause))?;
+            Some(failed.remove(alive))
         });
-        (cause, fallen)
+        (cause, failed)
     }
 
     /// The last state that is no gap.

@@ -1,7 +1,7 @@
-//! Decides how one pod ended: by a disruption, by a deletion, or by the container that fell first.
+//! Decides how one pod ended: by a disruption, by a deletion, or by the container that failed first.
 
 use super::documents::{ContainerStatus, PodDocument, Terminated};
-use super::{Cause, CauseKind, ContainerRole, FailedContainer, is_pod};
+use super::{Cause, CauseKind, ContainerRole, FailedContainer, is_pod, told};
 use crate::calendar;
 use crate::state::{Change, State, Status};
 use crate::status::phase;
@@ -10,16 +10,16 @@ use crate::status::story::events::EventView;
 /// Exit codes above this one stand for a signal.
 const SIGNALS_FROM: i32 = 128;
 const GREATEST_SIGNAL: i32 = 31;
-const KILL: i32 = 9;
 /// A container's own clock is believed within this time before its end was observed.
 const CLOCK_TRUSTED_MS: u64 = 60_000;
 
 /// How a pod ended, by its document, or by its status where the document can't be had.
-pub(super) fn of(state: &State, status: &Status, pod: Option<&PodDocument>, events: &[EventView]) -> Cause {
+pub(super) fn of(state: &State, pod: Option<&PodDocument>, events: &[EventView]) -> Cause {
+    let status = told(state);
     let cause = match pod {
-        Some(pod) => of_document(state, status, pod, events),
+        Some(pod) => of_document(state, &status, pod, events),
         None if state.change == Change::Gone && !status.terminal => deleted(),
-        None => of_status(status),
+        None => of_status(&status),
     };
     let at_ms = if cause.at_ms > 0 { cause.at_ms } else { state.observed_ms };
     let object = is_pod(&state.object).then(|| (*state.object).clone());
@@ -148,6 +148,16 @@ fn deletion_requested_ms(pod: &PodDocument) -> Option<u64> {
     Some(ends.saturating_sub(grace.saturating_mul(1000)))
 }
 
+/// Every container of a pod, init containers first.
+fn containers(pod: &PodDocument) -> impl Iterator<Item = (ContainerRole, &ContainerStatus)> {
+    let init = pod.status.init_container_statuses.iter().map(|status| {
+        let spec = pod.spec.init_containers.iter().find(|spec| spec.name == status.name);
+        let is_sidecar = spec.is_some_and(|spec| spec.restart_policy.as_deref() == Some("Always"));
+        (if is_sidecar { ContainerRole::Sidecar } else { ContainerRole::Init }, status)
+    });
+    init.chain(pod.status.container_statuses.iter().map(|status| (ContainerRole::Main, status)))
+}
+
 struct FailedEnd<'a> {
     status: &'a ContainerStatus,
     role: ContainerRole,
@@ -155,16 +165,10 @@ struct FailedEnd<'a> {
     finished_ms: u64,
 }
 
-/// The container that fell first. Of those that fell in the same second, an init container comes first and a sidecar
+/// The container that failed first. Of those that failed in the same second, an init container comes first and a sidecar
 /// last: the kubelet ends sidecars after the others.
 fn first_failed(pod: &PodDocument, observed_ms: u64) -> Option<FailedEnd<'_>> {
-    let init = pod.status.init_container_statuses.iter().map(|status| {
-        let spec = pod.spec.init_containers.iter().find(|spec| spec.name == status.name);
-        let is_sidecar = spec.is_some_and(|spec| spec.restart_policy.as_deref() == Some("Always"));
-        (if is_sidecar { ContainerRole::Sidecar } else { ContainerRole::Init }, status)
-    });
-    let main = pod.status.container_statuses.iter().map(|status| (ContainerRole::Main, status));
-    let ends = init.chain(main).filter_map(|(role, status)| {
+    let ends = containers(pod).filter_map(|(role, status)| {
         // One that is being started again says how it ended before.
         let before = status.last_state.terminated.as_ref().filter(|_| status.state.terminated.is_none());
         let end = status.state.terminated.as_ref().or(before).filter(|end| end.exit_code != 0)?;
@@ -215,10 +219,7 @@ fn terminated(reason: &str, exit_code: Option<i32>, own_signal: Option<i32>) -> 
 
 /// A container that does not come to start.
 pub(super) fn stuck_container(pod: &PodDocument) -> Option<Cause> {
-    let statuses = pod.status.init_container_statuses.iter().map(|status| (ContainerRole::Init, status));
-    let statuses =
-        statuses.chain(pod.status.container_statuses.iter().map(|status| (ContainerRole::Main, status)));
-    statuses.into_iter().find_map(|(role, status)| {
+    containers(pod).find_map(|(role, status)| {
         let stuck = status.state.waiting.as_ref()?;
         let kind = waiting(&stuck.reason)?;
         let container = FailedContainer { name: status.name.clone(), role, ..FailedContainer::default() };
@@ -262,7 +263,7 @@ pub(super) fn signal_name(signal: i32) -> String {
         6 => "SIGABRT",
         7 => "SIGBUS",
         8 => "SIGFPE",
-        KILL => "SIGKILL",
+        9 => "SIGKILL",
         11 => "SIGSEGV",
         13 => "SIGPIPE",
         15 => "SIGTERM",

@@ -70,12 +70,17 @@ fn waited_for(wait: Wait) -> &'static str {
 
 /// Turns after the first one: how often it had to make room, and how long it did not run in between.
 fn interrupted(story: &Story<'_>, now_ms: u64) -> Vec<String> {
-    let mut parts = Vec::new();
-    let has_run = |at: usize| story.states[..at].iter().any(|state| state.status.phase == phase::RUNNING);
-    let begins = |at: usize, phase: &str| {
-        story.states[at].status.phase == phase && (at == 0 || story.states[at - 1].status.phase != phase)
+    let states = story.states;
+    let Some(first_run) = states.iter().position(|state| state.status.phase == phase::RUNNING) else {
+        return Vec::new();
     };
-    let count = |phase: &str| (0..story.states.len()).filter(|at| begins(*at, phase) && has_run(*at)).count();
+    let later = &states[first_run..];
+    let count = |phase: &str| {
+        let begins =
+            later.windows(2).filter(|pair| pair[1].status.phase == phase && pair[0].status.phase != phase);
+        begins.count()
+    };
+    let mut parts = Vec::new();
     match count(phase::PREEMPTED) {
         0 => {}
         1 => parts.push("was preempted".to_owned()),
@@ -84,12 +89,12 @@ fn interrupted(story: &Story<'_>, now_ms: u64) -> Vec<String> {
     if count(phase::SUSPENDED) > 0 {
         parts.push("was suspended".to_owned());
     }
-    let ends = story.states.iter().skip(1).map(|next| next.observed_ms).chain([now_ms]);
-    let idle = story.states.iter().zip(ends).enumerate().filter(|(at, (state, _))| {
+    let ends = later.iter().skip(1).map(|next| next.observed_ms).chain([now_ms]);
+    let idle = later.iter().zip(ends).filter(|(state, _)| {
         let waits = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED, phase::PENDING];
-        waits.contains(&state.status.phase.as_str()) && state.change == Change::Present && has_run(*at)
+        waits.contains(&state.status.phase.as_str()) && state.change == Change::Present
     });
-    let idle_ms: u64 = idle.map(|(_, (state, end))| end.saturating_sub(state.observed_ms)).sum();
+    let idle_ms: u64 = idle.map(|(state, end)| end.saturating_sub(state.observed_ms)).sum();
     if idle_ms >= NOTED_MS && !parts.is_empty() {
         parts.push(format!("waited {} again", span(idle_ms)));
     }
@@ -132,10 +137,10 @@ fn end(story: &Story<'_>, status: &Status, why: &WhyView) -> Vec<String> {
 
 fn failure(cause: &Cause, itself: &str) -> String {
     let who = subject(cause, itself);
-    let exit = cause.container.as_ref().and_then(|container| container.exit_code);
-    let exit = exit.map(|code| format!(" (exit {code})")).unwrap_or_default();
+    let code = cause.container.as_ref().and_then(|container| container.exit_code);
+    let exit = code.map(|code| format!(" (exit {code})")).unwrap_or_default();
     match cause.kind {
-        CauseKind::ExitCode => match cause.container.as_ref().and_then(|container| container.exit_code) {
+        CauseKind::ExitCode => match code {
             Some(code) => format!("{who} exited with {code}"),
             None => format!("{who} failed"),
         },

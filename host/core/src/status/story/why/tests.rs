@@ -199,7 +199,7 @@ fn signals_and_disruptions_are_told_apart() {
 }
 
 #[test]
-fn a_deletion_is_the_cause_only_where_nothing_else_fell() {
+fn a_deletion_is_the_cause_only_if_nothing_else_failed() {
     let deleted = deleting(running("a"), 9);
     let alone = two_run().at(9, &deleted).at(12, &deleting(ended("a", 143, "Error", 10), 9));
     let why = alone.at(13, &failed_job("BackoffLimitExceeded", "")).why();
@@ -208,7 +208,7 @@ fn a_deletion_is_the_cause_only_where_nothing_else_fell() {
     let why = why.at(13, &failed_job("BackoffLimitExceeded", "")).why();
     let cause = why.cause.expect("a cause");
     assert_eq!((cause.kind, cause.object.expect("a pod").name.as_str()), (CauseKind::ExitCode, "b"));
-    // It fell by itself before somebody asked for its deletion.
+    // It failed by itself before somebody asked for its deletion.
     let why = two_run().at(10, &deleting(ended("a", 5, "Error", 8), 9));
     let why = why.at(13, &failed_job("BackoffLimitExceeded", "")).why();
     assert_eq!(why.cause.expect("a cause").container.expect("a container").exit_code, Some(5));

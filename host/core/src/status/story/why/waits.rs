@@ -16,13 +16,13 @@ fn newest<'a>(states: impl Iterator<Item = &'a State>) -> impl Iterator<Item = &
     newest.into_values().filter(|state| state.change == Change::Present)
 }
 
-/// The pod that has been stuck for the longest time.
+/// Of the pods that can't start now, the one whose newest state is the oldest.
 pub(super) fn stuck_pod<'a>(story: &Story<'a>) -> Option<&'a State> {
     let stuck = newest(story.pods()).filter(|state| pod_end::waiting(&state.status.reason).is_some());
     stuck.filter(|state| !state.status.terminal).min_by_key(|state| state.seq)
 }
 
-/// A pod that never came to start, by the last state that says what it waited for.
+/// The first pod that did not run, by the last state that says what it waited for. Pods that ended later count, too.
 pub(super) fn stuck_before_end<'a>(story: &Story<'a>) -> Option<&'a State> {
     let mut stuck: BTreeMap<&str, &State> = BTreeMap::new();
     for state in story.pods().filter(|state| state.change == Change::Present) {
