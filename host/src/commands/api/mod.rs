@@ -12,7 +12,6 @@ mod status;
 #[cfg(test)]
 mod testing;
 mod timeline;
-mod why;
 
 pub use client::{Client, Seen};
 pub use complete::{Wanted, look_up};
@@ -24,5 +23,4 @@ pub use operate::{dashboard, dead_letters, mute, pause, resume, submit, unmute};
 #[cfg(feature = "playground")]
 pub use status::plugins_table;
 pub use status::{blind, plugin_views, plugins, plural, status};
-pub use timeline::timeline;
-pub use why::why;
+pub use timeline::{timeline, why};

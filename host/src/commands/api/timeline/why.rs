@@ -6,9 +6,9 @@ use kubewitness_core::story::span;
 use kubewitness_core::views::{Cause, EventView, TimelineQuery, TimelineView, WhyView};
 use serde::Serialize;
 
-use super::client::Client;
-use super::object_name::{ObjectName, namespace, nothing, story};
 use crate::cli::{WhyArgs, Zone};
+use crate::commands::api::client::Client;
+use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
 use crate::commands::print::{self, Table};
 use crate::commands::{End, Ended};
 

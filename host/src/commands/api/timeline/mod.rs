@@ -1,5 +1,7 @@
 //! `kubewitness timeline`: the states of one object, oldest first, the Events about it, and who was told of it.
 
+mod why;
+
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -14,6 +16,7 @@ use super::object_name::{ObjectName, names, namespace, nothing, story};
 use crate::cli::{TimelineArgs, Zone};
 use crate::commands::Ended;
 use crate::commands::print::{self, Table};
+pub use why::why;
 
 pub async fn timeline(args: TimelineArgs) -> Ended {
     let named = ObjectName::only(&args.object)?;
