@@ -87,8 +87,13 @@ fn change(change: Change) -> &'static str {
     }
 }
 
-pub fn word(text: &str) -> Value {
-    cut(text, WORD_BYTES).into()
+pub fn word(value: &str) -> Value {
+    text(value).into()
+}
+
+/// The text of [`word`].
+pub fn text(value: &str) -> String {
+    cut(value, WORD_BYTES)
 }
 
 /// A text that says where it is cut.
