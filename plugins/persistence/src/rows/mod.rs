@@ -1,5 +1,7 @@
 //! Converts a state into a row.
 
+pub mod overlap;
+
 use kubewitness_sdk::sql::Value;
 use kubewitness_sdk::{Change, State, time};
 
