@@ -184,6 +184,7 @@ impl<'r> Search<'r> {
             let within = here.step(Named::Key(&name));
             match &*name {
                 _ if within.is_met() => self.take(scanner)?,
+                _ if self.within > 0 && REFERENCES.contains(&&*name) => scanner.skip()?,
                 "name" | "key" | "Name" | "Key" | "NAME" | "KEY" if scanner.peek() == b'"' => {
                     let start = scanner.start();
                     is_secret |= self.redactor.is_secret_name(&scanner.text()?.decode()?);

@@ -44,7 +44,7 @@ fn ray_loses_secrets_of_its_start_parameters_entrypoints_and_environments() {
 fn a_workflow_loses_secrets_of_its_parameters_scripts_and_templates() {
     let template = json!({"name": "plain1", "container": {"args": ["--password=hush1"], "env": [
         {"name": "TOKEN", "value": "hush2"},
-        {"name": "API_KEY", "valueFrom": {"secretKeyRef": {"name": "plain2", "key": "k"}}},
+        {"name": "API_KEY", "valueFrom": {"secretKeyRef": {"name": "plain2", "key": "plain3"}}},
     ]}});
     expect_hidden(&json!({"kind": "Workflow", "spec": {
         "entrypoint": "plain4",
