@@ -131,7 +131,7 @@ impl Writer<'_> {
         let (shown, happened): (Vec<_>, Vec<_>) = states.iter().partition(|state| state.is_resync());
         if !happened.is_empty() {
             transitions::write(&happened, self.config)?;
-            let hidden = rows::overlap::shown_elsewhere(&happened, self.names())?;
+            let hidden = rows::overlap::shown_elsewhere(DATABASE, &happened, self.names())?;
             sql::write_both(DATABASE, &self.history(&happened)?, &self.status_of(&happened, &hidden))?;
         }
         let shown = shown.into_iter().filter(|state| rows::is_current(state));

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use kubewitness_sdk::sql::{self, Value};
 use kubewitness_sdk::{Change, Error, State};
 
+use super::{is_current, text, uid};
 use crate::schema::{Names, STATUS};
-use crate::{DATABASE, rows};
 
 /// Objects of one question.
 const ASKED: usize = 256;
@@ -23,16 +23,16 @@ struct Shown {
 }
 
 /// The places of such states. The states are in the order of the journal.
-pub fn shown_elsewhere(states: &[&State], names: Names<'_>) -> Result<BTreeSet<u32>, Error> {
-    let uids = states.iter().filter(|state| state.change == Change::Left).map(|state| rows::uid(state));
+pub fn shown_elsewhere(database: &str, states: &[&State], names: Names<'_>) -> Result<BTreeSet<u32>, Error> {
+    let uids = states.iter().filter(|state| state.change == Change::Left).map(|state| uid(state));
     let uids: BTreeSet<String> = uids.collect();
     let mut hidden = BTreeSet::new();
     if uids.is_empty() {
         return Ok(hidden);
     }
-    let mut shown = shown_now(&uids.into_iter().collect::<Vec<_>>(), names)?;
-    for (place, state) in (0..).zip(states).filter(|(_, state)| rows::is_current(state)) {
-        let (uid, source) = (rows::uid(state), rows::text(&state.source));
+    let mut shown = shown_now(database, &uids.into_iter().collect::<Vec<_>>(), names)?;
+    for (place, state) in (0..).zip(states).filter(|(_, state)| is_current(state)) {
+        let (uid, source) = (uid(state), text(&state.source));
         let before = shown.get(&uid);
         let is_left = state.change == Change::Left;
         if is_left && before.is_some_and(|before| before.is_present && before.source != source) {
@@ -44,7 +44,7 @@ pub fn shown_elsewhere(states: &[&State], names: Names<'_>) -> Result<BTreeSet<u
     Ok(hidden)
 }
 
-fn shown_now(uids: &[String], names: Names<'_>) -> Result<BTreeMap<String, Shown>, Error> {
+fn shown_now(database: &str, uids: &[String], names: Names<'_>) -> Result<BTreeMap<String, Shown>, Error> {
     let table = names.of(STATUS);
     let mut shown = BTreeMap::new();
     for asked in uids.chunks(ASKED) {
@@ -54,7 +54,7 @@ fn shown_now(uids: &[String], names: Names<'_>) -> Result<BTreeMap<String, Shown
         let question = format!("SELECT uid, seq, source, \"change\" FROM {table} WHERE uid IN ({places})");
         let mut values: Vec<Value> = asked.iter().map(|uid| uid.as_str().into()).collect();
         values.resize(count, values[0].clone());
-        for row in sql::query(DATABASE, &question, &values)? {
+        for row in sql::query(database, &question, &values)? {
             if let Ok([Value::Text(uid), Value::Integer(seq), Value::Text(source), Value::Text(change)]) =
                 <[Value; 4]>::try_from(row)
             {
