@@ -76,8 +76,12 @@ pub fn place(args: &JournalArgs, data: &Path) -> Result<Place> {
              as KUBEWITNESS_JOURNAL, or into a file for --journal-file"
         );
     }
-    Place::server(address)
-        .map_err(|error| anyhow!("the journal's place is neither `{EMBEDDED}` nor an address: {error}"))
+    let place = Place::server(address)
+        .map_err(|error| anyhow!("the journal's place is neither `{EMBEDDED}` nor an address: {error}"))?;
+    Ok(match args.journal_file.as_deref().filter(|file| !files::is_handed_over(file)) {
+        Some(file) => place.read_again_from(file),
+        None => place,
+    })
 }
 
 fn has_password(address: &str) -> bool {

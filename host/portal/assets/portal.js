@@ -346,7 +346,7 @@
       changed = false;
       try {
         const answer = await fetch(location.href);
-        if (!answer.ok) return;
+        if (!answer.ok) throw new Error(answer.statusText);
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         let others = 0;
         for (const now of page.querySelectorAll("#objects tbody tr")) {
@@ -361,7 +361,8 @@
         }
         if (labels) offer(others);
       } catch {
-        // The next round tries again.
+        // The next round tries again, also if nothing more has changed.
+        changed = true;
       }
     }, 10000);
 

@@ -28,7 +28,7 @@ use tracing::warn;
 
 pub use access::{
     AUDIT, Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, ProxySecret, SESSION_KEY_BYTES,
-    WeakSecret, asking,
+    TrustedProxy, WeakSecret, asking,
 };
 use answer::{etag, frame, problem};
 use app::App;

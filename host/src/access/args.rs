@@ -29,9 +29,12 @@ pub struct AccessArgs {
     #[arg(long, env = "KUBEWITNESS_SESSION_KEY_FILE", value_name = "FILE")]
     pub session_key_file: Option<PathBuf>,
     /// A file with the secret that a proxy which signs people in sends as X-Kubewitness-Proxy-Secret. It names them
-    /// in X-Remote-User and X-Remote-Group
+    /// in X-Remote-User
     #[arg(long, env = "KUBEWITNESS_PROXY_SECRET_FILE", value_name = "FILE")]
     pub proxy_secret_file: Option<PathBuf>,
+    /// Believes the groups that the proxy names in X-Remote-Group. The proxy has to remove the header of its clients
+    #[arg(long, requires = "proxy_secret_file")]
+    pub proxy_groups: bool,
     /// Logs each document that a person reads, whatever --log says
     #[arg(long)]
     pub log_reads: bool,

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::files;
 use kubewitness_portal::{
-    Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, ProxySecret, TlsFiles,
+    Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, ProxySecret, TlsFiles, TrustedProxy,
 };
 use kubewitness_watch::{Connection, Reviews};
 use tracing::{info, warn};
@@ -91,7 +91,9 @@ pub async fn doors(
         }
     };
     let trusted_proxy = match args.proxy_secret_file {
-        Some(file) => Some(proxy_secret(&file).await?),
+        Some(file) => {
+            Some(TrustedProxy { secret: proxy_secret(&file).await?, names_groups: args.proxy_groups })
+        }
         None => None,
     };
     info!("people sign in to the portal with a token of Kubernetes");

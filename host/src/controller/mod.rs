@@ -13,6 +13,7 @@ mod submitter;
 pub mod trial;
 mod views;
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -40,6 +41,7 @@ use crate::config::component::Folders;
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
+use crate::process::folder_lock::lock_folder;
 use crate::process::timers::{ClientTimers, ControllerTimers};
 use crate::tasks::{Fate, Tasks, or_overdue};
 use election::{Election, LeaderRole};
@@ -90,6 +92,8 @@ pub struct Controller {
     stop: CancellationToken,
     abort: CancellationToken,
     journal: Journal,
+    /// Held until the end: no other process works in the data folder.
+    _folder_lock: File,
     #[cfg(feature = "playground")]
     pub views: Arc<dyn Views>,
     pub address: SocketAddr,
@@ -127,7 +131,7 @@ impl Controller {
             tasks.finish().await?;
             return Ok(None);
         };
-        // The journal is open, so no other process works in this folder.
+        let folder_lock = lock_folder(&options.data).await?;
         let data = options.data.clone();
         files::within(&options.data, files::WORK, move || trial::clear(&data))
             .await
@@ -193,6 +197,7 @@ impl Controller {
             stop,
             abort,
             journal,
+            _folder_lock: folder_lock,
             #[cfg(feature = "playground")]
             views,
             address,

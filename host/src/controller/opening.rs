@@ -29,19 +29,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub struct Opening {
     views: OnceLock<Arc<dyn Views>>,
     why: RwLock<String>,
-    /// Dropped with the waiting, which ends the live streams that began in it: they ask again.
-    nothing: RwLock<Option<watch::Sender<Seq>>>,
 }
 
 impl Opening {
     pub fn new() -> Self {
-        let why = RwLock::new("the journal is being opened".into());
-        Self { views: OnceLock::new(), why, nothing: RwLock::new(Some(watch::Sender::new(0))) }
+        Self { views: OnceLock::new(), why: RwLock::new("the journal is being opened".into()) }
     }
 
     pub fn is_open(&self, views: Arc<dyn Views>) {
         self.views.get_or_init(|| views);
-        self.nothing.write().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Waits until the Lease is known, and answers what tells it from any other. `None`: stopped before.
@@ -210,13 +206,8 @@ impl Views for Opening {
         self.views()?.states_after(after, limit).await
     }
 
-    fn newest(&self) -> watch::Receiver<Seq> {
-        if let Some(views) = self.views.get() {
-            return views.newest();
-        }
-        let nothing = self.nothing.read().unwrap_or_else(PoisonError::into_inner);
-        // Gone only in the moment in which the journal is there.
-        nothing.as_ref().map_or_else(|| watch::channel(0).1, watch::Sender::subscribe)
+    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
+        self.views()?.newest()
     }
 
     fn held(&self) -> Vec<HeldView> {
@@ -257,11 +248,12 @@ mod tests {
         assert!(journal.unwrap().is_none(), "a stop ends the waiting");
     }
 
-    #[tokio::test]
-    async fn a_live_stream_that_began_while_it_was_away_ends_when_it_comes() {
-        let opening = Opening::new();
-        let mut newest = opening.newest();
-        opening.is_open(Arc::new(Opening::new()));
-        assert!(newest.changed().await.is_err());
+    #[test]
+    fn nobody_is_given_a_position_before_the_journal_is_open() {
+        let told = Opening::new().newest().err();
+        assert!(
+            matches!(&told, Some(ViewError::Unavailable(why)) if why.contains("being opened")),
+            "{told:?}"
+        );
     }
 }

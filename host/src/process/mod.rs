@@ -5,6 +5,7 @@
 mod allocator;
 pub mod file_handles;
 pub mod file_mode;
+pub mod folder_lock;
 pub mod logs;
 pub mod signals;
 pub mod timers;

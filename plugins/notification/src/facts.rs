@@ -40,8 +40,13 @@ const FIELDS: [Field; 24] = [
     ("ownerName", |s| owner(s, |owner| &owner.name)),
     ("ownerUid", |s| owner(s, |owner| &owner.uid)),
     ("observedAt", |s| time::rfc3339(s.observed_ms).into()),
-    ("late", |s| s.extra.iter().any(|(key, value)| key == "late" && value == "true").into()),
+    ("late", |s| is_late(s).into()),
 ];
+
+/// Whether a newer version of the object was journaled before.
+pub fn is_late(state: &State) -> bool {
+    state.extra.iter().any(|(key, value)| key == "late" && value == "true")
+}
 
 pub fn phase(state: &State) -> &str {
     if state.change == Change::Gone { "Deleted" } else { &state.status.phase }
@@ -162,6 +167,10 @@ pub fn line(text: &str) -> String {
 /// A text of the facts, or an empty one.
 pub fn text<'a>(facts: &'a Facts, name: &str) -> &'a str {
     facts.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub fn flag(facts: &Facts, name: &str) -> bool {
+    facts.get(name).and_then(Value::as_bool).unwrap_or_default()
 }
 
 #[cfg(test)]

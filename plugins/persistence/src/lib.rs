@@ -19,6 +19,7 @@ mod tables;
 mod transitions;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 
 use kubewitness_sdk::sql::{self, OnConflict, TableCopy, TableWrite, Value};
 use kubewitness_sdk::{About, Error, FieldError, Plugin, State, Ticking, Verdict};
@@ -130,14 +131,15 @@ impl Writer<'_> {
         let (shown, happened): (Vec<_>, Vec<_>) = states.iter().partition(|state| state.is_resync());
         if !happened.is_empty() {
             transitions::write(&happened, self.config)?;
-            sql::write_both(DATABASE, &self.history(&happened)?, &self.status_of(&happened))?;
+            let hidden = rows::overlap::shown_elsewhere(DATABASE, &happened, self.names())?;
+            sql::write_both(DATABASE, &self.history(&happened)?, &self.status_of(&happened, &hidden))?;
         }
         let shown = shown.into_iter().filter(|state| rows::is_current(state));
         let shown = shown.map(|state| self.row(state).map(|(row, _)| row)).collect::<Result<Vec<_>, _>>()?;
         if shown.is_empty() {
             return Ok(());
         }
-        let TableCopy { table, columns, key, on_conflict, .. } = self.status_of(&[]);
+        let TableCopy { table, columns, key, on_conflict, .. } = self.status_of(&[], &BTreeSet::new());
         sql::write(DATABASE, &TableWrite { table, columns, key, on_conflict, rows: shown }).map(drop)
     }
 
@@ -163,8 +165,9 @@ impl Writer<'_> {
     }
 
     /// The rows of the history that also say how each object is now.
-    fn status_of(&self, states: &[&State]) -> TableCopy {
-        let of_the_past = states.iter().zip(0..).filter(|(state, _)| !rows::is_current(state));
+    fn status_of(&self, states: &[&State], hidden: &BTreeSet<u32>) -> TableCopy {
+        let says_nothing = |state: &State, place| !rows::is_current(state) || hidden.contains(&place);
+        let of_the_past = states.iter().zip(0..).filter(|(state, place)| says_nothing(state, *place));
         TableCopy {
             table: self.names().of(schema::STATUS),
             columns: self.status_columns(),

@@ -1,7 +1,7 @@
 //! Opens the databases, ledgers, destinations and keys of the settings, some at a time. An entry that did not change
 //! stays open.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -205,5 +205,27 @@ pub async fn load_keys<'a>(
         };
         (spec.name.clone(), loading.boxed())
     };
-    opener.open_all("keys", host.keys.iter().map(load)).await.into_iter().collect()
+    let mut keys = opener.open_all("keys", host.keys.iter().map(load)).await.into_iter().collect();
+    refuse_twins(&mut keys, host, opener);
+    keys
+}
+
+/// A plugin that is granted the same secret under another name could sign what the controller says in a ledger.
+fn refuse_twins(keys: &mut HashMap<String, Arc<Key>>, host: &HostSpec, opener: &mut Opener) {
+    let signing = host.ledgers.iter().filter_map(|ledger| ledger.signing.as_ref());
+    let signing: BTreeSet<_> = signing.map(|signing| signing.key.as_str()).collect();
+    for (index, spec) in
+        host.keys.iter().enumerate().filter(|(_, spec)| !signing.contains(spec.name.as_str()))
+    {
+        let Some(public) = keys.get(&spec.name).map(|key| key.public()) else { continue };
+        let twin = signing.iter().find(|name| keys.get(**name).is_some_and(|key| key.public() == public));
+        if let Some(twin) = twin {
+            let message = format!(
+                "has the same value as the key `{twin}`, which signs a ledger: give plugins a key of their own"
+            );
+            keys.remove(&spec.name);
+            let fault = fault(format!("spec.keys[{index}].valueFrom"), message);
+            opener.closed.insert(("keys", spec.name.clone()), fault);
+        }
+    }
 }

@@ -64,6 +64,8 @@ const REFUSED_PREFIXES: [&str; 9] = [
 /// Headers of a response that a plugin sees.
 const SEEN: [&str; 6] = ["content-type", "retry-after", "etag", "last-modified", "date", "x-request-id"];
 const SEEN_PREFIX: &str = "x-ratelimit-";
+/// Bytes of them. They are kept with the notes of requests, and a server chooses names and values.
+const SEEN_BYTES: usize = 8 * 1024;
 
 /// A request that the destination takes.
 pub struct Prepared {
@@ -384,9 +386,16 @@ async fn receive(mut response: reqwest::Response, most: u64) -> Result<HttpRespo
         return Err(too_large());
     }
     let seen = |name: &HeaderName| SEEN.contains(&name.as_str()) || name.as_str().starts_with(SEEN_PREFIX);
+    let mut room = SEEN_BYTES;
+    let mut fits = |name: &str, value: &str| {
+        let left = room.checked_sub(name.len() + value.len());
+        left.map(|left| room = left).is_some()
+    };
     let headers = response.headers().iter().filter(|(name, _)| seen(name)).take(HEADERS);
-    let headers =
-        headers.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
+    let headers = headers.filter_map(|(name, value)| {
+        let value = value.to_str().ok().filter(|value| fits(name.as_str(), value))?;
+        Some((name.to_string(), value.to_owned()))
+    });
     let headers = headers.collect();
     let status = response.status().as_u16();
     let mut body = Vec::new();

@@ -386,3 +386,17 @@ async fn a_scheme_has_the_rate_of_its_service_unless_the_operator_names_one() {
         destination.take().unwrap();
     }
 }
+
+#[tokio::test]
+async fn the_headers_of_an_answer_have_a_bound_and_one_that_is_too_long_is_left_out_alone() {
+    let long = "x".repeat(SEEN_BYTES);
+    let mut answer = axum::http::Response::builder().header("etag", &long).header("retry-after", "7");
+    for number in 0..HEADERS {
+        answer = answer.header(format!("x-ratelimit-{number}"), &long[..1000]);
+    }
+    let received = receive(answer.body("").unwrap().into(), 10).await.unwrap();
+    let bytes: usize = received.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    assert!(bytes <= SEEN_BYTES && received.headers.len() >= 8, "{bytes} bytes");
+    assert!(received.headers.contains(&("retry-after".into(), "7".into())));
+    assert!(received.headers.iter().all(|(name, _)| name != "etag"));
+}

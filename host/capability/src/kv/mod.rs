@@ -176,6 +176,17 @@ impl Kv {
     }
 }
 
+/// Refuses keys that no plugin writes: those of the controller's notes begin with a NUL.
+fn expect_own(key: &str) -> Result<(), GrantError> {
+    if key.is_empty() || key.len() > KEY_BYTES || key.contains('\0') {
+        return Err(GrantError::Invalid(format!("a key has 1 to {KEY_BYTES} bytes and no NUL")));
+    }
+    if key == mutes::KEY {
+        return Err(GrantError::Invalid(format!("the controller alone writes the key `{key}`")));
+    }
+    Ok(())
+}
+
 /// The view of one call: what is stored, and over it what this call wrote.
 #[derive(Debug)]
 pub struct Overlay {
@@ -197,18 +208,17 @@ impl Overlay {
     }
 
     pub fn set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
-        if key.is_empty() || key.len() > KEY_BYTES || key.contains('\0') {
-            return Err(GrantError::Invalid(format!("a key has 1 to {KEY_BYTES} bytes and no NUL")));
-        }
-        if key == mutes::KEY {
-            return Err(GrantError::Invalid(format!("the controller alone writes the key `{key}`")));
-        }
+        expect_own(key)?;
         self.write(key, Some(value))
     }
 
-    pub fn delete(&mut self, key: &str) {
-        // Only what grows can be refused.
-        self.write(key, None).ok();
+    /// A key that nobody has written costs the journal nothing.
+    pub fn delete(&mut self, key: &str) -> Result<(), GrantError> {
+        expect_own(key)?;
+        if self.writes.contains_key(key) || self.base.lock().entries.contains_key(key) {
+            self.write(key, None)?;
+        }
+        Ok(())
     }
 
     fn write(&mut self, key: &str, value: Option<Vec<u8>>) -> Result<(), GrantError> {
@@ -308,7 +318,7 @@ mod tests {
         );
         let mut call = kv.open();
         call.set("c", b"3".to_vec()).unwrap();
-        call.delete("a");
+        call.delete("a").unwrap();
         assert_eq!(call.get("a"), None);
         assert_eq!(call.keys("", 10), ["b", "c"]);
         assert_eq!(kv.open().keys("", 10), ["a", "b"]);
@@ -332,7 +342,7 @@ mod tests {
         call.set("b", vec![0; 9]).unwrap();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
         assert_eq!(call.keys("", 10), ["a", "b"]);
-        call.delete("a");
+        call.delete("a").unwrap();
         call.set("c", vec![0; 100]).unwrap();
     }
 
@@ -370,7 +380,7 @@ mod tests {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let key = format!("k{}", random >> 28);
                 match (random >> 20) % 3 {
-                    0 => call.delete(&key),
+                    0 => call.delete(&key).unwrap(),
                     size => call.set(&key, vec![0; size as usize * 100]).unwrap(),
                 }
             }
@@ -392,7 +402,7 @@ mod tests {
             call.set(&format!("x{key:06}"), vec![0; 8]).unwrap();
             assert_eq!(call.keys("05", 2), ["050000", "050001"]);
         }
-        call.delete("050000");
+        call.delete("050000").unwrap();
         assert_eq!(call.keys("05", 2), ["050001", "050002"]);
         assert_eq!(call.keys("", 1_000_000).len(), LIST_KEYS);
     }
@@ -406,7 +416,7 @@ mod tests {
         let mut call = kv.open();
         assert_eq!(call.get(mutes::KEY), Some(b"[]".to_vec()));
         assert!(matches!(call.set(mutes::KEY, vec![]), Err(GrantError::Invalid(_))));
-        call.delete(mutes::KEY);
+        assert!(matches!(call.delete(mutes::KEY), Err(GrantError::Invalid(_))));
         assert_eq!((call.get(mutes::KEY), call.keys("", 9).len()), (Some(b"[]".to_vec()), 0));
     }
 
@@ -444,10 +454,30 @@ mod tests {
     }
 
     #[test]
+    fn a_plugin_deletes_its_own_keys_alone_and_others_cost_the_journal_nothing() {
+        let request = "\0request/1".to_owned();
+        let kept = vec![("a".into(), vec![0; 8]), (request.clone(), vec![0; 8])];
+        let kv = Kv::new(kept, Writes::default(), Told::default(), Most::default());
+        let mut call = kv.open();
+        assert!(matches!(call.delete(&request), Err(GrantError::Invalid(_))));
+        for n in 0..1000 {
+            call.delete(&format!("unknown{n}")).unwrap();
+        }
+        call.delete("a").unwrap();
+        call.set("b", vec![]).unwrap();
+        call.delete("b").unwrap();
+        let writes = call.commit(&[], None, None, Duration::ZERO);
+        let keys: Vec<_> = writes.iter().map(|write| (write.key.as_str(), write.value.is_none())).collect();
+        assert_eq!(keys, [("a", true), ("b", true)]);
+        assert!(kv.lock().entries.contains_key(&request));
+    }
+
+    #[test]
     fn keys_are_bounded() {
         let mut call = Kv::default().open();
         for key in ["", "a\0b", &"k".repeat(KEY_BYTES + 1)] {
             assert!(matches!(call.set(key, vec![]), Err(GrantError::Invalid(_))));
+            assert!(matches!(call.delete(key), Err(GrantError::Invalid(_))));
         }
         for n in 0..5 {
             call.set(&format!("k{n}"), vec![]).unwrap();

@@ -62,16 +62,22 @@ impl Sealing {
             Ok(Ok((book, written)))
         });
         // What was put in the place of the file is not for the next call to cut.
-        let attested = attested.await?.inspect_err(|_| slot.cut = None)?;
+        let (mut book, written) = attested.await?.inspect_err(|_| slot.cut = None)?;
         slot.cut = None;
-        let (mut book, written) = attested;
-        let is_written = written.is_some();
-        slot.book = Some(match written.filter(|written| written.statement.kind == Kind::Seal) {
-            None => book,
-            Some(seal) => asked(path, move || book.close(&seal.statement, &seal.line).map(|()| book)).await?,
+        let Some(written) = written else {
+            slot.book = Some(book);
+            return Ok(());
+        };
+        // A step of its own: a settled statement that is cut off looks as if somebody had removed records.
+        let settled = asked(path, move || {
+            let (statement, line) = book.settle_statement(written)?;
+            if statement.kind == Kind::Seal {
+                book.close(&statement, &line)?;
+            }
+            Ok(book)
         });
-        // Without the key, too, a ledger that was signed goes on from there: its older files may be gone by now.
-        if is_written && (self.key.is_some() || slot.reached.is_some()) {
+        slot.book = Some(settled.await?);
+        if self.key.is_some() || slot.reached.is_some() {
             self.remember(name, slot).await;
         }
         Ok(())

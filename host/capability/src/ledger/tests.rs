@@ -1,6 +1,7 @@
 use std::sync::Mutex as Lock;
 
 use async_trait::async_trait;
+use futures::FutureExt;
 use kubewitness_core::ledger::{Statement, Tally};
 use kubewitness_core::ports::JournalError;
 
@@ -216,6 +217,26 @@ async fn the_first_root_tells_how_many_lines_were_taken_over() {
     std::fs::write(&path, text + "added\n").unwrap();
     open().await.unwrap().sign_off().await.unwrap();
     assert_eq!(adopted().last(), Some(&Some(1)));
+}
+
+/// A caller that gives up leaves its thread at work, as one does whose disk takes longer than the limit.
+#[tokio::test]
+async fn a_statement_that_is_written_after_its_caller_gave_up_is_cut_and_the_ledger_goes_on() {
+    for rotates in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let journal: Arc<dyn Ledgers> = Arc::new(Paper::default());
+        let ledger = open_signed(folder.path(), rotates, Some(journal.clone())).await.unwrap();
+        let mut given_up = 0;
+        for seq in 1..=5 {
+            append(&ledger, &Databases::default(), seq).await.unwrap();
+            given_up += usize::from(ledger.tend().now_or_never().is_none());
+        }
+        assert!(given_up > 0);
+        ledger.sign_off().await.unwrap();
+        assert_eq!(ledger.receipts("p", 0, &Databases::default()).await.unwrap().len(), 5);
+        drop(ledger);
+        open_signed(folder.path(), rotates, Some(journal)).await.unwrap();
+    }
 }
 
 fn lines(path: &Path) -> Vec<String> {

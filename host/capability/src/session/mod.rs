@@ -279,8 +279,7 @@ impl Session for CallSession {
 
     fn kv_delete(&mut self, key: &str) -> Result<(), GrantError> {
         self.granted.uses.count("kv", "");
-        self.kv()?.delete(key);
-        Ok(())
+        self.kv()?.delete(key)
     }
 
     fn kv_keys(&self, prefix: &str, limit: usize) -> Vec<String> {

@@ -100,11 +100,12 @@ impl Places {
             let asking = Asking::begin(place.clone(), turn);
             let (sender, answer) = oneshot::channel();
             begin(move || {
-                let done = work();
+                // A caller that has given up takes nothing. What the work made, such as a locked file, goes
+                // before the next caller may ask.
+                let done = Some(work()).filter(|_| !sender.is_closed());
                 // Released first, because the caller may ask again as soon as it is told.
                 drop(asking);
-                // The caller may have given up already.
-                drop(sender.send(done));
+                drop(done.map(|done| sender.send(done)));
             })?;
             answer.await.unwrap_or_else(|_| Err(broken_off()))
         };

@@ -37,7 +37,7 @@ impl Redactor {
         let text = std::str::from_utf8(event).map_err(Withheld::because)?;
         let sought = of_object.sought();
         for range in parts(text)?.texts {
-            add_places(text, range, |text| of_object.places(&sought, text), &mut found);
+            add_places(text, range, |_| false, |text| of_object.places(&sought, text), &mut found);
         }
         merge(&mut found);
         Ok(replaced(event, found, digest))

@@ -8,6 +8,7 @@
 mod events;
 mod fixed_texts;
 mod quoted;
+mod repeats;
 mod revealing_queries;
 mod rules;
 #[cfg(test)]
@@ -116,8 +117,8 @@ impl Redactor {
     fn find(&self, document: &[u8]) -> Result<Vec<Found>, Withheld> {
         let text = std::str::from_utf8(document).map_err(Withheld::because)?;
         let (mut found, status) = self.search(text)?;
-        if let Some(status) = status.filter(|_| !found.is_empty()) {
-            self.add_quotes(text, status, &mut found);
+        if !found.is_empty() {
+            self.add_repeats(text, status, &mut found);
         }
         Ok(found)
     }

@@ -1,12 +1,12 @@
 //! Secrets of a document that its status quotes, or an Event: a controller may write into a message what it was given.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use memchr::memmem::Finder;
 
 use super::fixed_texts::is_fixed_text;
+use super::repeats::Shown;
 use super::text::commands::{escaped, merged};
 use super::text::digest::{MARK, is_digest};
 use super::walk::Search;
@@ -34,10 +34,28 @@ impl Redactor {
         digest: impl Fn(&[u8]) -> Result<String, E>,
         secrets: &mut Secrets,
     ) -> Result<(), E> {
-        for one in self.find(document)? {
+        let found = self.find(document)?;
+        let text = std::str::from_utf8(document).map_err(Withheld::because)?;
+        let shown = Shown::of(text, &found).map_err(Withheld::from)?;
+        self.add_words_of(document, &found, |word| shown.has(word), digest, secrets)
+    }
+
+    /// `is_shown`: of a word that stands elsewhere in the document, too.
+    fn add_words_of<E: From<Withheld>>(
+        &self,
+        document: &[u8],
+        found: &[Found],
+        is_shown: impl Fn(&str) -> bool,
+        digest: impl Fn(&[u8]) -> Result<String, E>,
+        secrets: &mut Secrets,
+    ) -> Result<(), E> {
+        for one in found {
             let secret = one.secret(document);
-            for (place, text) in self.quotable(&one, document).into_iter().enumerate() {
+            for (place, text) in self.quotable(one, document).into_iter().enumerate() {
                 if secrets.found.len() > SECRETS || secrets.found.iter().any(|(known, _)| *known == text) {
+                    continue;
+                }
+                if is_shown(&text) {
                     continue;
                 }
                 // The same digest as in the document, where it is the same text.
@@ -51,7 +69,8 @@ impl Redactor {
     }
 
     /// Adds the secrets of a document of a known kind, to be looked for and never to be replaced: they have no digests.
-    /// It reads a document without secrets once, where [`Self::add_secrets`] reads it twice.
+    /// It reads a document without secrets once, where [`Self::add_secrets`] reads it twice. Words that the document also
+    /// shows are among them: they cost a second look later, and no search for each word now.
     pub fn add_secret_words(
         &self,
         document: &[u8],
@@ -64,24 +83,20 @@ impl Redactor {
         match found.is_empty() {
             true => Ok(()),
             // What its status quotes may be a part of a secret, and has parts of its own.
-            false => self.add_secrets(document, |_| Ok(String::new()), secrets),
+            false => {
+                let found = self.find(document)?;
+                self.add_words_of(document, &found, |_| false, |_| Ok::<_, Withheld>(String::new()), secrets)
+            }
         }
-    }
-
-    /// Adds the places within the status of a document that quote what was found.
-    pub(super) fn add_quotes(&self, document: &str, status: Range<usize>, found: &mut Vec<Found>) {
-        let words: BTreeSet<_> =
-            found.iter().flat_map(|one| self.quotable(one, document.as_bytes())).collect();
-        let words = Sought::of(words.iter().map(String::as_str));
-        add_places(document, status, |text| words.places(text), found);
-        merge(found);
     }
 }
 
-/// Adds what `quotes` finds in each text of a value of the document. The keys of objects are no texts.
+/// Adds what `quotes` finds in each text of a value of the document. The keys of objects are no texts. `spares`: the keys
+/// whose values stay as they are.
 pub(super) fn add_places(
     document: &str,
     value: Range<usize>,
+    spares: impl Fn(&str) -> bool,
     quotes: impl Fn(&str) -> Vec<Range<usize>>,
     found: &mut Vec<Found>,
 ) {
@@ -95,6 +110,12 @@ pub(super) fn add_places(
         let (start, raw) = (at + start, &document[at + start..at + start + length]);
         at += scanner.position();
         if scanner.peek() == b':' {
+            if spares(raw) {
+                let colon = document[at..].find(':').unwrap_or_default();
+                let mut scanner = Scanner::of_text(&document[at + colon + 1..value.end]);
+                let Ok(()) = scanner.skip() else { break };
+                at += colon + 1 + scanner.position();
+            }
             continue;
         }
         let Ok(decoded) = text.decode() else { continue };
@@ -390,7 +411,7 @@ mod tests {
     fn the_status_within_a_document_loses_its_quotes_too_and_stays_json() {
         let document = |told: &str, of: &str| {
             format!(
-                r#"{{"env":[{{"name":"TOKEN","value":"{of}"}}],"note":"123456","status":{{"n":123456,"123456":1,
+                r#"{{"env":[{{"name":"TOKEN","value":"{of}"}}],"note":"1234567","status":{{"n":123456,"123456":1,
                 "list":["a {told}",{{"m":"\u00e9 \\{told}"}}],"url":"redis://u:{told}@h","e":"\n12345"}}}}"#
             )
         };

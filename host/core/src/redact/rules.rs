@@ -10,7 +10,7 @@ use crate::state::RulesPrint;
 
 /// The version of the search. Count it up when the search finds more than before: what was found to quote nothing under
 /// the former version is then searched again.
-const SEARCH_VERSION: u32 = 1;
+const SEARCH_VERSION: u32 = 2;
 
 /// Rules that can be asked, made of the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]

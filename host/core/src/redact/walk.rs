@@ -9,13 +9,15 @@ use super::text::digest::is_digest;
 use super::text::pairs::in_pairs;
 use super::text::unescaped::Unescaped;
 use super::{COPIES, Found, Redactor};
-use crate::project::{Flow, NESTING, ProjectError, Scanner};
+use crate::project::{Flow, NESTING, ProjectError, Scanner, Text};
 
 /// What a value is taken for, by the key that it stands under.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Under {
     /// Named values: a list of `{"name": …, "value": …}`, or an object.
     Variables,
+    /// The same, and each value may be a command line or JSON.
+    Environment,
     /// A command line.
     Command,
     Other,
@@ -32,6 +34,17 @@ pub(super) struct Search<'r> {
     depth: u32,
     found: Vec<Found>,
 }
+
+/// Keys of Kubernetes under which a secret is named, and has no value. Texts of JSON have them where a variable holds a
+/// template of a pod.
+const REFERENCES: [&str; 6] = [
+    "secretKeyRef",
+    "secretRef",
+    "secretName",
+    "imagePullSecrets",
+    "serviceAccountToken",
+    "automountServiceAccountToken",
+];
 
 /// JSON may be a text within JSON, written so that each level adds a few bytes. It is read this deep, since each level
 /// is decoded and searched anew.
@@ -61,7 +74,13 @@ impl<'r> Search<'r> {
     }
 
     fn is_secret_setting(&self, name: &str) -> bool {
-        self.is_settings && self.redactor.is_secret_name(name)
+        self.is_settings && self.is_secret_name_in_text(name)
+    }
+
+    /// Of a name within a text. In the operator's settings all names count.
+    fn is_secret_name_in_text(&self, name: &str) -> bool {
+        let is_reference = REFERENCES.contains(&name) && (self.within > 0 || !self.is_settings);
+        !is_reference && self.redactor.is_secret_name(name)
     }
 
     /// What a value is taken for whose key says nothing.
@@ -81,10 +100,11 @@ impl<'r> Search<'r> {
         }
         match scanner.peek() {
             // It may be one named value.
-            b'{' if self.is_settings => self.variable(scanner, here, false, depth),
+            b'{' if self.is_settings => self.variable(scanner, here, false, under, depth),
             b'{' => self.object(scanner, here, under, depth),
             b'[' => self.list(scanner, here, under, depth),
             b'"' if under == Under::Command => self.text(scanner, Some(&mut Next::Script), depth),
+            b'"' if under == Under::Environment => self.variable_text(scanner, depth),
             // It may be a command line, whatever the program calls it that reads this JSON.
             b'"' if self.within > 0 => self.text(scanner, Some(&mut Next::Argument), depth),
             b'"' => self.text(scanner, None, depth),
@@ -105,12 +125,14 @@ impl<'r> Search<'r> {
             place += 1;
             match (under, scanner.peek()) {
                 _ if within.is_met() => self.take(scanner),
-                (Under::Command | Under::Variables, b'{') => {
-                    self.variable(scanner, &within, false, depth + 1)
+                (Under::Command | Under::Variables | Under::Environment, b'{') => {
+                    self.variable(scanner, &within, false, under, depth + 1)
                 }
                 (Under::Command, b'[') => self.value(scanner, &within, Under::Command, depth + 1),
                 // Variables and headers may stand there as `NAME=value` and `Name: value`.
-                (Under::Command | Under::Variables, b'"') => self.text(scanner, Some(&mut next), depth + 1),
+                (Under::Command | Under::Variables | Under::Environment, b'"') => {
+                    self.text(scanner, Some(&mut next), depth + 1)
+                }
                 _ => self.value(scanner, &within, self.otherwise(), depth + 1),
             }
         })
@@ -135,8 +157,11 @@ impl<'r> Search<'r> {
                     }
                 }
                 // An object has the value, or says where it comes from.
-                b'{' if is_secret && !self.is_settings => self.variable(scanner, &within, true, depth + 1)?,
+                b'{' if is_secret && !self.is_settings => {
+                    self.variable(scanner, &within, true, under, depth + 1)?;
+                }
                 _ if is_secret => self.take(scanner)?,
+                b'"' if under == Under::Environment => self.variable_text(scanner, depth + 1)?,
                 _ => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
             }
             Ok(Flow::Next)
@@ -144,12 +169,13 @@ impl<'r> Search<'r> {
     }
 
     /// One named value: `{"name": …, "value": …}`, in any order. A name that occurs twice is a secret's where either
-    /// is. `is_secret`: the key before the object is a secret's name.
+    /// is. `is_secret`: the key before the object is a secret's name. `under`: what the key of the list says.
     fn variable(
         &mut self,
         scanner: &mut Scanner<'_>,
         here: &Matches<'_>,
         mut is_secret: bool,
+        under: Under,
         depth: u32,
     ) -> Result<(), ProjectError> {
         let (begun, mut values) = (self.found.len(), Vec::new());
@@ -158,6 +184,7 @@ impl<'r> Search<'r> {
             let within = here.step(Named::Key(&name));
             match &*name {
                 _ if within.is_met() => self.take(scanner)?,
+                _ if self.within > 0 && REFERENCES.contains(&&*name) => scanner.skip()?,
                 "name" | "key" | "Name" | "Key" | "NAME" | "KEY" if scanner.peek() == b'"' => {
                     let start = scanner.start();
                     is_secret |= self.redactor.is_secret_name(&scanner.text()?.decode()?);
@@ -168,7 +195,10 @@ impl<'r> Search<'r> {
                 _ if self.is_secret_setting(&name) => self.take(scanner)?,
                 "value" | "Value" | "VALUE" => {
                     let start = scanner.start();
-                    self.value(scanner, &within, Under::Other, depth + 1)?;
+                    // What is hidden as a whole has no parts to look for.
+                    let is_read = under == Under::Environment && !is_secret;
+                    let read = if is_read { under } else { Under::Other };
+                    self.value(scanner, &within, read, depth + 1)?;
                     values.push(start..scanner.position());
                 }
                 _ => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
@@ -197,19 +227,40 @@ impl<'r> Search<'r> {
     ) -> Result<(), ProjectError> {
         let start = scanner.start();
         let text = scanner.text()?;
+        self.parts_of(&text, start..scanner.position(), command, depth);
+        Ok(())
+    }
+
+    /// The value of a variable, as a command line or as JSON. One without a blank, a sign or an escape is neither, as most
+    /// are.
+    fn variable_text(&mut self, scanner: &mut Scanner<'_>, depth: u32) -> Result<(), ProjectError> {
+        let start = scanner.start();
+        let text = scanner.text()?;
+        let (at, length, is_escaped) = text.place();
+        let raw = &self.document[at..at + length];
+        let may_hold_names = is_escaped || memchr::memchr3(b'=', b':', b' ', raw).is_some();
+        let mut next = Next::Arguments;
+        let command = may_hold_names.then_some(&mut next);
+        self.parts_of(&text, start..scanner.position(), command, depth);
+        Ok(())
+    }
+
+    fn parts_of(&mut self, text: &Text<'_>, whole: Range<usize>, command: Option<&mut Next>, depth: u32) {
         let (at, length, is_escaped) = text.place();
         let raw = &self.document[at..at + length];
         if command.is_none() && !is_escaped && memchr::memmem::find(raw, b"://").is_none() {
-            return Ok(());
+            return;
         }
         let Ok(decoded) = text.decode() else {
             // It means no characters, so nobody can look through it.
-            self.add(start..scanner.position(), false);
-            return Ok(());
+            return self.add(whole, false);
         };
         let mut this = command.as_deref().copied();
-        let mut secrets = self.in_words(&decoded, command);
-        match this.and_then(|_| self.in_json(&decoded, depth)) {
+        let json = this.and_then(|_| self.in_json(&decoded, depth));
+        // A whole template of a pod is JSON and nothing else. An argument may be both to the shell that reads it.
+        let is_json = json.is_some() && this == Some(Next::Arguments);
+        let mut secrets = self.in_words(&decoded, command.filter(|_| !is_json));
+        match json {
             Some(within) => secrets.extend(within),
             // A program that reads JSON among other words reads its escapes.
             None => {
@@ -223,13 +274,12 @@ impl<'r> Search<'r> {
         for range in secrets {
             self.add(at + range.start..at + range.end, true);
         }
-        Ok(())
     }
 
     fn in_words(&self, text: &str, command: Option<&mut Next>) -> Vec<Range<usize>> {
         let mut secrets = Vec::new();
         if let Some(next) = command {
-            let is_secret = |name: &str| self.redactor.is_secret_name(name);
+            let is_secret = |name: &str| self.is_secret_name_in_text(name);
             commands::in_words(text, next, is_secret, &mut secrets);
             in_pairs(text, is_secret, &mut secrets);
             secrets.retain(|range| !range.is_empty() && !commands::is_reference(&text[range.clone()]));
@@ -277,8 +327,11 @@ impl<'r> Search<'r> {
 pub(super) fn under(kind: Option<&str>, key: &str, depth: u32) -> Under {
     let is_config_map = || kind.is_none_or(|kind| kind == "ConfigMap");
     match key {
-        "env" | "headers" | "httpHeaders" | "volumeAttributes" | "options" => Under::Variables,
+        "env" | "envVars" | "env_vars" | "parameters" => Under::Environment,
+        "sparkConf" | "hadoopConf" | "rayStartParams" => Under::Environment,
+        "headers" | "httpHeaders" | "volumeAttributes" | "options" => Under::Variables,
         "command" | "args" | "kubernetes.io/change-cause" => Under::Command,
+        "arguments" | "entrypoint" | "javaOptions" | "runtimeEnvYAML" | "source" => Under::Command,
         "data" | "binaryData" if depth == 0 && is_config_map() => Under::Variables,
         _ => Under::Other,
     }

@@ -28,12 +28,15 @@ impl Place {
 
     /// `postgres://…` or `mysql://…`. Nothing of the address is told in an error.
     pub fn server(address: &str) -> Result<Self, String> {
-        let server = match address.split_once("://") {
-            Some(("postgres" | "postgresql", _)) => Server::postgres(address)?,
-            Some(("mysql" | "mariadb", rest)) => Server::mysql(&format!("mysql://{rest}"))?,
-            _ => return Err("an address of a journal begins with postgres:// or mysql://".into()),
-        };
-        Ok(Self(Inner::Server(Box::new(server))))
+        Ok(Self(Inner::Server(Box::new(Server::of(address)?))))
+    }
+
+    /// Each connection reads the address from this file again, so that a rotated password needs no restart.
+    pub fn read_again_from(self, file: &Path) -> Self {
+        match self.0 {
+            Inner::Server(server) => Self(Inner::Server(Box::new(server.read_again_from(file)))),
+            Inner::File(_) => self,
+        }
     }
 
     /// `sqlite`, `postgres` or `mysql`.

@@ -77,7 +77,7 @@ impl Gate {
     ) -> Result<Option<Person>, Unanswered> {
         let person = |known: Arc<Known>, proof| Person { control: control.clone(), known, proof };
         let trusted = control.options.trusted_proxy.as_ref();
-        match trusted.map_or(Ok(None), |secret| proxy::person(secret, headers)) {
+        match trusted.map_or(Ok(None), |trusted| proxy::person(trusted, headers)) {
             Ok(Some(said)) => return Ok(Some(person(Arc::new(Known::new(said)), Proof::Proxy))),
             Err(proxy::Unclear) => return Ok(None),
             Ok(None) => {}

@@ -86,11 +86,19 @@ pub struct AccessOptions {
     pub times: AnswerTimes,
     /// Whether each document that a person reads is logged, with the target [`AUDIT`].
     pub log_reads: bool,
-    /// What a proxy that signs people in proves itself with. Left out: no proxy is trusted.
-    pub trusted_proxy: Option<ProxySecret>,
+    /// A proxy that signs people in. Left out: no proxy is trusted.
+    pub trusted_proxy: Option<TrustedProxy>,
 }
 
-/// What a proxy sends as `X-Kubewitness-Proxy-Secret`, beside `X-Remote-User` and `X-Remote-Group`.
+/// A proxy that says in `X-Remote-User` who a person is.
+#[derive(Clone)]
+pub struct TrustedProxy {
+    pub secret: ProxySecret,
+    /// Whether it also says in `X-Remote-Group` of which groups. Many proxies let a client's own header pass.
+    pub names_groups: bool,
+}
+
+/// What a proxy proves itself with: it sends it as `X-Kubewitness-Proxy-Secret`.
 #[derive(Clone)]
 pub struct ProxySecret(Arc<[u8]>);
 

@@ -5,7 +5,7 @@ use axum::http::HeaderMap;
 use kubewitness_core::ports::Person;
 use ring::hmac;
 
-use super::ProxySecret;
+use super::{ProxySecret, TrustedProxy};
 
 const SECRET: &str = "x-kubewitness-proxy-secret";
 const USER: &str = "x-remote-user";
@@ -15,40 +15,38 @@ const NAME_BYTES: usize = 1024;
 const GROUPS: usize = 512;
 /// The API server adds it to everybody who is known, and so rules name it.
 const AUTHENTICATED: &str = "system:authenticated";
-/// Whom the API server does not know, and their group.
-const ANONYMOUS: &str = "system:anonymous";
-const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// Users and groups of the cluster itself, such as `system:masters`: no proxy signs them in.
+const RESERVED: &str = "system:";
 
 /// A proxy speaks, and does not say clearly who it is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unclear;
 
 /// Who the proxy says it is. `None` where no proxy speaks, or one that names nobody.
-pub(super) fn person(secret: &ProxySecret, headers: &HeaderMap) -> Result<Option<Person>, Unclear> {
-    let speaks = headers.get(SECRET).is_some_and(|given| is_proof(secret, given.as_bytes()));
+pub(super) fn person(proxy: &TrustedProxy, headers: &HeaderMap) -> Result<Option<Person>, Unclear> {
+    let speaks = headers.get(SECRET).is_some_and(|given| is_proof(&proxy.secret, given.as_bytes()));
     match speaks && headers.contains_key(USER) {
-        true => named(headers).map(Some).ok_or(Unclear),
+        true => named(proxy, headers).map(Some).ok_or(Unclear),
         false => Ok(None),
     }
 }
 
-fn named(headers: &HeaderMap) -> Option<Person> {
+fn named(proxy: &TrustedProxy, headers: &HeaderMap) -> Option<Person> {
     let mut users = headers.get_all(USER).iter();
     let user = users.next()?.to_str().ok()?.trim();
-    let groups = headers.get_all(GROUP).iter().map(|value| value.to_str().map(|text| text.trim().to_owned()));
+    let groups = headers.get_all(GROUP).iter().filter(|_| proxy.names_groups);
+    let groups = groups.map(|value| value.to_str().map(|text| text.trim().to_owned()));
     let mut groups: Vec<String> = groups.collect::<Result<_, _>>().ok()?;
     let fits = |name: &str| !name.is_empty() && name.len() <= NAME_BYTES;
     if users.next().is_some() || !fits(user) || groups.len() > GROUPS || !groups.iter().all(|name| fits(name))
     {
         return None;
     }
-    // With the group of those who are known, the API server would take them for somebody.
-    if user == ANONYMOUS || groups.iter().any(|name| name == UNAUTHENTICATED) {
+    groups.retain(|name| name != AUTHENTICATED);
+    if user.starts_with(RESERVED) || groups.iter().any(|name| name.starts_with(RESERVED)) {
         return None;
     }
-    if !groups.iter().any(|name| name == AUTHENTICATED) {
-        groups.push(AUTHENTICATED.into());
-    }
+    groups.push(AUTHENTICATED.into());
     Some(Person { user: user.into(), groups, ..Person::default() })
 }
 
@@ -66,11 +64,23 @@ mod tests {
     const GOOD: &str = "0123456789abcdef0123456789abcdef";
 
     fn asked(pairs: &[(&'static str, &str)]) -> Result<Option<Person>, Unclear> {
+        asked_with(true, pairs)
+    }
+
+    fn asked_with(names_groups: bool, pairs: &[(&'static str, &str)]) -> Result<Option<Person>, Unclear> {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, value.parse().unwrap());
         }
-        person(&ProxySecret::new(GOOD).unwrap(), &headers)
+        person(&TrustedProxy { secret: ProxySecret::new(GOOD).unwrap(), names_groups }, &headers)
+    }
+
+    #[test]
+    fn groups_count_where_the_operator_says_that_the_proxy_names_them() {
+        let pairs = [(SECRET, GOOD), (USER, "ann"), (GROUP, "admins"), (GROUP, "system:masters")];
+        assert_eq!(asked_with(false, &pairs).unwrap().unwrap().groups, [AUTHENTICATED]);
+        assert_eq!(asked_with(true, &pairs), Err(Unclear));
+        assert_eq!(asked_with(true, &pairs[..3]).unwrap().unwrap().groups, ["admins", AUTHENTICATED]);
     }
 
     #[test]
@@ -97,8 +107,10 @@ mod tests {
             &[(SECRET, GOOD), (USER, "ann"), (USER, "bob")],
             &[(SECRET, GOOD), (USER, "ann"), (GROUP, "")],
             &[(SECRET, GOOD), (USER, &"a".repeat(NAME_BYTES + 1))],
-            &[(SECRET, GOOD), (USER, ANONYMOUS)],
-            &[(SECRET, GOOD), (USER, "ann"), (GROUP, UNAUTHENTICATED)],
+            &[(SECRET, GOOD), (USER, "system:anonymous")],
+            &[(SECRET, GOOD), (USER, "system:serviceaccount:kube-system:a")],
+            &[(SECRET, GOOD), (USER, "ann"), (GROUP, "system:unauthenticated")],
+            &[(SECRET, GOOD), (USER, "ann"), (GROUP, "a"), (GROUP, "system:masters")],
         ] {
             assert_eq!(asked(pairs), Err(Unclear), "{pairs:?}");
         }

@@ -117,10 +117,9 @@ impl Sessions {
     }
 }
 
-/// Over HTTPS the browser itself keeps others from setting it.
-pub(super) fn cookie_name(secure: bool) -> &'static str {
-    if secure { "__Host-kubewitness" } else { "kubewitness" }
-}
+/// A cookie with this before its name is one that the browser got from this host over HTTPS: no other host sets it.
+const HOST: &str = "__Host-";
+const NAME: &str = "kubewitness";
 
 /// How the browser speaks with the portal.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -158,35 +157,41 @@ pub(super) fn set(text: &str, transport: Transport) -> Vec<String> {
 }
 
 /// What takes it away.
-pub(super) fn unset(secure: bool) -> Vec<String> {
-    let transport = if secure { Transport::Tls } else { Transport::Plain };
-    (0..PIECES).map(|index| cookie(index, "", 0, transport)).collect()
+pub(super) fn unset(has_tls: bool) -> Vec<String> {
+    let piece = |transport| (0..PIECES).map(move |index| cookie(index, "", 0, transport));
+    transports(has_tls).iter().copied().flat_map(piece).collect()
+}
+
+/// How a browser may have come when it got its cookie, the surest first.
+fn transports(has_tls: bool) -> &'static [Transport] {
+    if has_tls { &[Transport::Tls] } else { &[Transport::TlsAtProxy, Transport::Plain] }
 }
 
 fn cookie(index: usize, value: &str, age: u64, transport: Transport) -> String {
-    let name = piece_name(index, transport == Transport::Tls);
+    let name = piece_name(index, transport);
     let secure = if transport == Transport::Plain { "" } else { "; Secure" };
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}")
 }
 
-fn piece_name(index: usize, secure: bool) -> String {
-    let name = cookie_name(secure);
-    if index == 0 { name.to_owned() } else { format!("{name}-{index}") }
+fn piece_name(index: usize, transport: Transport) -> String {
+    let prefix = if transport == Transport::Plain { "" } else { HOST };
+    if index == 0 { format!("{prefix}{NAME}") } else { format!("{prefix}{NAME}-{index}") }
 }
 
 /// The session's text, put together from what the browser sent.
-pub(super) fn read(headers: &HeaderMap, secure: bool) -> Option<String> {
-    read_each(headers, secure).next()
+pub(super) fn read(headers: &HeaderMap, has_tls: bool) -> Option<String> {
+    read_each(headers, has_tls).next()
 }
 
-/// The same for each cookie of its name: another program of the same host may have set one.
-pub(super) fn read_each(headers: &HeaderMap, secure: bool) -> impl Iterator<Item = String> {
-    (0..COOKIES).filter_map(move |place| {
-        let (count, first) = find(headers, &piece_name(0, secure), place)?.split_once('.')?;
+/// The same for each cookie of its names: another program of the same host may have set one without the prefix.
+pub(super) fn read_each(headers: &HeaderMap, has_tls: bool) -> impl Iterator<Item = String> {
+    let places = |transport: &'static Transport| (0..COOKIES).map(move |place| (*transport, place));
+    transports(has_tls).iter().flat_map(places).filter_map(move |(transport, place)| {
+        let (count, first) = find(headers, &piece_name(0, transport), place)?.split_once('.')?;
         let count: usize = count.parse().ok().filter(|count| (1..=PIECES).contains(count))?;
         let mut text = first.to_owned();
         for index in 1..count {
-            text.push_str(find(headers, &piece_name(index, secure), place)?);
+            text.push_str(find(headers, &piece_name(index, transport), place)?);
         }
         Some(text)
     })
@@ -258,6 +263,20 @@ mod tests {
         assert!(!opened(&"kubewitness=x; ".repeat(COOKIES)), "no more are tried");
     }
 
+    #[test]
+    fn over_https_no_other_host_sets_the_cookie_also_where_a_proxy_has_the_certificate() {
+        let text = sessions().seal("a-token", "ann", NOW).unwrap();
+        for transport in [Transport::Tls, Transport::TlsAtProxy] {
+            let set = set(&text, transport);
+            assert!(set[0].starts_with("__Host-kubewitness=1.") && set[0].ends_with("; Secure"), "{set:?}");
+            let mut headers = browser(&set);
+            headers.append(header::COOKIE, "kubewitness=1.of-another-host".parse().unwrap());
+            assert_eq!(read(&headers, transport == Transport::Tls).as_ref(), Some(&text));
+        }
+        let plain = browser(&set(&text, Transport::Plain));
+        assert_eq!((read(&plain, true), read(&plain, false).as_ref()), (None, Some(&text)));
+    }
+
     #[tokio::test]
     async fn an_ended_session_stays_ended_and_others_go_on() {
         let sessions = sessions();
@@ -289,15 +308,18 @@ mod tests {
     #[test]
     fn the_longest_token_fits_into_the_pieces_of_a_cookie_and_each_into_what_browsers_keep() {
         let token = "t".repeat(TOKEN_BYTES);
-        for secure in [false, true] {
-            let transport = if secure { Transport::Tls } else { Transport::Plain };
+        for transport in [Transport::Plain, Transport::TlsAtProxy, Transport::Tls] {
+            let has_tls = transport == Transport::Tls;
             let set = set(&sessions().seal(&token, "ann", NOW).unwrap(), transport);
-            assert_eq!((set.len(), unset(secure).len()), (PIECES, PIECES));
+            assert_eq!(set.len(), PIECES);
             assert!(set.iter().all(|text| text.len() <= 4096), "{}", set[0].len());
-            let text = read(&browser(&set), secure).unwrap();
+            let text = read(&browser(&set), has_tls).unwrap();
             assert_eq!(sessions().open(&text, NOW).unwrap().token, token);
-            assert!(read(&browser(&set[1..]), secure).is_none());
-            assert!(read(&browser(&set[..PIECES - 1]), secure).is_none());
+            assert!(read(&browser(&set[1..]), has_tls).is_none());
+            assert!(read(&browser(&set[..PIECES - 1]), has_tls).is_none());
+            let name = |text: &String| text.split_once('=').unwrap().0.to_owned();
+            let taken: Vec<_> = unset(has_tls).iter().map(name).collect();
+            assert!(set.iter().all(|text| taken.contains(&name(text))), "{taken:?}");
         }
         for count in ["0.x", "99.x", "-1.x", "x", "2.x"] {
             assert!(read(&browser(&[format!("kubewitness={count}")]), false).is_none(), "{count}");

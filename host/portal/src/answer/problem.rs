@@ -16,6 +16,8 @@ use super::frame::Page;
 
 /// Bytes of a wrong cursor that are told. An encrypted one has hundreds.
 const CURSOR: usize = 48;
+/// Seconds after which a browser asks again for a page that can't be shown now, such as while the journal is opened.
+const REFRESH: header::HeaderValue = header::HeaderValue::from_static("5");
 /// Of RFC 9457.
 const MEDIA: &str = "application/problem+json";
 
@@ -188,10 +190,14 @@ pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Response {
 /// A refusal that was made before a handler could word it, such as a path that is no text, is a problem as well.
 pub(crate) async fn worded(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
-    let response = next.run(request).await;
+    let is_looked_at = request.method() == Method::GET;
+    let mut response = next.run(request).await;
+    let is_page = response.extensions().get::<Page>().is_some();
+    if is_page && is_looked_at && response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::REFRESH, REFRESH);
+    }
     let refuses = response.status().is_client_error() || response.status().is_server_error();
-    let is_ours = response.extensions().get::<Page>().is_some()
-        || response.headers().get(header::CONTENT_TYPE).is_some_and(|media| media == MEDIA);
+    let is_ours = is_page || response.headers().get(header::CONTENT_TYPE).is_some_and(|media| media == MEDIA);
     if !refuses || is_ours || is_probe(&path) {
         return response;
     }

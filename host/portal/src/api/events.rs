@@ -74,7 +74,7 @@ pub(crate) async fn events(
     })?;
     let visible = Visibility::new(&app, &viewer);
     visible.note_rights().await?;
-    let newest = app.views.newest();
+    let newest = app.views.newest()?;
     let now = *newest.borrow();
     let known = seen.or(asked);
     let from = known.unwrap_or(now);

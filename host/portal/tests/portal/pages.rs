@@ -81,8 +81,10 @@ async fn every_page_is_whole() {
         assert!(answer.text.contains("class=\"hint\""), "{path}");
     }
     let broken = get(&crate::portal(Fake { broken: true, ..Fake::default() }), "/").await;
-    assert_eq!(broken.status, 503);
+    assert_eq!((broken.status.as_u16(), broken.header("refresh")), (503, "5"));
     check_page(&broken, "a broken journal");
+    let opens = get(&crate::portal(Fake { opens: true, ..Fake::default() }), "/").await;
+    assert_eq!((opens.status.as_u16(), opens.header("refresh")), (503, "5"), "the page loads itself again");
 }
 
 #[tokio::test]

@@ -68,6 +68,15 @@ async fn a_stream_gives_what_is_there_and_then_what_comes() {
 }
 
 #[tokio::test]
+async fn a_stream_that_is_asked_for_before_the_journal_is_open_is_refused_for_now() {
+    let router = with(Arc::new(Fake { opens: true, ..Fake::default() }));
+    for path in ["/api/v1/events", "/api/v1/events?after=17"] {
+        let answer = get(&router, path).await;
+        assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (503, "2"), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_browser_that_comes_back_gets_what_it_missed() {
     let router = with(Arc::new(Fake::default()));
     let mut stream = Stream::open(&router, "/api/v1/events?after=3", Some("15")).await;

@@ -29,10 +29,7 @@ use super::unused::{self, CODE};
 
 const MAGIC: &[u8; 5] = b"kwcw1";
 const TAG: usize = 32;
-const KEY: usize = 32;
 const UNFINISHED: &str = ".tmp";
-/// What is longer than a key is damaged, and what is longer than this is not looked at.
-const KEY_FILE_BYTES: u64 = 4096;
 
 /// A compiled plugin has a few megabytes, and `limits.components.code` bounds it. What is larger than this was not
 /// written here.
@@ -62,11 +59,7 @@ impl Cache {
     pub fn open(folder: &Path, engine: &Engine) -> io::Result<Self> {
         create_folder(folder)?;
         remove_unfinished(folder)?;
-        let path = folder.join("key");
-        let key = match read_key(&path)? {
-            Some(key) => key,
-            None => make_key(&path)?,
-        };
+        let key = own_key(&folder.join("key"))?;
         let mut hasher = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut hasher);
         env!("CARGO_PKG_VERSION").hash(&mut hasher);
@@ -249,35 +242,15 @@ fn remove_unfinished(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// `None` where there is no key, or none that can be trusted to have stayed a secret.
-fn read_key(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let bytes = match files::read(path, KEY_FILE_BYTES) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    if bytes.len() != KEY || !is_private(path)? {
-        tracing::warn!(path = %path.display(), "the cache's key is damaged or open to others: making a new one");
-        return Ok(None);
+/// The key of this folder. Kubernetes gives the volume's group rights to each file, so the group is not others.
+fn own_key(path: &Path) -> io::Result<[u8; files::KEY_BYTES]> {
+    let random =
+        |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| io::Error::other("no random bytes"));
+    let (key, origin) = files::own_key(path, random)?;
+    if origin == files::Origin::MadeAnew {
+        tracing::warn!(path = %path.display(), "the cache's key was damaged or open to others: a new one is made");
     }
-    Ok(Some(bytes))
-}
-
-fn make_key(path: &Path) -> io::Result<Vec<u8>> {
-    let mut key = vec![0; KEY];
-    SystemRandom::new().fill(&mut key).map_err(|_| io::Error::other("no random bytes"))?;
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    match private_file(path) {
-        Ok(mut file) => file.write_all(&key).map(|()| key),
-        // Another process was quicker; its key is the folder's.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            read_key(path)?.ok_or_else(|| io::Error::other("the key is being written by another process"))
-        }
-        Err(error) => Err(error),
-    }
+    Ok(key)
 }
 
 #[cfg(unix)]
@@ -292,12 +265,6 @@ fn private_file(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-#[cfg(unix)]
-fn is_private(path: &Path) -> io::Result<bool> {
-    use std::os::unix::fs::MetadataExt;
-    Ok(fs::metadata(path)?.mode() & 0o077 == 0)
-}
-
 #[cfg(not(unix))]
 fn create_folder(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)
@@ -306,11 +273,6 @@ fn create_folder(folder: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn private_file(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().write(true).create_new(true).open(path)
-}
-
-#[cfg(not(unix))]
-fn is_private(_path: &Path) -> io::Result<bool> {
-    Ok(true)
 }
 
 #[cfg(test)]
@@ -436,5 +398,16 @@ mod tests {
         fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(!bench.is_trusted(DIGEST));
         assert_eq!(mode(), 0o600);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_key_to_which_kubernetes_gave_the_group_of_the_volume_keeps_what_was_compiled() {
+        use std::os::unix::fs::PermissionsExt;
+        let bench = Bench::with_one_kept();
+        // `fsGroup` adds these rights at each mount.
+        let key = bench.folder.path().join("key");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o660)).unwrap();
+        assert!(bench.is_trusted(DIGEST));
     }
 }

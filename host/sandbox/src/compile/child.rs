@@ -22,8 +22,9 @@ pub struct Bounds {
 /// Compiles what standard input has, and writes the code to standard output. The first thing that a process
 /// does: it gives up everything else.
 pub fn compile_here(bounds: Bounds) -> ExitCode {
-    for lacking in confine(bounds) {
-        eprintln!("not given up: {lacking}");
+    match confine(bounds) {
+        Ok(lacking) => lacking.iter().for_each(|lacking| eprintln!("not given up: {lacking}")),
+        Err(error) => return failed(FAILED, &error),
     }
     let code = match compile() {
         Ok(code) => code,
@@ -37,13 +38,13 @@ pub fn compile_here(bounds: Bounds) -> ExitCode {
 }
 
 #[cfg(target_os = "linux")]
-fn confine(bounds: Bounds) -> Vec<String> {
+fn confine(bounds: Bounds) -> Result<Vec<String>, String> {
     super::confine::confine(bounds.memory, bounds.cpu)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn confine(_bounds: Bounds) -> Vec<String> {
-    Vec::new()
+fn confine(_bounds: Bounds) -> Result<Vec<String>, String> {
+    Ok(Vec::new())
 }
 
 enum Failed {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 use rustix::thread::set_no_new_privs;
 use seccompiler::SeccompCmpArgLen::Dword;
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
@@ -18,18 +18,32 @@ const HANDLES: u32 = 3;
 /// The kernel asks a process to end at its limit of time, and ends it when it went on for so many seconds.
 const PAST_LIMIT: u64 = 1;
 
-/// Answers what could not be given up. `memory` is in bytes, `cpu` in seconds.
-pub fn confine(memory: u64, cpu: u64) -> Vec<String> {
-    let steps = [
+/// Answers what could not be given up. An error without the limits and the filter: the code that this process makes is run
+/// by the controller, so a component may not get hold of the compiler. `memory` is in bytes, `cpu` in seconds.
+pub fn confine(memory: u64, cpu: u64) -> Result<Vec<String>, String> {
+    let wished = [
         // The kernel looks for a process to end where a container has no memory left: it takes this one.
         ("the order in which processes end", fs::write("/proc/self/oom_score_adj", "1000")),
         ("the end of its parent", done(set_parent_process_death_signal(Some(Signal::KILL)))),
-        ("new rights", done(set_no_new_privs(true))),
         ("inherited handles", close_inherited()),
+    ];
+    let needed = [
+        ("new rights", done(set_no_new_privs(true))),
         ("limits", limit(memory, cpu)),
         ("system calls", filter()),
     ];
-    steps.into_iter().filter_map(|(what, step)| Some(format!("{what}: {}", step.err()?))).collect()
+    let lacking = |steps: [(&str, io::Result<()>); 3]| {
+        let failed = steps.into_iter().filter_map(|(what, step)| Some(format!("{what}: {}", step.err()?)));
+        failed.collect::<Vec<_>>()
+    };
+    match lacking(needed) {
+        failed if failed.is_empty() => Ok(lacking(wished)),
+        failed => Err(format!(
+            "the process that compiles can't give up {}: run the controller on a kernel and under a profile that allow \
+             seccomp filters",
+            failed.join(", ")
+        )),
+    }
 }
 
 fn done(result: rustix::io::Result<()>) -> io::Result<()> {
@@ -56,6 +70,10 @@ fn limit(memory: u64, cpu: u64) -> io::Result<()> {
         (Resource::Cpu, time),
         (Resource::As, both(memory)),
     ] {
+        // Whoever started the controller may have set a lower one, which nobody may raise.
+        let least = |most: Option<u64>, known: Option<u64>| most.into_iter().chain(known).min();
+        let known = getrlimit(resource).maximum;
+        let most = Rlimit { current: least(most.current, known), maximum: least(most.maximum, known) };
         done(setrlimit(resource, most))?;
     }
     Ok(())
@@ -151,7 +169,7 @@ mod tests {
         let address = server.local_addr().unwrap();
         // The listener is closed as any handle is; whoever drops it would close another's.
         std::mem::forget(server);
-        assert_eq!(confine(1 << 30, 60), [""; 0]);
+        assert_eq!(confine(1 << 30, 60).unwrap(), [""; 0]);
         let denied = |what: &str, error: Option<io::Error>| {
             let kind = error.map(|error| error.kind());
             assert_eq!(kind, Some(io::ErrorKind::PermissionDenied), "{what}");
@@ -168,6 +186,9 @@ mod tests {
         assert!(much.is_err(), "memory is bounded");
         assert_eq!(vec![1_u8; 64 << 20].iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
         assert_eq!(io::stdin().read(&mut [0; 1]).unwrap(), 0, "its input can be read");
+        // Where the kernel refuses the filter, as it does from here on, nothing is compiled.
+        let told = confine(1 << 30, 60).unwrap_err();
+        assert!(told.contains("system calls") && told.contains("seccomp"), "{told}");
         println!("still here");
     }
 }

@@ -165,3 +165,12 @@ async fn bytes_of_one_call_are_refused_past_their_number() {
     let [Verdict::Reject(reason)] = outcome.verdicts.as_slice() else { panic!("{:?}", outcome.verdicts) };
     assert!(reason.starts_with("too large") && reason.contains("limits.hostBytes"), "{reason}");
 }
+
+#[tokio::test]
+async fn comparing_large_documents_takes_the_guests_own_time() {
+    let bench = Bench::new(Fake::default(), call(20)).await;
+    let document = |last: &str| &*format!("[{}{last}]", "1,".repeat(3_000_000)).leak();
+    bench.record().documents.insert(1, document("1"));
+    bench.record().before.insert(1, document("2"));
+    assert_eq!(bench.run(&["patch"]).await.unwrap_err(), CallError::Timeout { limit_ms: 20 });
+}

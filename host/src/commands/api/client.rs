@@ -116,6 +116,33 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+/// The controller has answered that it can't do it now, as it does until its journal is open.
+#[derive(Debug)]
+struct NotNow(String);
+
+impl fmt::Display for NotNow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotNow {}
+
+#[cfg(test)]
+pub(in crate::commands::api) fn not_now(why: &str) -> anyhow::Error {
+    NotNow(why.to_owned()).into()
+}
+
+/// Whether the controller has answered that it can't do it now.
+pub(in crate::commands::api) fn is_not_now(error: &anyhow::Error) -> bool {
+    error.is::<NotNow>()
+}
+
+/// Whether no controller has answered, or one that can't do it now.
+pub(in crate::commands::api) fn is_away(error: &anyhow::Error) -> bool {
+    is_not_now(error) || error.chain().any(|cause| cause.is::<reqwest::Error>())
+}
+
 /// What a list has, and whether it has more.
 pub struct Listed<T> {
     pub rows: Vec<T>,
@@ -361,6 +388,8 @@ impl To {
             // The controller looks at what was typed, such as a selector.
             return Err(if status == StatusCode::BAD_REQUEST {
                 Usage::error(refusal)
+            } else if status == StatusCode::SERVICE_UNAVAILABLE {
+                NotNow(refusal).into()
             } else if status.is_client_error() {
                 Refused(refusal).into()
             } else {

@@ -15,9 +15,25 @@ pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> Client {
     client_of_parts(move |asked| (answer(asked), None)).await
 }
 
+/// Of a controller that opens its journal while it is asked so often.
+pub async fn client_that_opens(times: usize) -> Client {
+    let mut heads = vec!["503 Service Unavailable"; times];
+    client_of(move |_| (heads.pop().unwrap_or("200 OK"), Value::Array(Vec::new()), None)).await
+}
+
 /// The same of one that tells with each answer which query the next part has.
 pub async fn client_of_parts(
     answer: impl Fn(&str) -> (Value, Option<&'static str>) + Send + 'static,
+) -> Client {
+    client_of(move |asked| {
+        let (body, next) = answer(asked);
+        ("200 OK", body, next)
+    })
+    .await
+}
+
+async fn client_of(
+    mut answer: impl FnMut(&str) -> (&'static str, Value, Option<&'static str>) + Send + 'static,
 ) -> Client {
     rustls::crypto::ring::default_provider().install_default().ok();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -29,10 +45,11 @@ pub async fn client_of_parts(
             let mut request = vec![0; 4096];
             let read = stream.read(&mut request).await?;
             let request = String::from_utf8_lossy(&request[..read]).into_owned();
-            let (body, next) = answer(request.split(' ').nth(1).unwrap_or_default());
+            let (status, body, next) = answer(request.split(' ').nth(1).unwrap_or_default());
             let (body, link) =
                 (body.to_string(), next.map(|next| format!("Link: </x?{next}>; rel=\"next\"\r\n")));
-            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n";
+            let head =
+                format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n");
             let answer =
                 format!("{head}{}Content-Length: {}\r\n\r\n{body}", link.unwrap_or_default(), body.len());
             stream.write_all(answer.as_bytes()).await?;

@@ -21,7 +21,7 @@ use ring::digest::SHA256;
 use super::manifest::{Parsed, Problem};
 pub use fetch_queue::is_fetching;
 pub use on_disk::{Kept, digest_of};
-pub use remote::{Pulled, Remote};
+pub use remote::{Pulled, Remote, is_signed};
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 

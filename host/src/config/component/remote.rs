@@ -168,21 +168,31 @@ impl Remote {
         Ok((component, pulled))
     }
 
-    /// Whether it is signed, where that is asked for.
     fn judge(&self, pulled: &Pulled) -> Result<(), String> {
-        if self.signed_by.is_empty() {
-            return Ok(());
-        }
-        let image = pulled.image.as_deref().unwrap_or_default();
-        let mut told = Err("has no signature of cosign, and the host's settings ask for one".to_owned());
-        for found in &pulled.signatures {
-            match signer(&self.signed_by, image, found) {
-                Ok(_) => return Ok(()),
-                Err(error) => told = Err(error),
-            }
-        }
-        told
+        judge(&self.signed_by, pulled)
     }
+}
+
+/// Whether a component that runs may go on under settings that ask for these signatures.
+pub fn is_signed(module: &ModuleSpec, pulled: Option<&Pulled>, signed_by: &[String]) -> bool {
+    let has_signature = || pulled.is_some_and(|pulled| judge(signed_by, pulled).is_ok());
+    signed_by.is_empty() || module.can_be_signed() && (module.oci.is_none() || has_signature())
+}
+
+/// Whether it is signed, where that is asked for.
+fn judge(signed_by: &[String], pulled: &Pulled) -> Result<(), String> {
+    if signed_by.is_empty() {
+        return Ok(());
+    }
+    let image = pulled.image.as_deref().unwrap_or_default();
+    let mut told = Err("has no signature of cosign, and the host's settings ask for one".to_owned());
+    for found in &pulled.signatures {
+        match signer(signed_by, image, found) {
+            Ok(_) => return Ok(()),
+            Err(error) => told = Err(error),
+        }
+    }
+    told
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 use super::report::Report;
 use super::{Control, texts};
 use crate::config::Snapshot;
-use crate::config::component::{Found, Remote};
+use crate::config::component::{Found, Remote, is_signed};
 use crate::config::last_good::GoodPlugin;
 use crate::config::manifest::{Entry, claimed_name, parse_plugin};
 use crate::controller::plugins::{Candidate, Examined, Stopped, Wanted};
@@ -296,6 +296,7 @@ impl Control {
         for (entry, name, message) in refused {
             let name = name.unwrap_or_else(|| self.name_of_refused(entry, kept));
             kept.insert(name.clone());
+            self.stop_unsigned(&name, host).await;
             let good = self.ask_for_last_good(&name, host);
             falling.push(Falling { name, config_map: &entry.config_map, message, good });
         }
@@ -307,6 +308,24 @@ impl Control {
             self.fall_back(refused, capabilities, stop).await;
         }
         Some(())
+    }
+
+    /// Stops what has no signature under settings that now ask for one. As the last good version it would run on.
+    async fn stop_unsigned(&mut self, name: &str, host: &HostSpec) {
+        let has_none =
+            |it: &Candidate| !is_signed(&it.parsed.spec.module, it.pulled.as_ref(), &host.modules.signed_by);
+        let is_unsigned = self
+            .plugins
+            .candidate(name)
+            .is_some_and(|running| has_none(running) || running.shadow.as_deref().is_some_and(has_none));
+        if is_unsigned {
+            warn!(
+                plugin = name,
+                "the plugin is stopped: its component has no signature that `modules.signedBy` takes"
+            );
+            // One that has not drained yet is not started again meanwhile.
+            drop(self.plugins.stop(name).await);
+        }
     }
 
     /// After a restart the last good version has to be started.

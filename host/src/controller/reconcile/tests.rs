@@ -246,6 +246,29 @@ async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_
     assert!(control.plugins.is_running("quick"));
 }
 
+#[tokio::test]
+async fn settings_that_newly_ask_for_signatures_stop_a_component_that_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut control = control(folder.path()).await;
+    let url = folder.path().join("url");
+    std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
+    let component = std::fs::read(control.plugins.folders.plugins[0].join("persistence.wasm")).unwrap();
+    let mut unsigned = writer("quick", 1);
+    unsigned.text = unsigned.text.replace("{file: persistence.wasm}", "{configMapKey: p.wasm}");
+    unsigned.binary.insert("p.wasm".into(), component.into());
+    let mut snapshot =
+        Snapshot { hosts: vec![two_writers(&url)], plugins: vec![unsigned], ..Snapshot::default() };
+    settled(&mut control, &snapshot).await;
+    assert!(control.plugins.is_running("quick"));
+    let key = kubewitness_harness::registry::SigningKey::make().unwrap().public();
+    let asked = format!("  modules: {{signedBy: [{}]}}\n", serde_json::to_string(&key).unwrap());
+    snapshot.hosts[0].text.push_str(&asked);
+    settled(&mut control, &snapshot).await;
+    let state = control.shared.plugin("quick").unwrap();
+    assert_eq!((state.phase, control.plugins.is_running("quick")), (Phase::Failed, false));
+    assert!(state.message.unwrap().contains("modules.signedBy"));
+}
+
 /// As after a restart while the registry of the shadow takes connections and says nothing.
 #[tokio::test]
 async fn a_version_starts_while_the_registry_of_its_shadow_does_not_answer() {

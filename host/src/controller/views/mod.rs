@@ -406,8 +406,8 @@ impl Views for HostViews {
         Ok(raw(self.journal.read(after, limit).await.map_err(unavailable)?))
     }
 
-    fn newest(&self) -> watch::Receiver<Seq> {
-        self.journal.newest()
+    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
+        Ok(self.journal.newest())
     }
 
     fn held(&self) -> Vec<HeldView> {

@@ -48,6 +48,9 @@ const LOST: [&str; 2] = [FAILED, "Preempted"];
 /// What is told where nobody asks for more.
 const OUTCOMES: [&str; 5] = ["Succeeded", "Failed", "Cancelled", "Preempted", "Deleted"];
 
+/// Phases in which an object goes on: an outcome that they follow within the settle time is none.
+const RESUMED: [&str; 3] = ["Admitted", "Starting", "Running"];
+
 /// What is known of a state when it is decided.
 pub struct Seen<'a> {
     pub state: &'a State,
@@ -72,10 +75,21 @@ pub enum Heard {
 
 /// Whether a state may be told at all. It needs no document.
 pub fn may_be_told(config: &Config, state: &State) -> bool {
-    if !direct::is_news(state) || !is_told_apart(state) {
-        return false;
-    }
+    direct::is_news(state) && is_told_apart(state) && is_asked_for(config, facts::phase(state))
+}
+
+/// Whether the object goes on after a phase that may be told, and nobody asks to be told of that. Such a state
+/// withdraws the outcome before it. It needs no document.
+pub fn withdraws(config: &Config, state: &State) -> bool {
     let phase = facts::phase(state);
+    direct::is_news(state)
+        && !facts::is_late(state)
+        && RESUMED.contains(&phase)
+        && !is_asked_for(config, phase)
+        && state.previous.as_ref().is_some_and(|previous| is_asked_for(config, &previous.phase))
+}
+
+fn is_asked_for(config: &Config, phase: &str) -> bool {
     let routes = config.routes.iter().flatten().flat_map(|route| &route.phases);
     tells(&config.phases, phase) || routes.into_iter().any(|wanted| wanted == phase)
 }

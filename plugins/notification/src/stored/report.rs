@@ -9,18 +9,21 @@ use serde_json::Value;
 
 use crate::answer::Answer;
 use crate::config::Config;
-use crate::facts::{Facts, clip, text};
+use crate::facts::{self, Facts, clip, text};
 use crate::template;
 
 /// Keys begin with it. The object's uid, the position of the state and the recipient follow.
 const REPORTS: &str = "report/";
-/// Reports that are kept, each of up to 1 KiB of the 4 MiB of `kv`; and how many stay once there are too many.
+/// Reports that are kept, each of up to 1 KiB of the 4 MiB of `kv` ([`BYTES`]); and how many stay once there are too many.
 const MOST: usize = 3000;
 const KEPT: usize = MOST / 4 * 3;
 /// Reports that one call keeps, and old ones that it lets go of: each is a call to the host. The last ones say most.
 const A_CALL: usize = 600;
 const RECIPIENT_BYTES: usize = 100;
 const WHY_BYTES: usize = 256;
+const TITLE_BYTES: usize = 256;
+/// A key with its report. Whoever names objects may choose characters of which JSON makes six, and loses the reason.
+const BYTES: usize = 1024;
 pub const UNLISTED: &str = "what was told can't be listed";
 
 /// The title of a message where the configuration has none.
@@ -58,9 +61,20 @@ impl Report {
             via: channel.unwrap_or_default().to_ascii_lowercase(),
             to,
             result,
-            title,
+            title: if title.len() <= TITLE_BYTES { title } else { clip(&title, TITLE_BYTES) },
             why: clip(why, WHY_BYTES),
         }
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, Error> {
+        let of =
+            |report: &Self| serde_json::to_vec(report).map_err(|error| Error::Invalid(error.to_string()));
+        let bytes = of(self)?;
+        if self.key.len() + bytes.len() <= BYTES {
+            return Ok(bytes);
+        }
+        let title = clip(&facts::line(&self.title), TITLE_BYTES / 2);
+        of(&Self { title, why: String::new(), ..self.clone() })
     }
 
     /// What an answer means for whoever waits for the message.
@@ -96,14 +110,10 @@ pub fn keep(reports: &[Report]) -> Result<(), Error> {
     let reports = &reports[reports.len().saturating_sub(A_CALL)..];
     let keys = kv::keys(REPORTS, 2 * MOST as u32)?;
     if keys.len() + reports.len() > MOST {
-        let mut oldest = BTreeSet::new();
-        oldest.extend(keys.iter().map(|key| format!("{} {key}", position(key))));
-        let keys = oldest.iter().filter_map(|entry| entry.split_once(' ')).map(|(_, key)| key);
-        keys.take(oldest.len().saturating_sub(KEPT).min(A_CALL)).try_for_each(kv::delete)?;
+        remove_oldest(&keys, keys.len().saturating_sub(KEPT).min(A_CALL))?;
     }
     for report in reports {
-        let bytes = serde_json::to_vec(report).map_err(|error| Error::Invalid(error.to_string()))?;
-        match kv::set(&report.key, &bytes) {
+        match kv::set(&report.key, &report.bytes()?) {
             // People are told all the same.
             Err(error) if is_full(&error) => {
                 log::warn("there is no room for reports", &[("first", &report.to)]);
@@ -113,6 +123,24 @@ pub fn keep(reports: &[Report]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Stores what people are still to be told. Where `kv` is full, the oldest reports of what they were told go.
+pub fn set_first(key: &str, bytes: &[u8]) -> Result<(), Error> {
+    match kv::set(key, bytes) {
+        Err(error) if is_full(&error) => {
+            remove_oldest(&kv::keys(REPORTS, 2 * MOST as u32)?, A_CALL)?;
+            kv::set(key, bytes)
+        }
+        stored => stored,
+    }
+}
+
+fn remove_oldest(keys: &[String], most: usize) -> Result<(), Error> {
+    let mut oldest = BTreeSet::new();
+    oldest.extend(keys.iter().map(|key| format!("{} {key}", position(key))));
+    let keys = oldest.iter().filter_map(|entry| entry.split_once(' ')).map(|(_, key)| key);
+    keys.take(most).try_for_each(kv::delete)
 }
 
 fn position(key: &str) -> &str {

@@ -162,8 +162,14 @@ fn link(config: &Config, facts: &Facts) -> String {
     format!("{}/objects/{}?state={seq}", config.portal.trim_end_matches('/'), text(facts, "uid"))
 }
 
-/// One message about many. `more` were counted and not kept.
-pub fn digest(config: &Config, recipient: &str, messages: &[&Message], more: u64, now_ms: u64) -> Message {
+/// One message about many. `more` were counted and not kept; `before` numbers alone were told before.
+pub fn digest(
+    config: &Config,
+    recipient: &str,
+    messages: &[&Message],
+    (more, before): (u64, u64),
+    now_ms: u64,
+) -> Message {
     let phases = counted(messages.iter().map(|message| text(&message.facts, "phase").to_string()));
     let phases: Vec<_> = phases.into_iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     let all = messages.len() as u64 + more;
@@ -177,7 +183,8 @@ pub fn digest(config: &Config, recipient: &str, messages: &[&Message], more: u64
     };
     lines.push(format!("To hear no more of one: annotate it with {MUTE}=true{page}"));
     let bad = messages.iter().any(|message| message.tone == Tone::Bad);
-    let first = messages.first().map(|message| message.id.as_str()).unwrap_or_default();
+    // Receivers drop a message whose id they know.
+    let first = messages.first().map_or_else(|| before.to_string(), |message| message.id.clone());
     let facts = [("digest".to_string(), Value::from(all)), ("phase".to_string(), phases.join(", ").into())];
     Message {
         id: format!("digest/{recipient}/{}/{all}/{first}", messages.len()),

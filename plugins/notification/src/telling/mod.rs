@@ -8,6 +8,7 @@
 
 mod compose;
 mod note;
+mod order;
 pub mod outbox;
 mod outbox_limits;
 mod outcomes;
@@ -48,7 +49,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
         Some(bytes) => facts::read(bytes).map_err(|error| format!("the outbox can't be read: {error}"))?,
         None => Book::default(),
     };
-    book.set_back(now_ms);
+    book.begin_tick(now_ms);
     take_counts(&mut book)?;
     for (key, heard) in stored_below(parts::PARTS, TAKEN_A_TICK)? {
         book.count_parts(heard);
@@ -77,7 +78,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
     book.tell_full(config)?;
     let bytes = serde_json::to_vec(&book).map_err(|error| error.to_string())?;
     if stored.as_deref() != Some(&bytes) {
-        kv::set(BOOK, &bytes)?;
+        report::set_first(BOOK, &bytes)?;
     }
     // A tick that fails is undone, and the next one would send the same again.
     if let Err(error) = report::keep(&book.reports) {

@@ -34,6 +34,9 @@ pub struct Note {
     /// See [`decide::stands_in`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stands_in: bool,
+    /// The object goes on: its outcomes before this state are told to nobody. See [`decide::withdraws`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub withdraws: bool,
 }
 
 /// What a call has heard and does not tell one by one.
@@ -103,7 +106,7 @@ impl Call<'_> {
     fn note(&mut self, state: &State) -> Result<(), Verdict> {
         let config = self.config;
         if !decide::may_be_told(config, state) {
-            return Ok(());
+            return if decide::withdraws(config, state) { self.withdraw(state) } else { Ok(()) };
         }
         let now_ms = clock::now_ms();
         let seen = look(state)?;
@@ -139,6 +142,7 @@ impl Call<'_> {
             heard_ms: now_ms,
             facts: facts.clone(),
             stands_in: decide::stands_in(&seen),
+            withdraws: false,
         };
         if !to.is_empty() && self.keep(note, full.as_ref())? {
             let (held, told): (Vec<_>, Vec<_>) =
@@ -158,6 +162,22 @@ impl Call<'_> {
             )),
             None => Ok(()),
         }
+    }
+
+    /// Notes that the object goes on. Without room its outcome is told, as it is where nobody looks further.
+    fn withdraw(&self, state: &State) -> Result<(), Verdict> {
+        let seen = look(state)?;
+        let note = Note {
+            seq: state.seq,
+            group: decide::group(&seen),
+            to: BTreeSet::new(),
+            heard_ms: clock::now_ms(),
+            facts: facts::plain(state),
+            stands_in: decide::stands_in(&seen),
+            withdraws: true,
+        };
+        self.store(&note)?;
+        Ok(())
     }
 
     /// A program that has no room for another message, and everybody else who has no note of it yet. Programs get each
@@ -212,13 +232,8 @@ impl Call<'_> {
     /// Keeps the note where there is room. Where there is none, people are told a number, and for a program the state
     /// comes again, and people are told then.
     fn keep(&mut self, note: Note, full: Option<&String>) -> Result<bool, Error> {
-        let bytes = serde_json::to_vec(&note).map_err(|error| Error::Invalid(error.to_string()))?;
-        let has_room = kv::keys(NOTES, MOST)?.len() < MOST as usize;
-        let key = format!("{NOTES}{:020}", note.seq);
-        match has_room.then(|| kv::set(&key, &bytes)) {
-            Some(Err(error)) if !is_full(&error) => return Err(error),
-            Some(Ok(())) => return Ok(true),
-            Some(Err(_)) | None => {}
+        if self.store(&note)? {
+            return Ok(true);
         }
         if let Some(program) = full.or_else(|| note.to.iter().find(|to| !self.config.is_for_people(to))) {
             return Err(Error::Unavailable(format!(
@@ -231,6 +246,18 @@ impl Call<'_> {
             add(if is_held { &mut self.counts.held } else { &mut self.counts.more }, recipient, 1);
         }
         Ok(false)
+    }
+
+    /// Whether there is room for the note.
+    fn store(&self, note: &Note) -> Result<bool, Error> {
+        let bytes = serde_json::to_vec(note).map_err(|error| Error::Invalid(error.to_string()))?;
+        if kv::keys(NOTES, MOST)?.len() >= MOST as usize {
+            return Ok(false);
+        }
+        match report::set_first(&format!("{NOTES}{:020}", note.seq), &bytes) {
+            Err(error) if is_full(&error) => Ok(false),
+            stored => stored.map(|()| true),
+        }
     }
 
     fn report(
@@ -265,7 +292,7 @@ fn count(first: u64, counts: &Counts) -> Result<(), Error> {
         );
     }
     let bytes = serde_json::to_vec(counts).map_err(|error| Error::Invalid(error.to_string()))?;
-    kv::set(&format!("{COUNTS}{first:020}"), &bytes)
+    report::set_first(&format!("{COUNTS}{first:020}"), &bytes)
 }
 
 /// Reads what the decision needs of the object. An object without a document has no labels and no annotations.

@@ -9,13 +9,14 @@ use serde_json::Value;
 
 use super::compose;
 use super::note::{self, Counts, Note};
+use super::order::{by_version, in_time, is_settled, lead, version};
 use super::outbox_limits::channel_of;
 use super::parts::Parts;
 use crate::answer::Answer;
 use crate::channels::Message;
 use crate::config::Config;
 use crate::decide::is_own;
-use crate::facts::{Facts, text};
+use crate::facts::{Facts, flag, text};
 use crate::mutes::Mutes;
 use crate::report::{self, Report};
 
@@ -23,8 +24,6 @@ use crate::report::{self, Report};
 const TOLD: usize = 2000;
 /// Recipients whose pace, or whose count of messages without room, is remembered: as many as an outbox may name.
 const PACES: usize = 1024;
-/// States of a group that come one after the other put a message off for so many settle times.
-const SETTLES: u64 = 6;
 /// A recipient that does not take a message is asked again after this, then after twice the pause, and so on.
 const BACKOFF_MS: u64 = 5000;
 const BACKOFF_MOST_MS: u64 = 600_000;
@@ -32,8 +31,12 @@ const BACKOFF_MOST_MS: u64 = 600_000;
 const BACKOFF_OF_PROGRAMS_MS: u64 = 60_000;
 /// No rate makes a recipient wait longer.
 const LONGEST_PAUSE_MS: u64 = 3_600_000;
-/// A message that nobody could be told for so long is given up.
+pub(super) const DELETED: &str = "Deleted";
+/// A message that nobody took for so long is given up.
 const GIVE_UP_MS: u64 = 24 * 3_600_000;
+/// What the pause between two ticks counts for a message that nobody takes. Beyond it the controller was down, or the
+/// clock was set.
+const TICKING_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -50,6 +53,12 @@ pub struct Book {
     pub(super) parts: Vec<Parts>,
     /// States that happened long ago, since the plugin began.
     pub old: u64,
+    /// Digests that told numbers alone, since the plugin began: no two of them have one id.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) number_digests: u64,
+    /// The time of the last tick.
+    #[serde(skip_serializing_if = "is_zero")]
+    ticked_ms: u64,
     /// What became of messages in this tick.
     #[serde(skip)]
     pub reports: Vec<Report>,
@@ -59,6 +68,10 @@ pub struct Book {
 }
 
 const OF_PARTS: &str = "/parts";
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Told {
@@ -70,6 +83,9 @@ struct Told {
     /// The state that told it. It may come again, for a recipient that had no room.
     #[serde(default)]
     seq: u64,
+    /// The object's version then.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    version: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +94,9 @@ pub(super) struct Outgoing {
     /// Who is still to be told.
     pub to: BTreeSet<String>,
     pub since_ms: u64,
+    /// How long its channel has taken nothing, since it was first tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing_ms: Option<u64>,
 }
 
 /// How often one recipient was told within a window, and when it may be asked again.
@@ -140,24 +159,51 @@ impl Book {
 
     fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, Note)]) {
         let mut notes: Vec<&Note> = notes.iter().map(|(_, note)| note).collect();
+        self.leave_out_withdrawn(config, now_ms, group, &mut notes);
         // All can be muted since. What was told of the object itself was not told to those who asked for its parts.
         while let Some(lead) = lead(group, &notes) {
             let own = is_own(&lead.facts, group);
             let key = if own { text(&lead.facts, "uid").to_string() } else { format!("{group}{OF_PARTS}") };
-            let Some(at_ms) = self.covered(config, &key, lead, now_ms) else {
+            let is_late = own && flag(&lead.facts, "late");
+            let Some(why) = self.suppression(config, (&key, lead), is_late, now_ms) else {
                 return self.take_led(config, now_ms, (group, key), lead, &notes);
             };
-            let why = format!("the same was told at {}", rfc3339(at_ms));
             let covered = notes.extract_if(.., |note| is_own(&note.facts, group) == own);
             self.report_notes(config, covered, ("suppressed", &why), now_ms);
         }
     }
 
-    /// When the same was told, if that was lately.
-    fn covered(&self, config: &Config, key: &str, lead: &Note, now_ms: u64) -> Option<u64> {
-        let told = self.told.iter().find(|told| told.key == key && told.seq != lead.seq)?;
+    /// Why a state is told to nobody: the same was told lately, or the object is past it.
+    fn suppression(
+        &self,
+        config: &Config,
+        (key, lead): (&str, &Note),
+        is_late: bool,
+        now_ms: u64,
+    ) -> Option<String> {
+        let told = self.told.iter().find(|told| told.key == key);
         let (phase, attempt) = (text(&lead.facts, "phase"), attempt_of(&lead.facts));
-        told.covers(config, phase, attempt, now_ms).then_some(told.at_ms)
+        if let Some(told) = told.filter(|told| told.seq != lead.seq) {
+            if told.covers(config, phase, attempt, now_ms) {
+                return Some(format!("the same was told at {}", rfc3339(told.at_ms)));
+            }
+            if is_late && told.phase != DELETED && !told.is_older(lead) {
+                return Some(format!("`{}` came later, and was told at {}", told.phase, rfc3339(told.at_ms)));
+            }
+        }
+        let is_past = is_late && !flag(&lead.facts, "terminal");
+        is_past.then(|| "the object has gone on since".to_string())
+    }
+
+    /// Of an object that goes on, its outcomes before that are none.
+    fn leave_out_withdrawn(&mut self, config: &Config, now_ms: u64, group: &str, notes: &mut Vec<&Note>) {
+        let own = notes.iter().copied().filter(|note| is_own(&note.facts, group));
+        if let Some(newest) = own.max_by(|one, other| in_time(one, other)).filter(|newest| newest.withdraws) {
+            let why = format!("it is {} since", text(&newest.facts, "phase"));
+            let past = notes.extract_if(.., |note| is_own(&note.facts, group));
+            self.report_notes(config, past, ("suppressed", &why), now_ms);
+        }
+        notes.retain(|note| !note.withdraws);
     }
 
     /// Makes one message of the notes of a group.
@@ -181,14 +227,15 @@ impl Book {
         let mut to = lead.to.clone();
         to.extend(notes.iter().flat_map(|note| note.to.iter().cloned()));
         self.replace_held(config, &message, &to, now_ms);
-        self.outbox.push(Outgoing { message, to, since_ms: now_ms });
+        self.outbox.push(Outgoing { message, to, since_ms: now_ms, failing_ms: None });
         match self.told.iter().position(|told| told.key == key) {
             Some(place) if self.told[place].seq >= lead.seq => return,
             Some(place) => drop(self.told.remove(place)),
             None => {}
         }
         let (phase, attempt) = (text(&lead.facts, "phase").to_string(), attempt_of(&lead.facts));
-        self.told.push(Told { key, phase, attempt, at_ms: now_ms, seq: lead.seq });
+        let version = version(lead).to_string();
+        self.told.push(Told { key, phase, attempt, at_ms: now_ms, seq: lead.seq, version });
     }
 
     /// Of an object's outcomes that wait for the end of quiet hours only the last one counts.
@@ -205,8 +252,19 @@ impl Book {
         self.outbox.retain(|one| !one.to.is_empty());
     }
 
+    /// Counts the time since the last tick for what nobody takes.
+    pub fn begin_tick(&mut self, now_ms: u64) {
+        self.set_back(now_ms);
+        let pause_ms = now_ms.saturating_sub(self.ticked_ms).min(TICKING_MS);
+        for failing_ms in self.outbox.iter_mut().filter_map(|one| one.failing_ms.as_mut()) {
+            *failing_ms += pause_ms;
+        }
+        let is_failing = self.outbox.iter().any(|one| one.failing_ms.is_some());
+        self.ticked_ms = if is_failing { now_ms } else { 0 };
+    }
+
     /// A clock that was wrong and is set back holds nothing up: what lies ahead happened now.
-    pub fn set_back(&mut self, now_ms: u64) {
+    fn set_back(&mut self, now_ms: u64) {
         let ahead = |at_ms: &mut u64| *at_ms = (*at_ms).min(now_ms);
         self.told.iter_mut().for_each(|told| ahead(&mut told.at_ms));
         self.outbox.iter_mut().for_each(|one| ahead(&mut one.since_ms));
@@ -266,7 +324,7 @@ impl Book {
         for one in &mut self.outbox {
             let (phase, times) = (text(&one.message.facts, "phase"), [one.since_ms, now_ms]);
             if one.to.iter().any(|to| times.iter().any(|at_ms| config.is_held(to, phase, *at_ms))) {
-                one.since_ms = now_ms;
+                (one.since_ms, one.failing_ms) = (now_ms, None);
             }
         }
     }
@@ -293,14 +351,29 @@ impl Book {
         }
         vec![Sending {
             recipient: recipient.to_string(),
-            message: compose::digest(config, recipient, &messages, more, now_ms),
+            message: compose::digest(config, recipient, &messages, (more, self.number_digests), now_ms),
             tells: messages.iter().map(|message| message.id.clone()).collect(),
             is_digest: true,
         }]
     }
 
+    /// Whatever waits for the channel, or for the address alone, was not taken.
+    fn note_failing(&mut self, sending: &Sending, answer: &Answer, now_ms: u64) {
+        let is_channel = matches!(answer, Answer::Later { .. });
+        let channel = channel_of(&sending.recipient);
+        let waits =
+            |to: &String| if is_channel { channel_of(to) == channel } else { *to == sending.recipient };
+        for one in self.outbox.iter_mut().filter(|one| one.to.iter().any(waits)) {
+            one.failing_ms.get_or_insert(0);
+        }
+        self.ticked_ms = now_ms;
+    }
+
     /// Notes what a sending came to.
     pub fn answered(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
+        if !matches!(answer, Answer::Taken | Answer::Refused(_)) {
+            self.note_failing(sending, answer, now_ms);
+        }
         let pace = self.pace(&sending.recipient);
         match answer {
             Answer::Later { after_ms: Some(after_ms), .. } => {
@@ -322,6 +395,7 @@ impl Book {
         self.report_answer(config, sending, answer, 0, now_ms);
         if sending.is_digest {
             self.more.retain(|(recipient, _)| *recipient != sending.recipient);
+            self.number_digests += u64::from(sending.tells.is_empty());
         }
         for one in self.outbox.iter_mut().filter(|one| sending.tells.contains(&one.message.id)) {
             one.to.remove(&sending.recipient);
@@ -333,7 +407,7 @@ impl Book {
     pub fn forget(&mut self, config: &Config, now_ms: u64) -> Vec<(String, String)> {
         self.forget_parts(config, now_ms);
         self.more.retain(|(recipient, _)| config.is_for_people(recipient));
-        let is_fresh = |one: &Outgoing| now_ms.saturating_sub(one.since_ms) < GIVE_UP_MS;
+        let is_fresh = |one: &Outgoing| one.failing_ms.is_none_or(|failing_ms| failing_ms < GIVE_UP_MS);
         let mut lost = Vec::new();
         for one in self.outbox.iter().filter(|one| !is_fresh(one)) {
             for to in &one.to {
@@ -363,6 +437,10 @@ impl Told {
     fn covers(&self, config: &Config, phase: &str, attempt: u64, now_ms: u64) -> bool {
         self.phase == phase && self.attempt == attempt && now_ms.saturating_sub(self.at_ms) < config.repeat.ms
     }
+
+    fn is_older(&self, note: &Note) -> bool {
+        by_version(&self.version, version(note)).is_lt()
+    }
 }
 
 fn in_turn(mut queues: Vec<std::vec::IntoIter<Sending>>) -> Vec<Sending> {
@@ -375,17 +453,4 @@ fn in_turn(mut queues: Vec<std::vec::IntoIter<Sending>>) -> Vec<Sending> {
 
 fn attempt_of(facts: &Facts) -> u64 {
     facts.get("attempt").and_then(Value::as_u64).unwrap_or_default()
-}
-
-fn is_settled(config: &Config, now_ms: u64, notes: &[(String, Note)]) -> bool {
-    // What was heard by a clock that ran ahead has settled.
-    let heard = || notes.iter().map(|(_, note)| if note.heard_ms > now_ms { 0 } else { note.heard_ms });
-    let (first, last) = (heard().min().unwrap_or_default(), heard().max().unwrap_or_default());
-    now_ms >= last.saturating_add(config.settle.ms).min(first.saturating_add(config.settle.ms * SETTLES))
-}
-
-/// The note whose people are told: the object's own last one, or else the last one of its parts that is told alone.
-fn lead<'a>(group: &str, notes: &[&'a Note]) -> Option<&'a Note> {
-    let told = notes.iter().copied().filter(|note| !note.to.is_empty());
-    told.max_by_key(|note| (is_own(&note.facts, group), note.seq))
 }

@@ -8,6 +8,7 @@ use super::compose;
 use super::outbox::Book;
 use crate::config::Config;
 use crate::facts::{Facts, clip};
+use crate::report;
 
 /// The keys of counts begin with it.
 pub const PARTS: &str = "part/";
@@ -64,7 +65,7 @@ pub fn keep(all: &[Parts], first: u64) -> Result<(), Error> {
     let room = MOST.saturating_sub(kv::keys(PARTS, MOST as u32)?.len());
     for (place, parts) in all.iter().take(room).enumerate() {
         let bytes = serde_json::to_vec(parts).map_err(|error| Error::Invalid(error.to_string()))?;
-        kv::set(&format!("{PARTS}{first:020}/{place}"), &bytes)?;
+        report::set_first(&format!("{PARTS}{first:020}/{place}"), &bytes)?;
     }
     if all.len() > room {
         let owners = (all.len() - room).to_string();

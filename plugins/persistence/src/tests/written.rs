@@ -110,6 +110,35 @@ fn late_states_and_gaps_are_history_and_not_the_status() {
 }
 
 #[test]
+fn an_object_that_leaves_a_source_stays_if_another_source_shows_it() {
+    let state = |seq, source: &str, change| {
+        let mut state = testing::state(seq, "a", "Running");
+        (state.source, state.change) = (source.into(), change);
+        state
+    };
+    let statuses = |shown: &[(u64, &str, &str)], states: &[State]| {
+        let database = Database::ready();
+        let row = |(seq, source, change): &(u64, &str, &str)| {
+            vec![text("uid-a"), (*seq).into(), text(source), text(change)]
+        };
+        *database.shown.borrow_mut() = shown.iter().map(row).collect();
+        assert_eq!(database.handle(&Config::default(), states), vec![Verdict::Done; states.len()]);
+        let written = database.written("object_status");
+        let rows = |write: &TableWrite| {
+            (0..write.rows.len()).map(|row| column(write, row, "change")).collect::<Vec<_>>()
+        };
+        written.iter().flat_map(rows).collect::<Vec<_>>()
+    };
+    let left = state(5, "narrow", Change::Left);
+    assert_eq!(statuses(&[(4, "wide", "present")], std::slice::from_ref(&left)), [] as [Value; 0]);
+    assert_eq!(statuses(&[(4, "narrow", "present")], std::slice::from_ref(&left)), [text("left")]);
+    assert_eq!(statuses(&[(4, "wide", "left")], std::slice::from_ref(&left)), [text("left")]);
+    assert_eq!(statuses(&[], std::slice::from_ref(&left)), [text("left")]);
+    let wide = state(4, "wide", Change::Present);
+    assert_eq!(statuses(&[(3, "narrow", "present")], &[wide, left]), [text("present")]);
+}
+
+#[test]
 fn what_is_gone_is_deleted_whatever_its_last_status_was() {
     let mut state = testing::state(5, "a", "Running");
     state.change = Change::Gone;

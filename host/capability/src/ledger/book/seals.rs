@@ -5,13 +5,15 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use kubewitness_core::ledger::{Due, Kind, Reached, Schedule, Statement, Tally};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::{Book, RECORD_BYTES, damaged};
+use super::{Book, Intent, RECORD_BYTES, damaged};
 use crate::secrets::signing_keys::Key;
 
-/// A statement that is on disk.
+/// A statement that is on disk. It counts once [`Book::settle_statement`] has noted it.
 pub struct Written {
     pub statement: Statement,
     pub line: Vec<u8>,
+    intent: Intent,
+    tally: Tally,
 }
 
 impl Book {
@@ -21,7 +23,8 @@ impl Book {
         self.tally.as_ref().is_some_and(|tally| due(tally) == Due::Nothing)
     }
 
-    /// Writes the statement that is due. After an error the book can't be trusted: open it anew, with a cut.
+    /// Writes the statement that is due, without counting it: a caller that gave up waiting cuts it off again.
+    /// After an error the book can't be trusted: open it anew, with a cut.
     pub fn attest(&mut self, schedule: &Schedule, key: Option<&Key>) -> io::Result<Option<Written>> {
         let tally = match self.tally.take() {
             Some(tally) => tally,
@@ -41,14 +44,19 @@ impl Book {
             None => statement.line(None),
         }?;
         let intent = self.append("", &[], &[&line, b"\n".as_slice()].concat(), 0, None)?;
+        Ok(Some(Written { statement, line, intent, tally }))
+    }
+
+    /// The statement counts from here on, and nobody may cut it off any more.
+    pub fn settle_statement(&mut self, written: Written) -> io::Result<(Statement, Vec<u8>)> {
+        let Written { statement, line, intent, mut tally } = written;
         self.count(&intent);
         self.settle()?;
         // Read back from its text, so that what is counted is what the file has.
-        let mut tally = tally;
         let wrong = |wrong| io::Error::other(format!("the statement that was written {wrong}"));
         tally.line(&line, self.now_ms).map_err(wrong)?;
         self.tally = Some(tally);
-        Ok(Some(Written { statement, line }))
+        Ok((statement, line))
     }
 
     /// How far the ledger has come, once a statement was written.

@@ -28,6 +28,8 @@ const ANSWER: usize = 16 * 1024;
 /// SHA-256 of what is stored, in base64.
 const CHECKSUM: &str = "x-amz-checksum-sha256";
 
+const CONDITION: &str = "if-none-match";
+
 /// What a file is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
@@ -43,6 +45,24 @@ pub enum Stored {
     Other,
     /// Fewer bytes than the file has.
     Shorter(u64),
+}
+
+/// What a file may take the place of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// Nothing.
+    New,
+    /// Whatever is there.
+    Any,
+}
+
+/// What came of a sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The name is taken, by the file or by another.
+    Done,
+    /// Nothing was stored: this storage has no conditional writes.
+    KnowsNoCondition,
 }
 
 /// What goes over the way beside headers.
@@ -102,11 +122,19 @@ impl Bucket {
         Ok(context.finish().as_ref().try_into().ok())
     }
 
-    /// Streams the file. The storage refuses it if other bytes arrive than those of the digest.
-    pub async fn put(&self, name: &str, file: File, content: &Content) -> Result<(), Trouble> {
-        let headers = Headers::from([(CHECKSUM, STANDARD.encode(content.sha256))]);
+    /// Streams the file. The storage refuses it if other bytes arrive than those of the digest. A new file takes the place
+    /// of nothing: whoever wrote the name since it was looked for keeps it, and is found by the next look.
+    pub async fn put(&self, name: &str, file: File, content: &Content, put: Put) -> Result<Sent, Trouble> {
+        let mut headers = Headers::from([(CHECKSUM, STANDARD.encode(content.sha256))]);
+        if put == Put::New {
+            headers.insert(CONDITION, "*".to_owned());
+        }
         let sent = self.ask(Method::PUT, name, headers, Load::File(file, *content)).await?;
-        accepted("storing", name, sent).await.map(drop)
+        match sent.status() {
+            StatusCode::PRECONDITION_FAILED if put == Put::New => Ok(Sent::Done),
+            StatusCode::NOT_IMPLEMENTED if put == Put::New => Ok(Sent::KnowsNoCondition),
+            _ => accepted("storing", name, sent).await.map(|_| Sent::Done),
+        }
     }
 
     async fn ask(

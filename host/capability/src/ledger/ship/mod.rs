@@ -24,7 +24,7 @@ use kubewitness_core::ports::GrantError;
 use thiserror::Error;
 use tokio::sync::OnceCell;
 
-use self::bucket::{Bucket, Content, Stored};
+use self::bucket::{Bucket, Content, Put, Sent, Stored};
 use self::closed::{Closed, Note};
 use crate::http;
 
@@ -256,16 +256,15 @@ impl Shipper {
         let bucket = self.bucket().await?;
         let content = self.content(&closed, u64::MAX).await?;
         let mut stored = bucket.look(&name, &content).await?;
+        let mut put = Put::New;
         if let Stored::Shorter(bytes) = stored
             && bucket.read_back(&name, bytes).await? == Some(self.content(&closed, bytes).await?.sha256)
         {
             // A sending that broke off. Nobody loses what the file has as well.
-            stored = Stored::Nothing;
+            (stored, put) = (Stored::Nothing, Put::Any);
         }
         if stored == Stored::Nothing {
-            let path = closed.clone();
-            let file = self.asked(&closed, move || closed::open(&path)).await?;
-            bucket.put(&name, file, &content).await?;
+            self.put(bucket, &closed, &content, put).await?;
             stored = bucket.look(&name, &content).await?;
             if let Stored::Shorter(stored) = stored {
                 return Err(Trouble::Shorter { name: bucket.key(&name), stored, bytes: content.bytes });
@@ -284,6 +283,19 @@ impl Shipper {
         state.known.insert(number, shipped_ms);
         state.shipping.shipped += 1;
         state.shipping.waiting = state.shipping.waiting.saturating_sub(1);
+        Ok(())
+    }
+
+    /// A storage without conditional writes gets the file without a condition.
+    async fn put(&self, bucket: &Bucket, closed: &Path, content: &Content, put: Put) -> Result<(), Trouble> {
+        let name = name_of(closed);
+        for put in [put, Put::Any] {
+            let path = closed.to_owned();
+            let file = self.asked(closed, move || closed::open(&path)).await?;
+            if bucket.put(&name, file, content, put).await? == Sent::Done {
+                break;
+            }
+        }
         Ok(())
     }
 

@@ -35,6 +35,10 @@ struct Storage {
     /// Says the digest that it was told with the last object.
     echoes: AtomicBool,
     echo: Mutex<String>,
+    /// Knows no conditions.
+    is_old: AtomicBool,
+    /// Stores this under each name that it is asked for and does not have, as another writer would right after the look.
+    rival: Mutex<Option<Bytes>>,
 }
 
 async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Response {
@@ -43,6 +47,7 @@ async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Resp
     }
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
     let told = request.headers().get(CHECKSUM).map(|told| told.to_str().unwrap().to_owned());
+    let is_conditional = request.headers().get("if-none-match").is_some_and(|asked| asked == "*");
     let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
     let of = |bytes: &[u8]| STANDARD.encode(digest(&SHA256, bytes));
     if method == "PUT" {
@@ -51,6 +56,12 @@ async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Resp
             return (StatusCode::FORBIDDEN, refusal).into_response();
         }
         assert_eq!(told, Some(of(&body)), "the digest is that of what arrives");
+        if is_conditional && storage.is_old.load(Ordering::Relaxed) {
+            return StatusCode::NOT_IMPLEMENTED.into_response();
+        }
+        if is_conditional && storage.objects.lock().unwrap().contains_key(&path) {
+            return StatusCode::PRECONDITION_FAILED.into_response();
+        }
         *storage.echo.lock().unwrap() = of(&body);
         let kept = match storage.alters.load(Ordering::Relaxed) {
             false if storage.halves.load(Ordering::Relaxed) => body.slice(..body.len() / 2),
@@ -62,6 +73,8 @@ async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Resp
         return StatusCode::OK.into_response();
     }
     let Some(found) = storage.objects.lock().unwrap().get(&path).cloned() else {
+        let rival = storage.rival.lock().unwrap().clone();
+        storage.objects.lock().unwrap().extend(rival.map(|rival| (path, rival)));
         return StatusCode::NOT_FOUND.into_response();
     };
     if storage.echoes.load(Ordering::Relaxed) {
@@ -185,6 +198,23 @@ async fn closed_files_are_in_the_bucket_and_noted_and_the_open_one_stays() {
         assert_eq!(scene.turn().await.waiting, 0);
         assert_eq!((scene.puts(), scene.storage.objects.lock().unwrap().len()), (2, 2));
     }
+}
+
+#[tokio::test]
+async fn a_file_that_another_writes_after_the_look_is_not_overwritten() {
+    let scene = Scene::new(1).await;
+    let rival = Bytes::from_static(b"of another");
+    *scene.storage.rival.lock().unwrap() = Some(rival.clone());
+    let trouble = scene.turn().await.trouble.unwrap();
+    assert!(trouble.contains("nothing there is overwritten") || trouble.contains("keeps 10 of"), "{trouble}");
+    assert_eq!((scene.puts(), scene.storage.objects.lock().unwrap().values().next()), (0, Some(&rival)));
+}
+
+#[tokio::test]
+async fn a_storage_without_conditional_writes_gets_the_file_all_the_same() {
+    let scene = Scene::new(1).await;
+    scene.storage.is_old.store(true, Ordering::Relaxed);
+    assert_eq!((scene.turn().await.shipped, scene.puts(), scene.has_it(1)), (1, 1, true));
 }
 
 #[tokio::test]

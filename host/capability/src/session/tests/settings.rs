@@ -1,5 +1,7 @@
 //! Tests of the settings that are granted: what they lack, what can't be opened, and what a change keeps.
 
+use base64::Engine as _;
+
 use super::*;
 
 #[tokio::test]
@@ -117,4 +119,34 @@ async fn changed_settings_share_what_stayed_the_same() {
     let reloaded = capabilities.reload(&changed, world.folder.path()).await.unwrap();
     session.commit(&[1]).await.unwrap();
     assert_eq!(applied(&grants(&reloaded, &everything()).await, &[1]).await, [1]);
+}
+
+#[tokio::test]
+async fn the_value_of_a_key_that_signs_a_ledger_is_no_plugins_key_under_another_name() {
+    let world = World::new();
+    // A private key in PKCS#8.
+    let key = |byte: u8| {
+        let head = hex::decode("302e020100300506032b657004220420").unwrap();
+        base64::engine::general_purpose::STANDARD.encode([head, vec![byte; 32]].concat())
+    };
+    let pem = format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", key(1));
+    let file = |name: &str, text: &str| {
+        let path = world.folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        json!({"name": name, "valueFrom": {"file": path}})
+    };
+    let host: HostSpec = serde_json::from_value(json!({
+        "sources": [],
+        "ledgers": [{"name": "trail", "path": "sealed.jsonl", "signing": {"key": "seal"}}],
+        "keys": [file("seal", &key(1)), file("twin", &pem), file("own", &key(2))],
+    }))
+    .unwrap();
+    let capabilities = Capabilities::open(&host, world.folder.path()).await.unwrap();
+    let [fault] = &capabilities.closed()[..] else { panic!("{:?}", capabilities.closed()) };
+    assert_eq!(fault.field, "spec.keys[1].valueFrom");
+    assert!(fault.message.contains("the same value as the key `seal`"), "{fault:?}");
+    let granted = |key: &str| plugin(json!({"keys": [{"name": "k", "key": key}]}));
+    grants(&capabilities, &granted("own")).await;
+    let refused = capabilities.grants("p", &granted("twin"), backing(0)).await.err().unwrap();
+    assert!(matches!(refused, CapabilityError::Closed(_)), "{refused:?}");
 }

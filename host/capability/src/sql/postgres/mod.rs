@@ -56,16 +56,19 @@ fn fence_of(plugin: &str) -> i64 {
 }
 
 /// What every connection is set to. Waiting is bounded on the server too, so that what a client gave
-/// up doesn't go on for ever; and a commit that is answered is on disk, whatever the default is.
+/// up doesn't go on for ever; and a commit that is answered is on disk, whatever the default is. A client that was stopped
+/// in the middle of a large answer takes nothing, and no time-out of statements ends a server that waits to send.
 fn settings() -> String {
     format!(
         "SET standard_conforming_strings = on; SET client_min_messages = warning; \
          SET default_transaction_isolation = 'read committed'; \
          SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
+         SET tcp_user_timeout = {}; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; \
          SELECT pg_backend_pid()",
         STATEMENT.as_millis(),
         LOCK.as_millis(),
+        SILENT.as_millis(),
         SILENT.as_millis()
     )
 }

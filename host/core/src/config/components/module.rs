@@ -50,18 +50,31 @@ pub(crate) fn check_module(field: &str, module: &ModuleSpec, is_signed: bool, fa
             faults.push(fault(of("sha256"), "is missing: whoever has the address could change the file"));
         }
     }
-    if let Some(file) = module.file.as_deref().filter(|_| is_signed)
-        && !Path::new(file).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
-    {
+    if is_signed && module.leads_out() {
         let message = "leads out of its folder, and the host's settings ask for signatures (`modules.signedBy`): put \
                        the component into a plugin folder, and name it without `..` and without a folder before it";
         faults.push(fault(of("file"), message));
     }
-    let is_unsigned = module.config_map_key.is_some() || module.url.is_some();
-    if is_unsigned && is_signed {
+    if is_signed && module.is_never_signed() {
         let message = "has no signature, and the host's settings ask for one (`modules.signedBy`): push the \
                        component to a registry, sign it with cosign, and name it with `oci`";
         faults.push(fault(field, message));
+    }
+}
+
+impl ModuleSpec {
+    /// Whether it may run where signatures are asked for: it lies in a folder of the operator, or its image may be signed.
+    pub fn can_be_signed(&self) -> bool {
+        !self.leads_out() && !self.is_never_signed()
+    }
+
+    fn leads_out(&self) -> bool {
+        let is_plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+        self.file.as_deref().is_some_and(|file| !Path::new(file).components().all(is_plain))
+    }
+
+    fn is_never_signed(&self) -> bool {
+        self.config_map_key.is_some() || self.url.is_some()
     }
 }
 

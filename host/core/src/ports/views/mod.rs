@@ -124,7 +124,8 @@ pub trait Views: Send + Sync {
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError>;
     /// Whether the journal still has every state after a position. Retention may have taken some.
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError>;
-    fn newest(&self) -> watch::Receiver<Seq>;
+    /// Follows the newest position. An error before the journal is open: a position that nobody knows yet is none.
+    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError>;
     /// What keeps retention from going on, as [`StatusView::held`] tells it; asked with each view of a page.
     fn held(&self) -> Vec<HeldView>;
     /// Whether this process does its work (for `/readyz`), and if not, why: the journal is open and

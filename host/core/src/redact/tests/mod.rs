@@ -3,8 +3,10 @@
 mod elements;
 mod forms;
 mod hostile;
+mod kinds;
 #[cfg(target_os = "linux")]
 mod nested;
+mod repeats;
 
 #[cfg(target_os = "linux")]
 use std::time::Duration;

@@ -16,6 +16,8 @@ pub(in crate::redact) enum Next {
     Secret,
     /// Many words, as after `sh -c`.
     Script,
+    /// Many arguments, as a variable such as `JAVA_OPTS` holds them.
+    Arguments,
 }
 
 /// Values behind names that `is_secret`: `--token=…`, `--token …`, `TOKEN=…`, `Authorization: …`, `Bearer …`.
@@ -62,7 +64,8 @@ pub(in crate::redact) fn in_words(
             });
         }
         if let Some(mut begun) = begun {
-            if this == Next::Script && begun.form == Form::Rest && !text.starts_with('-') {
+            let is_many = this == Next::Arguments || this == Next::Script && !text.starts_with('-');
+            if is_many && begun.form == Form::Rest {
                 begun.form = Form::Word;
             }
             let open = quotes.open_at(text, begun.start);

@@ -98,7 +98,7 @@ pub(super) async fn page(
     if let Some(cursor) = params.cursor("cursor")? {
         return older::page(&app, &viewer, asked, cursor).await;
     }
-    let after = *app.views.newest().borrow();
+    let after = *app.views.newest()?.borrow();
     let query = TimelineQuery {
         uid: Some(uid.clone()),
         limit: Some(limit),

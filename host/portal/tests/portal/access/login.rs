@@ -193,7 +193,7 @@ async fn behind_a_proxy_that_has_tls_the_cookie_is_for_https_alone() {
     let portal = Portal::new();
     let headers = [FORM, OWN, ("origin", "https://localhost:8787")];
     let set = portal.ask("POST", "/login", &headers, "token=red&next=").await;
-    assert!(set.header("set-cookie").starts_with("kubewitness="));
+    assert!(set.header("set-cookie").starts_with("__Host-kubewitness="));
     assert!(set.header("set-cookie").ends_with("; Secure"), "{}", set.header("set-cookie"));
     assert_eq!(portal.get("/", &[("cookie", &cookies(&set))]).await.status, 200);
 }

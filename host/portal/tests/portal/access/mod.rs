@@ -16,6 +16,7 @@ use kubewitness_core::config::Credentials;
 use kubewitness_core::ports::Submitter;
 use kubewitness_portal::{
     Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalOptions, ProxySecret,
+    TrustedProxy,
 };
 
 use crate::submitting::Jobs;
@@ -55,7 +56,10 @@ impl Portal {
             session_key: [7; 32],
             ended,
             log_reads: true,
-            trusted_proxy: Some(ProxySecret::new(SECRET).unwrap()),
+            trusted_proxy: Some(TrustedProxy {
+                secret: ProxySecret::new(SECRET).unwrap(),
+                names_groups: true,
+            }),
         };
         let control = Arc::new(AccessControl::new(server.clone(), access));
         let submitter: Arc<dyn Submitter> = Arc::new(Jobs::new(Credentials::Token));

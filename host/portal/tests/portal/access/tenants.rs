@@ -520,8 +520,8 @@ impl Views for Tenants {
         Ok(raw(self.all().into_iter().filter(|state| state.seq > after).take(limit).collect()))
     }
 
-    fn newest(&self) -> watch::Receiver<Seq> {
-        self.newest.subscribe()
+    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
+        Ok(self.newest.subscribe())
     }
 
     fn held(&self) -> Vec<HeldView> {

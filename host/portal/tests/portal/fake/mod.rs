@@ -29,6 +29,8 @@ pub struct Fake {
     pub empty: bool,
     pub broken: bool,
     pub stuck: bool,
+    /// Before the journal is open.
+    pub opens: bool,
     pub ready: Result<(), String>,
     pub problems: Vec<String>,
     pub replays: Mutex<Vec<ReplayRequest>>,
@@ -59,6 +61,7 @@ impl Default for Fake {
             empty: false,
             broken: false,
             stuck: false,
+            opens: false,
             ready: Ok(()),
             problems: Vec::new(),
             replays: Mutex::default(),
@@ -439,8 +442,11 @@ impl Views for Fake {
         Ok(after.cloned().map(RawState::from).collect())
     }
 
-    fn newest(&self) -> watch::Receiver<Seq> {
-        self.newest.subscribe()
+    fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError> {
+        match self.opens {
+            true => Err(ViewError::Unavailable("the journal is being opened".into())),
+            false => Ok(self.newest.subscribe()),
+        }
     }
 
     fn held(&self) -> Vec<HeldView> {

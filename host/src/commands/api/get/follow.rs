@@ -16,7 +16,7 @@ use super::{document, list, tell_blind};
 use crate::cli::GetOutput;
 use crate::commands::Ended;
 use crate::commands::api::client::{Client, parameters};
-use crate::commands::api::live::{Heard, Live};
+use crate::commands::api::live::{Heard, Live, once_open};
 use crate::commands::api::object_name::name;
 use crate::commands::print::{self, Table, clean};
 
@@ -39,7 +39,7 @@ pub(super) async fn follow(client: &Client, asked: &GetQuery) -> Ended {
 }
 
 async fn go_on(client: &Client, asked: &GetQuery) -> Ended {
-    let mut live = Live::open(client, None).await?;
+    let mut live = once_open(async || Live::open(client, None).await).await?;
     let mut shown = Shown::new(client, asked);
     shown.first().await?;
     tell_blind(client, asked).await;

@@ -9,13 +9,32 @@ mod wait;
 use anyhow::Result;
 use kubewitness_core::views::{ObjectQuery, ObjectView};
 
-use crate::commands::api::client::{Client, parameters};
+use crate::commands::api::client::{Client, is_not_now, parameters};
+use crate::commands::print::clean;
 
 pub use tap::tap;
 pub use wait::{wait, wait_for_new};
 
 pub(super) use poll::poll;
 pub(super) use stream::{Heard, Live};
+use stream::{RETRIES, RETRY_AFTER};
+
+/// Asks again while the controller can't answer yet, as at its start. The reason is shown once.
+pub(super) async fn once_open<T>(mut ask: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    let mut tries = 0;
+    loop {
+        match ask().await {
+            Err(error) if is_not_now(&error) && tries < RETRIES => {
+                if tries == 0 {
+                    eprintln!("kubewitness: {}; it is asked again", clean(&format!("{error:#}")));
+                }
+                tries += 1;
+                tokio::time::sleep(RETRY_AFTER).await;
+            }
+            answer => return answer,
+        }
+    }
+}
 
 /// Refuses a source or a kind that nobody watches, as `get` does: the stream would be silent about it for ever.
 async fn must_be_witnessed(client: &Client, query: ObjectQuery) -> Result<()> {
@@ -24,4 +43,36 @@ async fn must_be_witnessed(client: &Client, query: ObjectQuery) -> Result<()> {
         let _: Vec<ObjectView> = client.get("api/v1/objects", &parameters(&query)).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::api::client::not_now;
+    use crate::commands::api::testing;
+
+    #[tokio::test]
+    async fn a_controller_whose_journal_is_not_open_can_not_answer_now() {
+        let client = testing::client_that_opens(1).await;
+        let ask = async || client.get::<serde_json::Value>("api/v1/objects", &[("a", "b")]).await;
+        assert!(is_not_now(&ask().await.unwrap_err()));
+        assert_eq!(ask().await.unwrap(), serde_json::json!([]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_can_not_answer_now_is_asked_again_and_a_refusal_is_told_at_once() {
+        let mut asked = 0;
+        let answer = once_open(async || {
+            asked += 1;
+            if asked < 3 { Err(not_now("it is being opened")) } else { Ok(asked) }
+        });
+        assert_eq!(answer.await.unwrap(), 3);
+        let mut refused = 0;
+        let answer = once_open(async || {
+            refused += 1;
+            Err::<(), _>(anyhow::anyhow!("refused"))
+        });
+        assert!(answer.await.is_err());
+        assert_eq!(refused, 1);
+    }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::commands::api::client;
 use crate::commands::print;
 use crate::commands::{End, Ended};
 
@@ -25,7 +26,7 @@ pub async fn poll(watch: bool, look: impl AsyncFn() -> Result<String>) -> Ended 
                     shown = Some(found);
                 }
             }
-            Err(error) if shown.is_some() && error.chain().any(|cause| cause.is::<reqwest::Error>()) => {
+            Err(error) if shown.is_some() && client::is_away(&error) => {
                 if !std::mem::replace(&mut is_away, true) {
                     eprintln!("kubewitness: {error:#}; it is asked again until Ctrl-C");
                 }

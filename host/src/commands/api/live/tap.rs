@@ -6,8 +6,8 @@ use kubewitness_core::views::ObjectQuery;
 use kubewitness_core::{State, kinds};
 use serde_json::Value;
 
-use super::must_be_witnessed;
 use super::stream::{Heard, Live};
+use super::{must_be_witnessed, once_open};
 use crate::cli::TapArgs;
 use crate::commands::api::client::Client;
 use crate::commands::api::object_name::ObjectName;
@@ -21,8 +21,11 @@ pub async fn tap(args: TapArgs) -> Ended {
 }
 
 async fn go_on(client: &Client, chosen: &Chosen, after: Option<u64>) -> Ended {
-    must_be_witnessed(client, chosen.about()).await?;
-    let mut live = Live::open(client, after).await?;
+    let mut live = once_open(async || {
+        must_be_witnessed(client, chosen.about()).await?;
+        Live::open(client, after).await
+    })
+    .await?;
     loop {
         match live.next().await? {
             Heard::State(state, json) => {

@@ -12,9 +12,10 @@ use kubewitness_core::status::phase;
 use kubewitness_core::{Change, Seq, State};
 use tokio::time::{Instant, timeout_at};
 
+use super::once_open;
 use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
 use crate::cli::WaitArgs;
-use crate::commands::api::client::Client;
+use crate::commands::api::client::{Client, is_away};
 use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
 use crate::commands::print::{self, clean};
 use crate::commands::{End, Ended};
@@ -117,7 +118,7 @@ impl Waited {
                 Heard::Replaced(_) => {
                     // Positions of another journal say nothing here.
                     self.seen = 0;
-                    self.look(client).await?
+                    once_open(async || self.look(client).await).await?
                 }
             };
             if let Some(phase) = over {
@@ -135,7 +136,7 @@ impl Waited {
                 Err(error) => Err(error),
             };
             match begun {
-                Err(error) if error.chain().any(|cause| cause.is::<reqwest::Error>()) && tries < RETRIES => {
+                Err(error) if is_away(&error) && tries < RETRIES => {
                     tries += 1;
                     tokio::time::sleep(RETRY_AFTER).await;
                     // Where it can't be found yet, the next try says so.

@@ -13,10 +13,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod late;
 mod owners;
 mod recipients;
 mod remembered;
 mod reports;
+mod room;
 
 const NOON: u64 = 1_798_718_400_000;
 
@@ -35,6 +37,8 @@ struct Fake {
     logged: RefCell<Vec<String>>,
     calls: Cell<u32>,
     keeps_no_reports: Cell<bool>,
+    /// What `kv` holds; any number of bytes where it is 0.
+    kv_bytes: Cell<usize>,
 }
 
 /// What the host allows in one batch or tick.
@@ -45,6 +49,10 @@ impl Fake {
         self.calls.set(self.calls.get() + 1);
         if self.calls.get() > HOST_CALLS { Err(Error::Denied("limits.hostCalls".into())) } else { Ok(()) }
     }
+}
+
+fn size((key, value): (&String, &Vec<u8>)) -> usize {
+    key.len() + value.len()
 }
 
 impl testing::Host for Fake {
@@ -86,6 +94,10 @@ impl testing::Host for Fake {
         self.called()?;
         if self.keeps_no_reports.get() && key.starts_with("report/") {
             return Err(Error::Unavailable("away".into()));
+        }
+        let others = self.kv.borrow().iter().filter(|(known, _)| *known != key).map(size).sum::<usize>();
+        if (1..others + key.len() + value.len()).contains(&self.kv_bytes.get()) {
+            return Err(Error::TooLarge("kv is full".into()));
         }
         self.kv.borrow_mut().insert(key.to_string(), value.to_vec());
         Ok(())
@@ -145,6 +157,10 @@ impl World {
         testing::with_host(self.host.clone(), || tick(&self.config)).unwrap();
         let title = |body: &Value| body["title"].as_str().or(body["text"].as_str()).unwrap().to_string();
         self.host.sent.take().iter().map(|(destination, body)| (destination.clone(), title(body))).collect()
+    }
+
+    fn pass_hours(&self, hours: u64) {
+        (0..hours).for_each(|_| drop(self.after(3_600_000)));
     }
 
     fn titles(&self, ms: u64, of: &str) -> Vec<String> {

@@ -98,9 +98,22 @@ fn a_message_that_nobody_takes_is_given_up_after_a_day() {
     world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
     world.hear(&[moved(1, "a", "Failed")]);
     world.after(0);
-    world.after(24 * 3_600_000);
+    world.pass_hours(24);
     world.host.status.borrow_mut().clear();
     assert_eq!(world.after(600_000), []);
+}
+
+#[test]
+fn days_without_a_tick_give_up_no_message_that_was_never_tried_or_tried_once() {
+    let world = world(json!({"routes": [{"to": ["ops"]}], "oldest": "30d"}));
+    world.hear(&[moved(1, "a", "Failed")]);
+    assert_eq!(world.titles(3 * 24 * 3_600_000, "ops"), ["❌ Job default/a: Failed"]);
+    world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
+    world.hear(&[moved(2, "b", "Failed")]);
+    world.after(10_000);
+    world.after(365 * 24 * 3_600_000);
+    world.host.status.borrow_mut().clear();
+    assert_eq!(world.titles(600_000, "ops"), ["❌ Job default/b: Failed"]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {
         )
         .unwrap(),
         stands_in: false,
+        withdraws: false,
     }
 }
 

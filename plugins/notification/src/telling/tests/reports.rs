@@ -107,7 +107,7 @@ fn what_is_muted_refused_quiet_or_given_up_is_reported_too() {
     assert_eq!(world.reports("uid-b"), ["ops|muted|the configuration mutes the namespace"]);
     world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
     world.after(10_000);
-    world.after(24 * 3_600_000);
+    world.pass_hours(24);
     assert_eq!(world.reports("uid-c")[2], "ops|given up|nobody took it for a day");
 }
 

@@ -57,6 +57,9 @@ impl Image {
     fn taken(&self) -> Result<Vec<(String, String)>> {
         let mut taken = Vec::new();
         for copy in self.all("COPY").filter_map(|rest| rest.strip_prefix("--from=build ")) {
+            if copy.starts_with("--chown=") {
+                continue;
+            }
             let mut words: Vec<_> = copy.split_whitespace().collect();
             let to = words.pop().context("COPY without a destination")?;
             for from in words {
@@ -156,6 +159,10 @@ async fn its_user_its_folder_and_its_command_are_those_of_the_deployment() -> Re
     let data = mounts.iter().find(|mount| mount["name"] == "data").context("no folder for data")?;
     let data = data["mountPath"].as_str().unwrap_or_default();
     ensure!(image.last("VOLUME")? == data, "its volume is not {data}");
+    // Docker makes a missing folder as root, and the program could not write into it.
+    let owned = format!("--from=build --chown={ids} {SOURCE}target/data {data}");
+    ensure!(image.all("COPY").any(|copy| copy == owned), "no instruction `COPY {owned}`");
+    ensure!(image.all("RUN").any(|run| run == "mkdir /src/target/data"), "nothing makes {SOURCE}target/data");
     ensure!(image.words("CMD")? == ["run", "--data", data], "its command is {:?}", image.words("CMD")?);
     let args = container["args"].as_array().context("no arguments")?;
     ensure!(args.iter().any(|arg| arg == &format!("--data={data}")), "the pod writes elsewhere: {args:?}");

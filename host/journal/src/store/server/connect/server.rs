@@ -1,11 +1,12 @@
 //! The address of a server, and the first statements of a session with it.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use kubewitness_core::address::{self, is_cut};
-use kubewitness_core::files::send_at_once;
+use kubewitness_core::files::{self, send_at_once};
 use kubewitness_core::ports::JournalError;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -33,17 +34,22 @@ const LEAST_PACKET: i64 = 8 << 20;
 
 /// Every statement looks rows up by a key or a range of it; on tables that have no statistics yet
 /// the planner thinks otherwise. A transaction whose client is gone must not hold the writer's row,
-/// so a silent client is noticed within half a minute.
+/// so a silent client is noticed within half a minute. One that was stopped in the middle of a large answer is not silent:
+/// its machine still answers, and takes nothing. No other time-out ends a server that waits to send.
 const POSTGRES: &str = "SET default_transaction_isolation = 'read committed'; SET statement_timeout = '120s'; \
      SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET client_min_messages = warning; \
      SET jit = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; \
-     SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
+     SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; \
+     SET tcp_user_timeout = 30000";
 
 /// What is too long or of another type is an error, never cut. A read is no transaction that goes on, and
 /// its answer is never cut either, whatever the server's operator has set for everybody.
 const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
      SESSION autocommit = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
      SESSION innodb_lock_wait_timeout = 10; SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+
+/// An address is a line.
+const ADDRESS_BYTES: u64 = 64 * 1024;
 
 /// A chain is read as a recursion, one step a state.
 const STEPS: u32 = 100_000;
@@ -86,6 +92,8 @@ pub(crate) struct Server {
     place: String,
     /// As it was given: it names files, and is never told.
     url: String,
+    /// Has the address, and may have another password later.
+    file: Option<PathBuf>,
 }
 
 impl fmt::Display for Server {
@@ -95,6 +103,41 @@ impl fmt::Display for Server {
 }
 
 impl Server {
+    pub fn of(address: &str) -> Result<Self, String> {
+        match address.split_once("://") {
+            Some(("postgres" | "postgresql", _)) => Self::postgres(address),
+            Some(("mysql" | "mariadb", rest)) => Self::mysql(&format!("mysql://{rest}")),
+            _ => Err("an address of a journal begins with postgres:// or mysql://".into()),
+        }
+    }
+
+    pub fn read_again_from(self, file: &Path) -> Self {
+        Self { file: Some(file.to_owned()), ..self }
+    }
+
+    /// As its file says it now. A file that can't be read leaves the address that is known; one that leads to another
+    /// database would lead to another journal.
+    async fn now(&self) -> Answer<Self> {
+        let Some(file) = &self.file else { return Ok(self.clone()) };
+        let path = file.clone();
+        let read = files::within(file, files::ANSWER, move || files::text(&path, ADDRESS_BYTES)).await;
+        let text = match read {
+            Ok(text) => text,
+            Err(error) => {
+                tracing::warn!(%error, "{} can't be read, so the journal's address stays", file.display());
+                return Ok(self.clone());
+            }
+        };
+        match Self::of(text.trim()) {
+            Ok(now) if now.place == self.place => Ok(now),
+            Ok(now) => Err(JournalError::Unavailable(format!(
+                "{} now leads to {now} instead of {self}: restart the controller if that is meant",
+                file.display()
+            ))),
+            Err(why) => Err(JournalError::Unavailable(format!("the address in {}: {why}", file.display()))),
+        }
+    }
+
     /// Nothing of the address is told in an error: it may hold a password.
     pub fn postgres(url: &str) -> Result<Self, String> {
         let options = PgConnectOptions::from_str(url).map_err(|_| malformed("postgres"))?;
@@ -106,7 +149,7 @@ impl Server {
             return Err(malformed("postgres"));
         }
         let place = format!("PostgreSQL at {}:{}/{database}", options.get_host(), options.get_port());
-        Ok(Self { options: Options::Postgres(options), place, url: url.to_owned() })
+        Ok(Self { options: Options::Postgres(options), place, url: url.to_owned(), file: None })
     }
 
     pub fn mysql(url: &str) -> Result<Self, String> {
@@ -119,7 +162,7 @@ impl Server {
             return Err(malformed("mysql"));
         }
         let place = format!("MySQL at {}:{}/{database}", options.get_host(), options.get_port());
-        Ok(Self { options: Options::Mysql(options), place, url: url.to_owned() })
+        Ok(Self { options: Options::Mysql(options), place, url: url.to_owned(), file: None })
     }
 
     pub fn kind(&self) -> &'static str {
@@ -161,8 +204,9 @@ impl Server {
             Refusal { error: classify(self.dialect(), error), remedy }
         };
         let unread = |why| JournalError::Unavailable(format!("{self}: {why}"));
-        address::expect_files(&self.url).await.map_err(unread)?;
-        let mut session = match &self.options {
+        let now = self.now().await?;
+        address::expect_files(&now.url).await.map_err(unread)?;
+        let mut session = match &now.options {
             Options::Postgres(options) => {
                 let connected = timeout(CONNECT, PgConnection::connect_with(options)).await.map_err(late)?;
                 let connected = connected.map_err(refused)?;
@@ -300,5 +344,23 @@ mod tests {
         assert!(Server::mysql("mysql://ann:p@s/h@db/journal").err().unwrap().contains("%40"));
         assert!(Server::mysql("mysql://ann:p%40s%2Fh@db/journal").is_ok());
         assert!(Server::mysql("mysql://ann:hush@db").err().unwrap().contains("names no database"));
+    }
+
+    #[tokio::test]
+    async fn a_rotated_password_is_read_with_the_next_connection_and_another_database_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("address");
+        let of = |server: &Server| server.url.clone();
+        let server = Server::of("postgres://ann:old@db/journal").unwrap().read_again_from(&file);
+        assert_eq!(of(&server.now().await.unwrap()), "postgres://ann:old@db/journal", "there is no file");
+        std::fs::write(&file, "postgres://ann:new@db/journal\n").unwrap();
+        assert_eq!(of(&server.now().await.unwrap()), "postgres://ann:new@db/journal");
+        for (other, why) in
+            [("postgres://ann:hush@db2/journal", "restart the controller"), ("hush", "begins with")]
+        {
+            std::fs::write(&file, other).unwrap();
+            let told = server.now().await.err().unwrap().to_string();
+            assert!(told.contains(why) && !told.contains("hush"), "{told}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Converts a state into a row.
 
+pub mod overlap;
+
 use kubewitness_sdk::sql::Value;
 use kubewitness_sdk::{Change, State, time};
 
@@ -87,8 +89,13 @@ fn change(change: Change) -> &'static str {
     }
 }
 
-pub fn word(text: &str) -> Value {
-    cut(text, WORD_BYTES).into()
+pub fn word(value: &str) -> Value {
+    text(value).into()
+}
+
+/// The text of [`word`].
+pub fn text(value: &str) -> String {
+    cut(value, WORD_BYTES)
 }
 
 /// A text that says where it is cut.

@@ -1,0 +1,143 @@
+//! Other places of a document at which stands what was hidden at one: its status, which quotes it, and for a long secret
+//! any text.
+//!
+//! A weak secret, such as the password `postgres`, is also the name of an image. Hiding that name would tell the secret and
+//! make the object unreadable. So a word that the document shows elsewhere is not hidden, and fields that say what an
+//! object is stay as they are.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use memchr::memmem;
+
+use super::quoted::{SECRETS, Sought, add_places, merge};
+use super::{Found, Redactor, Top};
+use crate::project::{ProjectError, Scanner};
+
+/// A shorter secret may stand elsewhere by chance, and mean something else there.
+const LONG_CHARS: usize = 16;
+/// What the searches for all words of a document go through: 64 MiB take some hundredths of a second. Beyond it, only the
+/// status is searched.
+const SEARCHED_BYTES: usize = 64 << 20;
+
+/// Whether the value under a key says what the object is, refers to another one, or selects it.
+fn is_structural(key: &str) -> bool {
+    matches!(
+        key,
+        "apiVersion"
+            | "kind"
+            | "name"
+            | "namespace"
+            | "generateName"
+            | "uid"
+            | "resourceVersion"
+            | "image"
+            | "imageID"
+            | "containerID"
+            | "nodeName"
+            | "serviceAccountName"
+            | "secretName"
+            | "claimName"
+            | "key"
+            | "path"
+            | "subPath"
+            | "mountPath"
+            | "type"
+            | "phase"
+            | "labels"
+            | "matchLabels"
+            | "nodeSelector"
+    )
+}
+
+/// Whether a secret is unlike a word, a name, a path and an address. Only such a one is looked for everywhere.
+fn is_long(word: &str) -> bool {
+    let has = |is: fn(&u8) -> bool| word.bytes().any(|byte| is(&byte));
+    word.len() >= LONG_CHARS
+        && !word.starts_with(['/', '.', '~'])
+        && !word.contains("://")
+        && !has(u8::is_ascii_whitespace)
+        && has(u8::is_ascii_digit)
+        && has(u8::is_ascii_alphabetic)
+}
+
+impl Redactor {
+    /// Adds the places at which a document repeats what was found.
+    pub(super) fn add_repeats(&self, document: &str, status: Option<Range<usize>>, found: &mut Vec<Found>) {
+        let words = found.iter().flat_map(|one| self.quotable(one, document.as_bytes()));
+        let mut words: BTreeSet<String> = words.collect();
+        let is_searched = words.len() <= SECRETS && words.len() * document.len() <= SEARCHED_BYTES;
+        if is_searched {
+            let shown = Shown { document, status: status.clone(), hidden: ranges(found) };
+            let long: Vec<&str> = words
+                .iter()
+                .map(String::as_str)
+                .filter(|word| is_long(word) && shown.has_part(word))
+                .collect();
+            if !long.is_empty() {
+                let long = Sought::of(long.into_iter());
+                let status = status.clone().unwrap_or(document.len()..document.len());
+                for part in [0..status.start, status.end..document.len()] {
+                    add_places(document, part, is_structural, |text| long.places(text), found);
+                }
+                merge(found);
+            }
+        }
+        let Some(status) = status else { return };
+        if is_searched {
+            let shown = Shown { document, status: Some(status.clone()), hidden: ranges(found) };
+            let is_quoted =
+                |word: &str| memmem::find(document[status.clone()].as_bytes(), word.as_bytes()).is_some();
+            words.retain(|word| !(is_quoted(word) && shown.has(word)));
+        }
+        let words = Sought::of(words.iter().map(String::as_str));
+        add_places(document, status, is_structural, |text| words.places(text), found);
+        merge(found);
+    }
+}
+
+fn ranges(found: &[Found]) -> Vec<Range<usize>> {
+    found.iter().map(|one| one.range.clone()).collect()
+}
+
+/// What a document shows to everybody: all but what is hidden, and but its status, which quotes.
+pub(super) struct Shown<'d> {
+    document: &'d str,
+    status: Option<Range<usize>>,
+    /// In order, none within another.
+    hidden: Vec<Range<usize>>,
+}
+
+impl<'d> Shown<'d> {
+    pub fn of(document: &'d str, found: &[Found]) -> Result<Self, ProjectError> {
+        let status = if found.is_empty() { None } else { Top::of(Scanner::of_text(document))?.status };
+        Ok(Self { document, status, hidden: ranges(found) })
+    }
+
+    /// Whether a word stands there by itself, as `postgres` does in `postgres:16`.
+    pub fn has(&self, word: &str) -> bool {
+        self.places(word).any(|place| {
+            let (before, after) = (&self.document[..place.start], &self.document[place.end..]);
+            !before.ends_with(|c: char| c.is_alphanumeric())
+                && !after.starts_with(|c: char| c.is_alphanumeric())
+        })
+    }
+
+    /// Whether it stands there, by itself or within more.
+    fn has_part(&self, word: &str) -> bool {
+        self.places(word).next().is_some()
+    }
+
+    fn places(&self, word: &str) -> impl Iterator<Item = Range<usize>> {
+        let length = word.len();
+        let places: Vec<usize> = memmem::find_iter(self.document.as_bytes(), word.as_bytes()).collect();
+        let places = places.into_iter().map(move |start| start..start + length);
+        places.filter(|place| !self.is_hidden(place))
+    }
+
+    fn is_hidden(&self, place: &Range<usize>) -> bool {
+        let overlaps = |hidden: &Range<usize>| hidden.start < place.end && place.start < hidden.end;
+        let next = self.hidden.partition_point(|hidden| hidden.end <= place.start);
+        self.hidden.get(next).is_some_and(overlaps) || self.status.as_ref().is_some_and(overlaps)
+    }
+}

@@ -1,0 +1,51 @@
+//! Locks the data folder for one process. The lock ends with the process, however it ends.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::files;
+use tracing::warn;
+
+/// In the data folder. It stays: only its lock says that a process works there.
+const FOLDER_LOCK: &str = "lock";
+
+/// Refuses a data folder in which another process works: caches, keys and ledgers have one writer. A journal that is a file
+/// says so itself; replicas with a journal on a server need it here.
+pub async fn lock_folder(data: &Path) -> Result<File> {
+    let path = data.join(FOLDER_LOCK);
+    let locked = files::within(data, files::ANSWER, move || {
+        let mut options = OpenOptions::new();
+        let file = files::open(&path, options.write(true).create(true).truncate(false).mode(0o600))?;
+        Ok((file.try_lock(), file))
+    });
+    match locked.await.with_context(|| format!("locking {}", data.display()))? {
+        (Ok(()), file) => Ok(file),
+        (Err(TryLockError::WouldBlock), _) => {
+            bail!(
+                "another process works in {}: give each replica a folder of its own (--data)",
+                data.display()
+            )
+        }
+        (Err(TryLockError::Error(error)), file) => {
+            warn!(%error, "{} can't be locked: let no other process work in it", data.display());
+            Ok(file)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn two_processes_do_not_work_in_one_data_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = lock_folder(folder.path()).await.unwrap();
+        let told = lock_folder(folder.path()).await.unwrap_err().to_string();
+        assert!(told.contains("another process works in") && told.contains("--data"), "{told}");
+        drop(first);
+        lock_folder(folder.path()).await.unwrap();
+    }
+}

@@ -1,0 +1,57 @@
+//! What is bounded: reports, and ids of digests.
+
+use super::*;
+
+#[test]
+fn reports_that_fill_kv_stop_no_message() {
+    let world = world(json!({"settle": "0s"}));
+    world.host.kv_bytes.set(64 << 10);
+    let fill = |world: &World| {
+        let mut kv = world.host.kv.borrow_mut();
+        for n in 0.. {
+            kv.insert(format!("report/uid-x/{n:020}/ops"), vec![b'x'; 900]);
+            if kv.iter().map(size).sum::<usize>() >= 64 << 10 {
+                return;
+            }
+        }
+    };
+    for seq in 1..5 {
+        fill(&world);
+        world.hear(&[moved(seq, &format!("j{seq}"), "Failed")]);
+        fill(&world);
+        let told = world.after(600_000);
+        assert!(told.iter().any(|(to, _)| to == "ops"), "{told:?}");
+    }
+}
+
+#[test]
+fn a_report_is_bounded_whatever_an_object_says() {
+    let world = world(json!({"settle": "0s"}));
+    let mut state = moved(1, "a", "Failed");
+    let long = "\u{1}".repeat(253);
+    (state.object.name, state.object.namespace) = (long.clone(), long.clone());
+    (state.object.kind, state.object.uid) = (long.clone(), long);
+    world.hear(&[state]);
+    world.after(0);
+    let kv = world.host.kv.borrow();
+    let reports: Vec<_> = kv.iter().filter(|(key, _)| key.starts_with("report/")).map(size).collect();
+    assert!(reports.len() == 2 && reports.iter().all(|bytes| *bytes <= 1024), "{reports:?}");
+}
+
+#[test]
+fn digests_of_numbers_alone_have_different_ids() {
+    let config = configured(json!({"digest": {"above": 1, "every": "1s"}}));
+    let mut book = Book::default();
+    let mut ids = HashSet::new();
+    for now_ms in [10_000, 20_000, 30_000] {
+        book.count(Counts { more: vec![("ops".into(), 5)], ..Counts::default() });
+        let [sending] = &book.due(&config, now_ms)[..] else { panic!("one digest is due") };
+        assert_eq!(
+            book.clone().due(&config, now_ms)[0].message.id,
+            sending.message.id,
+            "a repeat has the same"
+        );
+        assert!(ids.insert(sending.message.id.clone()), "{}", sending.message.id);
+        book.answered(&config, sending, &Answer::Taken, now_ms);
+    }
+}

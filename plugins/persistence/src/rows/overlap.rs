@@ -1,0 +1,67 @@
+//! Finds states that leave one source while another source still shows the object. `object_status` has one row an object,
+//! so such a state says nothing there: the object goes on.
+//!
+//! The source that has written the row last decides. A version that leaves a narrow source is witnessed by a wider one,
+//! too, before or after it. It costs a question only where a batch has such a state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kubewitness_sdk::sql::{self, Value};
+use kubewitness_sdk::{Change, Error, State};
+
+use super::{is_current, text, uid};
+use crate::schema::{Names, STATUS};
+
+/// Objects of one question.
+const ASKED: usize = 256;
+
+/// What the row of an object says.
+struct Shown {
+    seq: u64,
+    source: String,
+    is_present: bool,
+}
+
+/// The places of such states. The states are in the order of the journal.
+pub fn shown_elsewhere(database: &str, states: &[&State], names: Names<'_>) -> Result<BTreeSet<u32>, Error> {
+    let uids = states.iter().filter(|state| state.change == Change::Left).map(|state| uid(state));
+    let uids: BTreeSet<String> = uids.collect();
+    let mut hidden = BTreeSet::new();
+    if uids.is_empty() {
+        return Ok(hidden);
+    }
+    let mut shown = shown_now(database, &uids.into_iter().collect::<Vec<_>>(), names)?;
+    for (place, state) in (0..).zip(states).filter(|(_, state)| is_current(state)) {
+        let (uid, source) = (uid(state), text(&state.source));
+        let before = shown.get(&uid);
+        let is_left = state.change == Change::Left;
+        if is_left && before.is_some_and(|before| before.is_present && before.source != source) {
+            hidden.insert(place);
+        } else if before.is_none_or(|before| before.seq < state.seq) {
+            shown.insert(uid, Shown { seq: state.seq, source, is_present: state.change == Change::Present });
+        }
+    }
+    Ok(hidden)
+}
+
+fn shown_now(database: &str, uids: &[String], names: Names<'_>) -> Result<BTreeMap<String, Shown>, Error> {
+    let table = names.of(STATUS);
+    let mut shown = BTreeMap::new();
+    for asked in uids.chunks(ASKED) {
+        // Numbers of parameters are powers of two, so that the database prepares few statements.
+        let count = asked.len().next_power_of_two();
+        let places = vec!["?"; count].join(",");
+        let question = format!("SELECT uid, seq, source, \"change\" FROM {table} WHERE uid IN ({places})");
+        let mut values: Vec<Value> = asked.iter().map(|uid| uid.as_str().into()).collect();
+        values.resize(count, values[0].clone());
+        for row in sql::query(database, &question, &values)? {
+            if let Ok([Value::Text(uid), Value::Integer(seq), Value::Text(source), Value::Text(change)]) =
+                <[Value; 4]>::try_from(row)
+            {
+                let seq = u64::try_from(seq).unwrap_or_default();
+                shown.insert(uid, Shown { seq, source, is_present: change == "present" });
+            }
+        }
+    }
+    Ok(shown)
+}
