@@ -4,37 +4,56 @@ use async_nats::jetstream::Message;
 use bytes::Bytes;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::limits::APPEND_BATCH;
-use kubewitness_core::ports::{Append, Poison, Witnessed};
-use kubewitness_core::stream::{Arrival, Intake, Taken};
+use kubewitness_core::ports::{Append, Witnessed};
+use kubewitness_core::stream::{Arrival, Garbled, Intake, Taken};
 
+use crate::poison::PoisonKeeper;
 use crate::server::Away;
 use crate::session::{Lane, Session};
 
 /// The bytes of documents in one append.
 const BATCH_BYTES: usize = 8 << 20;
+/// Messages that are read for one append, repeats and poison included: what was read is removed from the stream only
+/// after it.
+const BATCH_MESSAGES: usize = 4 * APPEND_BATCH;
+const NOT_SIGNED: &str = "it is not signed with the key of the stream: another client has published it";
 
 #[derive(Default)]
 pub(crate) struct Batch {
     pub append: Append,
     pub late: Vec<bool>,
     pub repeats: u64,
+    /// Poison messages that are not kept.
+    pub passed: u64,
     bytes: usize,
+    messages: usize,
 }
 
 pub(crate) struct BatchBuilder<'a> {
     pub session: &'a mut Session,
     pub intake: &'a mut Intake,
     pub batch: Batch,
+    poison: &'a mut PoisonKeeper,
+    /// Of the objects of the source.
+    kind: &'a str,
     clock: &'a dyn Clock,
 }
 
 impl<'a> BatchBuilder<'a> {
-    pub fn new(session: &'a mut Session, intake: &'a mut Intake, clock: &'a dyn Clock) -> Self {
-        Self { session, intake, batch: Batch::default(), clock }
+    pub fn new(
+        session: &'a mut Session,
+        intake: &'a mut Intake,
+        poison: &'a mut PoisonKeeper,
+        kind: &'a str,
+        clock: &'a dyn Clock,
+    ) -> Self {
+        Self { session, intake, batch: Batch::default(), poison, kind, clock }
     }
 
     pub fn is_full(&self) -> bool {
-        self.batch.append.states.len() >= APPEND_BATCH || self.batch.bytes > BATCH_BYTES
+        self.batch.append.states.len() >= APPEND_BATCH
+            || self.batch.bytes > BATCH_BYTES
+            || self.batch.messages >= BATCH_MESSAGES
     }
 
     pub fn is_empty(&self) -> bool {
@@ -42,31 +61,65 @@ impl<'a> BatchBuilder<'a> {
         states.is_empty() && poison.is_empty() && gaps.is_empty()
     }
 
-    /// The kind of the last object.
-    pub fn newest_kind(&self) -> Option<&str> {
-        self.batch.append.states.last().map(|state| &*state.object.kind)
-    }
-
     /// Takes a message. Returns `true` if the collected states must be written before anything else.
     pub async fn takes(&mut self, place: usize, message: &Message) -> Result<bool, Away> {
+        let is_authentic = self.session.is_authentic(message);
         let lane = &mut self.session.lanes[place];
         let Ok(info) = message.info() else { return Ok(false) };
         let (partition, sequence) = (lane.partition, info.stream_sequence);
         lane.came = sequence;
         lane.messages_seen += 1;
         lane.level = info.pending == 0;
+        self.batch.messages += 1;
         let headers = message.headers.clone().unwrap_or_default();
-        match lane.parts.take(sequence, &headers, &message.payload) {
-            Ok(Some((stood, state, document))) => {
-                self.offer(place, Arrival { partition, sequence, stood, state }, document).await
+        let taken = match is_authentic {
+            true => lane.parts.take(sequence, &headers, &message.payload),
+            false => Err(Garbled(NOT_SIGNED.into())),
+        };
+        let whole = taken.and_then(|whole| {
+            let Some((stood, state, document)) = whole else { return Ok(None) };
+            self.session.expected(partition).check(&stood, &state, &document)?;
+            Ok(Some((Arrival { partition, sequence, stood, state }, document)))
+        });
+        match whole {
+            Ok(Some((arrival, document))) if *arrival.state.object.kind == *self.kind => {
+                self.offer(place, arrival, document).await
+            }
+            Ok(Some((arrival, _))) => {
+                let kind = arrival.state.object.kind.clone();
+                self.refuse_a_wrong_setting(&kind)?;
+                let why = format!("its object is of the kind {kind}, and the source has {}", self.kind);
+                self.poison(partition, sequence, &message.payload, &why);
+                Ok(false)
             }
             Ok(None) => Ok(false),
             Err(garbled) => {
-                self.intake.is_read_through(partition, sequence);
-                let (raw, observed_ms) = (message.payload.clone(), self.clock.now_ms());
-                self.batch.append.poison.push(Poison { raw, error: garbled.to_string(), observed_ms });
+                self.poison(partition, sequence, &message.payload, &garbled.0);
                 Ok(false)
             }
+        }
+    }
+
+    /// A state of another kind that the carrier has surely sent, or that is the first of all, shows that the settings
+    /// are wrong. Any other one is somebody else's.
+    fn refuse_a_wrong_setting(&self, kind: &str) -> Result<(), Away> {
+        if !self.session.has_key() && !self.intake.places().of.is_empty() {
+            return Ok(());
+        }
+        let what = format!("`{}` has objects of the kind {kind}", self.session.source());
+        let why = format!("the settings say {}: write `kind: {kind}`", self.kind);
+        Err(self.session.away(&what, why))
+    }
+
+    fn poison(&mut self, partition: u32, sequence: u64, raw: &Bytes, error: &str) {
+        self.intake.is_read_through(partition, sequence);
+        let (now_ms, age) = (self.clock.now_ms(), self.poison.age());
+        match self.poison.keep(raw, error, now_ms, age) {
+            Some(poison) => {
+                self.batch.bytes += poison.raw.len();
+                self.batch.append.poison.push(poison);
+            }
+            None => self.batch.passed += 1,
         }
     }
 
@@ -91,6 +144,13 @@ impl<'a> BatchBuilder<'a> {
                 self.batch.append.states.push(Witnessed::elsewhere(arrival.state, document));
             }
             Taken::Over(gap) => self.batch.append.gaps.push(*gap),
+            // The carrier's claim names its journal. What comes from no journal that carries is somebody else's.
+            Taken::Foreign if !self.session.is_carried_by(&arrival.stood.line).await? => {
+                let Arrival { partition, sequence, stood, .. } = arrival;
+                let why =
+                    format!("it comes from the journal `{}`, which does not carry to the stream", stood.line);
+                self.poison(partition, sequence, &document, &why);
+            }
             Taken::Foreign => {
                 let why = "empty the data folder of this controller, so that it begins with the new journal";
                 let what = "it carries a new journal, in an epoch that has ended here";

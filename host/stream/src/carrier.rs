@@ -182,6 +182,7 @@ impl Carrier {
                     is = Carries { line: kept.line.to_string(), sources: is.sources, ..Carries::default() };
                 }
             }
+            Some((held, _)) if kept.former.as_deref() == Some(&*held.line) => {}
             Some((held, _)) if spec.take_over.as_ref() != Some(&held.line) => {
                 let why = format!(
                     "`{0}`; give each controller that witnesses a stream of its own; if that journal is gone for \
@@ -194,6 +195,7 @@ impl Carrier {
         }
         let mut claim = Claim { claims, sequence, is, told: Carries::default(), told_at: Instant::now() };
         claim.tell(true).await?;
+        kept.is_claimed().await?;
         Ok(claim)
     }
 

@@ -18,6 +18,7 @@ mod batch;
 mod carrier;
 mod claims;
 mod message;
+mod poison;
 mod progress;
 mod publisher;
 mod reader;

@@ -13,6 +13,8 @@ use crate::acknowledged::Acknowledged;
 
 /// The id of this journal, and what the server may forget.
 const LINE: &str = "line";
+/// The id before it, until the new one is claimed.
+const FORMER: &str = "former-line";
 const ACKED: &str = "acked";
 /// How far back the state before a position is searched for, in states of one read.
 const BACK: usize = 1024;
@@ -34,6 +36,8 @@ pub(crate) struct CarrierProgress {
     partitions: u32,
     pub progress: Progress,
     pub line: Arc<str>,
+    /// The id whose claim this journal may replace: a kill came between the new id and its claim.
+    pub former: Option<Arc<str>>,
     pub acked: Acknowledged,
     /// The last carried position in each partition.
     before: HashMap<(Arc<str>, u32), Seq>,
@@ -49,6 +53,7 @@ impl CarrierProgress {
         let kv: HashMap<_, _> = backlog.kv(&name).await?.into_iter().collect();
         let text = |value: &Vec<u8>| String::from_utf8_lossy(value).into_owned();
         let line = kv.get(LINE).map(|line| Arc::from(text(line)));
+        let former = kv.get(FORMER).map(|line| Arc::from(text(line)));
         let acked = kv.get(ACKED).and_then(|acked| Acknowledged::parse(&text(acked))).unwrap_or_default();
         let entry = |(key, value): (&String, &Vec<u8>)| {
             let (source, partition) = key.rsplit_once('/')?;
@@ -58,7 +63,7 @@ impl CarrierProgress {
         let is_new = found.is_none() || line.is_none();
         let progress = subscribed(found.clone().unwrap_or_default(), &spec.carry);
         let (line, partitions) = (line.unwrap_or_else(new_name), spec.partitions);
-        let kept = Self { backlog, name, partitions, progress, line, acked, before };
+        let kept = Self { backlog, name, partitions, progress, line, former, acked, before };
         if is_new || found.as_ref() != Some(&kept.progress) {
             kept.save(vec![kept.line_write()]).await?;
         }
@@ -137,12 +142,25 @@ impl CarrierProgress {
     /// Begins a new journal id. The journal was restored to a point before its last carried state, so its
     /// later positions hold other states.
     pub async fn begin_anew(&mut self) -> Result<(), JournalError> {
-        self.line = new_name();
+        self.former = Some(std::mem::replace(&mut self.line, new_name()));
         self.acked = Acknowledged::default();
         let old = std::mem::take(&mut self.before);
         let mut kv: Vec<_> = old.keys().map(|of| before_write(of, None)).collect();
-        kv.extend([self.line_write(), self.acked_write()]);
+        kv.extend([self.line_write(), self.former_write(), self.acked_write()]);
         self.save(kv).await
+    }
+
+    /// Notes that the server knows this journal by its present id.
+    pub async fn is_claimed(&mut self) -> Result<(), JournalError> {
+        match self.former.take() {
+            Some(_) => self.save(vec![self.former_write()]).await,
+            None => Ok(()),
+        }
+    }
+
+    fn former_write(&self) -> KvWrite {
+        let value = self.former.as_ref().map(|line| line.as_bytes().to_vec());
+        KvWrite { key: FORMER.into(), value }
     }
 
     fn line_write(&self) -> KvWrite {

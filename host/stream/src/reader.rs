@@ -12,6 +12,7 @@ use kubewitness_core::stream::{Fed, Feed, FeedError, Intake, Places};
 use tokio::time::{Instant, timeout};
 
 use crate::batch::{Batch, BatchBuilder};
+use crate::poison::PoisonKeeper;
 use crate::progress::new_name;
 use crate::server::{Away, Server};
 use crate::session::Session;
@@ -33,6 +34,7 @@ pub struct Reader {
     /// Whether its name is new and not yet durable.
     is_new: bool,
     session: Option<(Session, Intake)>,
+    poison: PoisonKeeper,
     purged_at: Instant,
 }
 
@@ -55,6 +57,7 @@ impl Reader {
             durable,
             is_new: false,
             session,
+            poison: PoisonKeeper::default(),
             purged_at,
         }
     }
@@ -74,7 +77,7 @@ impl Reader {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(Fed::default()) };
         let was_level = session.is_level();
-        let mut builder = BatchBuilder::new(session, intake, &*self.clock);
+        let mut builder = BatchBuilder::new(session, intake, &mut self.poison, &self.kind, &*self.clock);
         while !builder.is_full() {
             if builder.retry_stashed().await? {
                 break;
@@ -101,13 +104,8 @@ impl Reader {
             if builder.takes(place, &message).await? {
                 break;
             }
-            if let Some(kind) = builder.newest_kind().filter(|kind| *kind != self.kind) {
-                let what = format!("`{}` has objects of the kind {kind}", self.source);
-                let why = format!("the settings say {}: write `kind: {kind}`", self.kind);
-                return Err(builder.session.away(&what, why));
-            }
         }
-        let Batch { append, late, repeats, .. } = builder.batch;
+        let Batch { append, late, repeats, passed, .. } = builder.batch;
         let moved = intake.places() != self.durable.places();
         let append = Append {
             source: self.source.clone(),
@@ -115,7 +113,7 @@ impl Reader {
             checkpoint: moved.then(|| Version::new(&intake.places().to_string())),
             ..append
         };
-        Ok(Fed { append, late, repeats, level: session.is_level() })
+        Ok(Fed { append, late, repeats, passed, level: session.is_level() })
     }
 }
 

@@ -12,6 +12,8 @@ use kubewitness_core::config::StreamSpec;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
+use crate::message::Seal;
+
 /// The limit for connecting, and for each answer. A server that works takes milliseconds.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The prefix of the number of partitions in a stream's description. Older servers keep nothing else that can
@@ -33,6 +35,8 @@ pub struct Server {
     pub address: Secret,
     /// The content of a `.creds` file, if the server asks for one.
     pub credentials: Option<Secret>,
+    /// What messages are signed with, if they are.
+    pub key: Option<Secret>,
 }
 
 /// A connection, and the stream's state when the connection was made.
@@ -61,6 +65,12 @@ impl Server {
         Away(format!("the stream `{}`: {what}: {error}", self.spec.name))
     }
 
+    pub(crate) async fn seal(&self) -> Result<Option<Seal>, Away> {
+        let Some(key) = &self.key else { return Ok(None) };
+        let text = key().await.map_err(|error| self.away("its key", error))?;
+        Seal::of(&text).map(Some).map_err(|error| self.away("its key", error))
+    }
+
     async fn connect(&self) -> Result<(Client, Context), Away> {
         let address = (self.address)().await.map_err(|error| self.away("its address", error))?;
         let servers: Result<Vec<_>, _> =
@@ -71,6 +81,10 @@ impl Server {
         let options = self.authenticated(&servers).await?;
         let options = options
             .name("kubewitness")
+            // A server's INFO names others, and whoever changes it on the way would get the password in the clear.
+            .ignore_discovered_servers()
+            // One address with TLS means that nothing goes in the clear, whatever the others say.
+            .require_tls(servers.iter().any(async_nats::ServerAddr::tls_required))
             .connection_timeout(ANSWER)
             .request_timeout(Some(ANSWER))
             // After a lost connection the caller connects anew and looks at the stream again.
@@ -188,6 +202,9 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     /// The kernel accepts connections, and nothing ever reads from them. Time is paused and moves on when
@@ -198,10 +215,44 @@ mod tests {
         let address = format!("nats://{}", silent.local_addr().unwrap());
         let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
         let address: Secret = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
-        let server = Server { spec, address, credentials: None };
+        let server = Server { spec, address, credentials: None, key: None };
         let began = tokio::time::Instant::now();
         let Err(Away(why)) = server.link().await else { panic!("nobody answers") };
         assert!(why.starts_with("the stream `platform`: its server"), "{why}");
         assert!(began.elapsed() <= 2 * ANSWER, "{:?}", began.elapsed());
+    }
+
+    /// Says who it is, names another server, and ends the connection at once.
+    async fn answer(listener: &TcpListener, other: &str) {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let info = format!(
+            "INFO {{\"server_id\":\"a\",\"version\":\"2.10.0\",\"max_payload\":1048576,\"connect_urls\":[\"{other}\"]}}\r\n"
+        );
+        socket.write_all(info.as_bytes()).await.unwrap();
+        // Of CONNECT and PING the client waits for an answer.
+        let mut said = [0; 4096];
+        let read = socket.read(&mut said).await.unwrap();
+        assert!(read > 0);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_another_server_names_is_not_tried() {
+        let listeners = (TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await);
+        let (own, other) = (listeners.0.unwrap(), listeners.1.unwrap());
+        let address = format!("nats://user:hush@{}", own.local_addr().unwrap());
+        let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
+        let address: Secret = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
+        let server = Server { spec, address, credentials: None, key: None };
+        let named = other.local_addr().unwrap().to_string();
+        let answering = async {
+            loop {
+                answer(&own, &named).await;
+            }
+        };
+        tokio::select! {
+            () = answering => unreachable!("it goes on"),
+            connected = server.connect() => assert!(connected.is_err()),
+            _ = other.accept() => panic!("a server that nobody named got a connection"),
+        }
     }
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures::stream::Stream as _;
-use kubewitness_core::stream::{Arrival, Intake};
+use kubewitness_core::stream::{Arrival, Expected, Intake};
 
 use crate::claims::Claims;
-use crate::message::Parts;
+use crate::message::{Parts, Seal};
 use crate::server::{Away, Link, Server};
 
 /// Messages of each partition that the server sends ahead for one request. The client library has two
@@ -52,6 +52,7 @@ pub(crate) struct Session {
     reader: String,
     take_over: Option<String>,
     link: Link,
+    seal: Option<Seal>,
     claims: Claims,
     claimed: Instant,
     pub lanes: Vec<Lane>,
@@ -68,6 +69,7 @@ impl Session {
         take_over: Option<&str>,
         intake: &mut Intake,
     ) -> Result<Self, Away> {
+        let seal = server.seal().await?;
         let link = server.link().await?;
         let claims = Claims::open(server, &link.context).await?;
         let mut session = Self {
@@ -77,6 +79,7 @@ impl Session {
             reader: intake.places().reader.clone(),
             take_over: take_over.map(str::to_owned),
             link,
+            seal,
             claims,
             claimed: Instant::now(),
             lanes: Vec::new(),
@@ -143,6 +146,31 @@ impl Session {
             stash,
             level,
         })
+    }
+
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    pub fn has_key(&self) -> bool {
+        self.seal.is_some()
+    }
+
+    /// Whether the carrier's claim names this journal now.
+    pub async fn is_carried_by(&self, line: &str) -> Result<bool, Away> {
+        Ok(self.claims.carrier().await?.is_none_or(|(carries, _)| carries.line == line))
+    }
+
+    /// What the states of a partition have in common.
+    pub fn expected(&self, partition: u32) -> Expected<'_> {
+        Expected { source: &self.source, partition, partitions: self.server.spec.partitions }
+    }
+
+    /// Whether the carrier has sent the message, as far as a key tells.
+    pub fn is_authentic(&self, message: &Message) -> bool {
+        let Some(seal) = &self.seal else { return true };
+        let headers = message.headers.clone().unwrap_or_default();
+        seal.is_valid(&message.subject, &headers, &message.payload)
     }
 
     /// Reads a partition again from its first message.
@@ -218,11 +246,30 @@ impl Session {
         }
     }
 
+    /// A stream that was made anew, or that lost its last messages, gives the numbers of messages that were read to
+    /// others that were not.
+    async fn is_the_same_stream(&self) -> Result<(), Away> {
+        let found = self.link.stream.get_info().await;
+        let found = found.map_err(|error| self.server.away("its state can't be read", error))?;
+        let durable = self.lanes.iter().map(|lane| lane.durable).max().unwrap_or_default();
+        let is_same = found.created == self.link.stream.cached_info().created;
+        match is_same && found.state.last_sequence >= durable {
+            true => Ok(()),
+            false => {
+                let why = "it was made anew, or has lost messages: it is read again from its first message";
+                Err(self.server.away("messages that were read are not removed", why))
+            }
+        }
+    }
+
     /// Removes durable messages from the stream.
     pub async fn purge(&mut self) -> Result<(), Away> {
         // On another connection the numbers may belong to other messages.
         if self.link.client.statistics().connects.load(Ordering::Relaxed) > 1 {
             return Err(self.server.away("its server", "the connection broke"));
+        }
+        if self.lanes.iter().any(|lane| lane.durable > lane.purged) {
+            self.is_the_same_stream().await?;
         }
         // Another reader may have taken them over.
         if self.claimed.elapsed() > CLAIMED {

@@ -6,6 +6,7 @@
 
 pub mod resolver;
 mod schemes;
+mod target;
 mod tls;
 
 use std::error::Error;
@@ -14,9 +15,10 @@ use std::sync::{Mutex, PoisonError};
 
 use kubewitness_core::StateId;
 use kubewitness_core::bucket::Bucket;
-use kubewitness_core::config::{DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec, Scheme, SecretRef};
+use kubewitness_core::config::{
+    DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec, Scheme, SecretRef, is_plugin_header,
+};
 use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse};
-use percent_encoding::percent_decode_str;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
 use tokio::time::Instant;
@@ -24,43 +26,14 @@ use tokio::time::Instant;
 use crate::secrets::{self, Secret};
 use resolver::{Forbidden, Guard, Unresolved};
 use schemes::Outgoing;
+use target::below;
 use tls::Clients;
 pub(crate) use tls::plain_client;
 
-const PATH_BYTES: usize = 8 * 1024;
 const HEADERS: usize = 64;
 const HEADER_BYTES: usize = 8 * 1024;
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Headers that a plugin may send, besides those that begin with one of [`SENT_PREFIXES`].
-const SENT: [&str; 13] = [
-    "accept",
-    "accept-language",
-    "content-encoding",
-    "content-language",
-    "content-type",
-    IDEMPOTENCY_KEY,
-    "if-match",
-    "if-none-match",
-    "if-unmodified-since",
-    "prefer",
-    "traceparent",
-    "tracestate",
-    "baggage",
-];
-const SENT_PREFIXES: [&str; 2] = ["x-", "ce-"];
-/// Headers by which a server may be told who asks, or where the request really goes.
-const REFUSED_PREFIXES: [&str; 9] = [
-    "x-forwarded",
-    "x-real-ip",
-    "x-original",
-    "x-rewrite",
-    "x-http-method",
-    "x-method-override",
-    "x-remote",
-    "x-auth",
-    "x-api-key",
-];
 /// Headers of a response that a plugin sees.
 const SEEN: [&str; 6] = ["content-type", "retry-after", "etag", "last-modified", "date", "x-request-id"];
 const SEEN_PREFIX: &str = "x-ratelimit-";
@@ -239,7 +212,9 @@ impl Destination {
         sent: &[(String, String)],
         id: Option<&StateId>,
     ) -> Result<HeaderMap, GrantError> {
-        let mut headers = headers_of(sent, &self.own_headers)?;
+        // The controller's own secrets can't be replaced.
+        let is_own = |name: &str| self.own_headers.iter().any(|own| own.as_str() == name);
+        let mut headers = headers_of(sent, |name| self.spec.takes_header(name) && !is_own(name))?;
         if let Some(id) = id.filter(|_| !headers.contains_key(IDEMPOTENCY_KEY))
             && let Ok(value) = HeaderValue::try_from(id.as_str())
         {
@@ -295,7 +270,7 @@ fn rates(spec: &DestinationSpec) -> Vec<Bucket> {
 /// Finds what no destination takes, whatever it is.
 pub fn check(request: &HttpRequest) -> Result<(), GrantError> {
     method_of(request, REQUEST_MOST)?;
-    headers_of(&request.headers, &[])?;
+    headers_of(&request.headers, is_plugin_header)?;
     let base =
         Url::parse("http://destination.invalid").map_err(|error| GrantError::Other(error.to_string()))?;
     below(&base, &request.path).map(drop)
@@ -312,72 +287,25 @@ fn method_of(request: &HttpRequest, most: u64) -> Result<HttpMethod, GrantError>
     Ok(method)
 }
 
-/// Those that a plugin sends. The controller's own secrets can't be replaced.
-fn headers_of(sent: &[(String, String)], secret: &[HeaderName]) -> Result<HeaderMap, GrantError> {
+/// Those that a plugin sends.
+fn headers_of(sent: &[(String, String)], takes: impl Fn(&str) -> bool) -> Result<HeaderMap, GrantError> {
     if sent.len() > HEADERS {
         return Err(GrantError::TooLarge(format!("a request has at most {HEADERS} headers")));
     }
     let mut headers = HeaderMap::new();
     for (name, value) in sent {
         let name = HeaderName::try_from(name).map_err(|_| GrantError::Invalid("a header's name".into()))?;
-        if !may_send(name.as_str()) || secret.contains(&name) {
-            return Err(GrantError::Denied(format!("a plugin can't send the header {name}")));
+        if !takes(name.as_str()) {
+            let why = format!(
+                "a plugin can't send the header {name}: an operator may name further headers in `pluginHeaders` of the \
+                 destination"
+            );
+            return Err(GrantError::Denied(why));
         }
         let value = HeaderValue::try_from(value).ok().filter(|value| value.len() <= HEADER_BYTES);
         headers.append(&name, value.ok_or_else(|| GrantError::Invalid(format!("the value of {name}")))?);
     }
     Ok(headers)
-}
-
-fn may_send(name: &str) -> bool {
-    SENT.contains(&name)
-        || SENT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-            && !REFUSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// The address with the plugin's path and query behind it. Whatever could lead elsewhere on the
-/// way through this or another parser is refused rather than repaired.
-fn below(base: &Url, path: &str) -> Result<Url, GrantError> {
-    let refused = |why: &str| Err(GrantError::Invalid(format!("the path {why}")));
-    if path.len() > PATH_BYTES {
-        return refused("is too long");
-    }
-    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
-    let path = path.strip_prefix('/').unwrap_or(path);
-    let odd = |c: char| c.is_control() || c.is_whitespace() || c == '\\' || c == '#';
-    if path.contains(odd) || query.is_some_and(|query| query.contains(odd)) {
-        return refused("has spaces, control characters, a backslash or a fragment");
-    }
-    let lower = path.to_ascii_lowercase();
-    if lower.contains("%2f") || lower.contains("%5c") || lower.contains("%00") {
-        return refused("hides a slash, a backslash or a NUL");
-    }
-    // A dot in more bytes than it needs is one for some servers, and no text for any.
-    if percent_decode_str(path).decode_utf8().is_err() {
-        return refused("is no text when it is decoded");
-    }
-    // Some servers take what is behind `;` for parameters of a segment, and the rest for its name.
-    let dots = |segment: &str| {
-        let plain = segment.replace("%2e", ".").replace("%3b", ";");
-        matches!(plain.split(';').next(), Some("." | ".."))
-    };
-    if path.starts_with('/') || path.contains("//") || lower.split('/').any(dots) {
-        return refused("leaves the destination");
-    }
-    let mut url = base.clone();
-    if !path.is_empty() {
-        url.set_path(&format!("{}/{path}", base.path().trim_end_matches('/')));
-    }
-    match (base.query(), query) {
-        (Some(own), Some(query)) => url.set_query(Some(&format!("{own}&{query}"))),
-        (None, Some(query)) => url.set_query(Some(query)),
-        (_, None) => {}
-    }
-    let same = (url.scheme(), url.host_str(), url.port()) == (base.scheme(), base.host_str(), base.port());
-    if !same || !url.path().starts_with(base.path().trim_end_matches('/')) {
-        return refused("leaves the destination");
-    }
-    Ok(url)
 }
 
 async fn receive(mut response: reqwest::Response, most: u64) -> Result<HttpResponse, GrantError> {

@@ -45,6 +45,10 @@ pub struct StreamSpec {
     /// Where the content of a `.creds` file is, for a server that asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_from: Option<SecretRef>,
+    /// Where the key is that the carrying controller and its readers share: 32 characters or more. With it, a reader takes
+    /// only messages that were signed under the key. A second line holds the former key while the key is rotated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_from: Option<SecretRef>,
     /// The sources of this controller whose states it hands to the stream.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub carry: Vec<String>,
@@ -110,6 +114,9 @@ pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
 
 fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut Vec<Fault>) {
     check_secret(&format!("{place}.urlFrom"), &stream.url_from, faults);
+    if let Some(key) = &stream.key_from {
+        check_secret(&format!("{place}.keyFrom"), key, faults);
+    }
     let sources: Vec<_> = host.sources.iter().map(|source| source.name.as_str()).collect();
     for (index, name) in stream.carry.iter().enumerate() {
         let field = format!("{place}.carry[{index}]");

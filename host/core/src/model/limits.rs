@@ -101,6 +101,17 @@ pub const ANSWERS_KEPT: usize = 16 * 1024 * 1024;
 /// The longest version that every store can index. Kubernetes' own versions have up to 20 digits.
 pub const VERSION_BYTES: usize = 1024;
 
+/// Of the name of a source. Every store's index holds so much.
+pub const SOURCE_BYTES: usize = 1024;
+
+/// The greatest position that a reader of a stream takes: a journal that writes a million states a second has it after
+/// nine years.
+pub const SEQ_MOST: u64 = 1 << 48;
+
+/// The greatest epoch that a journal takes from elsewhere. An epoch begins when a server's history was replaced: nobody
+/// restores a server a million times, and a forged epoch may not leave its source without a next one.
+pub const EPOCH_MOST: u32 = 1 << 20;
+
 /// How long a shut-down waits for calls in progress before it stops them.
 pub const DRAIN: Duration = Duration::from_secs(20);
 

@@ -57,7 +57,7 @@ impl Places {
             let place = Place {
                 line: line.into(),
                 position: position.parse().map_err(|_| garbled())?,
-                version: version.into(),
+                version: unescaped(version).into(),
                 former: None,
             };
             of.insert(partition.parse().map_err(|_| garbled())?, place);
@@ -70,7 +70,7 @@ impl fmt::Display for Places {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "reader:{}", self.reader)?;
         for (partition, Place { line, position, version, former }) in &self.of {
-            write!(f, " {partition}:{line}:{position}:{version}")?;
+            write!(f, " {partition}:{line}:{position}:{}", escaped(version))?;
             if let Some((line, position)) = former {
                 write!(f, " {partition}~{line}:{position}")?;
             }
@@ -79,9 +79,32 @@ impl fmt::Display for Places {
     }
 }
 
+/// A version is the API server's text. A blank in it would end the place, and a `~` would make it a former one.
+fn escaped(version: &str) -> String {
+    version.replace('%', "%25").replace(' ', "%20").replace('~', "%7E")
+}
+
+fn unescaped(version: &str) -> String {
+    version.replace("%7E", "~").replace("%20", " ").replace("%25", "%")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_of_any_characters_is_read_as_it_was_written() {
+        for version in ["a b", "1~2:3", "%20", "%257E ~", "ü:"] {
+            let place = Place {
+                line: "a1".into(),
+                position: 3,
+                version: version.into(),
+                former: Some(("z9".into(), 2)),
+            };
+            let places = Places { reader: "b2".into(), of: [(0, place)].into() };
+            assert_eq!(Places::parse(&places.to_string()).unwrap(), places, "{version}");
+        }
+    }
 
     #[test]
     fn what_is_written_is_read_and_nothing_else_is_taken_for_it() {

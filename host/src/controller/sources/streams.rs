@@ -87,8 +87,9 @@ impl Streams {
 }
 
 fn server(spec: &StreamSpec) -> Server {
-    let (address, credentials) = (secret(&spec.url_from), spec.credentials_from.as_ref().map(secret));
-    Server { spec: spec.clone(), address, credentials }
+    let address = secret(&spec.url_from);
+    let [credentials, key] = [&spec.credentials_from, &spec.key_from].map(|from| from.as_ref().map(secret));
+    Server { spec: spec.clone(), address, credentials, key }
 }
 
 fn secret(reference: &SecretRef) -> Secret {

@@ -3,10 +3,14 @@
 mod ahead;
 mod support;
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use async_nats::jetstream;
 use kubewitness_core::config::FromSpec;
-use kubewitness_core::stream::Feed;
+use kubewitness_core::ports::Backlog;
+use kubewitness_core::stream::{Feed, pack, partition};
+use kubewitness_core::{ObjectRef, State, StateId};
 use kubewitness_harness::{MessageServer, until};
 use support::{WITHIN, World, all, connect, from, sent, stories};
 
@@ -110,15 +114,74 @@ async fn what_somebody_else_writes_into_the_stream_is_kept_as_poison_and_holds_n
         let subject = format!("kubewitness.platform.states.jobs.{partition}");
         context.publish(subject, format!("hello {partition}").into()).await?.await?;
     }
+    let states = foreign_states(&journal.read(0, 1).await?[0]);
+    for state in &states {
+        publish(&context, state).await?;
+    }
     sent(&journal, 0, 10..20, 100).await?;
     let other = world.journal("reader").await?;
     let reader = world.read(&other, &from(&[]));
     all(&other, 20).await?;
     assert_eq!(stories(&journal).await?, stories(&other).await?);
     until(WITHIN, "what is none of ours", async || {
-        Ok((other.poison_of(&Default::default()).await?.len() == 4).then_some(()))
+        Ok((other.poison_of(&Default::default()).await?.len() == 4 + states.len()).then_some(()))
     })
     .await?;
+    reader.stop().await?;
+    carrier.stop().await
+}
+
+/// States that are well packed and wrong: of another id, kind, source, epoch and position.
+fn foreign_states(fine: &State) -> Vec<State> {
+    let fine = State { seq: 1000, ..fine.clone() };
+    let named = |source: &str, epoch: u32, kind: &str| {
+        let object = ObjectRef { kind: kind.into(), ..(*fine.object).clone() };
+        let id = StateId::of(source, epoch, &object, fine.change, &fine.resource_version, None);
+        State { id, epoch, source: source.into(), object: Arc::new(object), ..fine.clone() }
+    };
+    vec![
+        State { id: named("jobs", 7, "Job").id, ..fine.clone() },
+        named("jobs", 0, "Pod"),
+        named("pods", 0, "Job"),
+        named("jobs", u32::MAX, "Job"),
+        State { seq: u64::MAX - 1, ..fine.clone() },
+    ]
+}
+
+/// As a client does that knows the format and no key.
+async fn publish(context: &jetstream::Context, state: &State) -> Result<()> {
+    let subject = format!("kubewitness.platform.states.jobs.{}", partition(&state.object, 4));
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("Kubewitness-Stood", format!("f00 {} 0", state.seq));
+    context.publish_with_headers(subject, headers, pack(state, b"")).await?.await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_what_is_signed_with_the_shared_key_is_taken() -> Result<()> {
+    let Some(mut world) = World::new("stream::key")? else { return Ok(()) };
+    world.key = Some("00112233445566778899aabbccddeeff".into());
+    let journal = world.journal("carrier").await?;
+    let carrier = world.carry(&journal, &["jobs"]);
+    sent(&journal, 0, 0..10, 100).await?;
+    until(
+        WITHIN,
+        "the first to be carried",
+        async || Ok((carrier.handle.view().carried == 10).then_some(())),
+    )
+    .await?;
+    // All of it is as a carrier would write it, apart from the key.
+    let fine = State { seq: 1000, ..(*journal.read(0, 1).await?[0]).clone() };
+    publish(&jetstream::new(connect(&world.server).await?), &fine).await?;
+    sent(&journal, 0, 10..20, 100).await?;
+    let other = world.journal("reader").await?;
+    let reader = world.read(&other, &from(&[]));
+    all(&other, 20).await?;
+    assert_eq!(stories(&journal).await?, stories(&other).await?);
+    let poison =
+        until(WITHIN, "what is not signed", async || Ok(other.poison_of(&Default::default()).await?.pop()))
+            .await?;
+    assert!(poison.error.contains("not signed"), "{}", poison.error);
     reader.stop().await?;
     carrier.stop().await
 }

@@ -16,7 +16,7 @@ use kubewitness_core::stream::Feed;
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
 use kubewitness_harness::{MessageServer, PASSWORD, until};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_stream::{Carrier, CarrierHandle, Reader, Server};
+use kubewitness_stream::{Carrier, CarrierHandle, Reader, Secret, Server};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,8 @@ pub struct World {
     pub server: MessageServer,
     pub spec: StreamSpec,
     pub address: String,
+    /// What carriers and readers share from now on.
+    pub key: Option<String>,
     told: Arc<Mutex<Option<String>>>,
 }
 
@@ -70,7 +72,14 @@ impl World {
         let spec = serde_json::from_value(
             serde_json::json!({"name": "platform", "urlFrom": {"env": "UNUSED"}, "window": "1s"}),
         )?;
-        Ok(Some(Self { folder: tempfile::tempdir()?, server, spec, address, told: Arc::default() }))
+        Ok(Some(Self {
+            folder: tempfile::tempdir()?,
+            server,
+            spec,
+            address,
+            key: None,
+            told: Arc::default(),
+        }))
     }
 
     /// Gives every task another address from now on.
@@ -91,7 +100,11 @@ impl World {
             std::future::ready(Ok(told.unwrap_or_else(|| address.clone()))).boxed()
         };
         let spec = StreamSpec { carry, ..self.spec.clone() };
-        Server { spec, address: Arc::new(address), credentials: None }
+        let key = self
+            .key
+            .clone()
+            .map(|key| -> Secret { Arc::new(move || std::future::ready(Ok(key.clone())).boxed()) });
+        Server { spec, address: Arc::new(address), credentials: None, key }
     }
 
     #[allow(clippy::disallowed_methods)]
@@ -182,6 +195,7 @@ fn state(epoch: u32, number: u64, bytes: usize) -> Witnessed {
         name,
     };
     let version = Version::new(&(u64::from(epoch) * 10_000 + number + 1).to_string());
+    let document = document(&object, &version, number, bytes);
     Witnessed {
         id: StateId::of("jobs", epoch, &object, Change::Present, &version, None),
         change: Change::Present,
@@ -192,15 +206,22 @@ fn state(epoch: u32, number: u64, bytes: usize) -> Witnessed {
         status: Arc::default(),
         previous: None,
         observed_ms: 1,
-        document: noise(number, bytes),
+        document,
         base: None,
         quotes_none_under: None,
     }
 }
 
-fn noise(seed: u64, bytes: usize) -> Bytes {
+/// Of that very version, and beside it noise of 64 characters, which packs to so many bytes.
+fn document(object: &ObjectRef, version: &Version, seed: u64, bytes: usize) -> Bytes {
     let mut dice = Dice::new(seed);
-    (0..bytes).map(|_| dice.throw() as u8).collect()
+    let noise = (0..bytes * 4 / 3).map(|_| char::from(b'0' + (dice.throw() % 64) as u8));
+    let noise: String = noise.map(|character| if character == '\\' { 'z' } else { character }).collect();
+    let ObjectRef { namespace, name, uid, .. } = object;
+    format!(
+        r#"{{"metadata":{{"namespace":"{namespace}","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}},"noise":"{noise}"}}"#
+    )
+    .into()
 }
 
 /// Waits until the journal has this many states.

@@ -67,8 +67,9 @@ async fn take(
     dice: &mut Dice,
     stop: &CancellationToken,
 ) -> Result<Option<()>, SourceError> {
-    let Fed { mut append, late, repeats, level } = fed;
+    let Fed { mut append, late, repeats, passed, level } = fed;
     count(&parts.shared.counters.duplicates, repeats);
+    count(&parts.shared.counters.poison, passed);
     let is_nothing = append.states.is_empty() && append.poison.is_empty() && append.gaps.is_empty();
     if !is_nothing || append.checkpoint.is_some() {
         append.states.iter_mut().for_each(|state| complete(parts, state));

@@ -3,6 +3,7 @@
 
 mod addresses;
 mod mail;
+mod plugin_headers;
 mod repeat;
 mod scheme;
 mod tls;
@@ -17,6 +18,7 @@ use crate::model::fault::{Fault, fault};
 pub use addresses::{AddressKind, AddressRange};
 pub(super) use mail::check as check_mail;
 pub use mail::{MAIL_MOST, MailLogin, MailSpec, MailTls, RECIPIENTS_MOST};
+pub use plugin_headers::is_plugin_header;
 pub use repeat::Repeat;
 pub use scheme::{HeaderSignature, Quota, Scheme, SchemeSpec, Signing, Unsigned};
 pub use tls::TlsSpec;
@@ -54,6 +56,11 @@ pub struct DestinationSpec {
     /// Whether the controller sends `headers` over `http://`, where everybody on the way can read them.
     #[serde(default)]
     pub allow_plain: bool,
+    /// Further headers that plugins may send, such as `x-team`. Plugins may always send headers of content, conditions and
+    /// traces, `Idempotency-Key`, and the attributes of CloudEvents.
+    #[cfg_attr(test, schemars(length(max = plugin_headers::PLUGIN_HEADERS)))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugin_headers: Vec<String>,
     /// The methods that plugins may use. Left out: every one of these.
     #[cfg_attr(test, schemars(length(min = 1)))]
     #[serde(default = "HttpMethod::every")]
@@ -154,6 +161,7 @@ impl DestinationSpec {
             tls: None,
             headers: Vec::new(),
             allow_plain: false,
+            plugin_headers: Vec::new(),
             methods: HttpMethod::every(),
             paths: Vec::new(),
             addresses: Vec::new(),
@@ -273,12 +281,21 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Fault>
     if spec.methods.is_empty() {
         wrong.note("methods", "is empty: name a method, or leave it out for all of them".into());
     }
-    for (field, count, most) in
-        [("paths", spec.paths.len(), PATHS), ("addresses", spec.addresses.len(), ADDRESSES)]
-    {
+    for (field, count, most) in [
+        ("paths", spec.paths.len(), PATHS),
+        ("addresses", spec.addresses.len(), ADDRESSES),
+        ("pluginHeaders", spec.plugin_headers.len(), plugin_headers::PLUGIN_HEADERS),
+    ] {
         if count > most {
             wrong.note(field, format!("has {count} entries: the most is {most}"));
         }
+    }
+    for (index, name) in spec.plugin_headers.iter().enumerate().filter(|(_, name)| !is_plugin_header(name)) {
+        let message = format!(
+            "`{name}` is no header that a plugin may send: write letters, digits and `-`, and no header that frames a \
+             message or says who asks, such as `Host` and `Authorization`"
+        );
+        wrong.note(&format!("pluginHeaders[{index}]"), message);
     }
     for (index, path) in spec.paths.iter().enumerate().filter(|(_, path)| !is_path(path)) {
         let message =
@@ -380,6 +397,8 @@ mod tests {
             ("{name: a, url: 'https://x', paths: [v1]}", "paths[0]", "`v1` is no path"),
             ("{name: a, url: 'https://x', paths: [/a, /b/../c]}", "paths[1]", "is no path"),
             ("{name: a, url: 'https://x', paths: ['/a%2fb']}", "paths[0]", "is no path"),
+            ("{name: a, url: 'https://x', pluginHeaders: [x-a, x_b]}", "pluginHeaders[1]", "letters, digits"),
+            ("{name: a, url: 'https://x', pluginHeaders: [Host]}", "pluginHeaders[0]", "`Host` is no header"),
             ("{name: a, url: 'https://x', requestSize: 5Mi}", "requestSize", "is over 4Mi"),
             ("{name: a, url: 'https://x', responseSize: 2Mi}", "responseSize", "is over 1Mi"),
             ("{name: a, url: 'http://127.0.0.1', addresses: [public]}", "url", "is a loopback address"),
@@ -408,9 +427,12 @@ mod tests {
         let mut long = DestinationSpec::of("a", "https://x");
         long.paths = vec!["/a".into(); PATHS + 1];
         long.addresses = vec![AddressRange::Private; ADDRESSES + 1];
+        long.plugin_headers = vec!["x-team".into(); plugin_headers::PLUGIN_HEADERS + 1];
         let mut faults = Vec::new();
         check("spec.destinations[0]", &long, &mut faults);
         let fields: Vec<_> = faults.into_iter().map(|fault| fault.field).collect();
-        assert_eq!(fields, ["spec.destinations[0].paths", "spec.destinations[0].addresses"]);
+        let long =
+            ["paths", "addresses", "pluginHeaders"].map(|field| format!("spec.destinations[0].{field}"));
+        assert_eq!(fields, long);
     }
 }

@@ -29,6 +29,8 @@ use crate::journal::Journal;
 
 /// States of one append, and of one reading of what is there.
 const PAGE: usize = 256;
+/// Bytes of documents in one append. A single document may be larger, and is then appended alone.
+const BATCH_BYTES: usize = 8 << 20;
 
 /// Sources that the end of an export tells checkpoints of. Each is an append of its own; nobody
 /// watches as many.
@@ -39,14 +41,16 @@ const SOURCES: usize = 10_000;
 struct Batch {
     append: Append,
     first_line: u64,
+    bytes: usize,
     /// Only the store knows whether the last of them is new, so none follows it in this batch.
     is_closed: bool,
 }
 
 impl Batch {
-    fn takes(&self, state: &State) -> bool {
+    fn takes(&self, state: &State, document: &[u8]) -> bool {
         let Append { source, epoch, states, .. } = &self.append;
-        let fits = *source == state.source && *epoch == state.epoch && states.len() < PAGE;
+        let has_room = states.len() < PAGE && self.bytes + document.len() <= BATCH_BYTES;
+        let fits = *source == state.source && *epoch == state.epoch && has_room;
         states.is_empty() || (fits && !self.is_closed)
     }
 
@@ -55,6 +59,7 @@ impl Batch {
             self.append = Append { source: state.source.clone(), epoch: state.epoch, ..Append::default() };
             self.first_line = line;
         }
+        self.bytes += document.len();
         self.append.states.push(Witnessed::elsewhere(state, document));
     }
 }
@@ -129,7 +134,7 @@ impl Import<'_> {
         if self.is_there(&state, &document).await? {
             return Ok(());
         }
-        if !self.batch.takes(&state) {
+        if !self.batch.takes(&state, &document) {
             self.append().await?;
         }
         self.batch.push(state, document, self.lines.number());

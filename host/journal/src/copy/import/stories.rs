@@ -7,15 +7,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kubewitness_core::document::checksum;
-use kubewitness_core::limits::VERSION_BYTES;
-use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId};
+use kubewitness_core::limits::{EPOCH_MOST, SOURCE_BYTES};
+use kubewitness_core::stream::state_check;
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
 use crate::report::code;
 use crate::store::memory::chain_ends::{Mark, Marks};
 use crate::verify::story::{self, Contradiction, Life, NameHolders};
-
-/// Of the name of a source. Every store's index holds so much.
-const SOURCE_BYTES: usize = 1024;
 
 /// One object in the newest epoch that was told of it.
 struct ObjectSoFar {
@@ -100,6 +98,10 @@ impl Stories {
     /// Whether a watch may go on from here, after all states.
     pub fn resumes(&self, source: &str, epoch: u32, checkpoint: &str) -> Result<(), Contradiction> {
         has_name(source)?;
+        if epoch > EPOCH_MOST {
+            let text = format!("epoch {epoch} of {source} is over {EPOCH_MOST}, the most of a source");
+            return Err(Contradiction::new(code::ORDER, text));
+        }
         let newest = match self.sources.get(source) {
             Some(stream) if epoch < stream.epoch => return Err(over(source, epoch, stream.epoch)),
             Some(stream) if epoch == stream.epoch => stream.newest,
@@ -130,25 +132,10 @@ fn has_name(source: &str) -> Result<(), Contradiction> {
 
 /// Whether id and document are those of the state, and no store refuses it. What a gap says.
 fn named(state: &State, document: &[u8]) -> Result<Option<Gap>, Contradiction> {
-    let wrong = |text: String| Err(Contradiction::new(code::ID, text));
-    let State { id, source, epoch, change, object, resource_version: version, .. } = state;
-    has_name(source)?;
-    if object.uid.is_empty() {
-        return wrong("its object has no uid".into());
-    }
-    if version.as_str().len() > VERSION_BYTES {
-        return wrong(format!("its version has more than {VERSION_BYTES} bytes"));
-    }
-    if *change == Change::Gap {
-        let gap = story::gap(state, document)?;
-        return match gap.after.len().max(gap.before.len()) > VERSION_BYTES {
-            true => wrong(format!("a bound of its gap has more than {VERSION_BYTES} bytes")),
-            false => Ok(Some(gap)),
-        };
+    state_check::identity(state).map_err(|text| Contradiction::new(code::ID, text))?;
+    if state.change == Change::Gap {
+        return story::gap(state, document).map(Some);
     }
     story::document(state, document)?;
-    match *id == StateId::of(source, *epoch, object, *change, version, None) {
-        true => Ok(None),
-        false => wrong(format!("its id, {id}, is not that of its version")),
-    }
+    Ok(None)
 }

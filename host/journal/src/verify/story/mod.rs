@@ -40,8 +40,8 @@ mod name_holders;
 use std::cmp::Ordering;
 
 use kubewitness_core::limits::VERSION_BYTES;
-use kubewitness_core::stream::Places;
-use kubewitness_core::{Change, Gap, State, StateId, Version, project};
+use kubewitness_core::stream::{Places, state_check};
+use kubewitness_core::{Change, Gap, State, Version};
 
 pub(crate) use self::name_holders::NameHolders;
 use crate::report::code;
@@ -49,9 +49,6 @@ use crate::report::code;
 /// Versions of an object that a gap is compared with: as many as its two bounds and one between. All of
 /// them would cost memory for each state.
 const LAST: usize = 3;
-
-/// Of the reason of a gap. A newer program may write words that this one does not know.
-const REASON_BYTES: usize = 64;
 
 /// How far the checkpoint of a source may be ahead of its states: its objects may be quiet while others
 /// change. A server that writes 10,000 times a second needs more than a year for so many versions.
@@ -200,76 +197,13 @@ impl Life {
 
 /// What the document of a gap says, where it is the gap that the state's id names.
 pub(crate) fn gap(state: &State, document: &[u8]) -> Result<Gap, Contradiction> {
-    let wrong = |text: &str| Contradiction::new(code::GAP, format!("the gap of {} {text}", state.object.uid));
-    let gap: Gap = serde_json::from_slice(document).map_err(|_| wrong("does not decode"))?;
-    let id = StateId::of(
-        &state.source,
-        state.epoch,
-        &state.object,
-        state.change,
-        &state.resource_version,
-        Some(&gap),
-    );
-    if id != state.id || gap.before != state.resource_version.as_str() {
-        return Err(wrong("has other bounds than its state says"));
-    }
-    if gap.object.as_ref() != Some(&*state.object) {
-        return Err(wrong("is of another object than its state says"));
-    }
-    if (gap.source.as_str(), gap.epoch) != (&*state.source, state.epoch) {
-        return Err(wrong("is of another source or epoch than its state says"));
-    }
-    if !is_word(&gap.reason) {
-        return Err(wrong("has no word for a reason"));
-    }
-    if gap.after.is_empty() && gap.before.is_empty() {
-        return Err(wrong("has no bounds"));
-    }
-    match runs_forward(&gap) {
-        true => Ok(gap),
-        false => Err(wrong(&format!("ends at {}, and begins at {}", gap.before, gap.after))),
-    }
-}
-
-/// As all words of `gap_reason`, and those that newer programs may add.
-fn is_word(reason: &str) -> bool {
-    let begins = reason.bytes().next().is_some_and(|first| first.is_ascii_uppercase());
-    begins && reason.len() <= REASON_BYTES && reason.bytes().all(|byte| byte.is_ascii_alphanumeric())
-}
-
-/// Whether something can lie within a gap's bounds, as far as versions tell.
-fn runs_forward(gap: &Gap) -> bool {
-    let (after, before) = (Version::new(&gap.after), Version::new(&gap.before));
-    let has_order = after.is_comparable() && before.is_comparable();
-    !has_order || before.is_newer_than(&after)
+    state_check::gap(state, document).map_err(|text| Contradiction::new(code::GAP, text))
 }
 
 /// Whether the document of a state that is no gap is of that very version. The end of an object that
 /// nobody saw has none.
 pub(crate) fn document(state: &State, document: &[u8]) -> Result<(), Contradiction> {
-    if state.change == Change::Gone && document.is_empty() {
-        return Ok(());
-    }
-    let (object, version) = (&state.object, &state.resource_version);
-    let wrong = |text: String| {
-        let text = format!("the document of version {version} of {} {text}", object.uid);
-        Err(Contradiction::new(code::DOCUMENT, text))
-    };
-    let envelope = match project::envelope(document) {
-        Ok(envelope) => envelope,
-        Err(error) => return wrong(format!("is no object: {error}")),
-    };
-    for (field, found, said) in [
-        ("uid", &envelope.uid, object.uid.as_str()),
-        ("namespace", &envelope.namespace, &object.namespace),
-        ("name", &envelope.name, &object.name),
-        ("resourceVersion", &envelope.resource_version, version.as_str()),
-    ] {
-        if found != said {
-            return wrong(format!("has the {field} `{found}`, and its state says `{said}`"));
-        }
-    }
-    Ok(())
+    state_check::document(state, document).map_err(|text| Contradiction::new(code::DOCUMENT, text))
 }
 
 /// Whether a watch may go on from a checkpoint. `newest`: the greatest number among the versions of its

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kubewitness_core::{Change, ObjectRef, State, Status, Version};
+use kubewitness_core::{Change, ObjectRef, State, StateId, Status, Version};
 
 use super::document as document_of;
 use super::*;

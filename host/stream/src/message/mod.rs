@@ -1,5 +1,7 @@
 //! Encodes a state as messages: mostly as one, or as several if the server's messages are too small.
 
+mod seal;
+
 use std::sync::Arc;
 
 use async_nats::HeaderMap;
@@ -9,10 +11,14 @@ use kubewitness_core::State;
 use kubewitness_core::limits::FRAME_BYTES;
 use kubewitness_core::stream::{Garbled, Stood, unpack};
 
+pub(crate) use seal::Seal;
+
 /// The journal's id, the position, and the position before it.
 const STOOD: &str = "Kubewitness-Stood";
 /// Which part of how many, if there are several.
 const PART: &str = "Kubewitness-Part";
+/// The journal's id has 16 characters. It stands in the reader's checkpoint, between signs.
+const LINE_BYTES: usize = 64;
 /// The bytes of a message that headers and the protocol take.
 const BESIDE: usize = 4096;
 /// The smallest part, whatever limit the server announces.
@@ -40,7 +46,9 @@ pub(crate) fn parts(source: &str, stood: &Stood, packed: &Bytes, max_payload: us
     let part = |index: usize| {
         let mut headers = HeaderMap::new();
         let Stood { line, position, before } = stood;
-        headers.insert(NATS_MESSAGE_ID, format!("{line}/{source}/{position}/{index}"));
+        // Another size of parts cuts a state elsewhere. The server may not take its parts for repeats of the former ones.
+        let cut = if count > 1 { format!("/{size}") } else { String::new() };
+        headers.insert(NATS_MESSAGE_ID, format!("{line}/{source}/{position}/{index}{cut}"));
         headers.insert(STOOD, format!("{line} {position} {before}"));
         if count > 1 {
             headers.insert(PART, format!("{index} {count}"));
@@ -109,7 +117,10 @@ impl Parts {
 
 fn stood(headers: &HeaderMap) -> Option<Stood> {
     let mut words = headers.get(STOOD)?.as_str().split(' ');
-    let line: Arc<str> = words.next().filter(|line| !line.is_empty())?.into();
+    let is_line = |line: &&str| {
+        (1..=LINE_BYTES).contains(&line.len()) && line.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
+    let line: Arc<str> = words.next().filter(is_line)?.into();
     let (position, before) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     (before < position).then_some(Stood { line, position, before })
 }
@@ -183,6 +194,17 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_another_size_have_other_ids() {
+        let packed = pack(&state(), &noise(300_000));
+        let ids = |size: usize| -> Vec<String> {
+            let parts = parts("jobs", &stood(9), &packed, size);
+            parts.iter().map(|part| part.headers.get(NATS_MESSAGE_ID).unwrap().to_string()).collect()
+        };
+        assert!(ids(0).iter().all(|id| !ids(200_000).contains(id)));
+        assert_eq!(ids(1 << 20), ["a/jobs/9/0"], "one message has the id that it always had");
+    }
+
+    #[test]
     fn a_state_whose_first_part_is_missing_is_not_made_of_the_rest() {
         let packed = pack(&state(), &noise(150_000));
         let sent = parts("jobs", &stood(9), &packed, 0);
@@ -209,6 +231,11 @@ mod tests {
         for wrong in ["3 3", "x", "0 "] {
             part.headers.insert(PART, wrong);
             assert!(parts_of.take(7, &part.headers, &part.body).is_err(), "{wrong}");
+        }
+        let long = format!("{} 9 8", "a".repeat(LINE_BYTES + 1));
+        for line in ["a:b 9 8", "a~b 9 8", " 9 8", &long] {
+            part.headers.insert(STOOD, line);
+            assert!(parts_of.take(7, &part.headers, &part.body).is_err(), "{line}");
         }
         part.headers.insert(STOOD, "a 8 9");
         assert!(parts_of.take(7, &part.headers, &part.body).is_err(), "nobody stands before the one before");

@@ -1,0 +1,84 @@
+//! Judges a carried state before anything else is made of it. Whoever may publish on the subjects of a stream can send
+//! any bytes; what is no state of this partition is poison, and the states behind it go on.
+
+use super::{Garbled, Stood, partition, state_check};
+use crate::limits::SEQ_MOST;
+use crate::state::{Change, State};
+
+/// What the states of one partition have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    pub source: &'a str,
+    pub partition: u32,
+    pub partitions: u32,
+}
+
+impl Expected<'_> {
+    pub fn check(&self, stood: &Stood, state: &State, document: &[u8]) -> Result<(), Garbled> {
+        self.judge(stood, state, document)
+            .map_err(|why| Garbled(format!("a carried state is refused: {why}")))
+    }
+
+    fn judge(&self, stood: &Stood, state: &State, document: &[u8]) -> Result<(), String> {
+        if *state.source != *self.source {
+            return Err(format!("it is of another source than `{}`", self.source));
+        }
+        if partition(&state.object, self.partitions) != self.partition {
+            return Err(format!("its object does not belong to partition {}", self.partition));
+        }
+        // All true states behind it would be repeats.
+        if stood.position != state.seq || stood.position > SEQ_MOST {
+            return Err("its position is not that of its state, or is beyond what a journal has".into());
+        }
+        state_check::identity(state)?;
+        match state.change {
+            Change::Gap => state_check::gap(state, document).map(drop),
+            // The carrier's journal may lack a document, and sends none.
+            _ if document.is_empty() => Ok(()),
+            _ => state_check::document(state, document),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::limits::EPOCH_MOST;
+    use crate::state::ObjectRef;
+    use crate::stream::tests::state;
+
+    #[test]
+    fn a_state_of_another_source_partition_position_or_id_is_refused() {
+        let object = Arc::new(ObjectRef { name: "a".into(), ..(*state(9, 1, "12").object).clone() });
+        let fine = State { object, ..state(9, 1, "12") };
+        let own = partition(&fine.object, 4);
+        let expected = Expected { source: "jobs", partition: own, partitions: 4 };
+        let at = |position| Stood { line: "a".into(), position, before: 3 };
+        let document = br#"{"metadata":{"name":"a","uid":"u1","resourceVersion":"12"}}"#;
+        assert_eq!(expected.check(&at(9), &fine, document), Ok(()));
+        assert_eq!(expected.check(&at(9), &fine, b""), Ok(()), "an absent document is an answer");
+        let refused = |expected: &Expected, position, state: &State, document: &[u8], told: &str| {
+            let why = expected.check(&at(position), state, document).unwrap_err().0;
+            assert!(why.contains(told), "{why}");
+        };
+        refused(&Expected { source: "pods", ..expected }, 9, &fine, document, "another source");
+        refused(&Expected { partition: own ^ 1, ..expected }, 9, &fine, document, "does not belong");
+        refused(&expected, 10, &fine, document, "its position");
+        let far = State { seq: SEQ_MOST + 1, ..fine.clone() };
+        refused(&expected, SEQ_MOST + 1, &far, document, "its position");
+        refused(&expected, 9, &State { epoch: EPOCH_MOST + 1, ..fine.clone() }, document, "its epoch");
+        let renamed = State { id: state(9, 1, "13").id, ..fine.clone() };
+        refused(&expected, 9, &renamed, document, "its id");
+        refused(
+            &expected,
+            9,
+            &fine,
+            br#"{"metadata":{"name":"a","uid":"u2","resourceVersion":"12"}}"#,
+            "has the uid",
+        );
+        let no_gap = State { change: Change::Gap, ..fine };
+        refused(&expected, 9, &no_gap, document, "the gap of u1");
+    }
+}

@@ -1,0 +1,151 @@
+//! Judges a single state that another host wrote, before a journal takes it: whether its id, its document and its bounds
+//! are those of the state. `journal verify`, an import and the reader of a stream share these rules.
+//!
+//! What the rules refuse, no honest writer writes. The journal would refuse it for ever, or could not read it back.
+
+use crate::limits::{EPOCH_MOST, SOURCE_BYTES, VERSION_BYTES};
+use crate::project;
+use crate::state::{Change, Gap, State, StateId};
+use crate::version::Version;
+
+/// Of the reason of a gap. A newer program may write words that this one does not know.
+const REASON_BYTES: usize = 64;
+
+/// Whether a journal takes a state like this, and whether its id names it. It says nothing about its document.
+pub fn identity(state: &State) -> Result<(), String> {
+    let State { id, source, epoch, change, object, resource_version: version, .. } = state;
+    if source.is_empty() || source.len() > SOURCE_BYTES {
+        return Err(format!("its source has no name, or one of more than {SOURCE_BYTES} bytes"));
+    }
+    if object.uid.is_empty() {
+        return Err("its object has no uid".into());
+    }
+    if version.as_str().len() > VERSION_BYTES {
+        return Err(format!("its version has more than {VERSION_BYTES} bytes"));
+    }
+    if *epoch > EPOCH_MOST {
+        return Err(format!("its epoch is {epoch}, and no source has more than {EPOCH_MOST}"));
+    }
+    // The document of a gap has the bounds that its id names.
+    if *change != Change::Gap && *id != StateId::of(source, *epoch, object, *change, version, None) {
+        return Err(format!("its id, {id}, is not that of its version"));
+    }
+    Ok(())
+}
+
+/// What a state says that is a gap.
+pub fn gap(state: &State, document: &[u8]) -> Result<Gap, String> {
+    let wrong = |text: &str| format!("the gap of {} {text}", state.object.uid);
+    let gap: Gap = serde_json::from_slice(document).map_err(|_| wrong("does not decode"))?;
+    let State { source, epoch, object, change, resource_version: version, .. } = state;
+    let id = StateId::of(source, *epoch, object, *change, version, Some(&gap));
+    if id != state.id || gap.before != version.as_str() {
+        return Err(wrong("has other bounds than its state says"));
+    }
+    if gap.after.len().max(gap.before.len()) > VERSION_BYTES {
+        return Err(wrong(&format!("has a bound of more than {VERSION_BYTES} bytes")));
+    }
+    if gap.object.as_ref() != Some(&**object) {
+        return Err(wrong("is of another object than its state says"));
+    }
+    if (gap.source.as_str(), gap.epoch) != (&**source, *epoch) {
+        return Err(wrong("is of another source or epoch than its state says"));
+    }
+    if !is_word(&gap.reason) {
+        return Err(wrong("has no word for a reason"));
+    }
+    if gap.after.is_empty() && gap.before.is_empty() {
+        return Err(wrong("has no bounds"));
+    }
+    match runs_forward(&gap) {
+        true => Ok(gap),
+        false => Err(wrong(&format!("ends at {}, and begins at {}", gap.before, gap.after))),
+    }
+}
+
+/// As all words of `gap_reason`, and those that newer programs may add.
+fn is_word(reason: &str) -> bool {
+    let begins = reason.bytes().next().is_some_and(|first| first.is_ascii_uppercase());
+    begins && reason.len() <= REASON_BYTES && reason.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// Whether something can lie within a gap's bounds, as far as versions tell.
+fn runs_forward(gap: &Gap) -> bool {
+    let (after, before) = (Version::new(&gap.after), Version::new(&gap.before));
+    let has_order = after.is_comparable() && before.is_comparable();
+    !has_order || before.is_newer_than(&after)
+}
+
+/// Whether the document of a state that is no gap is of that very version. The end of an object that
+/// nobody saw has none.
+pub fn document(state: &State, document: &[u8]) -> Result<(), String> {
+    if state.change == Change::Gone && document.is_empty() {
+        return Ok(());
+    }
+    let (object, version) = (&state.object, &state.resource_version);
+    let wrong = |text: String| Err(format!("the document of version {version} of {} {text}", object.uid));
+    let envelope = match project::envelope(document) {
+        Ok(envelope) => envelope,
+        Err(error) => return wrong(format!("is no object: {error}")),
+    };
+    for (field, found, said) in [
+        ("uid", &envelope.uid, object.uid.as_str()),
+        ("namespace", &envelope.namespace, &object.namespace),
+        ("name", &envelope.name, &object.name),
+        ("resourceVersion", &envelope.resource_version, version.as_str()),
+    ] {
+        if found != said {
+            return wrong(format!("has the {field} `{found}`, and its state says `{said}`"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::stream::tests::state;
+
+    #[test]
+    fn a_state_that_no_journal_could_keep_is_refused() {
+        let fine = state(9, 1, "12");
+        assert_eq!(identity(&fine), Ok(()));
+        let long = "7".repeat(VERSION_BYTES + 1);
+        for (wrong, told) in [
+            (State { id: state(9, 1, "13").id, ..fine.clone() }, "is not that of its version"),
+            (state(9, 1, &long), "its version has more than 1024 bytes"),
+            (state(9, u32::MAX, "12"), "its epoch is 4294967295"),
+            (State { object: Arc::default(), ..fine.clone() }, "its object has no uid"),
+            (State { source: "".into(), ..fine }, "its source has no name"),
+        ] {
+            let refused = identity(&wrong).unwrap_err();
+            assert!(refused.contains(told), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_gap_is_refused_if_no_index_holds_its_bounds() {
+        let base = state(9, 1, "12");
+        let gap_of = |after: String| {
+            let object = Some((*base.object).clone());
+            let gap = Gap {
+                source: "jobs".into(),
+                object,
+                epoch: 1,
+                after,
+                before: "12".into(),
+                reason: "Compacted".into(),
+                message: String::new(),
+                recorded_ms: 7,
+            };
+            let id = StateId::of("jobs", 1, &base.object, Change::Gap, &base.resource_version, Some(&gap));
+            let state = State { id, change: Change::Gap, ..base.clone() };
+            super::gap(&state, &serde_json::to_vec(&gap).unwrap())
+        };
+        assert!(gap_of("10".into()).is_ok());
+        assert!(gap_of("13".into()).unwrap_err().contains("ends at 12"));
+        assert!(gap_of("x".repeat(VERSION_BYTES + 1)).unwrap_err().contains("more than 1024 bytes"));
+    }
+}

@@ -1,0 +1,74 @@
+//! Keeps the poison messages of a stream: what is no state of its partition. Whoever may publish there decides how many
+//! come and how large they are, so few are kept, and of each its beginning. All are counted.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use kubewitness_core::bucket::Bucket;
+use kubewitness_core::config::Quota;
+use kubewitness_core::ports::Poison;
+use tokio::time::Instant;
+
+/// Of each message: enough to see who sent it.
+const KEPT_BYTES: usize = 4096;
+/// A day of nothing but poison adds 6 MiB to the journal.
+const KEPT: Quota = Quota { most: 60, within: Duration::from_secs(3600) };
+
+pub(crate) struct PoisonKeeper {
+    began: Instant,
+    kept: Bucket,
+    passed: u64,
+}
+
+impl Default for PoisonKeeper {
+    fn default() -> Self {
+        Self { began: Instant::now(), kept: Bucket::within(KEPT), passed: 0 }
+    }
+}
+
+impl PoisonKeeper {
+    pub fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// `None`: too many came, and this one is only counted. `now`: a time that never goes back.
+    pub fn keep(&mut self, raw: &Bytes, error: &str, observed_ms: u64, now: Duration) -> Option<Poison> {
+        if self.kept.available(now) == 0 {
+            self.passed += 1;
+            return None;
+        }
+        self.kept.spend(1, now);
+        let mut error = error.to_owned();
+        let passed = std::mem::take(&mut self.passed);
+        if passed > 0 {
+            error += &format!("; {passed} messages before it were passed, and are not kept");
+        }
+        let raw = match raw.len() {
+            0..=KEPT_BYTES => raw.clone(),
+            bytes => {
+                error += &format!("; it has {bytes} bytes, and its beginning is kept");
+                Bytes::copy_from_slice(&raw[..KEPT_BYTES])
+            }
+        };
+        Some(Poison { raw, error, observed_ms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_messages_are_kept_and_the_others_are_counted() {
+        let mut keeper = PoisonKeeper::default();
+        let raw = Bytes::from(vec![b'a'; KEPT_BYTES + 1]);
+        let mut keep = |at: u64| keeper.keep(&raw, "it is none", 7, Duration::from_secs(at));
+        let first = keep(0).unwrap();
+        assert_eq!(first.raw.len(), KEPT_BYTES);
+        assert!(first.error.ends_with("it has 4097 bytes, and its beginning is kept"), "{}", first.error);
+        let kept = (0..1000).filter(|_| keep(1).is_some()).count();
+        assert!(kept < KEPT.most as usize, "{kept}");
+        let later = keep(3600).unwrap();
+        assert!(later.error.contains(&format!("{} messages before it", 1000 - kept)), "{}", later.error);
+    }
+}
