@@ -26,7 +26,6 @@ pub use crate::kv::Told;
 pub use crate::ledger::ship::{ShipPauses, Shipping};
 pub use crate::mail::check as check_message;
 pub use crate::objects::subscribed::Subscribed;
-pub use crate::receipts::fingerprint;
 pub use crate::secrets::redaction::{Party, Patience, Redaction, RedactionError};
 pub use crate::session::uses::Uses;
 pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};

@@ -1,71 +1,104 @@
 //! Receipts: which states a plugin has already applied, so that a repeat changes nothing.
 //!
-//! A receipt is a position and a fingerprint of the state's id. The position alone is not enough: a new journal
-//! counts from 1 again, and a database that outlived the old journal must not take new states for old ones.
+//! A receipt is found by its state's id. Its position says only when it may go. A journal on a database server can lose
+//! its newest commits in a failover: then the same states are witnessed again at other positions, and another state may
+//! stand where one stood. So receipts also stay for a while after the cursor has passed them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use kubewitness_core::{Seq, State};
+use kubewitness_core::intents::prints::IdPrint;
+use kubewitness_core::{Seq, State, StateId};
 
-/// Receipts that one plugin may hold above its cursor: about 32 MB. A plugin gets there when one
+/// Receipts that one plugin may hold above its cursor: about 50 MB. A plugin gets there when one
 /// lane holds its cursor while a million other states are finished; it then waits for that lane.
 pub const MAX_RECEIPTS: usize = 1_000_000;
 
-/// Bytes of one receipt in a database: the position and the fingerprint, little endian.
-const ENCODED: usize = 12;
+/// How long receipts stay after a cursor above them was saved. Standby servers are seconds behind, and this leaves time
+/// for a failover by hand.
+const STAY: Duration = Duration::from_secs(300);
+/// Positions below the cursor whose receipts stay: about 6 MB, and seconds of states at the highest rate.
+const STAY_POSITIONS: Seq = 128 * 1024;
+/// Cursors that are remembered meanwhile, evenly in time.
+const REMEMBERED: u32 = 16;
+
+/// Begins what [`encode`] writes. Older receipts are a multiple of [`SHORT`] bytes, and these are not.
+const WHOLE_PRINTS: u8 = 1;
+/// Bytes of one state: its position, little endian, and the print of its id.
+const WHOLE: usize = 24;
+/// Bytes of one state in an older receipt, whose print has 32 bits.
+const SHORT: usize = 12;
 
 /// One state, as receipts name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub seq: Seq,
-    pub print: u32,
+    pub print: IdPrint,
 }
 
 impl Mark {
     pub fn of(state: &State) -> Self {
-        Self { seq: state.seq, print: fingerprint(state.id.as_str()) }
+        Self { seq: state.seq, print: IdPrint::of(state.id.as_str()) }
     }
 }
 
-/// Of a state's id, as receipts have it: FNV-1a, folded to 32 bits. It is stored, so it may never change.
-pub fn fingerprint(id: &str) -> u32 {
-    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    (hash >> 32) as u32 ^ hash as u32
-}
-
 pub fn encode(marks: &[Mark]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(marks.len() * ENCODED);
+    let mut bytes = Vec::with_capacity(1 + marks.len() * WHOLE);
+    bytes.push(WHOLE_PRINTS);
     for mark in marks {
         bytes.extend_from_slice(&mark.seq.to_le_bytes());
-        bytes.extend_from_slice(&mark.print.to_le_bytes());
+        bytes.extend_from_slice(mark.print.bytes());
     }
     bytes
 }
 
-/// `None` where the bytes were not written by [`encode`].
+/// `None` where no version has written the bytes.
 pub fn decode(bytes: &[u8]) -> Option<Vec<Mark>> {
-    let (entries, rest) = bytes.as_chunks::<ENCODED>();
+    if bytes.len().is_multiple_of(SHORT) {
+        let (entries, _) = bytes.as_chunks::<SHORT>();
+        return entries
+            .iter()
+            .map(|entry| {
+                mark(entry, |print| Some(IdPrint::short(u32::from_le_bytes(print.try_into().ok()?))))
+            })
+            .collect();
+    }
+    let (entries, rest) = bytes.strip_prefix(&[WHOLE_PRINTS])?.as_chunks::<WHOLE>();
     if !rest.is_empty() {
         return None;
     }
-    let mark = |entry: &[u8; ENCODED]| {
-        let (seq, print) = entry.split_at(8);
-        Some(Mark {
-            seq: Seq::from_le_bytes(seq.try_into().ok()?),
-            print: u32::from_le_bytes(print.try_into().ok()?),
-        })
-    };
-    entries.iter().map(mark).collect()
+    entries
+        .iter()
+        .map(|entry| mark(entry, |print| Some(IdPrint::from_bytes(print.try_into().ok()?))))
+        .collect()
 }
 
-/// The receipts of one plugin above its cursor.
+fn mark(entry: &[u8], print: impl Fn(&[u8]) -> Option<IdPrint>) -> Option<Mark> {
+    let (seq, rest) = entry.split_first_chunk()?;
+    Some(Mark { seq: Seq::from_le_bytes(*seq), print: print(rest)? })
+}
+
+/// The receipts of one plugin above its cursor, and those that stay for a while.
 #[derive(Debug)]
 pub struct Applied {
-    marks: Mutex<BTreeMap<Seq, u32>>,
+    receipts: Mutex<Receipts>,
     most: usize,
+}
+
+#[derive(Debug, Default)]
+struct Receipts {
+    positions: HashMap<IdPrint, Seq>,
+    /// Of older versions.
+    short: BTreeSet<(Seq, IdPrint)>,
+    cursor: Seq,
+}
+
+impl Receipts {
+    fn above_cursor(&self) -> usize {
+        let whole = self.positions.values().filter(|seq| **seq > self.cursor);
+        whole.count() + self.short.range((self.cursor.saturating_add(1), IdPrint::short(0))..).count()
+    }
 }
 
 impl Default for Applied {
@@ -76,29 +109,72 @@ impl Default for Applied {
 
 impl Applied {
     pub fn of_at_most(most: usize) -> Self {
-        Self { marks: Mutex::default(), most }
+        Self { receipts: Mutex::default(), most }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Seq, u32>> {
-        // A map of plain numbers is whole after any panic.
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Receipts> {
+        // Collections of plain numbers are whole after any panic.
+        self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn add(&self, marks: &[Mark]) {
-        self.lock().extend(marks.iter().map(|mark| (mark.seq, mark.print)));
+        let mut receipts = self.lock();
+        for Mark { seq, print } in marks {
+            if print.is_short() {
+                receipts.short.insert((*seq, *print));
+            } else {
+                receipts.positions.insert(*print, *seq);
+            }
+        }
     }
 
     pub fn contains(&self, mark: Mark) -> bool {
-        self.lock().get(&mark.seq) == Some(&mark.print)
+        let receipts = self.lock();
+        receipts.positions.contains_key(&mark.print) || receipts.short.contains(&(mark.seq, mark.print))
     }
 
-    pub fn prune(&self, cursor: Seq) {
-        let mut marks = self.lock();
-        *marks = marks.split_off(&cursor.saturating_add(1));
+    /// Whether a state has a receipt that was written by this version or an older one.
+    pub fn contains_state(&self, mark: Mark, id: &StateId) -> bool {
+        let receipts = self.lock();
+        receipts.positions.contains_key(&mark.print)
+            || (!receipts.short.is_empty()
+                && receipts.short.contains(&(mark.seq, IdPrint::short_of(id.as_str()))))
+    }
+
+    /// Everything up to the cursor is finished.
+    pub fn pass(&self, cursor: Seq) {
+        self.lock().cursor = cursor;
+    }
+
+    pub fn prune(&self, through: Seq) {
+        let mut receipts = self.lock();
+        receipts.positions.retain(|_, seq| *seq > through);
+        receipts.short.retain(|(seq, _)| *seq > through);
     }
 
     pub fn is_full(&self) -> bool {
-        self.lock().len() >= self.most
+        let receipts = self.lock();
+        receipts.positions.len() + receipts.short.len() >= self.most && receipts.above_cursor() >= self.most
+    }
+}
+
+/// Saved cursors of the last minutes: they say which receipts may go.
+#[derive(Debug, Default)]
+pub struct SavedCursors(VecDeque<(Duration, Seq)>);
+
+impl SavedCursors {
+    /// Notes that a cursor is on disk. Answers up to which position receipts may go.
+    pub fn save(&mut self, now: Duration, cursor: Seq) -> Seq {
+        let is_due = |last: &(Duration, Seq)| now.saturating_sub(last.0) >= STAY / REMEMBERED;
+        if self.0.back().is_none_or(is_due) {
+            self.0.push_back((now, cursor));
+        }
+        let is_old = |saved: &(Duration, Seq)| now.saturating_sub(saved.0) >= STAY;
+        while self.0.get(1).is_some_and(is_old) {
+            self.0.pop_front();
+        }
+        let old = self.0.front().filter(|saved| is_old(saved)).map_or(0, |saved| saved.1);
+        old.max(cursor.saturating_sub(STAY_POSITIONS))
     }
 }
 
@@ -106,46 +182,64 @@ impl Applied {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_receipt_is_read_back_as_it_was_written() {
-        let marks = [Mark { seq: 1, print: 7 }, Mark { seq: u64::MAX, print: u32::MAX }];
-        assert_eq!(decode(&encode(&marks)).unwrap(), marks);
-        assert_eq!(decode(&[1, 2, 3]), None);
+    fn mark(seq: Seq, id: &str) -> Mark {
+        Mark { seq, print: IdPrint::of(id) }
+    }
+
+    fn older(seq: Seq, id: &str) -> Mark {
+        Mark { seq, print: IdPrint::short_of(id) }
     }
 
     #[test]
-    fn fingerprints_never_change_because_they_are_stored() {
-        assert_eq!(fingerprint("jobs/0/batch/Job/u1/7"), fingerprint("jobs/0/batch/Job/u1/7"));
-        assert_eq!(fingerprint(""), 0xcbf2_9ce4 ^ 0x8422_2325);
-        assert_ne!(fingerprint("jobs/0/batch/Job/u1/7"), fingerprint("jobs/0/batch/Job/u1/8"));
+    fn a_receipt_is_read_back_as_this_version_and_older_ones_wrote_it() {
+        for count in 0..20 {
+            let marks: Vec<_> = (0..count).map(|seq| mark(Seq::MAX - seq, "a")).collect();
+            assert_eq!(decode(&encode(&marks)).unwrap(), marks, "{count}");
+        }
+        let written = [&5_u64.to_le_bytes()[..], &7_u32.to_le_bytes()].concat();
+        assert_eq!(decode(&written.repeat(2)).unwrap(), [Mark { seq: 5, print: IdPrint::short(7) }; 2]);
+        for damaged in [&[1, 2, 3][..], &encode(&[mark(1, "a")])[..20], &[2; 25]] {
+            assert_eq!(decode(damaged), None);
+        }
     }
 
     #[test]
-    fn the_same_position_in_another_journal_is_not_applied() {
+    fn a_state_is_known_by_its_id_wherever_it_stands() {
         let applied = Applied::default();
-        applied.add(&[Mark { seq: 5, print: fingerprint("old") }]);
-        assert!(applied.contains(Mark { seq: 5, print: fingerprint("old") }));
-        assert!(!applied.contains(Mark { seq: 5, print: fingerprint("new") }));
-    }
-
-    #[test]
-    fn pruning_keeps_what_lies_above_the_cursor() {
-        let applied = Applied::default();
-        applied.add(&[Mark { seq: 5, print: 1 }, Mark { seq: 6, print: 1 }]);
-        applied.prune(5);
-        assert!(!applied.contains(Mark { seq: 5, print: 1 }));
-        assert!(applied.contains(Mark { seq: 6, print: 1 }));
+        applied.add(&[mark(5, "a"), mark(5, "b"), older(6, "c"), older(6, "d")]);
+        let is_applied = |seq, id: &str| applied.contains_state(mark(seq, id), &StateId::parse(id));
+        assert!(is_applied(5, "a") && is_applied(5, "b"), "two receipts at one position");
+        assert!(is_applied(9, "a"), "it came again at another position");
+        assert!(!is_applied(5, "new"), "another state at the same position");
+        assert!(is_applied(6, "c") && is_applied(6, "d") && !is_applied(7, "c"), "of an older version");
+        assert!(applied.contains(older(6, "c")) && !applied.contains(older(6, "a")));
     }
 
     #[test]
     fn receipts_are_full_at_their_bound_until_the_cursor_moves_on() {
         assert_eq!(Applied::default().most, MAX_RECEIPTS);
         let applied = Applied::of_at_most(2);
-        applied.add(&[Mark { seq: 5, print: 1 }]);
+        applied.add(&[mark(5, "a")]);
         assert!(!applied.is_full());
-        applied.add(&[Mark { seq: 6, print: 1 }]);
+        applied.add(&[older(6, "b")]);
         assert!(applied.is_full());
+        applied.pass(5);
+        assert!(!applied.is_full(), "what stays below the cursor does not count");
+        assert!(applied.contains(mark(5, "a")));
         applied.prune(5);
-        assert!(!applied.is_full());
+        assert!(!applied.contains(mark(5, "a")) && applied.contains(older(6, "b")));
+    }
+
+    #[test]
+    fn receipts_stay_for_minutes_and_a_number_of_positions_after_the_saved_cursor() {
+        let (mut cursors, second) = (SavedCursors::default(), Duration::from_secs(1));
+        for passed in 0..300 {
+            assert_eq!(cursors.save(second * passed, 1_000 + Seq::from(passed)), 0);
+        }
+        assert_eq!(cursors.save(STAY, 2_000), 1_000);
+        assert!(cursors.0.len() <= 1 + REMEMBERED as usize, "{}", cursors.0.len());
+        assert_eq!(cursors.save(STAY * 3, 3_000), 1_285);
+        let far = 10 * STAY_POSITIONS;
+        assert_eq!(cursors.save(STAY * 3 + second, far), far - STAY_POSITIONS);
     }
 }

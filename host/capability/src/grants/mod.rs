@@ -11,6 +11,7 @@ mod places;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt;
 use kubewitness_core::Seq;
@@ -86,7 +87,7 @@ pub struct Backing {
     pub notes: Arc<dyn Notes>,
     /// The plugin's version, for people.
     pub version: String,
-    /// Receipts above it are loaded.
+    /// Everything up to it is finished.
     pub cursor: Seq,
     /// The newest position of the journal.
     pub newest: Seq,
@@ -211,7 +212,7 @@ impl Capabilities {
         })
     }
 
-    /// What this plugin may reach. Reads the receipts of what it has applied above its cursor.
+    /// What this plugin may reach. Reads the receipts of what it has applied.
     pub async fn grants(
         &self,
         plugin: &str,
@@ -328,11 +329,11 @@ impl Capabilities {
         plugins.entry(plugin.to_owned()).or_default().clone()
     }
 
-    /// Drops receipts that lie at or below the cursor, once that cursor is on disk.
-    pub async fn prune(&self, plugin: &str, cursor: Seq) -> Result<(), CapabilityError> {
+    /// Notes that a cursor is on disk, and drops receipts that it passed some minutes ago.
+    pub async fn prune(&self, plugin: &str, cursor: Seq, now: Duration) -> Result<(), CapabilityError> {
         let standing = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).get(plugin).cloned();
         match standing {
-            Some(standing) => Ok(standing.prune(plugin, cursor).await?),
+            Some(standing) => Ok(standing.prune(plugin, cursor, now).await?),
             None => Ok(()),
         }
     }

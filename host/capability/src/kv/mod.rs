@@ -306,6 +306,8 @@ impl Overlay {
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_core::intents::prints::IdPrint;
+
     use super::*;
 
     #[test]
@@ -442,7 +444,7 @@ mod tests {
         most.set(1 << 30, 2 << 20);
         assert_eq!(kv.rest(later), None);
         let call = write("c", 8);
-        call.note(&[(1, 1)], later).unwrap();
+        call.note(&[(1, IdPrint::of("1"))], later).unwrap();
         drop(call);
         write("d", 8).commit(&[], None, None, later);
         let wait = kv.rest(later).unwrap().wait;

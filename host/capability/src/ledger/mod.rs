@@ -216,14 +216,9 @@ impl Ledger {
         })
     }
 
-    pub async fn receipts(
-        &self,
-        plugin: &str,
-        above: Seq,
-        databases: &Databases,
-    ) -> Result<Vec<Mark>, GrantError> {
+    pub async fn receipts(&self, plugin: &str, databases: &Databases) -> Result<Vec<Mark>, GrantError> {
         let slot = self.slot(databases).await?;
-        Ok(slot.book.as_ref().map(|book| book.receipts(plugin, above)).unwrap_or_default())
+        Ok(slot.book.as_ref().map(|book| book.receipts(plugin)).unwrap_or_default())
     }
 
     pub async fn forget(&self, plugin: &str, through: Seq, databases: &Databases) -> Result<(), GrantError> {

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SqlAccess;
+use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Rest, Session};
+use kubewitness_core::{Seq, StateId};
 
 use super::CallSession;
 use super::outbound::Outbox;
@@ -20,19 +21,19 @@ use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
 use crate::objects::lister;
 use crate::objects::subscribed::Subscribed;
-use crate::receipts::{Applied, Mark};
+use crate::receipts::{Applied, Mark, SavedCursors};
 use crate::secrets::redaction::Redacted;
 use crate::secrets::signing_keys::Key;
 use crate::sql::guard::RenderedStatements;
 use crate::{log, sql};
 
-/// Receipts behind the cursor are harmless, and deleting them costs a transaction.
+/// Receipts that may go are harmless, and deleting them costs a transaction.
 const FORGET_EVERY: Seq = 4096;
 
 /// Positions count from 1 in each journal, and a row that is newer there looks newer here too.
-const ELSEWHERE: &str = "the database has receipts of states that this journal does not have: another journal \
-    wrote to it under this plugin's name. `object_status` may keep that journal's rows. Give each journal its own \
-    database; if the other journal is gone, empty `object_status` and the plugin's rows of `kubewitness_receipts`";
+const ELSEWHERE: &str = "the database has receipts of states that this journal does not have: this journal lost its \
+    newest commits, or another journal wrote to the database under this plugin's name. `object_status` may keep that \
+    journal's rows. Give each journal its own database; if the other journal is gone, empty `object_status` and the plugin's rows of `kubewitness_receipts`";
 
 /// What outlives a change of the plugin's configuration: its receipts.
 #[derive(Default)]
@@ -53,6 +54,7 @@ pub struct Standing {
     /// Receipts of another journal were told of.
     told: AtomicBool,
     forgotten: AtomicU64,
+    saved_cursors: Mutex<SavedCursors>,
     stores: Mutex<Stores>,
 }
 
@@ -80,7 +82,7 @@ impl Standing {
         self.cursor.load(Ordering::Acquire)
     }
 
-    fn has(&self, (seq, print): (Seq, u32)) -> bool {
+    fn has(&self, (seq, print): (Seq, IdPrint)) -> bool {
         self.applied.contains(Mark { seq, print })
     }
 
@@ -93,7 +95,7 @@ impl Standing {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the receipts above the cursor from everywhere that the plugin may write to.
+    /// Reads the receipts from everywhere that the plugin may write to.
     pub async fn load(
         &self,
         plugin: &str,
@@ -115,9 +117,9 @@ impl Standing {
 
     async fn read(&self, plugin: &str) -> Result<(), GrantError> {
         self.readings.fetch_add(1, Ordering::AcqRel);
-        let (stores, cursor) = (self.stores(), self.cursor.load(Ordering::Acquire));
+        let stores = self.stores();
         for database in &stores.databases {
-            let marks = database.receipts(plugin, cursor).await?;
+            let marks = database.receipts(plugin).await?;
             let newest = self.newest.load(Ordering::Acquire);
             if marks.iter().any(|mark| mark.seq > newest) && !self.told.swap(true, Ordering::AcqRel) {
                 tracing::warn!(plugin, "{ELSEWHERE}");
@@ -125,7 +127,7 @@ impl Standing {
             self.applied.add(&marks);
         }
         for ledger in &stores.ledgers {
-            self.applied.add(&ledger.receipts(plugin, cursor, &stores.deciders).await?);
+            self.applied.add(&ledger.receipts(plugin, &stores.deciders).await?);
         }
         Ok(())
     }
@@ -164,20 +166,22 @@ impl Standing {
     }
 
     /// Ledgers first: they may still need a database's receipt until theirs is on disk.
-    pub async fn prune(&self, plugin: &str, cursor: Seq) -> Result<(), GrantError> {
-        self.cursor.fetch_max(cursor, Ordering::AcqRel);
-        self.applied.prune(cursor);
-        if cursor < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
+    pub async fn prune(&self, plugin: &str, cursor: Seq, now: Duration) -> Result<(), GrantError> {
+        let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
+        self.applied.pass(cursor);
+        let through = self.saved_cursors.lock().unwrap_or_else(PoisonError::into_inner).save(now, cursor);
+        if through < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
             return Ok(());
         }
+        self.applied.prune(through);
         let stores = self.stores();
         for ledger in &stores.ledgers {
-            ledger.forget(plugin, cursor, &stores.deciders).await?;
+            ledger.forget(plugin, through, &stores.deciders).await?;
         }
         for database in &stores.databases {
-            database.forget(plugin, cursor).await?;
+            database.forget(plugin, through).await?;
         }
-        self.forgotten.store(cursor, Ordering::Release);
+        self.forgotten.store(through, Ordering::Release);
         Ok(())
     }
 }
@@ -274,8 +278,14 @@ impl Grants for PluginGrants {
         self.0.lister.shows(batch).await?;
         let marks: HashMap<Seq, Mark> =
             batch.iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect();
+        // Up to the cursor, states come only because somebody asks for them again.
+        let cursor = standing.cursor();
+        let waiting = batch.iter().map(|one| &one.state).filter(|state| state.seq > cursor);
+        let is_applied = |seq: &Seq, id: &StateId| {
+            marks.get(seq).is_some_and(|mark| standing.applied.contains_state(*mark, id))
+        };
         let applied =
-            marks.values().filter(|mark| standing.applied.contains(**mark)).map(|mark| mark.seq).collect();
+            waiting.filter(|state| is_applied(&state.seq, &state.id)).map(|state| state.seq).collect();
         let only = match batch {
             [one] => Some(one.state.id.clone()),
             _ => None,

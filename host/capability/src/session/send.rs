@@ -2,6 +2,7 @@
 //! server do.
 
 use kubewitness_core::Seq;
+use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::intents::requests::{Repeat, TICK};
 use kubewitness_core::ports::GrantError;
 use tokio::time::Instant;
@@ -10,7 +11,6 @@ use super::CallSession;
 use super::outbound::Next;
 use super::post::{self, Post};
 use crate::http::Unanswered;
-use crate::receipts::fingerprint;
 
 /// What a receiver lacks that is told nothing twice.
 const SAYS_NO_ID: &str = "the receiver is `repeat: never`: a request in a tick needs an `Idempotency-Key`";
@@ -22,7 +22,7 @@ const ABOUT: usize = 64;
 impl CallSession {
     /// The states that something with this id is about: the one whose id it is, or those of the call.
     fn about(&self, id: Option<&str>) -> Vec<Seq> {
-        let print = id.map(fingerprint);
+        let print = id.map(IdPrint::of);
         let named = print.and_then(|print| self.batch.values().find(|mark| mark.print == print));
         match named {
             Some(mark) => vec![mark.seq],

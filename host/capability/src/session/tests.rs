@@ -285,8 +285,14 @@ async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
     session.commit(&[1, 9000]).await.unwrap();
     let other = capabilities.grants("q", &everything(), backing(0)).await.unwrap();
     assert_eq!(applied(&other, &[1, 9000]).await, [] as [Seq; 0]);
-    capabilities.prune("p", 9000).await.unwrap();
-    assert_eq!(applied(&plugin, &[1, 9000]).await, [] as [Seq; 0]);
+    let minute = Duration::from_secs(60);
+    capabilities.prune("p", 9000, minute).await.unwrap();
+    assert_eq!(applied(&plugin, &[1, 9000]).await, [] as [Seq; 0], "what is asked for again is done again");
+    // A journal that lost its newest commits gives a state another position.
+    let moved = [delivery(9001, "id-9000")];
+    assert_eq!(plugin.open(&moved).await.unwrap().applied().len(), 1);
+    capabilities.prune("p", 9000, minute * 10).await.unwrap();
+    assert!(plugin.open(&moved).await.unwrap().applied().is_empty(), "minutes later it is gone");
     drop((plugin, other, capabilities));
     let capabilities = world.open().await;
     assert_eq!(applied(&grants(&capabilities, &everything()).await, &[1, 9000]).await, [] as [Seq; 0]);

@@ -60,8 +60,8 @@ pub trait Engine: Send + Sync {
     async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
         self.begin_in(TransactionMode::ReadWrite, plugin).await
     }
-    /// Every receipt of this plugin above the position.
-    async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError>;
+    /// Every receipt of this plugin.
+    async fn receipts(&self, plugin: &str) -> Result<Vec<Mark>, GrantError>;
     /// Drops receipts that lie at or below the position.
     async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError>;
     /// Whether the transaction with this token was committed.

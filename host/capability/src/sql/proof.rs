@@ -6,6 +6,7 @@ use std::path::Path;
 
 use async_trait::async_trait;
 use kubewitness_core::config::{DatabaseKind, DatabaseSpec, HostSpec, ServerSpec};
+use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::{Dialect, SqlValue};
 use kubewitness_core::{Seq, address, files};
 use rusqlite::{Connection, OpenFlags};
@@ -27,8 +28,8 @@ const PAGE: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiptProof {
     pub plugin: String,
-    /// Positions, and the fingerprints of their states' ids.
-    pub marks: Vec<(Seq, u32)>,
+    /// Positions, and the prints of their states' ids.
+    pub marks: Vec<(Seq, IdPrint)>,
 }
 
 /// What was found in one database.
@@ -240,7 +241,7 @@ async fn whole(reader: &mut dyn Reader, proof: &mut DatabaseProof) -> Result<(),
     Ok(())
 }
 
-fn marks(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, u32)>> {
+fn marks(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, IdPrint)>> {
     let marks = receipts::decode(states)?;
     let at = |mark: Option<&Mark>| mark.and_then(|mark| i64::try_from(mark.seq).ok());
     let is_whole = at(marks.first()) == Some(first) && at(marks.last()) == Some(last);

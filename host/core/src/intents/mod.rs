@@ -1,9 +1,10 @@
 //! What the controller notes of a plugin's call before the call has an effect that no transaction undoes, and what a
 //! repeat of the call makes of it. Pure: the controller keeps the notes beside the journal and does the rest.
 //!
-//! [`requests`] decides whether a request is sent, answered with what is kept, or in doubt. [`writes`] decides which
+//! [`prints`] stand for the ids of states. [`requests`] decides whether a request is sent, answered with what is kept, or in doubt. [`writes`] decides which
 //! writes to `kv` count whose transaction may have been committed.
 
+pub mod prints;
 mod record;
 pub mod requests;
 pub mod writes;

@@ -9,14 +9,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::prints::IdPrint;
 use super::record;
 use crate::ports::KvWrite;
 use crate::state::Seq;
 
 const KIND: &str = "kv";
 
-/// A state, and the fingerprint of its id, as receipts have them.
-pub type Mark = (Seq, u32);
+/// A state, as receipts have it.
+pub type Mark = (Seq, IdPrint);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Note {
@@ -149,6 +150,10 @@ mod tests {
         KvWrite { key: key.into(), value: Some(value.into()) }
     }
 
+    fn mark(seq: Seq, print: u32) -> Mark {
+        (seq, IdPrint::short(print))
+    }
+
     fn after_a_kill(kept: &[KvWrite]) -> Writes {
         let mut writes = Writes::default();
         for KvWrite { key, value } in kept {
@@ -161,10 +166,14 @@ mod tests {
     fn what_was_noted_counts_once_its_states_have_receipts() {
         let gone = KvWrite { key: "b".into(), value: None };
         let writes = [set("a", "1\n2"), gone, set("c", "")];
-        let (_, kept) = Writes::default().note(&[(5, 7), (6, 8)], &writes).unwrap();
+        let (_, kept) = Writes::default().note(&[mark(5, 7), (6, IdPrint::of("6"))], &writes).unwrap();
         let mut found = after_a_kill(std::slice::from_ref(&kept));
         assert_eq!(found.settle(|(seq, _)| seq == 5), [], "a receipt is whole or not there");
-        assert_eq!(found.settle(|mark| mark == (5, 7) || mark == (6, 9)), [], "of another state");
+        assert_eq!(
+            found.settle(|found| found == mark(5, 7) || found == (6, IdPrint::of("other"))),
+            [],
+            "of another state"
+        );
         assert_eq!(found.settle(|_| true), writes);
         assert_eq!(found.settle(|_| true), [], "once");
         let owed = found.take_owed();
@@ -175,9 +184,9 @@ mod tests {
     #[test]
     fn the_note_of_a_call_that_was_rolled_back_does_not_count_for_the_next_call() {
         let mut killed = Writes::default();
-        let whole = killed.note(&[(5, 1), (6, 1)], &[set("a", "undone")]);
+        let whole = killed.note(&[mark(5, 1), mark(6, 1)], &[set("a", "undone")]);
         // The batch is split, and a half writes nothing to kv.
-        let halves = [killed.note(&[(5, 1)], &[]), killed.note(&[(6, 1)], &[set("a", "done")])];
+        let halves = [killed.note(&[mark(5, 1)], &[]), killed.note(&[mark(6, 1)], &[set("a", "done")])];
         let kept: Vec<_> = halves.into_iter().chain([whole]).flatten().map(|(_, note)| note).collect();
         assert_eq!(kept.len(), 3);
         assert_eq!(after_a_kill(&kept).settle(|_| true), [set("a", "done")]);
@@ -186,9 +195,9 @@ mod tests {
     #[test]
     fn nothing_is_noted_where_a_kill_loses_nothing_and_what_is_finished_is_removed() {
         let mut writes = Writes::default();
-        assert_eq!(writes.note(&[(1, 1)], &[]), None);
+        assert_eq!(writes.note(&[mark(1, 1)], &[]), None);
         assert_eq!(writes.note(&[], &[set("a", "1")]), None, "without a receipt all of it comes again");
-        let (number, kept) = writes.note(&[(1, 1), (2, 1)], &[set("a", "1")]).unwrap();
+        let (number, kept) = writes.note(&[mark(1, 1), mark(2, 1)], &[set("a", "1")]).unwrap();
         assert!(writes.is_open(number));
         assert_eq!(writes.finish(&[1]), []);
         assert_eq!(writes.finish(&[2, 3]), [KvWrite { key: kept.key, value: None }]);
@@ -201,7 +210,7 @@ mod tests {
         assert_eq!(writes.read("kv/1", b""), None);
         assert_eq!(writes.read("\0request/00000000000000000001", b""), None);
         assert_eq!(writes.read(&super::super::key(KIND, 1), b"{}\n"), Some(false));
-        let (_, kept) = writes.note(&[(1, 1)], &[set("a", "12")]).unwrap();
+        let (_, kept) = writes.note(&[mark(1, 1)], &[set("a", "12")]).unwrap();
         let value = kept.value.unwrap();
         assert_eq!(writes.read(&kept.key, &value[..value.len() - 1]), Some(false));
     }

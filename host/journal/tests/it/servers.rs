@@ -18,7 +18,7 @@ use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
 use self::formats::*;
 use self::replicas::*;
 use crate::proof::damage::sound;
-use crate::support::{Desk, Kind, PATIENCE, SOURCE, job, of, on, open_at, options, present};
+use crate::support::{Desk, Kind, PATIENCE, SOURCE, job, of, on, open_at, options, present, sharing};
 
 /// A journal on the shared server, and what runs statements beside it.
 struct Beside {
@@ -192,21 +192,92 @@ async fn an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all()
     assert!(text.contains("an older copy") && !text.contains("nothing"), "{text}");
 }
 
-async fn a_copy_of_the_same_epoch_is_noticed_with_the_next_write_and_by_who_looks() {
-    for looks in [false, true] {
-        let beside = Beside::new();
-        let journal = open_at(&beside.place()).await;
-        journal.append(of(SOURCE, 0, (1..=3).map(|n| present(&job(1), n)).collect())).await.unwrap();
-        journal.settle().await.unwrap();
-        beside.run("DELETE FROM kw_states WHERE seq > 1");
-        let told = match looks {
-            true => journal.settle().await,
-            false => journal.append(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
-        };
-        let Err(JournalError::Fatal(text)) = told else { panic!("{told:?}") };
-        assert!(text.contains("ends at position 1, and 3 was committed"), "{text}");
-        assert_eq!(beside.run("SELECT count(*) FROM kw_states").trim(), "1");
+/// As a standby server that takes over without the newest commits.
+struct Standby<'b>(&'b Beside);
+
+impl<'b> Standby<'b> {
+    const TABLES: [&'static str; 17] = [
+        "kw_journal",
+        "kw_agreed",
+        "kw_streams",
+        "kw_kinds",
+        "kw_objects",
+        "kw_owned",
+        "kw_statuses",
+        "kw_anchors",
+        "kw_states",
+        "kw_current",
+        "kw_snapshots",
+        "kw_tallies",
+        "kw_gaps",
+        "kw_poison",
+        "kw_plugins",
+        "kw_letters",
+        "kw_kv",
+    ];
+
+    fn copy(beside: &'b Beside) -> Self {
+        beside.run(
+            &Self::TABLES.map(|of| format!("CREATE TABLE standby_{of} AS SELECT * FROM {of}")).join("; "),
+        );
+        Self(beside)
     }
+
+    fn take_over(&self) {
+        let again = |of| format!("DELETE FROM {of}; INSERT INTO {of} SELECT * FROM standby_{of}");
+        self.0.run(&Self::TABLES.map(again).join("; "));
+    }
+}
+
+async fn a_commit_that_is_lost_is_noticed_with_the_next_write_and_by_who_looks() {
+    for lost in ["states", "a save"] {
+        for looks in [false, true] {
+            let beside = Beside::new();
+            let journal = open_at(&beside.place()).await;
+            journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+            let standby = Standby::copy(&beside);
+            match lost {
+                "states" => drop(journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap()),
+                _ => journal.save("audit", Save::default()).await.unwrap(),
+            }
+            standby.take_over();
+            let told = match looks {
+                true => journal.settle().await,
+                false => journal.append(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
+            };
+            let Err(JournalError::Fatal(text)) = told else { panic!("{lost}: {told:?}") };
+            assert!(
+                text.contains("commits of the journal are gone") && text.contains("Start again"),
+                "{text}"
+            );
+            assert_eq!(beside.run("SELECT count(*) FROM kw_states").trim(), "1");
+        }
+    }
+}
+
+/// All sessions end with the server that was before, and another process may write first.
+async fn a_lost_commit_is_noticed_after_another_process_has_written_more() {
+    let beside = Beside::new();
+    let (wire, place) = beside.behind_a_wire().await;
+    let one = Journal::open_at(&place, sharing("one")).await.unwrap();
+    let two = Journal::open_at(&beside.place(), sharing("two")).await.unwrap();
+    two.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    let standby = Standby::copy(&beside);
+    one.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
+    wire.cut();
+    two.close().await.unwrap();
+    standby.take_over();
+    let three = Journal::open_at(&beside.place(), sharing("three")).await.unwrap();
+    for version in 3..10 {
+        three.append(of(SOURCE, 0, vec![present(&job(1), version)])).await.unwrap();
+    }
+    let mut told = one.settle().await;
+    while matches!(told, Err(JournalError::Unavailable(_))) {
+        told = one.settle().await;
+    }
+    let Err(JournalError::Fatal(text)) = told else { panic!("{told:?}") };
+    assert!(text.contains("commits of the journal are gone"), "{text}");
+    three.append(of(SOURCE, 0, vec![present(&job(1), 10)])).await.unwrap();
 }
 
 /// A session that reads may be led to a copy that lags: that has no part in what a plugin goes on from.
@@ -490,7 +561,8 @@ on_servers!(
     an_epoch_that_another_process_began_is_seen_in_the_next_transaction,
     a_journal_that_is_taken_away_while_it_is_in_use_is_told_to_be_lost,
     an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all,
-    a_copy_of_the_same_epoch_is_noticed_with_the_next_write_and_by_who_looks,
+    a_commit_that_is_lost_is_noticed_with_the_next_write_and_by_who_looks,
+    a_lost_commit_is_noticed_after_another_process_has_written_more,
     what_a_plugin_left_is_read_where_it_is_written,
     a_journal_of_a_newer_format_is_refused_and_left_alone,
     a_journal_of_the_first_format_is_made_one_of_this,

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use kubewitness_capability::{DatabaseProof, ReceiptProof, fingerprint, prove_receipts};
+use kubewitness_capability::{DatabaseProof, ReceiptProof, prove_receipts};
 use kubewitness_core::Seq;
 use kubewitness_core::config::HostSpec;
+use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_journal::{Known, Place, VerifyReport, code, ids_at};
 
 /// States whose ids are held at once.
@@ -65,9 +66,9 @@ enum Misfit {
     Orphaned,
 }
 
-fn misfit(seq: Seq, print: u32, known: &Known) -> Option<Misfit> {
+fn misfit(seq: Seq, print: IdPrint, known: &Known) -> Option<Misfit> {
     match known.ids.get(&seq) {
-        Some(id) if fingerprint(id.as_str()) == print => None,
+        Some(id) if print.is_of(id.as_str()) => None,
         Some(_) => Some(Misfit::Another),
         None if seq > known.newest => Some(Misfit::Beyond),
         None if known.retained || known.unreadable.contains(&seq) => None,
@@ -122,7 +123,7 @@ impl Tally {
             };
             let text = match kind {
                 Misfit::Another => format!(
-                    "{receipts} of another state than the journal's{places}: written for another journal?"
+                    "{receipts} of another state than the journal's{places}: was it written for another journal, or before this one lost its newest commits?"
                 ),
                 Misfit::Beyond => {
                     format!(
@@ -165,7 +166,7 @@ mod tests {
 
     /// Of one position, given for the state of another.
     fn receipt(seq: Seq, of: Seq) -> ReceiptProof {
-        ReceiptProof { plugin: "audit".into(), marks: vec![(seq, fingerprint(id(of).as_str()))] }
+        ReceiptProof { plugin: "audit".into(), marks: vec![(seq, IdPrint::of(id(of).as_str()))] }
     }
 
     fn told(receipts: &[ReceiptProof], known: &Known) -> Vec<(Seq, String)> {
@@ -192,7 +193,8 @@ mod tests {
 
     #[test]
     fn receipts_of_another_journal_are_told_once_with_their_number_and_the_first_positions() {
-        let of_several = ReceiptProof { marks: vec![(9, 0), (8, 0)], ..receipt(9, 9) };
+        let of_several =
+            ReceiptProof { marks: vec![(9, IdPrint::short(0)), (8, IdPrint::short(0))], ..receipt(9, 9) };
         let others: Vec<_> =
             (10..10_000).rev().map(|seq| receipt(seq, seq)).chain([of_several, receipt(1, 2)]).collect();
         let told = told(&others, &known());

@@ -83,9 +83,10 @@ impl Control {
 
     pub(super) async fn prune(&self) {
         let Some(capabilities) = &self.capabilities else { return };
+        let now = self.plugins.clock.elapsed();
         for (name, cursor) in self.plugins.cursors() {
             // A database that is slow or away is asked again the next time: changes don't wait for it.
-            match tokio::time::timeout(PRUNE, capabilities.prune(&name, cursor)).await {
+            match tokio::time::timeout(PRUNE, capabilities.prune(&name, cursor, now)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     warn!(plugin = name, "receipts before its cursor can't be removed yet: {error}");

@@ -4,11 +4,13 @@
 //! appended to. Beside it `NAME.receipts` holds one JSON line an event:
 //!
 //! ```text
-//! {"intent":{"offset":0,"bytes":512,"records":2,"sha256":"…","plugin":"audit","states":[[1,77],[2,78]]}}
+//! {"intent":{"offset":0,"bytes":512,"records":2,"sha256":"…","plugin":"audit","states":[[1,"25053d9c…"],[2,"86f1…"]]}}
 //! {"settled":{"bytes":512,"records":2}}
-//! {"receipt":{"plugin":"audit","states":[[1,77]]}}        (an intent of old, kept by a compaction)
+//! {"receipt":{"plugin":"audit","states":[[1,"25053d9c…"]]}}        (an intent of old, kept by a compaction)
 //! {"turn":{"file":1,"bytes":512,"records":2,"head":"…"}}  (the first line, until the next file has records)
 //! ```
+//!
+//! A state is its position and the print of its id, which in older lines is a number.
 //!
 //! An append is: intent, sync; records, sync; settled. After a crash the last intent tells what to
 //! do. Its records are all there: applied, and its states are never handed over again. They are
@@ -36,6 +38,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ledger::{Reached, Tally};
 use kubewitness_core::{Seq, files};
 use ring::digest::{SHA256, digest};
@@ -71,7 +74,7 @@ pub struct Book {
     noted: u64,
     pub records: u64,
     pub last: Option<Vec<u8>>,
-    receipts: Vec<(String, Vec<(Seq, u32)>)>,
+    receipts: Vec<(String, Vec<(Seq, IdPrint)>)>,
     lines: usize,
     /// Written in full, but its transaction has yet to be asked for.
     pub doubt: Option<Intent>,
@@ -205,7 +208,7 @@ impl Book {
     }
 
     /// A statement applies no states.
-    fn applied(&mut self, plugin: String, states: Vec<(Seq, u32)>) {
+    fn applied(&mut self, plugin: String, states: Vec<(Seq, IdPrint)>) {
         if !states.is_empty() {
             self.receipts.push((plugin, states));
         }

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 
+use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::{Seq, files};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ pub const NO_RECORDS: &str = "{\"settled\":{\"bytes\":0,\"records\":0}}\n";
 pub enum Line {
     Intent(Intent),
     Settled { bytes: u64, records: u64 },
-    Receipt { plugin: String, states: Vec<(Seq, u32)> },
+    Receipt { plugin: String, states: Vec<(Seq, IdPrint)> },
     Turn(Turn),
 }
 
@@ -33,7 +34,7 @@ pub struct Intent {
     pub records: u64,
     pub sha256: String,
     pub plugin: String,
-    pub states: Vec<(Seq, u32)>,
+    pub states: Vec<(Seq, IdPrint)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<Decider>,
 }
@@ -127,10 +128,9 @@ impl Book {
         self.note(&Line::Settled { bytes: self.bytes, records: self.records })
     }
 
-    pub fn receipts(&self, plugin: &str, above: Seq) -> Vec<Mark> {
+    pub fn receipts(&self, plugin: &str) -> Vec<Mark> {
         let own = self.receipts.iter().filter(|(of, _)| of == plugin);
-        let marks = own.flat_map(|(_, states)| states).map(|(seq, print)| Mark { seq: *seq, print: *print });
-        marks.filter(|mark| mark.seq > above).collect()
+        own.flat_map(|(_, states)| states).map(|(seq, print)| Mark { seq: *seq, print: *print }).collect()
     }
 
     /// Drops what lies at or below the position. Everything settled is on disk when it returns, so

@@ -43,7 +43,7 @@ impl Files {
     fn append(&self, book: &mut Book, seq: Seq) {
         self.tend(book);
         let line = format!("state {seq}");
-        let mark = Mark { seq, print: 1 };
+        let mark = Mark { seq, print: IdPrint::of("1") };
         let intent = book.append("p", &[mark], format!("{line}\n").as_bytes(), 1, None).unwrap();
         book.keep(intent, line.into_bytes()).unwrap();
     }
@@ -74,7 +74,7 @@ fn states(seqs: impl Iterator<Item = Seq>) -> Vec<String> {
 }
 
 fn applied(book: &Book) -> Vec<Seq> {
-    book.receipts("p", 0).into_iter().map(|mark| mark.seq).collect()
+    book.receipts("p").into_iter().map(|mark| mark.seq).collect()
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl crate::sql::Engine for Server {
         Err(GrantError::Unavailable("away".into()))
     }
 
-    async fn receipts(&self, _: &str, _: Seq) -> Result<Vec<Mark>, GrantError> {
+    async fn receipts(&self, _: &str) -> Result<Vec<Mark>, GrantError> {
         self.answers.acquire().await.unwrap().forget();
         Ok(self.applied.clone())
     }
@@ -117,7 +117,7 @@ impl crate::sql::Engine for Shared {
         self.engine.begin_in(mode, plugin).await
     }
 
-    async fn receipts(&self, _: &str, _: Seq) -> Result<Vec<Mark>, GrantError> {
+    async fn receipts(&self, _: &str) -> Result<Vec<Mark>, GrantError> {
         let is_first = self.readings.fetch_add(1, Ordering::SeqCst) == 0;
         Ok(if is_first { vec![] } else { vec![Mark::of(&delivery(1, "a").state)] })
     }

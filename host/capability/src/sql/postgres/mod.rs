@@ -260,10 +260,10 @@ impl Link for Postgres {
         self.noted(done)
     }
 
-    async fn receipts(&mut self, plugin: &str, above: i64) -> Result<Vec<Vec<u8>>, sqlx::Error> {
-        let select = "SELECT states FROM kubewitness_receipts WHERE plugin = $1 AND last > $2 LIMIT $3";
+    async fn receipts(&mut self, plugin: &str) -> Result<Vec<Vec<u8>>, sqlx::Error> {
+        let select = "SELECT states FROM kubewitness_receipts WHERE plugin = $1 LIMIT $2";
         let most = crate::receipts::MAX_RECEIPTS as i64;
-        let rows = sqlx::query(select).bind(plugin).bind(above).bind(most);
+        let rows = sqlx::query(select).bind(plugin).bind(most);
         rows.fetch_all(&mut self.connection).await?.iter().map(|row| row.try_get(0)).collect()
     }
 

@@ -148,6 +148,7 @@ pub fn decode(bytes: &[u8], states: &[u8]) -> Option<Vec<Claim>> {
 mod tests {
     use super::*;
     use crate::sql::guard::{Purpose, check};
+    use kubewitness_core::intents::prints::IdPrint;
     use kubewitness_core::ports::{Dialect, OnConflict};
 
     fn write(rows: Vec<Vec<SqlValue>>) -> TableWrite {
@@ -168,13 +169,13 @@ mod tests {
     fn keys_come_back_and_what_was_changed_does_not() {
         let mut claims = Claims::default();
         claims.wrote(Claim::of(&write(vec![row("a", 1), row("b", 2), row("a", 1)])));
-        let marks = [Mark { seq: 1, print: 7 }];
+        let marks = [Mark { seq: 1, print: IdPrint::short(7) }];
         let bytes = claims.encode(&marks).unwrap();
         let told = decode(&bytes, &receipts::encode(&marks)).unwrap();
         let key = |uid: &str, seq| vec![Part::Integer(seq), Part::Text(uid.into())];
         assert_eq!(told[0].keys, [key("a", 1), key("b", 2)]);
         assert_eq!(told[0].columns, ["seq", "uid"]);
-        assert_eq!(decode(&bytes, &receipts::encode(&[Mark { seq: 2, print: 7 }])), None);
+        assert_eq!(decode(&bytes, &receipts::encode(&[Mark { seq: 2, print: IdPrint::short(7) }])), None);
         for place in 0..bytes.len() {
             let mut other = bytes.clone();
             other[place] ^= 1;

@@ -119,12 +119,8 @@ pub trait Link: Send + Sync + Sized + 'static {
         values: Vec<SqlValue>,
     ) -> impl Future<Output = Result<Rows, Fault>> + Send;
 
-    /// The states of every receipt of this plugin above the position.
-    fn receipts(
-        &mut self,
-        plugin: &str,
-        above: i64,
-    ) -> impl Future<Output = Result<Vec<Vec<u8>>, sqlx::Error>> + Send;
+    /// The states of every receipt of this plugin.
+    fn receipts(&mut self, plugin: &str) -> impl Future<Output = Result<Vec<Vec<u8>>, sqlx::Error>> + Send;
     fn forget(&mut self, plugin: &str, through: i64) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     fn has_token(&mut self, token: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
@@ -175,6 +171,20 @@ impl<L: Link> Remote<L> {
         in_time::<L, _>(limit, link.fence(plugin)).await.map_err(Fault::into_error)?;
         held.put(link);
         Ok(held)
+    }
+
+    /// Expects that no other replica has read the plugin's receipts since this one did. The transaction shares the
+    /// fence, so none does before it ends.
+    async fn expect_reader(&self, link: &mut L, plugin: &str) -> Result<(), Fault> {
+        let Some(reader) = &self.reader else { return Ok(()) };
+        let token = reader_token(plugin, reader);
+        let mine = in_time::<L, _>(self.pool.patience.answer, link.has_token(&token)).await;
+        // The table of receipts may be gone.
+        if mine.inspect_err(|_| self.pool.doubt())? {
+            return Ok(());
+        }
+        let why = "another replica has read the plugin's receipts since: they are read again";
+        Err(Fault::Lost(GrantError::Unavailable(why.into())))
     }
 
     /// Ends what [`behind_fence`](Self::behind_fence) began.
@@ -228,29 +238,16 @@ impl<L: Link> Engine for Remote<L> {
         plugin: &str,
     ) -> Result<Box<dyn Transaction>, GrantError> {
         let (held, mut link) = self.pool.begin(mode, plugin).await?;
-        if let Some(reader) = &self.reader {
-            let token = reader_token(plugin, reader);
-            let mine = link.has_token(&token);
-            let is_mine = in_time::<L, _>(self.pool.patience.answer, mine).await;
-            let is_mine = is_mine.map_err(|fault| {
-                // The table of receipts may be gone.
-                self.pool.doubt();
-                fault.into_error()
-            })?;
-            // Dropped, the transaction is undone.
-            if !is_mine {
-                let why = "another replica has read the plugin's receipts since: they are read again";
-                return Err(GrantError::Unavailable(why.into()));
-            }
-        }
+        // Dropped, the transaction is undone.
+        self.expect_reader(&mut link, plugin).await.map_err(Fault::into_error)?;
         let remote = Remote { pool: self.pool.clone(), reader: self.reader.clone() };
         Ok(Box::new(Open::new(remote, held, link, mode, plugin)))
     }
 
-    async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
+    async fn receipts(&self, plugin: &str) -> Result<Vec<Mark>, GrantError> {
         let mut held = self.behind_fence(plugin).await?;
         let mut link = held.take()?;
-        let rows = in_time::<L, _>(self.pool.patience.answer, link.receipts(plugin, position(above))).await;
+        let rows = in_time::<L, _>(self.pool.patience.answer, link.receipts(plugin)).await;
         let rows = rows.map_err(Fault::into_error)?;
         held.put(link);
         let claim = self.reader.as_ref().map(|reader| reader_text(plugin, reader)).unwrap_or_default();
@@ -262,7 +259,6 @@ impl<L: Link> Engine for Remote<L> {
                 decoded.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))?,
             );
         }
-        marks.retain(|mark| mark.seq > above);
         Ok(marks)
     }
 

@@ -152,7 +152,11 @@ impl<L: Link> Open<L> {
             match (done, begun) {
                 (_, Err(fault)) => Err(Fault::Lost(fault.into_error())),
                 (_, Ok(false)) => Err(Fault::Lost(GrantError::Unavailable("the fence is gone".into()))),
-                (done, Ok(true)) => done,
+                (done, Ok(true)) => {
+                    // The fence was free for a moment.
+                    self.remote.expect_reader(&mut link, &plugin).await?;
+                    done
+                }
             }
         });
         let done = done.await;

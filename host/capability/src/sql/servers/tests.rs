@@ -5,6 +5,7 @@ mod poolers;
 use std::time::Instant;
 
 use kubewitness_core::config::SecretRef;
+use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::OnConflict;
 use kubewitness_harness::{DatabaseServer, PASSWORD, Service, database_of, skip};
 
@@ -113,7 +114,7 @@ impl World {
 }
 
 fn receipt(seq: Seq) -> Receipt {
-    let marks = vec![Mark { seq, print: 9 }];
+    let marks = vec![Mark { seq, print: IdPrint::of("9") }];
     Receipt {
         plugin: "p".into(),
         marks,
@@ -142,7 +143,7 @@ async fn written(engine: &Shared, seq: Seq) -> Box<dyn Transaction> {
 /// Asks until the database answers again, as the breaker of a plugin would.
 async fn receipts(engine: &Shared) -> Vec<Mark> {
     for _ in 0..200 {
-        match engine.receipts("p", 0).await {
+        match engine.receipts("p").await {
             Ok(marks) => return marks,
             Err(error) => assert!(matches!(error, GrantError::Unavailable(_)), "{error}"),
         }
@@ -158,12 +159,12 @@ async fn who_reads_receipts_waits_for_what_is_being_committed(world: World) {
     let transaction = written(&engine, 1).await;
     // The reader may come first: it is not answered before the commit.
     let reader = world.engine(PATIENCE);
-    let (marks, committed) = tokio::join!(reader.receipts("p", 0), async {
+    let (marks, committed) = tokio::join!(reader.receipts("p"), async {
         world.somebody_waits().await;
         transaction.commit(&receipt(1)).await
     });
     committed.unwrap();
-    assert_eq!(marks.unwrap(), [Mark { seq: 1, print: 9 }]);
+    assert_eq!(marks.unwrap(), [Mark { seq: 1, print: IdPrint::of("9") }]);
     // And another plugin's transaction, which was open all the time, held nobody up.
     others.rollback().await;
     assert_eq!(world.rows(), 1);
@@ -173,11 +174,11 @@ async fn who_reads_receipts_waits_for_what_is_being_committed(world: World) {
 async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(world: World) {
     let (one, two) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
     assert!(one.begin("p").await.is_err(), "it has read nothing yet");
-    assert_eq!(one.receipts("p", 0).await.unwrap(), []);
+    assert_eq!(one.receipts("p").await.unwrap(), []);
     written(&one, 1).await.commit(&receipt(1)).await.unwrap();
     // The other waits for what is under way, and what begins later is refused.
     let under_way = written(&one, 2).await;
-    let (marks, committed) = tokio::join!(two.receipts("p", 0), async {
+    let (marks, committed) = tokio::join!(two.receipts("p"), async {
         world.somebody_waits().await;
         under_way.commit(&receipt(2)).await
     });
@@ -186,23 +187,23 @@ async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(wor
     written(&two, 3).await.commit(&receipt(3)).await.unwrap();
     let refused = one.begin("p").await.err().unwrap();
     assert!(matches!(&refused, GrantError::Unavailable(why) if why.contains("another replica")), "{refused}");
-    one.receipts("other", 0).await.unwrap();
+    one.receipts("other").await.unwrap();
     assert!(one.begin("p").await.is_err(), "it has read another plugin's");
     // Once it knows what the other did, it may go on, and then the other may not.
-    assert_eq!(one.receipts("p", 0).await.unwrap().len(), 3);
+    assert_eq!(one.receipts("p").await.unwrap().len(), 3);
     written(&one, 4).await.commit(&receipt(4)).await.unwrap();
     assert!(two.begin("p").await.is_err());
     assert_eq!(world.rows(), 4);
     // It is no receipt.
     two.forget("p", 4).await.unwrap();
-    assert_eq!(two.receipts("p", 0).await.unwrap(), []);
+    assert_eq!(two.receipts("p").await.unwrap(), []);
     written(&two, 5).await.rollback().await;
 }
 
 async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: World) {
     for (reader, seq) in [(None, 1), (Some("one"), 3)] {
         let engine = world.engine_of(PATIENCE, reader);
-        engine.receipts("p", 0).await.unwrap();
+        engine.receipts("p").await.unwrap();
         written(&engine, seq).await.commit(&receipt(seq)).await.unwrap();
         world.run("DROP TABLE kubewitness_receipts");
         let again = async || -> Option<()> {
@@ -212,9 +213,9 @@ async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: World) {
         };
         assert!(again().await.is_none(), "no receipt can be written");
         // As a plugin's lanes do after a call that failed.
-        engine.receipts("p", 0).await.ok();
+        engine.receipts("p").await.ok();
         assert!(again().await.is_some(), "{reader:?}");
-        assert_eq!(engine.receipts("p", 0).await.unwrap().len(), 1);
+        assert_eq!(engine.receipts("p").await.unwrap().len(), 1);
     }
 }
 
@@ -232,7 +233,7 @@ async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: World
         } else {
             world.server.resume().unwrap();
         }
-        let there = receipts(&engine).await.contains(&Mark { seq, print: 9 });
+        let there = receipts(&engine).await.contains(&Mark { seq, print: IdPrint::of("9") });
         assert_eq!(engine.committed(&format!("p.{seq}")).await, Ok(there));
         assert!(!(killed && there), "a server that is killed before it hears of a commit has none");
         expected += usize::from(there);
@@ -446,6 +447,27 @@ mod refusals {
             if let Some(world) = World::on_shared(service, "refusals::no_table_is_written") {
                 no_table_is_written_where_a_lost_row_would_not_show(world).await;
             }
+        }
+    }
+
+    /// MySQL commits before it makes a table, and frees the fence for a moment.
+    #[tokio::test]
+    async fn a_call_that_makes_a_table_ends_if_another_reader_came_in_meanwhile() {
+        for service in [Service::MariaDb, Service::MySql] {
+            let test = "refusals::another_reader_came_in";
+            let Some(world) = World::on_shared(service, test) else { continue };
+            let (one, two) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
+            one.receipts("p").await.unwrap();
+            let mut transaction = one.begin("p").await.unwrap();
+            let (read, made) = tokio::join!(two.receipts("p"), async {
+                world.somebody_waits().await;
+                transaction.execute("CREATE TABLE late (a BIGINT)", vec![vec![]]).await
+            });
+            assert_eq!(read.unwrap(), []);
+            let is_refused =
+                matches!(&made, Err(GrantError::Unavailable(why)) if why.contains("another replica"));
+            assert!(is_refused, "{made:?}");
+            assert!(transaction.intact().is_err());
         }
     }
 

@@ -152,9 +152,9 @@ impl Engine for Sqlite {
         Ok(Box::new(Open { writer: Some(writer), mode, limits, wrote: false, broken: None }))
     }
 
-    async fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
+    async fn receipts(&self, plugin: &str) -> Result<Vec<Mark>, GrantError> {
         let plugin = plugin.to_owned();
-        self.ask(move |writer| writer.receipts(&plugin, above)).await
+        self.ask(move |writer| writer.receipts(&plugin)).await
     }
 
     async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {

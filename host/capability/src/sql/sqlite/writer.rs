@@ -50,7 +50,7 @@ const KEEP: &str = "INSERT INTO kubewitness_receipts (plugin, first, last, state
     VALUES (?, ?, ?, ?, ?, ?)";
 /// Rows may be gone: what was told of any is told no longer.
 const TAKE_BACK: &str = "DELETE FROM kubewitness_receipts WHERE plugin = '/rows'";
-const ABOVE: &str = "SELECT states FROM kubewitness_receipts WHERE plugin = ? AND last > ? LIMIT ?";
+const OWN: &str = "SELECT states FROM kubewitness_receipts WHERE plugin = ? LIMIT ?";
 const FORGET: &str = "DELETE FROM kubewitness_receipts WHERE last <= ?1 \
     AND (plugin = ?2 OR plugin = '/rows' AND token LIKE ?3)";
 const COMMITTED: &str = "SELECT 1 FROM kubewitness_receipts WHERE token = ? LIMIT 1";
@@ -248,15 +248,14 @@ impl Writer {
         self.in_time(limits, || self.with(|connection| read(connection, text, params)))
     }
 
-    pub fn receipts(&self, plugin: &str, above: Seq) -> Result<Vec<Mark>, GrantError> {
+    pub fn receipts(&self, plugin: &str) -> Result<Vec<Mark>, GrantError> {
         let read = self.with(|connection| {
-            let mut statement = connection.prepare_cached(ABOVE)?;
-            let mut rows =
-                statement.query(params![plugin, position(above), receipts::MAX_RECEIPTS as i64])?;
+            let mut statement = connection.prepare_cached(OWN)?;
+            let mut rows = statement.query(params![plugin, receipts::MAX_RECEIPTS as i64])?;
             let mut marks = Vec::new();
             while let Some(row) = rows.next()? {
                 let Some(decoded) = receipts::decode(row.get_ref(0)?.as_blob()?) else { return Ok(None) };
-                marks.extend(decoded.into_iter().filter(|mark| mark.seq > above));
+                marks.extend(decoded);
             }
             Ok(Some(marks))
         });

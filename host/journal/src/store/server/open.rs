@@ -190,6 +190,9 @@ async fn migrate(session: &mut Session, place: &str, from: i64, unfinished: bool
         };
         session.fetch(text, vec![marked(version, unfinished).into()]).await?;
     }
+    for shared in schema::LATER {
+        make(session, shared).await?;
+    }
     Ok(())
 }
 

@@ -13,7 +13,7 @@
 //! - A uid is text. `bounds` is the key of a gap, `name` that of a plugin's `kw_kv`.
 //!
 //! **One writer at a time**: every transaction that writes first locks the row of `kw_journal` and
-//! compares the epoch in it. Of a process that has the journal for itself, the epoch grows each time that
+//! compares the epoch in it, and the commits (`connect::commits`). Of a process that has the journal for itself, the epoch grows each time that
 //! it opens the journal or comes back after an error, and whoever finds another epoch than its own is no
 //! longer the writer. Beside it, its session holds an advisory lock, so that a second process is told who
 //! has it.
@@ -137,6 +137,9 @@ const ENDS: [&str; 1] = ["@ADD_INDEX kw_objects.kw_objects_by_end (stream, tail)
 
 /// Flags say what texts quote, which an older program would take for a damage. What is there says nothing of it.
 const QUOTES: [&str; 0] = [];
+
+/// Columns that a journal of any version gets: an older program does not miss them, and does not move them.
+pub(super) const LATER: [&str; 2] = ["@COLUMN kw_journal.moves", "@COLUMN kw_journal.line"];
 
 /// The tables that the steps make: all but the one that has the version.
 pub(super) fn tables() -> impl Iterator<Item = &'static str> {

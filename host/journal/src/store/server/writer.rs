@@ -1,5 +1,5 @@
-//! The one connection that writes. It holds a lock, and compares the journal's epoch in every
-//! transaction.
+//! The one connection that writes. It holds a lock, and compares the journal's epoch and its commits in
+//! every transaction.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::JournalError;
 
+use super::connect::commits::{self, AFTER_A_COPY, CommitIdentity, emptied};
 use super::connect::lock::{
     Lock, Seat, end_own, holding_session, lock, myself, own_number, own_number_expression, unlock,
 };
@@ -18,7 +19,6 @@ use super::connect::session::Session;
 use super::connect::watches::{self, Edition, Watches};
 use super::schema;
 use super::statements::lookup;
-use crate::report::LOST;
 use crate::store::format::marked;
 use crate::store::memory::{Found, Identity, Memory};
 use crate::store::rows::removal::{Removal, Sweep};
@@ -60,8 +60,10 @@ pub(crate) struct Writer {
     epoch: i64,
     /// As the transaction that is under way has found it.
     found: i64,
-    /// The newest state that is known to be committed.
-    committed: Seq,
+    /// What is known to be committed.
+    known: CommitIdentity,
+    /// The same once the transaction that is under way is committed.
+    under_way: CommitIdentity,
     clock: Arc<dyn Clock>,
     /// `None`: it has the journal for itself.
     share: Option<Share>,
@@ -79,8 +81,9 @@ impl Writer {
         let number = own_number(&mut session).await?;
         let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
         let last = rows.first().map_or(Ok(0), |row| row.int(0))?;
-        let mut writer =
-            Self { server, session, number, epoch: last, found: last, committed: 0, clock, share };
+        let known = commits::begin_line(&mut session, None).await?;
+        let (epoch, found, under_way) = (last, last, known);
+        let mut writer = Self { server, session, number, epoch, found, known, under_way, clock, share };
         if writer.share.is_none() {
             writer.next_epoch().await?;
         }
@@ -114,6 +117,7 @@ impl Writer {
     async fn finish(&mut self, news: bool) -> Answer<()> {
         let news = news && self.share.is_some();
         self.session.script(if news { COMMIT_NEWS } else { COMMIT }).await?;
+        self.known = self.under_way;
         // Nobody else has written in between.
         if news && self.epoch == self.found {
             self.epoch += 1;
@@ -170,49 +174,38 @@ impl Writer {
 
     /// Begins a transaction, in which nobody else becomes the writer.
     async fn fence(&mut self) -> Answer<Fence> {
-        // A statement of its own for the newest state: it sees what was committed while the first waited.
+        // The second statement sees what was committed while the first waited.
         let number = own_number_expression(self.session.dialect());
+        let newest = if self.share.is_some() { ", (SELECT max(seq) FROM kw_states)" } else { "" };
         let text = format!(
-            "START TRANSACTION; SELECT epoch, holder, term, {number} FROM kw_journal WHERE id = 1 FOR UPDATE; \
-             SELECT max(seq) FROM kw_states"
+            "START TRANSACTION; {}; SELECT epoch, holder, term, {number}, moves, line{newest} FROM kw_journal \
+             WHERE id = 1",
+            commits::MOVE
         );
-        let answers = self.session.answers(&text).await?;
-        let [mut row, newest] = <[_; 2]>::try_from(answers).map_err(|_| emptied())?;
+        let Some(mut row) = self.session.answers(&text).await?.into_iter().next() else {
+            return Err(emptied());
+        };
         // The lock belongs to the session that opened the journal.
         if row.int(3)? != self.number {
             return Err(JournalError::Unavailable(format!("{}; {}", pooler::LENT, pooler::REMEDY)));
         }
-        let (epoch, newest) = (row.int(0)?, newest.optional_int(0)?.unwrap_or(0) as Seq);
+        let epoch = row.int(0)?;
         if epoch < self.epoch || (epoch != self.epoch && self.share.is_none()) {
             return Err(taken_over(&row.text(1)?, epoch, self.epoch));
         }
-        if newest < self.committed {
-            return Err(older_copy(newest, self.committed));
-        }
-        (self.found, self.committed) = (epoch, newest);
-        Ok(Fence { term: row.int(2)?, newest })
+        let found = CommitIdentity::before_move(row.int(4)?, row.int(5)?);
+        commits::expect(&mut self.session, found, self.known).await?;
+        (self.found, self.known, self.under_way) = (epoch, found, found.next());
+        let newest = if self.share.is_some() { row.optional_int(6)? } else { None };
+        Ok(Fence { term: row.int(2)?, newest: newest.unwrap_or(0) as Seq })
     }
 }
 
 /// What a transaction finds as it begins.
 struct Fence {
     term: i64,
+    /// The newest state, where others may write as well.
     newest: Seq,
-}
-
-const AFTER_A_COPY: &str = "States that the journal there lacks are lost. Start again: the controller reads them from the \
-                            cluster, as far as the cluster still has them";
-
-fn emptied() -> JournalError {
-    JournalError::Fatal(format!("somebody emptied `kw_journal` while the journal was in use: {LOST}"))
-}
-
-/// Of the same epoch: retention never takes the newest state.
-fn older_copy(newest: Seq, committed: Seq) -> JournalError {
-    JournalError::Fatal(format!(
-        "the journal ends at position {newest}, and {committed} was committed: somebody put an older copy in its \
-         place while this process wrote. {AFTER_A_COPY}"
-    ))
 }
 
 /// Of an epoch that is not ours. Epochs only ascend: one before ours is of another time or another journal.
@@ -242,6 +235,8 @@ impl Writes for Writer {
             None => self.hold_again(&mut session).await?,
         }
         (self.session, self.number) = (session, number);
+        // The transaction before may have been committed, and others may have written since.
+        self.known = commits::begin_line(&mut self.session, Some(self.known)).await?;
         match self.share {
             Some(_) => Ok(()),
             None => self.next_epoch().await,
@@ -324,11 +319,9 @@ impl Writes for Writer {
     /// Any error leaves the session as it is: the next batch begins with another one, and with it
     /// the transaction that this one left open is undone.
     async fn commit(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answer<()> {
-        let (newest, news) = (rows.as_ref().and_then(Rows::newest), rows.is_some());
+        let news = rows.is_some();
         self.session.write(rows, left).await?;
-        self.finish(news).await?;
-        self.committed = newest.unwrap_or(self.committed);
-        Ok(())
+        self.finish(news).await
     }
 
     async fn end(&mut self) -> Answer<()> {

@@ -29,8 +29,7 @@ async fn a_pooler_that_shares_sessions_out_is_refused() {
             return;
         };
         let engine = world.engine(PATIENCE);
-        for refused in [engine.begin("p").await.err().unwrap(), engine.receipts("p", 0).await.err().unwrap()]
-        {
+        for refused in [engine.begin("p").await.err().unwrap(), engine.receipts("p").await.err().unwrap()] {
             assert!(names_the_remedy(&refused), "{mode}: {refused}");
         }
         // The address in the secret is read again for each connection.
@@ -49,7 +48,7 @@ async fn a_pooler_that_lends_sessions_whole_serves_a_plugin() {
     let (one, two) = (written(&engine, 1).await, written(&engine, 2).await);
     one.commit(&receipt(1)).await.unwrap();
     two.commit(&receipt(2)).await.unwrap();
-    assert_eq!(engine.receipts("p", 0).await.unwrap().len(), 2);
+    assert_eq!(engine.receipts("p").await.unwrap().len(), 2);
     assert_eq!(world.rows(), 2);
 }
 

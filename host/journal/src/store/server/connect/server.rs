@@ -51,6 +51,15 @@ const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTIT
 /// An address is a line.
 const ADDRESS_BYTES: u64 = 64 * 1024;
 
+/// What servers say of a cluster in which each node takes writes.
+const CLUSTER: &str = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'; \
+     SHOW GLOBAL VARIABLES LIKE 'group_replication_single_primary_mode'";
+
+/// Such a node learns only at its commit what others have written: no lock and no compared number keeps them out.
+fn is_multi_primary(name: &str, value: &str) -> bool {
+    matches!((name, value), ("wsrep_ready", "ON") | ("group_replication_single_primary_mode", "OFF"))
+}
+
 /// A chain is read as a recursion, one step a state.
 const STEPS: u32 = 100_000;
 
@@ -273,6 +282,21 @@ impl Server {
         }
     }
 
+    async fn expect_one_primary(&self, session: &mut Session) -> Answer<()> {
+        for mut row in session.answers(CLUSTER).await? {
+            if is_multi_primary(&row.text(0)?, &row.text(1)?) {
+                session.needs(
+                    "keep the journal on a server with one primary, or in a group in single-primary mode",
+                );
+                return Err(JournalError::Unavailable(format!(
+                    "{self} is a node of a cluster in which several nodes take writes (Galera, or a group in \
+                     multi-primary mode): two controllers could write to one journal there"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a writer's commits durable where that is the session's to choose, and tells where the
     /// server was told otherwise.
     pub async fn make_durable(&self, session: &mut Session) -> Answer<()> {
@@ -291,6 +315,7 @@ impl Server {
                 }
             }
             Dialect::Mysql => {
+                self.expect_one_primary(session).await?;
                 let text = "SELECT CAST(@@innodb_flush_log_at_trx_commit AS @BIGINT), \
                             CAST(@@max_allowed_packet AS @BIGINT), \
                             CAST(@@log_bin AS @BIGINT), CAST(@@sync_binlog AS @BIGINT)";
@@ -330,6 +355,18 @@ fn malformed(scheme: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_of_a_cluster_with_several_primaries_is_told_from_other_servers() {
+        for (name, value, expected) in [
+            ("wsrep_ready", "ON", true),
+            ("wsrep_ready", "OFF", false),
+            ("group_replication_single_primary_mode", "OFF", true),
+            ("group_replication_single_primary_mode", "ON", false),
+        ] {
+            assert_eq!(is_multi_primary(name, value), expected, "{name} = {value}");
+        }
+    }
 
     #[test]
     fn a_server_is_named_without_its_password() {

@@ -1,0 +1,155 @@
+//! The identity of what was committed: a number that moves with every transaction, and the line in which it moves. A
+//! line is a random number that a writer draws when it opens the journal or comes back to it, and the journal keeps the
+//! ends of earlier lines.
+//!
+//! A standby server that takes over without the newest commits ends the present line early, since every writer has to
+//! connect again. So whoever knew a commit beyond that end learns it with the next transaction, whatever the lost
+//! commits were, and however many others have written since. Positions of states alone do not show it: a lost gap or
+//! save has none, and new states take the positions of lost ones.
+
+use std::hash::{BuildHasher, RandomState};
+
+use kubewitness_core::ports::JournalError;
+
+use super::session::Session;
+use crate::report::LOST;
+use crate::store::rows::Answer;
+
+/// Under this name `kw_agreed` has the ends of earlier lines.
+const LINES: &str = "lines";
+/// Lines whose ends are kept: a writer that comes back after more of them is refused.
+const MOST_LINES: usize = 256;
+
+/// Moves the number, and with it locks the row up to the end of the transaction.
+pub(crate) const MOVE: &str = "UPDATE kw_journal SET moves = moves + 1 WHERE id = 1";
+
+/// What was committed when a writer last knew it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CommitIdentity {
+    pub moves: i64,
+    pub line: i64,
+}
+
+impl CommitIdentity {
+    /// As a transaction finds it that has moved the number.
+    pub fn before_move(moves: i64, line: i64) -> Self {
+        Self { moves: moves - 1, line }
+    }
+
+    pub fn next(self) -> Self {
+        Self { moves: self.moves + 1, ..self }
+    }
+
+    /// Whether what `known` says is a part of this history, whose earlier lines ended so.
+    fn descends(self, known: Self, ended: &[Self]) -> bool {
+        let same_line = self.line == known.line && self.moves >= known.moves;
+        same_line || ended.iter().any(|end| end.line == known.line && end.moves >= known.moves)
+    }
+}
+
+/// Expects that nothing of what is known was lost. Others may have committed since.
+pub(crate) async fn expect(
+    session: &mut Session,
+    found: CommitIdentity,
+    known: CommitIdentity,
+) -> Answer<()> {
+    if found == known || found.descends(known, &[]) || found.descends(known, &ended(session).await?) {
+        return Ok(());
+    }
+    Err(lost(found, known))
+}
+
+/// Begins a line, in a transaction of its own. A writer that comes back says what it knew.
+pub(crate) async fn begin_line(
+    session: &mut Session,
+    known: Option<CommitIdentity>,
+) -> Answer<CommitIdentity> {
+    let text = format!("START TRANSACTION; {MOVE}; SELECT moves, line FROM kw_journal WHERE id = 1");
+    let rows = session.answers(&text).await?;
+    let Some(row) = rows.first() else { return Err(emptied()) };
+    let found = CommitIdentity::before_move(row.int(0)?, row.int(1)?);
+    if let Some(known) = known {
+        expect(session, found, known).await?;
+    }
+    let mut lines = ended(session).await?;
+    lines.push(found);
+    let lines = text_of(&lines[lines.len().saturating_sub(MOST_LINES)..]);
+    let line = i64::from_le_bytes(RandomState::new().hash_one(0_u8).to_le_bytes());
+    session.fetch("UPDATE kw_journal SET line = ? WHERE id = 1", vec![line.into()]).await?;
+    session.fetch("DELETE FROM kw_agreed WHERE name = ?", vec![LINES.into()]).await?;
+    let insert = "INSERT INTO kw_agreed (name, text) VALUES (?, ?)";
+    session.fetch(insert, vec![LINES.into(), lines.as_str().into()]).await?;
+    session.script("COMMIT").await?;
+    Ok(CommitIdentity { line, ..found.next() })
+}
+
+/// The last commit of each earlier line, the oldest first.
+async fn ended(session: &mut Session) -> Answer<Vec<CommitIdentity>> {
+    let rows = session.fetch("SELECT text FROM kw_agreed WHERE name = ?", vec![LINES.into()]).await?;
+    let text = rows.into_iter().next().map_or(Ok(String::new()), |mut row| row.text(0))?;
+    Ok(parse(&text))
+}
+
+fn text_of(ends: &[CommitIdentity]) -> String {
+    let ends: Vec<_> = ends.iter().map(|end| format!("{:x}:{}", end.line, end.moves)).collect();
+    ends.join(" ")
+}
+
+fn parse(text: &str) -> Vec<CommitIdentity> {
+    let end = |word: &str| {
+        let (line, moves) = word.split_once(':')?;
+        let line = u64::from_str_radix(line, 16).ok()?.cast_signed();
+        Some(CommitIdentity { line, moves: moves.parse().ok()? })
+    };
+    text.split(' ').filter_map(end).collect()
+}
+
+fn lost(found: CommitIdentity, known: CommitIdentity) -> JournalError {
+    JournalError::Fatal(format!(
+        "commits of the journal are gone: commit {} was made, and the journal there stands at {} of another history. \
+         Its server took over from one that had more, or somebody put an older copy in its place while this process \
+         wrote. {AFTER_A_COPY}",
+        known.moves, found.moves
+    ))
+}
+
+pub(crate) fn emptied() -> JournalError {
+    JournalError::Fatal(format!("somebody emptied `kw_journal` while the journal was in use: {LOST}"))
+}
+
+pub(crate) const AFTER_A_COPY: &str = "States that the journal there lacks are lost. Start again: the controller \
+    reads them from the cluster, as far as the cluster still has them";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(line: i64, moves: i64) -> CommitIdentity {
+        CommitIdentity { moves, line }
+    }
+
+    #[test]
+    fn what_was_known_is_lost_if_its_line_ended_before_it_however_far_others_have_gone() {
+        let ended = [at(1, 100), at(2, 110)];
+        let found = at(3, 500);
+        for (known, is_there) in [
+            (at(3, 500), true),
+            (at(3, 499), true),
+            (at(3, 501), false),
+            (at(2, 110), true),
+            (at(2, 111), false),
+            (at(1, 100), true),
+            (at(1, 105), false),
+            (at(9, 1), false),
+        ] {
+            assert_eq!(found.descends(known, &ended), is_there, "{known:?}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_lines_are_read_as_they_were_written() {
+        let ends = [at(i64::MIN, 0), at(-1, 7), at(i64::MAX, i64::MAX)];
+        assert_eq!(parse(&text_of(&ends)), ends);
+        assert_eq!(parse(""), []);
+    }
+}
