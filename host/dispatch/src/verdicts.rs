@@ -1,9 +1,10 @@
 //! Applies the result of a call: verdicts go to the lanes, failed batches are halved or backed off.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubewitness_core::lanes::{Now, Settled};
-use kubewitness_core::ports::{CallError, Delivery, Outcome, Verdict};
+use kubewitness_core::ports::{CallError, Delivery, Outcome, Verdict, apart};
 
 use crate::pacing::breaker::Failure;
 use crate::run::{Called, Run};
@@ -16,6 +17,7 @@ impl Run {
             verdicts => Err(CallError::Protocol(format!("{verdicts} verdicts for {} states", batch.len()))),
         });
         match result {
+            Ok(outcome) if outcome.is_apart => self.on_mixed(batch, outcome),
             Ok(outcome) => self.on_verdicts(&batch, outcome, now),
             Err(error) => self.on_failure(batch, &error, now),
         }
@@ -26,13 +28,37 @@ impl Run {
         }
     }
 
+    /// Takes a batch apart of which nothing was kept. That only some of its states are done says nothing against the
+    /// plugin.
+    fn on_mixed(&mut self, batch: Vec<Delivery>, outcome: Outcome) {
+        let kv = outcome.kv.take();
+        if !kv.is_empty() {
+            self.saver.finished(0, kv);
+        }
+        if outcome.verdicts.iter().any(Verdict::is_done) {
+            self.breaker.succeeded();
+        } else {
+            self.breaker.answered();
+        }
+        // Each state is of another lane, so the parts may be called in any order.
+        self.splits.extend(apart(batch, &outcome.verdicts).into_iter().rev());
+    }
+
     fn on_verdicts(&mut self, batch: &[Delivery], outcome: Outcome, now: Now) {
-        let fruitless = outcome.verdicts.iter().all(|verdict| matches!(verdict, Verdict::Retry { .. }));
+        let fruitless = outcome.verdicts.iter().all(Verdict::is_retry);
+        let has_done = outcome.verdicts.iter().any(Verdict::is_done);
         let mut finished = 0;
         let mut complaint = None;
         for (delivery, verdict) in batch.iter().zip(outcome.verdicts) {
             if let Verdict::Retry { reason, .. } | Verdict::Reject(reason) = &verdict {
                 complaint = Some(Arc::from(reason.as_str()));
+            }
+            if !has_done
+                && matches!(verdict, Verdict::Reject(_))
+                && let Some(until) = self.breaker.refused(now.elapsed)
+            {
+                self.put_off(delivery, until, now);
+                continue;
             }
             let settled = self.settle(delivery, verdict, now);
             finished +=
@@ -43,7 +69,7 @@ impl Run {
         }
         if fruitless {
             self.breaker.failed(Failure::Fruitless, is_fresh(batch), now.elapsed);
-        } else {
+        } else if has_done {
             self.breaker.succeeded();
         }
         if complaint.is_some() || self.lanes.stats().retrying == 0 {
@@ -96,6 +122,15 @@ impl Run {
         for delivery in batch.iter().rev() {
             self.lanes.give_back(delivery.state.seq, now.elapsed);
         }
+        if self.lanes.stats().superseded > before {
+            self.saver.touch();
+        }
+    }
+
+    /// Lets a rejected state wait while the breaker is open. So the next probe has another state.
+    fn put_off(&mut self, delivery: &Delivery, until: Duration, now: Now) {
+        let before = self.lanes.stats().superseded;
+        self.lanes.put_off(delivery.state.seq, until, now.elapsed);
         if self.lanes.stats().superseded > before {
             self.saver.touch();
         }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::{
-    CallError, Delivery, GrantError, Grants, Handler, KvWrite, KvWrites, Outcome, Rest, Session, ShownState,
-    Tick, Verdict,
+    CallError, Delivery, GrantError, Grants, Handler, Keeping, KvWrite, KvWrites, Outcome, Rest, Session,
+    ShownState, Tick, Verdict,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 use tokio::sync::Semaphore;
@@ -209,16 +209,22 @@ impl Plugin {
                 return outcome.ok_or(error);
             }
         };
-        // A resync may be handed over twice, so it gets no receipt, and
-        // receipts don't pile up where the cursor stands still and resyncs come and go.
-        let done: Vec<Seq> = fresh
-            .iter()
-            .zip(&verdicts)
-            .filter(|(delivery, verdict)| **verdict == Verdict::Done && !delivery.resync)
-            .map(|(delivery, _)| delivery.state.seq)
-            .collect();
-        let kv = session.commit(&done).await.map_err(|error| told(refused(error), &verdicts))?;
-        Ok(Outcome { verdicts: of_all(&is_fresh, verdicts), kv })
+        let keeping = Keeping::of(&verdicts);
+        let seqs = |batch: &mut dyn Iterator<Item = &Delivery>| batch.map(|one| one.state.seq).collect();
+        let settled: Vec<Seq> = match keeping {
+            // A resync may be handed over twice, so it gets no receipt, and
+            // receipts don't pile up where the cursor stands still and resyncs come and go.
+            Keeping::Commit => seqs(&mut fresh.iter().copied().filter(|delivery| !delivery.resync)),
+            Keeping::RollBack => seqs(&mut batch.iter()),
+            Keeping::Apart => Vec::new(),
+        };
+        let ended = match keeping {
+            Keeping::Commit => session.commit(&settled).await,
+            Keeping::RollBack | Keeping::Apart => session.undo(&settled).await,
+        };
+        let kv = ended.map_err(|error| told(refused(error), &verdicts))?;
+        let is_apart = keeping == Keeping::Apart;
+        Ok(Outcome { verdicts: of_all(&is_fresh, verdicts), kv, is_apart })
     }
 }
 
@@ -257,7 +263,7 @@ fn alone(session: &mut dyn Session, is_fresh: &[bool], doubts: &[(Seq, String)])
     let is_alone = is_fresh.iter().filter(|fresh| **fresh).count() == 1;
     let (seq, reason) = doubts.first().filter(|_| is_alone)?;
     let verdicts = of_all(is_fresh, vec![Verdict::Reject(reason.clone())]);
-    Some(Outcome { verdicts, kv: session.settle(&[*seq]).into() })
+    Some(Outcome { verdicts, kv: session.settle(&[*seq]).into(), is_apart: false })
 }
 
 fn lost() -> CallError {

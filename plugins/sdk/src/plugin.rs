@@ -27,6 +27,10 @@ pub trait Plugin {
     }
 
     /// Returns one verdict for each state, in the same order. States of one object arrive in order.
+    ///
+    /// The host keeps what a call wrote only if all of its states are [`Verdict::Done`]. Otherwise it rolls back the
+    /// rows, the records of ledgers and the writes to [`kv`](crate::kv), and hands the states over again in smaller
+    /// calls. A state that is not done keeps nothing. So count tries by [`State::attempt`], and not in `kv`.
     fn handle(config: &Self::Config, states: &[State]) -> Vec<Verdict>;
 }
 

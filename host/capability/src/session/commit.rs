@@ -25,19 +25,40 @@ impl Drop for Doubt<'_> {
 }
 
 impl CallSession {
-    pub(super) async fn keep(mut self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
+    /// What keeps the call from counting, whatever the plugin answered.
+    async fn counts(&mut self) -> Result<(), GrantError> {
         if let Some(error) = self.unreachable.take().or_else(|| self.outbound.needs_split()) {
             return Err(error);
-        }
-        let receipt = self.receipt(self.marks(done)?)?;
-        if let Some(kv) = &self.kv {
-            kv.fits()?;
         }
         if let Some(idle) = self.sql.take_if(|transaction| !transaction.wrote()) {
             idle.rollback().await;
         }
-        if let Some(transaction) = &self.sql {
-            transaction.intact()?;
+        self.sql.as_ref().map_or(Ok(()), |transaction| transaction.intact())
+    }
+
+    /// An answer to a request stays noted until the verdict of its state counts: a state that is handed over again does
+    /// not send it twice.
+    pub(super) async fn discard(mut self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
+        self.counts().await?;
+        if let Some(transaction) = self.sql.take() {
+            transaction.rollback().await;
+        }
+        let granted = self.granted.clone();
+        let mut writes = KvWrites::default();
+        if let Some(kv) = &granted.kv {
+            let nothing = kv.open();
+            let turn = nothing.turn().await;
+            writes = nothing.commit(settled, None, turn, granted.clock.elapsed());
+        }
+        writes.extend(granted.outbox.finish(settled));
+        Ok(writes)
+    }
+
+    pub(super) async fn keep(mut self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
+        let receipt = self.receipt(self.marks(done)?)?;
+        self.counts().await?;
+        if let Some(kv) = &self.kv {
+            kv.fits()?;
         }
         let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(Held::has_records);
         let granted = self.granted.clone();

@@ -7,6 +7,8 @@
 //! cut off. Where it wrote to a ledger alone, the append that is whole on disk decides. A call that
 //! wrote to neither needs no receipt: it has nothing that a repeat could do twice, except requests,
 //! which carry the id.
+//!
+//! A call whose states are not all done commits nothing: rows without a receipt would come again with the next try.
 
 mod commit;
 pub mod granted;
@@ -365,6 +367,10 @@ impl Session for CallSession {
 
     async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
         self.keep(done).await
+    }
+
+    async fn undo(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
+        self.discard(settled).await
     }
 
     async fn rollback(mut self: Box<Self>) {

@@ -314,6 +314,32 @@ async fn rolled_back_means_nothing_anywhere() {
 }
 
 #[tokio::test]
+async fn a_call_whose_states_are_not_all_done_keeps_nothing_however_often_it_comes() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    for settled in [&[][..], &[1, 2]] {
+        let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
+        session
+            .sql_execute("main", "CREATE TABLE IF NOT EXISTS log (seq INTEGER)", vec![vec![]])
+            .await
+            .unwrap();
+        let row = vec![vec![SqlValue::Integer(1)]];
+        session.sql_execute("main", "INSERT INTO log (seq) VALUES (?)", row).await.unwrap();
+        insert(&mut session, &[1, 2]).await;
+        session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
+        session.kv_set("seen", b"2".to_vec()).unwrap();
+        assert_eq!(*session.undo(settled).await.unwrap(), []);
+    }
+    assert_eq!((stored(&plugin).await, world.records()), (0, String::new()));
+    let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
+    assert_eq!((session.applied().len(), session.kv_get("seen")), (0, Some(b"1".to_vec())));
+    session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
+    session.commit(&[1, 2]).await.unwrap();
+    assert_eq!(world.records(), "one\n");
+}
+
+#[tokio::test]
 async fn kv_is_handed_back_by_the_commit_and_seen_by_the_next_call() {
     let world = World::new();
     let capabilities = world.open().await;

@@ -113,6 +113,18 @@ impl Lanes {
         }
     }
 
+    /// Puts a state in flight off until this moment. It counts no try, and other lanes have their turns meanwhile.
+    pub fn put_off(&mut self, seq: Seq, until: Duration, now: Duration) {
+        let Some(Flight { lane: key, .. }) = self.land(seq, now) else { return };
+        if !self.make_way(key, seq)
+            && !self.give_way(key, seq)
+            && let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq))
+        {
+            slot.not_before = until;
+        }
+        self.place(key, false);
+    }
+
     fn deliver(&mut self, key: LaneKey, seq: Seq) -> Settled {
         let Some(slot) = self.close(key, seq) else { return Settled::Unknown };
         if slot.origin == Origin::Resync {

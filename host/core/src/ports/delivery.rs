@@ -29,11 +29,61 @@ pub enum Verdict {
     Reject(String),
 }
 
+impl Verdict {
+    pub fn is_done(&self) -> bool {
+        matches!(self, Self::Done)
+    }
+
+    pub fn is_retry(&self) -> bool {
+        matches!(self, Self::Retry { .. })
+    }
+}
+
 /// The result of a call: one verdict for each state, in order, and the call's writes to `kv`.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub verdicts: Vec<Verdict>,
     pub kv: KvWrites,
+    /// [`Keeping::Apart`]: the verdicts do not count, and only say how to take the states apart.
+    pub is_apart: bool,
+}
+
+/// What becomes of a call's writes. A call has one transaction, so nobody can tell which of its writes belong to which
+/// state. They are kept only if all of its states are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    Commit,
+    /// Nothing is kept, and the verdicts count: no other state loses anything by it.
+    RollBack,
+    /// Nothing is kept, and the states are handed over again in smaller calls ([`apart`]).
+    Apart,
+}
+
+impl Keeping {
+    /// A state that is rejected among others may have been rejected for what another one wrote.
+    pub fn of(verdicts: &[Verdict]) -> Self {
+        if verdicts.iter().all(Verdict::is_done) {
+            Self::Commit
+        } else if verdicts.len() == 1 || verdicts.iter().all(Verdict::is_retry) {
+            Self::RollBack
+        } else {
+            Self::Apart
+        }
+    }
+}
+
+/// The calls that take a mixed batch apart: the states that were done together, those to retry together, and each
+/// rejected state alone. Most batches are settled by these calls. Each is smaller than the batch.
+pub fn apart<T>(batch: Vec<T>, verdicts: &[Verdict]) -> Vec<Vec<T>> {
+    let (mut done, mut later, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+    for (one, verdict) in batch.into_iter().zip(verdicts) {
+        match verdict {
+            Verdict::Done => done.push(one),
+            Verdict::Retry { .. } => later.push(one),
+            Verdict::Reject(_) => alone.push(vec![one]),
+        }
+    }
+    [done, later].into_iter().chain(alone).filter(|part| !part.is_empty()).collect()
 }
 
 /// Why a whole call failed. Everything that it wrote was rolled back.
@@ -128,5 +178,44 @@ pub trait Handler: Send + Sync {
     /// Asked before each call. The states wait meanwhile, and use up no tries.
     fn rest(&self) -> Option<Rest> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdicts(word: &str) -> Vec<Verdict> {
+        let verdict = |letter| match letter {
+            'd' => Verdict::Done,
+            'r' => Verdict::Retry { after_ms: None, reason: "later".into() },
+            _ => Verdict::Reject("never".into()),
+        };
+        word.chars().map(verdict).collect()
+    }
+
+    #[test]
+    fn writes_are_kept_only_if_all_states_are_done() {
+        for (word, keeping) in [
+            ("", Keeping::Commit),
+            ("ddd", Keeping::Commit),
+            ("r", Keeping::RollBack),
+            ("x", Keeping::RollBack),
+            ("rrr", Keeping::RollBack),
+            ("dr", Keeping::Apart),
+            ("dx", Keeping::Apart),
+            ("xx", Keeping::Apart),
+            ("rx", Keeping::Apart),
+        ] {
+            assert_eq!(Keeping::of(&verdicts(word)), keeping, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_taken_apart_comes_again_in_smaller_calls_with_each_state_once() {
+        let word = "drxddxr";
+        let parts = apart((0..word.len()).collect(), &verdicts(word));
+        assert_eq!(parts, [vec![0, 3, 4], vec![1, 6], vec![2], vec![5]]);
+        assert_eq!(apart(vec![0, 1], &verdicts("xx")), [[0], [1]]);
     }
 }

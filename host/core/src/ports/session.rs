@@ -265,7 +265,10 @@ pub trait Session: Send {
         Vec::new()
     }
 
-    /// Commits the writes, with a receipt for the states in `done`.
+    /// Commits the writes, with a receipt for the states in `done`. The call's states are all done.
     async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError>;
+    /// Keeps nothing of the call, whose states are not all done. `settled` are those whose verdict counts. It fails where
+    /// a commit would have failed before it began, so that nobody is blamed for a database that is away.
+    async fn undo(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError>;
     async fn rollback(self: Box<Self>);
 }

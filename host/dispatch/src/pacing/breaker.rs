@@ -1,6 +1,6 @@
 //! A circuit breaker: it pauses calls to a plugin that keeps failing. The caller passes the time.
 //!
-//! Three things open it.
+//! Four things open it.
 //!
 //! - A call that was `unavailable` opens it at once. No state is to blame, and the next call would fail as
 //!   well.
@@ -10,12 +10,18 @@
 //! - A call in which every answer was `retry` is evidence, too: the plugin found its sink down. A plugin
 //!   may also have a good reason to wait for each object, so the pauses stay short and the probes are whole
 //!   batches.
+//! - A state that is rejected is parked at its first try. Several in a row without a success mean that the plugin
+//!   rejects everything, as when a table has a constraint that no row satisfies. From then on a rejected state
+//!   waits instead, and each probe has another state. The reasons are not compared: they name keys and values.
 
 use std::time::Duration;
 
 /// The failures without a success that open it. Splitting a batch down to one poison state must not reach it;
 /// such a state fails alone once.
 const EVIDENCE: u32 = 5;
+/// The rejections without a success that open it, of which all but the last are dead letters. One object may well have
+/// a few bad states in a row.
+const REFUSALS: u32 = 16;
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// The longest pauses of a breaker.
@@ -40,6 +46,8 @@ pub(crate) enum Failure {
     Alone,
     /// Every verdict was `retry`.
     Fruitless,
+    /// A state was rejected.
+    Refused,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +76,8 @@ pub(crate) struct Breaker {
     first: Duration,
     pause: Duration,
     evidence: u32,
+    /// Rejected states in a row.
+    refusals: u32,
     /// Calls in a row that failed as a whole.
     failures: u32,
 }
@@ -82,6 +92,7 @@ impl Breaker {
             first,
             pause: first,
             evidence: 0,
+            refusals: 0,
             failures: 0,
         }
     }
@@ -113,8 +124,40 @@ impl Breaker {
     pub fn succeeded(&mut self) {
         self.position = Position::Closed;
         self.pause = self.first;
+        self.refusals = 0;
+        self.answered();
+    }
+
+    /// Notes an answer that is neither a success nor only `retry`.
+    pub fn answered(&mut self) {
+        if self.position == Position::Probing {
+            self.position = Position::Closed;
+        }
         self.evidence = 0;
         self.failures = 0;
+    }
+
+    /// Notes a state that was rejected, and nothing done in its call. Answers until when it waits, if it is not parked.
+    pub fn refused(&mut self, now: Duration) -> Option<Duration> {
+        let is_open = self.position != Position::Closed && self.cause == Failure::Refused;
+        match self.position {
+            Position::Probing if is_open => self.open(Failure::Refused, self.pause.saturating_mul(2), now),
+            Position::Open { .. } => {}
+            Position::Closed | Position::Probing => {
+                self.answered();
+                self.refusals += 1;
+                if self.refusals >= REFUSALS {
+                    self.open(Failure::Refused, self.first, now);
+                }
+            }
+        }
+        match self.position {
+            Position::Open { until } if self.cause == Failure::Refused => {
+                self.failures = self.failures.saturating_add(1);
+                Some(until)
+            }
+            _ => None,
+        }
     }
 
     /// Notes a failed call of a search for the failing state. By itself it is no evidence.
@@ -133,7 +176,7 @@ impl Breaker {
             Position::Closed => {
                 self.evidence += match failure {
                     Failure::Unavailable => EVIDENCE,
-                    Failure::Alone | Failure::Fruitless => u32::from(fresh),
+                    Failure::Alone | Failure::Fruitless | Failure::Refused => u32::from(fresh),
                 };
                 if self.evidence >= EVIDENCE {
                     self.open(failure, self.first, now);
@@ -219,6 +262,34 @@ mod tests {
             breaker.probe();
             breaker.failed(Failure::Fruitless, false, now);
         }
+    }
+
+    #[test]
+    fn rejections_in_a_row_open_it_and_then_rejected_states_wait() {
+        let mut breaker = breaker();
+        for _ in 1..REFUSALS {
+            assert_eq!(breaker.refused(Duration::ZERO), None, "these are dead letters");
+        }
+        assert_eq!(breaker.refused(Duration::ZERO), Some(100 * MS));
+        assert_eq!(breaker.refused(Duration::ZERO), Some(100 * MS), "it was in a call beside");
+        assert_eq!(breaker.allowed(100 * MS), Allowed::Probe { single: true });
+        breaker.probe();
+        assert_eq!(breaker.refused(100 * MS), Some(300 * MS), "probes grow rarer");
+        breaker.probe();
+        breaker.succeeded();
+        assert_eq!(breaker.refused(300 * MS), None, "it counts from the start");
+        assert_eq!(breaker.allowed(300 * MS), Allowed::Freely);
+    }
+
+    #[test]
+    fn a_rejected_probe_after_another_failure_closes_it() {
+        let mut breaker = breaker();
+        breaker.failed(Failure::Unavailable, true, Duration::ZERO);
+        assert_eq!(breaker.refused(Duration::ZERO), None, "its call began before");
+        assert!(breaker.is_open());
+        breaker.probe();
+        assert_eq!(breaker.refused(100 * MS), None);
+        assert_eq!(breaker.allowed(100 * MS), Allowed::Freely);
     }
 
     #[test]

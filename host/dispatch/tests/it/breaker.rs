@@ -102,6 +102,70 @@ async fn a_broken_plugin_does_not_turn_its_backlog_into_dead_letters() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_plugin_that_rejects_everything_does_not_turn_its_backlog_into_dead_letters() {
+    let journal = Journal::new(1, 0);
+    journal.append((0..5_000).map(|n| n % 1000));
+    let is_mended = Arc::new(AtomicBool::new(false));
+    let mended = is_mended.clone();
+    let plugin = Plugin::new("p", &journal, move |batch| {
+        let verdict =
+            if mended.load(Ordering::Relaxed) { Verdict::Done } else { Verdict::Reject("NOT NULL".into()) };
+        (1, Ok(vec![verdict; batch.len()]))
+    });
+    let running = start(options("p"), &journal, &plugin);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let stats = running.stats();
+    assert_eq!((stats.open, stats.dead, stats.waiting), (true, 15, 4_985), "the rest waits");
+    assert_eq!(stats.last_error.as_deref(), Some("NOT NULL"));
+    assert!(plugin.with(|seen| seen.calls) < 500, "it is only probed");
+
+    is_mended.store(true, Ordering::Relaxed);
+    let recovered = tokio::time::Instant::now();
+    let stats = running.until_idle().await;
+    assert!(recovered.elapsed() < Duration::from_secs(15), "found within a probe, then at full speed");
+    assert_eq!((stats.delivered, stats.dead), (4_985, 15));
+    plugin.with(|seen| assert!(seen.applied.values().all(|applied| applied.is_sorted())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn states_behind_many_rejected_ones_are_reached_while_the_breaker_is_open() {
+    let journal = Journal::new(1, 0);
+    journal.append(0..100);
+    let plugin = Plugin::new("p", &journal, |batch| {
+        let is_good = |seq| seq == 100;
+        let verdict = |seq| if is_good(seq) { Verdict::Done } else { Verdict::Reject("never".into()) };
+        (1, Ok(batch.iter().map(|delivery| verdict(delivery.state.seq)).collect()))
+    });
+    let mut options = options("p");
+    (options.concurrency, options.delivery.batch) = (1, 1);
+    let running = start(options, &journal, &plugin);
+    running.until("the good one is delivered", |stats| stats.delivered == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_with_states_that_are_not_done_is_taken_apart_at_the_price_of_a_few_calls() {
+    let journal = Journal::new(1, 0);
+    journal.append(0..64);
+    let plugin = Plugin::new("p", &journal, |batch| {
+        let verdict = |delivery: &Delivery| match (delivery.state.seq, delivery.attempt) {
+            (10, _) => Verdict::Reject("never".into()),
+            (20 | 30, 1) => retry(None),
+            _ => Verdict::Done,
+        };
+        (1, Ok(batch.iter().map(verdict).collect()))
+    });
+    let running = start(options("p"), &journal, &plugin);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.delivered, stats.dead), (63, 1));
+    let calls = plugin.with(|seen| seen.calls);
+    assert!(calls <= 6, "the batch, three parts, and two retries: {calls}");
+    assert!(plugin.effects().values().all(|times| *times == 1), "no effect came twice");
+    running.end().await.unwrap();
+    assert_eq!(journal.dead("p"), [10]);
+    journal.with(|kept| assert!(kept.letters.values().all(|letter| letter.attempts == 1)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sink_that_a_plugin_reports_by_retries_is_waited_for() {
     let journal = Journal::new(1, 0);
     journal.append(0..5_000);

@@ -390,6 +390,12 @@ impl Session for FakeSession {
         Ok(kv.collect::<Vec<_>>().into())
     }
 
+    async fn undo(mut self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
+        self.commit.clone()?;
+        self.record.lock().unwrap().rolled_back += 1;
+        Ok(self.settle(settled).into())
+    }
+
     async fn rollback(self: Box<Self>) {
         self.record.lock().unwrap().rolled_back += 1;
     }

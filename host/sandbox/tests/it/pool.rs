@@ -13,7 +13,7 @@ use crate::fixture::{Bench, Fake, delivery, probe_bytes};
 const LONG: Duration = Duration::from_millis(300);
 
 #[tokio::test]
-async fn verdicts_come_back_in_order_and_only_what_is_done_gets_a_receipt() {
+async fn verdicts_come_back_in_order_and_nothing_is_kept_of_a_batch_that_is_not_all_done() {
     let bench = Bench::plain().await;
     let outcome =
         bench.run(&["done", "retry busy 50", "reject broken", "retry later", "kv.set a 1"]).await.unwrap();
@@ -26,19 +26,38 @@ async fn verdicts_come_back_in_order_and_only_what_is_done_gets_a_receipt() {
         Verdict::Done,
     ];
     assert_eq!(outcome.verdicts, expected);
+    assert!(outcome.is_apart, "its states come again in smaller calls");
+    assert_eq!((&*outcome.kv, bench.record().committed.len(), bench.record().rolled_back), (&[][..], 0, 1));
+
+    let outcome = bench.run(&["done", "kv.set a 1"]).await.unwrap();
+    assert!(!outcome.is_apart);
     assert_eq!(*outcome.kv, [KvWrite { key: "a".to_string(), value: Some(b"1".to_vec()) }]);
-    assert_eq!(bench.record().committed, [[1, 5]]);
+    assert_eq!(bench.record().committed, [[1, 2]]);
+}
+
+#[tokio::test]
+async fn a_state_that_is_not_done_keeps_nothing_and_its_verdict_counts_once_nothing_else_depends_on_it() {
+    for commands in [&["retry later"][..], &["reject broken"], &["retry later", "retry busy 50"]] {
+        let bench = Bench::plain().await;
+        let outcome = bench.run(commands).await.unwrap();
+        assert!(!outcome.is_apart, "{commands:?}");
+        assert!(outcome.kv.iter().all(|write| write.value.is_none()), "{:?}", outcome.kv);
+        assert_eq!(outcome.kv.len(), commands.len(), "the notes of each end with its verdict");
+        assert_eq!((bench.record().committed.len(), bench.record().rolled_back), (0, 1));
+    }
 }
 
 #[tokio::test]
 async fn states_with_a_receipt_are_done_without_being_handed_over() {
     let fake = Fake { applied: HashSet::from([1, 3]), ..Fake::default() };
     let bench = Bench::new(fake, LimitsSpec::default()).await;
-    let outcome = bench.run(&["trap", "reject broken", "trap", "clock"]).await.unwrap();
-    let expected = [Verdict::Done, Verdict::Reject("broken".to_string()), Verdict::Done, Verdict::Done];
-    assert_eq!(outcome.verdicts, expected);
+    let outcome = bench.run(&["trap", "done", "trap", "clock"]).await.unwrap();
+    assert_eq!(outcome.verdicts, vec![Verdict::Done; 4]);
     assert_eq!(bench.record().answers, [("clock".to_string(), "1234".to_string())]);
-    assert_eq!(bench.record().committed, [[4]]);
+    assert_eq!(bench.record().committed, [[2, 4]]);
+    let outcome = bench.run(&["trap", "reject broken", "trap"]).await.unwrap();
+    assert_eq!(outcome.verdicts, [Verdict::Done, Verdict::Reject("broken".to_string()), Verdict::Done]);
+    assert!(!outcome.is_apart, "it was the only one that was handed over");
 }
 
 #[tokio::test]
@@ -48,7 +67,7 @@ async fn a_state_whose_request_is_in_doubt_is_parked_whatever_the_plugin_makes_o
     let bench = Bench::new(fake(), LimitsSpec::default()).await;
     let outcome = bench.run(&["done", "retry later 50", "done"]).await.unwrap();
     assert_eq!(outcome.verdicts, [Verdict::Done, parked.clone(), Verdict::Done]);
-    assert_eq!(bench.record().committed, [[1, 3]]);
+    assert!(outcome.is_apart && bench.record().committed.is_empty(), "the others come again without it");
     // Of a call that fails, once the state is alone in it.
     assert!(matches!(bench.run(&["done", "trap"]).await, Err(CallError::Trap(_))));
     let fake = Fake { applied: HashSet::from([1]), ..fake() };

@@ -355,6 +355,10 @@ impl Session for Recorded {
         self.session.commit(done).await
     }
 
+    async fn undo(self: Box<Self>, settled: &[Seq]) -> Result<KvWrites, GrantError> {
+        self.session.undo(settled).await
+    }
+
     async fn rollback(self: Box<Self>) {
         self.session.rollback().await;
     }

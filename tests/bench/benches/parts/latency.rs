@@ -50,7 +50,7 @@ impl Handler for Called {
             // Nobody listens once all was measured.
             drop(self.0.send((delivery.state.resource_version.to_string(), now)));
         }
-        Ok(Outcome { verdicts: vec![Verdict::Done; batch.len()], kv: KvWrites::default() })
+        Ok(Outcome { verdicts: vec![Verdict::Done; batch.len()], kv: KvWrites::default(), is_apart: false })
     }
 }
 

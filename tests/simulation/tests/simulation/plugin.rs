@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use kubewitness_core::StateId;
-use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, KvWrites, Outcome, Verdict};
+use kubewitness_core::ports::{CallError, Delivery, Handler, Keeping, KvWrite, KvWrites, Outcome, Verdict};
 use kubewitness_faults::delivery::{Breach, Effect};
 
 use crate::bugs::Bug;
@@ -137,7 +137,11 @@ impl Plugin {
         self.steps.step("call: begun").await;
         if self.sink.is_down() && self.nature.polite {
             let retry = |_: &Delivery| Verdict::Retry { after_ms: None, reason: "it is away".into() };
-            return Ok(Outcome { verdicts: batch.iter().map(retry).collect(), kv: KvWrites::default() });
+            return Ok(Outcome {
+                verdicts: batch.iter().map(retry).collect(),
+                kv: KvWrites::default(),
+                is_apart: false,
+            });
         }
         if self.sink.is_down() {
             return Err(CallError::Unavailable("the sink is away".into()));
@@ -157,8 +161,10 @@ impl Plugin {
         self.steps.pass(self.nature.slow).await;
         let verdicts = self.guest(&fresh)?;
         let life = self.life.load(Ordering::Relaxed);
-        let done =
-            |(delivery, verdict): &(&&Delivery, &Verdict)| !delivery.resync && **verdict == Verdict::Done;
+        let keeping = Keeping::of(&verdicts);
+        let is_apart = keeping == Keeping::Apart;
+        self.steps.marks.when(is_apart, "a batch was taken apart by its verdicts");
+        let done = |(delivery, _): &(&&Delivery, &Verdict)| !delivery.resync && keeping == Keeping::Commit;
         let effects: Vec<Effect> = fresh
             .iter()
             .zip(&verdicts)
@@ -181,10 +187,9 @@ impl Plugin {
             false => Verdict::Done,
         });
         let last = batch.last().map_or(0, |delivery| delivery.state.seq).to_string().into_bytes();
-        Ok(Outcome {
-            verdicts: all.collect(),
-            kv: vec![KvWrite { key: "last".into(), value: Some(last) }].into(),
-        })
+        let wrote = KvWrite { key: "last".into(), value: Some(last) };
+        let kv: Vec<_> = (keeping == Keeping::Commit).then_some(wrote).into_iter().collect();
+        Ok(Outcome { verdicts: all.collect(), kv: kv.into(), is_apart })
     }
 
     /// What the component would answer.

@@ -159,14 +159,17 @@ async fn a_verdict_that_asks_for_a_retry_asks_for_another_request() {
     for times in 1..3 {
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
         send(&mut session, "bank", "one").await.unwrap();
-        session.commit(&[]).await.unwrap();
+        session.undo(&[1]).await.unwrap();
         assert_eq!(receiver.count("/one"), times);
     }
-    // A call without a verdict asks for nothing.
-    for _ in 0..2 {
+    // A call without a verdict asks for nothing, and neither does one that is taken apart.
+    for is_apart in [false, true, false] {
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
         send(&mut session, "bank", "one").await.unwrap();
-        session.rollback().await;
+        match is_apart {
+            true => drop(session.undo(&[]).await.unwrap()),
+            false => session.rollback().await,
+        }
         assert_eq!(receiver.count("/one"), 3);
     }
 }

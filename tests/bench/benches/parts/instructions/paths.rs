@@ -297,7 +297,7 @@ impl Handler for Looking {
         if self.seen.fetch_add(batch.len(), Ordering::Relaxed) + batch.len() == BACKLOG {
             self.all.notify_one();
         }
-        Ok(Outcome { verdicts: vec![Verdict::Done; batch.len()], kv })
+        Ok(Outcome { verdicts: vec![Verdict::Done; batch.len()], kv, is_apart: false })
     }
 }
 
