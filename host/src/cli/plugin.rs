@@ -238,9 +238,9 @@ pub struct InstallPluginArgs {
 /// Where a ConfigMap is written.
 #[derive(Debug, Args)]
 pub struct IntoClusterArgs {
-    /// The namespace of Kubewitness, in which the ConfigMap is written
-    #[arg(short, long, default_value = "kubewitness")]
-    pub namespace: String,
+    /// The namespace of Kubewitness, in which the ConfigMap is written. Without it: kubewitness
+    #[arg(short, long)]
+    pub namespace: Option<String>,
     /// The kubeconfig of the cluster. Without it: $KUBECONFIG, then ~/.kube/config
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,

@@ -9,7 +9,8 @@ use super::values::Secret;
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReachArgs {
     /// The address of the controller. Without it: http://127.0.0.1:8787 if a controller answers there, otherwise a
-    /// pod of Kubewitness in the cluster of the kubeconfig, through the API server
+    /// pod of Kubewitness in the cluster of the kubeconfig, through the API server. A command that changes something
+    /// never takes http://127.0.0.1:8787 unless it is named here
     #[arg(long, env = "KUBEWITNESS_SERVER", value_name = "URL")]
     pub server: Option<String>,
     /// The kubeconfig of the cluster that Kubewitness runs in. With it, http://127.0.0.1:8787 is not tried
@@ -18,9 +19,14 @@ pub struct ReachArgs {
     /// The context of the kubeconfig. With it, http://127.0.0.1:8787 is not tried
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// The namespace of Kubewitness itself. Without it: kubewitness
-    #[arg(long, value_name = "NAME")]
+    /// The namespace of Kubewitness itself. With it, http://127.0.0.1:8787 is not tried, and a pod there that is labelled
+    /// as Kubewitness is trusted. Without it: kubewitness, where the service account of the pod has to be one that may
+    /// create token reviews; the command asks the API server, which needs the right to create subjectaccessreviews
+    #[arg(long, env = "KUBEWITNESS_NAMESPACE", value_name = "NAME")]
     pub kubewitness_namespace: Option<String>,
+    /// The command chose the namespace, and no person did: it proves nothing about the pods there.
+    #[arg(skip)]
+    pub is_default_namespace: bool,
     /// The token that says who you are. Without it: a command that goes through the cluster takes the token of the
     /// kubeconfig. It is sent to --server or to the cluster, and never to http://127.0.0.1:8787 unless --server names it.
     /// Others on this machine can read a command line, so prefer the variable

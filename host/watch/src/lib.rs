@@ -38,7 +38,7 @@ mod write;
 
 pub use cluster::checkup::{ApiServer, Checkup, CheckupError, Whose};
 pub use cluster::configmaps::{self, ConfigMapDoc, ConfigMaps, Snapshot};
-pub use cluster::forward::{Forward, ForwardError};
+pub use cluster::forward::{Forward, ForwardError, PodTrust};
 pub use cluster::jobs::Jobs;
 pub use cluster::lease as election;
 pub use cluster::reviews::{AUDIENCE, Reviews};

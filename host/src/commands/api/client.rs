@@ -339,6 +339,9 @@ impl Client {
         with: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Result<T> {
         let to = self.to();
+        if method != Method::GET {
+            to.reached.refuse_a_change_where_anybody_may_listen()?;
+        }
         let answer = to.answer(with(to.http.request(method, to.url(path)?))).await?;
         self.tell(answer.headers());
         to.read(answer).await

@@ -3,15 +3,17 @@
 //!
 //! An address that is named goes first. Then comes what listens at the default address on this machine, such as a
 //! playground or a `kubectl port-forward`, unless a flag names a cluster. Then comes the cluster of the kubeconfig,
-//! through a way of this command's own. A token goes to an address that is named, or to the cluster of the kubeconfig,
-//! and nowhere else.
+//! through a way of this command's own.
+//!
+//! A token, and what a change is to do, go to a server or a namespace that is named, or to a pod that proves whose it is.
+//! A label or a port is no proof: others can listen on a port of this machine, and can label a pod.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::is_name;
-use kubewitness_watch::{ConnectError, ConnectOptions, Forward, SignedIn};
+use kubewitness_watch::{ConnectError, ConnectOptions, Forward, PodTrust, SignedIn};
 use reqwest::Url;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -38,6 +40,8 @@ pub struct Reached {
     pub token: Option<Secret>,
     /// It is at the other end of a way that the API server made; its certificate names another host.
     pub is_forwarded: bool,
+    /// Nobody named it, and any program of this machine may listen there.
+    pub is_unnamed: bool,
     /// What to do where it does not know who asks.
     pub to_sign_in: String,
     _way: Option<Way>,
@@ -60,13 +64,13 @@ impl Reached {
             Some(_) => format!("Give a token that is still good: {MAKE_A_TOKEN}"),
             None => format!("Give a token: {MAKE_A_TOKEN}"),
         };
-        Self { url, token, is_forwarded: false, to_sign_in, _way: None }
+        Self { url, token, is_forwarded: false, is_unnamed: false, to_sign_in, _way: None }
     }
 
     /// Any program of this machine may listen there, and would have what is sent to it: neither the token nor anything
-    /// of a kubeconfig is.
+    /// of a kubeconfig is, nor what a change is to do.
     fn unnamed(args: &ReachArgs) -> Result<Self> {
-        let mut reached = Self::at(named(DEFAULT)?, None);
+        let mut reached = Self { is_unnamed: true, ..Self::at(named(DEFAULT)?, None) };
         if args.token.is_some() {
             reached.to_sign_in = format!(
                 "Your token was not sent, since nobody has named this address: give --server {DEFAULT} if you trust what \
@@ -74,6 +78,17 @@ impl Reached {
             );
         }
         Ok(reached)
+    }
+
+    /// A change says what somebody wants and why, and may hold the parameters of a job.
+    pub fn refuse_a_change_where_anybody_may_listen(&self) -> Result<()> {
+        if !self.is_unnamed {
+            return Ok(());
+        }
+        Err(Usage::error(format!(
+            "nothing was sent: a change is not sent to an address that nobody has named, where any program may listen. Give \
+             --server {DEFAULT}, or set KUBEWITNESS_SERVER, if you trust what listens there"
+        )))
     }
 }
 
@@ -147,13 +162,17 @@ async fn listens() -> bool {
 
 /// Forwards a port of its own to the portal of a pod, as long as the command runs.
 async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<Reached> {
-    let namespace = args.kubewitness_namespace.as_deref().unwrap_or(NAMESPACE);
+    let (namespace, trust) = match &args.kubewitness_namespace {
+        Some(default) if args.is_default_namespace => (default.as_str(), PodTrust::ProvenAccount),
+        Some(named) => (named.as_str(), PodTrust::NamedNamespace),
+        None => (NAMESPACE, PodTrust::ProvenAccount),
+    };
     if !is_name(namespace) {
         return Err(Usage::error(format!(
             "--kubewitness-namespace {namespace}: it is no name of a namespace"
         )));
     }
-    let forward = Forward::to_portal(signed_in, namespace).await?;
+    let forward = Forward::to_portal(signed_in, namespace, trust).await?;
     let token = match &args.token {
         Some(token) => Some(token.clone()),
         None => signed_in.token().await?.map(Secret),
@@ -242,6 +261,15 @@ mod tests {
         assert!(reached.to_sign_in.contains("--server http://127.0.0.1:8787"), "{}", reached.to_sign_in);
         let reached = Reached::unnamed(&ReachArgs::default()).unwrap();
         assert!(reached.to_sign_in.contains("kubectl create token"), "{}", reached.to_sign_in);
+    }
+
+    #[test]
+    fn a_change_is_not_sent_to_an_address_that_nobody_has_named() {
+        let reached = Reached::unnamed(&ReachArgs::default()).unwrap();
+        let told = reached.refuse_a_change_where_anybody_may_listen().unwrap_err();
+        assert!(told.is::<Usage>() && told.to_string().contains("--server http://127.0.0.1:8787"), "{told}");
+        let reached = Reached::at(named(DEFAULT).unwrap(), None);
+        assert!(reached.refuse_a_change_where_anybody_may_listen().is_ok());
     }
 
     #[tokio::test]

@@ -127,7 +127,10 @@ fn reach(before: &Words) -> ReachArgs {
         server: before.flag(&["--server"]).or_else(|| variable("KUBEWITNESS_SERVER")),
         kubeconfig: before.flag(&["--kubeconfig"]).map(Into::into),
         context: before.flag(&["--context"]),
-        kubewitness_namespace: before.flag(&["--kubewitness-namespace"]),
+        kubewitness_namespace: before
+            .flag(&["--kubewitness-namespace"])
+            .or_else(|| variable("KUBEWITNESS_NAMESPACE")),
+        is_default_namespace: false,
         token: before.flag(&["--token"]).or_else(|| variable("KUBEWITNESS_TOKEN")).map(Secret),
     }
 }

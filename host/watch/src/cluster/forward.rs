@@ -1,6 +1,10 @@
 //! Forwards connections to the portal in a pod through the API server, as `kubectl port-forward` does.
 //!
 //! A person without the right to forward ports of the pod gets no connection. This module never reads what it carries.
+//!
+//! A label proves nothing: a tenant who may create pods can label one, and would be sent the tokens of administrators.
+//! So either the person named the namespace, or the pod's service account may create token reviews. Only somebody
+//! who grants rights in the whole cluster can give an account that right.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,12 +15,14 @@ use http::Method;
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Portforwarder;
+use kubewitness_core::ports::Attempt;
 use thiserror::Error;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::checkup::{Checkup, CheckupError, Whose};
 use crate::connect::SignedIn;
 use crate::connect::request::{Address, Failure, causes};
 
@@ -34,6 +40,8 @@ const PODS: &str = "50";
 const BYTES: usize = 4 * 1024 * 1024;
 /// A portal closes a connection on which nobody asks: one that has waited for longer is not used.
 const FRESH: Duration = Duration::from_secs(2);
+/// Service accounts that are asked about. The pods of one installation share an account.
+const ACCOUNTS: usize = 4;
 /// Connections at once: a command has one or two, a browser six.
 const AT_ONCE: usize = 32;
 
@@ -49,8 +57,23 @@ pub enum ForwardError {
          --server can name ({why})"
     )]
     Forbidden { right: &'static str, namespace: String, why: String },
+    #[error(
+        "a pod in the namespace {namespace} of {server} is labelled as Kubewitness, but nothing proves that it is: {why}. \
+         Nothing was sent to it. If you trust everybody who may create pods in that namespace, name it with \
+         --kubewitness-namespace {namespace}"
+    )]
+    Unproven { namespace: String, server: String, why: String },
     #[error("the way to Kubewitness through {server} is not there: {why}")]
     Broken { server: String, why: String },
+}
+
+/// Why a pod may have what a person sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodTrust {
+    /// The person named its namespace.
+    NamedNamespace,
+    /// Nobody named it: its service account has to be one that may create token reviews.
+    ProvenAccount,
 }
 
 /// Listens on loopback, and carries each connection into the pod.
@@ -68,12 +91,23 @@ struct Portal {
     pod: String,
     port: u16,
     is_secure: bool,
+    account: String,
 }
 
 impl Forward {
-    pub async fn to_portal(signed_in: &SignedIn, namespace: &str) -> Result<Self, ForwardError> {
+    pub async fn to_portal(
+        signed_in: &SignedIn,
+        namespace: &str,
+        trust: PodTrust,
+    ) -> Result<Self, ForwardError> {
         let broken = |why: String| ForwardError::Broken { server: signed_in.server.clone(), why };
-        let portal = find(signed_in, namespace).await?;
+        let portals = find(signed_in, namespace).await?;
+        let found = match trust {
+            PodTrust::NamedNamespace => portals.into_iter().next(),
+            PodTrust::ProvenAccount => proven(signed_in, namespace, portals).await?,
+        };
+        let server = signed_in.server.clone();
+        let portal = found.ok_or_else(|| ForwardError::NoPod { namespace: namespace.to_owned(), server })?;
         let pods = kube::Api::<Pod>::namespaced(signed_in.client.clone(), namespace);
         let first = open(&pods, &portal).await.map_err(|failure| match failure {
             Failure::Status { code: 403, message, .. } => ForwardError::Forbidden {
@@ -148,7 +182,58 @@ async fn open(pods: &kube::Api<Pod>, portal: &Portal) -> Result<Portforwarder, F
     })
 }
 
-async fn find(signed_in: &SignedIn, namespace: &str) -> Result<Portal, ForwardError> {
+/// The first pod whose service account may create token reviews. The person's own rights ask for it.
+async fn proven(
+    signed_in: &SignedIn,
+    namespace: &str,
+    mut portals: Vec<Portal>,
+) -> Result<Option<Portal>, ForwardError> {
+    let checkup = Checkup::new(signed_in);
+    let attempt = Attempt {
+        verb: "create".into(),
+        group: "authentication.k8s.io".into(),
+        resource: "tokenreviews".into(),
+        namespace: String::new(),
+        name: String::new(),
+    };
+    let mut accounts: Vec<String> = Vec::new();
+    for portal in &portals {
+        if !accounts.contains(&portal.account) {
+            accounts.push(portal.account.clone());
+        }
+    }
+    let unproven = |why| ForwardError::Unproven {
+        namespace: namespace.to_owned(),
+        server: signed_in.server.clone(),
+        why,
+    };
+    for name in accounts.iter().take(ACCOUNTS) {
+        let whose = Whose::Account { namespace: namespace.to_owned(), name: name.clone() };
+        match checkup.may(&whose, &attempt).await {
+            Ok(true) => {
+                portals.retain(|portal| portal.account == *name);
+                return Ok(portals.into_iter().next());
+            }
+            Ok(false) => {}
+            Err(CheckupError::Forbidden(why)) => {
+                return Err(unproven(format!("you may not ask what its service account may do ({why})")));
+            }
+            Err(error) => {
+                return Err(ForwardError::Broken {
+                    server: signed_in.server.clone(),
+                    why: error.to_string(),
+                });
+            }
+        }
+    }
+    match accounts.first() {
+        Some(name) => Err(unproven(format!("its service account {name} may not create token reviews"))),
+        None => Ok(None),
+    }
+}
+
+/// The portals of all pods that are ready.
+async fn find(signed_in: &SignedIn, namespace: &str) -> Result<Vec<Portal>, ForwardError> {
     let address = Address::new("/api/v1/namespaces").member(namespace).as_str().to_owned() + "/pods";
     let address = Address::new(&address).with("labelSelector", LABEL).with("limit", PODS);
     let api = signed_in.api();
@@ -159,11 +244,7 @@ async fn find(signed_in: &SignedIn, namespace: &str) -> Result<Portal, ForwardEr
     });
     let server = signed_in.server.clone();
     match pods {
-        Ok(pods) => pods
-            .items
-            .iter()
-            .find_map(portal_of)
-            .ok_or_else(|| ForwardError::NoPod { namespace: namespace.to_owned(), server }),
+        Ok(pods) => Ok(pods.items.iter().filter_map(portal_of).collect()),
         Err(Failure::Status { code: 403, message, .. }) => {
             Err(ForwardError::Forbidden { right: "list pods", namespace: namespace.to_owned(), why: message })
         }
@@ -187,7 +268,9 @@ fn portal_of(pod: &Pod) -> Option<Portal> {
         (Some(port), _) => (port, true),
         (None, port) => (port.unwrap_or(PORT), false),
     };
-    Some(Portal { pod: pod.metadata.name.clone()?, port, is_secure })
+    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+    let account = account.unwrap_or_else(|| "default".into());
+    Some(Portal { pod: pod.metadata.name.clone()?, port, is_secure, account })
 }
 
 #[cfg(test)]

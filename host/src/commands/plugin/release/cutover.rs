@@ -30,7 +30,8 @@ pub async fn cutover(args: CutoverPluginArgs) -> Ended {
         token,
         kubeconfig: into.kubeconfig.clone(),
         context: into.context.clone(),
-        kubewitness_namespace: Some(into.namespace.clone()),
+        kubewitness_namespace: Some(pack::namespace(&into).to_owned()),
+        is_default_namespace: into.namespace.is_none(),
     };
     let client =
         Client::reach(&reach).await.context("asking the controller which component it has compared")?;
@@ -38,7 +39,7 @@ pub async fn cutover(args: CutoverPluginArgs) -> Ended {
     let take_over = |data: &mut BTreeMap<String, String>| {
         cut_over(&name, &compared, data).map_err(|error| format!("{error:#}"))
     };
-    let at = (into.namespace.as_str(), map.as_str());
+    let at = (pack::namespace(&into), map.as_str());
     let write = async |signed_in: &_| change(signed_in, at, PLUGIN_LABEL, into.dry_run, take_over).await;
     pack::written(&into, &map, write).await
 }

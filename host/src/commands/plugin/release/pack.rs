@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::cli::{InstallPluginArgs, IntoClusterArgs, PackPluginArgs};
 use crate::commands::plugin::subject::{self, Examined};
 use crate::commands::plugin::trial::base64_of;
+use crate::commands::reach::NAMESPACE;
 use crate::commands::{End, Ended, Usage, print};
 use crate::config::tree::Tree;
 
@@ -26,9 +27,14 @@ pub async fn pack(args: PackPluginArgs) -> Ended {
 
 pub async fn install(args: InstallPluginArgs) -> Ended {
     let InstallPluginArgs { dir, into } = args;
-    let (name, map) = config_map(&dir, &into.namespace).await?;
+    let (name, map) = config_map(&dir, namespace(&into)).await?;
     let map = serde_json::from_value(map)?;
     written(&into, &name, async |signed_in| write(signed_in, map, PLUGIN_LABEL, into.dry_run).await).await
+}
+
+/// The namespace of Kubewitness.
+pub fn namespace(into: &IntoClusterArgs) -> &str {
+    into.namespace.as_deref().unwrap_or(NAMESPACE)
 }
 
 /// Tells what became of a ConfigMap.
@@ -37,7 +43,8 @@ pub async fn written(
     name: &str,
     write: impl AsyncFnOnce(&SignedIn) -> Result<Installed, InstallError>,
 ) -> Ended {
-    let IntoClusterArgs { namespace, kubeconfig, context, dry_run } = into;
+    let IntoClusterArgs { kubeconfig, context, dry_run, .. } = into;
+    let namespace = namespace(into);
     if !is_name(namespace) {
         return Err(Usage::error(format!("--namespace {namespace}: it is no name of a namespace")));
     }

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::{SinkExt, StreamExt};
-use kubewitness_watch::{ConnectError, Forward, ForwardError, SignedIn};
+use kubewitness_watch::{ConnectError, Forward, ForwardError, PodTrust, SignedIn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
@@ -34,6 +34,9 @@ async fn answer(mut socket: TcpStream, (code, list): (u16, Value), may_forward: 
     let read = socket.peek(&mut head).await.unwrap();
     let head = String::from_utf8_lossy(&head[..read]).into_owned();
     assert!(head.to_lowercase().contains("authorization: bearer t\r\n"), "{head}");
+    if head.starts_with("POST /apis/authorization.k8s.io/v1/subjectaccessreviews ") {
+        return review(socket).await;
+    }
     let forwards = head.starts_with("GET /api/v1/namespaces/kubewitness/pods/kubewitness-0/portforward?");
     if forwards && may_forward {
         assert!(head.contains("ports=9000"), "{head}");
@@ -43,14 +46,38 @@ async fn answer(mut socket: TcpStream, (code, list): (u16, Value), may_forward: 
         "GET /api/v1/namespaces/kubewitness/pods?labelSelector=app.kubernetes.io%2Fname%3Dkubewitness";
     assert!(forwards || head.starts_with(lists), "{head}");
     let (code, body) = if forwards { (403, refusal()) } else { (code, list) };
+    say(&mut socket, code, &body).await;
+    // What was peeked at is read, so that the end of the connection takes nothing from the answer.
+    drop(socket.read(&mut [0; 4096]).await);
+}
+
+async fn say(socket: &mut TcpStream, code: u16, body: &Value) {
     let body = body.to_string();
     let length = body.len();
     let answer = format!(
         "HTTP/1.1 {code} X\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     socket.write_all(answer.as_bytes()).await.unwrap();
-    // What was peeked at is read, so that the end of the connection takes nothing from the answer.
-    drop(socket.read(&mut [0; 4096]).await);
+}
+
+/// Lets the account `kubewitness` of the namespace create token reviews, and refuses to say anything of `hidden`.
+async fn review(mut socket: TcpStream) {
+    let mut asked = Vec::new();
+    while !asked.ends_with(b"}") {
+        let mut part = [0; 4096];
+        let read = socket.read(&mut part).await.unwrap();
+        assert!(read > 0, "a request without an end");
+        asked.extend_from_slice(&part[..read]);
+    }
+    let asked = String::from_utf8(asked).unwrap();
+    let mut review: Value = serde_json::from_str(asked.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let (user, right) = (review["spec"]["user"].clone(), &review["spec"]["resourceAttributes"]);
+    assert_eq!((&right["verb"], &right["resource"]), (&json!("create"), &json!("tokenreviews")));
+    if user == "system:serviceaccount:kubewitness:hidden" {
+        return say(&mut socket, 403, &refusal()).await;
+    }
+    review["status"] = json!({"allowed": user == "system:serviceaccount:kubewitness:kubewitness"});
+    say(&mut socket, 201, &review).await;
 }
 
 #[allow(clippy::result_large_err)] // The library wants it so.
@@ -78,8 +105,12 @@ fn refusal() -> Value {
 }
 
 fn pods(ready: &str) -> (u16, Value) {
+    of_account(ready, &json!(null))
+}
+
+fn of_account(ready: &str, account: &Value) -> (u16, Value) {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kubewitness-0"},
-        "spec": {"containers": [{"name": "kubewitness",
+        "spec": {"serviceAccountName": account, "containers": [{"name": "kubewitness",
             "ports": [{"name": "health", "containerPort": 8788}, {"name": "portal", "containerPort": PORT}]}]},
         "status": {"conditions": [{"type": "Ready", "status": ready}]}});
     (
@@ -103,7 +134,11 @@ async fn signing_in(server: &str, user: Value) -> Result<SignedIn, ConnectError>
 }
 
 async fn forward(server: &str) -> Result<Forward, ForwardError> {
-    Forward::to_portal(&signed_in(server, json!({"token": "t"})).await, "kubewitness").await
+    forward_with(server, PodTrust::NamedNamespace).await
+}
+
+async fn forward_with(server: &str, trust: PodTrust) -> Result<Forward, ForwardError> {
+    Forward::to_portal(&signed_in(server, json!({"token": "t"})).await, "kubewitness", trust).await
 }
 
 #[tokio::test]
@@ -140,6 +175,37 @@ async fn a_right_that_is_missing_is_named() {
         forward(&server(pods("True"), false).await).await.err().unwrap(),
         "get and create pods/portforward",
     );
+}
+
+/// A namespace that a tenant may make, and a label that a tenant may write, are not enough.
+#[tokio::test]
+async fn a_pod_of_a_namespace_that_nobody_named_proves_itself_by_its_account() {
+    for (account, said) in [
+        (json!("tenant"), "its service account tenant may not create token reviews"),
+        (json!(null), "its service account default may not create token reviews"),
+        (json!("hidden"), "you may not ask what its service account may do"),
+    ] {
+        let server = server(of_account("True", &account), true).await;
+        let told = forward_with(&server, PodTrust::ProvenAccount).await.err().unwrap();
+        assert!(matches!(told, ForwardError::Unproven { .. }), "{told}");
+        let told = told.to_string();
+        assert!(told.contains(said) && told.contains("--kubewitness-namespace kubewitness"), "{told}");
+        assert!(
+            forward_with(&server, PodTrust::NamedNamespace).await.is_ok(),
+            "a person named it: {account}"
+        );
+    }
+    let server = server(of_account("True", &json!("kubewitness")), true).await;
+    assert!(forward_with(&server, PodTrust::ProvenAccount).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_pod_that_proves_itself_is_chosen_before_one_that_does_not() {
+    let mut list = of_account("True", &json!("tenant"));
+    list.1["items"][0]["metadata"]["name"] = json!("a-tenants-pod");
+    let proven = of_account("True", &json!("kubewitness")).1["items"][0].clone();
+    list.1["items"].as_array_mut().unwrap().push(proven);
+    assert!(forward_with(&server(list, true).await, PodTrust::ProvenAccount).await.is_ok());
 }
 
 #[tokio::test]

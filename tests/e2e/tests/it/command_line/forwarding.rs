@@ -207,7 +207,8 @@ async fn a_kubeconfig_without_a_token_is_told_which_command_gives_one() {
 
 async fn ask(kubeconfig: &Path, of: &[&str]) -> Result<Told> {
     let path = kubeconfig.to_string_lossy();
-    command_in(&[&["jobs", "-o", "json", "--kubeconfig", &path], of].concat(), &[]).await
+    let reach = ["jobs", "-o", "json", "--kubeconfig", &path, "--kubewitness-namespace", "kubewitness"];
+    command_in(&[&reach, of].concat(), &[]).await
 }
 
 fn names((code, stdout, stderr): &Told) -> Result<Vec<String>> {
