@@ -21,7 +21,7 @@ use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::{Extension, MailBodyParameter, MailParameter};
 use lettre::{Address, Message};
 use ring::digest::{SHA256, digest};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::http::resolver::{Forbidden, Guard, Unresolved};
 use crate::http::{Unanswered, Wrong};
@@ -112,11 +112,24 @@ impl Relay {
 
     /// Hands the message over once for all recipients. Answers those that the server refused.
     pub async fn send(&self, Letter { to, bytes }: Letter) -> Result<Vec<MailRefusal>, Unanswered> {
-        let sent = tokio::time::timeout(self.spec.timeout.0, self.hand_over(&to, &bytes)).await;
-        sent.unwrap_or_else(|_| {
-            let error = GrantError::Timeout("the mail server did not answer in time".into());
-            Err(Unanswered { error, is_unsent: false })
-        })
+        let deadline = Instant::now() + self.spec.timeout.0;
+        let late = || GrantError::Timeout("the mail server did not answer in time".into());
+        // Before DATA is answered no byte of the message has left, whatever the server does.
+        let asked = timeout_at(deadline, self.address(&to, &bytes)).await.unwrap_or_else(|_| Err(late()));
+        let (mut connection, refusals) = asked.map_err(|error| Unanswered { error, is_unsent: true })?;
+        if refusals.len() < to.len() {
+            // A server that answers has not taken it; of one that does not, nobody knows.
+            let in_doubt = |error: &lettre::transport::smtp::Error| Unanswered {
+                is_unsent: error.status().is_some(),
+                error: refused("the message", error),
+            };
+            let handed = timeout_at(deadline, connection.message(&bytes)).await;
+            let handed = handed.map_err(|_| Unanswered { error: late(), is_unsent: false })?;
+            handed.map_err(|error| in_doubt(&error))?;
+        }
+        // The message is the server's by now, whatever it says to a farewell.
+        timeout_at(deadline, connection.quit()).await.ok();
+        Ok(refusals)
     }
 
     fn recipients(&self, mail: &MailMessage) -> Result<Vec<Address>, GrantError> {
@@ -169,22 +182,6 @@ impl Relay {
         let taken = self.rate.lock().unwrap_or_else(PoisonError::into_inner).take(self.opened.elapsed());
         // Rounded up: a plugin that waits so long finds a token.
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
-    }
-
-    async fn hand_over(&self, to: &[Address], bytes: &[u8]) -> Result<Vec<MailRefusal>, Unanswered> {
-        let asked = self.address(to, bytes).await;
-        let (mut connection, refusals) = asked.map_err(|error| Unanswered { error, is_unsent: true })?;
-        if refusals.len() < to.len() {
-            // A server that answers has not taken it; of one that does not, nobody knows.
-            let in_doubt = |error: &lettre::transport::smtp::Error| Unanswered {
-                is_unsent: error.status().is_some(),
-                error: refused("the message", error),
-            };
-            connection.message(bytes).await.map_err(|error| in_doubt(&error))?;
-        }
-        // The message is the server's by now, whatever it says to a farewell.
-        connection.quit().await.ok();
-        Ok(refusals)
     }
 
     /// Everything before the message itself.

@@ -165,8 +165,10 @@ async fn a_server_that_never_answers_costs_the_time_out() {
     let port = Some(listener.local_addr().unwrap().port());
     let silent = MailSpec { port, timeout: Span(Duration::from_millis(200)), ..spec(&server) };
     let relay = Relay::open(&silent).await.unwrap();
-    let waited = send(&relay, &mail(&["ada@example.com"], "s"), NOW).await;
-    assert!(matches!(waited, Err(GrantError::Timeout(_))), "{waited:?}");
+    let letter = relay.prepare(&mail(&["ada@example.com"], "s"), NOW).unwrap();
+    let waited = relay.send(letter).await.err().unwrap();
+    assert!(matches!(waited.error, GrantError::Timeout(_)), "{}", waited.error);
+    assert!(waited.is_unsent, "no byte of the message has left");
 }
 
 #[tokio::test]
