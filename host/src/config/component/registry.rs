@@ -182,7 +182,9 @@ impl<'a> Registry<'a> {
             send(request, "the registry").await
         };
         let answer = ask(&self.shown).await?;
-        if answer.status() != StatusCode::UNAUTHORIZED || self.shown.is_some() {
+        // A redirect may lead anywhere. Only the registry itself may ask for the login, or say who gives a token for it.
+        let is_registry = answer.url().origin() == url.origin();
+        if answer.status() != StatusCode::UNAUTHORIZED || self.shown.is_some() || !is_registry {
             return Ok(answer);
         }
         let challenge = answer.headers().get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());

@@ -124,6 +124,45 @@ async fn a_name_and_a_password_open_a_registry_and_are_told_to_nobody() {
     assert!(told.contains("spec.modules.credentials"), "{told}");
 }
 
+/// Answers each request with this, and keeps what was asked.
+async fn answers(listener: &tokio::net::TcpListener, answer: &str, asked: &std::sync::Mutex<Vec<String>>) {
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = vec![0; 4096];
+        let read = stream.read(&mut head).await.unwrap();
+        asked.lock().unwrap().push(String::from_utf8_lossy(&head[..read]).to_lowercase());
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_a_redirect_leads_to_is_not_shown_the_registrys_password() {
+    let bind = async || tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (registry, other) = (bind().await, bind().await);
+    let name = format!("{}/plugin:1", registry.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.json");
+    let mut auths = serde_json::Map::new();
+    auths.insert(registry.local_addr().unwrap().to_string(), json!({"auth": base64(b"ann:hush")}));
+    std::fs::write(&file, json!({"auths": auths}).to_string()).unwrap();
+    let end = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+    let leads = format!("HTTP/1.1 307 X\r\nLocation: http://{}/x\r\n{end}", other.local_addr().unwrap());
+    let realm = other.local_addr().unwrap();
+    for challenge in ["Basic realm=\"x\"".to_owned(), format!("Bearer realm=\"http://{realm}/token\"")] {
+        let wants = format!("HTTP/1.1 401 X\r\nWWW-Authenticate: {challenge}\r\n{end}");
+        let asked = std::sync::Mutex::new(Vec::new());
+        let host = host(json!({"credentials": {"file": file}}));
+        let told = tokio::select! {
+            pulled = pull(&name, &host) => pulled.unwrap_err(),
+            () = answers(&registry, &leads, &asked) => unreachable!("it goes on"),
+            () = answers(&other, &wants, &asked) => unreachable!("it goes on"),
+        };
+        assert!(told.contains("401"), "{told}");
+        let asked = asked.into_inner().unwrap();
+        assert!(asked.len() == 2 && asked.iter().all(|head| !head.contains("authorization")), "{asked:?}");
+    }
+}
+
 #[tokio::test]
 async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_one_that_was_kept() {
     let registry = Registry::start(None).await.unwrap();
