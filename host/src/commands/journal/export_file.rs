@@ -1,30 +1,43 @@
-//! The file that an export is written to. It is made with the first bytes, so that a journal that can't be
-//! read leaves none, and removed where the export fails: what is there under its name is whole.
+//! Where an export goes. A file is written beside its name, and gets the name once it is whole and on disk: so what is
+//! there under the name is whole, also after a kill or a power cut. A pipe whose reader has stopped reading ends the
+//! export: its snapshot holds back the journal's own cleaning.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Stdout, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// A pager shows a page for as long as somebody reads it. Meanwhile the journal's log grows on disk.
+const PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// A pipe that is ready takes so many bytes without blocking.
+const PIPE_BYTES: usize = 4096;
 
 pub struct ExportFile {
     path: PathBuf,
+    part: PathBuf,
     file: Option<BufWriter<File>>,
 }
 
 impl ExportFile {
     pub fn at(path: PathBuf) -> Self {
-        Self { path, file: None }
+        let mut part = path.clone().into_os_string();
+        part.push(".part");
+        Self { path, part: part.into(), file: None }
     }
 
     fn made(&mut self) -> io::Result<&mut BufWriter<File>> {
         if self.file.is_none() {
-            // What is there may be the only copy of something.
-            let made = File::create_new(&self.path).map_err(|error| {
-                let path = self.path.display();
+            self.refuse_to_replace()?;
+            let made = File::create_new(&self.part).map_err(|error| {
+                let part = self.part.display();
                 let text = match error.kind() {
                     io::ErrorKind::AlreadyExists => {
-                        format!("{path} exists already: name another file, or move this one away")
+                        format!("{part} exists already: remove it, unless another export is writing it")
                     }
-                    _ => format!("{path}: {error}"),
+                    _ => format!("{part}: {error}"),
                 };
                 io::Error::new(error.kind(), text)
             })?;
@@ -33,10 +46,35 @@ impl ExportFile {
         self.file.as_mut().ok_or_else(|| io::Error::other("it was made and is not there"))
     }
 
+    /// What is there may be the only copy of something.
+    fn refuse_to_replace(&self) -> io::Result<()> {
+        let path = self.path.display();
+        match self.path.try_exists() {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let text = format!("{path} exists already: name another file, or move this one away");
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+            }
+            Err(error) => Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
+        }
+    }
+
+    /// Gives the export its name.
+    pub fn finish(mut self) -> io::Result<()> {
+        let Some(file) = self.file.take() else { return Ok(()) };
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        self.refuse_to_replace()?;
+        fs::rename(&self.part, &self.path)?;
+        match self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            Some(folder) => File::open(folder)?.sync_all(),
+            None => File::open(".")?.sync_all(),
+        }
+    }
+
     /// After an export that failed.
     pub fn remove(self) -> io::Result<()> {
         match self.file {
-            Some(_) => fs::remove_file(&self.path),
+            Some(_) => fs::remove_file(&self.part),
             None => Ok(()),
         }
     }
@@ -52,20 +90,70 @@ impl Write for ExportFile {
     }
 }
 
+/// A pipe or a terminal that may stop taking bytes.
+pub struct Patient<W: AsFd> {
+    out: W,
+    patience: Duration,
+}
+
+impl Patient<Stdout> {
+    pub fn stdout() -> Self {
+        Self { out: io::stdout(), patience: PATIENCE }
+    }
+}
+
+impl<W: AsFd> Patient<W> {
+    fn wait(&self) -> io::Result<()> {
+        let patience =
+            Timespec { tv_sec: self.patience.as_secs() as i64, tv_nsec: self.patience.subsec_nanos().into() };
+        loop {
+            match poll(&mut [PollFd::new(&self.out, PollFlags::OUT)], Some(&patience)) {
+                Ok(0) => {
+                    let text = format!(
+                        "nobody has read for {} s: the export ends, since it would hold back the journal's cleaning; \
+                         give --file FILE, and read the file",
+                        self.patience.as_secs()
+                    );
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                }
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl<W: AsFd + Write> Write for Patient<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.wait()?;
+        let written = self.out.write(&bytes[..bytes.len().min(PIPE_BYTES)])?;
+        // A standard output with a buffer of its own would write more at another time.
+        self.out.flush()?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn it_is_made_with_its_first_bytes_and_replaces_nothing() {
+    fn a_file_has_its_name_once_it_is_whole_and_replaces_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("all.jsonl");
         let mut file = ExportFile::at(path.clone());
         file.flush().unwrap();
-        assert!(!path.exists());
         file.write_all(b"kept").unwrap();
         file.flush().unwrap();
-        drop(file);
+        assert!(!path.exists(), "a kill leaves nothing under the name");
+        file.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"kept");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 
         let mut second = ExportFile::at(path.clone());
         let told = second.write_all(b"other").unwrap_err().to_string();
@@ -80,11 +168,19 @@ mod tests {
     #[test]
     fn an_export_that_failed_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("all.jsonl");
-        let mut file = ExportFile::at(path.clone());
+        let mut file = ExportFile::at(folder.path().join("all.jsonl"));
         file.write_all(b"half").unwrap();
-        assert!(path.exists());
         file.remove().unwrap();
-        assert!(!path.exists());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_ends_the_export() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut out = Patient { out: writer, patience: Duration::from_millis(10) };
+        let told = out.write_all(&[b'a'; 1 << 20]).unwrap_err();
+        assert!(told.kind() == io::ErrorKind::TimedOut && told.to_string().contains("--file"), "{told}");
+        drop(reader);
+        assert_eq!(out.write_all(b"a").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -24,7 +24,7 @@ use kubewitness_journal::{
 };
 
 use self::counting_reader::CountingReader;
-use self::export_file::ExportFile;
+use self::export_file::{ExportFile, Patient};
 pub use self::forget::forget;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs, Zone};
 use crate::commands::api::plural;
@@ -202,14 +202,18 @@ async fn export(args: ExportArgs) -> Ended {
             Ok(done) if done.states == 0 => must_be_known(&place, &args.at.data, &query).await.map(|()| done),
             done => done,
         };
-        if done.is_err() {
-            file.remove().context("removing the file of an export that failed")?;
-        }
-        let done = done?;
+        let done = match done {
+            Ok(done) => done,
+            Err(error) => {
+                file.remove().context("removing the file of an export that failed")?;
+                return Err(error);
+            }
+        };
+        file.finish().context("writing the end of the export")?;
         eprintln!("{}", states_of(done.states));
         return Ok(End::Fine);
     }
-    let mut out = BufWriter::new(io::stdout());
+    let mut out = BufWriter::new(Patient::stdout());
     let exporting = kubewitness_journal::export_with(&place, &query, &mut out, &progress);
     let done = match io::stdout().is_terminal() {
         // The states themselves are on the terminal.
