@@ -47,7 +47,8 @@ impl CommitIdentity {
     }
 }
 
-/// Expects that nothing of what is known was lost. Others may have committed since.
+/// Expects that nothing of what is known was lost. Others may have committed since. Where something was, the transaction
+/// that is under way ends: it holds the row that every writer needs.
 pub(crate) async fn expect(
     session: &mut Session,
     found: CommitIdentity,
@@ -56,6 +57,8 @@ pub(crate) async fn expect(
     if found == known || found.descends(known, &[]) || found.descends(known, &ended(session).await?) {
         return Ok(());
     }
+    // Others go on, and this process may take a while to end.
+    session.script("ROLLBACK").await?;
     Err(lost(found, known))
 }
 
