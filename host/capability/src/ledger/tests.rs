@@ -234,7 +234,7 @@ async fn a_statement_that_is_written_after_its_caller_gave_up_is_cut_and_the_led
         }
         assert!(given_up > 0);
         ledger.sign_off().await.unwrap();
-        assert_eq!(ledger.receipts("p", 0, &Databases::default()).await.unwrap().len(), 5);
+        assert_eq!(ledger.receipts("p", &Databases::default()).await.unwrap().len(), 5);
         drop(ledger);
         open_signed(folder.path(), rotates, Some(journal)).await.unwrap();
     }

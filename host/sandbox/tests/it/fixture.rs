@@ -148,6 +148,12 @@ impl Bench {
     pub fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap()
     }
+
+    /// Nothing was committed, and one call was rolled back.
+    pub fn expect_one_rollback(&self) {
+        let record = self.record();
+        assert_eq!((record.committed.len(), record.rolled_back), (0, 1));
+    }
 }
 
 pub fn delivery(seq: Seq, command: &str) -> Delivery {
