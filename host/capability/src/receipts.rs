@@ -1,4 +1,4 @@
-//! Receipts: which states a plugin has already applied, so that a repeat changes nothing.
+//! ReceiptIndex: which states a plugin has already applied, so that a repeat changes nothing.
 //!
 //! A receipt is found by its state's id. Its position says only when it may go. A journal on a database server can lose
 //! its newest commits in a failover: then the same states are witnessed again at other positions, and another state may
@@ -11,7 +11,7 @@ use std::time::Duration;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::{Seq, State, StateId};
 
-/// Receipts that one plugin may hold above its cursor: about 50 MB. A plugin gets there when one
+/// ReceiptIndex that one plugin may hold above its cursor: about 50 MB. A plugin gets there when one
 /// lane holds its cursor while a million other states are finished; it then waits for that lane.
 pub const MAX_RECEIPTS: usize = 1_000_000;
 
@@ -82,19 +82,19 @@ fn mark(entry: &[u8], print: impl Fn(&[u8]) -> Option<IdPrint>) -> Option<Mark> 
 /// The receipts of one plugin above its cursor, and those that stay for a while.
 #[derive(Debug)]
 pub struct Applied {
-    receipts: Mutex<Receipts>,
+    receipts: Mutex<ReceiptIndex>,
     most: usize,
 }
 
 #[derive(Debug, Default)]
-struct Receipts {
+struct ReceiptIndex {
     positions: HashMap<IdPrint, Seq>,
-    /// Of older versions.
+    /// Receipts that older versions wrote, by position and short print.
     short: BTreeSet<(Seq, IdPrint)>,
     cursor: Seq,
 }
 
-impl Receipts {
+impl ReceiptIndex {
     fn above_cursor(&self) -> usize {
         let whole = self.positions.values().filter(|seq| **seq > self.cursor);
         whole.count() + self.short.range((self.cursor.saturating_add(1), IdPrint::short(0))..).count()
@@ -112,7 +112,7 @@ impl Applied {
         Self { receipts: Mutex::default(), most }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Receipts> {
+    fn lock(&self) -> MutexGuard<'_, ReceiptIndex> {
         // Collections of plain numbers are whole after any panic.
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,7 +133,7 @@ impl Applied {
         receipts.positions.contains_key(&mark.print) || receipts.short.contains(&(mark.seq, mark.print))
     }
 
-    /// Whether a state has a receipt that was written by this version or an older one.
+    /// Looks for a receipt of this state, written by this version or by an older one.
     pub fn contains_state(&self, mark: Mark, id: &StateId) -> bool {
         let receipts = self.lock();
         receipts.positions.contains_key(&mark.print)

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::{
-    CallError, Delivery, GrantError, Grants, Handler, Keeping, KvWrite, KvWrites, Outcome, Rest, Session,
-    ShownState, Tick, Verdict,
+    CallError, Delivery, GrantError, Grants, Handler, KvWrite, KvWrites, Outcome, Rest, Session, ShownState,
+    Tick, Verdict, WritesFate,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 use tokio::sync::Semaphore;
@@ -209,21 +209,21 @@ impl Plugin {
                 return outcome.ok_or(error);
             }
         };
-        let keeping = Keeping::of(&verdicts);
+        let keeping = WritesFate::of(&verdicts);
         let seqs = |batch: &mut dyn Iterator<Item = &Delivery>| batch.map(|one| one.state.seq).collect();
         let settled: Vec<Seq> = match keeping {
             // A resync may be handed over twice, so it gets no receipt, and
             // receipts don't pile up where the cursor stands still and resyncs come and go.
-            Keeping::Commit => seqs(&mut fresh.iter().copied().filter(|delivery| !delivery.resync)),
-            Keeping::RollBack => seqs(&mut batch.iter()),
-            Keeping::Apart => Vec::new(),
+            WritesFate::Commit => seqs(&mut fresh.iter().copied().filter(|delivery| !delivery.resync)),
+            WritesFate::RollBack => seqs(&mut batch.iter()),
+            WritesFate::Apart => Vec::new(),
         };
         let ended = match keeping {
-            Keeping::Commit => session.commit(&settled).await,
-            Keeping::RollBack | Keeping::Apart => session.undo(&settled).await,
+            WritesFate::Commit => session.commit(&settled).await,
+            WritesFate::RollBack | WritesFate::Apart => session.undo(&settled).await,
         };
         let kv = ended.map_err(|error| told(refused(error), &verdicts))?;
-        let is_apart = keeping == Keeping::Apart;
+        let is_apart = keeping == WritesFate::Apart;
         Ok(Outcome { verdicts: of_all(&is_fresh, verdicts), kv, is_apart })
     }
 }

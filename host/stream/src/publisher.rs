@@ -8,7 +8,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{Context, ErrorCode};
 use futures::FutureExt;
 
-use crate::message::{Part, Seal};
+use crate::message::{MessageKeys, Part};
 use crate::server::{Away, Link, Server};
 
 /// The most bytes that are sent and not acknowledged.
@@ -25,7 +25,7 @@ struct Flight {
 pub(crate) struct Publisher {
     server: Server,
     link: Link,
-    seal: Option<Seal>,
+    keys: Option<MessageKeys>,
     /// The number after which the next message stands, if the server takes every message in flight.
     last: u64,
     /// The greatest acknowledged number.
@@ -43,13 +43,13 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     pub async fn new(server: &Server) -> Result<Self, Away> {
-        let seal = server.seal().await?;
+        let keys = server.keys().await?;
         let link = server.link_to_carry().await?;
         let last = link.stream.cached_info().state.last_sequence;
         Ok(Self {
             server: server.clone(),
             link,
-            seal,
+            keys,
             last,
             newest: 0,
             flying: VecDeque::new(),
@@ -88,8 +88,8 @@ impl Publisher {
 
     pub async fn send(&mut self, subject: String, mut part: Part, ends: bool) -> Result<(), Away> {
         part.expect(self.last);
-        if let Some(seal) = &self.seal {
-            seal.sign(&subject, &mut part.headers, &part.body);
+        if let Some(keys) = &self.keys {
+            keys.sign(&subject, &mut part.headers, &part.body);
         }
         let bytes = part.body.len();
         let message = PublishMessage::build().payload(part.body).headers(part.headers);

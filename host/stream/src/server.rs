@@ -12,7 +12,7 @@ use kubewitness_core::config::StreamSpec;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
-use crate::message::Seal;
+use crate::message::MessageKeys;
 
 /// The limit for connecting, and for each answer. A server that works takes milliseconds.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -65,10 +65,10 @@ impl Server {
         Away(format!("the stream `{}`: {what}: {error}", self.spec.name))
     }
 
-    pub(crate) async fn seal(&self) -> Result<Option<Seal>, Away> {
+    pub(crate) async fn keys(&self) -> Result<Option<MessageKeys>, Away> {
         let Some(key) = &self.key else { return Ok(None) };
         let text = key().await.map_err(|error| self.away("its key", error))?;
-        Seal::of(&text).map(Some).map_err(|error| self.away("its key", error))
+        MessageKeys::of(&text).map(Some).map_err(|error| self.away("its key", error))
     }
 
     async fn connect(&self) -> Result<(Client, Context), Away> {

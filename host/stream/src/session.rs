@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures::stream::Stream as _;
-use kubewitness_core::stream::{Arrival, Expected, Intake};
+use kubewitness_core::stream::{Arrival, Intake, PartitionStates};
 
 use crate::claims::Claims;
-use crate::message::{Parts, Seal};
+use crate::message::{MessageKeys, Parts};
 use crate::server::{Away, Link, Server};
 
 /// Messages of each partition that the server sends ahead for one request. The client library has two
@@ -52,7 +52,7 @@ pub(crate) struct Session {
     reader: String,
     take_over: Option<String>,
     link: Link,
-    seal: Option<Seal>,
+    keys: Option<MessageKeys>,
     claims: Claims,
     claimed: Instant,
     pub lanes: Vec<Lane>,
@@ -69,7 +69,7 @@ impl Session {
         take_over: Option<&str>,
         intake: &mut Intake,
     ) -> Result<Self, Away> {
-        let seal = server.seal().await?;
+        let keys = server.keys().await?;
         let link = server.link().await?;
         let claims = Claims::open(server, &link.context).await?;
         let mut session = Self {
@@ -79,7 +79,7 @@ impl Session {
             reader: intake.places().reader.clone(),
             take_over: take_over.map(str::to_owned),
             link,
-            seal,
+            keys,
             claims,
             claimed: Instant::now(),
             lanes: Vec::new(),
@@ -153,7 +153,7 @@ impl Session {
     }
 
     pub fn has_key(&self) -> bool {
-        self.seal.is_some()
+        self.keys.is_some()
     }
 
     /// Whether the carrier's claim names this journal now.
@@ -162,15 +162,15 @@ impl Session {
     }
 
     /// What the states of a partition have in common.
-    pub fn expected(&self, partition: u32) -> Expected<'_> {
-        Expected { source: &self.source, partition, partitions: self.server.spec.partitions }
+    pub fn expected(&self, partition: u32) -> PartitionStates<'_> {
+        PartitionStates { source: &self.source, partition, partitions: self.server.spec.partitions }
     }
 
     /// Whether the carrier has sent the message, as far as a key tells.
     pub fn is_authentic(&self, message: &Message) -> bool {
-        let Some(seal) = &self.seal else { return true };
+        let Some(keys) = &self.keys else { return true };
         let headers = message.headers.clone().unwrap_or_default();
-        seal.is_valid(&message.subject, &headers, &message.payload)
+        keys.is_valid(&message.subject, &headers, &message.payload)
     }
 
     /// Reads a partition again from its first message.

@@ -212,7 +212,7 @@ impl Capabilities {
         })
     }
 
-    /// What this plugin may reach. Reads the receipts of what it has applied.
+    /// Grants a plugin what it may reach, and reads the receipts of what it has applied.
     pub async fn grants(
         &self,
         plugin: &str,

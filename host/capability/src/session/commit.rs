@@ -25,7 +25,7 @@ impl Drop for Doubt<'_> {
 }
 
 impl CallSession {
-    /// What keeps the call from counting, whatever the plugin answered.
+    /// Fails if the call may not count, whatever the plugin answered.
     async fn counts(&mut self) -> Result<(), GrantError> {
         if let Some(error) = self.unreachable.take().or_else(|| self.outbound.needs_split()) {
             return Err(error);

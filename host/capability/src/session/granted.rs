@@ -10,7 +10,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Rest, Session};
-use kubewitness_core::{Seq, StateId};
+use kubewitness_core::{Seq, State};
 
 use super::CallSession;
 use super::outbound::Outbox;
@@ -280,12 +280,11 @@ impl Grants for PluginGrants {
             batch.iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect();
         // Up to the cursor, states come only because somebody asks for them again.
         let cursor = standing.cursor();
-        let waiting = batch.iter().map(|one| &one.state).filter(|state| state.seq > cursor);
-        let is_applied = |seq: &Seq, id: &StateId| {
-            marks.get(seq).is_some_and(|mark| standing.applied.contains_state(*mark, id))
+        let is_applied = |state: &State| {
+            marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))
         };
-        let applied =
-            waiting.filter(|state| is_applied(&state.seq, &state.id)).map(|state| state.seq).collect();
+        let waiting = batch.iter().map(|one| &one.state).filter(|state| state.seq > cursor);
+        let applied = waiting.filter(|state| is_applied(state)).map(|state| state.seq).collect();
         let only = match batch {
             [one] => Some(one.state.id.clone()),
             _ => None,

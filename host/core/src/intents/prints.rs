@@ -67,13 +67,13 @@ impl Serialize for IdPrint {
 
 impl<'de> Deserialize<'de> for IdPrint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Stored)
+        deserializer.deserialize_any(PrintVisitor)
     }
 }
 
-struct Stored;
+struct PrintVisitor;
 
-impl Visitor<'_> for Stored {
+impl Visitor<'_> for PrintVisitor {
     type Value = IdPrint;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

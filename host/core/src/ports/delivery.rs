@@ -44,14 +44,14 @@ impl Verdict {
 pub struct Outcome {
     pub verdicts: Vec<Verdict>,
     pub kv: KvWrites,
-    /// [`Keeping::Apart`]: the verdicts do not count, and only say how to take the states apart.
+    /// [`WritesFate::Apart`]: the verdicts do not count, and only say how to take the states apart.
     pub is_apart: bool,
 }
 
 /// What becomes of a call's writes. A call has one transaction, so nobody can tell which of its writes belong to which
 /// state. They are kept only if all of its states are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeping {
+pub enum WritesFate {
     Commit,
     /// Nothing is kept, and the verdicts count: no other state loses anything by it.
     RollBack,
@@ -59,7 +59,7 @@ pub enum Keeping {
     Apart,
 }
 
-impl Keeping {
+impl WritesFate {
     /// A state that is rejected among others may have been rejected for what another one wrote.
     pub fn of(verdicts: &[Verdict]) -> Self {
         if verdicts.iter().all(Verdict::is_done) {
@@ -112,7 +112,7 @@ crate::words! {
     /// How a call ended.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum CallEnd {
-        /// The plugin answered, and what it wrote is committed.
+        /// The plugin answered. If all states of the call are done, what it wrote is committed.
         Answered = "answered",
         /// The plugin trapped, or ended its process.
         Trapped = "trapped",
@@ -197,17 +197,17 @@ mod tests {
     #[test]
     fn writes_are_kept_only_if_all_states_are_done() {
         for (word, keeping) in [
-            ("", Keeping::Commit),
-            ("ddd", Keeping::Commit),
-            ("r", Keeping::RollBack),
-            ("x", Keeping::RollBack),
-            ("rrr", Keeping::RollBack),
-            ("dr", Keeping::Apart),
-            ("dx", Keeping::Apart),
-            ("xx", Keeping::Apart),
-            ("rx", Keeping::Apart),
+            ("", WritesFate::Commit),
+            ("ddd", WritesFate::Commit),
+            ("r", WritesFate::RollBack),
+            ("x", WritesFate::RollBack),
+            ("rrr", WritesFate::RollBack),
+            ("dr", WritesFate::Apart),
+            ("dx", WritesFate::Apart),
+            ("xx", WritesFate::Apart),
+            ("rx", WritesFate::Apart),
         ] {
-            assert_eq!(Keeping::of(&verdicts(word)), keeping, "{word}");
+            assert_eq!(WritesFate::of(&verdicts(word)), keeping, "{word}");
         }
     }
 

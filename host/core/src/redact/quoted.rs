@@ -6,7 +6,7 @@ use std::ops::Range;
 use memchr::memmem::Finder;
 
 use super::fixed_texts::is_fixed_text;
-use super::repeats::Shown;
+use super::repeats::VisibleText;
 use super::text::commands::{escaped, merged};
 use super::text::digest::{MARK, is_digest};
 use super::walk::Search;
@@ -36,7 +36,7 @@ impl Redactor {
     ) -> Result<(), E> {
         let found = self.find(document)?;
         let text = std::str::from_utf8(document).map_err(Withheld::because)?;
-        let shown = Shown::of(text, &found).map_err(Withheld::from)?;
+        let shown = VisibleText::of(text, &found).map_err(Withheld::from)?;
         self.add_words_of(document, &found, |word| shown.has(word), digest, secrets)
     }
 

@@ -68,7 +68,7 @@ impl Redactor {
         let mut words: BTreeSet<String> = words.collect();
         let is_searched = words.len() <= SECRETS && words.len() * document.len() <= SEARCHED_BYTES;
         if is_searched {
-            let shown = Shown { document, status: status.clone(), hidden: ranges(found) };
+            let shown = VisibleText { document, status: status.clone(), hidden: ranges(found) };
             let long: Vec<&str> = words
                 .iter()
                 .map(String::as_str)
@@ -85,7 +85,7 @@ impl Redactor {
         }
         let Some(status) = status else { return };
         if is_searched {
-            let shown = Shown { document, status: Some(status.clone()), hidden: ranges(found) };
+            let shown = VisibleText { document, status: Some(status.clone()), hidden: ranges(found) };
             let is_quoted =
                 |word: &str| memmem::find(document[status.clone()].as_bytes(), word.as_bytes()).is_some();
             words.retain(|word| !(is_quoted(word) && shown.has(word)));
@@ -101,14 +101,14 @@ fn ranges(found: &[Found]) -> Vec<Range<usize>> {
 }
 
 /// What a document shows to everybody: all but what is hidden, and but its status, which quotes.
-pub(super) struct Shown<'d> {
+pub(super) struct VisibleText<'d> {
     document: &'d str,
     status: Option<Range<usize>>,
     /// In order, none within another.
     hidden: Vec<Range<usize>>,
 }
 
-impl<'d> Shown<'d> {
+impl<'d> VisibleText<'d> {
     pub fn of(document: &'d str, found: &[Found]) -> Result<Self, ProjectError> {
         let status = if found.is_empty() { None } else { Top::of(Scanner::of_text(document))?.status };
         Ok(Self { document, status, hidden: ranges(found) })

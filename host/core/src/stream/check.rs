@@ -7,13 +7,13 @@ use crate::state::{Change, State};
 
 /// What the states of one partition have in common.
 #[derive(Clone, Copy, Debug)]
-pub struct Expected<'a> {
+pub struct PartitionStates<'a> {
     pub source: &'a str,
     pub partition: u32,
     pub partitions: u32,
 }
 
-impl Expected<'_> {
+impl PartitionStates<'_> {
     pub fn check(&self, stood: &Stood, state: &State, document: &[u8]) -> Result<(), Garbled> {
         self.judge(stood, state, document)
             .map_err(|why| Garbled(format!("a carried state is refused: {why}")))
@@ -54,17 +54,17 @@ mod tests {
         let object = Arc::new(ObjectRef { name: "a".into(), ..(*state(9, 1, "12").object).clone() });
         let fine = State { object, ..state(9, 1, "12") };
         let own = partition(&fine.object, 4);
-        let expected = Expected { source: "jobs", partition: own, partitions: 4 };
+        let expected = PartitionStates { source: "jobs", partition: own, partitions: 4 };
         let at = |position| Stood { line: "a".into(), position, before: 3 };
         let document = br#"{"metadata":{"name":"a","uid":"u1","resourceVersion":"12"}}"#;
         assert_eq!(expected.check(&at(9), &fine, document), Ok(()));
         assert_eq!(expected.check(&at(9), &fine, b""), Ok(()), "an absent document is an answer");
-        let refused = |expected: &Expected, position, state: &State, document: &[u8], told: &str| {
+        let refused = |expected: &PartitionStates, position, state: &State, document: &[u8], told: &str| {
             let why = expected.check(&at(position), state, document).unwrap_err().0;
             assert!(why.contains(told), "{why}");
         };
-        refused(&Expected { source: "pods", ..expected }, 9, &fine, document, "another source");
-        refused(&Expected { partition: own ^ 1, ..expected }, 9, &fine, document, "does not belong");
+        refused(&PartitionStates { source: "pods", ..expected }, 9, &fine, document, "another source");
+        refused(&PartitionStates { partition: own ^ 1, ..expected }, 9, &fine, document, "does not belong");
         refused(&expected, 10, &fine, document, "its position");
         let far = State { seq: SEQ_MOST + 1, ..fine.clone() };
         refused(&expected, SEQ_MOST + 1, &far, document, "its position");

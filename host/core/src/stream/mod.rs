@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use thiserror::Error;
 
-pub use check::Expected;
+pub use check::PartitionStates;
 pub use intake::{Arrival, Intake, Taken};
 pub use places::{Place, Places};
 

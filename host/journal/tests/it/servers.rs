@@ -193,9 +193,9 @@ async fn an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all()
 }
 
 /// As a standby server that takes over without the newest commits.
-struct Standby<'b>(&'b Beside);
+struct StandbyCopy<'b>(&'b Beside);
 
-impl<'b> Standby<'b> {
+impl<'b> StandbyCopy<'b> {
     const TABLES: [&'static str; 17] = [
         "kw_journal",
         "kw_agreed",
@@ -235,7 +235,7 @@ async fn a_commit_that_is_lost_is_noticed_with_the_next_write_and_by_who_looks()
             let beside = Beside::new();
             let journal = open_at(&beside.place()).await;
             journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
-            let standby = Standby::copy(&beside);
+            let standby = StandbyCopy::copy(&beside);
             match lost {
                 "states" => drop(journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap()),
                 _ => journal.save("audit", Save::default()).await.unwrap(),
@@ -262,7 +262,7 @@ async fn a_lost_commit_is_noticed_after_another_process_has_written_more() {
     let one = Journal::open_at(&place, sharing("one")).await.unwrap();
     let two = Journal::open_at(&beside.place(), sharing("two")).await.unwrap();
     two.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
-    let standby = Standby::copy(&beside);
+    let standby = StandbyCopy::copy(&beside);
     one.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
     wire.cut();
     two.close().await.unwrap();

@@ -91,18 +91,18 @@ impl Write for ExportFile {
 }
 
 /// A pipe or a terminal that may stop taking bytes.
-pub struct Patient<W: AsFd> {
+pub struct PatientWriter<W: AsFd> {
     out: W,
     patience: Duration,
 }
 
-impl Patient<Stdout> {
+impl PatientWriter<Stdout> {
     pub fn stdout() -> Self {
         Self { out: io::stdout(), patience: PATIENCE }
     }
 }
 
-impl<W: AsFd> Patient<W> {
+impl<W: AsFd> PatientWriter<W> {
     fn wait(&self) -> io::Result<()> {
         let patience =
             Timespec { tv_sec: self.patience.as_secs() as i64, tv_nsec: self.patience.subsec_nanos().into() };
@@ -124,7 +124,7 @@ impl<W: AsFd> Patient<W> {
     }
 }
 
-impl<W: AsFd + Write> Write for Patient<W> {
+impl<W: AsFd + Write> Write for PatientWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.wait()?;
         let written = self.out.write(&bytes[..bytes.len().min(PIPE_BYTES)])?;
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_pipe_that_nobody_reads_ends_the_export() {
         let (reader, writer) = io::pipe().unwrap();
-        let mut out = Patient { out: writer, patience: Duration::from_millis(10) };
+        let mut out = PatientWriter { out: writer, patience: Duration::from_millis(10) };
         let told = out.write_all(&[b'a'; 1 << 20]).unwrap_err();
         assert!(told.kind() == io::ErrorKind::TimedOut && told.to_string().contains("--file"), "{told}");
         drop(reader);

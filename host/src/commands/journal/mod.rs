@@ -24,7 +24,7 @@ use kubewitness_journal::{
 };
 
 use self::counting_reader::CountingReader;
-use self::export_file::{ExportFile, Patient};
+use self::export_file::{ExportFile, PatientWriter};
 pub use self::forget::forget;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs, Zone};
 use crate::commands::api::plural;
@@ -213,7 +213,7 @@ async fn export(args: ExportArgs) -> Ended {
         eprintln!("{}", states_of(done.states));
         return Ok(End::Fine);
     }
-    let mut out = BufWriter::new(Patient::stdout());
+    let mut out = BufWriter::new(PatientWriter::stdout());
     let exporting = kubewitness_journal::export_with(&place, &query, &mut out, &progress);
     let done = match io::stdout().is_terminal() {
         // The states themselves are on the terminal.

@@ -123,7 +123,8 @@ impl Tally {
             };
             let text = match kind {
                 Misfit::Another => format!(
-                    "{receipts} of another state than the journal's{places}: was it written for another journal, or before this one lost its newest commits?"
+                    "{receipts} of another state than the journal's{places}: was it written for another journal, or before \
+                     this one lost its newest commits?"
                 ),
                 Misfit::Beyond => {
                     format!(

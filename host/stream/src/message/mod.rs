@@ -1,6 +1,6 @@
 //! Encodes a state as messages: mostly as one, or as several if the server's messages are too small.
 
-mod seal;
+mod keys;
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use kubewitness_core::State;
 use kubewitness_core::limits::FRAME_BYTES;
 use kubewitness_core::stream::{Garbled, Stood, unpack};
 
-pub(crate) use seal::Seal;
+pub(crate) use keys::MessageKeys;
 
 /// The journal's id, the position, and the position before it.
 const STOOD: &str = "Kubewitness-Stood";

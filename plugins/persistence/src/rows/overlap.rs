@@ -16,7 +16,7 @@ use crate::schema::{Names, STATUS};
 const ASKED: usize = 256;
 
 /// What the row of an object says.
-struct Shown {
+struct StatusRow {
     seq: u64,
     source: String,
     is_present: bool,
@@ -38,13 +38,20 @@ pub fn shown_elsewhere(database: &str, states: &[&State], names: Names<'_>) -> R
         if is_left && before.is_some_and(|before| before.is_present && before.source != source) {
             hidden.insert(place);
         } else if before.is_none_or(|before| before.seq < state.seq) {
-            shown.insert(uid, Shown { seq: state.seq, source, is_present: state.change == Change::Present });
+            shown.insert(
+                uid,
+                StatusRow { seq: state.seq, source, is_present: state.change == Change::Present },
+            );
         }
     }
     Ok(hidden)
 }
 
-fn shown_now(database: &str, uids: &[String], names: Names<'_>) -> Result<BTreeMap<String, Shown>, Error> {
+fn shown_now(
+    database: &str,
+    uids: &[String],
+    names: Names<'_>,
+) -> Result<BTreeMap<String, StatusRow>, Error> {
     let table = names.of(STATUS);
     let mut shown = BTreeMap::new();
     for asked in uids.chunks(ASKED) {
@@ -59,7 +66,7 @@ fn shown_now(database: &str, uids: &[String], names: Names<'_>) -> Result<BTreeM
                 <[Value; 4]>::try_from(row)
             {
                 let seq = u64::try_from(seq).unwrap_or_default();
-                shown.insert(uid, Shown { seq, source, is_present: change == "present" });
+                shown.insert(uid, StatusRow { seq, source, is_present: change == "present" });
             }
         }
     }

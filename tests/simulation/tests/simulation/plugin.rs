@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use kubewitness_core::StateId;
-use kubewitness_core::ports::{CallError, Delivery, Handler, Keeping, KvWrite, KvWrites, Outcome, Verdict};
+use kubewitness_core::ports::{
+    CallError, Delivery, Handler, KvWrite, KvWrites, Outcome, Verdict, WritesFate,
+};
 use kubewitness_faults::delivery::{Breach, Effect};
 
 use crate::bugs::Bug;
@@ -161,10 +163,10 @@ impl Plugin {
         self.steps.pass(self.nature.slow).await;
         let verdicts = self.guest(&fresh)?;
         let life = self.life.load(Ordering::Relaxed);
-        let keeping = Keeping::of(&verdicts);
-        let is_apart = keeping == Keeping::Apart;
+        let keeping = WritesFate::of(&verdicts);
+        let is_apart = keeping == WritesFate::Apart;
         self.steps.marks.when(is_apart, "a batch was taken apart by its verdicts");
-        let done = |(delivery, _): &(&&Delivery, &Verdict)| !delivery.resync && keeping == Keeping::Commit;
+        let done = |(delivery, _): &(&&Delivery, &Verdict)| !delivery.resync && keeping == WritesFate::Commit;
         let effects: Vec<Effect> = fresh
             .iter()
             .zip(&verdicts)
@@ -188,7 +190,7 @@ impl Plugin {
         });
         let last = batch.last().map_or(0, |delivery| delivery.state.seq).to_string().into_bytes();
         let wrote = KvWrite { key: "last".into(), value: Some(last) };
-        let kv: Vec<_> = (keeping == Keeping::Commit).then_some(wrote).into_iter().collect();
+        let kv: Vec<_> = (keeping == WritesFate::Commit).then_some(wrote).into_iter().collect();
         Ok(Outcome { verdicts: all.collect(), kv: kv.into(), is_apart })
     }
 

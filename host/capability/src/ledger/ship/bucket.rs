@@ -47,18 +47,18 @@ pub enum Stored {
     Shorter(u64),
 }
 
-/// What a file may take the place of.
+/// Whether a file that is put may replace another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
+pub enum PutMode {
     /// Nothing.
     New,
     /// Whatever is there.
     Any,
 }
 
-/// What came of a sending.
+/// How a put ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum PutOutcome {
     /// The name is taken, by the file or by another.
     Done,
     /// Nothing was stored: this storage has no conditional writes.
@@ -124,16 +124,22 @@ impl Bucket {
 
     /// Streams the file. The storage refuses it if other bytes arrive than those of the digest. A new file takes the place
     /// of nothing: whoever wrote the name since it was looked for keeps it, and is found by the next look.
-    pub async fn put(&self, name: &str, file: File, content: &Content, put: Put) -> Result<Sent, Trouble> {
+    pub async fn put(
+        &self,
+        name: &str,
+        file: File,
+        content: &Content,
+        put: PutMode,
+    ) -> Result<PutOutcome, Trouble> {
         let mut headers = Headers::from([(CHECKSUM, STANDARD.encode(content.sha256))]);
-        if put == Put::New {
+        if put == PutMode::New {
             headers.insert(CONDITION, "*".to_owned());
         }
         let sent = self.ask(Method::PUT, name, headers, Load::File(file, *content)).await?;
         match sent.status() {
-            StatusCode::PRECONDITION_FAILED if put == Put::New => Ok(Sent::Done),
-            StatusCode::NOT_IMPLEMENTED if put == Put::New => Ok(Sent::KnowsNoCondition),
-            _ => accepted("storing", name, sent).await.map(|_| Sent::Done),
+            StatusCode::PRECONDITION_FAILED if put == PutMode::New => Ok(PutOutcome::Done),
+            StatusCode::NOT_IMPLEMENTED if put == PutMode::New => Ok(PutOutcome::KnowsNoCondition),
+            _ => accepted("storing", name, sent).await.map(|_| PutOutcome::Done),
         }
     }
 

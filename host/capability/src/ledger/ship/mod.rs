@@ -24,7 +24,7 @@ use kubewitness_core::ports::GrantError;
 use thiserror::Error;
 use tokio::sync::OnceCell;
 
-use self::bucket::{Bucket, Content, Put, Sent, Stored};
+use self::bucket::{Bucket, Content, PutMode, PutOutcome, Stored};
 use self::closed::{Closed, Note};
 use crate::http;
 
@@ -256,12 +256,12 @@ impl Shipper {
         let bucket = self.bucket().await?;
         let content = self.content(&closed, u64::MAX).await?;
         let mut stored = bucket.look(&name, &content).await?;
-        let mut put = Put::New;
+        let mut put = PutMode::New;
         if let Stored::Shorter(bytes) = stored
             && bucket.read_back(&name, bytes).await? == Some(self.content(&closed, bytes).await?.sha256)
         {
             // A sending that broke off. Nobody loses what the file has as well.
-            (stored, put) = (Stored::Nothing, Put::Any);
+            (stored, put) = (Stored::Nothing, PutMode::Any);
         }
         if stored == Stored::Nothing {
             self.put(bucket, &closed, &content, put).await?;
@@ -287,12 +287,18 @@ impl Shipper {
     }
 
     /// A storage without conditional writes gets the file without a condition.
-    async fn put(&self, bucket: &Bucket, closed: &Path, content: &Content, put: Put) -> Result<(), Trouble> {
+    async fn put(
+        &self,
+        bucket: &Bucket,
+        closed: &Path,
+        content: &Content,
+        put: PutMode,
+    ) -> Result<(), Trouble> {
         let name = name_of(closed);
-        for put in [put, Put::Any] {
+        for put in [put, PutMode::Any] {
             let path = closed.to_owned();
             let file = self.asked(closed, move || closed::open(&path)).await?;
-            if bucket.put(&name, file, content, put).await? == Sent::Done {
+            if bucket.put(&name, file, content, put).await? == PutOutcome::Done {
                 break;
             }
         }

@@ -312,7 +312,7 @@ pub struct CallsView {
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "CallEnds"))]
 pub struct CallEndsView {
-    /// The plugin answered, and what it wrote is committed.
+    /// The plugin answered. If all states of the call are done, what it wrote is committed.
     pub answered: u64,
     /// The plugin trapped, or ended its process.
     pub trapped: u64,

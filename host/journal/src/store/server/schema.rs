@@ -13,9 +13,9 @@
 //! - A uid is text. `bounds` is the key of a gap, `name` that of a plugin's `kw_kv`.
 //!
 //! **One writer at a time**: every transaction that writes first locks the row of `kw_journal` and
-//! compares the epoch in it, and the commits (`connect::commits`). Of a process that has the journal for itself, the epoch grows each time that
-//! it opens the journal or comes back after an error, and whoever finds another epoch than its own is no
-//! longer the writer. Beside it, its session holds an advisory lock, so that a second process is told who
+//! compares the epoch in it, and the commits (`connect::commits`). Of a process that has the journal for
+//! itself, the epoch grows each time that it opens the journal or comes back after an error, and whoever
+//! finds another epoch than its own is no longer the writer. Beside it, its session holds an advisory lock, so that a second process is told who
 //! has it.
 //!
 //! **Replicas** share a journal: each holds an advisory lock of its own, a row of `kw_replicas` says who

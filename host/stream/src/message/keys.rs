@@ -14,9 +14,9 @@ const KEY_BYTES: usize = 32;
 const KEYS: usize = 4;
 
 /// The keys of a stream: the first signs, and a message under any of them is valid.
-pub(crate) struct Seal(Vec<hmac::Key>);
+pub(crate) struct MessageKeys(Vec<hmac::Key>);
 
-impl Seal {
+impl MessageKeys {
     /// One key a line.
     pub fn of(text: &str) -> Result<Self, String> {
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -63,20 +63,20 @@ mod tests {
     const KEY: &str = "00112233445566778899aabbccddeeff";
     const OLD: &str = "ffeeddccbbaa99887766554433221100";
 
-    fn message(seal: &Seal) -> HeaderMap {
+    fn message(keys: &MessageKeys) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(STOOD, "a1 9 8");
-        seal.sign("kubewitness.platform.states.jobs.1", &mut headers, b"body");
+        keys.sign("kubewitness.platform.states.jobs.1", &mut headers, b"body");
         headers
     }
 
     #[test]
     fn a_message_is_valid_as_it_was_signed_and_not_otherwise() {
-        let seal = Seal::of(KEY).unwrap();
-        let (subject, headers) = ("kubewitness.platform.states.jobs.1", message(&seal));
-        assert!(seal.is_valid(subject, &headers, b"body"));
-        assert!(!seal.is_valid(subject, &headers, b"other"));
-        assert!(!seal.is_valid("kubewitness.platform.states.jobs.2", &headers, b"body"));
+        let keys = MessageKeys::of(KEY).unwrap();
+        let (subject, headers) = ("kubewitness.platform.states.jobs.1", message(&keys));
+        assert!(keys.is_valid(subject, &headers, b"body"));
+        assert!(!keys.is_valid(subject, &headers, b"other"));
+        assert!(!keys.is_valid("kubewitness.platform.states.jobs.2", &headers, b"body"));
         let with = |name: &'static str, value: &str| {
             let mut headers = headers.clone();
             headers.insert(name, value);
@@ -85,20 +85,20 @@ mod tests {
         for other in
             [with(STOOD, "a1 10 8"), with(PART, "0 2"), with(MAC, "00"), with(MAC, "x"), HeaderMap::new()]
         {
-            assert!(!seal.is_valid(subject, &other, b"body"), "{other:?}");
+            assert!(!keys.is_valid(subject, &other, b"body"), "{other:?}");
         }
-        assert!(!Seal::of(OLD).unwrap().is_valid(subject, &headers, b"body"));
+        assert!(!MessageKeys::of(OLD).unwrap().is_valid(subject, &headers, b"body"));
     }
 
     #[test]
     fn a_key_is_rotated_by_a_second_line_and_a_short_one_is_refused() {
-        let old = Seal::of(OLD).unwrap();
-        let both = Seal::of(&format!("{KEY}\n{OLD}\n")).unwrap();
+        let old = MessageKeys::of(OLD).unwrap();
+        let both = MessageKeys::of(&format!("{KEY}\n{OLD}\n")).unwrap();
         let subject = "kubewitness.platform.states.jobs.1";
         assert!(both.is_valid(subject, &message(&old), b"body"));
         assert!(!old.is_valid(subject, &message(&both), b"body"), "the first key signs");
         for wrong in ["", "short", "\n \n"] {
-            assert!(Seal::of(wrong).is_err(), "{wrong:?}");
+            assert!(MessageKeys::of(wrong).is_err(), "{wrong:?}");
         }
     }
 }
