@@ -12,8 +12,6 @@ pub const SUBMITTER: &str = "kubewitness.dev/submitter";
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
-const CONTAINER: &str = "trainer";
-
 /// What is known of a pod once it was created.
 #[derive(Clone, Debug, Default)]
 pub struct PodFacts {
@@ -89,7 +87,7 @@ fn pod_spec(plan: &Plan) -> Value {
         "restartPolicy": "Never",
         "priorityClassName": if plan.queued { "batch" } else { "interactive" },
         "containers": [{
-            "name": CONTAINER,
+            "name": plan.container,
             "image": plan.image,
             "command": ["torchrun"],
             "args": [
@@ -307,7 +305,7 @@ fn container_status(plan: &Plan, state: &PodState, facts: &PodFacts, now: u64) -
     };
     let inner = match state {
         PodState::Waiting(reason) => {
-            json!({"waiting": {"reason": reason, "message": waiting_message(reason, plan.image)}})
+            json!({"waiting": {"reason": reason, "message": waiting_message(reason, &plan.image)}})
         }
         PodState::Running => json!({"running": {"startedAt": rfc3339(facts.started.unwrap_or(now))}}),
         PodState::Ended { exit_code, reason } => terminated(*exit_code, reason),
@@ -317,7 +315,7 @@ fn container_status(plan: &Plan, state: &PodState, facts: &PodFacts, now: u64) -
         }
     };
     json!({
-        "name": CONTAINER,
+        "name": plan.container,
         "state": inner,
         "lastState": {},
         "ready": running,

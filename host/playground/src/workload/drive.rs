@@ -73,7 +73,7 @@ impl Driven {
             Action::WritePod(pod, state) => {
                 let PodFacts { name, uid, .. } = &self.pods[*pod];
                 let about = About { api_version: "v1", kind: "Pod", name, uid };
-                events.pod(api, namespace, about, state, plan.image).await
+                events.pod(api, plan, about, state).await
             }
             action => {
                 let uid = self.job["metadata"]["uid"].as_str().unwrap_or_default();

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::WorkloadError;
 use super::api::{Api, Sent};
 use super::life::{Action, JobState, PodState};
+use super::plan::Plan;
 use super::time;
 
 /// Events of one job. A real cluster has no such bound, and forgets them after an hour.
@@ -69,7 +70,8 @@ fn of_end(state: &JobState) -> Option<Happened> {
     })
 }
 
-fn of_pod(state: &PodState, namespace: &str, pod: &str, image: &str) -> Vec<Happened> {
+fn of_pod(state: &PodState, plan: &Plan, pod: &str) -> Vec<Happened> {
+    let Plan { namespace, image, container, .. } = plan;
     match state {
         PodState::Unschedulable => vec![warning(
             SCHEDULER,
@@ -89,13 +91,13 @@ fn of_pod(state: &PodState, namespace: &str, pod: &str, image: &str) -> Vec<Happ
         }
         PodState::Running => vec![
             normal(KUBELET, "Pulled", format!("Successfully pulled image \"{image}\" in 2.1s")),
-            normal(KUBELET, "Started", "Started container trainer"),
+            normal(KUBELET, "Started", format!("Started container {container}")),
         ],
         PodState::Evicted => vec![warning(KUBELET, "Evicted", "The node was low on resource: memory.")],
         PodState::Disrupted(_) => {
             vec![normal(SCHEDULER, "Preempted", "Preempted by a pod of a higher priority")]
         }
-        PodState::Killed => vec![normal(KUBELET, "Killing", "Stopping container trainer")],
+        PodState::Killed => vec![normal(KUBELET, "Killing", format!("Stopping container {container}"))],
         PodState::Ended { .. } => Vec::new(),
     }
 }
@@ -118,16 +120,15 @@ impl Events {
     pub async fn pod(
         &mut self,
         api: &Api,
-        namespace: &str,
+        plan: &Plan,
         about: About<'_>,
         state: &PodState,
-        image: &str,
     ) -> Result<(), WorkloadError> {
         if *state == PodState::Creating {
             self.again(api, about.name, "FailedScheduling").await?;
         }
-        for happened in of_pod(state, namespace, about.name, image) {
-            self.tell(api, namespace, &about, happened).await?;
+        for happened in of_pod(state, plan, about.name) {
+            self.tell(api, &plan.namespace, &about, happened).await?;
         }
         Ok(())
     }
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn a_pods_way_to_its_end_is_told_as_a_cluster_tells_it() {
         let reasons = |state: PodState| {
-            let told = of_pod(&state, "team", "p", "train:9");
+            let told = of_pod(&state, &Plan::draw(1, 1, &["team".to_owned()]), "p");
             told.into_iter().map(|happened| (happened.warns, happened.reason)).collect::<Vec<_>>()
         };
         assert_eq!(reasons(PodState::Unschedulable), [(true, "FailedScheduling")]);

@@ -28,7 +28,9 @@ pub struct Plan {
     pub model: &'static str,
     pub task: &'static str,
     pub dataset: &'static str,
-    pub image: &'static str,
+    pub image: String,
+    /// The name of the container in each pod.
+    pub container: String,
     pub gpus: u64,
     /// The number of pods at the same time.
     pub workers: usize,
@@ -53,6 +55,7 @@ const IMAGES: [&str; 4] = [
     "registry.example.com/train/megatron:26.09",
     "registry.example.com/train/axolotl:0.14.2",
 ];
+const CONTAINER: &str = "trainer";
 const SUBMITTERS: [&str; 8] = ["ada", "grace", "linus", "barbara", "edsger", "katherine", "alan", "radia"];
 
 impl Plan {
@@ -68,7 +71,8 @@ impl Plan {
             model,
             task,
             dataset: rng.pick(&DATASETS),
-            image: rng.pick(&IMAGES),
+            image: rng.pick(&IMAGES).to_string(),
+            container: CONTAINER.to_owned(),
             gpus: *rng.weighted(&[(40, 1), (20, 2), (20, 4), (20, 8)]),
             workers: *rng.weighted(&[(75, 1), (18, 2), (7, 4)]),
             queued: rng.percent(70),

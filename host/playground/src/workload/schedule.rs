@@ -122,10 +122,13 @@ impl Schedule {
     fn drive(&mut self, job: Value) {
         let index = ADOPTED + self.adoptions;
         self.adoptions += 1;
-        let text = |name: &str| job["metadata"][name].as_str().unwrap_or_default().to_owned();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let container = &job["spec"]["template"]["spec"]["containers"][0];
         let plan = Plan {
-            name: text("name"),
-            namespace: text("namespace"),
+            name: text(&job["metadata"]["name"]),
+            namespace: text(&job["metadata"]["namespace"]),
+            image: text(&container["image"]),
+            container: text(&container["name"]),
             workers: job["spec"]["parallelism"].as_u64().unwrap_or(1).max(1) as usize,
             queued: job["spec"]["suspend"] == true,
             ..Plan::draw(self.seed, index, &self.namespaces)

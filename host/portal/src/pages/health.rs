@@ -22,11 +22,12 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let visible = Visibility::new(&app, &viewer);
     let status = visible.status().await?;
     let not_ready = visible.not_ready().await?;
+    let notices = notices(&status, not_ready.as_deref());
     let content = html! {
         div.head { h1 { "Health" } }
-        div #figures data-refresh="5" {
-            (verdict(&status, not_ready.as_deref()))
-            (notices(&status, not_ready.as_deref()))
+        div #figures data-live data-refresh="5" {
+            (verdict(&status, not_ready.is_some() || !notices.0.is_empty()))
+            (notices)
             @if status.restricted { (restricted("How far plugins, sources and the journal are")) }
             @else {
                 section aria-labelledby="complete" { h2 #complete { "Plugins" } (plugins(&status.plugins)) }
@@ -43,7 +44,8 @@ fn is_complete(plugin: &PluginView) -> bool {
 }
 
 /// One line first: most readers need no more.
-fn verdict(status: &StatusView, not_ready: Option<&str>) -> Markup {
+/// `has_notices`: something is wrong that stands below it.
+fn verdict(status: &StatusView, has_notices: bool) -> Markup {
     let behind = status.sources.iter().filter(|source| !source.synced).count() as u64;
     let wrong = status.plugins.iter().filter(|plugin| !is_complete(plugin)).count() as u64;
     let ill =
@@ -51,7 +53,7 @@ fn verdict(status: &StatusView, not_ready: Option<&str>) -> Markup {
             as u64;
     let dead: u64 = status.plugins.iter().map(|plugin| plugin.dead - plugin.dropped.min(plugin.dead)).sum();
     let gaps: u64 = status.sources.iter().map(|source| source.gaps).sum();
-    let is_well = not_ready.is_none() && behind + wrong + ill == 0 && status.problems.is_empty();
+    let is_well = !has_notices && behind + wrong + ill == 0 && status.problems.is_empty();
     html! {
         @if !status.restricted {
             p.verdict.wrong[!is_well] {

@@ -23,16 +23,40 @@ pub async fn diff(args: DiffArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
     let limit = if wanted.is_empty() { NEWEST } else { STATES };
     let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
-    let states = story(&client, &named, &namespace, limit).await?.states;
+    let mut states = story(&client, &named, &namespace, limit).await?.states;
     if states.is_empty() {
         bail!(nothing(&client, &named, &namespace).await?);
     }
-    let [old, new] = choose(&states, &wanted, &named.told(&namespace))?;
+    let told = named.told(&namespace);
+    if wanted.is_empty() {
+        leave_out_unseen_end(&client, &mut states, &told).await?;
+    }
+    let [old, new] = choose(&states, &wanted, &told)?;
     let managed = args.show_managed_fields;
-    let (before, after) = (yaml(&client, old.seq, managed).await?, yaml(&client, new.seq, managed).await?);
+    let (before, after) = (yaml(&client, old, managed).await?, yaml(&client, new, managed).await?);
+    if before == after {
+        let apart = if managed { "" } else { ", apart from managedFields" };
+        eprintln!("the documents at {} and {} are the same{apart}", old.seq, new.seq);
+        return Ok(End::Fine);
+    }
     let titles = [title(old), title(new)];
     print::text(&line_diff::unified(&titles, &before, &after, print::is_coloured()))?;
     Ok(End::Fine)
+}
+
+/// A deletion that was found by comparing has no document to compare: the last two states before it are compared.
+async fn leave_out_unseen_end(client: &Client, states: &mut Vec<Arc<State>>, told: &str) -> Result<()> {
+    let Ok([_, new]) = choose(states, &[], told) else { return Ok(()) };
+    let seq = new.seq;
+    if new.change == Change::Gone && document(client, seq).await?.is_empty() {
+        eprintln!("the deletion of {told} at {seq} has no document: nobody has seen its last content");
+        states.retain(|state| state.seq != seq);
+    }
+    Ok(())
+}
+
+async fn document(client: &Client, seq: Seq) -> Result<Vec<u8>> {
+    Ok(client.bytes(&format!("api/v1/states/{seq}/document")).await?.to_vec())
 }
 
 fn positions(words: &[String]) -> Result<Vec<Seq>> {
@@ -79,9 +103,15 @@ fn choose<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Result<[&
     }
 }
 
-async fn yaml(client: &Client, seq: Seq, managed_fields: bool) -> Result<String> {
-    let mut document: Value =
-        serde_json::from_slice(&client.bytes(&format!("api/v1/states/{seq}/document")).await?)?;
+async fn yaml(client: &Client, state: &State, managed_fields: bool) -> Result<String> {
+    let bytes = document(client, state.seq).await?;
+    if bytes.is_empty() {
+        bail!(
+            "the deletion at {} has no document: it was found by comparing a list with the journal. Compare states before it",
+            state.seq
+        );
+    }
+    let mut document: Value = serde_json::from_slice(&bytes)?;
     if let (false, Some(metadata)) = (managed_fields, document["metadata"].as_object_mut()) {
         metadata.remove("managedFields");
     }

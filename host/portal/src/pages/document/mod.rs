@@ -176,15 +176,19 @@ fn heading(state: &Witnessed, from: Option<Seq>) -> Markup {
     }
 }
 
+fn no_document(of: &str) -> Markup {
+    empty(
+        "There is no document",
+        &html! {
+            (of) " was found by comparing a list with the journal, so its last content was never sent. "
+            "The state before it has the last content that was seen."
+        },
+    )
+}
+
 fn whole(document: &[u8]) -> Markup {
     if document.is_empty() {
-        return empty(
-            "There is no document",
-            &html! {
-                "This deletion was found by comparing a list with the journal, so its last content was never sent. "
-                "The state before it has the last content that was seen."
-            },
-        );
+        return no_document("This deletion");
     }
     let cut = document.len() > SHOWN_BYTES;
     let text = String::from_utf8_lossy(&document[..document.len().min(SHOWN_BYTES)]);
@@ -196,6 +200,13 @@ fn whole(document: &[u8]) -> Markup {
 }
 
 fn changes(old: &[u8], new: &[u8], from: Seq) -> Markup {
+    // Nothing was removed from what nobody has seen.
+    if new.is_empty() {
+        return no_document("This deletion");
+    }
+    if old.is_empty() {
+        return no_document(&format!("The deletion at position {from}"));
+    }
     if old.len().max(new.len()) > SHOWN_BYTES {
         return empty(
             "Too large to compare here",
@@ -330,6 +341,10 @@ mod tests {
         let page = whole(&large).into_string();
         assert!(page.contains("Only the first"), "{} bytes", page.len());
         assert_eq!(page.matches('x').count() - whole(b"{}").into_string().matches('x').count(), SHOWN_BYTES);
+        for (old, new) in [(&b""[..], &b"{}"[..]), (b"{}", b"")] {
+            let page = changes(old, new, 1).into_string();
+            assert!(page.contains("There is no document") && !page.contains("<del>"), "{page}");
+        }
         for (old, new) in [(&large[..], &b"{}"[..]), (b"{}", &large)] {
             assert!(changes(old, new, 1).into_string().contains("Too large to compare"));
         }
