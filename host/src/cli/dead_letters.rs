@@ -105,4 +105,8 @@ pub struct LetterChoice {
     /// Only counts the dead letters, and changes nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Does not ask whether that many dead letters are meant. With a number: only if there are exactly as many, such as
+    /// --yes=243. Needed without --seq where nobody can be asked
+    #[arg(long, value_name = "COUNT", num_args = 0..=1, require_equals = true)]
+    pub yes: Option<Option<u64>>,
 }

@@ -61,6 +61,9 @@ codes! {
     CONFLICT = "conflict" CONFLICT, "It is there already":
         "Something of this name or key is there already, and is not what the request asks for.",
         "Take another name, or another key for another request.";
+    CHANGED = "changed" CONFLICT, "It has changed since":
+        "What the request is about is no longer what the person has seen, so nothing is done.",
+        "Look at it again, and send the request again if it is still meant.";
     TOO_LARGE = "too-large" PAYLOAD_TOO_LARGE, "The body is too large":
         "The body of a request has at most 64 KiB.",
         "Send the request in parts.";

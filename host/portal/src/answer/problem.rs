@@ -11,7 +11,7 @@ use maud::html;
 use serde::Serialize;
 use serde_json::json;
 
-use super::codes::Code;
+use super::codes::{self, Code};
 use super::frame::Page;
 
 /// Bytes of a wrong cursor that are told. An encrypted one has hundreds.
@@ -83,6 +83,7 @@ impl From<ViewError> for Problem {
         match error {
             ViewError::NotFound { message, hint } => Self::new(StatusCode::NOT_FOUND, message, hint),
             ViewError::Invalid(message) => Self::invalid(message, "Correct the value, and try again."),
+            ViewError::Changed { message, hint } => Self::of(codes::CHANGED, message, hint),
             ViewError::Unavailable(message) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 message,

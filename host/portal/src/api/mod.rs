@@ -337,6 +337,13 @@ fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
         return Err(Problem::invalid("`plugin` is empty.", "Name the plugin whose dead letters are meant."));
     }
     check_record("A replay or a drop", &request.reason, &request.who)?;
+    if request.is_unconfirmed() {
+        return Err(Problem::invalid(
+            "The request names no positions, and does not say how many dead letters it means.",
+            "Count them by the same request with `dry_run`, and send that number as `exactly`. Or name their positions in \
+             `seqs`.",
+        ));
+    }
     if request.seqs.len() > MOST_SEQS {
         return Err(Problem::invalid(
             format!("More than {MOST_SEQS} positions are named."),

@@ -400,8 +400,17 @@ async fn a_drop_needs_a_reason_and_is_on_record() {
         let request = request("POST", "/api/v1/deadletters/drop").header("content-type", "application/json");
         ask(&portal, request.body(body.to_string().into()).unwrap()).await
     };
-    let done = drop(json!({"plugin": "notification", "error": "timed out", "reason": "no use"})).await;
-    assert_eq!(done.json(), json!({"dropped": 0, "dry_run": false}));
+    let all = json!({"plugin": "notification", "error": "timed out", "reason": "no use"});
+    let unconfirmed = drop(all.clone()).await;
+    assert_eq!(unconfirmed.status, 400);
+    assert!(unconfirmed.problem().1.contains("`exactly`"), "{}", unconfirmed.text);
+    let counted = drop(json!({"plugin": "notification", "reason": "no use", "dry_run": true})).await;
+    assert_eq!(counted.json()["dropped"], 5);
+    let another = drop(json!({"plugin": "notification", "reason": "no use", "exactly": 4})).await;
+    assert_eq!((another.status.as_u16(), another.json()["code"].as_str()), (409, Some("changed")));
+    assert!(another.problem().0.contains("exactly 4") && another.problem().0.contains("means 5"));
+    let done = drop(json!({"plugin": "notification", "reason": "no use", "exactly": 5})).await;
+    assert_eq!(done.json(), json!({"dropped": 5, "dry_run": false}));
     assert_eq!(drop(json!({"plugin": "notification", "reason": ""})).await.status, 400);
     assert_eq!(drop(json!({"plugin": "notification", "reason": "x", "eror": "y"})).await.status, 422);
     let records = get(&portal, "/api/v1/deadletters/records").await.json();
@@ -428,7 +437,7 @@ async fn a_replay_needs_a_reason_and_a_plugin_that_is_there() {
         replay(json!({"plugin": "notification", "reason": "x", "seqs": vec![1; 1001]})).await.status,
         400
     );
-    assert_eq!(replay(json!({"plugin": "nobody", "reason": "x"})).await.status, 404);
+    assert_eq!(replay(json!({"plugin": "nobody", "reason": "x", "exactly": 1})).await.status, 404);
     assert_eq!(replay(json!({"reason": "no plugin"})).await.status, 422);
     assert_eq!(replay(json!({"plugin": "x".repeat(100_000), "reason": "x"})).await.status, 413);
     let form = request("POST", "/api/v1/deadletters/replay").header("content-type", "text/plain");

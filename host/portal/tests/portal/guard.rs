@@ -65,8 +65,11 @@ async fn changes_are_refused_to_pages_of_other_sites() {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let body =
-            if json { r#"{"plugin":"notification","reason":"x"}"# } else { "plugin=notification&reason=x" };
+        let body = if json {
+            r#"{"plugin":"notification","reason":"x","seqs":[7]}"#
+        } else {
+            "plugin=notification&reason=x&seq=7"
+        };
         ask(&portal, request.body(Body::from(body)).unwrap()).await.status.as_u16()
     };
     let (api, form) = ("/api/v1/deadletters/replay", "/deadletters/replay");

@@ -447,6 +447,7 @@ impl HostViews {
         let name = &request.plugin;
         let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
         let seqs = self.meant(request).await?;
+        request.check_count(seqs.len() as u64)?;
         if request.dry_run || seqs.is_empty() {
             return Ok(Chosen::Counted(seqs.len() as u64));
         }

@@ -82,6 +82,10 @@ pub struct ReplayRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
+    /// How many dead letters the request means, as a request with `dry_run` has counted them. If it means another number
+    /// by now, nothing is changed. Needed where `seqs` is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exactly: Option<u64>,
     /// Kept with what was done.
     pub reason: String,
     /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`. Where people sign in,
@@ -93,6 +97,26 @@ pub struct ReplayRequest {
 }
 
 impl ReplayRequest {
+    /// Whether it changes letters that it neither names nor counts.
+    pub fn is_unconfirmed(&self) -> bool {
+        self.seqs.is_empty() && self.exactly.is_none() && !self.dry_run
+    }
+
+    /// Refuses a request that means another number of letters than the person who made it has seen.
+    pub fn check_count(&self, meant: u64) -> Result<(), ViewError> {
+        match self.exactly {
+            Some(counted) if counted != meant => Err(ViewError::Changed {
+                message: format!(
+                    "nothing was changed: the request is for exactly {counted} dead letters, and by now it means {meant}"
+                ),
+                hint: format!(
+                    "Look at the {meant} dead letters, and confirm that number if you mean them all."
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// As the record has it.
     pub fn who(&self) -> &str {
         match self.who.trim() {
@@ -173,4 +197,21 @@ pub struct DeadLetterView {
     pub letter: DeadLetter,
     pub object: ObjectRef,
     pub phase: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_for_another_number_than_there_is_says_both() {
+        let of = |exactly| ReplayRequest { exactly, ..ReplayRequest::default() };
+        assert!(of(None).is_unconfirmed() && !of(Some(3)).is_unconfirmed());
+        assert!(!ReplayRequest { seqs: vec![7], ..of(None) }.is_unconfirmed());
+        assert!(of(None).check_count(4).is_ok() && of(Some(4)).check_count(4).is_ok());
+        let Err(ViewError::Changed { message, .. }) = of(Some(3)).check_count(4) else {
+            panic!("it is refused")
+        };
+        assert!(message.contains("exactly 3") && message.contains("means 4"), "{message}");
+    }
 }

@@ -60,6 +60,9 @@ pub enum ViewError {
     NotFound { message: String, hint: String },
     #[error("{0}")]
     Invalid(String),
+    /// The request was right when it was made, and something has changed since.
+    #[error("{message}")]
+    Changed { message: String, hint: String },
     #[error("{0}")]
     Unavailable(String),
 }

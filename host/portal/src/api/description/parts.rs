@@ -157,11 +157,12 @@ fn describe_letters(api: &mut Description) {
         .refuses(&[404])
         .answers(api::dead_letters, "The dead letters, by plugin and position.");
     api.post("/api/v1/deadletters/replay", "replay", "Replays dead letters", &on_plugin("replay"))
+        .refuses(&[409])
         .changes(api::replay, "The dead letters that were replayed, or with `dry_run` would be.");
-    api.post("/api/v1/deadletters/drop", "drop", "Drops dead letters for good", &on_plugin("drop")).changes(
-        api::drop_letters,
-        "The dead letters that were dropped, or with `dry_run` would be. Dropped letters stay counted as dead.",
-    );
+    let dropped = "The dead letters that were dropped, or with `dry_run` would be. Dropped letters stay counted as dead.";
+    api.post("/api/v1/deadletters/drop", "drop", "Drops dead letters for good", &on_plugin("drop"))
+        .refuses(&[409])
+        .changes(api::drop_letters, dropped);
     api.get(
         "/api/v1/deadletters/records",
         "letterRecords",

@@ -1,6 +1,7 @@
 //! The page of dead letters, with the form that replays or drops them. It shows no document, and changes nothing
 //! but dead letters.
 
+mod confirmation;
 mod filter;
 mod section;
 
@@ -15,6 +16,7 @@ use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::views::{LetterRecordView, RecordQuery, ReplayRequest};
 use maud::{Markup, html};
 
+use self::confirmation::Confirmation;
 use self::filter::LetterFilter;
 use self::section::{Budget, May, Section};
 use super::parts::{at_text, empty, expect_own_page, figure, plural};
@@ -123,7 +125,7 @@ fn outcome(params: &Params) -> Result<Option<String>, Problem> {
 /// How far replays are: what was taken back and is not finished. The script looks again.
 fn on_their_way(count: u64, is_cut: bool) -> Markup {
     html! {
-        div #figures data-refresh="2" {
+        div #figures data-live data-refresh="2" {
             @if count > 0 {
                 p.notice role="status" {
                     @if is_cut { "At least " } (figure(count)) " " (plural(count, "state is", "states are")) " being replayed. What fails again is parked again."
@@ -199,22 +201,40 @@ pub(super) async fn replay(
 ) -> Result<Response, Shown> {
     expect_own_page(&headers)?;
     let Form(fields) = form?;
-    let (request, drops, asked) = request(fields)?;
+    let FormRequest { mut request, drops, asked, on_page } = form_request(fields)?;
     let act = if drops { Act::Drop } else { Act::Replay };
+    // Without a choice all of them are meant: they are counted, and the person confirms the number.
+    let is_unconfirmed = request.is_unconfirmed();
+    request.dry_run |= is_unconfirmed;
     let request = authorised(&viewer, act, request).await?;
     let (word, count) = if drops {
         ("dropped", app.views.drop_letters(&request).await?.dropped)
     } else {
         ("replayed", app.views.replay(&request).await?.replayed)
     };
+    if is_unconfirmed && count > 0 {
+        let signs = viewer.name().is_none();
+        return Ok(Confirmation { request: &request, drops, asked: &asked, count, on_page, signs }
+            .page()
+            .into_response());
+    }
     let word = if request.dry_run { "tried" } else { word };
     Ok(Redirect::to(&asked.address(word, count)).into_response())
 }
 
-/// What the form asks for, whether the letters are to be dropped, and the filter that it was sent from.
-fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool, LetterFilter), Problem> {
+/// What a form of the page asks for.
+struct FormRequest {
+    request: ReplayRequest,
+    drops: bool,
+    /// The filter that it was sent from.
+    asked: LetterFilter,
+    /// Letters of the page that it was sent from.
+    on_page: u64,
+}
+
+fn form_request(fields: Vec<(String, String)>) -> Result<FormRequest, Problem> {
     let (mut request, mut drops) = (ReplayRequest { who: "portal".into(), ..Default::default() }, false);
-    let mut asked = LetterFilter::default();
+    let (mut asked, mut on_page) = (LetterFilter::default(), 0);
     for (name, value) in fields {
         match name.as_str() {
             name if asked.take(name, &value) => {}
@@ -224,9 +244,11 @@ fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool, Letter
             "dry_run" => request.dry_run = value == "true",
             "drop" => drops = value == "true",
             "seq" => request.seqs.push(params::number("seq", &value)?),
+            "exactly" => request.exactly = Some(params::number("exactly", value.trim())?),
+            "on_page" => on_page = params::number("on_page", &value)?,
             _ => {
-                let hint =
-                    "It has plugin, namespace, error, since, until, seq, reason, who, dry_run and drop.";
+                let hint = "It has plugin, namespace, error, since, until, seq, exactly, on_page, reason, who, dry_run \
+                            and drop.";
                 return Err(Problem::invalid(format!("`{name}` is no field of this form."), hint));
             }
         }
@@ -240,5 +262,5 @@ fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool, Letter
         until: of.until,
         ..request
     };
-    Ok((request, drops, asked))
+    Ok(FormRequest { request, drops, asked, on_page })
 }

@@ -124,6 +124,11 @@ impl Section {
         !self.rows.is_empty() || self.next.is_some()
     }
 
+    /// Letters of this page that a replay or a drop takes.
+    fn can_be_taken(&self) -> usize {
+        self.rows.iter().filter(|view| !view.letter.replaying).count()
+    }
+
     fn caption(&self, narrows: bool) -> Markup {
         let shown = self.rows.len() as u64;
         let count = if self.is_behind { shown } else { self.fit };
@@ -147,6 +152,7 @@ impl Section {
                 h2 id={ "plugin-" (name) } { (name) }
                 form.replay method="post" action="/deadletters/replay" {
                     (asked.hidden(name))
+                    input type="hidden" name="on_page" value=(self.can_be_taken());
                     @if may.replay || may.drop { (tools(may, asked)) }
                     @else { p.hint { "You do not have the right to replay or drop them." } }
                     div.scroll { table.dense.folds {
@@ -180,9 +186,9 @@ fn tools(may: May, asked: &LetterFilter) -> Markup {
             }
             @if may.drop { button name="drop" value="true" { "Drop for good" } }
             p.hint {
-                "The buttons take the dead letters that you choose. If you choose none, they take all of this plugin"
+                "The buttons take the dead letters that you choose. If you choose none, the next page asks whether you mean all of this plugin"
                 @if asked.narrows() { " that fit the filter" }
-                ". The reason and your name are kept."
+                ", also those on other pages. The reason and your name are kept."
             }
         }
     }

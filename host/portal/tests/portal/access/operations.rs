@@ -82,7 +82,7 @@ const CASES: &[Case] = &[
         is_act: false,
     },
 ];
-const LETTERS: &str = r#"{"plugin":"persistence","reason":"mended"}"#;
+const LETTERS: &str = r#"{"plugin":"persistence","reason":"mended","exactly":2}"#;
 const REASON: &str = r#"{"reason":"a move"}"#;
 
 struct Sent {

@@ -278,7 +278,7 @@ async fn a_right_to_one_name_shows_its_story_and_nothing_else() {
 #[tokio::test]
 async fn replaying_is_a_right_of_its_own_and_the_record_has_the_signed_in_name() {
     let portal = Portal::new();
-    let body = r#"{"plugin":"persistence","reason":"mended","who":"the king"}"#;
+    let body = r#"{"plugin":"persistence","reason":"mended","who":"the king","seqs":[1]}"#;
     for path in ["/api/v1/deadletters/replay", "/api/v1/deadletters/drop"] {
         let post = async |token: &str| {
             let authorization = format!("Bearer {token}");

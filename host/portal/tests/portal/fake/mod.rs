@@ -123,6 +123,13 @@ fn letter(plugin: &str, seq: Seq, error: &str) -> DeadLetterView {
     }
 }
 
+/// Dead letters that a request means: those that it names, or all of a plugin that has five.
+fn meant(request: &ReplayRequest) -> Result<u64, ViewError> {
+    let count = if request.seqs.is_empty() { 5 } else { request.seqs.len() as u64 };
+    request.check_count(count)?;
+    Ok(count)
+}
+
 #[async_trait]
 impl Views for Fake {
     async fn status(&self) -> Result<StatusView, ViewError> {
@@ -361,22 +368,16 @@ impl Views for Fake {
         if request.plugin != "notification" {
             return Err(no_plugin(&request.plugin));
         }
+        let count = meant(request)?;
         self.replays.lock().unwrap().push(request.clone());
-        Ok(ReplayView {
-            replayed: request.seqs.len() as u64,
-            who: request.who.clone(),
-            dry_run: request.dry_run,
-        })
+        Ok(ReplayView { replayed: count, who: request.who.clone(), dry_run: request.dry_run })
     }
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
         self.check().await?;
+        let count = meant(request)?;
         self.drops.lock().unwrap().push(request.clone());
-        Ok(DropView {
-            dropped: request.seqs.len() as u64,
-            who: request.who.clone(),
-            dry_run: request.dry_run,
-        })
+        Ok(DropView { dropped: count, who: request.who.clone(), dry_run: request.dry_run })
     }
 
     async fn pause(

@@ -1,7 +1,7 @@
 //! `kubewitness deadletters`: lists, shows, replays and drops the states that a plugin could not take.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -185,7 +185,81 @@ fn request(choice: LetterChoice) -> ReplayRequest {
         reason: choice.reason,
         who: choice.who.unwrap_or_else(user),
         dry_run: choice.dry_run,
+        exactly: choice.yes.flatten(),
     }
+}
+
+/// What is done with dead letters.
+#[derive(Clone, Copy)]
+enum LetterAct {
+    Replay,
+    Drop,
+}
+
+impl LetterAct {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Replay => "api/v1/deadletters/replay",
+            Self::Drop => "api/v1/deadletters/drop",
+        }
+    }
+
+    async fn count(self, client: &Client, request: &ReplayRequest) -> Result<u64> {
+        let request = ReplayRequest { dry_run: true, exactly: None, ..request.clone() };
+        Ok(match self {
+            Self::Replay => client.post::<ReplayView>(self.path(), &request).await?.replayed,
+            Self::Drop => client.post::<DropView>(self.path(), &request).await?.dropped,
+        })
+    }
+
+    fn question(self, count: u64, plugin: &str) -> String {
+        let letters = plural(count, "dead letter", "dead letters");
+        let plugin = clean(plugin);
+        match self {
+            Self::Replay => format!("This replays {count} {letters} of {plugin}."),
+            Self::Drop => format!("This drops {count} {letters} of {plugin}, for good."),
+        }
+    }
+}
+
+/// A request that names no positions says how many dead letters it means: as many as the person confirms. The controller
+/// refuses it if there are more or fewer by then.
+async fn confirmed(
+    client: &Client,
+    act: LetterAct,
+    request: ReplayRequest,
+    is_sure: bool,
+) -> Result<ReplayRequest> {
+    if !request.is_unconfirmed() {
+        return Ok(request);
+    }
+    let count = act.count(client, &request).await?;
+    if count > 0 && !is_sure {
+        let question = act.question(count, &request.plugin);
+        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return Err(Usage::error(format!(
+                "{question} Nothing was changed, because nobody can be asked: say --yes={count} if you mean them all, or \
+                 choose by --seq"
+            )));
+        }
+        eprint!("{question} Type {count} to go on: ");
+        if !is_confirmed(&typed_line().await?, count) {
+            bail!("nothing was changed: the number {count} was not typed");
+        }
+    }
+    Ok(ReplayRequest { exactly: Some(count), ..request })
+}
+
+async fn typed_line() -> Result<String> {
+    let read = || {
+        let mut line = String::new();
+        io::stdin().read_line(&mut line).map(|_| line)
+    };
+    Ok(tokio::task::spawn_blocking(read).await??)
+}
+
+fn is_confirmed(typed: &str, count: u64) -> bool {
+    typed.trim().parse() == Ok(count)
 }
 
 /// As whoever runs this command is logged in, by number where nothing tells a name.
@@ -197,10 +271,11 @@ pub(super) fn user() -> String {
 
 async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
-    let request = request(choice);
+    let is_sure = choice.yes.is_some();
+    let request = confirmed(&client, LetterAct::Replay, request(choice), is_sure).await?;
     let wait = wait && !request.dry_run;
     let chosen = if wait { followed(&client, &request).await? } else { BTreeSet::new() };
-    let view: ReplayView = client.post("api/v1/deadletters/replay", &request).await?;
+    let view: ReplayView = client.post(LetterAct::Replay.path(), &request).await?;
     print::value(args.output, &view, |view| done_text(view.replayed, view.dry_run, "replayed"))?;
     if wait && view.replayed > 0 {
         return follow(&client, &request.plugin, view.replayed, &chosen).await;
@@ -215,15 +290,13 @@ async fn followed(client: &Client, request: &ReplayRequest) -> Result<BTreeSet<S
     let listed = listed
         .context("nothing was replayed: --wait lists the dead letters, and without it none is listed")?;
     let chosen = matching(request, &listed)?;
-    let counted = ReplayRequest { dry_run: true, ..request.clone() };
-    let counted: ReplayView = client.post("api/v1/deadletters/replay", &counted).await?;
+    let counted = LetterAct::Replay.count(client, request).await?;
     let seen = chosen.len() as u64;
-    if counted.replayed > seen {
-        let letters = plural(counted.replayed, "dead letter", "dead letters");
+    if counted > seen {
+        let letters = plural(counted, "dead letter", "dead letters");
         bail!(
-            "nothing was replayed: of {} {letters} you see {seen}, so --wait can't tell how the others end. Leave --wait \
-             out, or let somebody do it who may list the objects",
-            counted.replayed
+            "nothing was replayed: of {counted} {letters} you see {seen}, so --wait can't tell how the others end. Leave \
+             --wait out, or let somebody do it who may list the objects"
         );
     }
     Ok(chosen)
@@ -287,8 +360,10 @@ async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> Ended
             "a drop is for good: choose by --seq, --namespace, --error, --older-than, --since or --until, or say --all",
         ));
     }
-    let view: DropView =
-        Client::reach(&args.reach).await?.post("api/v1/deadletters/drop", &request(choice)).await?;
+    let client = Client::reach(&args.reach).await?;
+    let is_sure = choice.yes.is_some();
+    let request = confirmed(&client, LetterAct::Drop, request(choice), is_sure).await?;
+    let view: DropView = client.post(LetterAct::Drop.path(), &request).await?;
     print::value(args.output, &view, |view| done_text(view.dropped, view.dry_run, "dropped"))?;
     Ok(End::Fine)
 }
@@ -345,6 +420,15 @@ mod tests {
         assert_eq!(done_text(2, true, "dropped"), "2 would be dropped\n");
         assert_eq!(done_text(2, false, "replayed"), "2 being replayed\n");
         assert_eq!(done_text(2, false, "dropped"), "2 dropped\n");
+    }
+
+    #[test]
+    fn a_change_of_many_is_confirmed_by_their_number_alone() {
+        assert!(is_confirmed("243\n", 243));
+        for typed in ["", "y\n", "yes\n", "24\n", "-243\n"] {
+            assert!(!is_confirmed(typed, 243), "{typed}");
+        }
+        assert_eq!(LetterAct::Drop.question(1, "p"), "This drops 1 dead letter of p, for good.");
     }
 
     #[test]

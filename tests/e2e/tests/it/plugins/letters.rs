@@ -165,7 +165,11 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
         };
         let (_, told, _) = replay(&["--dry-run"]).await?;
         ensure!(told == "1 would be replayed\n", "{told}");
-        let (code, told, progress) = replay(&["--wait"]).await?;
+        let (code, _, told) = replay(&[]).await?;
+        ensure!(code == Some(2) && told.contains("--yes=1"), "nobody can be asked: {code:?} {told}");
+        let (code, _, told) = replay(&["--yes=2"]).await?;
+        ensure!(code == Some(1) && told.contains("exactly 2") && told.contains("means 1"), "{code:?} {told}");
+        let (code, told, progress) = replay(&["--wait", "--yes"]).await?;
         ensure!(told == "1 being replayed\n" && progress.contains("1 of 1 tried again"), "{told}{progress}");
         ensure!(
             code == Some(4) && progress.contains("1 parked again"),
@@ -180,7 +184,13 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
         let both: Vec<&str> = all.iter().copied().chain(["--seq", "1"]).collect();
         let (code, _, told) = command(&both).await?;
         ensure!(code == Some(2) && told.contains("--all"), "{code:?} {told}");
-        let (_, told, _) = command(&all).await?;
+        let (code, _, told) = command(&all).await?;
+        ensure!(
+            code == Some(2) && told.contains("drops 4 dead letters of probe, for good"),
+            "{code:?} {told}"
+        );
+        let sure: Vec<&str> = all.iter().copied().chain(["--yes=4"]).collect();
+        let (_, told, _) = command(&sure).await?;
         ensure!(told == "4 dropped\n", "{told}");
         ensure!(list().await? == json!([]), "they are not listed any more");
         let records = command_json(&["deadletters", "records", "--server", &server, "-o", "json"]).await?;
@@ -235,6 +245,7 @@ async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser_without_script(
         press("button.strong", "The replay of 1 state has begun").await?;
         let text = browser.text().await?;
         ensure!(text.contains("What was done") && text.contains("it is mended"), "{text}");
+        all_need_their_number(&browser, &portal).await?;
         let again = async || Ok((named(&list().await?, "traps")["attempts"] == 4).then_some(()));
         until(WITHIN, "the letter that fails again", again).await?;
         ensure!(named(&list().await?, "loops")["attempts"] == 2, "no other one was taken");
@@ -242,4 +253,23 @@ async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser_without_script(
         run.stop().await
     })
     .await;
+}
+
+/// A click without a choice asks for the number of dead letters, and another number changes nothing.
+async fn all_need_their_number(browser: &Browser, portal: &str) -> Result<()> {
+    browser.open(&format!("{portal}/deadletters?plugin=probe&error=longer")).await?;
+    let press =
+        "const form = document.querySelector('form.replay'); const of = (it) => form.querySelector(it);";
+    let drop = "of('[name=reason]').value = 'no use'; of('[name=drop]').click()";
+    browser.follow(&format!("{press} {drop}")).await?;
+    let text = browser.text().await?;
+    ensure!(
+        text.contains("You have chosen no dead letter. This takes 1 dead letter of the plugin probe"),
+        "{text}"
+    );
+    let another = "of('[name=exactly]').removeAttribute('pattern'); of('[name=exactly]').value = '2';";
+    browser.follow(&format!("{press} {another} of('[name=drop]').click()")).await?;
+    let text = browser.text().await?;
+    ensure!(text.contains("exactly 2 dead letters, and by now it means 1"), "{text}");
+    Ok(())
 }

@@ -1,0 +1,64 @@
+//! The page between a form without a choice and its effect: it says how many dead letters are meant, and takes that
+//! number as typed. The controller compares it once more, so that letters that came meanwhile stay.
+
+use kubewitness_core::views::ReplayRequest;
+use maud::{Markup, html};
+
+use super::filter::LetterFilter;
+use crate::answer::frame::Page;
+use crate::pages::parts::{figure, plural};
+
+pub(super) struct Confirmation<'a> {
+    pub request: &'a ReplayRequest,
+    pub drops: bool,
+    pub asked: &'a LetterFilter,
+    /// Letters that the request means.
+    pub count: u64,
+    /// Letters that the person had on the page before.
+    pub on_page: u64,
+    /// Nobody knows who it is, so they say so themselves.
+    pub signs: bool,
+}
+
+impl Confirmation<'_> {
+    pub fn page(&self) -> Page {
+        let title = if self.drops { "Drop all of them?" } else { "Replay all of them?" };
+        Page::new(title, "/deadletters", self.draw(title))
+    }
+
+    fn draw(&self, title: &str) -> Markup {
+        let ReplayRequest { plugin, reason, who, .. } = self.request;
+        let button = if self.drops { "Drop for good" } else { "Replay" };
+        html! {
+            div.head { h1 { (title) } }
+            p { "You have chosen no dead letter. " (self.extent()) }
+            @if self.drops { p.notice role="status" { "A dropped state is never handed to the plugin again." } }
+            form.replay method="post" action="/deadletters/replay" {
+                (self.asked.hidden(plugin))
+                input type="hidden" name="reason" value=(reason);
+                @if self.signs { input type="hidden" name="who" value=(who); }
+                div.replay-tools.above {
+                    label.grow { span { "Type the number " b { (self.count) } }
+                        input name="exactly" required inputmode="numeric" pattern=(self.count) title=(self.count) autocomplete="off" autofocus;
+                    }
+                    @if self.drops { button name="drop" value="true" { (button) } } @else { button.strong { (button) } }
+                    a.button href=(self.asked.page(plugin, None)) { "Back" }
+                }
+            }
+        }
+    }
+
+    /// How many are meant, and how many of these the person has not seen.
+    fn extent(&self) -> Markup {
+        let elsewhere = self.count.saturating_sub(self.on_page);
+        html! {
+            "This takes " b { (figure(self.count)) " " (plural(self.count, "dead letter", "dead letters")) } " of the plugin "
+            b { (self.request.plugin) }
+            @if self.asked.narrows() { (plural(self.count, " that fits the filter", " that fit the filter")) }
+            @if elsewhere > 0 && self.on_page > 0 {
+                ": " (figure(self.on_page)) " on the page before, and " (figure(elsewhere)) " on other pages"
+            }
+            "."
+        }
+    }
+}
