@@ -22,7 +22,7 @@ use kubewitness_core::ports::GrantError;
 pub use crate::grants::{Backing, Capabilities, CapabilityError, Lent, forget_receipts};
 pub use crate::http::check as check_request;
 pub use crate::http::resolver::{Forbidden, Guard, Unresolved};
-pub use crate::kv::Told;
+pub use crate::kv::{ReportRoom, Told};
 pub use crate::ledger::ship::{ShipPauses, Shipping};
 pub use crate::mail::check as check_message;
 pub use crate::objects::subscribed::Subscribed;

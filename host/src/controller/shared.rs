@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kubewitness_capability::{Redaction, Shipping, Subscribed, Uses};
+use kubewitness_capability::{Redaction, ReportRoom, Shipping, Subscribed, Uses};
 use kubewitness_core::config::{PluginSpec, SourceSpec, StreamSpec};
 use kubewitness_core::ports::Offer;
 use kubewitness_core::redact::RulesInForce;
@@ -89,6 +89,8 @@ pub struct Shared {
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
     /// By source, what keeps retention from going on.
     held: RwLock<BTreeMap<String, BTreeMap<Holder, Kept>>>,
+    /// By plugin, how much it has reported of objects.
+    report_rooms: RwLock<BTreeMap<String, ReportRoom>>,
     /// By ledger, how its closed files get into their bucket.
     shipping: RwLock<BTreeMap<String, Shipping>>,
     /// Faults of the configuration as a whole.
@@ -220,6 +222,15 @@ impl Shared {
 
     pub fn held(&self) -> BTreeMap<String, BTreeMap<Holder, Kept>> {
         read(&self.held).clone()
+    }
+
+    /// How much a plugin has reported of objects. It is the same for all versions of the plugin.
+    pub fn report_room(&self, plugin: &str) -> ReportRoom {
+        write(&self.report_rooms).entry(plugin.to_owned()).or_default().clone()
+    }
+
+    pub fn report_rooms(&self) -> BTreeMap<String, ReportRoom> {
+        read(&self.report_rooms).clone()
     }
 
     pub fn set_shipping(&self, shipping: BTreeMap<String, Shipping>) {

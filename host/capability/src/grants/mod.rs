@@ -24,7 +24,7 @@ use kubewitness_core::ports::{Documents, GrantError, Grants, Ledgers, Lister, NO
 use thiserror::Error;
 
 use crate::http::Destination;
-use crate::kv::Told;
+use crate::kv::{ReportRoom, Told};
 use crate::ledger::ship::{ShipPauses, Shipping};
 use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
@@ -83,6 +83,8 @@ pub struct Backing {
     pub kv: Vec<(String, Vec<u8>)>,
     /// What the controller tells every plugin that has `kv`.
     pub told: Told,
+    /// How much the plugin has reported of objects.
+    pub reports: ReportRoom,
     /// Where calls are noted before they have an effect.
     pub notes: Arc<dyn Notes>,
     /// The plugin's version, for people.
@@ -220,8 +222,9 @@ impl Capabilities {
         backing: Backing,
     ) -> Result<Arc<dyn Grants>, CapabilityError> {
         let (mut granted, told) = (self.resolve(plugin, spec, &backing)?, backing.told.clone());
+        let (most, reports) = (self.kv.clone(), backing.reports.clone());
         let Found { entries, writes, requests } = found(backing.kv)?;
-        granted.kv = spec.grants.kv.then(|| kv::Kv::new(entries, writes, told, self.kv.clone()));
+        granted.kv = spec.grants.kv.then(|| kv::Kv::new(entries, writes, told, most, reports));
         granted.outbox = Outbox::new(plugin, &backing.version, backing.notes, requests);
         let stores = Stores {
             databases: granted.sql.values().map(|database| database.engine.clone()).collect(),

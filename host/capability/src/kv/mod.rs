@@ -3,7 +3,9 @@
 //!
 //! Where a receipt commits before that, the writes are noted first: a receipt that is read back says that they count.
 //!
-//! What is kept has a size, and what is written a rate ([`rate`]). This module touches no disk: others store what it returns.
+//! What is kept has a size, and what is written a rate ([`rate`]). Reports on objects ([`reports`]) are written and not
+//! kept here: the journal alone has them, as long as it has the object, and [`ReportRoom`] bounds them. This module touches
+//! no disk: others store what it returns.
 
 mod rate;
 
@@ -17,7 +19,7 @@ use kubewitness_core::config::Bytes;
 use kubewitness_core::intents::writes::{Mark, Writes};
 use kubewitness_core::limits::{KV_BYTES, KV_RATE};
 use kubewitness_core::ports::{GrantError, KvTurn, KvWrite, KvWrites, Rest};
-use kubewitness_core::{Seq, mutes};
+use kubewitness_core::{Seq, mutes, reports};
 use rate::Spent;
 
 /// Whoever rests asks again after so long: the operator may have raised the rate.
@@ -84,6 +86,32 @@ impl Most {
     }
 }
 
+/// How many bytes of reports a plugin has in the journal. Writes add to it, also where they replace one; the controller sets
+/// it to what it finds whenever the journal has removed some.
+#[derive(Clone, Debug, Default)]
+pub struct ReportRoom(Arc<AtomicU64>);
+
+impl ReportRoom {
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn holds(&self, more: usize) -> Result<(), GrantError> {
+        let bytes = self.0.load(Ordering::Relaxed).saturating_add(more as u64);
+        if bytes <= reports::PLUGIN_BYTES {
+            return Ok(());
+        }
+        let most = Bytes(reports::PLUGIN_BYTES);
+        Err(GrantError::TooLarge(format!(
+            "the plugin's reports would have {bytes} bytes, the most is {most}"
+        )))
+    }
+}
+
 type Entries = BTreeMap<String, Vec<u8>>;
 
 #[derive(Debug, Default)]
@@ -95,12 +123,17 @@ struct Stored {
     noted: Writes,
     told: Told,
     most: Most,
+    reports: ReportRoom,
     spent: Spent,
 }
 
 impl Stored {
     fn apply(&mut self, writes: &[KvWrite]) {
         for KvWrite { key, value } in writes {
+            if reports::is_report(key) {
+                self.reports.add(value.as_ref().map_or(0, |value| key.len() + value.len()));
+                continue;
+            }
             self.bytes -= self.bytes_of(key);
             match value {
                 Some(value) => {
@@ -135,15 +168,21 @@ pub struct Kv {
 }
 
 impl Kv {
-    pub fn new(entries: Vec<(String, Vec<u8>)>, noted: Writes, told: Told, most: Most) -> Self {
+    pub fn new(
+        entries: Vec<(String, Vec<u8>)>,
+        noted: Writes,
+        told: Told,
+        most: Most,
+        reports: ReportRoom,
+    ) -> Self {
         let entries: Entries = entries.into_iter().collect();
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-        let stored = Stored { entries, bytes, noted, told, most, spent: Spent::default() };
+        let stored = Stored { entries, bytes, noted, told, most, reports, spent: Spent::default() };
         Self { stored: Arc::new(Mutex::new(stored)), turns: Arc::default() }
     }
 
     pub fn open(&self) -> Overlay {
-        Overlay { base: self.clone(), writes: BTreeMap::new(), written: 0, hidden: 0 }
+        Overlay { base: self.clone(), writes: BTreeMap::new(), written: 0, hidden: 0, reported: 0 }
     }
 
     /// Applies what receipts that were read say is committed.
@@ -196,6 +235,8 @@ pub struct Overlay {
     written: usize,
     /// The bytes that what they replace had when they were written.
     hidden: usize,
+    /// The bytes of reports.
+    reported: usize,
 }
 
 impl Overlay {
@@ -215,7 +256,9 @@ impl Overlay {
     /// A key that nobody has written costs the journal nothing.
     pub fn delete(&mut self, key: &str) -> Result<(), GrantError> {
         expect_own(key)?;
-        if self.writes.contains_key(key) || self.base.lock().entries.contains_key(key) {
+        let is_stored = |key: &str| self.base.lock().entries.contains_key(key);
+        // Whether the journal has a report is not known here.
+        if reports::is_report(key) || self.writes.contains_key(key) || is_stored(key) {
             self.write(key, None)?;
         }
         Ok(())
@@ -223,6 +266,12 @@ impl Overlay {
 
     fn write(&mut self, key: &str, value: Option<Vec<u8>>) -> Result<(), GrantError> {
         let of = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, |value| key.len() + value.len());
+        if reports::is_report(key) {
+            self.base.lock().reports.holds(self.reported + of(&value))?;
+            self.reported += of(&value);
+            self.writes.insert(key.to_owned(), value);
+            return Ok(());
+        }
         let base = self.base.lock();
         let (before, hidden) = match self.writes.get(key) {
             Some(before) => (of(before), 0),
@@ -258,7 +307,8 @@ impl Overlay {
     pub fn fits(&self) -> Result<(), GrantError> {
         let base = self.base.lock();
         let stored = base.entries.iter().filter(|(key, _)| !self.writes.contains_key(*key));
-        let written = self.writes.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        let written = self.writes.iter().filter(|(key, _)| !reports::is_report(key));
+        let written = written.filter_map(|(key, value)| Some((key, value.as_ref()?)));
         let bytes: usize = stored.chain(written).map(|(key, value)| key.len() + value.len()).sum();
         base.most.holds(bytes, base.bytes)
     }
@@ -311,12 +361,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn reports_are_written_and_neither_kept_here_nor_counted_but_bounded() {
+        let (most, room) = (Most::default(), ReportRoom::default());
+        most.set(10, KV_RATE);
+        let kv = Kv::new(Vec::new(), Writes::default(), Told::default(), most, room.clone());
+        let mut call = kv.open();
+        call.set("report/u/1", vec![b'x'; 90]).unwrap();
+        call.delete("report/u/0").unwrap();
+        assert_eq!(call.get("report/u/1").map(|value| value.len()), Some(90), "a call sees its own");
+        assert!(
+            call.fits().is_ok() && call.set("report/u", vec![b'x'; 90]).is_err(),
+            "that one is no report"
+        );
+        let written = call.commit(&[], None, None, Duration::ZERO);
+        assert_eq!(written.len(), 2);
+        let mut next = kv.open();
+        assert_eq!((next.get("report/u/1"), next.keys("", 10).len()), (None, 0));
+        room.set(reports::PLUGIN_BYTES - 100);
+        assert!(next.set("report/u/2", vec![b'x'; 90]).is_ok());
+        assert!(matches!(next.set("report/u/3", vec![b'x'; 90]), Err(GrantError::TooLarge(_))));
+    }
+
+    #[test]
     fn a_call_sees_its_own_writes_and_others_see_them_after_the_commit() {
         let kv = Kv::new(
             vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())],
             Writes::default(),
             Told::default(),
             Most::default(),
+            ReportRoom::default(),
         );
         let mut call = kv.open();
         call.set("c", b"3".to_vec()).unwrap();
@@ -339,7 +412,7 @@ mod tests {
     #[test]
     fn the_bound_counts_keys_and_values_of_both_layers() {
         let kept = vec![("a".into(), vec![0; KV_BYTES as usize - 11])];
-        let kv = Kv::new(kept, Writes::default(), Told::default(), Most::default());
+        let kv = Kv::new(kept, Writes::default(), Told::default(), Most::default(), ReportRoom::default());
         let mut call = kv.open();
         call.set("b", vec![0; 9]).unwrap();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
@@ -352,7 +425,7 @@ mod tests {
     fn a_bound_that_is_lowered_lets_what_is_stored_shrink_and_not_grow() {
         let most = Most::default();
         let kept = vec![("a".into(), vec![0; 99])];
-        let kv = Kv::new(kept, Writes::default(), Told::default(), most.clone());
+        let kv = Kv::new(kept, Writes::default(), Told::default(), most.clone(), ReportRoom::default());
         most.set(50, KV_RATE);
         let mut call = kv.open();
         call.fits().expect("a call that writes nothing is made");
@@ -397,7 +470,13 @@ mod tests {
     #[test]
     fn a_call_that_writes_and_lists_many_keys_looks_at_each_a_few_times() {
         let entries = (0..100_000).map(|key| (format!("{key:06}"), vec![0; 8]));
-        let kv = Kv::new(entries.collect(), Writes::default(), Told::default(), Most::default());
+        let kv = Kv::new(
+            entries.collect(),
+            Writes::default(),
+            Told::default(),
+            Most::default(),
+            ReportRoom::default(),
+        );
         let mut call = kv.open();
         // Counting all keys each time takes minutes.
         for key in 0..20_000 {
@@ -412,7 +491,7 @@ mod tests {
     #[test]
     fn a_plugin_reads_what_the_host_tells_and_can_t_write_it() {
         let told = Told::default();
-        let kv = Kv::new(vec![], Writes::default(), told.clone(), Most::default());
+        let kv = Kv::new(vec![], Writes::default(), told.clone(), Most::default(), ReportRoom::default());
         assert_eq!(kv.open().get(mutes::KEY), None);
         told.set(b"[]".to_vec());
         let mut call = kv.open();
@@ -425,7 +504,7 @@ mod tests {
     #[test]
     fn a_plugin_that_writes_ahead_of_its_rate_rests_and_is_told_why() {
         let most = Most::default();
-        let kv = Kv::new(vec![], Writes::default(), Told::default(), most.clone());
+        let kv = Kv::new(vec![], Writes::default(), Told::default(), most.clone(), ReportRoom::default());
         most.set(1 << 30, 1 << 20);
         let write = |key: &str, mebibytes: usize| {
             let mut call = kv.open();
@@ -459,7 +538,7 @@ mod tests {
     fn a_plugin_deletes_its_own_keys_alone_and_others_cost_the_journal_nothing() {
         let request = "\0request/1".to_owned();
         let kept = vec![("a".into(), vec![0; 8]), (request.clone(), vec![0; 8])];
-        let kv = Kv::new(kept, Writes::default(), Told::default(), Most::default());
+        let kv = Kv::new(kept, Writes::default(), Told::default(), Most::default(), ReportRoom::default());
         let mut call = kv.open();
         assert!(matches!(call.delete(&request), Err(GrantError::Invalid(_))));
         for n in 0..1000 {

@@ -185,6 +185,7 @@ fn backing(cursor: Seq) -> Backing {
         uses: Arc::default(),
         kv: vec![("seen".into(), b"1".to_vec())],
         told: Default::default(),
+        reports: Default::default(),
         notes: Arc::new(Paper::default()),
         version: "v1".into(),
         cursor,

@@ -249,12 +249,21 @@ impl Journal {
 
     /// What plugins report of these objects, oldest first.
     pub async fn reports(&self, uids: &HashSet<String>) -> Result<Vec<ReportView>, JournalError> {
-        let found = self.reader().await?.reports().await?;
-        let report = |(plugin, key, value): &(String, String, Vec<u8>)| {
-            let uid = reports::uid_of(key).filter(|uid| uids.contains(*uid))?;
-            Some(reports::read(plugin, uid, value))
-        };
-        Ok(reports::newest(found.iter().filter_map(report).collect()))
+        let mut reader = self.reader().await?;
+        let mut found = Vec::new();
+        for plugin in reader.reporters().await? {
+            for uid in uids {
+                let kept = reader.reports_of(&plugin, uid).await?;
+                found.extend(kept.iter().map(|(_, value)| reports::read(&plugin, uid, value)));
+            }
+        }
+        Ok(reports::newest(found))
+    }
+
+    /// How many bytes the reports of a plugin have.
+    pub async fn report_bytes(&self, plugin: &str) -> Result<u64, JournalError> {
+        let bytes = self.reader().await?.report_bytes(plugin).await?;
+        Ok(u64::try_from(bytes).unwrap_or_default())
     }
 
     /// Objects that have ended, the newest end first.

@@ -12,7 +12,7 @@ use kubewitness_core::ports::{
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView, TimelineQuery,
 };
-use kubewitness_core::{Gap, ObjectRef, Seq, State};
+use kubewitness_core::{Gap, ObjectRef, Seq, State, reports};
 use tokio::sync::mpsc;
 
 use super::ended_objects::{EndedPage, EndedQuery};
@@ -29,6 +29,9 @@ const OUTSIDE: u64 = 32 * 1024;
 
 /// Letters that are read together behind those whose states are gone.
 const LETTERS: usize = 256;
+
+/// Reports of one object that are read. Retention trims an object's to [`reports::SHOWN`].
+const REPORTS_READ: i64 = 4 * reports::SHOWN as i64;
 
 /// Retention never takes the newest state: where that is not seen, less is read than was committed, and
 /// what is missing must not be passed over.
@@ -306,14 +309,32 @@ impl<'a> Reader<'a> {
         self.rows().pauses().await
     }
 
-    /// Reports of all plugins: plugin, key and value.
-    pub async fn reports(&mut self) -> Answer<Vec<(String, String, Vec<u8>)>> {
-        let mut reports = Vec::new();
+    /// The plugins that report of objects.
+    pub async fn reporters(&mut self) -> Answer<Vec<String>> {
+        let mut reporters = Vec::new();
         for (plugin, _) in self.past().progress_of_all().await? {
-            let kept = self.rows().reports(&plugin).await?.into_iter();
-            reports.extend(kept.map(|(key, value)| (plugin.clone(), key, value)));
+            if !self.rows().reports(&plugin, (reports::PREFIX, reports::BEYOND), 1).await?.is_empty() {
+                reporters.push(plugin);
+            }
         }
-        Ok(reports)
+        Ok(reporters)
+    }
+
+    pub async fn report_bytes(&mut self, plugin: &str) -> Answer<i64> {
+        self.rows().report_bytes(plugin).await
+    }
+
+    /// What a plugin reports of an object: keys and values.
+    pub async fn reports_of(&mut self, plugin: &str, uid: &str) -> Answer<Vec<(String, Vec<u8>)>> {
+        let (from, below) = reports::keys_of(uid);
+        self.rows().reports(plugin, (&from, &below), REPORTS_READ).await
+    }
+
+    /// The keys of a plugin's reports behind this one, in order, and no more than so many.
+    pub async fn report_keys(&mut self, plugin: &str, behind: &str, limit: usize) -> Answer<Vec<String>> {
+        let from = if behind.is_empty() { reports::PREFIX.to_owned() } else { format!("{behind}\0") };
+        let found = self.rows().reports(plugin, (&from, reports::BEYOND), limit as i64).await?;
+        Ok(found.into_iter().map(|(key, _)| key).collect())
     }
 
     /// Whether the journal has anything of an object.

@@ -2,7 +2,7 @@
 //! `decide` needs, and hands its choice to the writer together with the facts behind it. The writer
 //! refuses a choice whose facts have changed.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use kubewitness_core::config::RetentionSpec;
@@ -31,6 +31,30 @@ const PAGE: usize = 4096;
 /// (an object that is there, a dead letter) seldom lets go of them sooner.
 const AGAIN_MS: u64 = 10 * 60 * 1000;
 
+/// The newest reports of one object, while they are passed in order.
+#[derive(Default)]
+struct ObjectReports {
+    uid: String,
+    /// Whether the journal has something of the object.
+    is_known: bool,
+    newest: VecDeque<String>,
+}
+
+impl ObjectReports {
+    fn new(uid: &str, is_known: bool) -> Self {
+        Self { uid: uid.to_owned(), is_known, newest: VecDeque::new() }
+    }
+
+    /// The report that goes for this one: itself, where nothing of the object is known.
+    fn pushed_out_by(&mut self, key: String) -> Option<String> {
+        if !self.is_known {
+            return Some(key);
+        }
+        self.newest.push_back(key);
+        if self.newest.len() > reports::SHOWN { self.newest.pop_front() } else { None }
+    }
+}
+
 /// Retention of one source, and what it remembers between two passes.
 pub struct Retention {
     journal: Journal,
@@ -41,6 +65,8 @@ pub struct Retention {
     /// there are segments, each of which was looked at anyway.
     held: HashMap<u64, Held>,
     in_hand: u64,
+    /// Reports are not looked at before: where there are many, a look takes long.
+    reports_after_ms: u64,
     /// States that were taken since rows that many share were looked through.
     taken: u64,
     leaps: Leaps,
@@ -73,6 +99,7 @@ impl Retention {
             fruitless: HashMap::new(),
             held: HashMap::new(),
             in_hand: IN_HAND,
+            reports_after_ms: 0,
             taken: 0,
             leaps: Leaps::default(),
         }
@@ -123,8 +150,9 @@ impl Retention {
         if let Some(before_ms) = Bounds::of(spec, facts.now_ms).before_ms {
             self.poison(&facts, before_ms).await?;
         }
-        if told.states > 0 {
-            self.reports().await?;
+        if told.states > 0 && facts.now_ms >= self.reports_after_ms {
+            let many = self.reports().await? > PAGE;
+            self.reports_after_ms = if many { facts.now_ms + AGAIN_MS } else { 0 };
         }
         self.taken += told.states;
         let kept: u64 = facts.tallies.iter().map(|tally| tally.states).sum();
@@ -148,28 +176,41 @@ impl Retention {
         }
     }
 
-    /// A report goes with the last state of its object.
-    async fn reports(&self) -> Result<(), JournalError> {
+    /// A report goes with the last state of its object. Of an object that has too many, the oldest go. Answers how many
+    /// were looked at.
+    async fn reports(&self) -> Result<usize, JournalError> {
+        let mut looked = 0;
         let mut reader = self.journal.reader().await?;
-        let (mut known, mut gone) = (HashMap::new(), Vec::new());
-        for (plugin, key, _) in reader.reports().await? {
-            let Some(uid) = reports::uid_of(&key).map(str::to_owned) else { continue };
-            let is_known = match known.get(&uid) {
-                Some(is_known) => *is_known,
-                None => reader.knows(&uid).await?,
-            };
-            known.insert(uid, is_known);
-            if !is_known {
-                gone.push((plugin, key));
+        let reporters = reader.reporters().await?;
+        drop(reader);
+        for plugin in reporters {
+            let (mut behind, mut of_object) = (String::new(), ObjectReports::default());
+            loop {
+                let mut reader = self.journal.reader().await?;
+                let keys = reader.report_keys(&plugin, &behind, PAGE).await?;
+                let (is_last, mut gone) = (keys.len() < PAGE, Vec::new());
+                looked += keys.len();
+                for key in keys {
+                    behind.clone_from(&key);
+                    let Some(uid) = reports::uid_of(&key) else { continue };
+                    if uid != of_object.uid {
+                        of_object = ObjectReports::new(uid, reader.knows(uid).await?);
+                    }
+                    gone.extend(of_object.pushed_out_by(key).map(|key| (plugin.clone(), key)));
+                }
+                drop(reader);
+                for reports in gone.chunks(BATCH) {
+                    let through = *self.journal.newest().borrow();
+                    let sweep = Sweep { through, reports: reports.to_vec(), ..Sweep::default() };
+                    self.journal.sweep(sweep).await?;
+                    tokio::time::sleep(REST).await;
+                }
+                if is_last {
+                    break;
+                }
             }
         }
-        drop(reader);
-        for reports in gone.chunks(BATCH) {
-            let through = *self.journal.newest().borrow();
-            self.journal.sweep(Sweep { through, reports: reports.to_vec(), ..Sweep::default() }).await?;
-            tokio::time::sleep(REST).await;
-        }
-        Ok(())
+        Ok(looked)
     }
 
     /// Takes rows that states shared and that none of those kept refers to: statuses, anchors,

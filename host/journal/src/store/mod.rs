@@ -340,9 +340,17 @@ pub(crate) trait Fetch: Send {
     async fn progress(&mut self, plugin: &str) -> Answer<Option<Progress>>;
     /// By plugin and position; of all plugins where none is named.
     async fn letters(&mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>>;
+    /// All but what it reports of objects.
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
-    /// Of these, what it reports of objects.
-    async fn reports(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
+    /// What it reports of objects: keys from the first on and below the second, in order, at most so many.
+    async fn reports(
+        &mut self,
+        plugin: &str,
+        keys: (&str, &str),
+        limit: i64,
+    ) -> Answer<Vec<(String, Vec<u8>)>>;
+    /// How many bytes its reports have.
+    async fn report_bytes(&mut self, plugin: &str) -> Answer<i64>;
     async fn replays(&mut self, plugin: Option<&str>, before: i64, limit: i64) -> Answer<Vec<ReplayRecord>>;
     /// Of each plugin the newest record of a pause or a resume, where it is a pause.
     async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>>;

@@ -8,7 +8,7 @@ use kubewitness_core::ports::{
     Append, Backlog, DeadLetter, Documents, KvWrite, Progress, Save, SourceStart, Witness, Witnessed,
 };
 use kubewitness_core::views::TimelineQuery;
-use kubewitness_core::{Change, Seq, StateId, Version};
+use kubewitness_core::{Change, Seq, StateId, Version, reports};
 use kubewitness_journal::{Holder, Retained, Retention};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -315,7 +315,28 @@ async fn a_report_of_a_plugin_goes_with_the_last_state_of_its_object() {
     let desk = desk.reopen().await;
     assert_eq!(told(&desk).await, [of(1)]);
     let keys: Vec<_> = desk.journal.kv("p").await.unwrap().into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys.len(), 2, "what is no report stays: {keys:?}");
+    assert_eq!(keys, ["note/1"], "what is no report stays");
+    desk.assert_sound().await;
+}
+
+async fn of_an_object_with_too_many_reports_the_oldest_go() {
+    let desk = Desk::new().await;
+    history(&desk, 2, 2).await;
+    let key = |n: usize, number: usize| format!("report/{}/{number:04}/ops", job(n).uid);
+    let write = |key: String| KvWrite { key, value: Some(br#"{"to": "ops"}"#.to_vec()) };
+    let many = (0..reports::SHOWN + 20).map(|number| key(1, number));
+    let kv = many.chain([key(0, 0), "report/daily".to_owned()]).map(write).collect();
+    desk.journal.save("p", Save { progress: subscribed(4, 4), kv, ..Save::default() }).await.unwrap();
+    let own: Vec<_> = desk.journal.kv("p").await.unwrap().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(own, ["report/daily"], "a plugin's own key may begin like a report's");
+    let before = desk.journal.report_bytes("p").await.unwrap();
+    settled(&desk, vec![state(&job(0), Change::Gone, "100"), present(&job(1), 101)], 101).await;
+    desk.journal.save("p", Save { progress: subscribed(6, 6), ..Save::default() }).await.unwrap();
+    pass(&desk, &hours(1)).await;
+    let report = (key(1, 0).len() + br#"{"to": "ops"}"#.len()) as u64;
+    assert_eq!(before - desk.journal.report_bytes("p").await.unwrap(), 21 * report);
+    let left = desk.journal.reports(&HashSet::from([job(1).uid.clone()])).await.unwrap();
+    assert_eq!(left.len(), reports::SHOWN);
     desk.assert_sound().await;
 }
 
@@ -461,6 +482,7 @@ on_every_store!(
     past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap,
     statuses_owners_and_the_like_go_with_the_last_state_that_needed_them,
     a_report_of_a_plugin_goes_with_the_last_state_of_its_object,
+    of_an_object_with_too_many_reports_the_oldest_go,
     what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it_lets_go,
     a_few_random_histories_stay_whole,
 );

@@ -75,6 +75,7 @@ struct Left {
     dead_letters: usize,
     keys: usize,
     key_bytes: usize,
+    report_bytes: u64,
     receipts: Vec<Receipts>,
     /// Databases and ledgers of the host's settings, in which things of its own may be.
     remains: Vec<String>,
@@ -107,6 +108,7 @@ async fn left_by(journal: &Journal, name: &str, host: &HostSpec, data: &Path) ->
         dead_letters: journal.dead_letters(name).await?.len(),
         keys: keys.len(),
         key_bytes: keys.iter().map(|(key, value)| key.len() + value.len()).sum(),
+        report_bytes: journal.report_bytes(name).await?,
         receipts,
         remains: remains(host, data),
     })
@@ -185,8 +187,8 @@ async fn take_away(journal: &Journal, left: &Left, host: &HostSpec, data: &Path)
 
 impl Told {
     fn text(&self) -> String {
-        let Left { plugin, retired_at, cursor, is_paused, dead_letters, keys, key_bytes, receipts, remains } =
-            &self.left;
+        let Left { plugin, retired_at, cursor, is_paused, dead_letters, keys, key_bytes, .. } = &self.left;
+        let Left { report_bytes, receipts, remains, .. } = &self.left;
         let plugin = clean(plugin);
         let verb = if self.removed { "was removed" } else { "would be removed" };
         let mut text = format!("{} {plugin}, taken out at {retired_at}. What {verb}:\n", mark(true));
@@ -195,6 +197,9 @@ impl Told {
             if *is_paused { ", its pause" } else { "" }
         ));
         text.push_str(&format!("  dead letters: {dead_letters}\n  keys of kv: {keys}, {key_bytes} bytes\n"));
+        if *report_bytes > 0 {
+            text.push_str(&format!("  reports on objects: {report_bytes} bytes\n"));
+        }
         for Receipts { database, receipts } in receipts {
             text.push_str(&format!("  receipts in the database `{}`: {receipts}\n", clean(database)));
         }

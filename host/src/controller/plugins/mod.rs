@@ -291,6 +291,8 @@ impl Plugins {
         self.journal.settle().await.context("waiting for earlier writes to the journal")?;
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
         let uses = Arc::new(Uses::of(&spec.grants));
+        let reports = self.shared.report_room(&name);
+        reports.set(self.journal.report_bytes(&name).await.context("measuring its reports")?);
         let backing = Backing {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
@@ -299,6 +301,7 @@ impl Plugins {
             uses: uses.clone(),
             kv: self.journal.kv(&name).await.context("reading its kv")?,
             told: self.told.clone(),
+            reports,
             notes: Arc::new(self.journal.clone()),
             version: candidate.component.digest().to_owned(),
             cursor: progress.map_or(0, |progress| progress.cursor),

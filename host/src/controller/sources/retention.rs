@@ -56,6 +56,7 @@ impl Retentions {
         let (stopped, source) = (stop.clone(), name.to_string());
         let mut retention = Retention::new(self.journal.clone(), name);
         let (shared, clock, timers) = (self.shared.clone(), SystemClock::default(), self.timers);
+        let journal = self.journal.clone();
         self.tasks.spawn(format!("retention of {name}"), Fate::Finite, async move {
             let mut pause = timers.first;
             while stopped.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
@@ -63,8 +64,11 @@ impl Retentions {
                 let begun = Instant::now();
                 // Dropped in the middle it has taken what it has taken.
                 let passed = stopped.run_until_cancelled(retention.pass(&spec)).await;
-                if matches!(passed, Some(Ok(_))) {
+                if let Some(Ok(told)) = &passed {
                     shared.set_held(&source, retention.held(), clock.now_ms());
+                    if told.states > 0 {
+                        measure_reports(&shared, &journal).await;
+                    }
                 }
                 match passed {
                     Some(Ok(told)) if told.states > 0 => info!(
@@ -88,6 +92,18 @@ impl Retentions {
         for (name, running) in std::mem::take(&mut self.running) {
             running.stop.cancel();
             self.shared.forget_held(&name);
+        }
+    }
+}
+
+/// Reports go with the last state of their object.
+async fn measure_reports(shared: &Shared, journal: &Journal) {
+    for (plugin, room) in shared.report_rooms() {
+        match journal.report_bytes(&plugin).await {
+            Ok(bytes) => room.set(bytes),
+            Err(error) => {
+                warn!(plugin, %error, "the plugin's reports can't be measured; the next pass tries again");
+            }
         }
     }
 }

@@ -116,6 +116,7 @@ impl Stage {
             uses: Arc::default(),
             kv: lent.kv,
             told: Default::default(),
+            reports: Default::default(),
             notes: Arc::new(Unread),
             version: component.digest().to_owned(),
             cursor: 0,

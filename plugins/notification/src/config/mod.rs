@@ -48,8 +48,10 @@ pub struct Config {
     pub text: Option<String>,
     /// How long an object's states are awaited before its people are told of the last one.
     pub settle: Span,
-    /// How long the same outcome of the same object is not told again.
+    /// How long the same outcome of the same object is not told again, however often the object has had it since.
     pub repeat: Span,
+    /// Whether the same outcome is told again all the same, once for each attempt of the object.
+    pub each_attempt: bool,
     /// What happened longer ago than this is counted and not told.
     pub oldest: Span,
     /// When people are left alone. What happens meanwhile is told at the end.
@@ -74,6 +76,7 @@ impl Default for Config {
             text: None,
             settle: Span::seconds(10),
             repeat: Span::seconds(6 * 3600),
+            each_attempt: false,
             oldest: Span::seconds(3600),
             quiet: None,
             digest: Digest::default(),

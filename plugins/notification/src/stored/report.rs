@@ -1,7 +1,5 @@
-//! Reports what became of each message, by object and recipient. They lie in `kv` under keys by which the host finds
-//! them: it shows them with the object, and removes them with it.
-
-use std::collections::BTreeSet;
+//! Reports what became of each message, by object and recipient. Their keys in `kv` are those by which the host finds
+//! reports: it shows them with the object, and removes them with it. None of the room of `kv` is spent on them.
 
 use kubewitness_sdk::{Error, kv, log};
 use serde::Serialize;
@@ -14,10 +12,7 @@ use crate::template;
 
 /// Keys begin with it. The object's uid, the position of the state and the recipient follow.
 const REPORTS: &str = "report/";
-/// Reports that are kept, each of up to 1 KiB of the 4 MiB of `kv` ([`BYTES`]); and how many stay once there are too many.
-const MOST: usize = 3000;
-const KEPT: usize = MOST / 4 * 3;
-/// Reports that one call keeps, and old ones that it lets go of: each is a call to the host. The last ones say most.
+/// Reports that one call keeps: each is a call to the host. The last ones say most.
 const A_CALL: usize = 600;
 const RECIPIENT_BYTES: usize = 100;
 const WHY_BYTES: usize = 256;
@@ -97,22 +92,9 @@ fn key(facts: &Facts, to: &str) -> String {
     format!("{REPORTS}{}/{seq:020}/{to}", text(facts, "uid"))
 }
 
-/// Whether there is a report of the message about this state to the recipient.
-pub fn is_kept(facts: &Facts, to: &str) -> Result<bool, Error> {
-    Ok(kv::get(&key(facts, &shown(to)))?.is_some())
-}
-
-/// Keeps the reports of a call, as many as there is room for. Lets go of the oldest where there are too many.
+/// Keeps the reports of a call. The host has them as long as it has the object.
 pub fn keep(reports: &[Report]) -> Result<(), Error> {
-    if reports.is_empty() {
-        return Ok(());
-    }
-    let reports = &reports[reports.len().saturating_sub(A_CALL)..];
-    let keys = kv::keys(REPORTS, 2 * MOST as u32)?;
-    if keys.len() + reports.len() > MOST {
-        remove_oldest(&keys, keys.len().saturating_sub(KEPT).min(A_CALL))?;
-    }
-    for report in reports {
+    for report in &reports[reports.len().saturating_sub(A_CALL)..] {
         match kv::set(&report.key, &report.bytes()?) {
             // People are told all the same.
             Err(error) if is_full(&error) => {
@@ -123,28 +105,6 @@ pub fn keep(reports: &[Report]) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Stores what people are still to be told. Where `kv` is full, the oldest reports of what they were told go.
-pub fn set_first(key: &str, bytes: &[u8]) -> Result<(), Error> {
-    match kv::set(key, bytes) {
-        Err(error) if is_full(&error) => {
-            remove_oldest(&kv::keys(REPORTS, 2 * MOST as u32)?, A_CALL)?;
-            kv::set(key, bytes)
-        }
-        stored => stored,
-    }
-}
-
-fn remove_oldest(keys: &[String], most: usize) -> Result<(), Error> {
-    let mut oldest = BTreeSet::new();
-    oldest.extend(keys.iter().map(|key| format!("{} {key}", position(key))));
-    let keys = oldest.iter().filter_map(|entry| entry.split_once(' ')).map(|(_, key)| key);
-    keys.take(most).try_for_each(kv::delete)
-}
-
-fn position(key: &str) -> &str {
-    key.split('/').nth(2).unwrap_or_default()
 }
 
 /// Nothing mends what `kv` is too full for; everything else may be mended.

@@ -78,7 +78,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
     book.tell_full(config)?;
     let bytes = serde_json::to_vec(&book).map_err(|error| error.to_string())?;
     if stored.as_deref() != Some(&bytes) {
-        report::set_first(BOOK, &bytes)?;
+        kv::set(BOOK, &bytes)?;
     }
     // A tick that fails is undone, and the next one would send the same again.
     if let Err(error) = report::keep(&book.reports) {

@@ -134,7 +134,12 @@ impl Call<'_> {
         let facts = facts::bounded(facts::of(state, &self.pointers)?);
         let group = decide::group(&seen);
         let to = self.unmuted(&facts, &group, to, now_ms)?;
-        let (full, to) = self.with_room(&facts, to)?;
+        if let Some(program) = self.without_room(&to)? {
+            return Err(Verdict::retry_after(
+                outbox_limits::WAIT_MS,
+                format!("as many messages as there is room for wait for `{program}`"),
+            ));
+        }
         let note = Note {
             seq: state.seq,
             group,
@@ -144,7 +149,7 @@ impl Call<'_> {
             stands_in: decide::stands_in(&seen),
             withdraws: false,
         };
-        if !to.is_empty() && self.keep(note, full.as_ref())? {
+        if !to.is_empty() && self.keep(note)? {
             let (held, told): (Vec<_>, Vec<_>) =
                 to.into_iter().partition(|to| config.is_held(to, facts::phase(state), now_ms));
             let quiet = config.quiet.as_ref().map_or(now_ms, |quiet| quiet.hours.end_ms(now_ms));
@@ -155,13 +160,7 @@ impl Call<'_> {
                 format!("until it has settled, at {settled} or later, and its recipient's turn has come");
             self.report(&facts, told, ("waiting", &settled), now_ms);
         }
-        match full {
-            Some(program) => Err(Verdict::retry_after(
-                outbox_limits::WAIT_MS,
-                format!("as many messages as there is room for wait for `{program}`"),
-            )),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Notes that the object goes on. Without room its outcome is told, as it is where nobody looks further.
@@ -180,30 +179,19 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// A program that has no room for another message, and everybody else who has no note of it yet. Programs get each
-    /// message, so a state comes again for them. The others have their note and its report from the first time.
-    fn with_room(
-        &mut self,
-        facts: &Facts,
-        to: BTreeSet<String>,
-    ) -> Result<(Option<String>, BTreeSet<String>), Error> {
+    /// A program that has no room for another message. Programs get each message, so the state comes again, and nobody is
+    /// told before: the host takes back what a call has written that is to come again.
+    fn without_room<'t>(&mut self, to: &'t BTreeSet<String>) -> Result<Option<&'t String>, Error> {
         if to.iter().all(|to| self.config.is_for_people(to)) {
-            return Ok((None, to));
+            return Ok(None);
         }
         let full = match self.full.take() {
             Some(full) => full,
             None => outbox_limits::full()?,
         };
-        let (mut without, mut with) = (None, BTreeSet::new());
-        for to in to {
-            if full.contains(&to) {
-                without = Some(to);
-            } else if !report::is_kept(facts, &to)? {
-                with.insert(to);
-            }
-        }
+        let without = to.iter().find(|to| full.contains(*to));
         self.full = Some(full);
-        Ok((without, with))
+        Ok(without)
     }
 
     /// Those for whom nobody has muted it.
@@ -231,11 +219,11 @@ impl Call<'_> {
 
     /// Keeps the note where there is room. Where there is none, people are told a number, and for a program the state
     /// comes again, and people are told then.
-    fn keep(&mut self, note: Note, full: Option<&String>) -> Result<bool, Error> {
+    fn keep(&mut self, note: Note) -> Result<bool, Error> {
         if self.store(&note)? {
             return Ok(true);
         }
-        if let Some(program) = full.or_else(|| note.to.iter().find(|to| !self.config.is_for_people(to))) {
+        if let Some(program) = note.to.iter().find(|to| !self.config.is_for_people(to)) {
             return Err(Error::Unavailable(format!(
                 "{MOST} notes wait for a tick, and `{program}` gets each message"
             )));
@@ -254,7 +242,7 @@ impl Call<'_> {
         if kv::keys(NOTES, MOST)?.len() >= MOST as usize {
             return Ok(false);
         }
-        match report::set_first(&format!("{NOTES}{:020}", note.seq), &bytes) {
+        match kv::set(&format!("{NOTES}{:020}", note.seq), &bytes) {
             Err(error) if is_full(&error) => Ok(false),
             stored => stored.map(|()| true),
         }
@@ -292,7 +280,7 @@ fn count(first: u64, counts: &Counts) -> Result<(), Error> {
         );
     }
     let bytes = serde_json::to_vec(counts).map_err(|error| Error::Invalid(error.to_string()))?;
-    report::set_first(&format!("{COUNTS}{first:020}"), &bytes)
+    kv::set(&format!("{COUNTS}{first:020}"), &bytes)
 }
 
 /// Reads what the decision needs of the object. An object without a document has no labels and no annotations.

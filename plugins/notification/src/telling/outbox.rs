@@ -20,7 +20,7 @@ use crate::facts::{Facts, flag, text};
 use crate::mutes::Mutes;
 use crate::report::{self, Report};
 
-/// Objects whose last outcome is remembered, at about 100 bytes.
+/// Outcomes that are remembered, at about 100 bytes.
 const TOLD: usize = 2000;
 /// Recipients whose pace, or whose count of messages without room, is remembered: as many as an outbox may name.
 const PACES: usize = 1024;
@@ -41,7 +41,7 @@ const TICKING_MS: u64 = 3_600_000;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Book {
-    /// The last outcome of each object that was told, the oldest first.
+    /// The outcomes of each object that were told, one of each phase, the oldest first.
     told: Vec<Told>,
     pub(super) outbox: Vec<Outgoing>,
     paces: Vec<Pace>,
@@ -181,15 +181,19 @@ impl Book {
         is_late: bool,
         now_ms: u64,
     ) -> Option<String> {
-        let told = self.told.iter().find(|told| told.key == key);
-        let (phase, attempt) = (text(&lead.facts, "phase"), attempt_of(&lead.facts));
-        if let Some(told) = told.filter(|told| told.seq != lead.seq) {
-            if told.covers(config, phase, attempt, now_ms) {
-                return Some(format!("the same was told at {}", rfc3339(told.at_ms)));
-            }
-            if is_late && told.phase != DELETED && !told.is_older(lead) {
-                return Some(format!("`{}` came later, and was told at {}", told.phase, rfc3339(told.at_ms)));
-            }
+        let told = || self.told.iter().filter(|told| told.key == key && told.seq != lead.seq);
+        // With `eachAttempt`, an outcome between the two makes another one of the second.
+        let last_seq = told().map(|told| told.seq).max();
+        let counts = |told: &&Told| !config.each_attempt || Some(told.seq) == last_seq;
+        if let Some(same) = told().filter(counts).find(|told| told.covers(config, &lead.facts, now_ms)) {
+            return Some(format!("the same was told at {}", rfc3339(same.at_ms)));
+        }
+        if let Some(last) = told().max_by_key(|told| told.seq)
+            && is_late
+            && last.phase != DELETED
+            && !last.is_older(lead)
+        {
+            return Some(format!("`{}` came later, and was told at {}", last.phase, rfc3339(last.at_ms)));
         }
         let is_past = is_late && !flag(&lead.facts, "terminal");
         is_past.then(|| "the object has gone on since".to_string())
@@ -228,12 +232,12 @@ impl Book {
         to.extend(notes.iter().flat_map(|note| note.to.iter().cloned()));
         self.replace_held(config, &message, &to, now_ms);
         self.outbox.push(Outgoing { message, to, since_ms: now_ms, failing_ms: None });
-        match self.told.iter().position(|told| told.key == key) {
+        let (phase, attempt) = (text(&lead.facts, "phase").to_string(), attempt_of(&lead.facts));
+        match self.told.iter().position(|told| told.key == key && told.phase == phase) {
             Some(place) if self.told[place].seq >= lead.seq => return,
             Some(place) => drop(self.told.remove(place)),
             None => {}
         }
-        let (phase, attempt) = (text(&lead.facts, "phase").to_string(), attempt_of(&lead.facts));
         let version = version(lead).to_string();
         self.told.push(Told { key, phase, attempt, at_ms: now_ms, seq: lead.seq, version });
     }
@@ -434,8 +438,10 @@ impl Book {
 }
 
 impl Told {
-    fn covers(&self, config: &Config, phase: &str, attempt: u64, now_ms: u64) -> bool {
-        self.phase == phase && self.attempt == attempt && now_ms.saturating_sub(self.at_ms) < config.repeat.ms
+    fn covers(&self, config: &Config, facts: &Facts, now_ms: u64) -> bool {
+        self.phase == text(facts, "phase")
+            && (!config.each_attempt || self.attempt == attempt_of(facts))
+            && now_ms.saturating_sub(self.at_ms) < config.repeat.ms
     }
 
     fn is_older(&self, note: &Note) -> bool {

@@ -65,7 +65,7 @@ pub fn keep(all: &[Parts], first: u64) -> Result<(), Error> {
     let room = MOST.saturating_sub(kv::keys(PARTS, MOST as u32)?.len());
     for (place, parts) in all.iter().take(room).enumerate() {
         let bytes = serde_json::to_vec(parts).map_err(|error| Error::Invalid(error.to_string()))?;
-        report::set_first(&format!("{PARTS}{first:020}/{place}"), &bytes)?;
+        kv::set(&format!("{PARTS}{first:020}/{place}"), &bytes)?;
     }
     if all.len() > room {
         let owners = (all.len() - room).to_string();

@@ -1,7 +1,8 @@
 //! What plugins report of an object, such as who was told of it and what became of the message.
 //!
-//! A plugin writes reports into its `kv`: the key is `report/UID/` and anything, the value a JSON object. The
-//! controller shows them with the object, and removes them once the journal has nothing of the object.
+//! A plugin writes reports by its `kv`: the key is `report/UID/` and anything, the value a JSON object. The controller
+//! shows them with the object. They stay as long as the journal has something of the object, so they lie in the journal
+//! alone: no `kv` holds them in memory, and none of its bound is spent on them.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +12,10 @@ use crate::model::fault::shortened;
 pub const PREFIX: &str = "report/";
 /// The first key behind all of them.
 pub const BEYOND: &str = "report0";
-/// Reports of one story. The newest are shown.
+/// Reports of one story that are shown, and reports of one object that a plugin keeps: the newest.
 pub const SHOWN: usize = 500;
+/// The most bytes of one plugin's reports, keys and values together. About 700,000 of the plugin `notification`.
+pub const PLUGIN_BYTES: u64 = 256 << 20;
 /// A longer value is no report.
 const VALUE_BYTES: usize = 4096;
 /// Each text of a report.
@@ -40,6 +43,15 @@ pub struct ReportView {
     pub title: String,
     /// Why it was not sent, or is not yet.
     pub why: String,
+}
+
+pub fn is_report(key: &str) -> bool {
+    uid_of(key).is_some()
+}
+
+/// The first key of an object's reports, and the first key behind them.
+pub fn keys_of(uid: &str) -> (String, String) {
+    (format!("{PREFIX}{uid}/"), format!("{PREFIX}{uid}0"))
 }
 
 /// The object of a report's key.
@@ -80,6 +92,16 @@ mod tests {
         assert_eq!((report.plugin.as_str(), report.uid.as_str(), report.at_ms), ("notification", "u", 7));
         assert_eq!((report.title.as_str(), report.why.as_str()), ("a b", ""));
         assert_eq!((uid_of("report/u/1"), uid_of("report/u"), uid_of("note/u/1")), (Some("u"), None, None));
+    }
+
+    #[test]
+    fn the_keys_of_an_object_are_its_own() {
+        let (from, below) = keys_of("u");
+        let is_within = |key: &str| (&*from..&*below).contains(&key);
+        assert_eq!(
+            ["report/u/1", "report/u/~", "report/u1/1", "report/t/1"].map(is_within),
+            [true, true, false, false]
+        );
     }
 
     #[test]

@@ -51,3 +51,30 @@ fn an_outcome_is_told_to_nobody_if_the_object_goes_on_within_the_settle_time() {
     assert_eq!(world.titles(20_000, "hook"), ["Job default/a: Failed"]);
     assert_eq!(world.host.kv_keys_left(), 0);
 }
+
+/// A job that is preempted twelve times, and fails in the end.
+fn preempted_and_failed(config: Value) -> Vec<String> {
+    let world = world(config);
+    let mut told = Vec::new();
+    for turn in 0..12u64 {
+        let mut preempted = of_version(2 * turn, &(10 + 2 * turn).to_string(), "Preempted");
+        preempted.status.attempt = turn as u32;
+        let mut running = of_version(2 * turn + 1, &(11 + 2 * turn).to_string(), "Running");
+        running.previous = Some(testing::status("Preempted"));
+        world.hear(&[preempted]);
+        told.extend(world.titles(20_000, "hook"));
+        world.hear(&[running]);
+        told.extend(world.titles(20_000, "hook"));
+    }
+    world.hear(&[of_version(90, "90", "Failed")]);
+    told.extend(world.titles(20_000, "hook"));
+    told
+}
+
+#[test]
+fn an_object_that_is_preempted_again_and_again_is_two_messages_unless_each_attempt_is_asked_for() {
+    let two = ["Job default/a: Preempted", "Job default/a: Failed"];
+    assert_eq!(preempted_and_failed(json!({})), two);
+    assert_eq!(preempted_and_failed(json!({"phases": ["Running", "Preempted", "Failed"]})).len(), 3);
+    assert_eq!(preempted_and_failed(json!({"eachAttempt": true})).len(), 13);
+}

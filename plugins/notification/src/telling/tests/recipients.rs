@@ -55,7 +55,6 @@ fn a_program_gets_each_message_however_many_there_are_and_people_hear_of_each_on
                 world.host.status.borrow_mut().insert("hook".into(), Ok(503));
                 let (states, told) = world.delivered(states, 20);
                 assert!(states.len() < 300 && !states.is_empty(), "{} wait for the program", states.len());
-                assert_eq!(outcomes(&told, "ops"), 300, "people need not wait for it");
                 world.host.status.borrow_mut().clear();
                 (states, told)
             }

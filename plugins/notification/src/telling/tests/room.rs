@@ -1,28 +1,6 @@
-//! What is bounded: reports, and ids of digests.
+//! What is bounded: the size of a report, and ids of digests.
 
 use super::*;
-
-#[test]
-fn reports_that_fill_kv_stop_no_message() {
-    let world = world(json!({"settle": "0s"}));
-    world.host.kv_bytes.set(64 << 10);
-    let fill = |world: &World| {
-        let mut kv = world.host.kv.borrow_mut();
-        for n in 0.. {
-            kv.insert(format!("report/uid-x/{n:020}/ops"), vec![b'x'; 900]);
-            if kv.iter().map(size).sum::<usize>() >= 64 << 10 {
-                return;
-            }
-        }
-    };
-    for seq in 1..5 {
-        fill(&world);
-        world.hear(&[moved(seq, &format!("j{seq}"), "Failed")]);
-        fill(&world);
-        let told = world.after(600_000);
-        assert!(told.iter().any(|(to, _)| to == "ops"), "{told:?}");
-    }
-}
 
 #[test]
 fn a_report_is_bounded_whatever_an_object_says() {

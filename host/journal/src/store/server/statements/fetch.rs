@@ -18,6 +18,10 @@ use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::{Param, Row};
 use crate::store::{Connection, Fetch, Owned, Past};
 
+fn key_and_value(mut row: Row) -> Answer<(String, Vec<u8>)> {
+    Ok((row.text(0)?, row.bytes(1)?))
+}
+
 #[async_trait]
 impl Connection for Session {
     fn rows(&mut self) -> &mut dyn Fetch {
@@ -228,16 +232,30 @@ impl Fetch for Session {
     }
 
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
-        let text = "SELECT name, value FROM kw_kv WHERE plugin = ? ORDER BY name";
-        let rows = self.fetch(text, vec![plugin.into()]).await?;
-        rows.into_iter().map(|mut row| Ok((row.text(0)?, row.bytes(1)?))).collect()
+        let text = "SELECT name, value FROM kw_kv WHERE plugin = ? \
+                    AND (name < ? OR name >= ? OR name NOT LIKE 'report/%/%') ORDER BY name";
+        let asked = vec![plugin.into(), reports::PREFIX.into(), reports::BEYOND.into()];
+        self.fetch(text, asked).await?.into_iter().map(key_and_value).collect()
     }
 
-    async fn reports(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
-        let text = "SELECT name, value FROM kw_kv WHERE plugin = ? AND name >= ? AND name < ? ORDER BY name";
-        let rows =
-            self.fetch(text, vec![plugin.into(), reports::PREFIX.into(), reports::BEYOND.into()]).await?;
-        rows.into_iter().map(|mut row| Ok((row.text(0)?, row.bytes(1)?))).collect()
+    async fn reports(
+        &mut self,
+        plugin: &str,
+        (from, below): (&str, &str),
+        limit: i64,
+    ) -> Answer<Vec<(String, Vec<u8>)>> {
+        let text =
+            "SELECT name, value FROM kw_kv WHERE plugin = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?";
+        let asked = vec![plugin.into(), from.into(), below.into(), limit.into()];
+        self.fetch(text, asked).await?.into_iter().map(key_and_value).collect()
+    }
+
+    async fn report_bytes(&mut self, plugin: &str) -> Answer<i64> {
+        let text = "SELECT CAST(COALESCE(SUM(LENGTH(name) + LENGTH(value)), 0) AS @BIGINT) FROM kw_kv \
+                    WHERE plugin = ? AND name >= ? AND name < ?";
+        let asked = vec![plugin.into(), reports::PREFIX.into(), reports::BEYOND.into()];
+        let rows = self.fetch(text, asked).await?;
+        rows.into_iter().next().map_or(Ok(0), |row| row.int(0))
     }
 
     async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>> {

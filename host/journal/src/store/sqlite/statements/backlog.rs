@@ -74,17 +74,30 @@ pub(super) async fn kv(
     connection: &mut SqliteConnection,
     plugin: &str,
 ) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
-    let text = "SELECT key, value FROM kv WHERE plugin = ? ORDER BY key";
-    sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)
+    let text = "SELECT key, value FROM kv WHERE plugin = ? \
+                AND (key < ? OR key >= ? OR key NOT LIKE 'report/%/%') ORDER BY key";
+    let asked = sqlx::query_as(text).bind(plugin).bind(reports::PREFIX).bind(reports::BEYOND);
+    asked.fetch_all(connection).await.map_err(classify)
 }
 
 pub(super) async fn reports(
     connection: &mut SqliteConnection,
     plugin: &str,
+    (from, below): (&str, &str),
+    limit: i64,
 ) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
-    let text = "SELECT key, value FROM kv WHERE plugin = ? AND key >= ? AND key < ? ORDER BY key";
-    let asked = sqlx::query_as(text).bind(plugin).bind(reports::PREFIX).bind(reports::BEYOND);
+    let text = "SELECT key, value FROM kv WHERE plugin = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?";
+    let asked = sqlx::query_as(text).bind(plugin).bind(from).bind(below).bind(limit);
     asked.fetch_all(connection).await.map_err(classify)
+}
+
+pub(super) async fn report_bytes(
+    connection: &mut SqliteConnection,
+    plugin: &str,
+) -> Result<i64, JournalError> {
+    let text = "SELECT COALESCE(SUM(LENGTH(key) + LENGTH(value)), 0) FROM kv WHERE plugin = ? AND key >= ? AND key < ?";
+    let asked = sqlx::query_scalar(text).bind(plugin).bind(reports::PREFIX).bind(reports::BEYOND);
+    asked.fetch_one(connection).await.map_err(classify)
 }
 
 pub(super) async fn replays(

@@ -217,8 +217,17 @@ impl Fetch for SqliteConnection {
         backlog::kv(self, plugin).await
     }
 
-    async fn reports(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
-        backlog::reports(self, plugin).await
+    async fn reports(
+        &mut self,
+        plugin: &str,
+        keys: (&str, &str),
+        limit: i64,
+    ) -> Answer<Vec<(String, Vec<u8>)>> {
+        backlog::reports(self, plugin, keys, limit).await
+    }
+
+    async fn report_bytes(&mut self, plugin: &str) -> Answer<i64> {
+        backlog::report_bytes(self, plugin).await
     }
 
     async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>> {
