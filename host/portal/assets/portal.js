@@ -2,9 +2,6 @@
 "use strict";
 
 (() => {
-  const table = document.getElementById("objects");
-  const newer = document.getElementById("newer");
-  const figures = document.getElementById("figures");
   const live = document.getElementById("live");
 
   const lower = (text) => (text || "").toLowerCase();
@@ -56,6 +53,10 @@
       const told = (time) => own(new Date(`${time.replace(" ", "T")}Z`));
       text.textContent = text.textContent.replace(/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d/g, told);
     }
+    for (const input of part.querySelectorAll("input[data-utc]")) {
+      const label = input.closest("label").querySelector("span");
+      label.textContent = label.textContent.replace("(UTC)", "(your zone)");
+    }
   }
 
   // What a reader types is a time of their own zone too, and is sent as one of UTC. One that names its zone stays.
@@ -70,8 +71,6 @@
     for (const input of document.querySelectorAll("input[data-utc]")) {
       const given = read(input.value, "Z");
       if (given) input.value = own(given);
-      const label = input.closest("label").querySelector("span");
-      label.textContent = label.textContent.replace("(UTC)", "(your zone)");
       input.form.addEventListener("formdata", ({ formData }) => {
         const date = read(input.value, "");
         if (date) formData.set(input.name, utc(date));
@@ -95,38 +94,282 @@
     typedTimes();
   }
 
+  // ---- a page that follows ------------------------------------------------------------------
+
+  // The page asks for its own content again, and its regions take over what has changed. What the reader does with the
+  // page stays: the place under the pointer, the focus, a selection, an open part, and what was typed.
+
+  // Between two looks; and a look takes at most a quarter of the time, so that a slow server is asked less often.
+  const PAUSE = 1000;
+  const SHARE = 4;
+  // What plugins make of a state comes after it.
+  const AFTERMATH = 2500;
+
+  const touched = new WeakSet();
+  let pointer = null;
+
+  const within = (part, node) => Boolean(node) && part.contains(node);
+  const isSelected = (node) => {
+    const selection = getSelection();
+    return !selection.isCollapsed && selection.rangeCount > 0 && selection.getRangeAt(0).intersectsNode(node);
+  };
+  const keyOf = (node) => (node.nodeType === 1 && (node.id || node.dataset.uid || node.dataset.key)) || "";
+  // A row that the reader points at or works in stays where it is.
+  const isInUse = (node) =>
+    Boolean(keyOf(node)) && (within(node, pointer) || within(node, document.activeElement) || isSelected(node));
+
+  // What a reader chose or typed is theirs. A default that comes later would take the choice of a group away.
+  const isTheirs = (field) => touched.has(field) || Boolean(field.form && touched.has(field.form));
+
+  function adoptAttributes(from, to) {
+    const isField = from.matches("input, select, textarea");
+    const stays = (name) =>
+      (name === "open" && from.localName === "details") ||
+      (["checked", "value", "selected"].includes(name) && isField && isTheirs(from));
+    const marks = ["came", "changed"].filter((name) => from.classList.contains(name));
+    for (const { name } of [...from.attributes]) {
+      if (!to.hasAttribute(name) && !stays(name) && name !== "class") from.removeAttribute(name);
+    }
+    for (const { name, value } of to.attributes) {
+      if (name !== "class" && from.getAttribute(name) !== value && !stays(name)) from.setAttribute(name, value);
+    }
+    const classes = [to.getAttribute("class") || "", ...marks].join(" ").trim();
+    if (classes !== (from.getAttribute("class") || "")) from.setAttribute("class", classes);
+  }
+
+  // `late` collects what has to wait until the reader is done with it.
+  function adopt(from, to, late) {
+    if (from.nodeType !== 1) {
+      if (from.nodeValue === to.nodeValue) return;
+      if (isSelected(from)) late.add("text is selected");
+      else from.nodeValue = to.nodeValue;
+      return;
+    }
+    if (from.hasAttribute("data-own")) return;
+    // An open list of choices closes when it changes.
+    if (from.localName === "select" && (isTheirs(from) || from === document.activeElement)) return;
+    const isNews = from.dataset.seq !== undefined && from.dataset.seq !== to.dataset.seq;
+    adoptAttributes(from, to);
+    if (from.localName !== "textarea" || !isTheirs(from)) adoptChildren(from, to, late);
+    if (isNews) {
+      from.classList.remove("changed");
+      void from.getBoundingClientRect();
+      from.classList.add("changed");
+    }
+  }
+
+  function adoptChildren(from, to, late) {
+    const wanted = new Set([...to.children].map(keyOf).filter(Boolean));
+    const known = new Map([...from.children].map((child) => [keyOf(child), child]).filter(([key]) => key));
+    const used = new Set();
+    let at = from.firstChild;
+    // What is not wanted any more goes, and what the reader works in stays in its place.
+    const pass = () => {
+      while (at) {
+        const here = at;
+        const key = keyOf(here);
+        if (used.has(here)) at = here.nextSibling;
+        else if (key && !wanted.has(key) && isInUse(here)) {
+          late.add("a row is in use");
+          at = here.nextSibling;
+        } else if (key && !wanted.has(key)) {
+          at = here.nextSibling;
+          here.remove();
+        } else return;
+      }
+    };
+    const isAlike = (one, next) => one.nodeName === next.nodeName && !keyOf(one) && !used.has(one);
+    for (const next of [...to.childNodes]) {
+      pass();
+      const key = keyOf(next);
+      let match = key ? known.get(key) : at;
+      while (!key && match && !isAlike(match, next)) match = match.nextSibling;
+      if (!match || match.nodeName !== next.nodeName) {
+        from.insertBefore(newcomer(next, from), at);
+        continue;
+      }
+      used.add(match);
+      if (match === at) at = match.nextSibling;
+      else if (isInUse(match)) late.add("a row is in use");
+      else from.insertBefore(match, at);
+      adopt(match, next, late);
+    }
+    while (at) {
+      const here = at;
+      at = here.nextSibling;
+      if (used.has(here)) continue;
+      if (isInUse(here)) late.add("a row is in use");
+      else if (isSelected(here)) late.add("text is selected");
+      else here.remove();
+    }
+  }
+
+  function newcomer(next, parent) {
+    const node = document.importNode(next, true);
+    if (keyOf(node)) node.classList.add("came");
+    const form = parent.closest("form");
+    if (node.nodeType === 1 && form && touched.has(form)) {
+      for (const field of node.querySelectorAll("[checked]")) field.removeAttribute("checked");
+    }
+    return node;
+  }
+
+  // What is under the pointer stays there, or what has the focus, or else the first row that is seen.
+  function anchored(change) {
+    const seen = () =>
+      scrollY > 0 && [...document.querySelectorAll("[data-live] tr")].find((row) => row.getBoundingClientRect().bottom > 0);
+    const isWithin = (node) => node && node.nodeType === 1 && node.closest("[data-live]") && !node.matches("[data-live]");
+    const anchor = [pointer, document.activeElement].find(isWithin) || seen();
+    if (!anchor) {
+      document.body.style.paddingBottom = "";
+      return change();
+    }
+    const places = [];
+    for (let node = anchor; node && !node.matches("[data-live]"); node = node.parentElement) {
+      places.push([node, node.getBoundingClientRect().top]);
+    }
+    change();
+    const [node, top] = places.find(([node]) => node.isConnected) || [];
+    const moved = () => (node ? Math.round(node.getBoundingClientRect().top - top) : 0);
+    if (!moved()) return;
+    scrollBy({ top: moved(), behavior: "instant" });
+    // A short page has no room to be scrolled.
+    const lacks = moved();
+    if (lacks <= 0) return;
+    document.body.style.paddingBottom = `${(parseFloat(document.body.style.paddingBottom) || 0) + lacks}px`;
+    scrollBy({ top: lacks, behavior: "instant" });
+  }
+
+  const tickers = new WeakMap();
+
+  // As the server writes it: `12 s`, `3 m 20 s`, `2 h 5 m`, `4 d 3 h`.
+  function span(ms) {
+    const seconds = Math.floor(ms / 1000);
+    const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(seconds / unit));
+    if (seconds < 1) return `${Math.floor(ms)} ms`;
+    if (minutes < 1) return `${seconds} s`;
+    if (hours < 1) return `${minutes} m ${seconds % 60} s`;
+    return days < 1 ? `${hours} h ${minutes % 60} m` : `${days} d ${hours % 24} h`;
+  }
+
+  // Times that are not over grow from what the server said last, whatever the clock here says.
+  function tick() {
+    for (const part of document.querySelectorAll("[data-ticks]")) {
+      let base = tickers.get(part);
+      if (!base || base.ms !== part.dataset.ticks) tickers.set(part, (base = { ms: part.dataset.ticks, at: performance.now() }));
+      const ms = Number(base.ms) + performance.now() - base.at;
+      const text = ms > 0 ? span(ms) : "";
+      if (part.textContent !== text && !isSelected(part)) part.textContent = text;
+    }
+  }
+
+  // Looks at the page again, and says how that went: `soon` is for what has changed, `now` for a page that was not looked
+  // at for a while. It answers the position up to which the page knows the states.
+  function renewal(say) {
+    let [tag, timer, due, last, pause, looking, isLate] = ["", 0, Infinity, -Infinity, PAUSE, null, false];
+
+    const read = async () => {
+      const headers = { "kubewitness-content": "again" };
+      if (tag) headers["if-none-match"] = tag;
+      const answer = await fetch(location.href, { headers, cache: "no-store" });
+      if (answer.redirected) return say.elsewhere(answer.url);
+      if (answer.status !== 304 && !answer.ok) throw new Error(`the server answers ${answer.status}`);
+      const late = new Set();
+      if (answer.status !== 304) {
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        zones(page);
+        copies(page);
+        anchored(() => {
+          for (const region of document.querySelectorAll("[data-live]")) {
+            const now = page.getElementById(region.id);
+            if (now) adopt(region, now, late);
+          }
+          tick();
+        });
+        // What waits is taken over by the next look, also if the page is the same by then.
+        isLate = late.size > 0;
+        tag = isLate ? "" : answer.headers.get("etag") || "";
+      }
+      say.done(late.has("text is selected") ? "text is selected" : "", pause);
+      return answer.headers.get("kubewitness-position");
+    };
+    const look = async () => {
+      [timer, due, last] = [0, Infinity, performance.now()];
+      try {
+        return await read();
+      } catch (error) {
+        tag = "";
+        say.failed(error instanceof TypeError ? "the server does not answer" : error.message);
+        soon(5000);
+      } finally {
+        pause = Math.max(PAUSE, SHARE * (performance.now() - last));
+      }
+    };
+    const now = () => {
+      clearTimeout(timer);
+      looking = looking || look().finally(() => (looking = null));
+      return looking;
+    };
+    const soon = (ms = 50) => {
+      const at = Math.max(performance.now() + ms, last + pause);
+      if (at >= due) return;
+      clearTimeout(timer);
+      due = at;
+      timer = setTimeout(() => (document.hidden || say.rests() ? (due = Infinity) : now()), at - performance.now());
+    };
+    return { now, soon, waits: () => isLate && soon() };
+  }
+
   // ---- the stream ------------------------------------------------------------------------
 
   // One connection a browser, and none while nobody looks. Of the pages that somebody looks at, one holds the stream and
   // a lock, and tells the others. The browser gives the lock to another page once this one is hidden, closed or gone.
   // Where a browser has no locks, each page has a stream of its own.
-  function follow(after, onState) {
+  function follow(onState) {
     const reader = document.querySelector(".person b");
     // What somebody else may see is for the pages that they have opened.
     const name = `kubewitness stream ${reader ? reader.title : ""}`;
     const channel = navigator.locks && window.BroadcastChannel ? new BroadcastChannel(name) : null;
-    let last = Number(after);
-    let paused = false;
+    // An event's id is for the server alone. Positions are compared.
+    let last = { id: live.dataset.after, seq: Number(live.dataset.after) };
+    let isPaused = false;
     let looking = null;
     let lead = null;
+    let [stream, trouble, waits, pace] = ["opening", "", "", "Live"];
 
-    const show = (state, text) => {
+    const show = () => {
+      const why = isPaused ? "by you" : document.hidden ? "this tab is hidden" : "";
+      const lost = ["open", "opening"].includes(stream) ? trouble || waits : "the connection is lost";
       live.hidden = false;
-      live.dataset.state = state;
-      live.textContent = text;
-      live.title = paused ? "Go on" : "Pause";
+      live.dataset.state = why ? "paused" : lost ? "waiting" : "open";
+      const text = why || lost ? `Paused: ${why || lost}` : pace;
+      if (live.textContent !== text) live.textContent = text;
+      live.title = isPaused ? "Go on" : "Pause";
     };
-    const take = ({ type, id, data }) => {
-      if (type === "state" && id > last) {
-        last = id;
-        onState(JSON.parse(data));
-      } else if (type === "open") {
-        show("open", "Live");
-      } else if (type === "waiting") {
-        show("waiting", "Reconnecting");
-      } else if (type === "refused") {
-        show("waiting", "Reconnecting");
-        fetch(location.href, { method: "HEAD" }).then((answer) => answer.redirected && signIn(answer.url), () => {});
+    const renew = renewal({
+      done: (late, pause) => {
+        [trouble, waits] = ["", late];
+        pace = pause < 3 * PAUSE ? "Live" : `Live, every ${Math.round(pause / 1000)} s`;
+        show();
+      },
+      failed: (why) => {
+        trouble = why;
+        show();
+      },
+      elsewhere: (address) => signIn(address),
+      rests: () => isPaused,
+    });
+
+    const take = ({ type, id, seq, data }) => {
+      if (type === "state" && seq > last.seq) {
+        last = { id, seq };
+        onState(JSON.parse(data), renew);
+      } else if (type === "position" && seq > last.seq) {
+        last = { id, seq };
+      } else if (type === "open" || type === "waiting" || type === "refused") {
+        stream = type;
+        show();
+        if (type === "refused") fetch(location.href, { method: "HEAD" }).then((answer) => answer.redirected && signIn(answer.url), () => {});
       } else if (type === "reset") {
         location.reload();
       }
@@ -148,30 +391,34 @@
     // Holds the stream until nobody looks at this page.
     const hold = (signal) =>
       new Promise((done) => {
-        let [stream, again, from, type] = [null, null, last, "waiting"];
+        let [source, again, from, type] = [null, null, last, "waiting"];
         const open = () => {
-          stream = new EventSource(`/api/v1/events?after=${from}`);
-          stream.addEventListener("open", () => tell({ type: (type = "open") }));
-          stream.addEventListener("error", () => {
+          source = new EventSource(`/api/v1/events?after=${encodeURIComponent(from.id)}`);
+          source.addEventListener("open", () => tell({ type: (type = "open") }));
+          source.addEventListener("error", () => {
             type = "waiting";
             // A refusal is final for the browser; it is not for us.
-            const isRefused = stream.readyState === EventSource.CLOSED;
+            const isRefused = source.readyState === EventSource.CLOSED;
             if (isRefused) again = setTimeout(open, 5000);
             tell({ type: isRefused ? "refused" : type });
           });
-          stream.addEventListener("state", (event) => {
-            from = Number(event.lastEventId);
-            tell({ type: "state", id: from, data: event.data });
+          source.addEventListener("state", ({ lastEventId, data }) => {
+            from = { id: lastEventId, seq: JSON.parse(data).seq };
+            tell({ type: "state", ...from, data });
           });
-          stream.addEventListener("reset", () => tell({ type: "reset" }));
+          source.addEventListener("position", ({ lastEventId, data }) => {
+            from = { id: lastEventId, seq: Number(data) };
+            tell({ type: "position", ...from });
+          });
+          source.addEventListener("reset", () => tell({ type: "reset" }));
         };
         const close = () => {
           clearTimeout(again);
-          stream.close();
+          source.close();
         };
         // A page that lacks older states gets them. The others know by their positions that they have them.
         lead = (position) => {
-          if (position >= from) return tell({ type });
+          if (position.seq >= from.seq) return tell({ type });
           close();
           from = position;
           open();
@@ -186,7 +433,7 @@
       });
 
     const look = () => {
-      if (looking || paused || document.hidden) return;
+      if (looking || isPaused || document.hidden) return;
       looking = new AbortController();
       const { signal } = looking;
       if (!channel) return hold(signal);
@@ -199,11 +446,20 @@
     const leave = () => {
       if (looking) looking.abort();
       looking = null;
+      show();
     };
-    const join = () => channel.postMessage({ type: "join", id: last });
+    // Nothing that came meanwhile is read one by one, however much it is: the page is looked at as it is now.
+    const comeBack = async () => {
+      if (isPaused || document.hidden) return;
+      const position = await renew.now();
+      if (position && Number(position) > last.seq) last = { id: position, seq: Number(position) };
+      look();
+      show();
+    };
+    const join = () => channel.postMessage({ type: "join", ...last });
     if (channel) {
       channel.onmessage = ({ data }) => {
-        if (data.type === "join") return lead && lead(data.id);
+        if (data.type === "join") return lead && lead({ id: data.id, seq: data.seq });
         // Nobody goes on from a position of a journal that was replaced.
         if (!looking && data.type !== "reset") return;
         if (data.type === "lead") join();
@@ -211,200 +467,84 @@
       };
     }
 
-    document.addEventListener("visibilitychange", () => (document.hidden ? leave() : look()));
+    document.addEventListener("visibilitychange", () => (document.hidden ? leave() : comeBack()));
     // A page that is left for another one is not led elsewhere by the end of its stream.
     const logOut = document.querySelector('form[action="/logout"]');
     if (logOut) logOut.addEventListener("submit", leave);
-    // What comes meanwhile is not lost: the page goes on from the last state that it has.
     live.addEventListener("click", () => {
-      paused = !paused;
-      if (!paused) return look();
-      leave();
-      show("paused", "Paused");
+      isPaused = !isPaused;
+      if (isPaused) leave();
+      else comeBack();
     });
     look();
+    return renew;
   }
 
-  // ---- the list --------------------------------------------------------------------------
-
-  function list() {
-    const body = table.tBodies[0];
-    const template = document.getElementById("row");
-    const fresh = document.getElementById("fresh");
-    const summary = document.getElementById("summary");
-    const { kind, namespace, phase, labels } = table.dataset;
-    const rows = new Map([...body.rows].map((row) => [row.dataset.uid, row]));
-    const waiting = new Map();
+  // Follows the states that the page is about.
+  function news() {
+    const { uid, kind, namespace } = live.dataset;
+    const isOurs = ({ object, owner }) =>
+      uid ? object.uid === uid || (owner && owner.uid === uid) : sameKind(kind, object.kind) && (!namespace || object.namespace === namespace);
     let changes = 0;
-
-    const chip = (name) => document.querySelector(`.counts a[data-phase="${CSS.escape(name)}"]`);
-    const count = (name, by) => {
-      const link = chip(name);
-      if (!link) return;
-      const figure = link.querySelector("b");
-      const now = Math.max(0, Number(figure.textContent.replace(/\D/g, "")) + by);
-      figure.textContent = String(now);
-      link.hidden = now === 0 && !link.hasAttribute("aria-current");
-    };
-
-    const why = (cell, status) => {
-      cell.replaceChildren();
-      const add = (name, text) => {
-        if (!text) return;
-        const span = document.createElement("span");
-        span.className = name;
-        span.textContent = text;
-        if (name === "message") span.title = text;
-        if (cell.childNodes.length) cell.append(" ");
-        cell.append(span);
-      };
-      // A deletion's reason is the phase before.
-      add("reason", status.phase === "Deleted" ? "" : status.reason);
-      add(status.exit_code ? "exit fault" : "exit", status.exit_code === undefined ? "" : `exit ${status.exit_code}`);
-      add("message", status.message);
-    };
-
-    const fill = (row, state) => {
-      const { object, status } = state;
-      const cell = (name) => row.querySelector(`[data-f="${name}"]`) || document.createElement("td");
-      const time = row.querySelector("time");
-      time.dateTime = new Date(state.observed_ms).toISOString();
-      tell(time);
-      row.dataset.seq = state.seq;
-      const badge = row.querySelector(".phase");
-      // What an Event says stands in its document alone.
-      if (!badge) return;
-      badge.dataset.phase = badge.textContent = status.phase;
-      const link = cell("name");
-      link.textContent = link.title = object.name;
-      link.href = `/objects/${encodeURIComponent(object.uid)}`;
-      cell("kind").textContent = object.kind;
-      cell("namespace").textContent = object.namespace;
-      cell("ready").textContent = status.total > 0 ? `${status.ready}/${status.total}` : "";
-      cell("attempt").textContent = status.attempt > 1 ? status.attempt - 1 : "";
-      why(cell("why"), status);
-      row.dataset.uid = object.uid;
-    };
-
-    // New rows wait for a click, so that nothing moves under the cursor or the finger.
-    const offer = (count = waiting.size) => {
-      fresh.hidden = count === 0;
-      fresh.textContent = labels ? `${count} more: look again` : `Show ${count} new`;
-    };
-    fresh.addEventListener("click", () => {
-      if (labels) return location.reload();
-      const empty = document.querySelector("main > .empty");
-      if (empty) empty.remove();
-      table.hidden = false;
-      for (const state of waiting.values()) {
-        const row = template.content.firstElementChild.cloneNode(true);
-        fill(row, state);
-        rows.set(state.object.uid, row);
-        body.prepend(row);
-      }
-      waiting.clear();
-      offer();
-      const first = body.querySelector("a");
-      if (first) first.focus({ preventScroll: true });
-    });
-
-    follow(table.dataset.after, (state) => {
-      const { object, status } = state;
-      if (state.change === "gap" || state.late) return;
-      if (!sameKind(kind, object.kind) || (namespace && object.namespace !== namespace)) return;
+    let aftermath = 0;
+    const renew = follow((state, renew) => {
+      if (!isOurs(state)) return;
       changes += 1;
-      changed = true;
-      const row = rows.get(object.uid);
-      // A state doesn't tell its labels: only the server knows whether a new row belongs here, and is asked below.
-      if (labels && !row) return;
-      const known = waiting.get(object.uid);
-      const before = row ? row.querySelector('[data-f="phase"] [data-phase]')?.dataset.phase : known && known.status.phase;
-      if (row && Number(row.dataset.seq) >= state.seq) return;
-      const previous = before || (state.previous && state.previous.phase);
-      if (previous !== status.phase) {
-        if (previous) count(previous, -1);
-        if (state.change === "present") count(status.phase, 1);
-      }
-      if (row) {
-        fill(row, state);
-        row.classList.remove("changed");
-        void row.offsetWidth;
-        row.classList.add("changed");
-      } else if (state.change !== "present") {
-        waiting.delete(object.uid);
-        offer();
-      } else if (!phase || status.phase === phase) {
-        waiting.set(object.uid, state);
-        offer();
-      }
+      renew.soon();
+      clearTimeout(aftermath);
+      aftermath = setTimeout(renew.soon, AFTERMATH);
     });
-
-    // How long rows waited and ran, and what plugins have, is known to the server alone. Nothing moves.
-    let changed = false;
-    setInterval(async () => {
-      if (document.hidden || !changed || live.dataset.state === "paused") return;
-      changed = false;
-      try {
-        const answer = await fetch(location.href);
-        if (!answer.ok) throw new Error(answer.statusText);
-        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-        let others = 0;
-        for (const now of page.querySelectorAll("#objects tbody tr")) {
-          const row = rows.get(now.dataset.uid);
-          others += row ? 0 : 1;
-          // Times of another state than the one that is shown would not fit it.
-          if (!row || now.dataset.seq !== row.dataset.seq) continue;
-          for (const name of ["queued", "running", "attempt", "submitter", "plugins", "created"]) {
-            const [to, from] = [row, now].map((it) => it.querySelector(`[data-f="${name}"]`));
-            if (to && from) to.replaceChildren(...from.childNodes);
-          }
-        }
-        if (labels) offer(others);
-      } catch {
-        // The next round tries again, also if nothing more has changed.
-        changed = true;
-      }
-    }, 10000);
 
     // Said aloud now and then, not for each change.
-    setInterval(() => {
+    const summary = document.getElementById("summary");
+    if (summary) setInterval(() => {
       if (!changes) return;
-      const told = [...document.querySelectorAll(".counts a:not([hidden])")].map((link) => link.textContent.trim());
+      const told = [...document.querySelectorAll(".counts a")].map((link) => link.textContent.trim());
       summary.textContent = `${changes} changes. ${told.join(", ")}.`;
       changes = 0;
     }, 15000);
+    return renew;
   }
 
-  // ---- one object ------------------------------------------------------------------------
-
-  function object() {
-    let count = 0;
-    follow(newer.dataset.after, (state) => {
-      const uid = newer.dataset.uid;
-      if (state.object.uid !== uid && !(state.owner && state.owner.uid === uid)) return;
-      count += 1;
-      newer.hidden = false;
-      newer.textContent = count === 1 ? "1 newer state: load it" : `${count} newer states: load them`;
+  // A page of figures alone says nothing while all is well.
+  function figures() {
+    const show = (why) => {
+      live.hidden = !why;
+      live.dataset.state = "waiting";
+      live.textContent = `Paused: ${why}`;
+    };
+    const renew = renewal({
+      done: show,
+      failed: show,
+      elsewhere: (address) => location.assign(address),
+      rests: () => false,
     });
+    document.addEventListener("visibilitychange", () => document.hidden || renew.now());
+    return renew;
   }
 
-  // ---- figures ---------------------------------------------------------------------------
-
-  function refresh() {
-    setInterval(async () => {
-      const busy = figures.contains(document.activeElement) || !getSelection().isCollapsed;
-      if (document.hidden || busy) return;
-      try {
-        const answer = await fetch(location.href);
-        if (!answer.ok) return;
-        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-        const now = page.getElementById("figures");
-        if (now) figures.replaceChildren(...now.childNodes);
-        zones(figures);
-      } catch {
-        // The next round tries again.
-      }
-    }, Number(figures.dataset.refresh) * 1000);
+  function keepUp() {
+    const region = document.querySelector("[data-live]");
+    const renew = live.dataset.after === undefined ? figures() : news();
+    if (region.dataset.refresh) setInterval(renew.soon, Number(region.dataset.refresh) * 1000, 0);
+    setInterval(tick, 1000);
+    // The page keeps its place by itself; a browser that did so as well would move it twice.
+    document.documentElement.style.overflowAnchor = "none";
+    document.addEventListener("pointerover", (event) => {
+      const before = pointer;
+      pointer = event.pointerType === "touch" ? null : event.target;
+      // A row that has waited for the pointer to leave.
+      if (before && before.closest("tr") !== (pointer && pointer.closest("tr"))) renew.waits();
+    });
+    document.documentElement.addEventListener("pointerleave", () => (pointer = null));
+    document.addEventListener("selectionchange", () => getSelection().isCollapsed && renew.waits());
+    for (const type of ["input", "change"]) {
+      document.addEventListener(type, ({ target }) => {
+        touched.add(target);
+        if (target.form) touched.add(target.form);
+      });
+    }
+    document.addEventListener("animationend", ({ target }) => target.classList.remove("came", "changed"));
   }
 
   // ---- everywhere --------------------------------------------------------------------------
@@ -424,13 +564,17 @@
         if (help.open) help.scrollIntoView({ block: "nearest" });
       }
     });
-    for (const button of document.querySelectorAll("[data-copy]")) {
-      button.hidden = !navigator.clipboard;
-      button.addEventListener("click", async () => {
-        await navigator.clipboard.writeText(button.dataset.copy);
-        button.textContent = "Copied";
-      });
-    }
+    copies(document);
+    document.addEventListener("click", async ({ target }) => {
+      const button = target.closest("[data-copy]");
+      if (!button) return;
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.textContent = "Copied";
+    });
+  }
+
+  function copies(part) {
+    for (const button of part.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
   }
 
   // What a reader's browser remembers; without it the page follows the system.
@@ -455,7 +599,5 @@
   theme();
   keys();
   zone();
-  if (table) list();
-  if (newer) object();
-  if (figures) refresh();
+  if (document.querySelector("[data-live]")) keepUp();
 })();

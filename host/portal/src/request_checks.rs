@@ -149,12 +149,19 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
 /// Draws pages, and bounds the bytes of answers that are under way.
 async fn dressed(stranger: Reader, answers: LargeAnswers, request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
+    let headers = request.headers();
+    let known = headers
+        .contains_key(frame::CONTENT_ONLY)
+        .then(|| headers.get_all(header::IF_NONE_MATCH).iter().cloned().collect::<Vec<_>>());
     let response = next.run(request).await;
     let person = match response.extensions().get() {
         Some(Reader::Person { name, .. }) => Some(name.clone()),
         _ => None,
     };
-    let response = frame::dress(response, &stranger);
+    let response = match known {
+        Some(known) => frame::content(response, &known),
+        None => frame::dress(response, &stranger),
+    };
     answers.hold(person.as_deref().map(party_of), response).unwrap_or_else(|| {
         let problem = Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,

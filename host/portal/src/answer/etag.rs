@@ -2,9 +2,10 @@
 //! same body once more.
 //!
 //! The tag is made of the body that was made for this person, after their rights were asked. So it says nothing of
-//! what others see, and whoever may no longer see it is not told that it is unchanged.
+//! what others see, and whoever may no longer see it is not told that it is unchanged. Answers of the API have tags, and
+//! so has the content of a page that keeps itself up to date.
 
-use axum::body::{Body, HttpBody, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -33,18 +34,20 @@ pub(crate) async fn compare(request: Request, next: Next) -> Response {
     let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     match size {
         Some(size) if reads && is_api && response.status() == StatusCode::OK => {
-            tagged(response, size, &known).await
+            let (parts, body) = response.into_parts();
+            match to_bytes(body, size).await {
+                Ok(bytes) => tagged(Response::from_parts(parts, Body::empty()), bytes, &known),
+                Err(_) => Problem::of(codes::FAILED, "The answer broke off.", "Send the request again.")
+                    .into_response(),
+            }
         }
         _ => response,
     }
 }
 
-async fn tagged(response: Response, size: usize, known: &[HeaderValue]) -> Response {
-    let (mut parts, body) = response.into_parts();
-    let Ok(bytes) = to_bytes(body, size).await else {
-        return Problem::of(codes::FAILED, "The answer broke off.", "Send the request again.")
-            .into_response();
-    };
+/// An answer with this body and its tag, or 304 without a body where the tag is known.
+pub(super) fn tagged(response: Response, bytes: Bytes, known: &[HeaderValue]) -> Response {
+    let (mut parts, _) = response.into_parts();
     let tag = tag(&parts.headers, &bytes);
     let Ok(value) = HeaderValue::try_from(&tag) else {
         return Response::from_parts(parts, Body::from(bytes));

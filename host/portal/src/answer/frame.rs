@@ -3,11 +3,19 @@
 use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
-use axum::http::header;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
+use kubewitness_core::Seq;
 use kubewitness_core::document::checksum;
 use maud::{DOCTYPE, Markup, html};
+
+use super::etag;
+
+/// A page that asks for its own content again sends it.
+pub(crate) const CONTENT_ONLY: HeaderName = HeaderName::from_static("kubewitness-content");
+/// Up to which position the content knows the states.
+const POSITION: HeaderName = HeaderName::from_static("kubewitness-position");
 
 const CSS: &str = include_str!("../../assets/portal.css");
 const SCRIPT: &str = include_str!("../../assets/portal.js");
@@ -58,12 +66,40 @@ pub(crate) struct Page {
     title: String,
     tab: &'static str,
     content: Markup,
+    news: Option<NewsFilter>,
+}
+
+/// Which states of the live stream are about a page. The script asks for the page's content again when one of them comes.
+#[derive(Clone, Default)]
+pub(crate) struct NewsFilter {
+    /// The position up to which the page knows the states.
+    pub(crate) after: Seq,
+    /// Of this object, and of those that it owns.
+    pub(crate) uid: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) namespace: Option<String>,
+    /// The content is asked for after so many seconds in any case, for what no state tells.
+    pub(crate) refresh_seconds: Option<u32>,
 }
 
 impl Page {
     /// `tab` is the address of the tab that it belongs to, or empty.
     pub(crate) fn new(title: impl Into<String>, tab: &'static str, content: Markup) -> Self {
-        Self { title: title.into(), tab, content }
+        Self { title: title.into(), tab, content, news: None }
+    }
+
+    /// Keeps the whole page up to date by the live stream.
+    pub(crate) fn live(self, news: NewsFilter) -> Self {
+        Self { news: Some(news), ..self }
+    }
+
+    fn main(&self) -> Markup {
+        let news = self.news.as_ref();
+        html! {
+            main #content tabindex="-1" data-live[news.is_some()] data-refresh=[news.and_then(|news| news.refresh_seconds)] {
+                (self.content)
+            }
+        }
     }
 }
 
@@ -86,6 +122,21 @@ pub(crate) fn dress(mut response: Response, stranger: &Reader) -> Response {
     response
 }
 
+/// Answers a page that asks for its own content again: without the frame, or 304 where it has that content already. The
+/// position is a header, because it changes with every state of the journal.
+pub(crate) fn content(mut response: Response, known: &[HeaderValue]) -> Response {
+    let Some(page) = response.extensions_mut().remove::<Page>() else { return response };
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    if let Some(news) = &page.news {
+        response.headers_mut().insert(POSITION, HeaderValue::from(news.after));
+    }
+    let text = page.main().into_string();
+    match response.status() {
+        StatusCode::OK => etag::tagged(response, text.into(), known),
+        _ => response.map(|_| Body::from(text)),
+    }
+}
+
 fn draw(page: &Page, reader: &Reader) -> Markup {
     let [css, script, icon] = &*ADDRESSES;
     html! {
@@ -106,7 +157,7 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                 @if *reader == Reader::Anybody {
                     aside.open aria-label="Access" { "No sign-in: anyone who reaches this address sees and changes everything." }
                 }
-                main #content tabindex="-1" { (page.content) }
+                (page.main())
                 footer {
                     span #times { "Times are UTC. " }
                     button #zone type="button" hidden {} " "
@@ -132,7 +183,7 @@ fn top(page: &Page, reader: &Reader, icon: &str) -> Markup {
                     }
                 }
             }
-            button #live.live type="button" hidden { "Live" }
+            (live(page.news.as_ref()))
             @if let Reader::Person { name, can_leave } = reader {
                 div.person {
                     span.unseen { "Signed in as " } b title=(name) { (name) }
@@ -140,5 +191,14 @@ fn top(page: &Page, reader: &Reader, icon: &str) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// Whether the page is live, and what the script has to know for it.
+fn live(news: Option<&NewsFilter>) -> Markup {
+    let text = |of: fn(&NewsFilter) -> Option<&str>| news.and_then(of);
+    html! {
+        button #live.live type="button" hidden data-after=[news.map(|news| news.after)] data-uid=[text(|news| news.uid.as_deref())]
+            data-kind=[text(|news| news.kind.as_deref())] data-namespace=[text(|news| news.namespace.as_deref())] { "Live" }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Each event's id is its position. So a client that comes back (a browser sends `Last-Event-ID`) gets exactly what it
 //! missed. A client that gave no position is told at once where the stream begins, since the next state may be long in
-//! coming. A client's position can be newer than the journal, because the journal was replaced. Then a `reset` tells the
+//! coming. States that a client may not see are passed over: once a second it is told how far the stream is, so that it does
+//! not begin before them again. A client's position can be newer than the journal, because the journal was replaced. Then a `reset` tells the
 //! client, and the stream goes on from the journal's newest position.
 
 use std::collections::VecDeque;
@@ -37,6 +38,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What was withdrawn ends a stream within a minute: it is kept for ten seconds, and asked for anew this often.
 const CHECK: Duration = Duration::from_secs(30);
+/// A client that sees nothing of what comes is told so often how far the stream is.
+const POSITION_EVERY: Duration = Duration::from_secs(1);
+/// A stream that is so many states behind reads them from the disk.
+const BEHIND: u64 = 1024;
 /// After such a pause it is asked before anything is shown.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -52,7 +57,9 @@ struct Live {
     states: VecDeque<RawState>,
     /// The kind of the first event, and its position.
     first: Option<(&'static str, Seq)>,
-    _place: StreamPlace,
+    /// Up to here the client knows that it has everything, and since when.
+    told: (Seq, Instant),
+    place: StreamPlace,
 }
 
 pub(crate) async fn events(
@@ -86,6 +93,7 @@ pub(crate) async fn events(
         visible,
         viewer,
         checked: Instant::now(),
+        told: (from.min(now), Instant::now()),
         views: app.views,
         newest,
         stop: app.stop,
@@ -95,7 +103,7 @@ pub(crate) async fn events(
             Some(known) => (known > now).then_some(("reset", now)),
             None => Some(("position", now)),
         },
-        _place: place,
+        place,
     };
     let stream = stream::unfold(live, |mut live| async {
         let viewer = live.viewer.clone();
@@ -132,8 +140,11 @@ impl Live {
             if let Some(state) = self.states.pop_front() {
                 self.after = state.seq();
                 match self.shows(&state).await {
-                    Some(true) => {}
-                    Some(false) => continue,
+                    Some(true) => self.told = (self.after, Instant::now()),
+                    Some(false) => match self.position() {
+                        Some(event) => return Some(event),
+                        None => continue,
+                    },
                     None => return None,
                 }
                 let state = told(self.visible.with_seen_owner(state).await)?;
@@ -149,6 +160,17 @@ impl Live {
             }
             self.read().await?;
         }
+    }
+
+    /// How far the stream is, where the client has not been told for a while.
+    fn position(&mut self) -> Option<Event> {
+        let (told, since) = self.told;
+        if self.after <= told || since.elapsed() < POSITION_EVERY {
+            return None;
+        }
+        self.told = (self.after, Instant::now());
+        let position = self.after.to_string();
+        Some(Event::default().event("position").id(&position).data(position))
     }
 
     /// `None`: the stream ends, for what was shown before may no longer be, or nobody can say.
@@ -170,10 +192,17 @@ impl Live {
     /// Reads the states that come next, and waits for them where there are none.
     async fn read(&mut self) -> Option<()> {
         // Marked as seen before it is read, so that what comes in between wakes the wait below.
-        self.newest.borrow_and_update();
+        let newest = *self.newest.borrow_and_update();
+        let is_behind = newest.saturating_sub(self.after) > BEHIND;
         let read = tokio::select! {
             () = self.stop.cancelled() => return None,
-            read = self.views.states_after(self.after, BATCH) => read,
+            read = async {
+                let _turn = match is_behind {
+                    true => self.place.turn().await,
+                    false => None,
+                };
+                self.views.states_after(self.after, BATCH).await
+            } => read,
         };
         match read {
             Ok(states) if !states.is_empty() => {

@@ -22,7 +22,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let not_ready = visible.not_ready().await?;
     let content = html! {
         div.head { h1 { "Sources" } }
-        div #figures data-refresh="5" {
+        div #figures data-live data-refresh="5" {
             (notices(&status, not_ready.as_deref()))
             @if status.restricted { (restricted(&status.sources)) }
             @else { section aria-label="Sources" { (sources(&status.sources)) } }

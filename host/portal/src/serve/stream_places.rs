@@ -1,32 +1,47 @@
-//! Places for live streams.
+//! Places for live streams. Streams that are far behind take turns, one batch each, so that many of them take no more of
+//! the disk than a few.
 
 use std::sync::Arc;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::long_held::{Part, Room};
 use super::traffic::Counts;
 
+/// Streams that read from the disk at a time.
+const TURNS: usize = 2;
+
 #[derive(Clone)]
 pub(crate) struct StreamPlaces {
     room: Room,
+    turns: Arc<Semaphore>,
     counts: Arc<Counts>,
 }
 
 /// A place; it is free again once this is dropped.
 pub(crate) struct StreamPlace {
     _part: Part,
+    turns: Arc<Semaphore>,
     counts: Arc<Counts>,
 }
 
 impl StreamPlaces {
     pub(crate) fn new(all: u32, counts: Arc<Counts>) -> Self {
-        Self { room: Room::new(all), counts }
+        Self { room: Room::new(all), turns: Arc::new(Semaphore::new(TURNS)), counts }
     }
 
     /// None where all places are taken, or all that one party may hold.
     pub(crate) fn take(&self, party: Option<&str>) -> Option<StreamPlace> {
         let part = self.room.take(party, 1)?;
         self.counts.stream_began();
-        Some(StreamPlace { _part: part, counts: self.counts.clone() })
+        Some(StreamPlace { _part: part, turns: self.turns.clone(), counts: self.counts.clone() })
+    }
+}
+
+impl StreamPlace {
+    /// Until it is this stream's turn to read from the disk. The next one's begins when what is returned is dropped.
+    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.turns.acquire().await.ok()
     }
 }
 
@@ -39,6 +54,21 @@ impl Drop for StreamPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn streams_that_are_far_behind_take_turns() {
+        let places = StreamPlaces::new(8, Arc::default());
+        let streams: Vec<_> = std::iter::from_fn(|| places.take(None)).take(TURNS + 1).collect();
+        let mut turns = Vec::new();
+        for stream in &streams[..TURNS] {
+            turns.push(stream.turn().await);
+        }
+        let (mut next, waker) = (Box::pin(streams[TURNS].turn()), std::task::Waker::noop());
+        let mut context = std::task::Context::from_waker(waker);
+        assert!(next.as_mut().poll(&mut context).is_pending(), "it waits for its turn");
+        turns.pop();
+        assert!(next.await.is_some());
+    }
 
     #[test]
     fn one_person_leaves_places_to_others_and_places_come_back() {

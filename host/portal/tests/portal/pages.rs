@@ -251,9 +251,42 @@ async fn jobs_are_filtered_by_label_and_keep_the_filter() {
     let portal = portal(Fake::default());
     let text = get(&portal, "/?labelSelector=team%3Da").await.text;
     assert!(text.contains("9 objects, newest change first"), "{text}");
-    assert!(text.contains("data-labels=\"team=a\"") && text.contains("value=\"team=a\""));
+    assert!(text.contains("data-live") && text.contains("value=\"team=a\""));
     assert!(text.contains("/?kind=Job&amp;labelSelector=team%3Da&amp;phase=Running"), "the figures keep it");
     assert_eq!(get(&portal, "/?labelSelector=a%3D%3D%3Db").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_page_that_asks_again_gets_its_content_alone_and_nothing_where_it_has_that() {
+    let portal = portal(Fake::default());
+    let again = async |path: &str, tag: &str| {
+        let request =
+            request("GET", path).header("kubewitness-content", "again").header("if-none-match", tag);
+        ask(&portal, request.body(Body::empty()).unwrap()).await
+    };
+    for (path, live) in [("/objects/uid-train", true), ("/?kind=Pod", true), ("/gaps", false)] {
+        let whole = get(&portal, path).await.text;
+        let part = again(path, "").await;
+        assert_eq!(
+            (part.status.as_u16(), part.header("kubewitness-position")),
+            (200, if live { "18" } else { "" })
+        );
+        assert!(
+            part.text.starts_with("<main id=\"content\"") && part.text.ends_with("</main>"),
+            "{}",
+            part.text
+        );
+        assert!(whole.contains("<header") && !part.text.contains("<header"), "{path}");
+        assert_eq!(
+            (part.text.contains("data-live"), whole.contains("data-after=\"18\"")),
+            (live, live),
+            "{path}"
+        );
+        let same = again(path, part.header("etag")).await;
+        // Times that grow make another page each second.
+        assert!(same.status == 304 && same.text.is_empty() || part.text.contains("data-ticks"), "{path}");
+    }
+    assert_eq!(again("/objects/nobody", "").await.status, 404);
 }
 
 #[tokio::test]
@@ -494,15 +527,14 @@ async fn dead_letters_are_filtered_counted_and_replayed_as_they_are_shown() {
     );
     assert_eq!(get(&portal, "/deadletters?since=yesterday").await.status, 400);
 
-    let body =
-        "plugin=notification&namespace=research&error=disk+full&since=2026-11-01&until=&reason=it+is+back";
+    let body = "plugin=notification&namespace=research&error=disk+full&since=2026-11-01&until=&reason=it+is+back&exactly=5";
     let request = request("POST", "/deadletters/replay")
         .header("content-type", "application/x-www-form-urlencoded")
         .header("sec-fetch-site", "same-origin");
     let done = ask(&portal, request.body(Body::from(body)).unwrap()).await;
     assert_eq!(
         done.header("location"),
-        "/deadletters?replayed=0&plugin=notification&namespace=research&error=disk%20full&since=2026-11-01"
+        "/deadletters?replayed=5&plugin=notification&namespace=research&error=disk%20full&since=2026-11-01"
     );
     let request = fake.replays.lock().unwrap()[0].clone();
     assert_eq!(
@@ -590,11 +622,43 @@ async fn the_form_replays_what_was_chosen() {
         ("plugin=notification&reason=x&colour=red", 400),
         ("plugin=notification&reason=x&seq=a", 400),
         ("plugin=nobody&reason=x", 404),
+        ("plugin=notification&reason=x&exactly=4", 409),
     ] {
         let answer = send(body).await;
         assert_eq!(answer.status.as_u16(), status, "{body}");
         check_page(&answer, body);
     }
+}
+
+#[tokio::test]
+async fn a_form_without_a_choice_drops_nothing_before_the_number_is_typed() {
+    let fake = std::sync::Arc::new(Fake::default());
+    let portal = kubewitness_portal::router(fake.clone(), &crate::options());
+    let send = async |body: &'static str| {
+        let request = request("POST", "/deadletters/replay")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("sec-fetch-site", "same-origin");
+        ask(&portal, request.body(Body::from(body)).unwrap()).await
+    };
+    let asked = send("plugin=notification&error=no&reason=no+use&who=ada&on_page=2&drop=true").await;
+    check_page(&asked, "the confirmation");
+    for words in [
+        "<b>5 dead letters</b> of the plugin <b>notification</b> that fit the filter: 2 on the page before, and 3 on other pages",
+        "name=\"exactly\" required",
+        "name=\"error\" value=\"no\"",
+        "name=\"reason\" value=\"no use\"",
+        "name=\"who\" value=\"ada\"",
+    ] {
+        assert!(asked.text.contains(words), "{words} is not in {}", asked.text);
+    }
+    assert!(fake.drops.lock().unwrap().iter().all(|request| request.dry_run), "nothing is dropped");
+    let other = send("plugin=notification&error=no&reason=no+use&drop=true&exactly=4").await;
+    assert_eq!(other.status, 409);
+    assert!(other.text.contains("exactly 4 dead letters, and by now it means 5"), "{}", other.text);
+    let done = send("plugin=notification&error=no&reason=no+use&drop=true&exactly=5").await;
+    assert_eq!(done.header("location"), "/deadletters?dropped=5&plugin=notification&error=no");
+    let dropped = fake.drops.lock().unwrap().last().cloned().unwrap();
+    assert_eq!((dropped.dry_run, dropped.exactly), (false, Some(5)));
 }
 
 #[tokio::test]

@@ -99,16 +99,18 @@ fn times(asked: &JobsQuery) -> Markup {
     }
 }
 
-/// One link a phase that has objects. The others are there for the script, which shows them once they have some.
+/// One link a phase that has objects.
 pub(super) fn counts_bar(asked: &JobsQuery, counts: &Counts) -> Markup {
     html! {
         nav.counts aria-label="By phase" {
             @for phase in PHASES {
                 @let count = counts.phases.get(phase).copied().unwrap_or(0);
                 @let is_chosen = asked.phase == Some(phase);
-                a href=(asked.address("phase", Some(phase))) data-phase=(phase) hidden[count == 0 && !is_chosen]
-                    aria-current=[is_chosen.then_some("true")] {
-                    b { (figure(count)) } " " (phase)
+                @if count > 0 || is_chosen {
+                    a href=(asked.address("phase", Some(phase))) data-phase=(phase) data-key=(phase)
+                        aria-current=[is_chosen.then_some("true")] {
+                        b { (figure(count)) } " " (phase)
+                    }
                 }
             }
         }

@@ -19,7 +19,7 @@ use self::table::List;
 use super::parts::{empty, encode};
 use super::plugins::{held, notices};
 use crate::access::Viewer;
-use crate::answer::frame::Page;
+use crate::answer::frame::{NewsFilter, Page};
 use crate::answer::{Problem, Shown, time};
 use crate::app::App;
 use crate::scope::{self, Visibility};
@@ -63,7 +63,6 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         objects: &page.objects,
         next: page.next.as_deref(),
         total,
-        after,
         now_ms: query.at.as_deref().and_then(kubewitness_core::calendar::moment).unwrap_or(now_ms),
     };
     let content = html! {
@@ -74,11 +73,20 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         @for notice in &page.notices { p.notice role="status" { (notice) } }
         @if asked.has_order() && asked.gone != Gone::Only && asked.search.is_none() && !counts.more && !asked.is_of_events() { (counts_bar(&asked, &counts)) }
         (held(&now_held))
-        p #summary.quiet-live aria-live="polite" {}
+        p #summary.quiet-live aria-live="polite" data-own {}
         @if page.objects.is_empty() { (nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }
         (list.draw())
     };
-    Ok(Page::new(title, "/", content))
+    let page = Page::new(title, "/", content);
+    if !asked.is_now() {
+        return Ok(page);
+    }
+    Ok(page.live(NewsFilter {
+        after,
+        kind: Some(list.kind().to_owned()),
+        namespace: asked.namespace.clone(),
+        ..NewsFilter::default()
+    }))
 }
 
 /// Whether people submit Jobs here.

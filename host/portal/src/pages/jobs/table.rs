@@ -4,7 +4,7 @@ use kubewitness_core::Status;
 use kubewitness_core::calendar::moment;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::order::{By, Order};
-use kubewitness_core::status::PHASES;
+use kubewitness_core::status::{PHASES, phase};
 use kubewitness_core::views::{Gone, ObjectView};
 use maud::{Markup, html};
 
@@ -19,8 +19,6 @@ pub(super) struct List<'a> {
     pub next: Option<&'a str>,
     /// How many there are, where that is known.
     pub total: Option<u64>,
-    /// From where on the script follows.
-    pub after: u64,
     /// The moment that the rows are of.
     pub now_ms: u64,
 }
@@ -44,19 +42,16 @@ fn told(order: Order) -> &'static str {
 }
 
 impl List<'_> {
+    /// The kind of its objects, as states name it, or `all`.
+    pub fn kind(&self) -> &str {
+        if self.asked.every_kind() { "all" } else { self.kind.unwrap_or(&self.asked.kind) }
+    }
+
     pub fn draw(&self) -> Markup {
-        let Self { asked, kind, objects, .. } = self;
-        let is_live = asked.is_now();
-        let kind = if asked.every_kind() { "all" } else { kind.unwrap_or(&asked.kind) };
-        // What the live stream does not tell of an object.
-        let asks_more = asked.labels.as_deref().or(asked.search.as_deref()).or(asked.sort());
-        let asks_more = asks_more.or(asked.is_of_events().then_some("type"));
+        let Self { asked, objects, .. } = self;
         html! {
-            div.over { button #fresh.fresh type="button" hidden {} }
             div.scroll {
-                table.dense.stacked.folds id=[is_live.then_some("objects")] hidden[objects.is_empty()] data-after=[is_live.then_some(self.after)] data-kind=(kind)
-                    data-labels=[asks_more] data-namespace=[asked.namespace.as_deref()]
-                    data-phase=[asked.phase] data-gone=[(asked.gone != Gone::No).then_some("")] {
+                table #objects.dense.stacked.folds hidden[objects.is_empty()] {
                     caption { (self.caption()) }
                     thead { tr {
                         (self.head(By::Phase, if asked.is_of_events() { "Type" } else { "Phase" }, ""))
@@ -81,7 +76,6 @@ impl List<'_> {
                     tbody { @for view in *objects { (row(view, asked, self.now_ms)) } }
                 }
             }
-            template #row { (row(&ObjectView::default(), asked, self.now_ms)) }
             (self.pages())
         }
     }
@@ -152,7 +146,6 @@ impl List<'_> {
     }
 }
 
-/// A row; one without a uid is filled by the script for an object that it has not seen before.
 fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
@@ -160,10 +153,12 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
     // A deletion's own reason is the phase before.
     let own = before.map_or_else(|| status.reason.clone(), |_| String::new());
+    let grows = asked.is_now() && view.ended_at.is_none() && !status.terminal;
+    let is_running = status.phase == phase::RUNNING;
     let told = Status { reason: view.ended_reason.clone().unwrap_or(own), ..status.clone() };
     html! {
         tr.gone[view.ended_at.is_some()] data-uid=(view.object.uid) data-seq=(view.seq) {
-            td data-label="Phase" data-f="phase" {
+            td data-label="Phase" {
                 @match &details.event {
                     Some(event) => (event_type(event)),
                     None if is_event(&view.object.group, &view.object.kind) => {}
@@ -171,25 +166,32 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
                 }
                 (known(view))
             }
-            th.name scope="row" { a data-f="name" href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
-            @if asked.every_kind() { td.keep data-label="Kind" data-f="kind" { (view.object.kind) } }
-            td.keep data-label="Namespace" data-f="namespace" { (view.object.namespace) }
+            th.name scope="row" { a href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
+            @if asked.every_kind() { td.keep data-label="Kind" { (view.object.kind) } }
+            td.keep data-label="Namespace" { (view.object.namespace) }
             @if !asked.is_of_events() {
-                td.num data-label="Waited" data-f="queued" { @if details.queued_ms > 0 { (span(details.queued_ms)) } }
-                td.num data-label="Ran" data-f="running" { @if details.running_ms > 0 { (span(details.running_ms)) } }
-                td.num data-label="Restarts" data-f="attempt" { @if details.restarts > 0 { (details.restarts) } }
-                @if asked.was.is_none() { td.num data-label="Ready" data-f="ready" { @if status.total > 0 { (status.ready) "/" (status.total) } } }
-                td.submitter data-label="Submitter" data-f="submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
-                td.keep data-label="Plugins" data-f="plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
+                td.num data-label="Waited" { (lasted(details.queued_ms, grows && !is_running && details.running_ms == 0)) }
+                td.num data-label="Ran" { (lasted(details.running_ms, grows && is_running)) }
+                td.num data-label="Restarts" { @if details.restarts > 0 { (details.restarts) } }
+                @if asked.was.is_none() { td.num data-label="Ready" { @if status.total > 0 { (status.ready) "/" (status.total) } } }
+                td.submitter data-label="Submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
+                td.keep data-label="Plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
             }
-            td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) data-f="why" { @if let Some(event) = &details.event { (event_words(event, &object_link(&event.about))) } @else { (why(&told)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
+            td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) { @if let Some(event) = &details.event { (event_words(event, &object_link(&event.about))) } @else { (why(&told)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
             @if let Some(phase) = asked.was {
                 td.when data-label={ "Was " (phase) } { (was(view)) }
             } @else {
-                td.num data-label="Age" data-f="created" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
-                td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) data-f="when" { (at_text(&view.observed_at)) }
+                td.num data-label="Age" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
+                td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) { (at_text(&view.observed_at)) }
             }
         }
+    }
+}
+
+/// A time that it has taken. The script lets one grow that is not over.
+fn lasted(ms: u64, grows: bool) -> Markup {
+    html! {
+        @if grows { span data-ticks=(ms) { @if ms > 0 { (span(ms)) } } } @else if ms > 0 { (span(ms)) }
     }
 }
 

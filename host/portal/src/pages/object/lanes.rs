@@ -48,12 +48,21 @@ const TENTHS: u64 = 10_000;
 /// Marks of one plugin; the newest states.
 const MARKS: usize = 400;
 
-/// `told`: how far each plugin is with the states of the first lane.
-pub(super) fn svg(lanes: &[Lane], told: &Deliveries, holes: &Holes) -> Markup {
+impl Lane {
+    /// Nothing of the object goes on.
+    fn is_over(&self) -> bool {
+        self.states.last().is_some_and(|state| state.status.terminal || state.change != Change::Present)
+    }
+}
+
+/// `told`: how far each plugin is with the states of the first lane. `now_ms`: up to when what is not over goes on; left out,
+/// the picture ends with its last state.
+pub(super) fn svg(lanes: &[Lane], told: &Deliveries, holes: &Holes, now_ms: Option<u64>) -> Markup {
     let times = || lanes.iter().flat_map(|lane| &lane.states).map(|state| state.observed_ms);
     let from = times().min().unwrap_or(0);
+    let now_ms = now_ms.filter(|_| !lanes.iter().all(Lane::is_over));
     // A second at least: an object that was seen once has a bar as well.
-    let scale = Scale { from, to: times().max().unwrap_or(0).max(from + 1000) };
+    let scale = Scale { from, to: times().chain(now_ms).max().unwrap_or(0).max(from + 1000) };
     let shown = &lanes[..lanes.len().min(LANES)];
     let height = TOP + HEIGHT * (shown.len() + told.len()) as f64 + 6.0;
     html! {
@@ -95,8 +104,7 @@ fn grid(scale: &Scale, step: u64, height: f64) -> Markup {
 
 fn bar(lane: &Lane, scale: &Scale, y: f64, holes: &Holes) -> Markup {
     let last = lane.states.last();
-    let over = last.is_some_and(|state| state.status.terminal || state.change != Change::Present);
-    let end = last.filter(|_| over).map_or(scale.to, |state| state.observed_ms);
+    let end = last.filter(|_| lane.is_over()).map_or(scale.to, |state| state.observed_ms);
     html! {
         text.label x="0" y=(y + BAR - 3.0) { title { (lane.label) } (shorten(&lane.label)) }
         @for Stretch { phase, from, to } in stretches(lane, end) {

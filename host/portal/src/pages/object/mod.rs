@@ -18,6 +18,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::search::About;
 use kubewitness_core::views::{Cause, Deliveries, TimelineQuery, TimelineView};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State as Witnessed, story};
@@ -31,7 +32,7 @@ use self::unchanged::Quiet;
 use super::parts::{at, badge, encode, figure, object_link, why};
 use crate::access::Viewer;
 use crate::answer::Shown;
-use crate::answer::frame::Page;
+use crate::answer::frame::{NewsFilter, Page};
 use crate::answer::params::Params;
 use crate::answer::time;
 use crate::api::MOST_ROWS;
@@ -42,6 +43,8 @@ use crate::scope::Visibility;
 const STATES: usize = 2000;
 /// Gaps of one page that are told with their bounds and reasons; each is read on its own.
 const GAPS: usize = 200;
+/// The page asks again after so many seconds, also where no state has come.
+const REFRESH_SECONDS: u32 = 10;
 
 /// What the address of a page of an object asks for.
 #[derive(Clone, Copy)]
@@ -123,16 +126,21 @@ pub(super) async fn page(
     let notes = Notes::read(&app, &visible, &view, all).await?;
     let table = Table { caption: &name, named: false, asked, other: &asked.address(!all), notes: &notes };
     let moment = moment::look(&view.states, params.text("at"), &uid)?;
-    // Above the heading, whose line has room: what comes covers no words.
-    let newer = html! { div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} } };
+    let news = NewsFilter {
+        after,
+        uid: Some(uid.clone()),
+        // What plugins report comes without a state.
+        refresh_seconds: Some(REFRESH_SECONDS),
+        ..NewsFilter::default()
+    };
     if let Some(versions) = &notes.versions {
         let content = html! {
-            (crumbs(object)) (newer)
+            (crumbs(object))
             div.head { h1 { (object.name) } (event::kind(versions)) (left(last)) }
             (event::said(versions)) (moment) (cut(&view, asked))
             (event::facts(&view, versions)) (commands(last)) (tables(&view, table))
         };
-        return Ok(Page::new(name.clone(), "/", content).into_response());
+        return Ok(Page::new(name.clone(), "/", content).live(news).into_response());
     }
     let deliveries = match visible.is_operators().await? {
         true => app.views.deliveries(&view.states).await?,
@@ -142,7 +150,7 @@ pub(super) async fn page(
     let words = view.why.as_ref().map(|why| why.sentence.as_str()).unwrap_or_default();
     let cause = view.why.as_ref().and_then(|why| why.cause.as_ref());
     let content = html! {
-        (crumbs(object)) (newer)
+        (crumbs(object))
         div.head { h1 { (object.name) } (how(last)) }
         @if !words.is_empty() { p.story { (words) "." @if let Some(cause) = cause { " " (evidence(cause)) } } }
         p.lead { (why(&story::told(last))) }
@@ -151,7 +159,7 @@ pub(super) async fn page(
         (commands(last))
         section aria-labelledby="lanes" {
             h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin is done with each state" } }
-            (lanes::svg(&shown, &deliveries, &notes.holes))
+            (lanes::svg(&shown, &deliveries, &notes.holes, Some(SystemClock::default().now_ms())))
         }
         @if !view.events.is_empty() {
             section aria-labelledby="events" {
@@ -168,7 +176,7 @@ pub(super) async fn page(
         (mutes::of_object(&app, &viewer, object, &view.reports).await?)
         (tables(&view, table))
     };
-    Ok(Page::new(name.clone(), "/", content).into_response())
+    Ok(Page::new(name.clone(), "/", content).live(news).into_response())
 }
 
 /// The lists that it is in.

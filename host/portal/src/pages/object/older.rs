@@ -82,7 +82,7 @@ fn story(view: &TimelineView, table: Table<'_>) -> Markup {
         @if table.notes.versions.is_none() {
             section aria-labelledby="lanes" {
                 h2 #lanes { "Phases over time" }
-                (lanes::svg(&lanes_of(&view.states, &view.related), &Deliveries::new(), &table.notes.holes))
+                (lanes::svg(&lanes_of(&view.states, &view.related), &Deliveries::new(), &table.notes.holes, None))
             }
         }
         (tables(view, table))

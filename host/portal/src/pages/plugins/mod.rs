@@ -32,7 +32,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     }
     let content = html! {
         div.head { h1 { "Plugins" } }
-        div #figures data-refresh="5" {
+        div #figures data-live data-refresh="5" {
             (notices(&status, not_ready.as_deref()))
             section aria-label="Plugins" {
                 @if status.restricted { (super::parts::restricted("What plugins there are and how far they are")) }
@@ -108,6 +108,8 @@ fn card(plugin: &PluginView, may: May) -> Markup {
     parts.extend((plugin.taken > 0).then_some(("taken", plugin.taken)));
     let accounted = parts.iter().map(|(_, count)| count).sum();
     let complete = accounted == plugin.observed;
+    // An account that adds up says nothing of whether the plugin works.
+    let is_ill = plugin.message.is_some() || matches!(plugin.state.as_str(), "failed" | "degraded");
     html! {
         article.card aria-labelledby={ "plugin-" (plugin.name) } {
             header {
@@ -133,8 +135,9 @@ fn card(plugin: &PluginView, may: May) -> Markup {
                     }
                 }
             }
-            p.verdict.wrong[!complete] {
-                @if complete { "✓ Every observed state is accounted for." }
+            p.verdict.wrong[!complete].soft[is_ill] {
+                @if complete && is_ill { "Every observed state is accounted for, but the plugin needs attention." }
+                @else if complete { "✓ Every observed state is accounted for." }
                 @else { "✗ " (figure(plugin.observed.abs_diff(accounted))) " states are not accounted for: run kubewitness journal verify." }
             }
             p.lag {

@@ -56,6 +56,21 @@ async fn a_stream_shows_each_tenant_its_own_states() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_that_shows_nothing_of_what_comes_tells_how_far_it_is() {
+    let portal = Portal::new();
+    let mut guest = open(&portal, "guest", 0).await;
+    let (text, _) = read(&mut guest, Duration::from_secs(2)).await;
+    assert!(!text.contains("event: position"), "not for every state: {text}");
+    portal.views.push("blue");
+    let newest = portal.views.push("red");
+    let (text, ended) = read(&mut guest, Duration::from_secs(2)).await;
+    let told: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
+    let told: Vec<u64> = told.iter().map(|id| id.parse().unwrap()).collect();
+    assert!(told.len() == 1 && told[0] + 1 >= newest, "once a second at most: {text}");
+    assert!(text.contains("event: position") && !text.contains("event: state") && !ended, "{text}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_minute() {
     for withdraw in [
         (|portal: &Portal| {

@@ -29,8 +29,10 @@ async fn a_page_says_that_it_reconnects_while_the_controller_is_gone_and_is_live
         })
         .await?;
         ensure!(first.terminate(WITHIN).await? == Ended::Code(0), "{}", first.say());
-        until_ok(WITHIN, "a page that reconnects", async || says(&browser, "Reconnecting", "waiting").await)
-            .await?;
+        until_ok(WITHIN, "a page that reconnects", async || {
+            says(&browser, "Paused: the connection is lost", "waiting").await
+        })
+        .await?;
         let mut again = playground(scratch, port, &FEW)?;
         until_ok(WITHIN, "a page that is live again", async || says(&browser, "Live", "open").await)
             .await

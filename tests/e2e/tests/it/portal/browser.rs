@@ -144,7 +144,8 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
 
     let seq = job["seq"].as_u64().context("a position")?;
     document_elsewhere(&browser, &format!("{portal}/states/{seq}")).await?;
-    rows_stay(&browser, portal).await?;
+    rows_come_and_the_pointer_keeps_its_own(&browser, portal).await?;
+    a_story_follows(&browser, portal).await?;
     at_hand(&browser, portal).await?;
 
     browser.open(&format!("{portal}/plugins")).await?;
@@ -219,25 +220,62 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is new is offered, so that no row moves before it is asked for; and all of it can be paused.
-async fn rows_stay(browser: &Browser, portal: &str) -> Result<()> {
+/// New rows come where the order has them, and the row under the pointer stays where it is; and all of it can be paused.
+async fn rows_come_and_the_pointer_keeps_its_own(browser: &Browser, portal: &str) -> Result<()> {
+    browser.resize(1200, 900).await?;
     browser.open(&format!("{portal}/")).await?;
     let rows =
         "return [...document.querySelectorAll('#objects tbody tr')].map((row) => row.dataset.uid).join(' ')";
     let before = browser.script(rows).await?;
-    let offered = "return !document.getElementById('fresh').hidden";
-    until(WITHIN, "new jobs", async || Ok((browser.script(offered).await? == true).then_some(()))).await?;
-    ensure!(browser.script(rows).await? == before, "rows have moved");
-    let click = "document.getElementById('fresh').click();";
-    let after = browser.script(&format!("{click} {rows}")).await?;
-    let (before, after) = (before.as_str().context("rows")?, after.as_str().context("rows")?);
-    ensure!(after.len() > before.len() && after.ends_with(before), "new rows come first: {before}; {after}");
-    let press = "const live = document.getElementById('live'); live.click(); return live.textContent";
-    let told = browser.script(press).await?;
-    ensure!(told == "Paused", "{told}");
-    browser.script(press).await?;
-    let live = "return document.getElementById('live').textContent";
-    until(WITHIN, "it to go on", async || Ok((browser.script(live).await? == "Live").then_some(()))).await
+    let point = "const row = document.querySelectorAll('#objects tbody tr')[3]; const place = row.getBoundingClientRect(); \
+                 return [place.left + 30, place.top + place.height / 2, row.dataset.uid]";
+    let place = browser.script(point).await?;
+    browser.point(&place[0], &place[1]).await?;
+    let came = async || {
+        let after = browser.script(rows).await?;
+        let (before, after) = (before.as_str().context("rows")?, after.as_str().context("rows")?);
+        let is_new = |uid: &str| !before.contains(uid);
+        Ok(after.split(' ').next().is_some_and(is_new).then_some(()))
+    };
+    until(WITHIN, "a new job above the others", came).await?;
+    let under =
+        format!("return document.elementFromPoint({}, {}).closest('tr').dataset.uid", place[0], place[1]);
+    ensure!(browser.script(&under).await? == place[2], "another row is under the pointer");
+    let live = "const live = document.getElementById('live');";
+    let press = format!("{live} live.click(); return live.dataset.state + ' ' + live.textContent");
+    let told = browser.script(&press).await?;
+    ensure!(told == "paused Paused: by you", "{told}");
+    browser.script(&press).await?;
+    let state = format!("{live} return live.dataset.state");
+    until(WITHIN, "it to go on", async || Ok((browser.script(&state).await? == "open").then_some(()))).await
+}
+
+/// The page of a job follows its states, and what its reader does with it stays: an open part, a choice, a selection.
+async fn a_story_follows(browser: &Browser, portal: &str) -> Result<()> {
+    let queued = async || {
+        let path = "api/v1/objects?kind=Job&phase=Running";
+        let jobs: Vec<Value> = http().get(format!("{portal}/{path}")).send().await?.json().await?;
+        Ok(jobs.into_iter().next())
+    };
+    let job = until(WITHIN, "a job that runs", queued).await?;
+    let uid = job["object"]["uid"].as_str().context("a uid")?;
+    browser.open(&format!("{portal}/objects/{uid}")).await?;
+    let set = "document.querySelector('details.commands').open = true; const from = document.querySelector('[name=from]'); \
+               if (from) { from.checked = true; from.dispatchEvent(new Event('change', {bubbles: true})); } \
+               const at = document.querySelector('[name=at]'); at.value = '2026-'; at.focus(); \
+               at.dispatchEvent(new Event('input', {bubbles: true})); getSelection().selectAllChildren(document.querySelector('h1')); \
+               window.isThere = true; const rows = document.querySelectorAll('[id^=state-]').length; \
+               return [document.querySelector('.head .phase').dataset.phase, rows]";
+    let before = browser.script(set).await?;
+    let now = "return [document.querySelector('.head .phase').dataset.phase, document.querySelectorAll('[id^=state-]').length]";
+    let changed = async || Ok((browser.script(now).await? != before).then_some(()));
+    until(WITHIN, "the story to follow", changed).await?;
+    let stays = "const from = document.querySelector('[name=from]'); const at = document.querySelector('[name=at]'); \
+                 return [window.isThere, document.querySelector('details.commands').open, !from || from.checked, at.value, \
+                 document.activeElement === at, getSelection().toString() === document.querySelector('h1').textContent]";
+    let kept = browser.script(stays).await?;
+    ensure!(kept == json!([true, true, true, "2026-", true, true]), "{kept}");
+    Ok(())
 }
 
 /// The simulated cluster forgets the Events of a job with the job. Its story has them, and those of its pods.
@@ -382,6 +420,11 @@ impl Browser {
             &json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}),
         )
         .await
+    }
+
+    /// Moves the pointer there, as a person does.
+    pub async fn point(&self, x: &Value, y: &Value) -> Result<()> {
+        self.devtools("Input.dispatchMouseEvent", &json!({"type": "mouseMoved", "x": x, "y": y})).await
     }
 
     pub async fn zone(&self, name: &str) -> Result<()> {

@@ -45,8 +45,9 @@ async fn share(scratch: &Scratch, portal: &str) -> Result<()> {
 
     // A page that pauses leaves the stream to the other one, and goes on from where it was.
     browser.look_at(&first).await?;
-    let press = "document.getElementById('live').click(); return document.getElementById('live').textContent";
-    ensure!(browser.script(press).await? == "Paused", "it is paused");
+    let press =
+        "document.getElementById('live').click(); return document.getElementById('live').dataset.state";
+    ensure!(browser.script(press).await? == "paused", "it is paused");
     browser.look_at(&second).await?;
     changes_by_itself(&browser).await?;
     browser.look_at(&first).await?;
