@@ -51,7 +51,7 @@ impl List<'_> {
         let Self { asked, objects, .. } = self;
         html! {
             div.scroll {
-                table #objects.dense.stacked.folds hidden[objects.is_empty()] {
+                table.dense.stacked.folds id=[asked.is_now().then_some("objects")] hidden[objects.is_empty()] {
                     caption { (self.caption()) }
                     thead { tr {
                         (self.head(By::Phase, if asked.is_of_events() { "Type" } else { "Phase" }, ""))
