@@ -10,7 +10,7 @@ use kubewitness_core::ports::{
     Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
     Kept, KvWrite, Ledgers, Notes, Outside, Paused, Present, Progress, Save, Warm, Witness,
 };
-use kubewitness_core::views::{LetterQuery, TimelineQuery};
+use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{ObjectRef, Seq, State, Version};
 use tokio::sync::{mpsc, watch};
 
@@ -80,10 +80,7 @@ impl Witness for Journal {
     }
 
     async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
-        let query = TimelineQuery { uid: Some(uid.to_string()), ..TimelineQuery::default() };
-        let story = self.timeline(&query).await?.states;
-        let of_epoch = story.iter().filter(|state| *state.source == *source && state.epoch == epoch);
-        Ok(Fate::of(of_epoch.map(|state| (state.change, &state.resource_version))))
+        self.reader().await?.fate(source, epoch, uid).await
     }
 
     async fn former(

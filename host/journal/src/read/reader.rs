@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::ports::{
-    Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Warm,
+    Current, DeadLetter, Discrepancies, Fate, Former, JournalError, Outside, Present, Warm,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView, TimelineQuery,
@@ -146,6 +146,10 @@ impl<'a> Reader<'a> {
         let found = story::newest_of(self.connection.rows(), object).await?;
         self.connection.end().await?;
         Ok(found)
+    }
+
+    pub async fn fate(mut self, source: &str, epoch: u32, uid: &str) -> Answer<Fate> {
+        story::fate(self.connection.rows(), source, epoch, uid).await
     }
 
     /// What is no number of this format is not found.
