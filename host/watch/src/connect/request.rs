@@ -9,7 +9,7 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
-use kubewitness_core::project;
+use kubewitness_core::project::{self, EndlessList, ListPage, ProjectError};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 use tokio::time::timeout;
@@ -44,6 +44,11 @@ pub(crate) enum Failure {
     TimedOut(Duration),
     #[error("the answer can't be parsed: {0}")]
     Answer(String),
+    #[error(transparent)]
+    Endless(#[from] EndlessList),
+    /// The resource can't be a source. The text says why, and what to do.
+    #[error("{0}")]
+    Unfit(String),
 }
 
 impl Failure {
@@ -65,7 +70,7 @@ impl Failure {
         match self {
             Self::Status { code, .. } => *code == 429 || *code >= 500,
             Self::Transport(_) | Self::TimedOut(_) => true,
-            Self::Answer(_) => false,
+            Self::Answer(_) | Self::Endless(_) | Self::Unfit(_) => false,
         }
     }
 
@@ -82,6 +87,17 @@ impl Failure {
             _ => None,
         }
     }
+}
+
+/// Splits one page of a source's list.
+pub(crate) fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, Failure> {
+    project::list_page(bytes).map_err(|error| match error {
+        ProjectError::Missing("metadata.resourceVersion") => Failure::Unfit(
+            "the server's lists have no `resourceVersion`, so what changes can't be followed: remove the source"
+                .to_string(),
+        ),
+        error => Failure::Answer(error.to_string()),
+    })
 }
 
 /// Reads a `Status` from an ERROR frame or an answer's body. If it is none, the body becomes the message.

@@ -11,14 +11,14 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::document::{pack, unpack};
 use kubewitness_core::ports::Fate;
-use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::project::{self, Envelope, ListGuard};
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::connect::backoff::Dice;
-use crate::connect::request::Failure;
+use crate::connect::request::{Failure, list_page};
 use crate::connect::resource::{Resource, resolve};
 use crate::judge::object::{check, matches, reference, with_kind};
 use crate::repair::lookup::{fate_now, fetch, is_absent, left_at, say_revived};
@@ -180,14 +180,15 @@ impl Auditor {
     }
 
     async fn list(&self, resource: &Resource) -> Result<Seen, Broken> {
-        let (mut seen, mut token) = (Seen::default(), String::new());
+        let (mut seen, mut guard, mut token) = (Seen::default(), ListGuard::default(), String::new());
         loop {
             let mut address = resource.collection().with("limit", &self.parts.tuning.page.to_string());
             if !token.is_empty() {
                 address = address.with("continue", &token);
             }
             let bytes = self.parts.api.get(address.as_str()).await?;
-            let page = project::list_page(&bytes).map_err(|error| Failure::Answer(error.to_string()))?;
+            let page = list_page(&bytes)?;
+            guard.page(&page, bytes.len()).map_err(Failure::from)?;
             seen.listed.get_or_insert_with(|| Version::new(&page.resource_version));
             for item in &page.items {
                 self.item(&mut seen, &bytes, item);
@@ -333,6 +334,7 @@ impl Auditor {
                 document,
                 witnessed,
                 is_end: false,
+                is_beyond: false,
                 rival,
             }));
         }

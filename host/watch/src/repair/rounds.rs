@@ -152,7 +152,7 @@ pub(crate) async fn walk(exact: &OldVersions, job: Job, outage: Option<&Outage>)
 /// Reads back the versions below a listed object, and the end of its name's former object.
 async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) -> Walk {
     let deadline = exact.deadline();
-    let Moved { object, since, version, document, witnessed, is_end, rival } = moved;
+    let Moved { object, since, version, document, witnessed, is_end, is_beyond, rival } = moved;
     let last = since.last.clone();
     let walked = exact.versions(deadline, &object, since, &version).await;
     let mut lost = Vec::new();
@@ -182,7 +182,7 @@ async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) 
     }
     told.extend(between.iter().map(KnownVersions::from));
     let mut after = Vec::new();
-    if witnessed || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
+    if witnessed || is_beyond || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
         after = missed(&object, walked);
         after.push(came_of(&document, is_end));
     }
@@ -240,6 +240,7 @@ async fn still_there(exact: &OldVersions, vanished: Vanished) -> There {
                 document,
                 witnessed: true,
                 is_end: false,
+                is_beyond: false,
                 rival: None,
             })
         }

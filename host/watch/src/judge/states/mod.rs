@@ -163,6 +163,14 @@ impl StateMaker {
     fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) -> Option<Moved> {
         let Envelope { uid, namespace, name, .. } = &seen.envelope;
         let (known, rival) = self.batch.met(&self.parts.shared.read(), uid, namespace, name);
+        let is_renamed =
+            |known: &Known| known.object.name != *name.as_ref() || known.object.namespace != *namespace.as_ref();
+        if let Some(known) = known.as_ref().filter(|known| is_renamed(known)) {
+            let ObjectRef { namespace, name, uid, .. } = &*known.object;
+            let error = format!("its uid {uid} is known as {namespace}/{name}: no two objects have one uid");
+            self.poison(seen.document, &error);
+            return None;
+        }
         let watched = match seen.came {
             Came::Watched(watched) => Some(watched),
             Came::Listed => None,
@@ -225,7 +233,7 @@ impl StateMaker {
             (None, None) => Since::at(seen.version.beginning()),
         };
         let (version, document, is_end) = (seen.version, pack(&seen.document), seen.event == Event::Deleted);
-        Moved { object, since, version, document, witnessed: false, is_end, rival }
+        Moved { object, since, version, document, witnessed: false, is_end, is_beyond: false, rival }
     }
 
     fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {
