@@ -69,6 +69,8 @@ pub(crate) struct Writer {
     /// The open stream, and what its ERROR frame said.
     stream: Option<CancellationToken>,
     told: Option<Failure>,
+    /// Whether it brought an event or a bookmark that could be read.
+    understood: bool,
     /// The version at which it began.
     opened: Option<Version>,
     waiting: Vec<oneshot::Sender<Standing>>,
@@ -132,6 +134,7 @@ impl Writer {
             listed: false,
             stream: None,
             told: None,
+            understood: false,
             opened: None,
             waiting: Vec::new(),
             patient: Vec::new(),
@@ -298,13 +301,16 @@ impl Writer {
         match input {
             Input::Opened(stream) => {
                 self.stream = Some(stream);
-                self.told = None;
+                (self.told, self.understood) = (None, false);
                 self.opened = self.checkpoint.safe().cloned();
             }
             Input::Line(line, permit) => {
                 count(&self.parts.shared.counters.frames, 1);
                 let (complete, opened) = (self.checkpoint.safe().cloned(), self.opened.clone());
-                self.line(Held { line, permit, complete, opened });
+                if self.line(Held { line, permit, complete, opened }) && !self.understood {
+                    self.understood = true;
+                    self.parts.shared.note_life();
+                }
             }
             Input::Oversized(kept) => {
                 let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
@@ -367,18 +373,23 @@ impl Writer {
         }
     }
 
-    fn line(&mut self, held: Held) {
+    /// Takes one line. Returns whether it was an event or a bookmark that could be read.
+    fn line(&mut self, held: Held) -> bool {
         let mut outline = std::mem::take(&mut self.outline);
-        self.outlined(held, &mut outline);
+        let understood = self.outlined(held, &mut outline);
         self.outline = outline;
+        understood
     }
 
-    fn outlined(&mut self, held: Held, outline: &mut Outline) {
+    fn outlined(&mut self, held: Held, outline: &mut Outline) -> bool {
         let Held { line, permit, complete, opened } = held;
         let bytes = line.clone();
         let (frame, envelope) = match project::project_into(&bytes, outline) {
             Ok(projected) => projected,
-            Err(error) => return self.maker.poison(line, &error.to_string()),
+            Err(error) => {
+                self.maker.poison(line, &error.to_string());
+                return false;
+            }
         };
         match (frame.kind, envelope) {
             (EventType::Added | EventType::Modified | EventType::Deleted, Some(envelope)) => {
@@ -388,7 +399,8 @@ impl Writer {
                 if !self.holds.is_empty() && self.holds.holds(&envelope.namespace, &envelope.name) {
                     self.checkpoint.event(&Version::new(&envelope.resource_version));
                     let held = Held { line, permit, complete, opened };
-                    return self.holds.push(&envelope.namespace, &envelope.name, held);
+                    self.holds.push(&envelope.namespace, &envelope.name, held);
+                    return true;
                 }
                 let deleted = frame.kind == EventType::Deleted;
                 let event = if deleted { Event::Deleted } else { Event::Present };
@@ -411,13 +423,18 @@ impl Writer {
                         self.maker.batch.permits.extend(permit);
                         self.checkpoint.event(&version);
                     }
-                    Counted::Poison => self.maker.batch.permits.extend(permit),
+                    Counted::Poison => {
+                        self.maker.batch.permits.extend(permit);
+                        return false;
+                    }
                 }
+                return true;
             }
             (EventType::Bookmark, _) => match project::bookmark_version(frame.object) {
                 Ok(version) => {
                     count(&self.parts.shared.counters.bookmarks, 1);
                     self.checkpoint.bookmark(&Version::new(&version));
+                    return true;
                 }
                 Err(error) => self.maker.poison(line, &error.to_string()),
             },
@@ -428,6 +445,7 @@ impl Writer {
             }
             (_, None) => self.maker.poison(line, "an event without an object"),
         }
+        false
     }
 
     /// Holds the names of added objects while the sweep may still find a former object of the same name.

@@ -164,7 +164,7 @@ impl StateMaker {
         let Envelope { uid, namespace, name, .. } = &seen.envelope;
         let (known, rival) = self.batch.met(&self.parts.shared.read(), uid, namespace, name);
         let is_renamed =
-            |known: &Known| known.object.name != *name.as_ref() || known.object.namespace != *namespace.as_ref();
+            |known: &Known| known.object.name != **name || known.object.namespace != **namespace;
         if let Some(known) = known.as_ref().filter(|known| is_renamed(known)) {
             let ObjectRef { namespace, name, uid, .. } = &*known.object;
             let error = format!("its uid {uid} is known as {namespace}/{name}: no two objects have one uid");
