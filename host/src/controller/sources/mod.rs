@@ -14,7 +14,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_core::ports::Witness;
 use kubewitness_core::status::Rules;
-use kubewitness_watch::{Connection, Listers, Source, SourceError, Split, Tuning};
+use kubewitness_watch::{Connection, Listers, RepairBudget, Source, SourceError, Split, Tuning};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -52,6 +52,8 @@ pub struct Sources {
     pub shared: Arc<Shared>,
     pub tasks: Tasks,
     tuning: Tuning,
+    /// All sources ask the same server.
+    repairs: RepairBudget,
     rules: Arc<Rules>,
     running: BTreeMap<String, Running>,
     overtaken: (mpsc::Sender<String>, mpsc::Receiver<String>),
@@ -68,7 +70,8 @@ impl Sources {
     ) -> Self {
         let (rules, listers) = (Arc::new(Rules::builtin()), shared.listers.clone());
         let (running, overtaken) = (BTreeMap::new(), mpsc::channel(OVERTAKEN));
-        Self { connection, witness, clock, listers, shared, tasks, tuning, rules, running, overtaken }
+        let repairs = RepairBudget::default();
+        Self { connection, witness, clock, listers, shared, tasks, tuning, repairs, rules, running, overtaken }
     }
 
     /// Until another witness of a shared journal turned out to be ahead in a source, which has ended.
@@ -131,8 +134,10 @@ impl Sources {
             self.rules.clone(),
             self.listers.clone(),
         );
-        let source =
-            source.with_tuning(self.tuning.clone()).with_secret_rules(self.shared.secret_rules.clone());
+        let source = source
+            .with_tuning(self.tuning.clone())
+            .with_secret_rules(self.shared.secret_rules.clone())
+            .with_repair_budget(self.repairs.clone());
         self.shared.add_source(spec.clone(), handle);
         let stop = CancellationToken::new();
         let reader = streams::reader(spec, streams, self.clock.clone());

@@ -186,7 +186,10 @@ impl Auditor {
             if !token.is_empty() {
                 address = address.with("continue", &token);
             }
+            let walk = &self.parts.tuning.walk;
+            self.parts.repairs.turn(walk).await;
             let bytes = self.parts.api.get(address.as_str()).await?;
+            self.parts.repairs.received(bytes.len(), walk);
             let page = list_page(&bytes)?;
             guard.page(&page, bytes.len()).map_err(Failure::from)?;
             seen.listed.get_or_insert_with(|| Version::new(&page.resource_version));

@@ -90,7 +90,7 @@ impl RoundWorker {
             Some(mut outage) => {
                 outage.expected = outage.expected.filter(|_| !was_lost);
                 let budget = &self.parts.tuning.walk;
-                let limits = Budget::new(budget.sweep_requests, budget.sweep_time, budget.rate);
+                let limits = Budget::new(budget.sweep_requests, budget.sweep_time);
                 let exact = OldVersions::new(Arc::clone(&self.parts), round.resource, limits, compaction);
                 Sweep::new(exact, outage, told, &met, &mut reporter).run().await?
             }
@@ -122,7 +122,7 @@ impl RoundWorker {
         reporter: &mut Reporter,
     ) -> Result<(Vec<KnownVersions>, Vec<String>, bool), Closed> {
         let budget = &self.parts.tuning.walk;
-        let limits = Budget::new(budget.requests, budget.time, budget.rate);
+        let limits = Budget::new(budget.requests, budget.time);
         let exact =
             OldVersions::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(compaction));
         let (mut told, mut met, mut was_lost) = (Vec::new(), Vec::new(), false);
@@ -143,6 +143,7 @@ impl RoundWorker {
 }
 
 pub(crate) async fn walk(exact: &OldVersions, job: Job, outage: Option<&Outage>) -> Walk {
+    let _place = exact.parts().repairs.name().await;
     match job {
         Job::Moved(moved) => moved_back(exact, moved, outage).await,
         Job::Vanished(vanished) => vanished_back(exact, vanished, outage).await,

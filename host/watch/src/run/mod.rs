@@ -29,6 +29,7 @@ use crate::source::handle::{Shared, SourceHandle};
 use crate::source::input::Input;
 use crate::source::listers::Listers;
 use crate::source::parts::{Parts, SourceError};
+use crate::source::repair_budget::RepairBudget;
 use crate::source::round::MissedObject;
 use crate::tuning::Tuning;
 use crate::write::append::Appender;
@@ -59,13 +60,20 @@ impl Source {
         let shared = Arc::new(Shared::new(&spec.name, &spec.indexes));
         let handle = SourceHandle { shared: Arc::clone(&shared) };
         let (api, secret_rules, tuning) = (connection.api(), RulesInForce::default(), Tuning::default());
-        let parts = Parts { api, spec, shared, witness, clock, rules, secret_rules, listers, tuning };
+        let repairs = RepairBudget::default();
+        let parts = Parts { api, spec, shared, witness, clock, rules, secret_rules, listers, tuning, repairs };
         (Self { parts }, handle)
     }
 
     /// Each state is noted whose texts quote no secret, so that whoever shows it need not look again.
     pub fn with_secret_rules(mut self, rules: RulesInForce) -> Self {
         self.parts.secret_rules = rules;
+        self
+    }
+
+    /// Shares one budget of repairs with the other sources of the connection.
+    pub fn with_repair_budget(mut self, repairs: RepairBudget) -> Self {
+        self.parts.repairs = repairs;
         self
     }
 

@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::connect::request::Api;
 use crate::source::handle::Shared;
 use crate::source::listers::Listers;
+use crate::source::repair_budget::RepairBudget;
 use crate::tuning::Tuning;
 
 /// What all tasks of a source share.
@@ -25,6 +26,7 @@ pub(crate) struct Parts {
     pub secret_rules: RulesInForce,
     pub listers: Listers,
     pub tuning: Tuning,
+    pub repairs: RepairBudget,
 }
 
 /// Why a source has ended for good. A passing failure does not end it: the source waits, and its handle shows

@@ -16,6 +16,7 @@ pub(crate) use durable::current;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
 use kubewitness_core::ports::Append;
@@ -285,11 +286,14 @@ impl Writer {
         of_round && story.epoch.is_none_or(|epoch| epoch == self.maker.epoch)
     }
 
+    /// Takes one step of a story. Documents are copied: the repair counts its own until they are dropped.
     fn step(&mut self, step: Step) {
+        let copied = |document: Bytes| Bytes::copy_from_slice(&document);
         match step {
             Step::MissingVersions(object, hole) => self.maker.object_hole(object, &hole),
-            Step::Missed(document) | Step::Version(document) => self.maker.item(document, Event::Present),
-            Step::RelistedObject(document) => self.maker.item(document, Event::RelistedObject),
+            Step::Missed(document) => self.maker.item(copied(document), Event::Present),
+            Step::Version(document) => self.maker.item(document, Event::Present),
+            Step::RelistedObject(document) => self.maker.item(copied(document), Event::RelistedObject),
             Step::Late(document) => self.maker.late(document),
             Step::Gone(document) => self.maker.item(document, Event::Deleted),
             Step::Ended(object, version) => self.maker.vanished(&object, version),

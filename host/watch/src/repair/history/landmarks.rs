@@ -122,8 +122,12 @@ pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> 
     let mut dice = Dice::new(tuning.seed);
     let mut tries = 1;
     loop {
+        parts.repairs.turn(&tuning.walk).await;
         let failure = match parts.api.get_within(address.as_str(), tuning.one_answer).await {
-            Ok(answer) => return Some(answer),
+            Ok(answer) => {
+                parts.repairs.received(answer.len(), &tuning.walk);
+                return Some(answer);
+            }
             Err(failure) => failure,
         };
         let source = &parts.spec.name;

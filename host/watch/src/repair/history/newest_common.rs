@@ -287,7 +287,7 @@ impl NewestCommon {
 /// Asks for old versions while the source waits.
 pub(crate) fn asking(parts: &Arc<Parts>, resource: &Resource, newest: u64) -> OldVersions {
     let walk = &parts.tuning.walk;
-    let budget = Budget::new(walk.requests, walk.time, walk.rate);
+    let budget = Budget::new(walk.requests, walk.time);
     let compaction = Arc::new(Compaction::new(Some(newest.into())));
     let exact = OldVersions::new(Arc::clone(parts), resource.clone(), budget, compaction);
     exact.with_patience(walk.time_per_object)
