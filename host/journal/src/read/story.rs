@@ -123,7 +123,8 @@ pub(super) async fn fate(rows: &mut dyn Fetch, source: &str, epoch: u32, uid: &s
             Some(seq) => rows.at(&[seq]).await?.pop(),
             None => None,
         };
-        let version = newest.filter(|state| state.flags.change == Change::Left).and_then(|state| state.key.version());
+        let version =
+            newest.filter(|state| state.flags.change == Change::Left).and_then(|state| state.key.version());
         fate = version.map_or(fate, Fate::Left);
     }
     Ok(fate)

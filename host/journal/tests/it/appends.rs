@@ -235,9 +235,8 @@ async fn how_an_object_ended_is_known_in_its_own_epoch_and_source_whatever_came_
     let in_other = in_source("urgent", 0, &job(4), Change::Gone, "78");
     desk.journal.append(of("urgent", 0, vec![in_other])).await.unwrap();
     let desk = desk.reopen().await;
-    let fate = async |number, source: &str, epoch| {
-        desk.journal.fate(source, epoch, &job(number).uid).await.unwrap()
-    };
+    let fate =
+        async |number, source: &str, epoch| desk.journal.fate(source, epoch, &job(number).uid).await.unwrap();
     assert_eq!(fate(1, SOURCE, 0).await, Fate::Ended, "a version that came late says nothing of the end");
     assert_eq!(fate(2, SOURCE, 0).await, Fate::Left(Version::new("62")));
     assert_eq!(fate(3, SOURCE, 0).await, Fate::Ended);

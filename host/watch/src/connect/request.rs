@@ -19,6 +19,9 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// The largest answer in one piece. A page of 500 objects of 1.5 MiB would be larger. Such a source needs
 /// smaller pages, and its condition says so.
 const ANSWER_BYTES: usize = 512 * 1024 * 1024;
+const JSON: &str = "application/json";
+/// A server that does not know the first form sends whole objects.
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
 /// How much of an error's body is read. A `Status` takes a few hundred bytes.
 const ERROR_BYTES: usize = 64 * 1024;
 /// The time from the request to the whole answer. A page of 500 objects takes a second on a slow server.
@@ -176,7 +179,15 @@ impl Api {
         self.ask(Method::GET, address, None).await
     }
 
-    /// Does the same with a time limit of its own.
+    /// A list of which the server sends the metadata alone, if it knows that form.
+    pub async fn metadata(&self, address: &str) -> Result<Bytes, Failure> {
+        let headers = vec![(ACCEPT, HeaderValue::from_static(METADATA))];
+        let asked = self.told_with(Method::GET, address, headers, None, ANSWER_BYTES);
+        let answered = timeout(ANSWER_TIME, asked).await.map_err(|_| Failure::TimedOut(ANSWER_TIME))?;
+        answered.map_err(|(failure, _)| failure)
+    }
+
+    /// Gets an answer with a time limit of its own.
     pub async fn get_within(&self, address: &str, within: Duration) -> Result<Bytes, Failure> {
         timeout(within, self.get(address)).await.map_err(|_| Failure::TimedOut(within))?
     }
@@ -268,11 +279,10 @@ impl Api {
     ) -> Result<(Parts, Body), Failure> {
         // No compression is asked for: from Kubernetes 1.37 on a compressed stream would need a decoder for
         // each frame.
-        let mut request = Request::builder()
-            .method(method)
-            .uri(address)
-            .header(ACCEPT, "application/json")
-            .header(ACCEPT_ENCODING, "identity");
+        let mut request = Request::builder().method(method).uri(address).header(ACCEPT_ENCODING, "identity");
+        if headers.iter().all(|(name, _)| *name != ACCEPT) {
+            request = request.header(ACCEPT, JSON);
+        }
         let body = match body {
             Some((media_type, bytes)) => {
                 request = request.header(CONTENT_TYPE, media_type);

@@ -298,13 +298,20 @@ mod tests {
     fn watches_that_bring_nothing_are_told_of_until_one_brings_something() {
         let mut course = NextAction::default();
         for ended in [Ended::Closed, Ended::Idle] {
-            assert_eq!(course.ended(&ended, false).condition, None, "one or two may be a restart of the server");
+            assert_eq!(
+                course.ended(&ended, false).condition,
+                None,
+                "one or two may be a restart of the server"
+            );
         }
         assert!(!course.is_mute());
         let step = course.ended(&Ended::Closed, false);
         assert!(step.pause.is_some() && step.condition.is_some_and(|told| told.contains("brings nothing")));
         // A failure says nothing of it, and is told itself.
-        assert_eq!(course.ended(&Ended::Told(status(503, None)), false).condition.unwrap(), "watching failed: 503 R: m");
+        assert_eq!(
+            course.ended(&Ended::Told(status(503, None)), false).condition.unwrap(),
+            "watching failed: 503 R: m"
+        );
         assert!(course.is_mute());
         assert_eq!(course.ended(&Ended::Closed, true), at_once(Action::Probe));
         assert!(!course.is_mute());

@@ -7,6 +7,7 @@ mod carried;
 mod load;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -60,8 +61,20 @@ impl Source {
         let shared = Arc::new(Shared::new(&spec.name, &spec.indexes));
         let handle = SourceHandle { shared: Arc::clone(&shared) };
         let (api, secret_rules, tuning) = (connection.api(), RulesInForce::default(), Tuning::default());
-        let repairs = RepairBudget::default();
-        let parts = Parts { api, spec, shared, witness, clock, rules, secret_rules, listers, tuning, repairs };
+        let (repairs, audits) = (RepairBudget::default(), Arc::new(AtomicBool::new(true)));
+        let parts = Parts {
+            api,
+            spec,
+            shared,
+            witness,
+            clock,
+            rules,
+            secret_rules,
+            listers,
+            tuning,
+            repairs,
+            audits,
+        };
         (Self { parts }, handle)
     }
 
@@ -74,6 +87,12 @@ impl Source {
     /// Shares one budget of repairs with the other sources of the connection.
     pub fn with_repair_budget(mut self, repairs: RepairBudget) -> Self {
         self.parts.repairs = repairs;
+        self
+    }
+
+    /// Audits only while this says so.
+    pub fn with_audits(mut self, audits: Arc<AtomicBool>) -> Self {
+        self.parts.audits = audits;
         self
     }
 

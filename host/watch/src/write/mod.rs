@@ -291,11 +291,13 @@ impl Writer {
         let copied = |document: Bytes| Bytes::copy_from_slice(&document);
         match step {
             Step::MissingVersions(object, hole) => self.maker.object_hole(object, &hole),
-            Step::Missed(document) => self.maker.item(copied(document), Event::Present),
-            Step::Version(document) => self.maker.item(document, Event::Present),
-            Step::RelistedObject(document) => self.maker.item(copied(document), Event::RelistedObject),
+            Step::Missed(document) => self.maker.item(copied(document), Came::ReadBack, Event::Present),
+            Step::Version(document) => self.maker.item(document, Came::ReadBack, Event::Present),
+            Step::RelistedObject(document) => {
+                self.maker.item(copied(document), Came::Listed, Event::RelistedObject);
+            }
             Step::Late(document) => self.maker.late(document),
-            Step::Gone(document) => self.maker.item(document, Event::Deleted),
+            Step::Gone(document) => self.maker.item(document, Came::Listed, Event::Deleted),
             Step::Ended(object, version) => self.maker.vanished(&object, version),
             Step::Life(life) => self.maker.life(life),
         }
@@ -322,7 +324,8 @@ impl Writer {
             }
             // A list's items have no order of version. They are complete only with their list.
             Input::Item { document, anew } => {
-                self.maker.item(document, if anew { Event::RelistedObject } else { Event::Present });
+                let event = if anew { Event::RelistedObject } else { Event::Present };
+                self.maker.item(document, Came::Listed, event);
             }
             Input::Hold(object, epoch) => {
                 // In another epoch its story would be ignored and would never release it.

@@ -63,7 +63,8 @@ impl ListGuard {
     pub fn objects(&mut self, items: u64, bytes: usize) -> Result<(), EndlessList> {
         self.items = self.items.saturating_add(items);
         self.bytes = self.bytes.saturating_add(bytes as u64);
-        let believed = self.promised.map(|promised| promised.saturating_mul(2).saturating_add(UNCOUNTED_ITEMS));
+        let believed =
+            self.promised.map(|promised| promised.saturating_mul(2).saturating_add(UNCOUNTED_ITEMS));
         let most = believed.unwrap_or(LIST_ITEMS).min(LIST_ITEMS);
         match () {
             () if self.items > most => Err(EndlessList::Items(most)),

@@ -100,8 +100,13 @@ impl Elector {
         let machine = Machine::new(identity.clone(), timing, Dice::new(None), Instant::now());
         let unknown = LeaseRole::Unknown { why: "the Lease was not read yet".to_string() };
         let leaderless_since = Some(Instant::now());
-        let view =
-            View { hold: None, otherwise: unknown.clone(), lease_uid: None, condition: None, leaderless_since };
+        let view = View {
+            hold: None,
+            otherwise: unknown.clone(),
+            lease_uid: None,
+            condition: None,
+            leaderless_since,
+        };
         let (views, seen) = watch::channel(view);
         let elector = Self {
             api: connection.api(),

@@ -197,7 +197,11 @@ impl NewestCommon {
                 // What was there before can't be read any more. The journal may have it.
                 (Found::Same, Some(now)) => {
                     let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
-                    if is_dated && !write_times(&parsed(&now)).is_empty() { Found::Same } else { Found::Unclear }
+                    if is_dated && !write_times(&parsed(&now)).is_empty() {
+                        Found::Same
+                    } else {
+                        Found::Unclear
+                    }
                 }
                 (found, _) => found,
             };

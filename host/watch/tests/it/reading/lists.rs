@@ -137,8 +137,11 @@ async fn a_uid_that_is_listed_under_a_second_name_is_kept_as_poison() {
     until("poison", || memory.poison().len() == 1).await;
     assert!(memory.poison()[0].error.contains("known as ml/a"), "{:?}", memory.poison()[0].error);
     // The same goes for a watch.
-    world.send(&format!("{}\n", json!({"type": "MODIFIED", "object": {"kind": "Job", "apiVersion": "batch/v1",
-        "metadata": {"name": "z", "namespace": "ml", "uid": "uid-1", "resourceVersion": "102"}}})));
+    world.send(&format!(
+        "{}\n",
+        json!({"type": "MODIFIED", "object": {"kind": "Job", "apiVersion": "batch/v1",
+        "metadata": {"name": "z", "namespace": "ml", "uid": "uid-1", "resourceVersion": "102"}}})
+    ));
     until("poison", || memory.poison().len() == 2).await;
     running.stop().await;
     assert_eq!(memory.story(), ["present a 101"]);

@@ -476,7 +476,8 @@ async fn a_watch_that_brings_no_event_is_not_opened_again_and_again_and_is_no_si
         let spoiled = Arc::new(std::sync::atomic::AtomicBool::new(true));
         let still = Arc::clone(&spoiled);
         world.spoil(move |request| {
-            let is_spoiled = request.contains("watch=true") && still.load(std::sync::atomic::Ordering::SeqCst);
+            let is_spoiled =
+                request.contains("watch=true") && still.load(std::sync::atomic::Ordering::SeqCst);
             is_spoiled.then(|| Reply { status: 200, headers: String::new(), body: body.to_string() })
         });
         world.close();
@@ -491,7 +492,10 @@ async fn a_watch_that_brings_no_event_is_not_opened_again_and_again_and_is_no_si
         // Pauses are between 25 and 50 ms.
         assert!(opened <= 30, "{opened} watches in half a second of `{body}`");
         let view = running.handle.view();
-        assert!(!view.synced && view.condition.is_some(), "each watch that is taken changes nothing: {view:?}");
+        assert!(
+            !view.synced && view.condition.is_some(),
+            "each watch that is taken changes nothing: {view:?}"
+        );
         spoiled.store(false, std::sync::atomic::Ordering::SeqCst);
         until("the source watches", || world.watches() > 0).await;
         world.update("a");
