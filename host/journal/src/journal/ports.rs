@@ -154,10 +154,8 @@ impl Backlog for Journal {
     }
 
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
-        self.inner
-            .group
-            .ask(plugin, |rows, plugin| Box::pin(async move { rows.letters(&LetterQuery::of(plugin)).await }))
-            .await
+        // Not over the writer's connection: appends would wait for a plugin's letters.
+        self.reader().await?.letters(&LetterQuery::of(plugin)).await
     }
 
     async fn mark_replaying(
