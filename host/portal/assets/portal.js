@@ -105,7 +105,9 @@
     // What somebody else may see is for the pages that they have opened.
     const name = `kubewitness stream ${reader ? reader.title : ""}`;
     const channel = navigator.locks && window.BroadcastChannel ? new BroadcastChannel(name) : null;
-    let last = Number(after);
+    // A position is a number and what stands there, which the server compares.
+    const place = (position) => parseInt(position, 10);
+    let last = after;
     let paused = false;
     let looking = null;
     let lead = null;
@@ -117,7 +119,7 @@
       live.title = paused ? "Go on" : "Pause";
     };
     const take = ({ type, id, data }) => {
-      if (type === "state" && id > last) {
+      if (type === "state" && place(id) > place(last)) {
         last = id;
         onState(JSON.parse(data));
       } else if (type === "open") {
@@ -160,7 +162,7 @@
             tell({ type: isRefused ? "refused" : type });
           });
           stream.addEventListener("state", (event) => {
-            from = Number(event.lastEventId);
+            from = event.lastEventId;
             tell({ type: "state", id: from, data: event.data });
           });
           stream.addEventListener("reset", () => tell({ type: "reset" }));
@@ -171,7 +173,7 @@
         };
         // A page that lacks older states gets them. The others know by their positions that they have them.
         lead = (position) => {
-          if (position >= from) return tell({ type });
+          if (place(position) >= place(from)) return tell({ type });
           close();
           from = position;
           open();

@@ -11,6 +11,7 @@ use maud::{Markup, html};
 use super::query::JobsQuery;
 use crate::answer::time::{age, readable, span};
 use crate::pages::parts::{at_text, badge, event_type, event_words, figure, object_link, pages, plural, why};
+use crate::scope::Position;
 
 pub(super) struct List<'a> {
     pub asked: &'a JobsQuery,
@@ -20,7 +21,7 @@ pub(super) struct List<'a> {
     /// How many there are, where that is known.
     pub total: Option<u64>,
     /// From where on the script follows.
-    pub after: u64,
+    pub after: Position,
     /// The moment that the rows are of.
     pub now_ms: u64,
 }
