@@ -1,5 +1,7 @@
 //! `kubewitness`: parse, run, return. Decisions lie in the folders beside it and in the library crates, none here.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod access;
 mod cli;
 mod commands;
@@ -22,6 +24,7 @@ use clap::FromArgMatches;
 use kubewitness_sandbox::Bounds;
 
 use cli::{Cli, Command, CompileArgs};
+use commands::print::note;
 use commands::{End, Ended, Usage};
 
 #[cfg(not(feature = "playground"))]
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("kubewitness: starting the runtime: {error}");
+            note!("kubewitness: starting the runtime: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -61,7 +64,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(end) => ExitCode::from(end.code()),
         Err(error) => {
-            eprintln!("kubewitness: {error:#}");
+            note!("kubewitness: {error:#}");
             if error.downcast_ref::<Usage>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }

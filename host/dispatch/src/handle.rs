@@ -15,6 +15,7 @@ use crate::paused::{Changed, Order};
 use crate::progress_saver::ProgressSaver;
 use crate::reader::Reader;
 use crate::resync::Resync;
+use crate::subscriptions::Interest;
 use crate::{DispatchError, DispatchStats};
 
 /// The requests that may wait. Further callers wait for a place.
@@ -64,6 +65,7 @@ pub(crate) struct Shared {
 /// What the figures of a moment are made of.
 pub(crate) struct Sources<'d> {
     pub lanes: &'d Lanes,
+    pub interest: &'d Interest,
     pub resync: &'d Resync,
     pub reader: &'d Reader,
     pub breaker: &'d Breaker,
@@ -75,7 +77,7 @@ pub(crate) struct Sources<'d> {
 
 impl Shared {
     pub fn publish(&self, sources: &Sources<'_>) {
-        let Sources { lanes, resync, reader, breaker, saver, ticks, last_error, rest } = sources;
+        let Sources { lanes, interest, resync, reader, breaker, saver, ticks, last_error, rest } = sources;
         let of = lanes.stats();
         let stats = DispatchStats {
             started: true,
@@ -97,6 +99,7 @@ impl Shared {
             open: breaker.is_open(),
             paused: None,
             resync: resync.stats(&of),
+            backfill: interest.backfill(lanes.cursor()).cloned(),
             tick: ticks.map(Ticks::stats),
             queue: lanes.queue(),
             unfinished: Duration::ZERO,

@@ -34,6 +34,7 @@ pub use pacing::breaker::LongestPauses;
 pub use pacing::ticks::TickStats;
 pub use paused::Changed;
 use run::{Parts, Run};
+pub use subscriptions::Backfill;
 
 /// One source that a plugin subscribes to.
 #[derive(Clone, Debug)]
@@ -44,9 +45,8 @@ pub struct Subscription {
     pub filter: Option<Arc<dyn StateFilter>>,
     /// The rate for the past before the subscription; `None`: in order with everything else.
     pub replay_rate: Option<RateSpec>,
-    /// Applies once, when the source is first subscribed; later the plugin goes on from its progress. A
-    /// plugin has one cursor. So a source that is added to a plugin with progress begins at what that plugin
-    /// has read, and earlier states are not read.
+    /// Applies once, when the source is first subscribed; later the plugin goes on from its progress. For a
+    /// source that is added to a plugin with progress, the cursor goes back to the start of the source.
     pub start: Start,
     /// Whether the plugin gets the resyncs of the source.
     pub resync: bool,
@@ -115,6 +115,8 @@ pub struct DispatchStats {
     pub unclear: u64,
     pub filter_error: Option<String>,
     pub resync: ResyncStats,
+    /// The past of sources that were added, until the cursor is where it was.
+    pub backfill: Option<Arc<Backfill>>,
     /// `None` for a plugin without a schedule.
     pub tick: Option<TickStats>,
     pub queue: QueueStats,

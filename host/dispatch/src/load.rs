@@ -44,10 +44,7 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> 
     let newest = *backlog.newest().borrow();
     let mut subscriptions = options.subscriptions.clone();
     for subscription in &mut subscriptions {
-        if let Start::Since(since) = subscription.start {
-            let after = before(backlog, since.ms(now_ms), newest).await?;
-            subscription.start = Start::Position(after + 1);
-        }
+        subscription.start = at_position(subscription, kept.as_ref(), backlog, newest, now_ms).await?;
     }
     let (mut progress, interest) = begin(&options.plugin, &subscriptions, kept, newest)?;
     // This comes before any read: from now on retention keeps what the plugin has not finished.
@@ -65,6 +62,50 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> 
     lanes.count(newest, 0);
     let paused = backlog.paused(&options.plugin).await?.map(Arc::new);
     Ok(Loaded { reader: Reader::default(), lanes, interest, paused })
+}
+
+/// Replaces a start of which the position must be looked up. A source that is subscribed already keeps its start.
+async fn at_position(
+    Subscription { source, start, .. }: &Subscription,
+    kept: Option<&Progress>,
+    backlog: &dyn Backlog,
+    newest: Seq,
+    now_ms: u64,
+) -> Result<Start, JournalError> {
+    if kept.is_some_and(|kept| kept.is_subscribed(source)) {
+        return Ok(*start);
+    }
+    let after = match (start, kept) {
+        (Start::Since(since), _) => before(backlog, since.ms(now_ms), newest).await?,
+        // The cursor goes back no further than the source needs.
+        (Start::Beginning, Some(kept)) => {
+            before_first(backlog, source, kept.first_beginning(source), kept.read_through()).await?
+        }
+        _ => return Ok(*start),
+    };
+    Ok(Start::Position(after + 1))
+}
+
+/// A position in `(after, through]` with no state of the source before it, and near the first one if there is any.
+async fn before_first(
+    backlog: &dyn Backlog,
+    source: &Arc<str>,
+    after: Seq,
+    through: Seq,
+) -> Result<Seq, JournalError> {
+    let source = std::slice::from_ref(source);
+    if after >= through || backlog.count(source, after, through).await? == 0 {
+        return Ok(through.max(after));
+    }
+    let (mut low, mut high) = (after, through);
+    while high - low > CHUNK as Seq {
+        let middle = low + (high - low) / 2;
+        match backlog.count(source, low, middle).await? {
+            0 => low = middle,
+            _ => high = middle,
+        }
+    }
+    Ok(low)
 }
 
 /// The last position before a time, found by halving. States are journaled as they are observed, so their
@@ -92,19 +133,30 @@ fn begin(
     kept: Option<Progress>,
     newest: Seq,
 ) -> Result<(Progress, Interest), JournalError> {
-    let read =
-        kept.as_ref().map_or(0, |progress| progress.above.last().map_or(progress.cursor, |last| last.1));
+    let is_new = kept.is_none();
+    let mut progress = kept.unwrap_or_default();
+    let read = progress.furthest();
     if read > newest {
         return Err(JournalError::Fatal(format!(
             "`{plugin}` is at position {read}, but the journal ends at {newest}: it is not the journal that the \
              plugin was handed",
         )));
     }
-    let interest = Interest::resolve(subscriptions, kept.as_ref(), read, newest);
-    let mut progress = kept.unwrap_or_else(|| Progress { cursor: interest.start(), ..Progress::default() });
+    let was_at = progress.cursor;
+    let interest = Interest::resolve(subscriptions, &mut progress, newest);
     progress.start = interest.start();
-    progress.sources = interest.starts().to_vec();
-    progress.pasts = interest.pasts().to_vec();
+    if is_new {
+        progress.cursor = progress.start;
+    } else if progress.cursor < was_at {
+        let (cursor, sources) = (progress.cursor, progress.former_cursors.last().map(|former| &former.added));
+        tracing::info!(
+            plugin,
+            was_at,
+            cursor,
+            ?sources,
+            "the plugin is first handed the past of added sources"
+        );
+    }
     Ok((progress, interest))
 }
 

@@ -14,6 +14,9 @@ use crate::subscriptions::Interest;
 /// The pause between two saves of a busy plugin. It bounds the plugin's share of the journal's writer, whose
 /// syncs take up to some milliseconds each, and the number of states that are handed over again after a kill.
 const BETWEEN: Duration = Duration::from_millis(50);
+/// Finished ranges for which a save waits that long once more. A save writes all of them, so a plugin whose cursor is
+/// held while thousands of objects pass it would fill the journal's log with them.
+const RANGES: usize = 2048;
 /// A save that only moves the cursor past unwanted states waits this much longer. Losing it only means
 /// reading them again.
 const LAZY: Duration = Duration::from_secs(1);
@@ -30,6 +33,8 @@ pub(crate) struct ProgressSaver {
     urgent: bool,
     lazy_since: Option<Duration>,
     last: Option<Duration>,
+    /// The finished ranges in the last save.
+    ranges: usize,
     /// The states finished since the last save began.
     unsaved: usize,
     /// The reading position of the last durable save.
@@ -105,7 +110,8 @@ impl ProgressSaver {
         }
         let lazy = self.lazy_since.map(|since| since + LAZY);
         let wanted = if self.urgent { Some(Duration::ZERO) } else { lazy };
-        let paced = self.last.map_or(Duration::ZERO, |last| last + BETWEEN);
+        let pause = BETWEEN * u32::try_from(1 + self.ranges / RANGES).unwrap_or(u32::MAX);
+        let paced = self.last.map_or(Duration::ZERO, |last| last + pause);
         wanted.map(|at| at.max(paced).max(self.pause.until()))
     }
 
@@ -115,9 +121,8 @@ impl ProgressSaver {
         self.parked.extend(letters.parked);
         self.revived.extend(letters.revived);
         let mut progress = lanes.progress();
-        progress.start = interest.start();
-        progress.sources = interest.starts().to_vec();
-        progress.pasts = interest.pasts().to_vec();
+        interest.add_to(&mut progress);
+        self.ranges = progress.above.len();
         let sent = Sent {
             parked: std::mem::take(&mut self.parked),
             revived: std::mem::take(&mut self.revived),

@@ -425,6 +425,7 @@ impl Run {
     fn publish(&self) {
         self.parts.shared.publish(&Sources {
             lanes: &self.lanes,
+            interest: &self.interest,
             resync: &self.resync,
             reader: &self.reader,
             breaker: &self.breaker,

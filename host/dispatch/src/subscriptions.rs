@@ -1,11 +1,13 @@
 //! Decides which states a plugin wants, and where each of its sources begins.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kubewitness_core::config::{Mode, RateSpec, Start};
 use kubewitness_core::lanes::Fit;
-use kubewitness_core::ports::{Backlog, FilterError, JournalError, Progress, SourceStart, StateFilter};
+use kubewitness_core::ports::{
+    Backlog, FilterError, FormerCursor, JournalError, Progress, SourceStart, StateFilter,
+};
 use kubewitness_core::{Seq, State};
 
 use crate::Subscription;
@@ -15,8 +17,18 @@ pub(crate) struct Interest {
     modes: HashMap<Arc<str>, Mode>,
     filters: HashMap<Arc<str>, Arc<dyn StateFilter>>,
     starts: Vec<SourceStart>,
+    former_cursors: Vec<FormerCursor>,
+    backfill: Option<Arc<Backfill>>,
     pasts: Vec<(Arc<str>, Seq)>,
     paces: HashMap<Arc<str>, RateSpec>,
+}
+
+/// The past of sources that were added to a plugin at work, which is handed over before what is new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backfill {
+    pub sources: Vec<Arc<str>>,
+    /// The last position that the plugin had read before.
+    pub through: Seq,
 }
 
 /// States, each with how it fits the subscription.
@@ -29,63 +41,76 @@ pub(crate) struct Fitted {
 }
 
 impl Interest {
-    /// Resolves `now` and `beginning` to positions. `progress` is the saved progress. Its sources keep their
-    /// start, and those that are no longer subscribed end at what was read. `read` is how far the plugin has
-    /// read, `newest` the end of the journal.
-    pub fn resolve(
-        subscriptions: &[Subscription],
-        progress: Option<&Progress>,
-        read: Seq,
-        newest: Seq,
-    ) -> Self {
+    /// Resolves `now` and `beginning` to positions, and subscribes `progress` to these sources: those that are
+    /// subscribed already keep their start, and those that are no longer subscribed end at what was read. `newest` is
+    /// the end of the journal.
+    pub fn resolve(subscriptions: &[Subscription], progress: &mut Progress, newest: Seq) -> Self {
         let subscribed = |source: &str| subscriptions.iter().any(|s| &*s.source == source);
-        let pasts = progress.map(|progress| progress.pasts.clone()).unwrap_or_default();
-        let mut interest = Self { pasts, ..Self::default() };
-        interest.pasts.retain(|(source, _)| subscribed(source));
-        for kept in progress.iter().flat_map(|progress| &progress.sources) {
-            let mut kept = kept.clone();
-            if kept.until.is_none() && !subscribed(&kept.source) {
-                kept.until = Some(read);
-            }
-            if kept.until.is_none_or(|until| until > kept.after) {
-                interest.starts.push(kept);
-            }
-        }
+        // Before sources were named in it, a progress had one start for all.
+        let is_unnamed =
+            progress.sources.is_empty() && progress.delivered + progress.filtered + progress.dead > 0;
+        let unnamed = is_unnamed.then_some(progress.start);
+        progress.pasts.retain(|(source, _)| subscribed(source));
+        progress.end_sources(subscribed);
+        let mut interest = Self::default();
+        let mut added = Vec::new();
         for subscription in subscriptions {
             let source = || Arc::clone(&subscription.source);
             interest.modes.insert(source(), subscription.mode);
             interest.filters.extend(subscription.filter.clone().map(|filter| (source(), filter)));
             interest.paces.extend(subscription.replay_rate.map(|rate| (source(), rate)));
-            let goes_on = interest
-                .starts
-                .iter()
-                .any(|start| start.until.is_none() && start.source == subscription.source);
-            if goes_on {
+            if progress.is_subscribed(&subscription.source) {
                 continue;
             }
-            let unnamed = progress.filter(|progress| progress.sources.is_empty());
-            let after = unnamed.map(|progress| progress.start).unwrap_or(match subscription.start {
+            let first = progress.first_beginning(&subscription.source);
+            let after = unnamed.unwrap_or(match subscription.start {
                 Start::Now => newest,
-                Start::Position(position) => position.saturating_sub(1).clamp(read, newest),
+                Start::Position(position) => position.saturating_sub(1).clamp(first, newest),
                 // A time was looked up before.
-                Start::Beginning | Start::Since(_) => read,
+                Start::Beginning | Start::Since(_) => first,
             });
-            let source = source();
             if subscription.replay_rate.is_some() && after < newest {
-                interest.pasts.push((Arc::clone(&source), newest));
+                progress.pasts.retain(|(other, _)| *other != subscription.source);
+                progress.pasts.push((source(), newest));
             }
-            interest.starts.push(SourceStart { source, after, until: None });
+            added.push((source(), after));
         }
+        match unnamed {
+            // All of it is finished up to the cursor.
+            Some(_) => progress.sources.extend(added.into_iter().map(|(source, after)| SourceStart {
+                source,
+                after,
+                until: None,
+            })),
+            None => progress.add_sources(added),
+        }
+        interest.take(progress);
         interest
     }
 
-    pub fn starts(&self) -> &[SourceStart] {
-        &self.starts
+    fn take(&mut self, progress: &Progress) {
+        self.starts = progress.sources.clone();
+        self.pasts = progress.pasts.clone();
+        self.former_cursors = progress.former_cursors.clone();
+        let added = self.former_cursors.iter().flat_map(|former| &former.added);
+        let sources: BTreeSet<Arc<str>> = added.map(|(source, _)| Arc::clone(source)).collect();
+        let through = self.former_cursors.iter().map(FormerCursor::last).max();
+        self.backfill =
+            through.map(|through| Arc::new(Backfill { sources: sources.into_iter().collect(), through }));
     }
 
-    /// The end of each source's past, which is handed over at its own rate, even if nothing of it is left.
-    pub fn pasts(&self) -> &[(Arc<str>, Seq)] {
-        &self.pasts
+    /// Writes the subscription into a progress of the lanes.
+    pub fn add_to(&self, progress: &mut Progress) {
+        progress.start = self.start();
+        progress.sources.clone_from(&self.starts);
+        progress.pasts.clone_from(&self.pasts);
+        let is_needed = |former: &&FormerCursor| former.last() > progress.cursor;
+        progress.former_cursors = self.former_cursors.iter().filter(is_needed).cloned().collect();
+    }
+
+    /// The backfill of sources that were added, until the cursor is where it was.
+    pub fn backfill(&self, cursor: Seq) -> Option<&Arc<Backfill>> {
+        self.backfill.as_ref().filter(|backfill| cursor < backfill.through)
     }
 
     pub fn paced(&self) -> impl Iterator<Item = (&Arc<str>, Seq, RateSpec)> {
@@ -104,6 +129,9 @@ impl Interest {
 
     pub fn fit(&self, state: &State) -> Fit {
         let Some(start) = self.starts.iter().find(|start| start.covers(state)) else { return Fit::Foreign };
+        if self.former_cursors.iter().any(|former| former.has_finished(&state.source, state.seq)) {
+            return Fit::Foreign;
+        }
         match self.modes.get(&state.source) {
             Some(Mode::Every) => Fit::Wanted,
             Some(Mode::Latest) => Fit::Latest,
@@ -158,18 +186,22 @@ impl Interest {
         Ok(kept)
     }
 
-    /// The number of states of the subscription in `(after, through]`, wanted or filtered.
+    /// The number of states of the subscription in `(after, through]`, wanted or filtered, without those that were
+    /// finished before the cursor went back.
     pub async fn count(&self, backlog: &dyn Backlog, after: Seq, through: Seq) -> Result<u64, JournalError> {
         let mut by_bounds: HashMap<(Seq, Seq), Vec<Arc<str>>> = HashMap::new();
         for start in &self.starts {
-            let bounds = (start.after.max(after), start.until.unwrap_or(through).min(through));
-            by_bounds.entry(bounds).or_default().push(Arc::clone(&start.source));
+            let all = (start.after.max(after), start.until.unwrap_or(through).min(through));
+            let open = self.former_cursors.iter().fold(vec![all], |open, former| {
+                open.into_iter().flat_map(|range| former.unfinished(&start.source, range)).collect()
+            });
+            for bounds in open.into_iter().filter(|(after, through)| after < through) {
+                by_bounds.entry(bounds).or_default().push(Arc::clone(&start.source));
+            }
         }
         let mut total = 0;
         for ((after, through), sources) in by_bounds {
-            if after < through {
-                total += backlog.count(&sources, after, through).await?;
-            }
+            total += backlog.count(&sources, after, through).await?;
         }
         Ok(total)
     }
@@ -194,24 +226,37 @@ mod tests {
         SourceStart { source: source.into(), after, until }
     }
 
+    fn resolved(subscribed: &[&str], progress: &mut Progress, newest: Seq) -> Vec<SourceStart> {
+        let subscriptions: Vec<_> = subscribed.iter().map(|source| subscription(source)).collect();
+        Interest::resolve(&subscriptions, progress, newest).starts
+    }
+
     #[test]
-    fn a_source_that_is_unsubscribed_ends_at_what_was_read_and_one_that_comes_back_begins_there() {
-        let both = Interest::resolve(&[subscription("jobs"), subscription("pods")], None, 0, 50);
-        let progress = Progress { sources: both.starts().to_vec(), cursor: 40, ..Progress::default() };
-        let one = Interest::resolve(&[subscription("jobs")], Some(&progress), 40, 50);
-        assert_eq!(one.starts(), [start("jobs", 0, None), start("pods", 0, Some(40))]);
-        let progress = Progress { sources: one.starts().to_vec(), cursor: 60, ..progress };
-        let again = Interest::resolve(&[subscription("jobs"), subscription("pods")], Some(&progress), 60, 70);
-        assert_eq!(
-            again.starts(),
-            [start("jobs", 0, None), start("pods", 0, Some(40)), start("pods", 60, None)]
-        );
+    fn a_source_that_is_unsubscribed_ends_at_what_was_read_and_one_that_comes_back_goes_on_there() {
+        let mut progress = Progress::default();
+        resolved(&["jobs", "pods"], &mut progress, 50);
+        progress.cursor = 40;
+        let one = resolved(&["jobs"], &mut progress, 50);
+        assert_eq!(one, [start("jobs", 0, None), start("pods", 0, Some(40))]);
+        progress.cursor = 60;
+        let again = resolved(&["jobs", "pods"], &mut progress, 70);
+        assert_eq!(again, [start("jobs", 0, None), start("pods", 0, Some(40)), start("pods", 40, None)]);
+        assert_eq!(progress.cursor, 40, "it goes back to what was not handed over");
+        assert!(progress.has_finished("jobs", 60) && !progress.has_finished("pods", 60));
     }
 
     #[test]
     fn a_source_of_which_nothing_was_read_leaves_nothing_behind() {
-        let progress = Progress { sources: vec![start("pods", 40, None)], cursor: 40, ..Progress::default() };
-        let other = Interest::resolve(&[subscription("jobs")], Some(&progress), 40, 50);
-        assert_eq!(other.starts(), [start("jobs", 40, None)]);
+        let mut progress =
+            Progress { sources: vec![start("pods", 40, None)], cursor: 40, ..Progress::default() };
+        assert_eq!(resolved(&["jobs"], &mut progress, 50), [start("jobs", 0, None)]);
+        assert_eq!(progress.cursor, 0);
+    }
+
+    #[test]
+    fn a_progress_without_named_sources_goes_on_for_all_of_them() {
+        let mut progress = Progress { start: 10, cursor: 40, delivered: 9, ..Progress::default() };
+        assert_eq!(resolved(&["jobs"], &mut progress, 50), [start("jobs", 10, None)]);
+        assert_eq!((progress.cursor, progress.former_cursors.len()), (40, 0));
     }
 }

@@ -331,7 +331,7 @@
     const name = `kubewitness stream ${reader ? reader.title : ""}`;
     const channel = navigator.locks && window.BroadcastChannel ? new BroadcastChannel(name) : null;
     // An event's id is for the server alone. Positions are compared.
-    let last = { id: live.dataset.after, seq: Number(live.dataset.after) };
+    let last = { id: live.dataset.after, seq: parseInt(live.dataset.after, 10) };
     let isPaused = false;
     let looking = null;
     let lead = null;
@@ -452,7 +452,8 @@
     const comeBack = async () => {
       if (isPaused || document.hidden) return;
       const position = await renew.now();
-      if (position && Number(position) > last.seq) last = { id: position, seq: Number(position) };
+      const seq = parseInt(position, 10);
+      if (seq > last.seq) last = { id: position, seq };
       look();
       show();
     };

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::ages::Ages;
 use crate::access::gate::Gate;
 use crate::options::PortalOptions;
-use crate::serve::{StreamPlaces, Traffic};
+use crate::serve::{ReadingRoom, StreamPlaces, Traffic};
 
 /// A path, as axum and OpenAPI both write it, and what answers there.
 pub(crate) type Route = (&'static str, MethodRouter<App>);
@@ -21,6 +21,7 @@ pub(crate) type Route = (&'static str, MethodRouter<App>);
 pub(crate) struct App {
     pub(crate) views: Arc<dyn Views>,
     pub(crate) streams: StreamPlaces,
+    pub(crate) readings: ReadingRoom,
     /// Ends the live streams, which would otherwise hold a shut-down for ever.
     pub(crate) stop: CancellationToken,
     pub(crate) traffic: Traffic,
@@ -38,7 +39,8 @@ impl App {
         let gate = Gate { access: options.access.clone(), secure: options.tls.is_some() };
         let (submitter, figures_on) = (options.submitter.clone(), options.figures_on.clone());
         let streams = StreamPlaces::new(streams, traffic.portal.clone());
-        Self { views, streams, stop, traffic, gate, ages: Arc::default(), submitter, figures_on }
+        let readings = ReadingRoom::new();
+        Self { views, streams, readings, stop, traffic, gate, ages: Arc::default(), submitter, figures_on }
     }
 
     /// Connections to the journal's database belong to the runtime in which they were opened, and outlive the one that

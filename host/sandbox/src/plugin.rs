@@ -394,20 +394,42 @@ fn read(verdicts: Vec<types::Verdict>, states: usize) -> Result<Vec<Verdict>, Ca
     verdicts.into_iter().map(verdict).collect()
 }
 
+/// A reason comes into logs, tables and Events, where each line would look like an entry of its own.
+fn put_on_one_line(text: &mut String) {
+    if text.contains(char::is_control) {
+        *text = text.replace(char::is_control, " ");
+    }
+}
+
 fn verdict(verdict: types::Verdict) -> Result<Verdict, CallError> {
     match verdict {
         types::Verdict::Done => Ok(Verdict::Done),
         types::Verdict::Retry(mut retry) => {
             clip(&mut retry.reason);
+            put_on_one_line(&mut retry.reason);
             Ok(Verdict::Retry { after_ms: retry.after_ms, reason: retry.reason })
         }
         types::Verdict::Reject(mut reason) => {
             clip(&mut reason);
+            put_on_one_line(&mut reason);
             Ok(Verdict::Reject(reason))
         }
         types::Verdict::Other(mut word) => {
             clip(&mut word);
+            put_on_one_line(&mut word);
             Err(CallError::Protocol(format!("the verdict `{word}`, which this controller doesn't know")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_line_without_control_characters() {
+        let reason = "no such table\nERROR forged: entry\r\u{1b}[2J\u{85}".to_owned();
+        let told = verdict(types::Verdict::Reject(reason)).unwrap();
+        assert_eq!(told, Verdict::Reject("no such table ERROR forged: entry  [2J ".into()));
     }
 }

@@ -9,7 +9,7 @@ use kubewitness_core::config::Duration;
 
 use super::journal::JournalArgs;
 #[cfg(feature = "playground")]
-use super::values::duration;
+use super::values::{any_number, duration};
 use crate::access::AccessArgs;
 
 /// In a build without the simulated cluster the command says so, whatever its flags.
@@ -24,7 +24,7 @@ pub struct PlaygroundArgs {
 #[derive(Debug, Args)]
 pub struct PlaygroundArgs {
     /// Jobs to submit in total. The playground ends when all of them are gone. 0 keeps submitting
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = any_number::<u64>)]
     pub jobs: u64,
     /// Changes of state per second
     #[arg(long, default_value_t = 20.0, value_name = "R", value_parser = positive)]
@@ -33,7 +33,7 @@ pub struct PlaygroundArgs {
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub duration: Option<Duration>,
     /// The seed of the jobs: the same seed gives the same jobs
-    #[arg(long, default_value_t = 1, value_name = "S")]
+    #[arg(long, default_value_t = 1, value_name = "S", value_parser = any_number::<u64>)]
     pub seed: u64,
     /// The folder for the journal, the database, the audit trail and the notifications
     #[arg(long, default_value = "kubewitness-playground", value_name = "DIR")]

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use kubewitness_core::config::Duration;
 
 use super::reach::{ObjectQueryArgs, QueryArgs};
-use super::values::{Moment, duration, moment};
+use super::values::{Moment, duration, moment, position};
 
 #[derive(Debug, Subcommand)]
 pub enum DeadLetters {
@@ -34,6 +34,7 @@ pub enum DeadLetters {
     /// Shows one dead letter, with the result of each try
     Show {
         /// The position of the dead letter in the journal
+        #[arg(value_parser = position)]
         seq: u64,
         /// Only this plugin's
         #[arg(long)]
@@ -78,7 +79,7 @@ pub struct LetterChoice {
     #[arg(long)]
     pub plugin: String,
     /// One position of the journal, or several with commas. Without it: any position
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = position)]
     pub seq: Vec<u64>,
     /// Only dead letters of objects in this namespace
     #[arg(short, long)]

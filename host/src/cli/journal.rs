@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use kubewitness_core::status::PHASES;
 
 use super::reach::Output;
-use super::values::{Moment, Secret, moment};
+use super::values::{Moment, Secret, any_number, moment, position, whole};
 
 /// Which database has the journal. An address with a password is read from the environment or from
 /// a file, since a command line is seen by everybody on the machine.
@@ -121,10 +121,10 @@ pub struct StatesArgs {
     #[command(flatten)]
     pub times: TimesArgs,
     /// Only states after this position
-    #[arg(long, value_name = "SEQ")]
+    #[arg(long, value_name = "SEQ", value_parser = position)]
     pub after: Option<u64>,
     /// Only states up to this position
-    #[arg(long, value_name = "SEQ")]
+    #[arg(long, value_name = "SEQ", value_parser = position)]
     pub through: Option<u64>,
 }
 
@@ -197,7 +197,7 @@ pub struct TrailArgs {
     pub key: Vec<PathBuf>,
     /// The setting `signing.records` of the ledger, if it is more than 1000. The proof allows this many records after the
     /// newest root. `audit verify --data` reads it from the settings
-    #[arg(long, value_name = "RECORDS")]
+    #[arg(long, value_name = "RECORDS", value_parser = any_number::<u64>)]
     pub signed_every: Option<u64>,
 }
 
@@ -240,7 +240,7 @@ pub struct ShowTrailArgs {
     #[command(flatten)]
     pub times: TimesArgs,
     /// At most this many records; the newest are shown
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 1000, value_parser = whole::<u32>(1, 100_000))]
     pub limit: u32,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]

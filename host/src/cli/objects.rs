@@ -6,7 +6,7 @@ use kubewitness_core::order::ORDERS;
 use kubewitness_core::status::PHASES;
 
 use super::reach::{GetOutput, ObjectQueryArgs, QueryArgs, ReachArgs};
-use super::values::{Moment, duration, moment};
+use super::values::{Moment, any_number, duration, moment, position};
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
@@ -92,7 +92,7 @@ pub struct ListArgs {
     #[arg(long, visible_alias = "sort-by", value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
     pub sort: Option<String>,
     /// At most this many
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = any_number::<usize>)]
     pub limit: usize,
     /// Goes on and shows changes until Ctrl-C
     #[arg(short, long)]
@@ -122,7 +122,7 @@ pub struct TimelineArgs {
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// At most this many states
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 500, value_parser = any_number::<usize>)]
     pub limit: usize,
     /// Shows them again whenever something changes, until Ctrl-C
     #[arg(short, long)]
@@ -162,7 +162,7 @@ pub struct GapsArgs {
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Option<String>,
     /// At most this many, the newest ones
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 500, value_parser = any_number::<usize>)]
     pub limit: usize,
     /// Shows them again whenever something changes, until Ctrl-C
     #[arg(short, long)]
@@ -174,12 +174,13 @@ pub struct GapsArgs {
 #[derive(Debug, Args)]
 pub struct PoisonArgs {
     /// The number of one poison message. Its bytes are printed as the API server sent them
+    #[arg(value_parser = any_number::<u64>)]
     pub number: Option<u64>,
     /// Only this source
     #[arg(long, conflicts_with = "number")]
     pub source: Option<String>,
     /// At most this many, the newest ones
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 500, value_parser = any_number::<usize>)]
     pub limit: usize,
     #[command(flatten)]
     pub query: QueryArgs,
@@ -239,7 +240,7 @@ pub struct TapArgs {
     pub source: Option<String>,
     /// Begins after this position: `seq` of the last line that was taken, or 0 for the oldest state. Without it:
     /// states to come. Where retention has removed later states, a line on standard error says so
-    #[arg(long, value_name = "POSITION")]
+    #[arg(long, value_name = "POSITION", value_parser = position)]
     pub after: Option<u64>,
     #[command(flatten)]
     pub reach: ReachArgs,

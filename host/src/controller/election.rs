@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::ReplicaView;
 use kubewitness_journal::Journal;
-use kubewitness_watch::election::{Leadership, LeaseRole};
+use kubewitness_watch::election::{Leadership, LeaseRole, LeaseStanding};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
@@ -16,6 +16,9 @@ use crate::process::timers::ReplicaTimers;
 
 /// How long the journal is told that this one leads no more: the process may be ending.
 const LEAVING: Duration = Duration::from_secs(3);
+
+/// A hand-over takes a Lease of 15 seconds and some more. Who has to wait four times as long is told.
+const LEADERLESS: Duration = Duration::from_secs(60);
 
 /// The election that a replica takes part in.
 #[derive(Clone)]
@@ -57,16 +60,37 @@ impl Election {
         self.leadership.is_held()
     }
 
+    /// Why no replica has led for longer than any hand-over takes.
+    pub fn leaderless(&self) -> Option<String> {
+        let LeaseStanding { role, leaderless_since, .. } = self.leadership.standing();
+        let LeaseRole::Unknown { why } = role else { return None };
+        let since = leaderless_since.filter(|since| since.elapsed() >= LEADERLESS)?;
+        Some(format!("no replica has led for {} s: {why}", since.elapsed().as_secs()))
+    }
+
     pub async fn view(&self, journal: &Journal) -> Result<ReplicaView, JournalError> {
         let replicas = journal.replicas().await?;
         let dispatcher = replicas.iter().find(|replica| replica.dispatches);
         let name = self.leadership.identity().to_owned();
+        let LeaseStanding { role, condition, .. } = self.leadership.standing();
+        let why = match role {
+            LeaseRole::Unknown { why } => Some(format!("no replica leads: {why}")),
+            // It may be a replica that has just ended.
+            LeaseRole::Standby { holder } if replicas.iter().all(|replica| replica.name != holder) => {
+                Some(format!(
+                    "no replica leads: `{holder}` holds the Lease and does not share this journal; if it goes on, \
+                     end that process or give these replicas another Lease"
+                ))
+            }
+            LeaseRole::Standby { .. } | LeaseRole::Held { .. } => None,
+        };
+        let condition = condition.or_else(|| why.filter(|_| dispatcher.is_none()));
         Ok(ReplicaView {
             dispatches: self.is_held() && dispatcher.is_some_and(|replica| replica.name == name),
             dispatcher: dispatcher.map(|replica| replica.name.clone()),
             lease: self.lease.clone(),
             replicas: replicas.into_iter().map(|replica| replica.name).collect(),
-            condition: self.leadership.standing().condition,
+            condition,
             name,
         })
     }

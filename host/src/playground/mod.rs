@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{self, AccessArgs, Auth, Doors};
 use crate::cli::{LogArgs, PlaygroundArgs};
+use crate::commands::print::{self, note};
 use crate::commands::{End, Ended};
 use crate::config::component;
 use crate::controller::{self, ConfigFrom, Controller, Options};
@@ -110,7 +111,7 @@ async fn play(
     // From here on the whole end has its bound.
     stop.cancel();
     world.quiet.cancel();
-    eprintln!("Comparing every version of the cluster with the journal. After a long run this takes longer.");
+    note!("Comparing every version of the cluster with the journal. After a long run this takes longer.");
     let completeness = or_overdue(abort, completeness::settle(&world, &*controller.views, abort)).await;
     draining.cancel();
     controller.finish().await?;
@@ -155,7 +156,7 @@ async fn start(
 /// Asked to end while it began: nothing was submitted, so there is nothing to prove.
 async fn before_the_first_job(world: World) -> Ended {
     world.finish().await?;
-    println!("Ended before the first job was submitted.");
+    print::text("Ended before the first job was submitted.\n")?;
     Ok(End::Fine)
 }
 

@@ -101,7 +101,7 @@ fn redraw(drawn: usize, text: &str) -> Result<()> {
         frame.push_str(&format!("{line}\x1b[K\n"));
     }
     frame.push_str("\x1b[J");
-    print::text(&frame)
+    print::drawing(&frame)
 }
 
 fn cluster(world: &World) -> String {

@@ -19,6 +19,8 @@ const PLUGIN: &str = "plugin";
 
 pub fn to_stderr(args: &LogArgs, tells_reads: bool) -> Result<()> {
     let builder = to_subscriber().with_env_filter(filter(args, tells_reads)?).with_writer(std::io::stderr);
+    // It would be told on the same standard error, whose reader may have left, and that would be a panic.
+    let builder = builder.log_internal_errors(false);
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let result = match args.log_json {
         true => builder.json().map_event_format(Records).try_init(),

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::ports::{Backlog, Documents, JournalError, Progress};
-use kubewitness_core::stream::{Stood, pack};
+use kubewitness_core::stream::{CarrierCandidate, CarrierClaim, CarrierStart, pack};
 use kubewitness_core::{Seq, State};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::claims::{Carries, Claims};
+use crate::claims::{Claims, LapseWatch, ONE_COPY, RENEW};
 use crate::message::parts;
-use crate::progress::CarrierProgress;
+use crate::progress::{CarrierProgress, new_name};
 use crate::publisher::Publisher;
 use crate::server::{Away, Server};
 
@@ -24,8 +24,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often the carrier checks that the stream exists, and how much of it was read.
 const LOOK: Duration = Duration::from_secs(5);
-/// How often the carrier tells the server how far this journal is carried. The journal is recognized by it.
-const TELL: Duration = Duration::from_secs(1);
+/// How long a carrier may go on after the stop, to note what it has sent and to give up its claim.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// The figures of a carrier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,6 +84,15 @@ pub struct Carrier {
     backlog: Arc<dyn Backlog>,
     documents: Arc<dyn Documents>,
     handle: CarrierHandle,
+    /// Whether the claim of another process is renewed.
+    lapse: LapseWatch,
+}
+
+/// One connection of a carrier.
+struct Connection {
+    kept: CarrierProgress,
+    publisher: Publisher,
+    claim: HeldClaim,
 }
 
 impl Carrier {
@@ -93,22 +102,22 @@ impl Carrier {
         documents: Arc<dyn Documents>,
     ) -> (Self, CarrierHandle) {
         let handle = CarrierHandle { name: server.spec.name.as_str().into(), snapshot: Arc::default() };
-        (Self { server, backlog, documents, handle: handle.clone() }, handle)
+        let lapse = LapseWatch::default();
+        (Self { server, backlog, documents, handle: handle.clone(), lapse }, handle)
     }
 
     /// Runs until the stop. It retries what the server or the journal can't do now. An error is final.
-    pub async fn run(self, stop: CancellationToken) -> Result<(), JournalError> {
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), JournalError> {
         let mut pause = FIRST_PAUSE;
         loop {
             let before = self.handle.view().cursor;
-            let why = match stop.run_until_cancelled(self.session()).await {
-                None => return Ok(()),
-                Some(Err(Fault::Away(away))) => away.to_string(),
-                Some(Err(Fault::Journal(JournalError::Unavailable(why)))) => {
+            let why = match self.session(&stop).await {
+                Ok(()) => return Ok(()),
+                Err(Fault::Away(away)) => away.to_string(),
+                Err(Fault::Journal(JournalError::Unavailable(why))) => {
                     format!("the stream `{}`: the journal: {why}", self.server.spec.name)
                 }
-                Some(Err(Fault::Journal(fatal))) => return Err(fatal),
-                Some(Ok(never)) => match never {},
+                Err(Fault::Journal(fatal)) => return Err(fatal),
             };
             self.handle.set_condition(Some(why));
             if self.handle.view().cursor > before {
@@ -121,38 +130,58 @@ impl Carrier {
         }
     }
 
-    /// Runs over one connection until something becomes unavailable.
-    async fn session(&self) -> Result<std::convert::Infallible, Fault> {
+    /// Runs over one connection, until something becomes unavailable or the stop.
+    async fn session(&mut self, stop: &CancellationToken) -> Result<(), Fault> {
+        let Some(connection) = stop.run_until_cancelled(self.open()).await else { return Ok(()) };
+        let mut connection = connection?;
+        let late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            ended = self.carry(&mut connection, stop) => ended,
+            () = late => Ok(()),
+        }
+    }
+
+    async fn open(&mut self) -> Result<Connection, Fault> {
         let mut kept = CarrierProgress::load(&self.backlog, &self.server.spec).await?;
         self.show(&kept.progress);
-        let mut publisher = Publisher::new(&self.server).await?;
-        let mut claim = self.claim(&mut kept, &publisher).await?;
+        let publisher = Publisher::new(&self.server).await?;
+        let claim = self.claim(&mut kept, &publisher).await?;
         self.go_back(&mut kept, &publisher).await?;
         self.handle.set_condition(None);
+        Ok(Connection { kept, publisher, claim })
+    }
+
+    async fn carry(&self, connection: &mut Connection, stop: &CancellationToken) -> Result<(), Fault> {
+        let Connection { kept, publisher, claim } = connection;
         let mut newest = self.backlog.newest();
         let mut looked = Instant::now();
         loop {
             if looked.elapsed() > LOOK {
                 looked = Instant::now();
-                self.look(&mut kept, &mut publisher).await?;
+                self.look(kept, publisher).await?;
             }
-            claim.tell(false).await?;
+            claim.renew().await?;
             let cursor = kept.progress.cursor;
             let news = async { newest.wait_for(|newest| *newest > cursor).await.map(drop) };
-            let Ok(news) = timeout(TELL, news).await else { continue };
+            let Some(news) = stop.run_until_cancelled(timeout(RENEW, news)).await else {
+                return Ok(claim.give_up(cursor).await?);
+            };
+            let Ok(news) = news else { continue };
             if news.is_err() {
                 return Err(JournalError::Unavailable("it is being closed".into()).into());
             }
             let states = self.backlog.read(cursor, PAGE).await?;
             let Some(last) = states.last().map(|state| state.seq) else { continue };
             let carried: Vec<_> = states.iter().filter(|state| kept.wants(state)).collect();
-            let sent = self.send(&mut publisher, &kept, &carried).await;
+            let sent = self.send(publisher, kept, &carried).await;
             let (there, settled) = publisher.settle().await;
             let all = sent.is_ok() && settled.is_ok();
             let through = if all { last } else { carried[..there].last().map_or(cursor, |state| state.seq) };
-            if let Some(state) = carried[..there].last() {
+            if there > 0 {
                 kept.acked.add(publisher.newest(), through);
-                (claim.is.position, claim.is.id) = (state.seq, state.id.to_string());
             }
             kept.add(&carried[..there], through).await?;
             self.show(&kept.progress);
@@ -161,54 +190,55 @@ impl Carrier {
         }
     }
 
-    /// Claims the stream for this journal; only one journal carries to it. A journal that was restored from a
-    /// backup is recognized: the state that it carried last now stands elsewhere in it, or nowhere.
-    async fn claim(&self, kept: &mut CarrierProgress, publisher: &Publisher) -> Result<Claim, Fault> {
+    /// Claims the stream for this process and this journal. The claim comes before the first state.
+    async fn claim(&mut self, kept: &mut CarrierProgress, publisher: &Publisher) -> Result<HeldClaim, Fault> {
         let claims = Claims::open(&self.server, publisher.context()).await?;
-        let spec = &self.server.spec;
+        let Server { spec, instance, .. } = &self.server;
         let found = claims.carrier().await?;
         let sequence = found.as_ref().map_or(0, |(_, sequence)| *sequence);
-        let mut is =
-            Carries { sources: spec.carry.clone(), line: kept.line.to_string(), ..Carries::default() };
-        match found {
-            Some((held, _)) if held.line == *kept.line => {
-                (is.position, is.id) = (held.position, held.id.clone());
-                if self.went_back(&held).await? {
-                    tracing::warn!(
-                        stream = spec.name,
-                        "the journal was restored from an older copy: it is carried under a new name"
-                    );
-                    kept.begin_anew().await?;
-                    is = Carries { line: kept.line.to_string(), sources: is.sources, ..Carries::default() };
-                }
+        let found = found.map(|(found, _)| found);
+        let candidate = CarrierCandidate {
+            lineage: &kept.lineage,
+            is_new: kept.is_new,
+            cursor: kept.progress.cursor,
+            instance,
+            take_over: spec.take_over.as_deref(),
+        };
+        let begun = match candidate.start(found.as_ref(), self.lapse.has_lapsed(sequence)) {
+            CarrierStart::Continue => None,
+            CarrierStart::BeginLine => Some(kept.lineage.begin(new_name(), kept.progress.cursor)),
+            CarrierStart::HeldByInstance => {
+                let what = "another process carries this journal to it, or a copy of it";
+                return Err(self.server.away(what, ONE_COPY).into());
             }
-            Some((held, _)) if kept.former.as_deref() == Some(&*held.line) => {}
-            Some((held, _)) if spec.take_over.as_ref() != Some(&held.line) => {
+            CarrierStart::HeldByJournal => {
                 let why = format!(
                     "`{0}`; give each controller that witnesses a stream of its own; if that journal is gone for \
-                     good, write `takeOver: {0}` here, and let its readers begin with empty data folders",
-                    held.line
+                     good, write `takeOver: {0}` here",
+                    found.map(|found| found.line).unwrap_or_default()
                 );
                 return Err(self.server.away("another journal carries to it", why).into());
             }
-            _ => {}
+        };
+        let lineage = begun.as_ref().unwrap_or(&kept.lineage);
+        let is = CarrierClaim {
+            line: lineage.line().clone(),
+            former: lineage.former().cloned().collect(),
+            sources: spec.carry.clone(),
+            position: kept.progress.cursor,
+            instance: Some(instance.clone()),
+        };
+        let sequence = claims.carry(&is, sequence).await?;
+        if let Some(lineage) = begun {
+            tracing::info!(
+                stream = spec.name,
+                line = &**lineage.line(),
+                "states are carried in a new line: it is not known how far the process before this one came"
+            );
+            // A kill before this save leaves the former line in the claim.
+            kept.begin_line(lineage).await?;
         }
-        let mut claim = Claim { claims, sequence, is, told: Carries::default(), told_at: Instant::now() };
-        claim.tell(true).await?;
-        kept.is_claimed().await?;
-        Ok(claim)
-    }
-
-    async fn went_back(&self, held: &Carries) -> Result<bool, JournalError> {
-        if held.position == 0 {
-            return Ok(false);
-        }
-        if *self.backlog.newest().borrow() < held.position {
-            return Ok(true);
-        }
-        // A state that retention removed proves nothing.
-        let there = self.backlog.read_at(&[held.position]).await?;
-        Ok(there.first().is_some_and(|state| state.id.as_str() != held.id))
+        Ok(HeldClaim { claims, sequence, is, renewed: Instant::now() })
     }
 
     /// Sends states again that the server acknowledged and no longer has.
@@ -251,11 +281,7 @@ impl Carrier {
             let partition = kept.partition(state);
             let held = before.entry((&state.source, partition));
             let held = held.or_insert_with(|| kept.before(&state.source, partition));
-            let stood = Stood {
-                line: kept.line.clone(),
-                position: state.seq,
-                before: std::mem::replace(held, state.seq),
-            };
+            let stood = kept.lineage.stood(state.seq, std::mem::replace(held, state.seq));
             let document = self.documents.document(state.seq).await?.unwrap_or_default();
             let packed = pack(state, &document);
             let subject = self.server.subject(&state.source, partition);
@@ -274,21 +300,27 @@ impl Carrier {
     }
 }
 
-/// The server's record that this journal carries.
-struct Claim {
+/// The claim as this process made it.
+struct HeldClaim {
     claims: Claims,
     sequence: u64,
-    is: Carries,
-    told: Carries,
-    told_at: Instant,
+    is: CarrierClaim,
+    renewed: Instant,
 }
 
-impl Claim {
-    async fn tell(&mut self, at_once: bool) -> Result<(), Away> {
-        if self.is != self.told && (at_once || self.told_at.elapsed() > TELL) {
-            self.sequence = self.claims.carries(&self.is, self.sequence).await?;
-            (self.told, self.told_at) = (self.is.clone(), Instant::now());
+impl HeldClaim {
+    /// Renews the claim in good time. Fails if another process has the stream.
+    async fn renew(&mut self) -> Result<(), Away> {
+        if self.renewed.elapsed() > RENEW {
+            self.sequence = self.claims.carry(&self.is, self.sequence).await?;
+            self.renewed = Instant::now();
         }
         Ok(())
+    }
+
+    /// Notes that nothing above the position was sent, so that another process can go on at once.
+    async fn give_up(&mut self, position: Seq) -> Result<(), Away> {
+        (self.is.position, self.is.instance) = (position, None);
+        self.claims.carry(&self.is, self.sequence).await.map(drop)
     }
 }

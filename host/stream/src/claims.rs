@@ -1,40 +1,89 @@
 //! Claims on a stream: which journal carries to it, and which controller reads each partition. The server keeps
 //! them beside the stream.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use async_nats::jetstream::Context;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{Config, Info, RawMessageErrorKind, StorageType, Stream};
-use kubewitness_core::Seq;
+use kubewitness_core::stream::{CarrierClaim, ReaderCandidate, ReaderClaim, ReaderStart};
+use tokio::time::Instant;
 
 use crate::server::{Away, Server};
+
+/// The process that holds a claim. A claim without it was given up.
+const INSTANCE: &str = "Kubewitness-Instance";
+/// How often a process renews its claims.
+pub(crate) const RENEW: Duration = Duration::from_secs(3);
+/// A claim that was not renewed for so long is another process's to take. Its holder renews it before it sends or reads
+/// anything, so the two do not overlap; and each message must follow the last one that its sender knows.
+const LAPSE: Duration = Duration::from_secs(12);
 
 /// A claim on the server: its text, and the number under which it may be replaced.
 struct Found {
     text: String,
+    instance: Option<Arc<str>>,
     sequence: u64,
 }
 
-/// The claim of a carrier.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Carries {
-    /// The id of its journal.
-    pub line: String,
-    /// The last position that was carried.
-    pub position: Seq,
-    pub id: String,
-    pub sources: Vec<String>,
+/// Watches whether the claim of another process is renewed. Its age counts from the first look, since the clocks of
+/// machines differ.
+#[derive(Default)]
+pub(crate) struct LapseWatch {
+    seen: Option<(u64, Instant)>,
 }
 
-impl Carries {
-    fn text(&self) -> String {
-        format!("{} {} {} {}", self.line, self.sources.join(","), self.position, self.id)
+impl LapseWatch {
+    pub fn has_lapsed(&mut self, sequence: u64) -> bool {
+        match self.seen {
+            Some((seen, since)) if seen == sequence => since.elapsed() > LAPSE,
+            _ => {
+                self.seen = Some((sequence, Instant::now()));
+                false
+            }
+        }
     }
+}
 
-    fn parse(text: &str) -> Option<Self> {
-        let mut words = text.splitn(4, ' ');
-        let (line, sources) =
-            (words.next()?.to_owned(), words.next()?.split(',').map(str::to_owned).collect());
-        Some(Self { line, sources, position: words.next()?.parse().ok()?, id: words.next()?.to_owned() })
+/// The former lines stand where earlier versions wrote the id of a state. Only names of lines are taken for them.
+fn carrier_text(claim: &CarrierClaim) -> String {
+    let CarrierClaim { line, former, sources, position, .. } = claim;
+    format!("{line} {} {position} {}", sources.join(","), former.join(","))
+}
+
+fn parse_carrier(text: &str, instance: Option<Arc<str>>) -> Option<CarrierClaim> {
+    let mut words = text.splitn(4, ' ');
+    let line = words.next()?.into();
+    let sources = words.next()?.split(',').map(str::to_owned).collect();
+    let position = words.next()?.parse().ok()?;
+    let is_line = |word: &&str| word.len() == 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let former: Vec<_> = words.next()?.split(',').collect();
+    let former = match former.iter().all(is_line) {
+        true => former.into_iter().map(Arc::from).collect(),
+        false => Vec::new(),
+    };
+    Some(CarrierClaim { line, former, sources, position, instance })
+}
+
+/// What a refused copy may do.
+pub(crate) const ONE_COPY: &str = "run one of the two, and give a copy a stream of its own. A process that was killed \
+    is followed within 15 s";
+
+/// A reader's claim on a partition.
+pub(crate) struct PartitionClaim {
+    pub source: String,
+    pub partition: u32,
+    pub reader: String,
+    /// The number of the claim, once it was made.
+    sequence: u64,
+    lapse: LapseWatch,
+}
+
+impl PartitionClaim {
+    pub fn new(source: &str, partition: u32, reader: &str) -> Self {
+        let (source, reader) = (source.to_owned(), reader.to_owned());
+        Self { source, partition, reader, sequence: 0, lapse: LapseWatch::default() }
     }
 }
 
@@ -64,7 +113,8 @@ impl Claims {
         match self.stream.get_last_raw_message_by_subject(subject).await {
             Ok(found) => {
                 let text = String::from_utf8_lossy(&found.payload).into_owned();
-                Ok(Some(Found { text, sequence: found.sequence }))
+                let instance = found.headers.get(INSTANCE).map(|instance| instance.as_str().into());
+                Ok(Some(Found { text, instance, sequence: found.sequence }))
             }
             Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => Ok(None),
             Err(error) => {
@@ -74,48 +124,79 @@ impl Claims {
     }
 
     /// Writes a claim only if the one that was found is still there.
-    async fn put(&self, subject: String, text: String, found: u64) -> Result<u64, Away> {
+    async fn put(
+        &self,
+        subject: String,
+        text: String,
+        instance: Option<&str>,
+        found: u64,
+    ) -> Result<u64, Away> {
         let failed =
             |error: String| self.server.away("its carrier and readers can't be written to its server", error);
-        let claim = PublishMessage::build().payload(text.into()).expected_last_subject_sequence(found);
+        let mut claim = PublishMessage::build().payload(text.into());
+        if let Some(instance) = instance {
+            claim = claim.header(INSTANCE, instance);
+        }
+        let claim = claim.expected_last_subject_sequence(found);
         let sent =
             self.context.send_publish(subject, claim).await.map_err(|error| failed(error.to_string()))?;
         Ok(sent.await.map_err(|error| failed(error.to_string()))?.sequence)
     }
 
-    /// Claims partitions for a reader. Each partition has one reader, because what is read is removed from
-    /// the stream.
-    pub async fn reads(
-        &self,
-        source: &str,
-        partition: u32,
-        reader: &str,
-        take_over: Option<&str>,
-    ) -> Result<(), Away> {
-        let subject = self.server.claim(&format!("readers.{source}.{partition}"));
+    /// Claims a partition for a reader. Each partition has one reader, because what is read is removed from the stream.
+    pub async fn read(&self, claim: &mut PartitionClaim, take_over: Option<&str>) -> Result<(), Away> {
+        let PartitionClaim { source, partition, reader, sequence: number, lapse } = claim;
+        let (source, reader) = (&*source, &*reader);
+        let (subject, instance) = (self.partition_subject(source, *partition), &*self.server.instance);
         let found = self.find(&subject).await?;
-        match &found {
-            Some(Found { text, .. }) if text == reader => return Ok(()),
-            Some(Found { text: holder, .. }) if Some(holder.as_str()) != take_over => {
-                let why = format!(
-                    "partition {partition} of `{source}` is read by `{holder}`: give each partition to one \
-                     controller; if that one no longer reads it, write `takeOver: {holder}` here"
-                );
-                return Err(self.server.away("another controller reads it", why));
+        let sequence = found.as_ref().map_or(0, |found| found.sequence);
+        let found = found.map(|Found { text, instance, .. }| ReaderClaim { reader: text, instance });
+        let candidate = ReaderCandidate { reader, instance, take_over };
+        let why = match candidate.start(found.as_ref(), lapse.has_lapsed(sequence)) {
+            ReaderStart::Read => {
+                *number = self.put(subject, reader.clone(), Some(instance), sequence).await?;
+                return Ok(());
             }
-            _ => {}
-        }
-        self.put(subject, reader.to_owned(), found.map_or(0, |found| found.sequence)).await.map(drop)
+            ReaderStart::HeldByInstance => format!(
+                "another process reads partition {partition} of `{source}` with this journal, or a copy of it: \
+                 {ONE_COPY}"
+            ),
+            ReaderStart::HeldByReader => format!(
+                "partition {partition} of `{source}` is read by `{0}`: give each partition to one controller; if \
+                 that one no longer reads it, write `takeOver: {0}` here",
+                found.map(|found| found.reader).unwrap_or_default()
+            ),
+        };
+        Err(self.server.away("another controller reads it", why))
+    }
+
+    /// Fails if another reader has taken the partition over.
+    pub async fn renew(&self, claim: &mut PartitionClaim) -> Result<(), Away> {
+        let subject = self.partition_subject(&claim.source, claim.partition);
+        let (text, instance) = (claim.reader.clone(), Some(&*self.server.instance));
+        claim.sequence = self.put(subject, text, instance, claim.sequence).await?;
+        Ok(())
+    }
+
+    /// Lets another process of this reader begin at once.
+    pub async fn give_up(&self, claim: &PartitionClaim) -> Result<(), Away> {
+        let subject = self.partition_subject(&claim.source, claim.partition);
+        self.put(subject, claim.reader.clone(), None, claim.sequence).await.map(drop)
+    }
+
+    fn partition_subject(&self, source: &str, partition: u32) -> String {
+        self.server.claim(&format!("readers.{source}.{partition}"))
     }
 
     /// The claim of the carrier; `None` before the first.
-    pub async fn carrier(&self) -> Result<Option<(Carries, u64)>, Away> {
+    pub async fn carrier(&self) -> Result<Option<(CarrierClaim, u64)>, Away> {
         let found = self.find(&self.server.claim("carrier")).await?;
-        Ok(found.and_then(|Found { text, sequence }| Some((Carries::parse(&text)?, sequence))))
+        Ok(found
+            .and_then(|Found { text, instance, sequence }| Some((parse_carrier(&text, instance)?, sequence))))
     }
 
-    pub async fn carries(&self, carries: &Carries, found: u64) -> Result<u64, Away> {
-        self.put(self.server.claim("carrier"), carries.text(), found).await
+    pub async fn carry(&self, claim: &CarrierClaim, found: u64) -> Result<u64, Away> {
+        self.put(self.server.claim("carrier"), carrier_text(claim), claim.instance.as_deref(), found).await
     }
 }
 
@@ -124,12 +205,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_of_a_carrier_is_read_again() {
+    fn the_claim_of_a_carrier_is_read_as_it_was_written() {
         let sources = vec!["jobs".to_owned(), "pods".to_owned()];
-        for (position, id) in [(7, "jobs/0/batch/Job/u 1/7"), (0, "")] {
-            let carries = Carries { line: "a1".into(), position, id: id.into(), sources: sources.clone() };
-            assert_eq!(Carries::parse(&carries.text()), Some(carries));
+        for former in [vec![], vec!["00112233445566aa".into(), "b".repeat(16).into()]] {
+            let claim = CarrierClaim {
+                line: "a1".into(),
+                former,
+                sources: sources.clone(),
+                position: 7,
+                instance: Some("b2".into()),
+            };
+            assert_eq!(parse_carrier(&carrier_text(&claim), Some("b2".into())), Some(claim));
         }
-        assert_eq!(Carries::parse("hello"), None);
+        assert_eq!(parse_carrier("hello", None), None);
+        let earlier = parse_carrier("a1 jobs,pods 7 jobs/0/batch/Job/u 1/7", None).unwrap();
+        assert_eq!((earlier.position, earlier.former), (7, vec![]), "the claim of an earlier version");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_lapses_once_it_was_not_renewed_for_its_time() {
+        let mut watch = LapseWatch::default();
+        for sequence in 1..5 {
+            assert!(!watch.has_lapsed(sequence));
+            tokio::time::advance(LAPSE).await;
+        }
+        assert!(!watch.has_lapsed(4));
+        tokio::time::advance(RENEW).await;
+        assert!(watch.has_lapsed(4));
+        assert!(!watch.has_lapsed(5));
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The server is trusted with as little as possible. It may forget what it acknowledged, send messages twice,
-//! and be away for any time. Each state says where it stood (`core::carry`). So the reader finds gaps and
+//! and be away for any time. Each state says where it stood (`core::stream`). So the reader finds gaps and
 //! skips repeats. A reader keeps its place in its own journal, in the transaction that stores the states.
 //! Only then are they removed from the stream. If nobody reads, the stream fills up, and later states wait in
 //! the carrier's journal.
@@ -26,6 +26,6 @@ mod server;
 mod session;
 
 pub use carrier::{Carrier, CarrierHandle, CarrierSnapshot};
-pub use progress::progress_name;
+pub use progress::{new_name, progress_name};
 pub use reader::Reader;
 pub use server::{Secret, Server};

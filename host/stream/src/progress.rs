@@ -6,15 +6,13 @@ use std::sync::Arc;
 
 use kubewitness_core::config::StreamSpec;
 use kubewitness_core::ports::{Backlog, JournalError, KvWrite, Progress, Save, SourceStart};
-use kubewitness_core::stream::partition;
+use kubewitness_core::stream::{Lineage, partition};
 use kubewitness_core::{Seq, State};
 
 use crate::acknowledged::Acknowledged;
 
-/// The id of this journal, and what the server may forget.
+/// The lines of this journal, and what the server may forget.
 const LINE: &str = "line";
-/// The id before it, until the new one is claimed.
-const FORMER: &str = "former-line";
 const ACKED: &str = "acked";
 /// How far back the state before a position is searched for, in states of one read.
 const BACK: usize = 1024;
@@ -25,8 +23,8 @@ pub fn progress_name(stream: &str) -> String {
     format!("stream/{stream}")
 }
 
-/// An id that is random enough for no two journals of one stream to share it.
-pub(crate) fn new_name() -> Arc<str> {
+/// A name that is random enough for no two journals, readers or processes of one stream to share it.
+pub fn new_name() -> Arc<str> {
     format!("{:016x}", RandomState::new().hash_one(0_u8)).into()
 }
 
@@ -35,9 +33,9 @@ pub(crate) struct CarrierProgress {
     name: String,
     partitions: u32,
     pub progress: Progress,
-    pub line: Arc<str>,
-    /// The id whose claim this journal may replace: a kill came between the new id and its claim.
-    pub former: Option<Arc<str>>,
+    pub lineage: Lineage,
+    /// Whether the journal had no line before.
+    pub is_new: bool,
     pub acked: Acknowledged,
     /// The last carried position in each partition.
     before: HashMap<(Arc<str>, u32), Seq>,
@@ -52,18 +50,19 @@ impl CarrierProgress {
         let found = backlog.progress(&name).await?;
         let kv: HashMap<_, _> = backlog.kv(&name).await?.into_iter().collect();
         let text = |value: &Vec<u8>| String::from_utf8_lossy(value).into_owned();
-        let line = kv.get(LINE).map(|line| Arc::from(text(line)));
-        let former = kv.get(FORMER).map(|line| Arc::from(text(line)));
+        let lineage = kv.get(LINE).map(|lines| Lineage::parse(&text(lines))).transpose();
+        let lineage = lineage.map_err(|error| JournalError::Fatal(format!("`{name}` in `kv`: {error}")))?;
         let acked = kv.get(ACKED).and_then(|acked| Acknowledged::parse(&text(acked))).unwrap_or_default();
         let entry = |(key, value): (&String, &Vec<u8>)| {
             let (source, partition) = key.rsplit_once('/')?;
             Some(((Arc::from(source), partition.parse().ok()?), text(value).parse().ok()?))
         };
         let before = kv.iter().filter_map(entry).collect();
-        let is_new = found.is_none() || line.is_none();
+        let is_new = found.is_none() || lineage.is_none();
         let progress = subscribed(found.clone().unwrap_or_default(), &spec.carry);
-        let (line, partitions) = (line.unwrap_or_else(new_name), spec.partitions);
-        let kept = Self { backlog, name, partitions, progress, line, former, acked, before };
+        let lineage = lineage.unwrap_or_else(|| Lineage::new(new_name()));
+        let partitions = spec.partitions;
+        let kept = Self { backlog, name, partitions, progress, lineage, is_new, acked, before };
         if is_new || found.as_ref() != Some(&kept.progress) {
             kept.save(vec![kept.line_write()]).await?;
         }
@@ -139,32 +138,14 @@ impl CarrierProgress {
         Ok(stood)
     }
 
-    /// Begins a new journal id. The journal was restored to a point before its last carried state, so its
-    /// later positions hold other states.
-    pub async fn begin_anew(&mut self) -> Result<(), JournalError> {
-        self.former = Some(std::mem::replace(&mut self.line, new_name()));
-        self.acked = Acknowledged::default();
-        let old = std::mem::take(&mut self.before);
-        let mut kv: Vec<_> = old.keys().map(|of| before_write(of, None)).collect();
-        kv.extend([self.line_write(), self.former_write(), self.acked_write()]);
-        self.save(kv).await
-    }
-
-    /// Notes that the server knows this journal by its present id.
-    pub async fn is_claimed(&mut self) -> Result<(), JournalError> {
-        match self.former.take() {
-            Some(_) => self.save(vec![self.former_write()]).await,
-            None => Ok(()),
-        }
-    }
-
-    fn former_write(&self) -> KvWrite {
-        let value = self.former.as_ref().map(|line| line.as_bytes().to_vec());
-        KvWrite { key: FORMER.into(), value }
+    /// Goes on in another line. The server knows it by its claim already.
+    pub async fn begin_line(&mut self, lineage: Lineage) -> Result<(), JournalError> {
+        self.lineage = lineage;
+        self.save(vec![self.line_write()]).await
     }
 
     fn line_write(&self) -> KvWrite {
-        KvWrite { key: LINE.into(), value: Some(self.line.as_bytes().to_vec()) }
+        KvWrite { key: LINE.into(), value: Some(self.lineage.to_string().into_bytes()) }
     }
 
     fn acked_write(&self) -> KvWrite {

@@ -12,6 +12,7 @@ use kubewitness_core::stream::{Fed, Feed, FeedError, Intake, Places};
 use tokio::time::{Instant, timeout};
 
 use crate::batch::{Batch, BatchBuilder};
+use crate::claims::PartitionClaim;
 use crate::poison::PoisonKeeper;
 use crate::progress::new_name;
 use crate::server::{Away, Server};
@@ -21,12 +22,16 @@ use crate::session::Session;
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause between two removals of durable messages from the stream.
 const PURGE: Duration = Duration::from_secs(1);
+/// The limit for giving up the claims at the stop. They lapse by themselves, too.
+const GIVE_UP: Duration = Duration::from_secs(2);
 
 pub struct Reader {
     server: Server,
     source: Arc<str>,
     kind: String,
     partitions: Vec<u32>,
+    /// The claims on the partitions. They outlive a connection: a refused reader sees whether the other one's is renewed.
+    held: Vec<PartitionClaim>,
     take_over: Option<String>,
     clock: Arc<dyn Clock>,
     /// The part that is durable here.
@@ -52,6 +57,7 @@ impl Reader {
             source,
             kind,
             partitions,
+            held: Vec::new(),
             take_over,
             clock,
             durable,
@@ -66,7 +72,7 @@ impl Reader {
         if self.session.is_none() {
             let mut intake = self.durable.anew();
             let take_over = self.take_over.as_deref();
-            let session = Session::open(&self.server, &self.source, &self.partitions, take_over, &mut intake);
+            let session = Session::open(&self.server, &self.source, &mut self.held, take_over, &mut intake);
             self.session = Some((session.await?, intake));
         }
         Ok(())
@@ -76,6 +82,7 @@ impl Reader {
     async fn read(&mut self) -> Result<Fed, Away> {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(Fed::default()) };
+        session.renew(&mut self.held).await?;
         let was_level = session.is_level();
         let mut builder = BatchBuilder::new(session, intake, &mut self.poison, &self.kind, &*self.clock);
         while !builder.is_full() {
@@ -131,6 +138,8 @@ impl Feed for Reader {
                 Places { reader: new_name().to_string(), ..Places::default() }
             }
         };
+        let claim = |partition: &u32| PartitionClaim::new(&self.source, *partition, &places.reader);
+        self.held = self.partitions.iter().map(claim).collect();
         let (source, stream) = (self.source.clone(), self.server.spec.name.clone());
         self.durable = Intake::new(source, stream, &self.partitions, epoch, places);
         self.session = None;
@@ -161,11 +170,22 @@ impl Feed for Reader {
         session.is_durable();
         if self.purged_at.elapsed() > PURGE {
             self.purged_at = Instant::now();
-            if let Err(Away(why)) = session.purge().await {
+            if let Err(Away(why)) = session.purge(&mut self.held).await {
                 self.session = None;
                 return Err(FeedError(why));
             }
         }
         Ok(())
+    }
+
+    async fn close(&mut self) {
+        let Some((session, _)) = self.session.take() else { return };
+        match timeout(GIVE_UP, session.give_up(&self.held)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(Away(why))) => {
+                tracing::debug!(source = &*self.source, "the next reader has to wait: {why}");
+            }
+            Err(_) => tracing::debug!(source = &*self.source, "the next reader has to wait for its claim"),
+        }
     }
 }

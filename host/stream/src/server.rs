@@ -37,6 +37,8 @@ pub struct Server {
     pub credentials: Option<Secret>,
     /// What messages are signed with, if they are.
     pub key: Option<Secret>,
+    /// Names this process among those that carry and read. No data folder holds it, so a copy of one has another.
+    pub instance: Arc<str>,
 }
 
 /// A connection, and the stream's state when the connection was made.
@@ -215,7 +217,7 @@ mod tests {
         let address = format!("nats://{}", silent.local_addr().unwrap());
         let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
         let address: Secret = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
-        let server = Server { spec, address, credentials: None, key: None };
+        let server = Server { spec, address, credentials: None, key: None, instance: "a1".into() };
         let began = tokio::time::Instant::now();
         let Err(Away(why)) = server.link().await else { panic!("nobody answers") };
         assert!(why.starts_with("the stream `platform`: its server"), "{why}");
@@ -242,7 +244,7 @@ mod tests {
         let address = format!("nats://user:hush@{}", own.local_addr().unwrap());
         let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
         let address: Secret = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
-        let server = Server { spec, address, credentials: None, key: None };
+        let server = Server { spec, address, credentials: None, key: None, instance: "a1".into() };
         let named = other.local_addr().unwrap().to_string();
         let answering = async {
             loop {

@@ -12,7 +12,7 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pu
 use futures::stream::Stream as _;
 use kubewitness_core::stream::{Arrival, Intake, PartitionStates};
 
-use crate::claims::Claims;
+use crate::claims::{Claims, PartitionClaim, RENEW};
 use crate::message::{MessageKeys, Parts};
 use crate::server::{Away, Link, Server};
 
@@ -22,8 +22,6 @@ const AHEAD: usize = 128;
 const AHEAD_BYTES: usize = 8 << 20;
 /// How soon a silent server is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How soon a reader notices that another one has its partitions.
-const CLAIMED: Duration = Duration::from_secs(5);
 /// How long the server keeps the consumers of a reader that has gone.
 const LEFT: Duration = Duration::from_secs(30);
 
@@ -48,13 +46,10 @@ pub(crate) struct Lane {
 pub(crate) struct Session {
     server: Server,
     source: String,
-    partitions: Vec<u32>,
-    reader: String,
-    take_over: Option<String>,
     link: Link,
     keys: Option<MessageKeys>,
     claims: Claims,
-    claimed: Instant,
+    renewed: Instant,
     pub lanes: Vec<Lane>,
     /// The partition whose turn it is.
     turn: usize,
@@ -65,7 +60,7 @@ impl Session {
     pub async fn open(
         server: &Server,
         source: &str,
-        partitions: &[u32],
+        held: &mut [PartitionClaim],
         take_over: Option<&str>,
         intake: &mut Intake,
     ) -> Result<Self, Away> {
@@ -75,39 +70,53 @@ impl Session {
         let mut session = Self {
             server: server.clone(),
             source: source.to_owned(),
-            partitions: partitions.to_vec(),
-            reader: intake.places().reader.clone(),
-            take_over: take_over.map(str::to_owned),
             link,
             keys,
             claims,
-            claimed: Instant::now(),
+            renewed: Instant::now(),
             lanes: Vec::new(),
             turn: 0,
         };
-        session.claim().await?;
-        for partition in partitions {
-            let lane = session.lane(*partition).await?;
+        session.is_carried().await?;
+        for claim in held {
+            session.claims.read(claim, take_over).await?;
+            let lane = session.lane(claim.partition).await?;
             session.lanes.push(lane);
         }
         session.look(intake).await?;
         Ok(session)
     }
 
-    /// Checks that this reader still has each partition, and that a carrier carries what it reads.
-    async fn claim(&self) -> Result<(), Away> {
-        if let Some((carries, _)) = self.claims.carrier().await?
-            && !carries.sources.contains(&self.source)
+    /// Checks that a carrier carries what is read.
+    async fn is_carried(&self) -> Result<(), Away> {
+        if let Some((claim, _)) = self.claims.carrier().await?
+            && !claim.sources.contains(&self.source)
         {
             let why = format!(
                 "it carries {}; the name is that of the other host's source",
-                carries.sources.join(", ")
+                claim.sources.join(", ")
             );
             return Err(self.server.away(&format!("nobody carries `{}` to it", self.source), why));
         }
-        for partition in &self.partitions {
-            let take_over = self.take_over.as_deref();
-            self.claims.reads(&self.source, *partition, &self.reader, take_over).await?;
+        Ok(())
+    }
+
+    /// Renews the claims on the partitions in good time. Fails if another reader has one of them.
+    pub async fn renew(&mut self, held: &mut [PartitionClaim]) -> Result<(), Away> {
+        if self.renewed.elapsed() > RENEW {
+            self.is_carried().await?;
+            for claim in held {
+                self.claims.renew(claim).await?;
+            }
+            self.renewed = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Lets another process of this reader begin at once.
+    pub async fn give_up(&self, held: &[PartitionClaim]) -> Result<(), Away> {
+        for claim in held {
+            self.claims.give_up(claim).await?;
         }
         Ok(())
     }
@@ -156,9 +165,10 @@ impl Session {
         self.keys.is_some()
     }
 
-    /// Whether the carrier's claim names this journal now.
+    /// Whether the carrier's claim names this line of a journal, or a line that came after it.
     pub async fn is_carried_by(&self, line: &str) -> Result<bool, Away> {
-        Ok(self.claims.carrier().await?.is_none_or(|(carries, _)| carries.line == line))
+        let claim = self.claims.carrier().await?;
+        Ok(claim.is_none_or(|(claim, _)| *claim.line == *line || claim.former.iter().any(|it| **it == *line)))
     }
 
     /// What the states of a partition have in common.
@@ -263,7 +273,7 @@ impl Session {
     }
 
     /// Removes durable messages from the stream.
-    pub async fn purge(&mut self) -> Result<(), Away> {
+    pub async fn purge(&mut self, held: &mut [PartitionClaim]) -> Result<(), Away> {
         // On another connection the numbers may belong to other messages.
         if self.link.client.statistics().connects.load(Ordering::Relaxed) > 1 {
             return Err(self.server.away("its server", "the connection broke"));
@@ -271,11 +281,7 @@ impl Session {
         if self.lanes.iter().any(|lane| lane.durable > lane.purged) {
             self.is_the_same_stream().await?;
         }
-        // Another reader may have taken them over.
-        if self.claimed.elapsed() > CLAIMED {
-            self.claim().await?;
-            self.claimed = Instant::now();
-        }
+        self.renew(held).await?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.durable > lane.purged) {
             let subject = self.server.subject(&self.source, lane.partition);
             let purging = self.link.stream.purge().filter(subject).sequence(lane.durable.saturating_add(1));

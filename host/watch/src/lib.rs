@@ -48,4 +48,5 @@ pub use run::{Source, Split};
 pub use source::handle::{SourceHandle, SourceSnapshot};
 pub use source::listers::Listers;
 pub use source::parts::SourceError;
+pub use source::repair_budget::RepairBudget;
 pub use tuning::{Tuning, WalkBudget};

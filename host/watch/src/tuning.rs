@@ -48,9 +48,16 @@ pub struct Tuning {
 /// The limits on reading missed versions back.
 #[derive(Clone, Debug)]
 pub struct WalkBudget {
-    /// Requests a second. Each reads a single key of etcd, or counts the keys of one resource.
+    /// Requests a second, over all sources of a connection. Each reads a single key of etcd, or counts the keys
+    /// of one resource.
     pub rate: u32,
-    /// Objects at the same time.
+    /// Bytes of answers a second, over all sources of a connection. A tenth of what one network card of a
+    /// server carries.
+    pub bytes_per_second: u64,
+    /// Bytes of documents that were read back and are not journaled yet, over all sources of a connection. It
+    /// fits beside the caches into a small container.
+    pub held_bytes: usize,
+    /// Objects of one source at the same time.
     pub concurrency: usize,
     /// Versions of one object. A Job has a dozen in its life, a busy one a few hundred.
     pub requests_per_object: u32,
@@ -96,6 +103,8 @@ impl Default for WalkBudget {
     fn default() -> Self {
         Self {
             rate: 200,
+            bytes_per_second: 32 << 20,
+            held_bytes: 128 << 20,
             concurrency: 8,
             requests_per_object: 256,
             time_per_object: Duration::from_secs(30),

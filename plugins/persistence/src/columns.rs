@@ -1,11 +1,12 @@
 //! Reads the columns of the configuration from documents. A document is asked for only if there are such columns.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kubewitness_sdk::sql::Value;
 use kubewitness_sdk::{Error, State, documents, log, time};
 use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use crate::config::{Column, Config, Documents, Type};
 use crate::{document, gpus, rows};
@@ -73,15 +74,14 @@ impl<'c> Reader<'c> {
             if read.columns.is_empty() {
                 continue;
             }
-            let json: Json =
-                serde_json::from_str(&text).map_err(|error| Error::Invalid(error.to_string()))?;
+            let document = Parsed::of(&text)?;
             for place in &read.columns {
                 let Column { pointer, holds, .. } = &self.columns[*place];
                 let within = pointer.strip_prefix(read.pointer.as_str()).unwrap_or(pointer);
-                let Some(found) = json.pointer(within).filter(|found| !found.is_null()) else { continue };
-                match value(*holds, found) {
-                    Some(value) => values[*place] = value,
-                    None => self.note(*place, state),
+                match document.value(within, *holds) {
+                    Found::Nothing => {}
+                    Found::Value(value) => values[*place] = value,
+                    Found::OtherType => self.note(*place, state),
                 }
             }
         }
@@ -117,6 +117,55 @@ impl<'c> Reader<'c> {
             );
         }
     }
+}
+
+/// A part of a document. JSON allows numbers that no float can hold, such as `1e400`, and one of them makes the parser
+/// refuse the whole text. Then each column's value is looked for in the text, and only that value is parsed.
+enum Parsed<'t> {
+    Whole(Json),
+    Text(&'t RawValue),
+}
+
+enum Found {
+    Nothing,
+    Value(Value),
+    OtherType,
+}
+
+impl<'t> Parsed<'t> {
+    fn of(text: &'t str) -> Result<Self, Error> {
+        let whole = serde_json::from_str(text).map(Self::Whole);
+        let parsed = whole.or_else(|_| serde_json::from_str(text).map(Self::Text));
+        parsed.map_err(|error| Error::Invalid(error.to_string()))
+    }
+
+    fn value(&self, pointer: &str, holds: Type) -> Found {
+        let of = |found: &Json| match found {
+            Json::Null => Found::Nothing,
+            found => value(holds, found).map_or(Found::OtherType, Found::Value),
+        };
+        match self {
+            Self::Whole(json) => json.pointer(pointer).map_or(Found::Nothing, of),
+            Self::Text(text) => match within(text, pointer) {
+                None => Found::Nothing,
+                Some(found) => serde_json::from_str(found.get()).map_or(Found::OtherType, |json| of(&json)),
+            },
+        }
+    }
+}
+
+fn within<'t>(text: &'t RawValue, pointer: &str) -> Option<&'t RawValue> {
+    pointer.split('/').skip(1).try_fold(text, |text, key| {
+        let key = key.replace("~1", "/").replace("~0", "~");
+        match text.get().as_bytes().first()? {
+            b'{' => serde_json::from_str::<BTreeMap<String, &RawValue>>(text.get()).ok()?.remove(&key),
+            b'[' => serde_json::from_str::<Vec<&RawValue>>(text.get())
+                .ok()?
+                .get(key.parse::<usize>().ok()?)
+                .copied(),
+            _ => None,
+        }
+    })
 }
 
 fn named(state: &State) -> String {

@@ -24,8 +24,9 @@ pub fn count(state: &State, resource: &str) -> Result<Option<i64>, Error> {
 
 fn value(seq: u64, pointer: &str) -> Result<Option<Json>, Error> {
     match documents::value(seq, pointer) {
-        // It is counted as if the host had no document: the state itself must not fail for it.
-        Err(Error::TooLarge(_)) => Ok(None),
+        // It is counted as if the host had no document: the state itself must not fail for it, nor for a number that
+        // no float can hold.
+        Err(Error::TooLarge(_) | Error::Invalid(_)) => Ok(None),
         other => other,
     }
 }

@@ -95,6 +95,16 @@ impl Standing {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The cursor goes back when the plugin is handed the past of a source that was added. Receipts of that past may
+    /// not go because an earlier cursor had passed their positions.
+    fn begin_at(&self, cursor: Seq) {
+        if self.cursor.swap(cursor, Ordering::AcqRel) > cursor {
+            self.applied.pass(cursor);
+            *self.saved_cursors.lock().unwrap_or_else(PoisonError::into_inner) = SavedCursors::default();
+            self.forgotten.fetch_min(cursor, Ordering::AcqRel);
+        }
+    }
+
     /// Reads the receipts from everywhere that the plugin may write to.
     pub async fn load(
         &self,
@@ -103,7 +113,7 @@ impl Standing {
         cursor: Seq,
         newest: Seq,
     ) -> Result<(), GrantError> {
-        self.cursor.fetch_max(cursor, Ordering::AcqRel);
+        self.begin_at(cursor);
         self.newest.fetch_max(newest, Ordering::AcqRel);
         let remote = stores.databases.iter().any(|database| database.is_remote());
         *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;

@@ -299,6 +299,29 @@ async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
     assert_eq!(applied(&grants(&capabilities, &everything()).await, &[1, 9000]).await, [] as [Seq; 0]);
 }
 
+/// The past of a source that was added to a plugin at work lies before positions that its cursor has passed.
+#[tokio::test]
+async fn receipts_of_a_past_stay_while_a_cursor_that_went_back_has_not_passed_them_again() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let far = 10_000_000;
+    drop(capabilities.grants("p", &everything(), backing(far)).await.unwrap());
+    let minute = Duration::from_secs(60);
+    capabilities.prune("p", far, minute).await.unwrap();
+    let plugin = capabilities.grants("p", &everything(), backing(5)).await.unwrap();
+    let mut session = plugin.open(&batch(&[7, 9000])).await.unwrap();
+    insert(&mut session, &[7, 9000]).await;
+    session.commit(&[7, 9000]).await.unwrap();
+    capabilities.prune("p", 8, minute * 10).await.unwrap();
+    assert_eq!(applied(&plugin, &[7, 9000]).await, [9000]);
+    drop((plugin, capabilities));
+    let capabilities = world.open().await;
+    let plugin = capabilities.grants("p", &everything(), backing(5)).await.unwrap();
+    assert_eq!(applied(&plugin, &[7, 9000]).await, [7, 9000], "nothing was removed");
+    capabilities.prune("p", far, minute).await.unwrap();
+    assert_eq!(applied(&plugin, &[7, 9000]).await, [] as [Seq; 0]);
+}
+
 #[tokio::test]
 async fn rolled_back_means_nothing_anywhere() {
     let world = World::new();

@@ -162,6 +162,8 @@ pub struct Lanes {
     parked: BTreeSet<Seq>,
     /// Of these, the positions whose lanes wait until the letter is saved.
     unkept: BTreeMap<Seq, LaneKey>,
+    /// The lanes of letters that hold them until an operator decides.
+    holders: HashMap<Seq, LaneKey>,
     dropped: u64,
     resync: Resync,
 }
@@ -197,6 +199,7 @@ impl Lanes {
             superseded: progress.superseded,
             parked: BTreeSet::new(),
             unkept: BTreeMap::new(),
+            holders: HashMap::new(),
             dropped: 0,
             resync: Resync::default(),
             options,

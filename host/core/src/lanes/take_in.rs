@@ -327,6 +327,7 @@ impl Lanes {
     pub fn hold(&mut self, seq: Seq, key: LaneKey) {
         if self.options.on_dead_letter == OnDeadLetter::Hold {
             self.lanes.entry(key).or_default().held.insert(seq);
+            self.holders.insert(seq, key);
         }
     }
 
@@ -424,8 +425,8 @@ impl Lanes {
 
     /// Lets the lane go on that this position held.
     pub(super) fn release(&mut self, seq: Seq) {
-        let holder = || self.lanes.iter().find(|(_, lane)| lane.held.contains(&seq)).map(|(key, _)| *key);
-        if let Some(key) = self.unkept.remove(&seq).or_else(holder) {
+        let holder = self.holders.remove(&seq);
+        if let Some(key) = self.unkept.remove(&seq).or(holder) {
             if let Some(lane) = self.lanes.get_mut(&key) {
                 lane.held.remove(&seq);
             }
@@ -438,6 +439,7 @@ impl Lanes {
         self.supersede(key);
         let lane = self.lanes.entry(key).or_default();
         lane.held.remove(&seq);
+        self.holders.remove(&seq);
         lane.insert(Slot { tries, ..Slot::new(seq, Some(state), Origin::Letter(prior), now) });
         self.shares.load(key.namespace, 1);
         self.replaying += 1;

@@ -8,66 +8,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::watch;
 
-use super::JournalError;
+use super::{JournalError, Progress};
 use crate::ledger::Reached;
 use crate::state::{ObjectRef, Seq, State, StateId};
-
-/// How far a plugin is. One transaction writes all of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
-    /// Everything after this position belongs to the subscription.
-    pub start: Seq,
-    /// Every state up to here is finished (delivered, filtered or dead).
-    pub cursor: Seq,
-    /// Finished states above the cursor, as inclusive ranges in order.
-    pub above: Vec<(Seq, Seq)>,
-    pub delivered: u64,
-    /// States that the subscription does not want, and states that `mode: latest` replaced.
-    pub filtered: u64,
-    /// Of the filtered, those that a newer state of their object replaced.
-    #[serde(default)]
-    pub superseded: u64,
-    /// Dead letters that are parked now, and those that an operator dropped.
-    pub dead: u64,
-    /// Where each source of the subscription begins. It is saved, so that `now` means the same moment after a
-    /// restart.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sources: Vec<SourceStart>,
-    /// The last position of each source's past, which is handed over at its own rate. It is saved, so that it
-    /// means the same moment after a restart.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pasts: Vec<(Arc<str>, Seq)>,
-    /// When the plugin was found to be removed. The next start of the plugin first takes that back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retired_ms: Option<u64>,
-}
-
-impl Progress {
-    /// Whether the state at this position is delivered, filtered or dead.
-    pub fn has_finished(&self, seq: Seq) -> bool {
-        let above = self.above.partition_point(|(_, last)| *last < seq);
-        seq <= self.cursor || self.above.get(above).is_some_and(|(first, _)| *first <= seq)
-    }
-}
-
-/// States of this source after this position belong to the subscription. An unsubscribed source keeps its
-/// end, so that its delivered states stay in the accounts. If it is subscribed again, it gets a second entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SourceStart {
-    pub source: Arc<str>,
-    pub after: Seq,
-    /// The last position that belongs to the subscription; `None` while the source is subscribed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Seq>,
-}
-
-impl SourceStart {
-    pub fn covers(&self, state: &State) -> bool {
-        self.source == state.source
-            && state.seq > self.after
-            && self.until.is_none_or(|until| state.seq <= until)
-    }
-}
 
 /// A state that was parked after its last try.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -271,16 +214,4 @@ pub enum FilterError {
 #[async_trait]
 pub trait StateFilter: Send + Sync + std::fmt::Debug {
     async fn wants(&self, state: &State) -> Result<bool, FilterError>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_position_is_finished_up_to_the_cursor_and_in_the_ranges_above_it() {
-        let progress = Progress { cursor: 2, above: vec![(4, 5), (8, 8)], ..Progress::default() };
-        let finished: Vec<_> = (0..=9).filter(|seq| progress.has_finished(*seq)).collect();
-        assert_eq!(finished, [0, 1, 2, 4, 5, 8]);
-    }
 }

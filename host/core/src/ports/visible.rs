@@ -49,6 +49,11 @@ impl RawState {
         self.0.seq
     }
 
+    /// Its id, and when it was observed. An id quotes nothing of a document.
+    pub fn identity(&self) -> (&str, u64) {
+        (self.0.id.as_str(), self.0.observed_ms)
+    }
+
     pub fn object(&self) -> &ObjectRef {
         &self.0.object
     }

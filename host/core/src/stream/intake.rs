@@ -99,14 +99,16 @@ impl Intake {
             self.is_read_through(*partition, *sequence);
             return Taken::Repeat;
         }
-        let changed = place.filter(|place| place.line != stood.line);
-        let held = place.filter(|_| changed.is_none()).map_or(0, |place| place.position);
+        let other = place.filter(|place| place.read_through(stood).is_none());
+        let held = place.and_then(|place| place.read_through(stood)).unwrap_or_default();
         let is_hole = stood.before > held;
-        if is_hole && changed.is_none() && !self.fresh.contains(partition) {
+        if is_hole && other.is_none() && !self.fresh.contains(partition) {
             return Taken::Hole;
         }
         let is_over = self.epoch.is_some_and(|epoch| state.epoch < epoch);
-        if is_over && !self.places.of.values().any(|place| place.line == stood.line) {
+        let continues =
+            |place: &Place| place.line == stood.line || Some(&place.line) == stood.before_line.as_ref();
+        if is_over && !self.places.of.values().any(continues) {
             return Taken::Foreign;
         }
         let begins = self.epoch.is_none_or(|epoch| state.epoch > epoch);
@@ -114,16 +116,18 @@ impl Intake {
         if begins && self.read.iter().any(|(other, read)| other != partition && is_behind(read)) {
             return Taken::Waits;
         }
-        let gap = match changed {
+        let gap = match other {
             Some(before) => Some(self.gap(arrival, begun_anew(before, stood), now_ms)),
             None => {
                 let through = if is_over { stood.position } else { stood.before };
-                let missing = || self.gap(arrival, self.missing(arrival, held.min(through), through), now_ms);
+                // A new line may carry positions again that were read in the one before.
+                let after = if held < through { held } else { stood.before };
+                let missing = || self.gap(arrival, self.missing(arrival, after, through), now_ms);
                 (is_hole || is_over).then(missing)
             }
         };
         let gap = gap.map(Box::new);
-        let former = match changed {
+        let former = match place.filter(|place| place.line != stood.line) {
             Some(place) => Some((place.line.clone(), place.position)),
             None => place.and_then(|place| place.former.clone()),
         };

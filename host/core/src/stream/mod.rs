@@ -6,7 +6,11 @@
 //! From that a reader finds states that were lost on the way, and it skips repeats, however late they come.
 
 mod check;
+mod claim;
+#[cfg(test)]
+mod fault_model;
 mod intake;
+mod lineage;
 mod places;
 pub mod state_check;
 
@@ -17,7 +21,9 @@ use bytes::Bytes;
 use thiserror::Error;
 
 pub use check::PartitionStates;
+pub use claim::{CarrierCandidate, CarrierClaim, CarrierStart, ReaderCandidate, ReaderClaim, ReaderStart};
 pub use intake::{Arrival, Intake, Taken};
+pub use lineage::Lineage;
 pub use places::{Place, Places};
 
 use crate::document::{self, checksum};
@@ -34,11 +40,13 @@ pub fn partition(object: &ObjectRef, partitions: u32) -> u32 {
 /// Where a state stood in the journal that it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stood {
-    /// The id of that journal. A journal that begins anew counts from 1 again and has another id.
+    /// The line of that journal. A journal that begins anew counts from 1 again and has another line.
     pub line: Arc<str>,
     pub position: Seq,
     /// The position of the state before it in this partition; 0 if it is the first.
     pub before: Seq,
+    /// The line in which that state was sent, if it was another.
+    pub before_line: Option<Arc<str>>,
 }
 
 /// A message can't be read.
@@ -102,6 +110,8 @@ pub trait Feed: Send {
     async fn next(&mut self) -> Result<Fed, FeedError>;
     /// Confirms that everything received is on disk, so the stream need not keep it.
     async fn durable(&mut self) -> Result<(), FeedError>;
+    /// Gives up what the feed holds, so that another process need not wait for it. Comes last.
+    async fn close(&mut self);
 }
 
 #[cfg(test)]

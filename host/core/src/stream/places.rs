@@ -27,6 +27,16 @@ impl Place {
         (self.line == stood.line && stood.position <= self.position)
             || self.former.as_ref().is_some_and(is_former)
     }
+
+    /// How far the history that leads to this state was read; `None` if it is the history of another journal. A line that
+    /// continues an earlier one names it.
+    pub fn read_through(&self, stood: &Stood) -> Option<Seq> {
+        let line = if self.line == stood.line { &stood.line } else { stood.before_line.as_ref()? };
+        if self.line == *line {
+            return Some(self.position);
+        }
+        self.former.as_ref().filter(|(former, _)| former == line).map(|(_, position)| *position)
+    }
 }
 
 /// A reader and its place in each partition.

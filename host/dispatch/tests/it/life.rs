@@ -198,13 +198,14 @@ async fn each_source_begins_where_its_subscription_says() {
     assert_eq!(plugin.applied(), [1, 4, 6]);
     running.end().await.unwrap();
 
-    // A source that is added begins where the plugin is, and the others go on.
+    // A source that is added brings its past along, and the others go on.
     both.subscriptions.push(subscribe("nodes", Mode::Every, Start::Beginning));
     journal.append_one("nodes", "a", "Running");
     let running = start(both, &journal, &plugin);
     let stats = running.until_idle().await;
-    assert_eq!((stats.observed, stats.delivered), (5, 4));
-    assert_eq!(plugin.applied(), [1, 4, 6, 8]);
+    assert_eq!((stats.observed, stats.delivered), (7, 6));
+    assert_eq!(plugin.applied(), [1, 3, 4, 6, 7, 8]);
+    assert!(plugin.effects().values().all(|times| *times == 1));
 }
 
 #[tokio::test(start_paused = true)]

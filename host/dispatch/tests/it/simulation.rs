@@ -1,6 +1,6 @@
 //! Simulates random states, verdicts, failures, kills and replays from a seed, and checks the invariants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ struct World {
     options: DispatchOptions,
     /// Whether dead letters were replayed, which may break the order under `continue`.
     replayed: bool,
+    /// Sources come and go, so that the figures can't be foretold.
+    is_changing: bool,
 }
 
 /// The result of a call in this world.
@@ -61,7 +63,7 @@ impl World {
         if dice.percent(40) {
             options.delivery.on_dead_letter = OnDeadLetter::Hold;
         }
-        Self { dice, journal, plugin, options, replayed: false }
+        Self { dice, journal, plugin, options, replayed: false, is_changing: false }
     }
 
     fn append(&mut self) {
@@ -120,6 +122,9 @@ impl World {
 
     fn check_figures(&self, running: &Running) {
         let stats = running.stats();
+        if self.is_changing {
+            return;
+        }
         let there = self.subscribed().len() as u64;
         assert!(stats.observed <= there, "{stats:?}, but there are {there}");
         if stats.started && stats.lag_seq == 0 {
@@ -161,16 +166,17 @@ impl World {
         let kept = self.journal.with(|kept| kept.progress["p"].clone());
         assert_eq!((kept.cursor, kept.delivered, kept.dead), (self.journal.newest_seq(), delivered, 0));
         assert_eq!(self.journal.dead("p"), [0; 0]);
-        self.check_order();
+        self.check_order(&BTreeSet::new());
     }
 
     /// Checks that the first effects of one object come in order, and that later ones are repeats.
-    fn check_order(&self) {
+    fn check_order(&self, removed: &BTreeSet<&str>) {
         if self.replayed && self.options.delivery.on_dead_letter == OnDeadLetter::Continue {
             return;
         }
         self.plugin.with(|seen| {
-            for applied in seen.applied.values() {
+            let stays = |object: &&String| !removed.iter().any(|source| object.starts_with(source));
+            for applied in seen.applied.keys().filter(stays).map(|object| &seen.applied[object]) {
                 let mut newest = BTreeMap::new();
                 for seq in applied {
                     let fresh = newest.insert(*seq, ()).is_none();
@@ -204,5 +210,90 @@ fn kills_failures_and_replays_lose_nothing_and_keep_the_order() {
             repeats > 0 && replays > 0,
             "the rare paths were taken: {repeats} repeats, {replays} replays"
         );
+    }
+}
+
+const SUBSCRIPTIONS: SeedPlan = SeedPlan { test: "sources_are_added", fixed: 120, fresh: 30 };
+
+const SOURCES: [&str; 3] = ["jobs", "pods", "nodes"];
+
+impl World {
+    /// Adds sources with random beginnings, and removes others, which are noted.
+    fn change_sources(&mut self, removed: &mut BTreeSet<&str>) {
+        for name in SOURCES {
+            let at = self.options.subscriptions.iter().position(|subscription| &*subscription.source == name);
+            let newest = self.journal.newest_seq();
+            match at {
+                Some(at) if self.dice.percent(20) && self.options.subscriptions.len() > 1 => {
+                    self.options.subscriptions.remove(at);
+                    removed.insert(name);
+                }
+                None if self.dice.percent(50) => {
+                    let begins = match self.dice.below(3) {
+                        0 => Start::Beginning,
+                        1 => Start::Position(1 + self.dice.below(newest + 1)),
+                        _ => Start::Now,
+                    };
+                    self.options.subscriptions.push(subscribe(name, Mode::Every, begins));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Checks what took effect against the saved subscriptions. A state that waited when its source was removed is
+    /// filtered. One that took effect just before a kill and a removal is not known to the progress.
+    fn check_changed(&self, removed: &BTreeSet<&str>, delivered: u64, filtered: u64) {
+        let kept = self.journal.with(|kept| kept.progress["p"].clone());
+        let states = self.journal.states();
+        let is_covered = |state: &State| kept.sources.iter().any(|start| start.covers(state));
+        let effects = self.plugin.effects();
+        for state in &states {
+            let is_done = effects.contains_key(&state.seq);
+            let is_clear = is_done == is_covered(state) || removed.contains(&*state.source);
+            assert!(is_clear, "{} of {}: {is_done}, {kept:?}", state.seq, state.source);
+        }
+        let covered = states.iter().filter(|state| is_covered(state)).count() as u64;
+        assert_eq!(delivered + filtered, covered, "{kept:?}");
+        assert!(kept.former_cursors.is_empty() && kept.cursor == self.journal.newest_seq(), "{kept:?}");
+        self.check_order(removed);
+    }
+}
+
+#[test]
+fn sources_are_added_and_removed_amid_kills_and_each_state_comes_in_order() {
+    let mut went_back = 0;
+    for seed in SUBSCRIPTIONS.list() {
+        let _replay = ReplayHint { package: "kubewitness-dispatch", test: SUBSCRIPTIONS.test, seed };
+        in_simulated_time(async {
+            let mut world = World::new(seed);
+            world.is_changing = true;
+            world.options.delivery.on_dead_letter = OnDeadLetter::Hold;
+            world.options.subscriptions = vec![subscribe("jobs", Mode::Every, Start::Beginning)];
+            let mut removed = BTreeSet::new();
+            for _ in 0..2 + world.dice.below(8) {
+                world.append();
+                world.live().await;
+                let formers = world.journal.with(|kept| Some(kept.progress.get("p")?.former_cursors.len()));
+                went_back += formers.unwrap_or_default();
+                world.change_sources(&mut removed);
+            }
+            world.journal.with(|kept| kept.refuse = None);
+            let running = start(world.options.clone(), &world.journal, &world.plugin);
+            for _ in 0..5_000 {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                let stats = running.stats();
+                if stats.started && stats.waiting == 0 && stats.dead == 0 && stats.lag_seq == 0 {
+                    break;
+                }
+                world.replay(&running).await;
+            }
+            let stats = running.until_idle().await;
+            running.end().await.unwrap();
+            world.check_changed(&removed, stats.delivered, stats.filtered);
+        });
+    }
+    if SUBSCRIPTIONS.include_fixed() {
+        assert!(went_back > 0, "the cursor went back");
     }
 }

@@ -115,6 +115,75 @@ async fn a_subscription_begins_at_a_time_or_a_position_and_keeps_it() {
     }
 }
 
+fn of_sources(starts: &[(&str, Start)]) -> DispatchOptions {
+    let subscribe = |(source, start): &(&str, Start)| subscribe(source, Mode::Every, *start);
+    DispatchOptions { subscriptions: starts.iter().map(subscribe).collect(), ..options("p") }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_added_later_begins_where_it_says() {
+    for (from, expected) in [
+        (Start::Beginning, vec![2, 4, 6, 7, 9, 11, 13, 14]),
+        (Start::Position(5), vec![6, 7, 9, 11, 13, 14]),
+        (Start::Now, vec![14]),
+    ] {
+        let journal = Journal::new(1, 0);
+        for source in ["jobs", "pods"].repeat(3) {
+            journal.append_one(source, "a", "Failed");
+        }
+        let plugin = Plugin::new("p", &journal, done);
+        let running = start(of_sources(&[("jobs", Start::Beginning)]), &journal, &plugin);
+        running.until_idle().await;
+        running.end().await.unwrap();
+        for source in ["pods", "jobs"].repeat(3).into_iter().chain(["pods"]) {
+            journal.append_one(source, "a", "Failed");
+        }
+        let both = || of_sources(&[("jobs", Start::Beginning), ("pods", from)]);
+        let running = start(both(), &journal, &plugin);
+        running.until("added", |stats| stats.started).await;
+        journal.append_one("pods", "a", "Failed");
+        let stats = running.until_idle().await;
+        let applied = plugin.with(|seen| seen.applied.clone());
+        let expected =
+            expected.into_iter().filter(|seq| from != Start::Now || *seq == 14).collect::<Vec<_>>();
+        assert_eq!(applied["pods/a"], expected, "{from:?}");
+        assert_eq!(applied["jobs/a"], [1, 3, 5, 8, 10, 12], "each once");
+        assert_eq!(stats.observed, stats.delivered);
+        assert_eq!(stats.delivered, 6 + expected.len() as u64);
+        assert!(stats.backfill.is_none());
+        // It stays so.
+        running.end().await.unwrap();
+        let running = start(both(), &journal, &plugin);
+        assert_eq!(running.until_idle().await.delivered, 6 + expected.len() as u64);
+        assert!(journal.with(|kept| kept.progress["p"].former_cursors.is_empty()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_past_of_an_added_source_is_shown_and_survives_a_kill() {
+    let journal = Journal::new(1, 1);
+    journal.append(0..2_000);
+    for n in 0..20_000 {
+        journal.append_one("pods", &format!("pod-{}", n % 50), "Failed");
+    }
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(of_sources(&[("jobs", Start::Beginning)]), &journal, &plugin);
+    running.until_idle().await;
+    running.end().await.unwrap();
+    let both = || of_sources(&[("jobs", Start::Beginning), ("pods", Start::Beginning)]);
+    let running = start(both(), &journal, &plugin);
+    let stats = running.until("the past is under way", |stats| stats.delivered > 2_500).await;
+    let backfill = stats.backfill.unwrap();
+    assert_eq!((&*backfill.sources[0], backfill.through), ("pods", 22_000));
+    assert_eq!(stats.observed, 22_000);
+    running.kill().await;
+    let running = start(both(), &journal, &plugin);
+    let stats = running.until_idle().await;
+    assert_eq!((stats.delivered, stats.backfill), (22_000, None));
+    assert_eq!(plugin.applied().len(), 22_000);
+    plugin.with(|seen| assert!((0..2_000).all(|job| seen.applied[&format!("jobs/job-{job}")].len() == 1)));
+}
+
 fn paced() -> DispatchOptions {
     let mut options = options("p");
     options.subscriptions[0].replay_rate = Some(RateSpec { per_second: 10, burst: Some(10) });

@@ -10,7 +10,7 @@ use kubewitness_core::ports::{
     Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
     Kept, KvWrite, Ledgers, Notes, Outside, Paused, Present, Progress, Save, Warm, Witness,
 };
-use kubewitness_core::views::{LetterQuery, TimelineQuery};
+use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{ObjectRef, Seq, State, Version};
 use tokio::sync::{mpsc, watch};
 
@@ -80,10 +80,7 @@ impl Witness for Journal {
     }
 
     async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
-        let query = TimelineQuery { uid: Some(uid.to_string()), ..TimelineQuery::default() };
-        let story = self.timeline(&query).await?.states;
-        let of_epoch = story.iter().filter(|state| *state.source == *source && state.epoch == epoch);
-        Ok(Fate::of(of_epoch.map(|state| (state.change, &state.resource_version))))
+        self.reader().await?.fate(source, epoch, uid).await
     }
 
     async fn former(
@@ -157,10 +154,8 @@ impl Backlog for Journal {
     }
 
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
-        self.inner
-            .group
-            .ask(plugin, |rows, plugin| Box::pin(async move { rows.letters(&LetterQuery::of(plugin)).await }))
-            .await
+        // Not over the writer's connection: appends would wait for a plugin's letters.
+        self.reader().await?.letters(&LetterQuery::of(plugin)).await
     }
 
     async fn mark_replaying(

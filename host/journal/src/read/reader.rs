@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::ports::{
-    Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Warm,
+    Current, DeadLetter, Discrepancies, Fate, Former, JournalError, Outside, Present, Warm,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView, TimelineQuery,
@@ -151,6 +151,10 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
+    pub async fn fate(mut self, source: &str, epoch: u32, uid: &str) -> Answer<Fate> {
+        story::fate(self.connection.rows(), source, epoch, uid).await
+    }
+
     /// What is no number of this format is not found.
     pub async fn former(
         mut self,
@@ -279,6 +283,10 @@ impl<'a> Reader<'a> {
         let count = self.rows().count(sources, after, through).await?;
         self.connection.end().await?;
         Ok(count)
+    }
+
+    pub async fn letters(mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>> {
+        self.rows().letters(query).await
     }
 
     pub async fn letters_with_states(mut self, query: &LetterQuery) -> Answer<Vec<(DeadLetter, Arc<State>)>> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::events;
 use kubewitness_core::kinds::is_kind;
-use kubewitness_core::ports::JournalError;
+use kubewitness_core::ports::{Fate, JournalError};
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, State};
 
@@ -101,6 +101,33 @@ pub(super) async fn newest_of(rows: &mut dyn Fetch, object: &ObjectRef) -> Answe
     }
     let newest = rows.story(&mine, i64::MAX, NEWEST_STATES, WALKED).await?;
     Ok(newest.into_iter().map(|seq| seq as Seq).collect())
+}
+
+/// How an object of one epoch ended: a repeated deletion asks for no more than that. An end and a departure are found
+/// by index, however long the object's story is.
+pub(super) async fn fate(rows: &mut dyn Fetch, source: &str, epoch: u32, uid: &str) -> Answer<Fate> {
+    let streams = rows.streams().await?;
+    let mine = streams.iter().find(|stream| stream.source == source && stream.epoch == epoch);
+    let Some(stream) = mine.map(|stream| stream.id) else { return Ok(Fate::Unknown) };
+    let mut fate = Fate::Unknown;
+    for (object, named) in rows.objects(Which::Uid(uid::key(uid))).await? {
+        if named.stream != stream || named.object.uid != uid {
+            continue;
+        }
+        if rows.end_of(object).await?.is_some() {
+            return Ok(Fate::Ended);
+        }
+        // The newest state of what is no longer there. An object that has left has such a state, too.
+        let left = rows.ends(object - 1, 1).await?.pop().and_then(|end| end.newest);
+        let newest = match left {
+            Some(seq) => rows.at(&[seq]).await?.pop(),
+            None => None,
+        };
+        let version =
+            newest.filter(|state| state.flags.change == Change::Left).and_then(|state| state.key.version());
+        fate = version.map_or(fate, Fate::Left);
+    }
+    Ok(fate)
 }
 
 /// The objects that a question names, over all epochs and sources.

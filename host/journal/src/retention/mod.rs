@@ -7,6 +7,8 @@ mod pass;
 mod rebase;
 mod removable;
 mod stats;
+mod sweep;
+mod used_rows;
 
 pub use pass::Retention;
 pub use stats::stats;

@@ -2,62 +2,41 @@
 //! `decide` needs, and hands its choice to the writer together with the facts behind it. The writer
 //! refuses a choice whose facts have changed.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_core::state::gap_reason;
-use kubewitness_core::{Gap, Seq, Version, reports};
+use kubewitness_core::{Gap, Seq, Version};
 
 use super::leaps::Leaps;
 use super::rebase::successors;
 use super::removable::{Held, Look, SourceFacts, count, is_still_so, is_untold, look};
+use super::used_rows::PAGE;
 use crate::journal::Journal;
 use crate::report::{Holder, Retained};
 use crate::retention::decide::{self, BATCH, Bounds, Cut, IN_HAND};
-use crate::store::rows::removal::{LinkRow, Removal, SharedRows, Sweep};
+use crate::store::rows::removal::{LinkRow, Removal, Tally};
 use crate::store::rows::{GapRow, SEGMENT};
 
 /// Between two transactions, and between two looks at segments: appends and readers go first.
-const REST: Duration = Duration::from_millis(50);
-const LOOK: Duration = Duration::from_millis(2);
+pub(super) const REST: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(2);
 
-/// States that have to go before rows that many share are looked through, and states of one look.
+/// States that have to go before rows that many share are looked through.
 const SWEEP: u64 = 8 * SEGMENT;
-const PAGE: usize = 4096;
+/// How long facts are good enough to look at segments. What is removed is judged by the writer's own.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// A segment of which nothing could go is looked at again after so long: what holds its states
 /// (an object that is there, a dead letter) seldom lets go of them sooner.
 const AGAIN_MS: u64 = 10 * 60 * 1000;
 
-/// The newest reports of one object, while they are passed in order.
-#[derive(Default)]
-struct ObjectReports {
-    uid: String,
-    /// Whether the journal has something of the object.
-    is_known: bool,
-    newest: VecDeque<String>,
-}
-
-impl ObjectReports {
-    fn new(uid: &str, is_known: bool) -> Self {
-        Self { uid: uid.to_owned(), is_known, newest: VecDeque::new() }
-    }
-
-    /// The report that goes for this one: itself, where nothing of the object is known.
-    fn pushed_out_by(&mut self, key: String) -> Option<String> {
-        if !self.is_known {
-            return Some(key);
-        }
-        self.newest.push_back(key);
-        if self.newest.len() > reports::SHOWN { self.newest.pop_front() } else { None }
-    }
-}
-
 /// Retention of one source, and what it remembers between two passes.
 pub struct Retention {
-    journal: Journal,
+    pub(super) journal: Journal,
     source: String,
     /// Segments of which nothing could go, and until when they are left alone.
     fruitless: HashMap<u64, u64>,
@@ -68,21 +47,33 @@ pub struct Retention {
     /// Reports are not looked at before: where there are many, a look takes long.
     reports_after_ms: u64,
     /// States that were taken since rows that many share were looked through.
-    taken: u64,
+    pub(super) taken: u64,
     leaps: Leaps,
+    /// When facts were last read, on the clock that only goes on.
+    facts_at: Duration,
+    untold: Untold,
 }
 
-/// What a pass took of each stream that a plugin had not been handed.
+/// The record of each stream that grows: what was taken that plugins had not been handed, as long as they stand where
+/// they stood. A plugin that is away for a year leaves one record, and not one for each pass.
 #[derive(Clone, Default)]
 struct Untold(BTreeMap<i64, Begun>);
 
 #[derive(Clone, Default)]
 struct Begun {
+    plugins: String,
     states: u64,
     from: Seq,
     after: String,
     through: Seq,
     before: String,
+}
+
+/// What the turns of a pass share, one for each segment.
+struct Turn<'p> {
+    spec: &'p RetentionSpec,
+    facts: &'p mut SourceFacts,
+    told: &'p mut Retained,
 }
 
 /// The next transaction, and what is told of it once it was done.
@@ -102,6 +93,8 @@ impl Retention {
             reports_after_ms: 0,
             taken: 0,
             leaps: Leaps::default(),
+            facts_at: Duration::ZERO,
+            untold: Untold::default(),
         }
     }
 
@@ -125,9 +118,9 @@ impl Retention {
     /// Takes what may go now. May be dropped at any point.
     pub async fn pass(&mut self, spec: &RetentionSpec) -> Result<Retained, JournalError> {
         let mut told = Retained::default();
-        let facts = self.facts(spec).await?;
-        let cut = Cut::of(Bounds::of(spec, facts.now_ms), &facts.tallies);
-        let mut untold = Untold::default();
+        let mut facts = self.facts(spec, None).await?;
+        let mut cut = Cut::of(Bounds::of(spec, facts.now_ms), &facts.tallies);
+        let tallies = Arc::clone(&facts.tallies);
         // What a plugin held is looked at as soon as it has let go.
         let holds = |segment: &u64, held: &HashMap<u64, Held>| {
             held.get(segment).is_none_or(|held| facts.still_holds(*segment, held))
@@ -135,17 +128,28 @@ impl Retention {
         self.fruitless.retain(|segment, until| *until > facts.now_ms && holds(segment, &self.held));
         let segments: HashSet<u64> = facts.tallies.iter().map(|tally| tally.segment).collect();
         self.held.retain(|segment, _| segments.contains(segment));
-        for tally in &facts.tallies {
-            let goes_on = if self.fruitless.contains_key(&tally.segment) {
-                true
-            } else {
-                self.segment(spec, &cut, tally.segment, &mut untold, &mut told).await?
+        let mut timeless = Vec::new();
+        for tally in &*tallies {
+            if self.fruitless.contains_key(&tally.segment) {
+                continue;
+            }
+            let goes_on = {
+                let turn = Turn { spec, facts: &mut facts, told: &mut told };
+                let look = self.segment(turn, &cut, tally.segment).await?;
+                cut.age(tally.segment, look.own());
+                timeless.extend(cut.is_timeless(look.own()).then_some(tally.segment));
+                cut.goes_on(tally.segment, look.own(), &look.expired)
             };
             if !goes_on {
                 // What lies further is within the bounds.
                 self.held.retain(|segment, _| *segment <= tally.segment);
                 break;
             }
+        }
+        // By now it is known whether they are old.
+        for segment in timeless {
+            let turn = Turn { spec, facts: &mut facts, told: &mut told };
+            self.segment(turn, &cut, segment).await?;
         }
         if let Some(before_ms) = Bounds::of(spec, facts.now_ms).before_ms {
             self.poison(&facts, before_ms).await?;
@@ -155,170 +159,60 @@ impl Retention {
             self.reports_after_ms = if many { facts.now_ms + AGAIN_MS } else { 0 };
         }
         self.taken += told.states;
-        let kept: u64 = facts.tallies.iter().map(|tally| tally.states).sum();
+        let kept: u64 = tallies.iter().map(|tally| tally.states).sum();
         if self.taken >= SWEEP.max(kept / 8) {
             self.sweep().await?;
         }
         Ok(told)
     }
 
-    /// What came and was no object is bounded by its age.
-    async fn poison(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
-        loop {
-            let mut reader = self.journal.reader().await?;
-            let poison = reader.past().old_poison(&facts.streams, before_ms, BATCH).await?;
-            drop(reader);
-            if poison.is_empty() {
-                return Ok(());
-            }
-            self.journal.sweep(Sweep { through: facts.newest, poison, ..Sweep::default() }).await?;
-            tokio::time::sleep(REST).await;
-        }
-    }
-
-    /// A report goes with the last state of its object. Of an object that has too many, the oldest go. Answers how many
-    /// were looked at.
-    async fn reports(&self) -> Result<usize, JournalError> {
-        let mut looked = 0;
-        let mut reader = self.journal.reader().await?;
-        let reporters = reader.reporters().await?;
-        drop(reader);
-        for plugin in reporters {
-            let (mut behind, mut of_object) = (String::new(), ObjectReports::default());
-            loop {
-                let mut reader = self.journal.reader().await?;
-                let keys = reader.report_keys(&plugin, &behind, PAGE).await?;
-                let (is_last, mut gone) = (keys.len() < PAGE, Vec::new());
-                looked += keys.len();
-                for key in keys {
-                    behind.clone_from(&key);
-                    let Some(uid) = reports::uid_of(&key) else { continue };
-                    if uid != of_object.uid {
-                        of_object = ObjectReports::new(uid, reader.knows(uid).await?);
-                    }
-                    gone.extend(of_object.pushed_out_by(key).map(|key| (plugin.clone(), key)));
-                }
-                drop(reader);
-                for reports in gone.chunks(BATCH) {
-                    let through = *self.journal.newest().borrow();
-                    let sweep = Sweep { through, reports: reports.to_vec(), ..Sweep::default() };
-                    self.journal.sweep(sweep).await?;
-                    tokio::time::sleep(REST).await;
-                }
-                if is_last {
-                    break;
-                }
-            }
-        }
-        Ok(looked)
-    }
-
-    /// Takes rows that states shared and that none of those kept refers to: statuses, anchors,
-    /// owners. Reads all states, so it is done seldom.
-    pub async fn sweep(&mut self) -> Result<(), JournalError> {
-        self.taken = 0;
-        let (mut statuses, mut anchors, mut through) = (HashSet::new(), HashSet::new(), 0);
-        loop {
-            let mut reader = self.journal.reader().await?;
-            let found = reader.past().references(through, PAGE).await?;
-            statuses.extend(found.statuses);
-            anchors.extend(found.anchors);
-            let Some(last) = found.last else { break };
-            through = last;
-            tokio::time::sleep(LOOK).await;
-        }
-        loop {
-            let mut reader = self.journal.reader().await?;
-            let owned = reader.past().orphaned(BATCH).await?;
-            drop(reader);
-            if owned.is_empty() {
-                break;
-            }
-            self.journal.sweep(Sweep { through, owned, ..Sweep::default() }).await?;
-            tokio::time::sleep(REST).await;
-        }
-        for which in [SharedRows::Statuses, SharedRows::Anchors, SharedRows::Owners] {
-            let used = match which {
-                SharedRows::Statuses => &statuses,
-                SharedRows::Anchors => &anchors,
-                SharedRows::Owners => &HashSet::new(),
-            };
-            self.sweep_unused(which, used, through).await?;
-        }
-        Ok(())
-    }
-
-    async fn sweep_unused(
-        &self,
-        which: SharedRows,
-        used: &HashSet<i64>,
-        through: Seq,
-    ) -> Result<(), JournalError> {
-        let mut after = 0;
-        loop {
-            let mut reader = self.journal.reader().await?;
-            let numbers = reader.past().shared(which, after, BATCH).await?;
-            drop(reader);
-            let Some(last) = numbers.last() else { return Ok(()) };
-            after = *last;
-            let unused: Vec<i64> = numbers.into_iter().filter(|number| !used.contains(number)).collect();
-            if unused.is_empty() {
-                continue;
-            }
-            let mut sweep = Sweep { through, ..Sweep::default() };
-            match which {
-                SharedRows::Statuses => sweep.statuses = unused,
-                SharedRows::Anchors => sweep.anchors = unused,
-                SharedRows::Owners => sweep.owners = unused,
-            }
-            if !self.journal.sweep(sweep).await? {
-                // So much came meanwhile that it has to be looked for again, next time.
-                return Ok(());
-            }
-            tokio::time::sleep(REST).await;
-        }
-    }
-
-    async fn facts(&mut self, spec: &RetentionSpec) -> Result<SourceFacts, JournalError> {
+    /// `tallies` where they were read before.
+    async fn facts(
+        &mut self,
+        spec: &RetentionSpec,
+        tallies: Option<Arc<[Tally]>>,
+    ) -> Result<SourceFacts, JournalError> {
         let newest = *self.journal.newest().borrow();
         let mut reader = self.journal.reader().await?;
         let in_hand = spec.past_cursors.then_some(self.in_hand);
         let now_ms = self.leaps.now_ms(self.journal.clock(), &self.source);
-        SourceFacts::of(reader.past(), &self.source, in_hand, newest, now_ms).await
+        self.facts_at = self.journal.clock().elapsed();
+        match tallies {
+            Some(tallies) => {
+                SourceFacts::with(reader.past(), &self.source, tallies, in_hand, newest, now_ms).await
+            }
+            None => SourceFacts::of(reader.past(), &self.source, in_hand, newest, now_ms).await,
+        }
     }
 
-    /// Whether a later one has to be looked at.
-    async fn segment(
-        &mut self,
-        spec: &RetentionSpec,
-        cut: &Cut,
-        segment: u64,
-        untold: &mut Untold,
-        told: &mut Retained,
-    ) -> Result<bool, JournalError> {
-        let mut took = false;
+    /// Takes what may go of a segment, and returns what it looked like before that.
+    async fn segment(&mut self, turn: Turn<'_>, cut: &Cut, segment: u64) -> Result<Look, JournalError> {
+        let Turn { spec, facts, told } = turn;
+        let (mut first, mut is_stale) = (None, false);
         loop {
-            // Anew each time: between two transactions, cursors moved and objects ended.
-            let facts = self.facts(spec).await?;
-            let (look, step) = self.plan(spec, &facts, cut, segment, untold).await?;
-            let goes_on = cut.goes_on(segment, &look.expired);
+            // Between two transactions, cursors move and objects end.
+            if is_stale || self.journal.clock().elapsed().saturating_sub(self.facts_at) > FRESH {
+                *facts = self.facts(spec, Some(Arc::clone(&facts.tallies))).await?;
+            }
+            let (look, step) = self.plan(spec, facts, cut, segment).await?;
             let Some(Step { removal, untold: after }) = step else {
                 self.held.insert(segment, facts.held(&look));
-                if !took && goes_on {
+                if first.is_none() && cut.goes_on(segment, look.own(), &look.expired) {
                     self.fruitless.insert(segment, facts.now_ms + AGAIN_MS);
                 }
                 tokio::time::sleep(LOOK).await;
-                return Ok(goes_on);
+                return Ok(first.unwrap_or(look));
             };
             let (states, bytes) = (removal.taken.len() as u64, removal.bytes());
             let untold_now = removal.plugins.values().map(|taken| taken.untold).max().unwrap_or_default();
             if self.journal.remove(removal, |past, removal| Box::pin(is_still_so(past, removal))).await? {
-                took = true;
-                *untold = after;
+                first.get_or_insert(look);
+                self.untold = after;
                 told.states += states;
                 told.bytes += bytes;
                 told.untold += untold_now;
             }
+            is_stale = true;
             tokio::time::sleep(REST).await;
         }
     }
@@ -330,7 +224,6 @@ impl Retention {
         facts: &SourceFacts,
         cut: &Cut,
         segment: u64,
-        untold: &Untold,
     ) -> Result<(Look, Option<Step>), JournalError> {
         let mut reader = self.journal.reader().await?;
         let look = look(reader.past(), facts, cut, segment).await?;
@@ -349,18 +242,13 @@ impl Retention {
         };
         removal.plugins = count(&facts.plugins, &self.source, &removal.taken);
         successors(&mut reader, &runs, facts.newest, &mut removal).await?;
-        let untold = self.gaps(facts, &look.rows, untold.clone(), &mut removal);
+        let untold = self.gaps(facts, &look.rows, &mut removal);
         Ok((look, Some(Step { removal, untold })))
     }
 
-    /// One record a pass and stream, which grows with each transaction.
-    fn gaps(
-        &self,
-        facts: &SourceFacts,
-        rows: &[LinkRow],
-        mut untold: Untold,
-        removal: &mut Removal,
-    ) -> Untold {
+    /// The records with what this removal adds to them.
+    fn gaps(&self, facts: &SourceFacts, rows: &[LinkRow], removal: &mut Removal) -> Untold {
+        let mut untold = self.untold.clone();
         let names: Vec<&str> = removal
             .plugins
             .iter()
@@ -378,14 +266,23 @@ impl Retention {
         for (stream, mut seqs) in by_stream {
             seqs.sort_unstable();
             let (Some(first), Some(last)) = (seqs.first(), seqs.last()) else { continue };
-            let begun =
-                Begun { states: 0, from: *first, after: beside(version(*first), -1), ..Begun::default() };
-            let begun = untold.0.entry(stream).or_insert(begun);
+            let stands = |begun: &Begun| {
+                let mut of = facts
+                    .plugins
+                    .iter()
+                    .filter(|(name, _)| removal.plugins.get(name).is_some_and(|taken| taken.untold > 0));
+                begun.plugins == names && of.all(|(_, progress)| progress.cursor < begun.from)
+            };
+            if !untold.0.get(&stream).is_some_and(stands) {
+                let (plugins, after) = (names.clone(), beside(version(*first), -1));
+                untold.0.insert(stream, Begun { plugins, from: *first, after, ..Begun::default() });
+            }
+            let Some(begun) = untold.0.get_mut(&stream) else { continue };
             begun.states += seqs.len() as u64;
             if *last > begun.through {
                 (begun.through, begun.before) = (*last, beside(version(*last), 1));
             }
-            let Begun { states, from, after, through, before } = begun.clone();
+            let Begun { plugins, states, from, after, through, before } = begun.clone();
             let gap = Gap {
                 source: self.source.clone(),
                 object: None,
@@ -394,7 +291,7 @@ impl Retention {
                 before,
                 reason: gap_reason::RETENTION.into(),
                 message: format!(
-                    "retention took {states} states at positions {from} to {through} that {names} had not been handed"
+                    "retention took {states} states at positions {from} to {through} that {plugins} had not been handed"
                 ),
                 recorded_ms: facts.now_ms,
             };

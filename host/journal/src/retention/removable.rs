@@ -2,6 +2,7 @@
 //! still hold when the transaction begins.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use kubewitness_core::ports::{JournalError, Progress};
 use kubewitness_core::{Seq, Version};
@@ -26,7 +27,7 @@ pub(crate) struct SourceFacts {
     newest_stream: i64,
     pub epochs: HashMap<i64, u32>,
     checkpoint: Option<Version>,
-    pub tallies: Vec<Tally>,
+    pub tallies: Arc<[Tally]>,
     pub plugins: Vec<(String, Progress)>,
     pub holds: Vec<Hold>,
     pub newest: Seq,
@@ -49,6 +50,13 @@ pub(crate) struct Look {
     pub letters: HashMap<Seq, bool>,
 }
 
+impl Look {
+    /// The states of the segment itself.
+    pub fn own(&self) -> &[Link] {
+        &self.states[..self.expired.len()]
+    }
+}
+
 impl SourceFacts {
     /// `in_hand` is given where states may go that plugins have not finished.
     pub async fn of(
@@ -58,14 +66,27 @@ impl SourceFacts {
         newest: Seq,
         now_ms: u64,
     ) -> Result<Self, JournalError> {
+        let streams: Vec<i64> = past.streams_of(source).await?.iter().map(|(id, ..)| *id).collect();
+        let tallies = past.tallies_of(&streams).await?.into();
+        Self::with(past, source, tallies, in_hand, newest, now_ms).await
+    }
+
+    /// The same with tallies that were read before: a pass over many segments must not read all of them for each one.
+    /// The writer decides with tallies of its own.
+    pub async fn with(
+        past: &mut dyn Past,
+        source: &str,
+        tallies: Arc<[Tally]>,
+        in_hand: Option<u64>,
+        newest: Seq,
+        now_ms: u64,
+    ) -> Result<Self, JournalError> {
         let known = past.streams_of(source).await?;
-        let streams: Vec<i64> = known.iter().map(|(id, ..)| *id).collect();
-        let tallies = past.tallies_of(&streams).await?;
         let plugins = past.progress_of_all().await?;
         let holds = holds(&plugins, source, &tallies, in_hand, now_ms);
         let last = known.last();
         Ok(Self {
-            streams,
+            streams: known.iter().map(|(id, ..)| *id).collect(),
             epochs: known.iter().map(|(id, epoch, _)| (*id, *epoch)).collect(),
             newest_stream: last.map_or(0, |(id, ..)| *id),
             checkpoint: last.and_then(|(_, _, checkpoint)| checkpoint.as_deref().map(Version::new)),
@@ -225,7 +246,8 @@ fn is_of(progress: &Progress, source: &str, seq: Seq) -> bool {
 }
 
 pub(super) fn is_untold(progress: &Progress, source: &str, seq: Seq) -> bool {
-    seq > progress.cursor && is_of(progress, source, seq)
+    let is_former = || progress.former_cursors.iter().any(|former| former.has_finished(source, seq));
+    seq > progress.cursor && is_of(progress, source, seq) && !is_former()
 }
 
 /// What these states are to each plugin.

@@ -142,7 +142,7 @@ async fn outlook(
                 false => *held.entry(facts.holder(&found, link).to_string()).or_default() += 1,
             }
         }
-        if !cut.goes_on(tally.segment, &found.expired) {
+        if !cut.goes_on(tally.segment, found.own(), &found.expired) {
             break;
         }
     }

@@ -276,6 +276,8 @@ pub(crate) trait Fetch: Send {
     ) -> Answer<Vec<i64>>;
     /// Where the newest version of a stream within two numbers is, they included.
     async fn newest_within(&mut self, stream: i64, from: i64, upto: i64) -> Answer<Option<i64>>;
+    /// Where the end of an object is, if it was witnessed.
+    async fn end_of(&mut self, object: i64) -> Answer<Option<i64>>;
     /// In order; unknown positions are left out.
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>>;
     /// The state at a position and those that its document is a delta on, the newest first.

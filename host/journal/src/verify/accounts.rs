@@ -16,8 +16,6 @@ use crate::store::rows::{Answer, ROW_BYTES, SEGMENT, Stream};
 struct Plugin {
     name: String,
     progress: Progress,
-    /// Of `progress.above`, the ranges that lie behind the states.
-    passed: usize,
     observed: u64,
     finished: u64,
     /// What retention took of it.
@@ -30,12 +28,7 @@ impl Plugin {
             return;
         }
         self.observed += 1;
-        while self.progress.above.get(self.passed).is_some_and(|(_, through)| *through < state.seq) {
-            self.passed += 1;
-        }
-        let above = self.progress.above.get(self.passed);
-        let is_above = above.is_some_and(|(from, through)| (*from..=*through).contains(&state.seq));
-        self.finished += u64::from(state.seq <= self.progress.cursor || is_above);
+        self.finished += u64::from(self.progress.has_finished(&state.source, state.seq));
     }
 }
 
@@ -61,7 +54,7 @@ impl Accounts {
             match serde_json::from_str(&body) {
                 Ok(progress) => {
                     let taken = of_plugins.remove(&name).unwrap_or_default();
-                    plugins.push(Plugin { name, progress, passed: 0, observed: 0, finished: 0, taken });
+                    plugins.push(Plugin { name, progress, observed: 0, finished: 0, taken });
                 }
                 Err(error) => {
                     findings.add(
@@ -171,7 +164,7 @@ impl Accounts {
 
     fn cursor(&self, plugin: &Plugin, findings: &mut Findings) {
         let (name, newest) = (&plugin.name, self.newest);
-        let Progress { start, cursor, above, sources, .. } = &plugin.progress;
+        let Progress { start, cursor, above, sources, former_cursors, .. } = &plugin.progress;
         if *cursor > newest {
             findings.add(
                 code::CURSOR,
@@ -193,16 +186,23 @@ impl Accounts {
             );
             findings.add(code::CURSOR, None, text);
         }
-        let mut last = *cursor;
-        for (from, through) in above {
-            if *from <= last || through < from || *through > newest {
-                findings.add(
-                    code::CURSOR,
-                    Some(*from),
-                    format!("{name} has an impossible finished range {from} to {through}"),
-                );
+        let former = former_cursors.iter().map(|former| (former.cursor, &former.above));
+        for (cursor, above) in former.chain([(*cursor, above)]) {
+            let mut last = cursor;
+            for (from, through) in above {
+                if *from <= last || through < from || *through > newest {
+                    findings.add(
+                        code::CURSOR,
+                        Some(*from),
+                        format!("{name} has an impossible finished range {from} to {through}"),
+                    );
+                }
+                last = *through;
             }
-            last = *through;
+        }
+        for former in former_cursors.iter().filter(|former| former.cursor > newest) {
+            let text = format!("a former cursor of {name} is ahead of the newest state, {newest}");
+            findings.add(code::CURSOR, Some(former.cursor), text);
         }
     }
 }

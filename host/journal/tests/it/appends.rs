@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
-use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness, Witnessed};
+use kubewitness_core::ports::{Append, Backlog, Documents, Fate, JournalError, Poison, Witness, Witnessed};
 use kubewitness_core::state::RulesPrint;
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{DiscrepancyView, GapQuery, KindWithin, PoisonQuery, TimelineQuery};
@@ -211,6 +211,40 @@ async fn the_newest_version_within_two_is_found_in_its_own_epoch_and_source() {
     ] {
         assert_eq!(found(epoch, within.clone()).await, wanted, "within {within:?} in epoch {epoch}");
     }
+}
+
+async fn how_an_object_ended_is_known_in_its_own_epoch_and_source_whatever_came_after() {
+    let desk = Desk::new().await;
+    let long = (10..60).map(|version| present(&job(1), version)).collect::<Vec<_>>();
+    desk.append(long).await;
+    desk.append(vec![
+        state(&job(1), Change::Gone, ""),
+        present(&job(1), 9),
+        present(&job(2), 61),
+        state(&job(2), Change::Left, "62"),
+        gap(&job(2), "62", "70"),
+        present(&job(3), 71),
+        state(&job(3), Change::Left, "72"),
+        present(&job(3), 73),
+        state(&job(3), Change::Left, "74"),
+        state(&job(3), Change::Gone, "75"),
+        present(&job(4), 76),
+        gap(&job(5), "76", "77"),
+    ])
+    .await;
+    let in_other = in_source("urgent", 0, &job(4), Change::Gone, "78");
+    desk.journal.append(of("urgent", 0, vec![in_other])).await.unwrap();
+    let desk = desk.reopen().await;
+    let fate =
+        async |number, source: &str, epoch| desk.journal.fate(source, epoch, &job(number).uid).await.unwrap();
+    assert_eq!(fate(1, SOURCE, 0).await, Fate::Ended, "a version that came late says nothing of the end");
+    assert_eq!(fate(2, SOURCE, 0).await, Fate::Left(Version::new("62")));
+    assert_eq!(fate(3, SOURCE, 0).await, Fate::Ended);
+    assert_eq!(fate(4, SOURCE, 0).await, Fate::Unknown, "it is there");
+    assert_eq!(fate(5, SOURCE, 0).await, Fate::Unknown, "nothing but a gap is known of it");
+    assert_eq!(fate(6, SOURCE, 0).await, Fate::Unknown);
+    assert_eq!((fate(1, SOURCE, 1).await, fate(1, "urgent", 0).await), (Fate::Unknown, Fate::Unknown));
+    assert_eq!(fate(4, "urgent", 0).await, Fate::Ended);
 }
 
 async fn the_same_object_in_two_sources_is_two_stories() {
@@ -755,6 +789,7 @@ on_every_store!(
     the_checkpoint_is_kept_with_the_states,
     a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_seen,
     the_newest_version_within_two_is_found_in_its_own_epoch_and_source,
+    how_an_object_ended_is_known_in_its_own_epoch_and_source_whatever_came_after,
     the_same_object_in_two_sources_is_two_stories,
     documents_are_exact_over_more_versions_than_a_chain_has_steps,
     what_texts_quote_is_kept_where_it_was_found_with_the_document_before,

@@ -227,6 +227,55 @@ async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
     assert!(!desk.verify().await.ok, "states that nobody could have handed over");
 }
 
+async fn the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still() {
+    let desk = Desk::new().await;
+    let more = async |first: u64| {
+        let states = (first + 1..=first + 500).map(|version| present(&job(version as usize % 7), version));
+        settled(&desk, states.collect(), first + 500).await;
+    };
+    for first in (0..4000).step_by(500) {
+        more(first).await;
+    }
+    let save = |cursor, delivered| Save { progress: subscribed(cursor, delivered), ..Save::default() };
+    desk.journal.save("stuck", save(100, 100)).await.unwrap();
+    let spec = RetentionSpec { past_cursors: true, ..keep(100) };
+    let mut retention = Retention::new(desk.journal.clone(), SOURCE).in_hand(10);
+    let first = retention.pass(&spec).await.unwrap().untold;
+    more(4000).await;
+    more(4500).await;
+    let second = retention.pass(&spec).await.unwrap().untold;
+    let gaps = desk.journal.gaps().await.unwrap();
+    assert!(first > 0 && second > 0 && gaps.len() == 1, "{first} {second} {gaps:?}");
+    assert!(gaps[0].message.starts_with(&format!("retention took {} states", first + second)), "{gaps:?}");
+    // It has moved on and stands still once more: that is another loss.
+    desk.journal.save("stuck", save(5000, 5000 - first - second)).await.unwrap();
+    for first in (5000..9000).step_by(500) {
+        more(first).await;
+    }
+    assert!(retention.pass(&spec).await.unwrap().untold > 0);
+    assert_eq!(desk.journal.gaps().await.unwrap().len(), 2);
+    desk.assert_sound().await;
+}
+
+/// Its cursor went back for a source that was added, and what it had finished before stays finished.
+async fn a_plugin_that_goes_back_for_an_added_source_adds_up_whatever_is_taken() {
+    let desk = Desk::new().await;
+    for first in (0..4000).step_by(500) {
+        let states = (first + 1..=first + 500).map(|version| present(&job(version as usize % 7), version));
+        settled(&desk, states.collect(), first + 500).await;
+    }
+    let mut progress = subscribed(3000, 3000);
+    progress.add_sources(vec![("pods".into(), 0)]);
+    assert_eq!(progress.cursor, 0);
+    desk.journal.save("p", Save { progress, ..Save::default() }).await.unwrap();
+    desk.assert_sound().await;
+    let spec = RetentionSpec { past_cursors: true, ..keep(500) };
+    let told = Retention::new(desk.journal.clone(), SOURCE).in_hand(10).pass(&spec).await.unwrap();
+    assert!(told.states > 1000, "{told:?}");
+    assert!(told.untold > 0 && told.untold <= 500, "it had finished the first 3000: {told:?}");
+    desk.assert_sound().await;
+}
+
 /// The rows of 2,000 deleted Jobs make room for the next: the file does not grow with history.
 #[tokio::test]
 async fn what_is_given_back_is_used_again() {
@@ -480,6 +529,8 @@ on_every_store!(
     neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter,
     a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day,
     past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap,
+    the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still,
+    a_plugin_that_goes_back_for_an_added_source_adds_up_whatever_is_taken,
     statuses_owners_and_the_like_go_with_the_last_state_that_needed_them,
     a_report_of_a_plugin_goes_with_the_last_state_of_its_object,
     of_an_object_with_too_many_reports_the_oldest_go,

@@ -1,7 +1,7 @@
 //! A proxy that signs people in and says who they are. It is believed where it knows the secret; otherwise
 //! nothing that it says is looked at.
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 use kubewitness_core::ports::Person;
 use ring::hmac;
 
@@ -33,10 +33,10 @@ pub(super) fn person(proxy: &TrustedProxy, headers: &HeaderMap) -> Result<Option
 
 fn named(proxy: &TrustedProxy, headers: &HeaderMap) -> Option<Person> {
     let mut users = headers.get_all(USER).iter();
-    let user = users.next()?.to_str().ok()?.trim();
+    let user = text_of(users.next()?)?;
     let groups = headers.get_all(GROUP).iter().filter(|_| proxy.names_groups);
-    let groups = groups.map(|value| value.to_str().map(|text| text.trim().to_owned()));
-    let mut groups: Vec<String> = groups.collect::<Result<_, _>>().ok()?;
+    let mut groups: Vec<String> =
+        groups.map(|value| text_of(value).map(str::to_owned)).collect::<Option<_>>()?;
     let fits = |name: &str| !name.is_empty() && name.len() <= NAME_BYTES;
     if users.next().is_some() || !fits(user) || groups.len() > GROUPS || !groups.iter().all(|name| fits(name))
     {
@@ -48,6 +48,12 @@ fn named(proxy: &TrustedProxy, headers: &HeaderMap) -> Option<Person> {
     }
     groups.push(AUTHENTICATED.into());
     Some(Person { user: user.into(), groups, ..Person::default() })
+}
+
+/// A name in UTF-8, as the API server reads the headers of a proxy before it.
+fn text_of(value: &HeaderValue) -> Option<&str> {
+    let text = std::str::from_utf8(value.as_bytes()).ok()?.trim();
+    (!text.chars().any(char::is_control)).then_some(text)
 }
 
 /// Takes the same time however much of it is right: what is compared are codes made with the secret.
@@ -70,7 +76,7 @@ mod tests {
     fn asked_with(names_groups: bool, pairs: &[(&'static str, &str)]) -> Result<Option<Person>, Unclear> {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
-            headers.append(*name, value.parse().unwrap());
+            headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         person(&TrustedProxy { secret: ProxySecret::new(GOOD).unwrap(), names_groups }, &headers)
     }
@@ -88,6 +94,18 @@ mod tests {
         let person = asked(&[(SECRET, GOOD), (USER, "ann"), (GROUP, "a"), (GROUP, "b")]).unwrap().unwrap();
         assert_eq!((person.user.as_str(), person.uid.as_str()), ("ann", ""));
         assert_eq!(person.groups, ["a", "b", AUTHENTICATED]);
+    }
+
+    #[test]
+    fn names_are_read_as_utf_8() {
+        let person = asked(&[(SECRET, GOOD), (USER, "zoë"), (GROUP, "forschung-größe")]).unwrap().unwrap();
+        assert_eq!((person.user.as_str(), person.groups[0].as_str()), ("zoë", "forschung-größe"));
+        assert_eq!(asked(&[(SECRET, GOOD), (USER, "a\u{9b}b")]), Err(Unclear));
+        let mut headers = HeaderMap::new();
+        headers.append(SECRET, GOOD.parse().unwrap());
+        headers.append(USER, HeaderValue::from_bytes(b"zo\xeb").unwrap());
+        let proxy = TrustedProxy { secret: ProxySecret::new(GOOD).unwrap(), names_groups: true };
+        assert_eq!(super::person(&proxy, &headers), Err(Unclear), "another encoding");
     }
 
     #[test]

@@ -128,7 +128,8 @@ pub(crate) fn content(mut response: Response, known: &[HeaderValue]) -> Response
     let Some(page) = response.extensions_mut().remove::<Page>() else { return response };
     response.headers_mut().remove(header::CONTENT_LENGTH);
     if let Some(news) = &page.news {
-        response.headers_mut().insert(POSITION, HeaderValue::from(news.after));
+        let position = HeaderValue::try_from(news.after.to_string()).expect("digits and letters");
+        response.headers_mut().insert(POSITION, position);
     }
     let text = page.main().into_string();
     match response.status() {

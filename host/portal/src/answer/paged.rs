@@ -5,28 +5,47 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::serve::ReadingTurn;
+
 /// A sentence that tells what makes the answer less than all.
 pub(crate) const NOTICE: HeaderName = HeaderName::from_static("kubewitness-notice");
+
+/// Names what an empty answer is about where nothing of it may be shown to whoever asks.
+const FORBIDDEN: HeaderName = HeaderName::from_static("kubewitness-forbidden");
 
 pub(crate) struct Paged<T> {
     pub body: T,
     /// The address of the next part.
     pub next: Option<String>,
     pub notices: Vec<String>,
+    /// The verb and the resources that it takes a right for.
+    pub forbidden: Option<String>,
+    /// Kept until the rows have become text.
+    pub turn: Option<ReadingTurn>,
 }
 
 impl<T> Paged<T> {
     pub(crate) fn new(body: T, next: Option<String>) -> Self {
-        Self { body, next, notices: Vec::new() }
+        Self { body, next, notices: Vec::new(), forbidden: None, turn: None }
+    }
+
+    pub(crate) fn forbidden(self, forbidden: Option<String>) -> Self {
+        Self { forbidden, ..self }
+    }
+
+    pub(crate) fn in_turn(self, turn: Option<ReadingTurn>) -> Self {
+        Self { turn, ..self }
     }
 }
 
 impl<T: Serialize> IntoResponse for Paged<T> {
     fn into_response(self) -> Response {
         let mut response = Json(self.body).into_response();
+        drop(self.turn);
         let link = self.next.map(|next| (header::LINK, format!("<{next}>; rel=\"next\"")));
         let notices = self.notices.into_iter().map(|notice| (NOTICE, notice));
-        for (name, value) in link.into_iter().chain(notices) {
+        let forbidden = self.forbidden.map(|what| (FORBIDDEN, what));
+        for (name, value) in link.into_iter().chain(notices).chain(forbidden) {
             // Names of sources are plain, and so is all else in it.
             if let Ok(value) = HeaderValue::try_from(value) {
                 response.headers_mut().append(name, value);

@@ -1,10 +1,13 @@
 //! The live stream: states as they are journaled, as server-sent events.
 //!
-//! Each event's id is its position. So a client that comes back (a browser sends `Last-Event-ID`) gets exactly what it
+//! Each event's id is its [`Position`]. So a client that comes back (a browser sends `Last-Event-ID`) gets exactly what it
 //! missed. A client that gave no position is told at once where the stream begins, since the next state may be long in
 //! coming. States that a client may not see are passed over: once a second it is told how far the stream is, so that it does
-//! not begin before them again. A client's position can be newer than the journal, because the journal was replaced. Then a `reset` tells the
-//! client, and the stream goes on from the journal's newest position.
+//! not begin before them again.
+//!
+//! A client's position can be of another journal, because this one was replaced by a copy that is older, whether or not it
+//! has grown since. Then a `reset` tells the client, and the stream goes on from the journal's newest position. A position
+//! that is newer than the journal may also come from a replica that is ahead: the stream waits a while for it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,10 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Viewer;
 use crate::answer::paged::NOTICE;
-use crate::answer::params::{self, Params};
+use crate::answer::params::Params;
 use crate::answer::{Problem, codes};
 use crate::app::App;
-use crate::scope::{Verb, Visibility};
+use crate::scope::{Position, Standing, Verb, Visibility};
 use crate::serve::StreamPlace;
 
 /// States read at once for one stream; it holds no more than that.
@@ -38,10 +41,12 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What was withdrawn ends a stream within a minute: it is kept for ten seconds, and asked for anew this often.
 const CHECK: Duration = Duration::from_secs(30);
+/// How long a stream waits for a position that it does not have yet. A replica is behind another one by about a second.
+const AWAITED_FOR: Duration = Duration::from_secs(10);
 /// A client that sees nothing of what comes is told so often how far the stream is.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
 /// A stream that is so many states behind reads them from the disk.
-const BEHIND: u64 = 1024;
+const FAR_BEHIND: u64 = 1024;
 /// After such a pause it is asked before anything is shown.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -55,11 +60,21 @@ struct Live {
     stop: CancellationToken,
     after: Seq,
     states: VecDeque<RawState>,
-    /// The kind of the first event, and its position.
-    first: Option<(&'static str, Seq)>,
+    first: Option<FirstEvent>,
+    /// Whether the rights are known by which it may show something. To ask for those in many namespaces takes longer than
+    /// an answer may take to begin.
+    has_noted_rights: bool,
     /// Up to here the client knows that it has everything, and since when.
     told: (Seq, Instant),
     place: StreamPlace,
+}
+
+/// What comes before the states.
+enum FirstEvent {
+    Position(Position),
+    Reset(Position),
+    /// Nothing, once the journal has this position; otherwise a reset.
+    Awaits(Position),
 }
 
 pub(crate) async fn events(
@@ -68,10 +83,11 @@ pub(crate) async fn events(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let asked = Params::read(&uri, &["after"])?.number("after")?;
+    let params = Params::read(&uri, &["after"])?;
+    let asked = params.text("after").map(|text| Position::read("after", text)).transpose()?;
     let seen =
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
-    let seen = seen.map(|text| params::number("Last-Event-ID", text)).transpose()?;
+    let seen = seen.map(|text| Position::read("Last-Event-ID", text)).transpose()?;
     let place = app.streams.take(viewer.party()).ok_or_else(|| {
         Problem::of(
             codes::TOO_MANY_STREAMS,
@@ -80,29 +96,30 @@ pub(crate) async fn events(
         )
     })?;
     let visible = Visibility::new(&app, &viewer);
-    visible.note_rights().await?;
     let newest = app.views.newest()?;
     let now = *newest.borrow();
     let known = seen.or(asked);
-    let from = known.unwrap_or(now);
-    let notice = match known {
-        Some(after) if after < now && !app.views.has_all_after(after).await? => Some(removed(after)),
-        _ => None,
+    let first = first_event(&*app.views, known, now).await;
+    let from = match &first {
+        Some(FirstEvent::Position(begins) | FirstEvent::Reset(begins)) => begins.seq,
+        Some(FirstEvent::Awaits(_)) | None => known.map_or(now, |known| known.seq),
+    };
+    let notice = match from < now && !app.views.has_all_after(from).await? {
+        true => Some(removed(from)),
+        false => None,
     };
     let live = Live {
         visible,
         viewer,
         checked: Instant::now(),
-        told: (from.min(now), Instant::now()),
         views: app.views,
         newest,
         stop: app.stop,
-        after: from.min(now),
+        after: from,
         states: VecDeque::new(),
-        first: match known {
-            Some(known) => (known > now).then_some(("reset", now)),
-            None => Some(("position", now)),
-        },
+        first,
+        has_noted_rights: false,
+        told: (from, Instant::now()),
         place,
     };
     let stream = stream::unfold(live, |mut live| async {
@@ -119,6 +136,20 @@ pub(crate) async fn events(
     Ok(response)
 }
 
+/// For a client that knows this position of a journal that is at `now`.
+async fn first_event(views: &dyn Views, known: Option<Position>, now: Seq) -> Option<FirstEvent> {
+    let Some(known) = known else { return Some(FirstEvent::Position(Position::at(views, now).await)) };
+    if known.seq > now && known.mark.is_some() {
+        return Some(FirstEvent::Awaits(known));
+    }
+    // Where states can't be read, the stream ends with its first.
+    let is_other = known.seq > now || known.standing(views).await.is_ok_and(|found| found == Standing::Other);
+    match is_other {
+        true => Some(FirstEvent::Reset(Position::at(views, now).await)),
+        false => None,
+    }
+}
+
 /// It tells no more than the client knows: neither how many, nor whose.
 fn removed(after: Seq) -> HeaderValue {
     let told = format!("Retention has removed states after position {after}: the stream does not have them.");
@@ -133,20 +164,37 @@ fn told<T>(answer: Result<T, Problem>) -> Option<T> {
 impl Live {
     /// `None` ends the stream; a browser then asks again by itself, from where it was.
     async fn next(&mut self) -> Option<Event> {
-        if let Some((kind, position)) = self.first.take() {
-            return Some(Event::default().event(kind).id(position.to_string()).data(position.to_string()));
+        let first = match self.first.take() {
+            Some(FirstEvent::Awaits(known)) => self.awaited(known).await?,
+            first => first,
+        };
+        let begins = match first {
+            Some(FirstEvent::Position(begins)) => Some(("position", begins)),
+            Some(FirstEvent::Reset(begins)) => Some(("reset", begins)),
+            Some(FirstEvent::Awaits(_)) | None => None,
+        };
+        if let Some((kind, begins)) = begins {
+            self.after = begins.seq;
+            return Some(Event::default().event(kind).id(begins.to_string()).data(begins.seq.to_string()));
+        }
+        if !std::mem::replace(&mut self.has_noted_rights, true) {
+            tokio::select! {
+                () = self.stop.cancelled() => return None,
+                noted = self.visible.note_rights() => told(noted)?,
+            }
         }
         loop {
             if let Some(state) = self.states.pop_front() {
                 self.after = state.seq();
                 match self.shows(&state).await {
                     Some(true) => self.told = (self.after, Instant::now()),
-                    Some(false) => match self.position() {
+                    Some(false) => match self.position(&state) {
                         Some(event) => return Some(event),
                         None => continue,
                     },
                     None => return None,
                 }
+                let position = Position::of(&state);
                 let state = told(self.visible.with_seen_owner(state).await)?;
                 let state = match self.views.shown(state).await {
                     Ok(state) => state,
@@ -155,22 +203,41 @@ impl Live {
                         return None;
                     }
                 };
-                let event = Event::default().event("state").id(state.seq.to_string());
+                let event = Event::default().event("state").id(position.to_string());
                 return event.json_data(&*state).ok();
             }
             self.read().await?;
         }
     }
 
-    /// How far the stream is, where the client has not been told for a while.
-    fn position(&mut self) -> Option<Event> {
+    /// Waits until the journal comes to a position that another replica has given, and tells a reset where it does not.
+    /// `None` ends the stream.
+    async fn awaited(&mut self, known: Position) -> Option<Option<FirstEvent>> {
+        let deadline = Instant::now() + AWAITED_FOR;
+        while *self.newest.borrow_and_update() < known.seq {
+            tokio::select! {
+                () = self.stop.cancelled() => return None,
+                () = tokio::time::sleep_until(deadline) => break,
+                changed = self.newest.changed() => changed.ok()?,
+            }
+        }
+        let now = *self.newest.borrow();
+        let is_there = now >= known.seq && known.standing(&*self.views).await.ok()? != Standing::Other;
+        Some(match is_there {
+            true => None,
+            false => Some(FirstEvent::Reset(Position::at(&*self.views, now).await)),
+        })
+    }
+
+    /// How far the stream is with this state, where the client has not been told for a while.
+    fn position(&mut self, state: &RawState) -> Option<Event> {
         let (told, since) = self.told;
         if self.after <= told || since.elapsed() < POSITION_EVERY {
             return None;
         }
         self.told = (self.after, Instant::now());
-        let position = self.after.to_string();
-        Some(Event::default().event("position").id(&position).data(position))
+        let id = Position::of(state).to_string();
+        Some(Event::default().event("position").id(id).data(self.after.to_string()))
     }
 
     /// `None`: the stream ends, for what was shown before may no longer be, or nobody can say.
@@ -193,7 +260,7 @@ impl Live {
     async fn read(&mut self) -> Option<()> {
         // Marked as seen before it is read, so that what comes in between wakes the wait below.
         let newest = *self.newest.borrow_and_update();
-        let is_behind = newest.saturating_sub(self.after) > BEHIND;
+        let is_behind = newest.saturating_sub(self.after) > FAR_BEHIND;
         let read = tokio::select! {
             () = self.stop.cancelled() => return None,
             read = async {

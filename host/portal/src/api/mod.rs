@@ -28,7 +28,7 @@ use crate::answer::paged::Paged;
 use crate::answer::params::{self, Params};
 use crate::answer::{Problem, codes};
 use crate::app::{App, Route};
-use crate::scope::{self, Part, Visibility};
+use crate::scope::{self, Part, Verb, Visibility};
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
 pub(crate) const ROWS: usize = 500;
@@ -131,13 +131,16 @@ async fn objects(
     };
     let visible = Visibility::new(&app, &viewer);
     query.within = visible.within(&query).await?;
+    let turn = app.readings.enter(viewer.party(), limit).await;
     let mut page = visible.objects(query.clone()).await?;
     page.objects.truncate(limit);
+    let mut forbidden = None;
     if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
+        forbidden = visible.forbidden(Verb::List, &query).await?;
     }
     let next = params.next(&uri, page.next);
-    Ok(Paged { body: page.objects, next, notices: page.notices })
+    Ok(Paged { body: page.objects, next, notices: page.notices, forbidden, turn })
 }
 
 async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<TimelineView>, Problem> {
@@ -166,11 +169,18 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Pa
     query.kinds = visible.kinds_of(&query).await?;
     if query.kinds.as_ref().is_some_and(Vec::is_empty) {
         // Nothing is looked up, so neither the answer nor the time that it takes tells what there is.
-        return Ok(Paged::new(TimelineView::default(), None));
+        let (kind, namespace) = (query.kind, query.namespace);
+        let asked = ObjectQuery { kind, namespace, ..ObjectQuery::default() };
+        let forbidden = match asked.namespace {
+            Some(_) => visible.forbidden(Verb::Get, &asked).await?,
+            None => None,
+        };
+        return Ok(Paged::new(TimelineView::default(), None).forbidden(forbidden));
     }
+    let turn = app.readings.enter(viewer.party(), query.limit.unwrap_or_default()).await;
     let story = visible.story(&query).await?;
     let next = params.next(&uri, story.next);
-    Ok(Paged::new(story, next))
+    Ok(Paged::new(story, next).in_turn(turn))
 }
 
 async fn document(
@@ -202,15 +212,25 @@ async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<
         cursor: params.cursor("cursor")?,
         limit: None,
     };
-    let (source, kind) = (query.source.clone(), query.kind.clone());
-    let part = match visible.could_list(kind.as_deref(), query.namespace.as_deref()).await? {
+    let (source, kind, namespace) = (query.source.clone(), query.kind.clone(), query.namespace.clone());
+    let could_list = visible.could_list(kind.as_deref(), namespace.as_deref()).await?;
+    let turn = app.readings.enter(viewer.party(), limit).await;
+    let part = match could_list {
         true => visible.gaps(query, limit).await?,
         false => Part::default(),
     };
     if part.rows.is_empty() {
         scope::check(&app, source.as_deref(), kind.as_deref()).await?;
     }
-    Ok(Paged::new(part.rows, params.next(&uri, part.next)))
+    let forbidden = match could_list {
+        true => None,
+        false => {
+            visible
+                .forbidden(Verb::List, &ObjectQuery { source, kind, namespace, ..ObjectQuery::default() })
+                .await?
+        }
+    };
+    Ok(Paged::new(part.rows, params.next(&uri, part.next)).forbidden(forbidden).in_turn(turn))
 }
 
 async fn poison(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<Vec<PoisonView>>, Problem> {
@@ -256,8 +276,9 @@ async fn dead_letters(
         cursor: params.cursor("cursor")?,
         ..LetterQuery::default()
     };
+    let turn = app.readings.enter(viewer.party(), limit).await;
     let part = Visibility::new(&app, &viewer).letters(query, limit).await?;
-    Ok(Paged::new(part.rows, params.next(&uri, part.next)))
+    Ok(Paged::new(part.rows, params.next(&uri, part.next)).in_turn(turn))
 }
 
 async fn replay(

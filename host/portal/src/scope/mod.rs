@@ -1,8 +1,9 @@
-//! The scope of a request: which sources it is about, and which part of the answer the viewer may see. This module
-//! renders nothing and changes nothing.
+//! The scope of a request: which sources it is about, which part of the answer the viewer may see, and after which
+//! position. This module renders nothing and changes nothing.
 
 mod lists;
 mod part;
+mod position;
 mod sources;
 mod status;
 mod stories;
@@ -10,5 +11,6 @@ mod visibility;
 
 pub(crate) use lists::MOST_READ;
 pub(crate) use part::Part;
+pub(crate) use position::{Position, Standing};
 pub(crate) use sources::{check, kind_of, witnessed};
 pub(crate) use visibility::{Verb, Visibility};

@@ -29,6 +29,8 @@ const NAMESPACES_OF_A_NAME: usize = 32;
 const AT_ONCE: usize = 8;
 /// Decisions that one answer or stream holds.
 const DECISIONS: usize = 4096;
+/// Resources that one sentence names.
+const NAMED_RESOURCES: usize = 8;
 /// The longest name that Kubernetes gives.
 const NAME_BYTES: usize = 253;
 
@@ -37,6 +39,15 @@ const NAME_BYTES: usize = 253;
 pub(crate) enum Verb {
     Get,
     List,
+}
+
+impl Verb {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,10 +209,7 @@ impl Visibility {
         let known = self.witnessed.iter().find(|known| known.group == group && known.kind == kind);
         let resource = known.map(|known| known.resource.clone());
         Attempt {
-            verb: match verb {
-                Verb::Get => "get".into(),
-                Verb::List => "list".into(),
-            },
+            verb: verb.word().into(),
             group: group.into(),
             // A source that was taken out leaves its history.
             resource: resource.unwrap_or_else(|| kinds::plural(&kind.to_lowercase())),
@@ -281,6 +289,32 @@ impl Visibility {
             within.sources.insert(known.source.clone(), shown);
         }
         Ok(Some(within))
+    }
+
+    /// For an answer that is empty: what it takes a right for, if nothing that the query asks for could be theirs. This
+    /// follows from rights alone. Without a namespace, those count in which something is now.
+    pub(crate) async fn forbidden(&self, verb: Verb, query: &ObjectQuery) -> Result<Option<String>, Problem> {
+        if self.is_whole() {
+            return Ok(None);
+        }
+        let mut resources = BTreeSet::new();
+        let is_of_source = |known: &&Watched| query.source.as_ref().is_none_or(|name| *name == known.source);
+        for known in self.of_kind(query.kind.as_deref()).filter(is_of_source) {
+            let namespaces: BTreeSet<String> = match &query.namespace {
+                Some(name) => [name.clone()].into(),
+                None if self.sees_source(verb, &known.source).await? => return Ok(None),
+                None => self.views.namespaces(&known.source, false, NAMESPACES).await?,
+            };
+            for namespace in &namespaces {
+                if self.right(verb, &known.group, &known.kind, namespace).await? != Right::Nowhere {
+                    return Ok(None);
+                }
+            }
+            let dot = if known.group.is_empty() { "" } else { "." };
+            resources.insert(format!("{}{dot}{}", known.resource, known.group));
+        }
+        let named: Vec<_> = resources.into_iter().take(NAMED_RESOURCES).collect();
+        Ok((!named.is_empty()).then(|| format!("{} {}", verb.word(), named.join(", "))))
     }
 
     async fn namespaces(

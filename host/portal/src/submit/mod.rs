@@ -11,10 +11,12 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use kubewitness_core::config::is_name;
-use kubewitness_core::config::templates::{Marks, TemplateSpec, name, prefix};
+use kubewitness_core::config::templates::{Marks, TemplateSpec, name, name_end, prefix};
 use kubewitness_core::ports::{Acting, Offer, SubmitError, Submitter};
-use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError};
-use kubewitness_core::{Change, shortened};
+use kubewitness_core::views::{
+    ObjectQuery, SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError,
+};
+use kubewitness_core::{Change, ObjectRef, shortened};
 use ring::digest::{Context, SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
@@ -29,6 +31,8 @@ pub(crate) const KEY_BYTES: usize = 128;
 const NAMESPACES: usize = 256;
 /// Bytes of what was typed that a message repeats.
 const TOLD: usize = 80;
+/// Jobs whose names have the letters of one key.
+const OF_A_KEY: usize = 10;
 /// A field of the request beside the parameters, as faults name it.
 pub(crate) const NAMESPACE: &str = "namespace";
 
@@ -160,6 +164,7 @@ impl Desk {
         };
         if !request.dry_run {
             refuse_one_that_is_gone(app, &view).await?;
+            refuse_one_elsewhere(app, &view, &name_end(&digest)).await?;
         }
         match self.submitter.create(acting, &view.namespace, &job, request.dry_run).await {
             Ok(_) if request.dry_run => Ok(view),
@@ -296,6 +301,35 @@ async fn refuse_one_that_is_gone(app: &App, view: &SubmitView) -> Result<(), Pro
             "Send it with a new key to make another one.",
         )),
         false => Ok(()),
+    }
+}
+
+/// A key makes one Job, also where its template was renamed or another namespace is asked for. There the API server can't
+/// refuse a second one, since the names differ: the journal knows the first by the end of its name.
+async fn refuse_one_elsewhere(app: &App, view: &SubmitView, name_end: &str) -> Result<(), Problem> {
+    let query = ObjectQuery {
+        kind: Some("Job".into()),
+        search: Some(name_end.to_owned()),
+        limit: Some(OF_A_KEY),
+        ..ObjectQuery::default()
+    };
+    let page = match app.views.objects(&query).await {
+        Ok(page) => page,
+        // Jobs are not among what is watched.
+        Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut objects = page.objects.iter().map(|found| &found.object);
+    let is_elsewhere = |object: &&ObjectRef| {
+        object.name.ends_with(name_end) && (&object.namespace, &object.name) != (&view.namespace, &view.name)
+    };
+    match objects.find(is_elsewhere) {
+        Some(object) => Err(Problem::new(
+            StatusCode::CONFLICT,
+            format!("This key has made the Job {} in the namespace {}.", object.name, object.namespace),
+            "Send it with a new key to make another one.",
+        )),
+        None => Ok(()),
     }
 }
 

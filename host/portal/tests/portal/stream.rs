@@ -14,6 +14,8 @@ use crate::{ask, get, options, request};
 struct Stream {
     body: Body,
     text: String,
+    /// The id of the last event, as it came.
+    last: String,
 }
 
 impl Stream {
@@ -25,12 +27,12 @@ impl Stream {
         let response = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
-        Self { body: response.into_body(), text: String::new() }
+        Self { body: response.into_body(), text: String::new(), last: String::new() }
     }
 
     /// The next event: its kind, its id, its data.
     async fn next(&mut self) -> (String, String, String) {
-        let deadline = Duration::from_secs(10);
+        let deadline = Duration::from_secs(20);
         while !self.text.contains("\n\n") {
             let frame =
                 tokio::time::timeout(deadline, self.body.frame()).await.expect("an event comes in time");
@@ -43,7 +45,10 @@ impl Stream {
             let line = event.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             line.unwrap_or_default().to_owned()
         };
-        (field("event"), field("id"), field("data"))
+        self.last = field("id");
+        // The position without its mark.
+        let number = self.last.split('-').next().unwrap_or_default().to_owned();
+        (field("event"), number, field("data"))
     }
 }
 
@@ -97,6 +102,73 @@ async fn without_a_position_the_stream_tells_its_own_and_gives_only_what_comes()
 async fn a_position_that_the_journal_has_not_reached_is_reset() {
     let mut stream = Stream::open(&with(Arc::new(Fake::default())), "/api/v1/events", Some("5000")).await;
     assert_eq!(stream.next().await, ("reset".into(), "18".into(), "18".into()));
+}
+
+/// The id of the state at this position.
+async fn id_of(router: &Router, seq: u64) -> String {
+    let mut stream = Stream::open(router, &format!("/api/v1/events?after={}", seq - 1), None).await;
+    assert_eq!(stream.next().await.1, seq.to_string());
+    stream.last
+}
+
+/// The state at this position, observed at another moment: a journal that was restored has grown again.
+fn grown_again(fake: &Fake, seq: u64) {
+    let mut states = fake.states.lock().unwrap();
+    let state = states.iter_mut().find(|state| state.seq == seq).unwrap();
+    Arc::make_mut(state).observed_ms += 60_000;
+}
+
+#[tokio::test]
+async fn a_position_of_a_journal_that_was_replaced_is_reset_however_far_the_new_one_has_grown() {
+    let (fake, restored) = (Arc::new(Fake::default()), Arc::new(Fake::default()));
+    grown_again(&restored, 15);
+    let (router, restored) = (with(fake), with(restored));
+    let (before, lost) = (id_of(&router, 14).await, id_of(&router, 15).await);
+    assert!(lost.starts_with("15-") && before.starts_with("14-"), "{before} {lost}");
+    for (router, id, expected) in [
+        (&router, &lost, ("state", "16")),
+        (&restored, &before, ("state", "15")),
+        (&restored, &lost, ("reset", "18")),
+    ] {
+        for last in [None, Some(id.as_str())] {
+            let path = if last.is_some() {
+                "/api/v1/events".to_owned()
+            } else {
+                format!("/api/v1/events?after={id}")
+            };
+            let mut stream = Stream::open(router, &path, last).await;
+            let (event, seq, _) = stream.next().await;
+            assert_eq!((event.as_str(), seq.as_str()), expected, "{id}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_waits_for_a_position_that_another_replica_has_given() {
+    let (ahead, behind) = (Arc::new(Fake::default()), Arc::new(Fake::default()));
+    let object = fake::object("Job", "research", "next", "uid-next");
+    let state = |seq| fake::state(seq, &object, Change::Present, seq, fake::status("Queued", "", ""));
+    ahead.push(state(19));
+    let id = id_of(&with(ahead), 19).await;
+    let mut stream = Stream::open(&with(behind.clone()), &format!("/api/v1/events?after={id}"), None).await;
+    let pushed = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        behind.push(state(19));
+        behind.push(state(20));
+    };
+    let (event, ()) = tokio::join!(stream.next(), pushed);
+    assert_eq!((event.0.as_str(), event.1.as_str()), ("state", "20"), "19 is known, and nothing is reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_position_that_the_journal_does_not_come_to_is_reset_after_a_while() {
+    let ahead = Arc::new(Fake::default());
+    let object = fake::object("Job", "research", "next", "uid-next");
+    ahead.push(fake::state(19, &object, Change::Present, 19, fake::status("Queued", "", "")));
+    let id = id_of(&with(ahead), 19).await;
+    let router = with(Arc::new(Fake::default()));
+    let mut stream = Stream::open(&router, &format!("/api/v1/events?after={id}"), None).await;
+    assert_eq!(stream.next().await.0, "reset");
 }
 
 #[tokio::test]

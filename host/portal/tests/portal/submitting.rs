@@ -10,6 +10,7 @@ use kubewitness_core::Change;
 use kubewitness_core::config::templates::TemplateSpec;
 use kubewitness_core::config::{Credentials, HostSpec};
 use kubewitness_core::ports::{Acting, Cause, Offer, SubmitError, Submitter};
+use kubewitness_core::views::ObjectView;
 use kubewitness_portal::PortalOptions;
 use serde_json::{Value, json};
 
@@ -169,6 +170,30 @@ async fn a_job_is_made_of_a_template_with_who_and_by_which_channel_in_its_annota
     assert_eq!(*jobs.asked_by.lock().unwrap(), ["controller"]);
     let templates = crate::get(&open(&jobs), "/api/v1/templates").await.json();
     assert_eq!((&templates[0]["name"], &templates[0]["parameters"][0]["max"]), (&json!("train"), &json!(8)));
+}
+
+#[tokio::test]
+async fn a_key_makes_one_job_also_where_its_template_was_renamed_or_another_namespace_is_named() {
+    let (jobs, fake) = (Arc::new(Jobs::new(Credentials::Controller)), Arc::new(Fake::default()));
+    let router = kubewitness_portal::router(fake.clone(), &with(&jobs)(options()));
+    let values = body(&json!({"size": "small"}));
+    let name = send(&router, "k", &values).await.json()["name"].as_str().unwrap().to_owned();
+    let renamed = name.replace("train-", "teach-");
+    for (namespace, name, status) in [
+        ("research", name.as_str(), 200),
+        ("research", &renamed, 409),
+        ("vision", &name, 409),
+        ("vision", "train-x", 200),
+    ] {
+        let object = fake::object("Job", namespace, name, "uid-1");
+        *fake.more.lock().unwrap() = vec![ObjectView { object, ..ObjectView::default() }];
+        let answer = send(&router, "k", &values).await;
+        assert_eq!(answer.status, status, "{namespace}/{name}: {}", answer.text);
+        assert!(
+            status == 200
+                || answer.problem().0.contains(&format!("the Job {name} in the namespace {namespace}"))
+        );
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,34 @@ impl std::fmt::Debug for Secret {
     }
 }
 
+/// A position of the journal.
+pub(super) fn position(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        "a position is a whole number, such as 1234: `kubewitness timeline` and `kubewitness deadletters list` show \
+         them"
+            .to_owned()
+    })
+}
+
+/// A whole number within these bounds, both included.
+pub fn whole<T: TryFrom<u64>>(
+    low: u64,
+    high: u64,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (low..=high).contains(number));
+        number.and_then(|number: u64| T::try_from(number).ok()).ok_or_else(|| match high {
+            u64::MAX => "write a whole number, such as 1000".to_owned(),
+            high => format!("write a whole number from {low} to {high}"),
+        })
+    }
+}
+
+/// The same without an upper bound.
+pub(super) fn any_number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    whole(0, u64::MAX)(text)
+}
+
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     text.parse()
 }
@@ -59,6 +87,20 @@ pub(super) fn moment(text: &str) -> Result<Moment, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_number_is_refused_with_advice() {
+        for told in ["x", "", "-1", "1.5", "99999999999999999999"].map(position) {
+            assert!(told.unwrap_err().contains("`kubewitness deadletters list`"));
+        }
+        assert_eq!((position("7"), any_number::<usize>("0")), (Ok(7), Ok(0)));
+        assert!(any_number::<u64>("x").unwrap_err().contains("a whole number"));
+        let limit = whole::<u32>(1, 100);
+        assert_eq!((limit("1"), limit("100")), (Ok(1), Ok(100)));
+        for wrong in ["0", "101", "x"] {
+            assert_eq!(limit(wrong).unwrap_err(), "write a whole number from 1 to 100", "{wrong}");
+        }
+    }
 
     #[test]
     fn a_moment_is_a_date_or_so_long_ago() {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::shortened;
 use kubewitness_core::views::{Gone, ObjectQuery};
-use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, LINK};
+use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, LINK, LOCATION};
+use reqwest::redirect::Policy;
 use reqwest::tls::TlsInfo;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
@@ -18,7 +19,7 @@ use serde_json::Value;
 
 use crate::cli::ReachArgs;
 use crate::commands::Usage;
-use crate::commands::print::clean;
+use crate::commands::print::{clean, note};
 use crate::commands::reach::{self, Reached};
 
 /// Longer than a controller takes to say that it can't answer.
@@ -47,6 +48,8 @@ const PAGES: usize = 1000;
 const NOTICE: &str = "kubewitness-notice";
 /// Different notices that a command shows.
 const NOTICES: usize = 100;
+/// In which it names, with an empty answer, the verb and the resources for which they have no right.
+const FORBIDDEN: &str = "kubewitness-forbidden";
 /// Bytes that are told of what an answer has instead.
 const WHY: usize = 300;
 const TOO_LONG: &str = "what you ask for is longer than a request may be: give shorter values";
@@ -70,7 +73,20 @@ pub struct Seen {
 
 /// The controller has answered, and has done nothing.
 #[derive(Debug)]
-pub struct Refused(String);
+pub struct Refused {
+    why: String,
+    kind: Refusal,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// Asking again gets the same answer.
+    Final,
+    /// There were too many requests at the time.
+    Passing,
+    /// Nothing of what was asked for may be shown to whoever asks, whether there is any of it or not.
+    Forbidden,
+}
 
 /// The parameters of the API, whose names are those of kubectl and Kubernetes.
 pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
@@ -104,13 +120,13 @@ pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static
 #[cfg(test)]
 impl Refused {
     pub fn told(why: &str) -> Self {
-        Self(why.to_owned())
+        Self { why: why.to_owned(), kind: Refusal::Final }
     }
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.why)
     }
 }
 
@@ -136,6 +152,17 @@ pub(in crate::commands::api) fn not_now(why: &str) -> anyhow::Error {
 /// Whether the controller has answered that it can't do it now.
 pub(in crate::commands::api) fn is_not_now(error: &anyhow::Error) -> bool {
     error.is::<NotNow>()
+}
+
+/// Whether the controller's refusal stays the same however often it is asked: what goes on by itself ends here.
+pub(in crate::commands::api) fn is_final(error: &anyhow::Error) -> bool {
+    error.is::<Usage>()
+        || error.downcast_ref::<Refused>().is_some_and(|refused| refused.kind != Refusal::Passing)
+}
+
+/// Whether whoever asks may see nothing of what was asked for.
+pub(in crate::commands::api) fn is_forbidden(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.kind == Refusal::Forbidden)
 }
 
 /// Whether no controller has answered, or one that can't do it now.
@@ -275,6 +302,7 @@ impl Client {
             let answer = to.answer(request).await?;
             self.tell(answer.headers());
             let next = next_page(answer.headers());
+            refuse_what_is_forbidden(&answer)?;
             let wants_more = take(to.read(answer).await?);
             let Some(next) = next else { return Ok(false) };
             if !wants_more {
@@ -309,7 +337,7 @@ impl Client {
         for notice in headers.get_all(NOTICE).iter().filter_map(|notice| notice.to_str().ok()) {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
             if told.len() < NOTICES && told.insert(notice.to_owned()) {
-                eprintln!("kubewitness: {}", clean(notice));
+                note!("kubewitness: {}", clean(notice));
             }
         }
     }
@@ -344,6 +372,7 @@ impl Client {
         }
         let answer = to.answer(with(to.http.request(method, to.url(path)?))).await?;
         self.tell(answer.headers());
+        refuse_what_is_forbidden(&answer)?;
         to.read(answer).await
     }
 }
@@ -384,6 +413,15 @@ impl To {
         })?;
         let status = answer.status();
         if !status.is_success() {
+            let elsewhere = answer.headers().get(LOCATION).filter(|_| status.is_redirection());
+            if let Some(elsewhere) = elsewhere {
+                return Err(anyhow!(
+                    "{} sends this command on to {}. It does not go there by itself, since what it sends is for the server \
+                     that was named: name the other with --server if you trust it",
+                    self.reached.url,
+                    clean(&shortened(&String::from_utf8_lossy(elsewhere.as_bytes()), WHY))
+                ));
+            }
             let body = body(answer, REFUSAL).await?;
             // The controller knows requests, and this command the way by which a person gives it a token.
             let own_hint = (status == StatusCode::UNAUTHORIZED).then_some(self.reached.to_sign_in.as_str());
@@ -394,13 +432,29 @@ impl To {
             } else if status == StatusCode::SERVICE_UNAVAILABLE {
                 NotNow(refusal).into()
             } else if status.is_client_error() {
-                Refused(refusal).into()
+                let passes = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
+                let kind = if passes { Refusal::Passing } else { Refusal::Final };
+                Refused { why: refusal, kind }.into()
             } else {
                 anyhow!(refusal)
             });
         }
         Ok(answer)
     }
+}
+
+/// An empty list of what somebody may not list is told as kubectl tells it. The controller says so whether there is
+/// anything or not.
+fn refuse_what_is_forbidden(answer: &Response) -> Result<()> {
+    let Some(resources) = answer.headers().get(FORBIDDEN) else { return Ok(()) };
+    let resources = String::from_utf8_lossy(resources.as_bytes());
+    let namespace = answer.url().query_pairs().find(|(name, _)| name == "namespace");
+    let place = match namespace {
+        Some((_, namespace)) => format!("in namespace {}", clean(&namespace)),
+        None => "in the whole cluster, nor in a namespace where some are: name yours with -n".to_owned(),
+    };
+    let why = format!("forbidden: you may not {} {place}", clean(&shortened(&resources, WHY)));
+    Err(Refused { why, kind: Refusal::Forbidden }.into())
 }
 
 /// What the next page is asked for: `Link: </api/v1/objects?…>; rel="next"`.
@@ -430,7 +484,8 @@ async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
 }
 
 fn builder(reached: &Reached) -> Result<reqwest::ClientBuilder> {
-    let mut builder = reqwest::Client::builder().no_proxy();
+    // A server that is named gets what a change is to do, and no other that it names.
+    let mut builder = reqwest::Client::builder().no_proxy().redirect(Policy::none());
     if let Some(token) = &reached.token {
         let mut header = HeaderValue::try_from(format!("Bearer {}", token.0.trim()))
             .map_err(|_| Usage::error("the token has characters that no token has: copy it again"))?;
@@ -465,15 +520,56 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::commands::api::testing;
     use crate::tasks::{Fate, Tasks};
 
     #[tokio::test]
     async fn what_is_longer_than_a_request_is_no_fault_of_the_controller() {
-        let client = crate::commands::api::testing::client(|_| serde_json::json!([])).await;
+        let client = testing::client(|_| serde_json::json!([])).await;
         let long = "a".repeat(70_000);
         let told = client.get::<Value>("api/v1/objects", &[("search", &long)]).await.unwrap_err();
         assert!(told.is::<Usage>() && told.to_string() == TOO_LONG, "{told}");
         assert_eq!(refusal(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, b"", None), TOO_LONG);
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_told_and_not_followed() {
+        let client =
+            testing::client_that_answers("307 Temporary Redirect", "Location: http://x\u{9b}.example/\r\n");
+        let client = client.await;
+        for told in [
+            client.post::<Value>("api/v1/jobs", &["a"]).await.unwrap_err().to_string(),
+            client.get::<Value>("api/v1/objects", &[("a", "b")]).await.unwrap_err().to_string(),
+        ] {
+            assert!(told.contains("on to http://x·.example/") && told.contains("--server"), "{told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_that_passes_is_not_final() {
+        for (status, expected) in [
+            ("401 Unauthorized", true),
+            ("403 Forbidden", true),
+            ("400 Bad Request", true),
+            ("429 Too Many Requests", false),
+            ("503 Service Unavailable", false),
+            ("500 Internal Server Error", false),
+        ] {
+            let client = testing::client_that_answers(status, "").await;
+            let told = client.get::<Value>("api/v1/events", &[("a", "b")]).await.unwrap_err();
+            assert_eq!(is_final(&told), expected, "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_not_theirs_is_forbidden_and_not_empty() {
+        let client =
+            testing::client_that_answers("200 OK", "Kubewitness-Forbidden: list jobs.batch\r\n").await;
+        let told = client.list::<Value>("api/v1/objects", &[("namespace", "a")], 1).await.err().unwrap();
+        assert!(is_forbidden(&told) && is_final(&told));
+        assert_eq!(told.to_string(), "forbidden: you may not list jobs.batch in namespace a");
+        let told = client.get::<Value>("api/v1/objects", &[("kind", "job")]).await.unwrap_err().to_string();
+        assert!(told.contains("in the whole cluster") && told.contains("-n"), "{told}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use kubewitness_core::views::{Gone, ObjectQuery, ObjectView, TimelineQuery, Time
 use kubewitness_core::{ObjectRef, kinds};
 use kubewitness_watch::ConnectOptions;
 
-use super::client::{Client, PAGE, Refused, parameters};
+use super::client::{Client, PAGE, Refused, is_forbidden, parameters};
 use crate::cli::ReachArgs;
 use crate::commands::Usage;
 use crate::commands::print::clean;
@@ -142,7 +142,11 @@ pub(super) async fn story(
     limit: usize,
 ) -> Result<TimelineView> {
     let mut query = named.timeline(namespace);
-    let view = newest(client, &query, limit).await?;
+    let (view, forbidden) = match newest(client, &query, limit).await {
+        // It may be in no namespace, and theirs.
+        Err(error) if is_forbidden(&error) => (TimelineView::default(), Some(error)),
+        view => (view?, None),
+    };
     if !view.states.is_empty() || query.namespace.take().is_none() {
         return Ok(view);
     }
@@ -153,10 +157,11 @@ pub(super) async fn story(
         view => view?,
     };
     view.states.retain(|state| state.object.namespace.is_empty());
-    if view.states.is_empty() {
-        view = TimelineView::default();
+    match forbidden {
+        _ if !view.states.is_empty() => Ok(view),
+        Some(forbidden) => Err(forbidden),
+        None => Ok(TimelineView::default()),
     }
-    Ok(view)
 }
 
 /// The newest states of a story, and as many of what the object owns, part by part.
@@ -211,7 +216,11 @@ pub(super) async fn nothing(client: &Client, named: &ObjectName, namespace: &str
         ..ObjectQuery::default()
     };
     // A kind that nobody watches is refused here.
-    client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await?;
+    match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
+        // They may get it by its name: it would have been shown.
+        Err(error) if is_forbidden(&error) => {}
+        found => drop(found?),
+    }
     let asked = ObjectQuery { namespace: None, limit: Some(ELSEWHERE), ..asked };
     let found = match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
         Err(error) if error.is::<Refused>() => Vec::new(),

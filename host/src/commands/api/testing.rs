@@ -18,7 +18,12 @@ pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> Client {
 /// Of a controller that opens its journal while it is asked so often.
 pub async fn client_that_opens(times: usize) -> Client {
     let mut heads = vec!["503 Service Unavailable"; times];
-    client_of(move |_| (heads.pop().unwrap_or("200 OK"), Value::Array(Vec::new()), None)).await
+    client_of(move |_| (heads.pop().unwrap_or("200 OK"), Value::Array(Vec::new()), String::new())).await
+}
+
+/// Of one that answers with this status, these lines of headers and an empty list.
+pub async fn client_that_answers(status: &'static str, headers: &'static str) -> Client {
+    client_of(move |_| (status, Value::Array(Vec::new()), headers.to_owned())).await
 }
 
 /// The same of one that tells with each answer which query the next part has.
@@ -27,14 +32,13 @@ pub async fn client_of_parts(
 ) -> Client {
     client_of(move |asked| {
         let (body, next) = answer(asked);
-        ("200 OK", body, next)
+        let link = next.map(|next| format!("Link: </x?{next}>; rel=\"next\"\r\n"));
+        ("200 OK", body, link.unwrap_or_default())
     })
     .await
 }
 
-async fn client_of(
-    mut answer: impl FnMut(&str) -> (&'static str, Value, Option<&'static str>) + Send + 'static,
-) -> Client {
+async fn client_of(mut answer: impl FnMut(&str) -> (&'static str, Value, String) + Send + 'static) -> Client {
     rustls::crypto::ring::default_provider().install_default().ok();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = Some(format!("http://{}", listener.local_addr().unwrap()));
@@ -45,13 +49,11 @@ async fn client_of(
             let mut request = vec![0; 4096];
             let read = stream.read(&mut request).await?;
             let request = String::from_utf8_lossy(&request[..read]).into_owned();
-            let (status, body, next) = answer(request.split(' ').nth(1).unwrap_or_default());
-            let (body, link) =
-                (body.to_string(), next.map(|next| format!("Link: </x?{next}>; rel=\"next\"\r\n")));
+            let (status, body, headers) = answer(request.split(' ').nth(1).unwrap_or_default());
+            let body = body.to_string();
             let head =
                 format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n");
-            let answer =
-                format!("{head}{}Content-Length: {}\r\n\r\n{body}", link.unwrap_or_default(), body.len());
+            let answer = format!("{head}{headers}Content-Length: {}\r\n\r\n{body}", body.len());
             stream.write_all(answer.as_bytes()).await?;
         }
     });

@@ -28,7 +28,7 @@ pub use self::findings::Broken;
 use self::findings::Report;
 use self::verify::{Demands, verify};
 use crate::cli::{Audit, Output, TrailArgs, VerifyTrailArgs};
-use crate::commands::print::{self, clean, mark};
+use crate::commands::print::{self, clean, mark, note};
 use crate::commands::{End, Ended, Usage};
 use crate::journal_place::place;
 
@@ -121,7 +121,7 @@ pub fn new_key(file: &Path) -> anyhow::Result<String> {
 fn key(file: &Path, new: bool, output: Output) -> Ended {
     let public = if new { keys::make(file)? } else { keys::read(file)? };
     let shown = json!({"id": keys::id(&public), "public": keys::public_pem(&public)});
-    eprintln!("key {}", keys::id(&public));
+    note!("key {}", keys::id(&public));
     print::value(output, &shown, |_| keys::public_pem(&public))?;
     Ok(End::Fine)
 }

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::persons::Persons;
 use super::verify::verify;
 use crate::cli::{Moment, Output, ShowTrailArgs};
-use crate::commands::print::{self, Table, clean};
+use crate::commands::print::{self, Table, clean, note};
 use crate::commands::{End, Ended};
 
 /// What is held of records until they are printed: a hundred thousand of the usual ones.
@@ -98,22 +98,22 @@ pub fn show(args: &ShowTrailArgs) -> Ended {
     print::text(&shown)?;
     let unread = found.unread + left;
     if unread > 0 {
-        eprintln!(
+        note!(
             "{unread} records can't be shown: a field of theirs has another type than the plugin `audit` writes, or is out of range"
         );
     }
     if found.left_out > 0 {
         let left_out = found.left_out;
-        eprintln!("{left_out} older records are left out: ask for less, or raise --limit");
+        note!("{left_out} older records are left out: ask for less, or raise --limit");
     }
     if let Some(elsewhere) = report.elsewhere().filter(|_| report.ok) {
-        eprintln!("records of other files are not shown: {elsewhere}");
+        note!("records of other files are not shown: {elsewhere}");
     }
     if report.ok {
         return Ok(End::Fine);
     }
     let file = report.bad_file.as_deref().unwrap_or_default();
-    eprintln!(
+    note!(
         "the trail does not hold, and nothing after this is shown: {} {}",
         clean(file),
         clean(&report.to_string())

@@ -7,7 +7,7 @@ mod forget;
 mod receipts;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufReader, BufWriter, IsTerminal};
+use std::io::{self, BufReader, BufWriter};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub use self::forget::forget;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs, Zone};
 use crate::commands::api::plural;
 use crate::commands::print::progress::{self, Unit};
-use crate::commands::print::{self, Table, clean, mark};
+use crate::commands::print::{self, JsonEscaper, Table, clean, mark, note};
 use crate::commands::{End, Ended, Usage};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::parse_host;
@@ -210,22 +210,27 @@ async fn export(args: ExportArgs) -> Ended {
             }
         };
         file.finish().context("writing the end of the export")?;
-        eprintln!("{}", states_of(done.states));
+        note!("{}", states_of(done.states));
         return Ok(End::Fine);
     }
     let mut out = BufWriter::new(PatientWriter::stdout());
-    let exporting = kubewitness_journal::export_with(&place, &query, &mut out, &progress);
-    let done = match io::stdout().is_terminal() {
+    let done = match print::is_on_terminal() {
         // The states themselves are on the terminal.
-        true => exporting.await,
-        false => progress::shown("exporting", Unit::States, || progress.now(), exporting).await,
+        true => {
+            let mut out = JsonEscaper::new(out);
+            kubewitness_journal::export_with(&place, &query, &mut out, &progress).await
+        }
+        false => {
+            let exporting = kubewitness_journal::export_with(&place, &query, &mut out, &progress);
+            progress::shown("exporting", Unit::States, || progress.now(), exporting).await
+        }
     };
     match done {
         Ok(done) => {
             if done.states == 0 {
                 must_be_known(&place, &args.at.data, &query).await?;
             }
-            eprintln!("{}", states_of(done.states));
+            note!("{}", states_of(done.states));
             Ok(End::Fine)
         }
         // A reader that has left (`| head`) is not an error.
@@ -308,7 +313,7 @@ async fn import(args: ImportArgs) -> Ended {
     let place = destination(&args.journal, args.data.clone())?;
     if args.discard {
         kubewitness_journal::discard(&place).await?;
-        eprintln!("the unfinished import in {place} is discarded");
+        note!("the unfinished import in {place} is discarded");
         return Ok(End::Fine);
     }
     let (Some(file), Some(mut input)) = (args.file, input) else {
@@ -375,7 +380,7 @@ async fn take_in(
     match done {
         Ok(done) => {
             closed.context("closing the journal")?;
-            eprintln!("{}, in {place}", states_of(done.states));
+            note!("{}, in {place}", states_of(done.states));
             Ok(End::Fine)
         }
         Err(error) => bail!("importing {}: {error}", file.display()),

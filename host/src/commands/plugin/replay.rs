@@ -15,6 +15,7 @@ use super::trial::{self, Handed, Recorded, StandIns, Trial};
 use super::{compare, subject};
 use crate::cli::ReplayPluginArgs;
 use crate::commands::journal::{hint, host_of, must_be_known, states};
+use crate::commands::print::note;
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::{End, Ended, print};
 use crate::journal_place::place;
@@ -34,7 +35,7 @@ pub async fn replay(args: ReplayPluginArgs) -> Ended {
     let is_nothing = found.states.is_empty();
     if is_nothing {
         must_be_known(&place, &args.at.data, &query).await?;
-        eprintln!(
+        note!(
             "kubewitness: no state was handed over: look at the flags that choose states, and at the plugin's subscriptions"
         );
     }

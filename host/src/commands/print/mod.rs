@@ -1,14 +1,17 @@
-//! Tables, lines and JSON on standard output. Texts of objects, plugins and servers come from outside: control
-//! characters that a terminal would obey are removed here and nowhere else. JSON escapes by itself.
+//! Tables, lines and JSON on standard output, and notes on standard error. Nothing else of the program writes there, and
+//! a lint refuses it: a reader that has left (`| head`) ends no command with a panic, and nothing that a terminal would
+//! obey leaves here.
 
 pub mod line_diff;
 pub mod progress;
 mod table;
+mod terminal;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -16,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 pub use self::table::Table;
+pub use self::terminal::{JsonEscaper, clean, escaped_json};
 use super::{End, Ended};
 use crate::cli::Output;
 
@@ -29,32 +33,46 @@ pub fn width_of(terminal: &impl AsFd) -> Option<usize> {
     named.or_else(asked).filter(|columns| *columns > 0)
 }
 
-/// A text for one line of a terminal: what would move the cursor, begin an escape sequence or turn
-/// the direction of writing becomes a dot.
-pub fn clean(text: &str) -> Cow<'_, str> {
-    if text.chars().any(is_obeyed) {
-        Cow::Owned(text.chars().map(|c| if is_obeyed(c) { '·' } else { c }).collect())
-    } else {
-        Cow::Borrowed(text)
-    }
+/// A line for a person: progress, warnings, errors. `note!` calls it.
+pub fn note_line(line: fmt::Arguments<'_>) {
+    // Nobody reads it: that is no reason to stop, and there is no other place to say so.
+    write(&mut io::stderr().lock(), &format!("{}\n", terminal::clean_lines(&line.to_string()))).ok();
 }
 
-fn is_obeyed(c: char) -> bool {
-    // The controls are C0, DEL and C1; the rest are direction marks and separators of lines.
-    let unseen =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || unseen
+/// Writes a line on standard error, as `eprintln!` does, without a panic and without what a terminal obeys.
+macro_rules! note {
+    ($($part:tt)*) => {
+        $crate::commands::print::note_line(format_args!($($part)*))
+    };
 }
+pub(crate) use note;
 
 /// Data goes to stdout; a reader that has left (`| head`) is not an error.
 pub fn text(text: &str) -> Result<()> {
+    Ok(write(&mut io::stdout().lock(), &shown_text(text))?)
+}
+
+/// The same as it is, for what moves the cursor of a terminal by intention.
+#[cfg(feature = "playground")]
+pub fn drawing(text: &str) -> Result<()> {
     Ok(write(&mut io::stdout().lock(), text)?)
+}
+
+/// A file or another program gets every character.
+fn shown_text(text: &str) -> Cow<'_, str> {
+    if is_on_terminal() { terminal::clean_lines(text) } else { Cow::Borrowed(text) }
+}
+
+/// Whether standard output is a terminal.
+pub fn is_on_terminal() -> bool {
+    static IS: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
+    *IS
 }
 
 /// For what goes on until somebody ends it: a reader that has left ends it as well.
 pub fn line_of_many(line: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    match out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(shown_text(line).as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ReaderLeft.into()),
         other => Ok(other?),
     }
@@ -122,11 +140,16 @@ pub fn shown<T: Serialize>(
     table: impl FnOnce(&T, bool) -> String,
 ) -> Result<String> {
     Ok(match output {
-        Output::Json => format!("{}\n", serde_json::to_string_pretty(value)?),
+        Output::Json => json(value)?,
         Output::Yaml => yaml(value)?,
         Output::Table => table(value, false),
         Output::Wide => table(value, true),
     })
+}
+
+/// Escaped wherever it goes: what reads it gets the same value, and may be a terminal behind a `| grep`.
+pub fn json<T: Serialize>(value: &T) -> Result<String> {
+    Ok(format!("{}\n", escaped_json(&serde_json::to_string_pretty(value)?)))
 }
 
 pub fn yaml<T: Serialize>(value: &T) -> Result<String> {
@@ -171,7 +194,7 @@ pub fn sign(fine: bool) -> &'static str {
 pub fn is_coloured() -> bool {
     let is = |name: &str, value: &str| std::env::var_os(name).is_some_and(|found| found == value);
     let is_set = std::env::var_os("NO_COLOR").is_some() && !is("NO_COLOR", "");
-    io::stdout().is_terminal() && !is_set && !is("TERM", "dumb")
+    is_on_terminal() && !is_set && !is("TERM", "dumb")
 }
 
 /// The sign for the beginning of a line, coloured where a terminal shows colours.
@@ -210,13 +233,6 @@ mod tests {
         table.row(["a\x1b[2Jb".into(), "one\ntwo\tthree\r\u{9b}31m\u{7f}".into()]);
         table.row(["\u{202e}gpj.exe".into(), "\u{2066}x\u{2069}\u{200f}\u{61c}\u{2028}".into()]);
         assert_eq!(table.render(), "NAME       MESSAGE\na·[2Jb     one·two·three··31m·\n·gpj.exe   ·x····\n");
-    }
-
-    #[test]
-    fn texts_of_every_language_stay_as_they_are() {
-        for text in ["größer – 完了 ✓", "שלום", "emoji 👩‍💻"] {
-            assert!(matches!(clean(text), Cow::Borrowed(same) if same == text), "{text}");
-        }
     }
 
     struct Failing(io::ErrorKind);

@@ -18,7 +18,6 @@ use tokio::runtime::Builder;
 use super::words::Words;
 use crate::cli::{self, ReachArgs, Secret};
 use crate::commands::api::{Wanted, look_up};
-use crate::commands::print::clean;
 
 /// Longer is a shell that hangs.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -117,8 +116,16 @@ fn offered(typed: &OsStr, wanted: impl Fn(&Words, &str) -> Wanted) -> Vec<Comple
     let kind = typed.split_once('/').filter(|_| matches!(wanted, Wanted::Names { .. }));
     let prefix = kind.map(|(kind, _)| format!("{kind}/")).unwrap_or_default();
     let suffix = if wanted == Wanted::Kinds && !is_get { "/" } else { "" };
-    let words = found.into_iter().map(|word| format!("{prefix}{}{suffix}", clean(&word)));
+    let words = found.into_iter().filter(|word| is_plain(word));
+    let words = words.map(|word| format!("{prefix}{word}{suffix}"));
     words.filter(|word| word.starts_with(typed)).map(CompletionCandidate::new).collect()
+}
+
+/// Whether a shell takes it for one word and nothing else. Others choose these names, and a Role may be called
+/// `$(reboot)`: a word that a shell would obey is not offered, since not every shell quotes what is filled in.
+fn is_plain(word: &str) -> bool {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,@+".contains(c);
+    word.starts_with(char::is_alphanumeric) && word.chars().all(is_plain)
 }
 
 fn reach(before: &Words) -> ReachArgs {
@@ -186,6 +193,39 @@ mod tests {
         assert_eq!(wanted("submit train", "gp"), of(&[], None));
         assert_eq!(wanted("submit train -p gpus=2 --parameter size=l -n a", ""), of(&["gpus", "size"], None));
         assert_eq!(wanted("submit train", "size="), of(&[], Some("size")));
+    }
+
+    #[test]
+    fn a_word_that_a_shell_would_obey_is_not_offered() {
+        for plain in ["train-7", "system:node", "gpus=", "size=l", "größe", "a/b.c_d"] {
+            assert!(is_plain(plain), "{plain}");
+        }
+        for other in [
+            "$(reboot)",
+            "a;b",
+            "a|b",
+            "*",
+            "a b",
+            "`a`",
+            "a&b",
+            "a>b",
+            "~a",
+            "{a,b}",
+            "a\"b",
+            "a'b",
+            "a\\b",
+            "a\u{202e}b",
+            "a\nb",
+            "-n",
+            "--server=http://x",
+            "",
+            "!a",
+            "a#b",
+            "=ls",
+            "%1",
+        ] {
+            assert!(!is_plain(other), "{other}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use clap_complete::env::Shells;
 
 use super::{End, Ended, Usage};
 use crate::cli::{self, CompletionArgs, ManArgs, Shell};
-use crate::commands::print;
+use crate::commands::print::{self, note};
 
 /// Names the shell that asks for completions. The script of `completion` sets it.
 const ASKED_BY: &str = "KUBEWITNESS_COMPLETE";
@@ -101,6 +101,6 @@ pub fn man(args: &ManArgs) -> Ended {
     }
     clap_mangen::generate_to(cli::command(), dir)
         .with_context(|| format!("writing pages into {}", dir.display()))?;
-    eprintln!("pages are in {}: `man -l {}/kubewitness.1` shows the first", dir.display(), dir.display());
+    note!("pages are in {}: `man -l {}/kubewitness.1` shows the first", dir.display(), dir.display());
     Ok(End::Fine)
 }

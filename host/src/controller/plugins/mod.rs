@@ -18,9 +18,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use kubewitness_capability::{Backing, Capabilities, Told, Uses};
+use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{HostSpec, PluginSpec};
-use kubewitness_core::ports::{Backlog, Grants, JournalError};
+use kubewitness_core::config::{HostSpec, PluginSpec, Start, SubscribeSpec};
+use kubewitness_core::ports::{Backlog, Grants, JournalError, Progress};
 use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, LongestPauses, Subscription};
 use kubewitness_journal::Journal;
@@ -304,7 +305,7 @@ impl Plugins {
             reports,
             notes: Arc::new(self.journal.clone()),
             version: candidate.component.digest().to_owned(),
-            cursor: progress.map_or(0, |progress| progress.cursor),
+            cursor: progress.map_or(0, |progress| cursor_before(&progress, spec)),
             newest: *self.journal.newest().borrow(),
         };
         let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
@@ -358,9 +359,16 @@ impl Plugins {
     }
 
     /// Where each plugin's cursor durably is: what lies behind it needs no receipts.
-    pub fn cursors(&self) -> Vec<(String, kubewitness_core::Seq)> {
+    pub fn cursors(&self) -> Vec<(String, Seq)> {
         self.running.iter().map(|(name, running)| (name.clone(), running.handle.saved_cursor())).collect()
     }
+}
+
+/// A cursor that the plugin surely starts at or after. For a source that is added, its dispatcher may go back as far as
+/// the beginning.
+fn cursor_before(progress: &Progress, spec: &PluginSpec) -> Seq {
+    let goes_back = |it: &SubscribeSpec| it.start != Start::Now && !progress.is_subscribed(&it.source);
+    if spec.subscribe.iter().any(goes_back) { 0 } else { progress.cursor }
 }
 
 /// What people see of a version from its first call on, beside what the plugin keeps over its versions.
@@ -377,7 +385,7 @@ fn active(candidate: &Candidate, manifest: ManifestView, kept: PluginState) -> P
 
 fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<Subscription> {
     let filter = |text: &str| filters::of(text, Arc::new(journal.clone()));
-    let subscription = |s: &kubewitness_core::config::SubscribeSpec| Subscription {
+    let subscription = |s: &SubscribeSpec| Subscription {
         source: s.source.as_str().into(),
         mode: s.mode,
         filter: s.filter.as_deref().and_then(filter),

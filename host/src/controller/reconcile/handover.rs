@@ -19,7 +19,9 @@ impl Control {
         if self.role.is_lost() {
             self.give_up().await;
         }
-        self.role.take().await
+        let taken = self.role.take().await;
+        self.sources.audit(self.role.is_leader());
+        taken
     }
 
     /// The next one may have begun: nothing is waited for that is not under way.

@@ -136,6 +136,7 @@ impl Control {
         snapshots: watch::Receiver<Option<Snapshot>>,
         stop: CancellationToken,
     ) -> Result<()> {
+        self.sources.audit(self.role.is_leader());
         let result = self.follow(snapshots, &stop).await;
         self.examinations.give_up();
         self.resyncs.shut_down();

@@ -7,6 +7,7 @@ pub mod streams;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use futures::FutureExt;
@@ -14,7 +15,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_core::ports::Witness;
 use kubewitness_core::status::Rules;
-use kubewitness_watch::{Connection, Listers, Source, SourceError, Split, Tuning};
+use kubewitness_watch::{Connection, Listers, RepairBudget, Source, SourceError, Split, Tuning};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -52,6 +53,9 @@ pub struct Sources {
     pub shared: Arc<Shared>,
     pub tasks: Tasks,
     tuning: Tuning,
+    /// All sources ask the same server.
+    repairs: RepairBudget,
+    audits: Arc<AtomicBool>,
     rules: Arc<Rules>,
     running: BTreeMap<String, Running>,
     overtaken: (mpsc::Sender<String>, mpsc::Receiver<String>),
@@ -68,7 +72,26 @@ impl Sources {
     ) -> Self {
         let (rules, listers) = (Arc::new(Rules::builtin()), shared.listers.clone());
         let (running, overtaken) = (BTreeMap::new(), mpsc::channel(OVERTAKEN));
-        Self { connection, witness, clock, listers, shared, tasks, tuning, rules, running, overtaken }
+        let (repairs, audits) = (RepairBudget::default(), Arc::new(AtomicBool::new(true)));
+        Self {
+            connection,
+            witness,
+            clock,
+            listers,
+            shared,
+            tasks,
+            tuning,
+            repairs,
+            audits,
+            rules,
+            running,
+            overtaken,
+        }
+    }
+
+    /// Says whether this process audits. An audit of each replica would ask for the same list.
+    pub fn audit(&self, audits: bool) {
+        self.audits.store(audits, Ordering::Relaxed);
     }
 
     /// Until another witness of a shared journal turned out to be ahead in a source, which has ended.
@@ -131,8 +154,11 @@ impl Sources {
             self.rules.clone(),
             self.listers.clone(),
         );
-        let source =
-            source.with_tuning(self.tuning.clone()).with_secret_rules(self.shared.secret_rules.clone());
+        let source = source
+            .with_tuning(self.tuning.clone())
+            .with_secret_rules(self.shared.secret_rules.clone())
+            .with_repair_budget(self.repairs.clone())
+            .with_audits(Arc::clone(&self.audits));
         self.shared.add_source(spec.clone(), handle);
         let stop = CancellationToken::new();
         let reader = streams::reader(spec, streams, self.clock.clone());

@@ -2,7 +2,7 @@
 //! witnesses.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::Context;
 use futures::FutureExt;
@@ -10,13 +10,16 @@ use kubewitness_capability::secrets;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{SecretRef, SourceSpec, StreamSpec};
 use kubewitness_journal::Journal;
-use kubewitness_stream::{Carrier, Reader, Secret, Server, progress_name};
+use kubewitness_stream::{Carrier, Reader, Secret, Server, new_name, progress_name};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::controller::shared::Shared;
 use crate::tasks::{Fate, Tasks};
+
+/// Names this process on the streams' servers, for as long as it lives.
+static INSTANCE: LazyLock<Arc<str>> = LazyLock::new(new_name);
 
 struct Running {
     spec: StreamSpec,
@@ -89,7 +92,7 @@ impl Streams {
 fn server(spec: &StreamSpec) -> Server {
     let address = secret(&spec.url_from);
     let [credentials, key] = [&spec.credentials_from, &spec.key_from].map(|from| from.as_ref().map(secret));
-    Server { spec: spec.clone(), address, credentials, key }
+    Server { spec: spec.clone(), address, credentials, key, instance: INSTANCE.clone() }
 }
 
 fn secret(reference: &SecretRef) -> Secret {

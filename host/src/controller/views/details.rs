@@ -101,16 +101,13 @@ impl HostViews {
 
 /// `None` for a state to which the plugin is not subscribed. A letter that is being replayed waits.
 fn told(progress: &Progress, letters: &HashMap<Seq, bool>, state: &State) -> Option<Told> {
-    let is_finished = |seq: Seq| {
-        seq <= progress.cursor || progress.above.iter().any(|(from, to)| (*from..=*to).contains(&seq))
-    };
     if !progress.sources.iter().any(|start| start.covers(state)) {
         return None;
     }
     Some(match letters.get(&state.seq) {
         Some(false) => Told::Dead,
         Some(true) => Told::Waiting,
-        None if is_finished(state.seq) => Told::Delivered,
+        None if progress.has_finished(&state.source, state.seq) => Told::Delivered,
         None => Told::Waiting,
     })
 }

@@ -422,6 +422,9 @@ impl Views for HostViews {
             let problems = self.shared.problems();
             return Err(problems.into_iter().next().unwrap_or_else(|| "no settings were read yet".into()));
         }
+        if let Some(why) = self.election.as_ref().and_then(Election::leaderless) {
+            return Err(why);
+        }
         for handle in self.shared.sources() {
             let view = handle.view();
             if let Some(condition) = view.stalled.or(view.condition) {

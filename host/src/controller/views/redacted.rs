@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use kubewitness_capability::{Party, Patience, Redaction};
 use kubewitness_core::order::By;
-use kubewitness_core::ports::{Current, RawState, Selection};
+use kubewitness_core::ports::{Current, JournalError, RawState, Selection};
 use kubewitness_core::redact::{Redactor, Secrets};
 use kubewitness_core::views::{ManifestView, ObjectQuery, ObjectView, ViewError, Views};
 use kubewitness_core::{State, Status};
+use tracing::warn;
 
 use super::shapes::{object_view, selection};
 use super::{HostViews, unavailable};
@@ -58,14 +59,8 @@ impl HostViews {
 
     pub(super) async fn without_secrets(&self, state: &Arc<State>) -> Result<Arc<State>, ViewError> {
         let redaction = self.redaction()?;
-        match redaction.state(&self.journal, state, &party()).await {
-            Err(_) if redaction.ready().is_err() => Ok(Arc::new(State {
-                status: without_texts(&state.status),
-                previous: state.previous.as_ref().map(without_texts),
-                ..State::clone(state)
-            })),
-            shown => shown.map_err(unavailable),
-        }
+        let shown = redaction.state(&self.journal, state, &party()).await;
+        or_without_texts(shown, redaction.ready().is_ok(), state).map_err(unavailable)
     }
 
     pub(super) async fn shown_all(&self, states: Vec<RawState>) -> Result<Vec<Arc<State>>, ViewError> {
@@ -80,6 +75,26 @@ impl HostViews {
 /// Who asks for what is redacted now.
 pub(super) fn party() -> Party {
     kubewitness_portal::asking().map_or(Party::Anybody, Party::Person)
+}
+
+/// A document that is damaged stays so: whoever waited for it would never see what came later. Its state is told, but for
+/// texts that may quote a secret of it. What can't be read now may be read later, and is an error.
+fn or_without_texts(
+    shown: Result<Arc<State>, JournalError>,
+    is_ready: bool,
+    state: &Arc<State>,
+) -> Result<Arc<State>, JournalError> {
+    match shown {
+        Err(error) if !is_ready || matches!(error, JournalError::Fatal(_)) => {
+            if is_ready {
+                warn!(seq = state.seq, %error, "a state is shown without its texts: its document can't be read");
+            }
+            let (status, previous) =
+                (without_texts(&state.status), state.previous.as_ref().map(without_texts));
+            Ok(Arc::new(State { status, previous, ..State::clone(state) }))
+        }
+        shown => shown,
+    }
 }
 
 /// Without the redaction key a list is told all the same, but for texts that may quote a secret.
@@ -115,8 +130,39 @@ mod tests {
     use kubewitness_core::config::{HostSpec, RedactedField, RedactionSpec};
     use kubewitness_core::search::Search;
     use kubewitness_core::selector::Selector;
+    use kubewitness_core::{Change, ObjectRef, StateId, Version};
 
     use super::*;
+
+    #[test]
+    fn a_state_whose_document_is_damaged_is_shown_without_its_texts_and_one_that_can_not_be_read_now_is_not()
+    {
+        let status =
+            |message: &str| Status { phase: "Failed".into(), message: message.into(), ..Status::default() };
+        let (object, version) = (ObjectRef { kind: "Job".into(), ..ObjectRef::default() }, Version::new("7"));
+        let state = Arc::new(State {
+            id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
+            seq: 7,
+            source: "jobs".into(),
+            epoch: 0,
+            change: Change::Present,
+            object: object.into(),
+            owner: None,
+            resource_version: version,
+            status: status("password=x1y2").into(),
+            previous: None,
+            observed_ms: 0,
+            late: false,
+            quotes_none_under: None,
+        });
+        let damaged = || Err(JournalError::Fatal("state 7: its row differs".into()));
+        let shown = or_without_texts(damaged(), true, &state).unwrap();
+        assert_eq!((shown.status.phase.as_str(), shown.seq), ("Failed", state.seq));
+        assert!(!shown.status.message.contains("x1y2"), "{}", shown.status.message);
+        let busy = || Err(JournalError::Unavailable("it is busy".into()));
+        assert!(or_without_texts(busy(), true, &state).is_err());
+        assert!(or_without_texts(busy(), false, &state).is_ok(), "without a key nothing else can be told");
+    }
 
     #[test]
     fn a_creation_that_is_hidden_orders_nothing() {

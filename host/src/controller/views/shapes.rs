@@ -11,10 +11,10 @@ use kubewitness_core::search::{Search, TEXT_BYTES};
 use kubewitness_core::selector::Selector;
 use kubewitness_core::stream::Places;
 use kubewitness_core::views::{
-    DiscrepancyView, GrantUseView, HistogramView, LedgerView, ManifestView, ObjectQuery, ObjectView,
-    PausedView, PluginView, QueueView, SourceView, TickView, ViewError,
+    BackfillView, DiscrepancyView, GrantUseView, HistogramView, LedgerView, ManifestView, ObjectQuery,
+    ObjectView, PausedView, PluginView, QueueView, SourceView, TickView, ViewError,
 };
-use kubewitness_dispatch::{DispatchStats, TickStats};
+use kubewitness_dispatch::{Backfill, DispatchStats, TickStats};
 use kubewitness_journal::SourceCounters;
 use kubewitness_watch::SourceSnapshot;
 
@@ -107,6 +107,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         calls: state.tally.view(),
         filter_errors: stats.unclear,
         message: state.message.clone().or(stats.rest).or(stats.last_error).or(stats.filter_error).or(trouble),
+        backfill: stats.backfill.as_deref().map(backfill_view),
         tick: stats.tick.map(tick_view),
         shadow: state.shadow.as_ref().map(|shadow| shadow.borrow().clone()),
         paused: stats.paused.as_deref().map(paused_view),
@@ -117,6 +118,10 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
             .map(|(name, calls)| grant_view(name, calls, state.manifest.as_deref(), &state.uses))
             .collect(),
     }
+}
+
+fn backfill_view(Backfill { sources, through }: &Backfill) -> BackfillView {
+    BackfillView { sources: sources.iter().map(|source| source.to_string()).collect(), through: *through }
 }
 
 fn tick_view(stats: TickStats) -> TickView {

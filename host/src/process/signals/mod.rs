@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::commands::print::note;
 use crate::tasks;
 
 /// What an end may take before it goes on as after a second signal. Longer than all that has a bound of its
@@ -117,7 +118,7 @@ fn aside(tell: impl FnOnce() + Send + 'static) {
 }
 
 fn exit(after: Duration) -> ! {
-    aside(move || eprintln!("kubewitness: did not end within {after:?} of being told to stop at once"));
+    aside(move || note!("kubewitness: did not end within {after:?} of being told to stop at once"));
     std::thread::sleep(LAST_WORDS);
     std::process::exit(1);
 }

@@ -13,7 +13,7 @@ use kubewitness_core::stream::{Garbled, Stood, unpack};
 
 pub(crate) use keys::MessageKeys;
 
-/// The journal's id, the position, and the position before it.
+/// The journal's line, the position, the position before it, and the line of that one if it was another.
 const STOOD: &str = "Kubewitness-Stood";
 /// Which part of how many, if there are several.
 const PART: &str = "Kubewitness-Part";
@@ -45,11 +45,12 @@ pub(crate) fn parts(source: &str, stood: &Stood, packed: &Bytes, max_payload: us
     let count = packed.len().div_ceil(size).max(1);
     let part = |index: usize| {
         let mut headers = HeaderMap::new();
-        let Stood { line, position, before } = stood;
+        let Stood { line, position, before, before_line } = stood;
         // Another size of parts cuts a state elsewhere. The server may not take its parts for repeats of the former ones.
         let cut = if count > 1 { format!("/{size}") } else { String::new() };
         headers.insert(NATS_MESSAGE_ID, format!("{line}/{source}/{position}/{index}{cut}"));
-        headers.insert(STOOD, format!("{line} {position} {before}"));
+        let before_line = before_line.as_ref().map(|line| format!(" {line}")).unwrap_or_default();
+        headers.insert(STOOD, format!("{line} {position} {before}{before_line}"));
         if count > 1 {
             headers.insert(PART, format!("{index} {count}"));
         }
@@ -122,7 +123,11 @@ fn stood(headers: &HeaderMap) -> Option<Stood> {
     };
     let line: Arc<str> = words.next().filter(is_line)?.into();
     let (position, before) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    (before < position).then_some(Stood { line, position, before })
+    let before_line = match words.next() {
+        Some(word) => Some(Arc::from(Some(word).filter(is_line)?)),
+        None => None,
+    };
+    (before < position).then_some(Stood { line, position, before, before_line })
 }
 
 fn part(headers: &HeaderMap) -> Result<Option<(usize, usize)>, Garbled> {
@@ -169,7 +174,7 @@ mod tests {
     }
 
     fn stood(position: u64) -> Stood {
-        Stood { line: "a".into(), position, before: 8 }
+        Stood { line: "a".into(), position, before: 8, before_line: (position > 9).then(|| "b".into()) }
     }
 
     #[test]
@@ -205,6 +210,14 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_continues_another_says_so() {
+        for position in [9, 10] {
+            let part = parts("jobs", &stood(position), &pack(&state(), b"{}"), 0).remove(0);
+            assert_eq!(super::stood(&part.headers), Some(stood(position)));
+        }
+    }
+
+    #[test]
     fn a_state_whose_first_part_is_missing_is_not_made_of_the_rest() {
         let packed = pack(&state(), &noise(150_000));
         let sent = parts("jobs", &stood(9), &packed, 0);
@@ -233,7 +246,7 @@ mod tests {
             assert!(parts_of.take(7, &part.headers, &part.body).is_err(), "{wrong}");
         }
         let long = format!("{} 9 8", "a".repeat(LINE_BYTES + 1));
-        for line in ["a:b 9 8", "a~b 9 8", " 9 8", &long] {
+        for line in ["a:b 9 8", "a~b 9 8", " 9 8", "a 9 8 b:c", "a 9 8 ", &long] {
             part.headers.insert(STOOD, line);
             assert!(parts_of.take(7, &part.headers, &part.body).is_err(), "{line}");
         }

@@ -1,6 +1,7 @@
 //! Tests of a carrier and readers with a real server and real journals.
 
 mod ahead;
+mod copies;
 mod support;
 
 use std::sync::Arc;
@@ -304,46 +305,6 @@ async fn a_server_that_comes_back_empty_gets_what_nobody_had_read_again() -> Res
     assert!(other.gaps_of(&Default::default()).await?.is_empty(), "nothing was missing");
     reader.stop().await?;
     carrier.stop().await
-}
-
-#[tokio::test]
-async fn a_journal_that_was_put_back_to_an_older_copy_is_carried_as_another_and_nothing_of_it_is_lost()
--> Result<()> {
-    let Some(world) = World::new("stream::restored")? else { return Ok(()) };
-    let journal = world.journal("carrier").await?;
-    let carrier = world.carry(&journal, &["jobs"]);
-    let other = world.journal("reader").await?;
-    let reader = world.read(&other, &from(&[]));
-    sent(&journal, 0, 0..20, 100).await?;
-    until(
-        WITHIN,
-        "the first to be carried",
-        async || Ok((carrier.handle.view().carried == 20).then_some(())),
-    )
-    .await?;
-    carrier.stop().await?;
-    journal.close().await?;
-    world.copy("carrier", "copy")?;
-
-    let journal = world.journal("carrier").await?;
-    let carrier = world.carry(&journal, &["jobs"]);
-    sent(&journal, 0, 20..40, 100).await?;
-    all(&other, 40).await?;
-    // Once a second the carrier tells the server how far it is.
-    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-    carrier.stop().await?;
-    journal.close().await?;
-
-    // After the copy the journal gets other states than the first time.
-    let copy = world.journal("copy").await?;
-    sent(&copy, 0, 50..90, 100).await?;
-    let carrier = world.carry(&copy, &["jobs"]);
-    all(&other, 80).await?;
-    let gaps = other.gaps_of(&Default::default()).await?;
-    assert!(gaps.iter().all(|(_, gap)| gap.message.contains("now comes from the journal")), "{gaps:?}");
-    assert_eq!(gaps.len(), 4, "one a partition");
-    carrier.stop().await?;
-    reader.stop().await
 }
 
 #[tokio::test]

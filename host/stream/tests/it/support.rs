@@ -16,7 +16,7 @@ use kubewitness_core::stream::Feed;
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
 use kubewitness_harness::{MessageServer, PASSWORD, until};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_stream::{Carrier, CarrierHandle, Reader, Secret, Server};
+use kubewitness_stream::{Carrier, CarrierHandle, Reader, Secret, Server, new_name};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +42,12 @@ impl Task {
         self.stop.cancel();
         self.task.await.context("it panicked")?
     }
+
+    /// Ends it without a word to the server.
+    pub async fn kill(self) {
+        self.task.abort();
+        self.task.await.ok();
+    }
 }
 
 pub struct Carrying {
@@ -52,6 +58,10 @@ pub struct Carrying {
 impl Carrying {
     pub async fn stop(self) -> Result<()> {
         self.task.stop().await
+    }
+
+    pub async fn kill(self) {
+        self.task.kill().await;
     }
 }
 
@@ -104,7 +114,7 @@ impl World {
             .key
             .clone()
             .map(|key| -> Secret { Arc::new(move || std::future::ready(Ok(key.clone())).boxed()) });
-        Server { spec, address: Arc::new(address), credentials: None, key }
+        Server { spec, address: Arc::new(address), credentials: None, key, instance: new_name() }
     }
 
     #[allow(clippy::disallowed_methods)]
@@ -149,7 +159,10 @@ impl World {
             let warm = journal.warm("jobs").await?;
             reader.resume(warm.checkpoint.as_ref().map(|_| warm.epoch), warm.checkpoint.as_ref());
             loop {
-                let Some(fed) = stopped.run_until_cancelled(reader.next()).await else { return Ok(()) };
+                let Some(fed) = stopped.run_until_cancelled(reader.next()).await else {
+                    reader.close().await;
+                    return Ok(());
+                };
                 let fed = match fed {
                     Ok(fed) => fed,
                     Err(away) => {

@@ -9,6 +9,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderName, HeaderValue, Method};
 use kubewitness_core::config::is_name;
 use kubewitness_core::ports::{Acting, Cause, Person, SubmitError};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -25,6 +26,39 @@ const BYTES: usize = 3 * 1024 * 1024;
 const AT_ONCE: usize = 16;
 /// What of a refusal's causes is told.
 const CAUSES: usize = 100;
+/// The longest key of an extra attribute that is sent; those of Kubernetes are names of a domain and a word.
+const EXTRA_KEY_BYTES: usize = 512;
+/// Capital letters as well: names of headers have none.
+const ESCAPED_IN_A_KEY: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .add(b'A')
+    .add(b'B')
+    .add(b'C')
+    .add(b'D')
+    .add(b'E')
+    .add(b'F')
+    .add(b'G')
+    .add(b'H')
+    .add(b'I')
+    .add(b'J')
+    .add(b'K')
+    .add(b'L')
+    .add(b'M')
+    .add(b'N')
+    .add(b'O')
+    .add(b'P')
+    .add(b'Q')
+    .add(b'R')
+    .add(b'S')
+    .add(b'T')
+    .add(b'U')
+    .add(b'V')
+    .add(b'W')
+    .add(b'X')
+    .add(b'Y')
+    .add(b'Z');
 /// The API server adds these groups by itself, and would ask whether the controller may impersonate them.
 const ADDED: [&str; 2] = ["system:authenticated", "system:serviceaccounts"];
 
@@ -113,11 +147,15 @@ fn jobs_of(namespace: &str) -> Result<Address, SubmitError> {
 type Headers = Vec<(HeaderName, HeaderValue)>;
 
 fn header(name: HeaderName, text: &str) -> Result<(HeaderName, HeaderValue), SubmitError> {
-    let mut value = HeaderValue::from_str(text).map_err(|_| SubmitError::Refused {
+    let refused = || SubmitError::Refused {
         status: 400,
         message: format!("what `{name}` would name has characters that no header has"),
         causes: Vec::new(),
-    })?;
+    };
+    // The API server reads a name as UTF-8, so a header may have other letters than those of ASCII.
+    let is_clean = !text.chars().any(char::is_control);
+    let value = HeaderValue::from_bytes(text.as_bytes()).ok().filter(|_| is_clean);
+    let mut value = value.ok_or_else(refused)?;
     value.set_sensitive(true);
     Ok((name, value))
 }
@@ -126,9 +164,20 @@ fn bearer(token: &str) -> Result<Headers, SubmitError> {
     Ok(vec![header(AUTHORIZATION, &format!("Bearer {token}"))?])
 }
 
-/// User and groups: what rules of RBAC are about. A host that may impersonate no more is as good.
+/// All that the API server knows of them. A token whose rights are narrowed says so in an extra attribute: without it, an
+/// admission rule or a webhook would take the Job for one of the whole person. Where the controller may not impersonate
+/// one of these, the API server refuses the Job and names the right.
 fn impersonating(person: &Person) -> Result<Headers, SubmitError> {
     let mut headers = vec![header(HeaderName::from_static("impersonate-user"), &person.user)?];
+    if !person.uid.is_empty() {
+        headers.push(header(HeaderName::from_static("impersonate-uid"), &person.uid)?);
+    }
+    for (key, values) in &person.extra {
+        let name = extra_header(key)?;
+        for value in values {
+            headers.push(header(name.clone(), value)?);
+        }
+    }
     let is_account = person.user.starts_with("system:serviceaccount:");
     let is_added =
         |group: &str| ADDED.contains(&group) || is_account && group.starts_with("system:serviceaccounts:");
@@ -136,6 +185,17 @@ fn impersonating(person: &Person) -> Result<Headers, SubmitError> {
         headers.push(header(HeaderName::from_static("impersonate-group"), group)?);
     }
     Ok(headers)
+}
+
+/// The API server takes the rest of the name for the key, in small letters and with its escapes resolved.
+fn extra_header(key: &str) -> Result<HeaderName, SubmitError> {
+    let name = format!("impersonate-extra-{}", utf8_percent_encode(key, ESCAPED_IN_A_KEY));
+    let is_short = key.len() <= EXTRA_KEY_BYTES && !key.is_empty();
+    HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| is_short).ok_or_else(|| SubmitError::Refused {
+        status: 400,
+        message: "an extra attribute of this person has a name that can't be impersonated".into(),
+        causes: Vec::new(),
+    })
 }
 
 fn refused(failure: &Failure, body: &[u8]) -> SubmitError {
@@ -178,8 +238,51 @@ mod tests {
         let account = "system:serviceaccount:research:bot";
         let groups = ["system:serviceaccounts", "system:serviceaccounts:research", "system:authenticated"];
         assert_eq!(told(account, &groups), [format!("impersonate-user={account}")]);
-        let person = Person { user: "a\r\nImpersonate-User: root".into(), ..Person::default() };
-        assert!(matches!(impersonating(&person), Err(SubmitError::Refused { status: 400, .. })));
+        for evil in ["a\r\nImpersonate-User: root", "a\u{9b}b", "a\0"] {
+            let person = Person { user: evil.into(), ..Person::default() };
+            assert!(
+                matches!(impersonating(&person), Err(SubmitError::Refused { status: 400, .. })),
+                "{evil:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_person_is_impersonated_with_all_that_narrows_their_token_and_in_their_own_letters() {
+        let extra = [
+            ("scopes.authorization.openshift.io", &["user:info"][..]),
+            ("authentication.kubernetes.io/credential-id", &["JTI=1"]),
+            ("Team%", &["größe", "b"]),
+        ];
+        let extra =
+            extra.map(|(key, values)| (key.to_owned(), values.iter().map(|it| (*it).to_owned()).collect()));
+        let person = Person {
+            user: "zoë".into(),
+            uid: "u-1".into(),
+            groups: vec!["forschung-größe".into()],
+            extra: extra.into(),
+        };
+        let headers = impersonating(&person).unwrap();
+        let told: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}={}", String::from_utf8_lossy(value.as_bytes())))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "impersonate-user=zoë",
+                "impersonate-uid=u-1",
+                "impersonate-extra-%54eam%25=größe",
+                "impersonate-extra-%54eam%25=b",
+                "impersonate-extra-authentication.kubernetes.io%2fcredential-id=JTI=1",
+                "impersonate-extra-scopes.authorization.openshift.io=user:info",
+                "impersonate-group=forschung-größe",
+            ]
+        );
+        for key in [String::new(), "k".repeat(EXTRA_KEY_BYTES + 1)] {
+            let person = Person { extra: [(key, vec!["v".into()])].into(), ..person.clone() };
+            assert!(impersonating(&person).is_err());
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
-use kubewitness_core::project;
+use kubewitness_core::project::{self, EndlessList, ListPage, ProjectError};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 use tokio::time::timeout;
@@ -19,6 +19,9 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// The largest answer in one piece. A page of 500 objects of 1.5 MiB would be larger. Such a source needs
 /// smaller pages, and its condition says so.
 const ANSWER_BYTES: usize = 512 * 1024 * 1024;
+const JSON: &str = "application/json";
+/// A server that does not know the first form sends whole objects.
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
 /// How much of an error's body is read. A `Status` takes a few hundred bytes.
 const ERROR_BYTES: usize = 64 * 1024;
 /// The time from the request to the whole answer. A page of 500 objects takes a second on a slow server.
@@ -44,6 +47,11 @@ pub(crate) enum Failure {
     TimedOut(Duration),
     #[error("the answer can't be parsed: {0}")]
     Answer(String),
+    #[error(transparent)]
+    Endless(#[from] EndlessList),
+    /// The resource can't be a source. The text says why, and what to do.
+    #[error("{0}")]
+    Unfit(String),
 }
 
 impl Failure {
@@ -65,7 +73,7 @@ impl Failure {
         match self {
             Self::Status { code, .. } => *code == 429 || *code >= 500,
             Self::Transport(_) | Self::TimedOut(_) => true,
-            Self::Answer(_) => false,
+            Self::Answer(_) | Self::Endless(_) | Self::Unfit(_) => false,
         }
     }
 
@@ -82,6 +90,17 @@ impl Failure {
             _ => None,
         }
     }
+}
+
+/// Splits one page of a source's list.
+pub(crate) fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, Failure> {
+    project::list_page(bytes).map_err(|error| match error {
+        ProjectError::Missing("metadata.resourceVersion") => Failure::Unfit(
+            "the server's lists have no `resourceVersion`, so what changes can't be followed: remove the source"
+                .to_string(),
+        ),
+        error => Failure::Answer(error.to_string()),
+    })
 }
 
 /// Reads a `Status` from an ERROR frame or an answer's body. If it is none, the body becomes the message.
@@ -160,7 +179,15 @@ impl Api {
         self.ask(Method::GET, address, None).await
     }
 
-    /// Does the same with a time limit of its own.
+    /// A list of which the server sends the metadata alone, if it knows that form.
+    pub async fn metadata(&self, address: &str) -> Result<Bytes, Failure> {
+        let headers = vec![(ACCEPT, HeaderValue::from_static(METADATA))];
+        let asked = self.told_with(Method::GET, address, headers, None, ANSWER_BYTES);
+        let answered = timeout(ANSWER_TIME, asked).await.map_err(|_| Failure::TimedOut(ANSWER_TIME))?;
+        answered.map_err(|(failure, _)| failure)
+    }
+
+    /// Gets an answer with a time limit of its own.
     pub async fn get_within(&self, address: &str, within: Duration) -> Result<Bytes, Failure> {
         timeout(within, self.get(address)).await.map_err(|_| Failure::TimedOut(within))?
     }
@@ -252,11 +279,10 @@ impl Api {
     ) -> Result<(Parts, Body), Failure> {
         // No compression is asked for: from Kubernetes 1.37 on a compressed stream would need a decoder for
         // each frame.
-        let mut request = Request::builder()
-            .method(method)
-            .uri(address)
-            .header(ACCEPT, "application/json")
-            .header(ACCEPT_ENCODING, "identity");
+        let mut request = Request::builder().method(method).uri(address).header(ACCEPT_ENCODING, "identity");
+        if headers.iter().all(|(name, _)| *name != ACCEPT) {
+            request = request.header(ACCEPT, JSON);
+        }
         let body = match body {
             Some((media_type, bytes)) => {
                 request = request.header(CONTENT_TYPE, media_type);

@@ -18,7 +18,12 @@ struct Listed {
     name: String,
     kind: String,
     namespaced: bool,
+    /// What the server does with it; `None` if it doesn't say.
+    verbs: Option<Vec<String>>,
 }
+
+/// The verbs without which nothing can be witnessed.
+const NEEDED_VERBS: [&str; 2] = ["list", "watch"];
 
 /// The resource of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,11 +107,21 @@ fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<Resour
             token: None,
         });
     };
+    if let Some(verbs) = &found.verbs
+        && !NEEDED_VERBS.iter().all(|needed| verbs.iter().any(|verb| verb == needed))
+    {
+        return Err(Failure::Unfit(format!(
+            "the server can't list and watch `{}` of {} (it offers: {}): remove the source",
+            spec.kind,
+            spec.api_version,
+            verbs.join(", ")
+        )));
+    }
     let scope = match (&spec.namespace, found.namespaced) {
         (Some(namespace), true) => format!("{root}/namespaces/{namespace}/{}", found.name),
         (None, _) => format!("{root}/{}", found.name),
         (Some(namespace), false) => {
-            return Err(Failure::Answer(format!(
+            return Err(Failure::Unfit(format!(
                 "`{}` has no namespaces: leave out `namespace: {namespace}`",
                 spec.kind
             )));
@@ -128,6 +143,8 @@ mod tests {
             {"name": "jobs/status", "kind": "Job", "namespaced": true},
             {"name": "jobs", "kind": "Job", "namespaced": true},
             {"name": "nodes", "kind": "Node", "namespaced": false},
+            {"name": "componentstatuses", "kind": "ComponentStatus", "namespaced": false, "verbs": ["get", "list"]},
+            {"name": "pods", "kind": "Pod", "namespaced": true, "verbs": ["get", "list", "watch"]},
         ]}))
         .unwrap()
     }
@@ -157,5 +174,16 @@ mod tests {
         let odd =
             serde_json::json!({"name": "n", "apiVersion": "batch/v1", "kind": "Node", "namespace": "ml"});
         assert!(chosen(odd).unwrap_err().to_string().contains("leave out"));
+    }
+
+    #[test]
+    fn a_kind_that_can_not_be_listed_and_watched_is_refused_by_name() {
+        let of = |kind: &str| chosen(serde_json::json!({"name": "s", "apiVersion": "v1", "kind": kind}));
+        let told = of("ComponentStatus").unwrap_err().to_string();
+        assert_eq!(
+            told,
+            "the server can't list and watch `ComponentStatus` of v1 (it offers: get, list): remove the source"
+        );
+        assert!(of("Pod").is_ok());
     }
 }

@@ -167,7 +167,7 @@ impl Reader {
         count(&self.parts.shared.counters.lists_streamed, 1);
         count(&self.parts.shared.counters.watches, 1);
         self.complete(complete, round).await?;
-        Ok(self.watched(stream, changes).await?)
+        Ok(self.watched(stream, Some(changes)).await?)
     }
 
     /// The step after a streamed list, or after a failed one.

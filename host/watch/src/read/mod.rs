@@ -10,6 +10,7 @@ pub(crate) mod paged_list;
 mod streamed_list;
 mod watch_stream;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +18,12 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::frames::Line;
 use kubewitness_core::limits::FRAME_BYTES;
-use kubewitness_core::project;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::backoff::{Backoff, Dice};
-use crate::connect::request::Failure;
+use crate::connect::request::{Failure, list_page};
 use crate::connect::resource::{Resource, resolve};
 use crate::read::next_action::{Action, Ended, NextAction, Pause, Step};
 use crate::read::watch_stream::Stream;
@@ -44,6 +44,9 @@ const _: () = assert!(LARGE_IN_FLIGHT > FRAME_BYTES, "one frame must always fit"
 
 /// A stream that lasted this long was no failed attempt, even if nothing happened on it.
 const LIVED: Duration = Duration::from_secs(5);
+
+/// How often the log has a condition that goes on.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// The time for one small answer while nothing is watched.
 const PROBE_TIME: Duration = Duration::from_secs(20);
@@ -73,6 +76,8 @@ pub(crate) struct Reader {
     is_unsure: bool,
     /// How often the base of a new history was searched for since the last list.
     based: u32,
+    /// When the log last had the condition.
+    said_at: Instant,
     looked_since: Option<Instant>,
     /// Whether no watch has lasted since the last list. A watch that expires again must not cause another
     /// list at once.
@@ -103,6 +108,7 @@ impl Reader {
             just_listed: false,
             unbroken: None,
             based: 0,
+            said_at: Instant::now(),
             looked_since: None,
             streams: parts.tuning.stream_lists,
             refuses_streams: false,
@@ -121,6 +127,7 @@ impl Reader {
                 Err(Closed) => return,
             };
             if let Some(condition) = step.condition {
+                self.remind(&condition);
                 self.parts.shared.set_condition(Some(condition));
             }
             self.is_unsure |= step.pause.is_some();
@@ -132,6 +139,16 @@ impl Reader {
                 sleep(self.pause(&pause)).await;
             }
             action = step.action;
+        }
+    }
+
+    /// Repeats a condition that goes on, so that a log of the last minutes has it.
+    fn remind(&mut self, condition: &str) {
+        if self.parts.shared.live().condition.as_deref() != Some(condition) {
+            self.said_at = Instant::now();
+        } else if self.said_at.elapsed() >= REMINDER {
+            self.said_at = Instant::now();
+            tracing::warn!(source = %self.parts.spec.name, "still: {condition}");
         }
     }
 
@@ -248,8 +265,7 @@ impl Reader {
         };
         let address = resource.collection().with("limit", "1");
         let page = self.parts.api.get_within(address.as_str(), PROBE_TIME).await?;
-        let page = project::list_page(&page).map_err(|error| Failure::Answer(error.to_string()))?;
-        Ok(Version::new(&page.resource_version))
+        Ok(Version::new(&list_page(&page)?.resource_version))
     }
 
     async fn watch(&mut self) -> Result<Step, Closed> {
@@ -273,7 +289,7 @@ impl Reader {
         };
         tracing::debug!(source = %self.parts.spec.name, %from, "watching");
         self.unbroken.get_or_insert(from);
-        self.watched(Stream::new(&self.parts, body), Vec::new()).await
+        self.watched(Stream::new(&self.parts, body), None).await
     }
 
     fn watch_seconds(&mut self) -> u64 {
@@ -281,33 +297,41 @@ impl Reader {
         self.dice.between(low, high)
     }
 
-    /// Follows a watch to its end. `first` are lines that arrived before.
-    async fn watched(&mut self, mut stream: Stream, first: Vec<Bytes>) -> Result<Step, Closed> {
-        self.parts.shared.set_condition(None);
-        let epoch = {
-            let mut live = self.parts.shared.live();
-            live.synced = true;
-            live.epoch
-        };
-        let unbroken = self.unbroken.clone().map(|since| (epoch, since));
-        self.parts.witness.watches(&self.parts.spec.name, unbroken);
+    /// Follows a watch to its end. `listed` are the lines that came with a list that has become this watch.
+    async fn watched(&mut self, mut stream: Stream, listed: Option<Vec<Bytes>>) -> Result<Step, Closed> {
+        let epoch = self.parts.shared.live().epoch;
+        let has_listed = listed.is_some();
+        // After watches that brought nothing, this one has to bring something first. The writer sees that.
+        if has_listed || !self.course.is_mute() {
+            self.parts.shared.set_condition(None);
+            self.parts.shared.live().synced = true;
+            let unbroken = self.unbroken.clone().map(|since| (epoch, since));
+            self.parts.witness.watches(&self.parts.spec.name, unbroken);
+        }
         let since = Instant::now();
-        let ended = self.follow(&mut stream, first).await?;
-        let ended = match self.sync().await?.told {
-            Some(told) => Ended::Told(told),
-            None => ended,
-        };
+        let ended = self.follow(&mut stream, listed.unwrap_or_default()).await?;
+        let Standing { told, understood, .. } = self.sync().await?;
+        let ended = told.map_or(ended, Ended::Told);
         if let Ended::Told(failure) = &ended {
             self.count_expired(failure);
         }
         self.is_unsure |= ended != Ended::Closed;
-        let lived = since.elapsed() >= LIVED || (stream.any && !matches!(ended, Ended::Told(_)));
+        let was_told = matches!(ended, Ended::Told(_));
+        // Bytes are no sign of life. Silence is, if it lasted: a quiet source may have nothing to say.
+        let lived = match understood || has_listed {
+            true => !was_told || since.elapsed() >= LIVED,
+            false => (was_told || !stream.any) && since.elapsed() >= LIVED,
+        };
         if lived {
             self.backoff.reset();
             self.just_listed = false;
         }
         tracing::debug!(source = %self.parts.spec.name, ?ended, "the watch ended");
-        Ok(self.unhurried(NextAction::ended(&ended, lived)))
+        let step = self.course.ended(&ended, lived);
+        if self.course.is_mute() {
+            self.parts.shared.live().synced = false;
+        }
+        Ok(self.unhurried(step))
     }
 
     fn unhurried(&self, mut step: Step) -> Step {
@@ -324,6 +348,8 @@ impl Reader {
             self.send_line(line).await?;
         }
         let mut full = self.full.clone();
+        let mut lived = pin!(sleep(LIVED));
+        let mut is_doubted = self.course.is_mute();
         loop {
             for line in stream.lines.drain(..) {
                 match line {
@@ -335,6 +361,12 @@ impl Reader {
             tokio::select! {
                 biased;
                 () = hush.cancelled() => return Ok(Ended::Closed),
+                () = &mut lived, if is_doubted => {
+                    is_doubted = false;
+                    if !stream.any {
+                        self.parts.shared.note_life();
+                    }
+                }
                 changed = full.changed(), if is_full => changed.map_err(|_| Closed)?,
                 more = stream.more(self.parts.tuning.idle), if !is_full => {
                     if let Err(ended) = more {

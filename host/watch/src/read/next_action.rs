@@ -14,6 +14,13 @@ use kubewitness_core::Version;
 use crate::connect::request::Failure;
 use crate::repair::compare::list_request::ListReason;
 
+/// After this many watches in a row that brought nothing, people are told, and a watch must bring something before the
+/// source counts as synced.
+const MUTE_WATCHES: u32 = 3;
+
+const MUTE: &str = "watching brings nothing: the server takes each watch and ends it, or sends bytes that are no events; \
+                    look at the API server, and at the proxy in front of it";
+
 /// How often in a row a probe must be behind before the epoch grows.
 const BEHIND_PROBES: u32 = 2;
 
@@ -89,6 +96,8 @@ fn explain(failure: &Failure, doing: &str) -> String {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NextAction {
     behind: u32,
+    /// Watches in a row that the server ended at once, or on which nothing could be read.
+    mute: u32,
 }
 
 impl NextAction {
@@ -163,8 +172,18 @@ impl NextAction {
         after_pause(next, failure, doing)
     }
 
-    /// A watch ended. A stream that had lasted is resumed at once, any other after a pause.
-    pub fn ended(how: &Ended, lived: bool) -> Step {
+    /// Whether the last watches brought nothing.
+    pub fn is_mute(&self) -> bool {
+        self.mute >= MUTE_WATCHES
+    }
+
+    /// A watch ended. A stream that had lived is resumed at once, any other after a pause.
+    pub fn ended(&mut self, how: &Ended, lived: bool) -> Step {
+        self.mute = match how {
+            _ if lived => 0,
+            Ended::Closed | Ended::Idle => self.mute.saturating_add(1),
+            Ended::Told(_) | Ended::Broken(_) => self.mute,
+        };
         let failure = match how {
             Ended::Told(failure) if failure.is_expired() => {
                 return at_once(Action::List(ListReason::Expired));
@@ -182,7 +201,11 @@ impl NextAction {
         Step {
             action: Action::Probe,
             pause,
-            condition: failure.filter(|_| !lived).map(|f| explain(f, "watching")),
+            condition: match failure {
+                Some(failure) if !lived => Some(explain(failure, "watching")),
+                None if self.is_mute() => Some(MUTE.to_string()),
+                _ => None,
+            },
         }
     }
 }
@@ -236,7 +259,7 @@ mod tests {
     fn an_expired_version_leads_to_a_list_in_both_its_forms() {
         let list = Action::List(ListReason::Expired);
         assert_eq!(NextAction::failed(&Action::Watch, &status(410, None)).action, list);
-        assert_eq!(NextAction::ended(&Ended::Told(status(410, None)), true).action, list);
+        assert_eq!(NextAction::default().ended(&Ended::Told(status(410, None)), true).action, list);
     }
 
     #[test]
@@ -267,14 +290,37 @@ mod tests {
     fn what_the_server_asks_for_is_kept() {
         let step = NextAction::failed(&Action::Watch, &status(429, Some(9)));
         assert_eq!(step.pause, Some(Pause::asked(Some(Duration::from_secs(9)))));
-        let step = NextAction::ended(&Ended::Told(status(429, Some(9))), true);
+        let step = NextAction::default().ended(&Ended::Told(status(429, Some(9))), true);
         assert_eq!(step.pause, Some(Pause::asked(Some(Duration::from_secs(9)))));
     }
 
     #[test]
+    fn watches_that_bring_nothing_are_told_of_until_one_brings_something() {
+        let mut course = NextAction::default();
+        for ended in [Ended::Closed, Ended::Idle] {
+            assert_eq!(
+                course.ended(&ended, false).condition,
+                None,
+                "one or two may be a restart of the server"
+            );
+        }
+        assert!(!course.is_mute());
+        let step = course.ended(&Ended::Closed, false);
+        assert!(step.pause.is_some() && step.condition.is_some_and(|told| told.contains("brings nothing")));
+        // A failure says nothing of it, and is told itself.
+        assert_eq!(
+            course.ended(&Ended::Told(status(503, None)), false).condition.unwrap(),
+            "watching failed: 503 R: m"
+        );
+        assert!(course.is_mute());
+        assert_eq!(course.ended(&Ended::Closed, true), at_once(Action::Probe));
+        assert!(!course.is_mute());
+    }
+
+    #[test]
     fn a_stream_that_lived_is_resumed_at_once() {
-        assert_eq!(NextAction::ended(&Ended::Closed, true).pause, None);
-        assert!(NextAction::ended(&Ended::Closed, false).pause.is_some());
-        assert_eq!(NextAction::ended(&Ended::Idle, true).action, Action::Probe);
+        assert_eq!(NextAction::default().ended(&Ended::Closed, true).pause, None);
+        assert!(NextAction::default().ended(&Ended::Closed, false).pause.is_some());
+        assert_eq!(NextAction::default().ended(&Ended::Idle, true).action, Action::Probe);
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use kubewitness_core::Version;
-use kubewitness_core::project;
+use kubewitness_core::project::ListGuard;
 use tokio::sync::mpsc;
 
-use crate::connect::request::Failure;
+use crate::connect::request::{Failure, list_page};
 use crate::repair::compare::list_request::{ListReason, ListRequest};
-use crate::repair::compare::{Broken, Comparison};
+use crate::repair::compare::{Broken, Comparison, PageVersions};
 use crate::source::handle::count;
 use crate::source::input::{Closed, Input, sync};
 use crate::source::parts::Parts;
@@ -71,7 +71,7 @@ impl Relist {
     async fn attempt(&self, paged: bool) -> Result<(Version, Option<Round>), Broken> {
         let ListRequest { resource, base, id, .. } = &self.asked;
         let mut comparison = Comparison::new(&self.parts, &self.inputs, &self.asked);
-        let (mut token, mut first) = (String::new(), None);
+        let (mut guard, mut token, mut first) = (ListGuard::default(), String::new(), None);
         loop {
             let mut address = resource.collection();
             if paged {
@@ -89,6 +89,7 @@ impl Relist {
                     // This is the rest of the list as it is now. The watch from the first page's version
                     // brings what lies between.
                     Some(inconsistent) if *inconsistent != token && base.is_none() => {
+                        guard.token(inconsistent).map_err(Failure::from)?;
                         token = inconsistent.to_string();
                         continue;
                     }
@@ -96,14 +97,16 @@ impl Relist {
                 },
                 Err(failure) => return Err(failure.into()),
             };
-            let page = project::list_page(&bytes).map_err(|error| Failure::Answer(error.to_string()))?;
+            let page = list_page(&bytes)?;
+            guard.page(&page, bytes.len()).map_err(Failure::from)?;
             let version = Version::new(&page.resource_version);
             if base.as_ref().is_some_and(|base| base.at != version) {
                 return Err(Broken::Baseless);
             }
             let listed = first.get_or_insert_with(|| version.clone());
             for item in &page.items {
-                comparison.item(bytes.slice_ref(item), Some(listed)).await?;
+                let page = PageVersions { first: listed, own: &version };
+                comparison.item(bytes.slice_ref(item), Some(page)).await?;
             }
             if page.continue_token.is_empty() {
                 let round = comparison.complete(listed, &version, *id).await?;

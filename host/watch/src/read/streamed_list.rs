@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::frames::Line;
-use kubewitness_core::project::{self, EventType, Frame};
+use kubewitness_core::project::{self, EventType, Frame, ListGuard};
 use tokio::sync::mpsc;
 
 use crate::connect::request::{Failure, status_failure};
@@ -43,6 +43,7 @@ pub(crate) struct StreamedList {
     /// Names whose object was deleted meanwhile. An object that is added under such a name was added
     /// meanwhile, too.
     freed: HashSet<(String, String)>,
+    guard: ListGuard,
 }
 
 impl StreamedList {
@@ -55,6 +56,7 @@ impl StreamedList {
             changes: Vec::new(),
             lowest: None,
             freed: HashSet::new(),
+            guard: ListGuard::default(),
         }
     }
 
@@ -99,7 +101,10 @@ impl StreamedList {
     /// Takes one line. Returns the version if the line ends the list.
     async fn line(&mut self, line: Line) -> Result<Option<Version>, Broken> {
         let frame = match line {
-            Line::Frame(frame) => frame,
+            Line::Frame(frame) => {
+                self.guard.objects(1, frame.len()).map_err(Failure::from)?;
+                frame
+            }
             Line::Oversized(kept) => {
                 self.comparison.unread();
                 self.send(Input::Oversized(kept)).await?;

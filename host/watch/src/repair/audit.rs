@@ -1,31 +1,36 @@
-//! Audits a source: compares a consistent list with the witnessed states while the watch goes on. Some
-//! differences remain once the watch has passed the list's version. Those versions were lost or never sent,
-//! so they are read back, journaled and counted.
+//! Audits a source: compares a consistent list with the witnessed states while the watch goes on. The list has
+//! the metadata alone, because names and versions tell what differs. Some differences remain once the watch has
+//! passed the list's version. Those versions were lost or never sent, so they are read back, journaled and
+//! counted.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, atomic};
 use std::time::Duration;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::document::{pack, unpack};
+use kubewitness_core::document::pack;
 use kubewitness_core::ports::Fate;
-use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::project::{self, ListGuard};
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::connect::backoff::Dice;
-use crate::connect::request::Failure;
+use crate::connect::request::{Failure, list_page};
 use crate::connect::resource::{Resource, resolve};
 use crate::judge::object::{check, matches, reference, with_kind};
+use crate::repair::history::landmarks::ask;
 use crate::repair::lookup::{fate_now, fetch, is_absent, left_at, say_revived};
 use crate::repair::report::discrepancy::discrepancy;
 use crate::repair::single_objects::tell;
+use crate::repair::walk_back::versions::{after, between};
 use crate::source::handle::{Limit, count};
-use crate::source::input::{Closed, Input, settled};
+use crate::source::input::{Closed, Input, Step, Story, settled};
+use crate::source::missing::reason;
 use crate::source::parts::Parts;
 use crate::source::round::{Job, Moved, Since, Uids, Vanished};
 
@@ -34,6 +39,8 @@ use crate::source::round::{Job, Moved, Since, Uids, Vanished};
 const CANDIDATES: usize = 10_000;
 /// Audits that fail in a row before people are told. The next audit makes up for a single failure.
 const FAILURES: u32 = 2;
+/// The kind of an object of which only the metadata was sent.
+const METADATA_KIND: &str = "PartialObjectMetadata";
 /// How often the audit checks whether the watch has reached the list's version.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -88,7 +95,6 @@ fn difference(listed: &Version, known: Option<&Version>, matches: bool) -> Optio
 struct Candidate {
     object: Arc<ObjectRef>,
     version: Version,
-    document: kubewitness_core::document::Packed,
     matches: bool,
 }
 
@@ -97,6 +103,8 @@ struct Candidate {
 struct Differing {
     found: Vec<DiscrepancyView>,
     jobs: Vec<Job>,
+    /// What is known of objects that have ended since.
+    late: Vec<Step>,
 }
 
 /// What one list showed.
@@ -119,6 +127,11 @@ impl Auditor {
         while !every.is_zero() {
             // Between nine and eleven tenths, so that many sources do not list at the same time.
             sleep(every.mul_f64(dice.between(90, 110) as f64 / 100.0)).await;
+            if !self.parts.audits.load(atomic::Ordering::Relaxed) {
+                failures = 0;
+                self.parts.shared.set_limitation(Limit::Audits, None);
+                continue;
+            }
             let begun = Instant::now();
             match self.audit().await {
                 Ok(discrepancies) => {
@@ -162,10 +175,15 @@ impl Auditor {
             return Ok(0);
         }
         self.pass(&listed).await?;
-        let Differing { found, jobs } = self.still(seen.candidates, missing, &listed, &resource).await?;
-        let discrepancies = jobs.len();
+        let Differing { found, jobs, late } =
+            self.still(seen.candidates, missing, &listed, &resource).await?;
+        let discrepancies = jobs.len() + late.len();
         if !found.is_empty() {
             self.send(Input::Differs(found)).await?;
+        }
+        if !late.is_empty() {
+            let story = Story { round: None, epoch: Some(epoch), steps: late, release: None };
+            self.send(Input::Story(story)).await?;
         }
         for job in &jobs {
             self.send(Input::Hold(job.object(), Some(epoch))).await?;
@@ -180,17 +198,21 @@ impl Auditor {
     }
 
     async fn list(&self, resource: &Resource) -> Result<Seen, Broken> {
-        let (mut seen, mut token) = (Seen::default(), String::new());
+        let (mut seen, mut guard, mut token) = (Seen::default(), ListGuard::default(), String::new());
         loop {
             let mut address = resource.collection().with("limit", &self.parts.tuning.page.to_string());
             if !token.is_empty() {
                 address = address.with("continue", &token);
             }
-            let bytes = self.parts.api.get(address.as_str()).await?;
-            let page = project::list_page(&bytes).map_err(|error| Failure::Answer(error.to_string()))?;
+            let walk = &self.parts.tuning.walk;
+            self.parts.repairs.turn(walk).await;
+            let bytes = self.parts.api.metadata(address.as_str()).await?;
+            self.parts.repairs.received(bytes.len(), walk);
+            let page = list_page(&bytes)?;
+            guard.page(&page, bytes.len()).map_err(Failure::from)?;
             seen.listed.get_or_insert_with(|| Version::new(&page.resource_version));
             for item in &page.items {
-                self.item(&mut seen, &bytes, item);
+                self.item(&mut seen, item);
             }
             if page.continue_token.is_empty() {
                 return Ok(seen);
@@ -199,9 +221,12 @@ impl Auditor {
         }
     }
 
-    fn item(&self, seen: &mut Seen, bytes: &Bytes, item: &[u8]) {
+    fn item(&self, seen: &mut Seen, item: &[u8]) {
         // The watch or the list keeps an unreadable object as a poison message.
-        let Ok(envelope) = project::envelope(item) else { return };
+        let Ok(mut envelope) = project::envelope(item) else { return };
+        if envelope.kind == METADATA_KIND {
+            envelope.kind = Cow::Borrowed("");
+        }
         if check(&self.parts, &envelope).is_err() {
             return;
         }
@@ -210,42 +235,46 @@ impl Auditor {
         let known = self.known(&envelope.uid);
         let differs = difference(&version, known.as_ref(), matches).is_some();
         if differs && seen.candidates.len() < CANDIDATES {
-            let document = self.with_kind(&bytes.slice_ref(item), &envelope);
             let object = Arc::new(reference(&self.parts, &envelope));
-            seen.candidates.push(Candidate { object, version, document: pack(&document), matches });
+            seen.candidates.push(Candidate { object, version, matches });
         }
-    }
-
-    fn with_kind(&self, document: &Bytes, envelope: &Envelope<'_>) -> Bytes {
-        let spec = &self.parts.spec;
-        with_kind(document.clone(), envelope, &spec.api_version, &spec.kind)
     }
 
     fn known(&self, uid: &str) -> Option<Version> {
         self.parts.shared.read().brief(uid).map(|held| held.resource_version)
     }
 
-    /// Whether an object still exists. If the server now shows less of it than it listed, or something else
-    /// at that version, it was restored meanwhile, and its list belongs to the past.
-    async fn is_there(
+    /// Gets the whole of a listed object, as it is now; `None` if it has ended since. If the server now shows less
+    /// of it than it listed, it was restored meanwhile, and its list belongs to the past.
+    async fn as_now(
         &self,
         resource: &Resource,
         object: &ObjectRef,
         listed: &Version,
-        document: &[u8],
-    ) -> Result<bool, Broken> {
-        let Some(now) = fetch(&self.parts, resource, object).await? else { return Ok(false) };
-        let Ok(envelope) = project::envelope(&now) else { return Ok(true) };
+    ) -> Result<Option<(Version, Bytes)>, Broken> {
+        let Some(now) = fetch(&self.parts, resource, object).await? else { return Ok(None) };
+        let Ok(envelope) = project::envelope(&now) else { return Ok(Some((listed.clone(), now))) };
         if envelope.uid != *object.uid {
-            return Ok(false);
+            return Ok(None);
         }
-        match Version::new(&envelope.resource_version).compare(listed) {
-            Some(Ordering::Less) => Err(Broken::OtherHistory),
-            Some(Ordering::Equal) if !is_same(&self.with_kind(&now, &envelope), document) => {
-                Err(Broken::OtherHistory)
-            }
-            _ => Ok(true),
+        let version = Version::new(&envelope.resource_version);
+        if version.compare(listed) == Some(Ordering::Less) {
+            return Err(Broken::OtherHistory);
         }
+        let spec = &self.parts.spec;
+        let document = with_kind(now.clone(), &envelope, &spec.api_version, &spec.kind);
+        Ok(Some((version, document)))
+    }
+
+    /// The object at the listed version, if that can still be read.
+    async fn as_listed(&self, resource: &Resource, object: &ObjectRef, listed: &Version) -> Option<Bytes> {
+        let answer = ask(&self.parts, &resource.of_name_at(object, listed), listed).await?;
+        let page = project::list_page(&answer).ok()?;
+        let item = page.items.first()?;
+        let envelope = project::envelope(item).ok()?;
+        let is_it = envelope.uid == *object.uid && envelope.resource_version == listed.as_str();
+        let spec = &self.parts.spec;
+        is_it.then(|| with_kind(answer.slice_ref(item), &envelope, &spec.api_version, &spec.kind))
     }
 
     /// An object whose end was witnessed can't exist again: the history is another one. The reader checks
@@ -296,21 +325,27 @@ impl Auditor {
         listed: &Version,
         resource: &Resource,
     ) -> Result<Differing, Broken> {
-        let Differing { mut found, mut jobs } = Differing::default();
+        let Differing { mut found, mut jobs, mut late } = Differing::default();
         let mut succeeded = HashSet::new();
-        for Candidate { object, version, document, matches } in candidates {
+        for Candidate { object, version: listed_at, matches } in candidates {
             let known = self.known(&object.uid);
-            let Some(difference) = difference(&version, known.as_ref(), matches) else { continue };
+            let Some(difference) = difference(&listed_at, known.as_ref(), matches) else { continue };
             // This comes before the question to the server, because the object may end in between.
             let fate = match difference {
                 Difference::Unknown => fate_now(&self.parts, &object).await,
                 Difference::Newer => Fate::Unknown,
             };
-            // The object came and went with the watch.
-            let is_there = self.is_there(resource, &object, &version, &document).await?;
-            if difference == Difference::Unknown && !is_there {
+            let Some((version, document)) = self.as_now(resource, &object, &listed_at).await? else {
+                // An unknown object came and went with the watch. The end of a known one comes with the watch, or
+                // has come; what lies before it is late.
+                if let Some(floor) = known.filter(|_| difference == Difference::Newer) {
+                    let document = self.as_listed(resource, &object, &listed_at).await;
+                    found.push(discrepancy(&self.parts, &object, Some(&floor), Some(&listed_at)));
+                    late.extend(before_end(&object, &floor, &listed_at, document));
+                }
                 continue;
-            }
+            };
+            let document = pack(&document);
             if fate == Fate::Ended {
                 return Err(self.revived(&object).await?);
             }
@@ -325,7 +360,8 @@ impl Auditor {
                 Some(floor) => Since::at(floor),
                 None => Since::at(left_at(&self.parts, &fate, &version)),
             };
-            found.push(discrepancy(&self.parts, &object, witnessed.then_some(&since.floor), Some(&version)));
+            let listed_as = Some(&listed_at);
+            found.push(discrepancy(&self.parts, &object, witnessed.then_some(&since.floor), listed_as));
             jobs.push(Job::Moved(Moved {
                 object,
                 since,
@@ -333,6 +369,7 @@ impl Auditor {
                 document,
                 witnessed,
                 is_end: false,
+                is_beyond: false,
                 rival,
             }));
         }
@@ -344,7 +381,7 @@ impl Auditor {
                 jobs.push(Job::Vanished(Vanished { object, since, absent }));
             }
         }
-        Ok(Differing { found, jobs })
+        Ok(Differing { found, jobs, late })
     }
 
     async fn send(&self, input: Input) -> Result<(), Closed> {
@@ -352,10 +389,17 @@ impl Auditor {
     }
 }
 
-/// Whether two documents have the same content in any order of members.
-fn is_same(now: &[u8], packed: &[u8]) -> bool {
-    let parse = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).ok();
-    unpack(packed).is_ok_and(|listed| *listed == *now || parse(&listed) == parse(now))
+/// What is known of an object between its last witnessed version and its end.
+fn before_end(
+    object: &Arc<ObjectRef>,
+    floor: &Version,
+    listed: &Version,
+    document: Option<Bytes>,
+) -> impl Iterator<Item = Step> {
+    let before = document.as_ref().map_or_else(|| Version::new(&after(listed)), |_| listed.clone());
+    let hole = between(floor, &before, reason::UNREADABLE, "the object has ended since it was listed");
+    let hole = hole.map(|hole| Step::MissingVersions(Arc::clone(object), hole));
+    hole.into_iter().chain(document.map(Step::Late))
 }
 
 #[cfg(test)]

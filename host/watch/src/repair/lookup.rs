@@ -58,6 +58,7 @@ pub(crate) async fn fetch(
     object: &ObjectRef,
 ) -> Result<Option<Bytes>, Failure> {
     let collection = resource.collection_of(&object.namespace);
+    parts.repairs.turn(&parts.tuning.walk).await;
     match parts.api.get(collection.member(&object.name).as_str()).await {
         Ok(bytes) => Ok(Some(bytes)),
         Err(failure) if failure.code() == Some(404) => Ok(None),

@@ -90,7 +90,7 @@ impl RoundWorker {
             Some(mut outage) => {
                 outage.expected = outage.expected.filter(|_| !was_lost);
                 let budget = &self.parts.tuning.walk;
-                let limits = Budget::new(budget.sweep_requests, budget.sweep_time, budget.rate);
+                let limits = Budget::new(budget.sweep_requests, budget.sweep_time);
                 let exact = OldVersions::new(Arc::clone(&self.parts), round.resource, limits, compaction);
                 Sweep::new(exact, outage, told, &met, &mut reporter).run().await?
             }
@@ -122,7 +122,7 @@ impl RoundWorker {
         reporter: &mut Reporter,
     ) -> Result<(Vec<KnownVersions>, Vec<String>, bool), Closed> {
         let budget = &self.parts.tuning.walk;
-        let limits = Budget::new(budget.requests, budget.time, budget.rate);
+        let limits = Budget::new(budget.requests, budget.time);
         let exact =
             OldVersions::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(compaction));
         let (mut told, mut met, mut was_lost) = (Vec::new(), Vec::new(), false);
@@ -143,6 +143,7 @@ impl RoundWorker {
 }
 
 pub(crate) async fn walk(exact: &OldVersions, job: Job, outage: Option<&Outage>) -> Walk {
+    let _place = exact.parts().repairs.name().await;
     match job {
         Job::Moved(moved) => moved_back(exact, moved, outage).await,
         Job::Vanished(vanished) => vanished_back(exact, vanished, outage).await,
@@ -152,7 +153,7 @@ pub(crate) async fn walk(exact: &OldVersions, job: Job, outage: Option<&Outage>)
 /// Reads back the versions below a listed object, and the end of its name's former object.
 async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) -> Walk {
     let deadline = exact.deadline();
-    let Moved { object, since, version, document, witnessed, is_end, rival } = moved;
+    let Moved { object, since, version, document, witnessed, is_end, is_beyond, rival } = moved;
     let last = since.last.clone();
     let walked = exact.versions(deadline, &object, since, &version).await;
     let mut lost = Vec::new();
@@ -182,7 +183,7 @@ async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) 
     }
     told.extend(between.iter().map(KnownVersions::from));
     let mut after = Vec::new();
-    if witnessed || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
+    if witnessed || is_beyond || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
         after = missed(&object, walked);
         after.push(came_of(&document, is_end));
     }
@@ -240,6 +241,7 @@ async fn still_there(exact: &OldVersions, vanished: Vanished) -> There {
                 document,
                 witnessed: true,
                 is_end: false,
+                is_beyond: false,
                 rival: None,
             })
         }

@@ -186,7 +186,7 @@ async fn read_back(
     resource: &Resource,
 ) -> Result<(), Closed> {
     let budget = &parts.tuning.walk;
-    let limits = Budget::new(budget.requests, budget.time, budget.rate);
+    let limits = Budget::new(budget.requests, budget.time);
     let compaction = Arc::new(Compaction::new(newest(&jobs)));
     let exact = OldVersions::new(Arc::clone(parts), resource.clone(), limits, compaction);
     let walking = jobs.into_iter().map(|job| walk(&exact, job, None));

@@ -32,28 +32,34 @@ impl Source {
             live.epoch = warm.epoch;
             live.checkpoint = warm.checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
         }
-        let mut dice = Dice::new(parts.tuning.seed);
-        let mut backoff = Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause);
-        loop {
-            let Some(fed) = stop.run_until_cancelled(feed.next()).await else { return Ok(()) };
-            let taken = match fed {
-                Ok(fed) => match take(&parts, fed, &mut dice, &stop).await? {
-                    Some(()) => feed.durable().await,
-                    None => return Ok(()),
-                },
-                Err(away) => Err(away),
-            };
-            match taken {
-                Ok(()) => {
-                    backoff.reset();
-                    parts.shared.set_condition(None);
-                }
-                Err(FeedError(why)) => {
-                    parts.shared.set_condition(Some(why));
-                    let pause = sleep(backoff.next(&mut dice, None));
-                    if stop.run_until_cancelled(pause).await.is_none() {
-                        return Ok(());
-                    }
+        let ended = follow(&parts, &mut *feed, &stop).await;
+        feed.close().await;
+        ended
+    }
+}
+
+async fn follow(parts: &Parts, feed: &mut dyn Feed, stop: &CancellationToken) -> Result<(), SourceError> {
+    let mut dice = Dice::new(parts.tuning.seed);
+    let mut backoff = Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause);
+    loop {
+        let Some(fed) = stop.run_until_cancelled(feed.next()).await else { return Ok(()) };
+        let taken = match fed {
+            Ok(fed) => match take(parts, fed, &mut dice, stop).await? {
+                Some(()) => feed.durable().await,
+                None => return Ok(()),
+            },
+            Err(away) => Err(away),
+        };
+        match taken {
+            Ok(()) => {
+                backoff.reset();
+                parts.shared.set_condition(None);
+            }
+            Err(FeedError(why)) => {
+                parts.shared.set_condition(Some(why));
+                let pause = sleep(backoff.next(&mut dice, None));
+                if stop.run_until_cancelled(pause).await.is_none() {
+                    return Ok(());
                 }
             }
         }

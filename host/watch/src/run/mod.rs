@@ -7,6 +7,7 @@ mod carried;
 mod load;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -29,6 +30,7 @@ use crate::source::handle::{Shared, SourceHandle};
 use crate::source::input::Input;
 use crate::source::listers::Listers;
 use crate::source::parts::{Parts, SourceError};
+use crate::source::repair_budget::RepairBudget;
 use crate::source::round::MissedObject;
 use crate::tuning::Tuning;
 use crate::write::append::Appender;
@@ -59,13 +61,38 @@ impl Source {
         let shared = Arc::new(Shared::new(&spec.name, &spec.indexes));
         let handle = SourceHandle { shared: Arc::clone(&shared) };
         let (api, secret_rules, tuning) = (connection.api(), RulesInForce::default(), Tuning::default());
-        let parts = Parts { api, spec, shared, witness, clock, rules, secret_rules, listers, tuning };
+        let (repairs, audits) = (RepairBudget::default(), Arc::new(AtomicBool::new(true)));
+        let parts = Parts {
+            api,
+            spec,
+            shared,
+            witness,
+            clock,
+            rules,
+            secret_rules,
+            listers,
+            tuning,
+            repairs,
+            audits,
+        };
         (Self { parts }, handle)
     }
 
     /// Each state is noted whose texts quote no secret, so that whoever shows it need not look again.
     pub fn with_secret_rules(mut self, rules: RulesInForce) -> Self {
         self.parts.secret_rules = rules;
+        self
+    }
+
+    /// Shares one budget of repairs with the other sources of the connection.
+    pub fn with_repair_budget(mut self, repairs: RepairBudget) -> Self {
+        self.parts.repairs = repairs;
+        self
+    }
+
+    /// Audits only while this says so.
+    pub fn with_audits(mut self, audits: Arc<AtomicBool>) -> Self {
+        self.parts.audits = audits;
         self
     }
 

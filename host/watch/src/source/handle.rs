@@ -177,6 +177,12 @@ impl Shared {
         live.condition = condition;
     }
 
+    /// Notes that the watch brings what can be read. Whatever was wrong with it is over.
+    pub fn note_life(&self) {
+        self.live().synced = true;
+        self.set_condition(None);
+    }
+
     /// Takes the differences that audits found before the process started.
     pub fn differed(&self, before: Discrepancies) {
         let mut live = self.live();

@@ -93,6 +93,8 @@ pub(crate) struct Standing {
     pub settled: bool,
     /// The ERROR frame that ended the last watch.
     pub told: Option<Failure>,
+    /// Whether the last watch brought an event or a bookmark that could be read.
+    pub understood: bool,
 }
 
 /// The writer has ended, and its senders end with it.

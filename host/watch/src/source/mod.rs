@@ -9,4 +9,5 @@ pub(crate) mod life;
 pub(crate) mod listers;
 pub(crate) mod missing;
 pub(crate) mod parts;
+pub(crate) mod repair_budget;
 pub(crate) mod round;

@@ -1,6 +1,7 @@
 //! The parts that all tasks of a source share, and the ways in which a source ends.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
@@ -12,6 +13,7 @@ use thiserror::Error;
 use crate::connect::request::Api;
 use crate::source::handle::Shared;
 use crate::source::listers::Listers;
+use crate::source::repair_budget::RepairBudget;
 use crate::tuning::Tuning;
 
 /// What all tasks of a source share.
@@ -25,6 +27,9 @@ pub(crate) struct Parts {
     pub secret_rules: RulesInForce,
     pub listers: Listers,
     pub tuning: Tuning,
+    pub repairs: RepairBudget,
+    /// Whether this process audits the source. Of several replicas only the leader does.
+    pub audits: Arc<AtomicBool>,
 }
 
 /// Why a source has ended for good. A passing failure does not end it: the source waits, and its handle shows

@@ -135,6 +135,8 @@ pub(crate) struct Moved {
     pub witnessed: bool,
     /// Whether the event was its end.
     pub is_end: bool,
+    /// Whether a list showed it above its own version. Then the watch may not bring it.
+    pub is_beyond: bool,
     /// Another uid that had its name.
     pub rival: Option<(Arc<ObjectRef>, Since)>,
 }

@@ -68,6 +68,7 @@ impl Writer {
             epoch: self.maker.epoch,
             settled,
             told: self.told.clone(),
+            understood: self.understood,
         };
         if settled {
             self.waiting.append(&mut self.patient);

@@ -16,6 +16,7 @@ pub(crate) use durable::current;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
 use kubewitness_core::ports::Append;
@@ -69,6 +70,8 @@ pub(crate) struct Writer {
     /// The open stream, and what its ERROR frame said.
     stream: Option<CancellationToken>,
     told: Option<Failure>,
+    /// Whether it brought an event or a bookmark that could be read.
+    understood: bool,
     /// The version at which it began.
     opened: Option<Version>,
     waiting: Vec<oneshot::Sender<Standing>>,
@@ -132,6 +135,7 @@ impl Writer {
             listed: false,
             stream: None,
             told: None,
+            understood: false,
             opened: None,
             waiting: Vec::new(),
             patient: Vec::new(),
@@ -282,13 +286,18 @@ impl Writer {
         of_round && story.epoch.is_none_or(|epoch| epoch == self.maker.epoch)
     }
 
+    /// Takes one step of a story. Documents are copied: the repair counts its own until they are dropped.
     fn step(&mut self, step: Step) {
+        let copied = |document: Bytes| Bytes::copy_from_slice(&document);
         match step {
             Step::MissingVersions(object, hole) => self.maker.object_hole(object, &hole),
-            Step::Missed(document) | Step::Version(document) => self.maker.item(document, Event::Present),
-            Step::RelistedObject(document) => self.maker.item(document, Event::RelistedObject),
+            Step::Missed(document) => self.maker.item(copied(document), Came::ReadBack, Event::Present),
+            Step::Version(document) => self.maker.item(document, Came::ReadBack, Event::Present),
+            Step::RelistedObject(document) => {
+                self.maker.item(copied(document), Came::Listed, Event::RelistedObject);
+            }
             Step::Late(document) => self.maker.late(document),
-            Step::Gone(document) => self.maker.item(document, Event::Deleted),
+            Step::Gone(document) => self.maker.item(document, Came::Listed, Event::Deleted),
             Step::Ended(object, version) => self.maker.vanished(&object, version),
             Step::Life(life) => self.maker.life(life),
         }
@@ -298,13 +307,16 @@ impl Writer {
         match input {
             Input::Opened(stream) => {
                 self.stream = Some(stream);
-                self.told = None;
+                (self.told, self.understood) = (None, false);
                 self.opened = self.checkpoint.safe().cloned();
             }
             Input::Line(line, permit) => {
                 count(&self.parts.shared.counters.frames, 1);
                 let (complete, opened) = (self.checkpoint.safe().cloned(), self.opened.clone());
-                self.line(Held { line, permit, complete, opened });
+                if self.line(Held { line, permit, complete, opened }) && !self.understood {
+                    self.understood = true;
+                    self.parts.shared.note_life();
+                }
             }
             Input::Oversized(kept) => {
                 let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
@@ -312,7 +324,8 @@ impl Writer {
             }
             // A list's items have no order of version. They are complete only with their list.
             Input::Item { document, anew } => {
-                self.maker.item(document, if anew { Event::RelistedObject } else { Event::Present });
+                let event = if anew { Event::RelistedObject } else { Event::Present };
+                self.maker.item(document, Came::Listed, event);
             }
             Input::Hold(object, epoch) => {
                 // In another epoch its story would be ignored and would never release it.
@@ -367,18 +380,23 @@ impl Writer {
         }
     }
 
-    fn line(&mut self, held: Held) {
+    /// Takes one line. Returns whether it was an event or a bookmark that could be read.
+    fn line(&mut self, held: Held) -> bool {
         let mut outline = std::mem::take(&mut self.outline);
-        self.outlined(held, &mut outline);
+        let understood = self.outlined(held, &mut outline);
         self.outline = outline;
+        understood
     }
 
-    fn outlined(&mut self, held: Held, outline: &mut Outline) {
+    fn outlined(&mut self, held: Held, outline: &mut Outline) -> bool {
         let Held { line, permit, complete, opened } = held;
         let bytes = line.clone();
         let (frame, envelope) = match project::project_into(&bytes, outline) {
             Ok(projected) => projected,
-            Err(error) => return self.maker.poison(line, &error.to_string()),
+            Err(error) => {
+                self.maker.poison(line, &error.to_string());
+                return false;
+            }
         };
         match (frame.kind, envelope) {
             (EventType::Added | EventType::Modified | EventType::Deleted, Some(envelope)) => {
@@ -388,7 +406,8 @@ impl Writer {
                 if !self.holds.is_empty() && self.holds.holds(&envelope.namespace, &envelope.name) {
                     self.checkpoint.event(&Version::new(&envelope.resource_version));
                     let held = Held { line, permit, complete, opened };
-                    return self.holds.push(&envelope.namespace, &envelope.name, held);
+                    self.holds.push(&envelope.namespace, &envelope.name, held);
+                    return true;
                 }
                 let deleted = frame.kind == EventType::Deleted;
                 let event = if deleted { Event::Deleted } else { Event::Present };
@@ -411,13 +430,18 @@ impl Writer {
                         self.maker.batch.permits.extend(permit);
                         self.checkpoint.event(&version);
                     }
-                    Counted::Poison => self.maker.batch.permits.extend(permit),
+                    Counted::Poison => {
+                        self.maker.batch.permits.extend(permit);
+                        return false;
+                    }
                 }
+                return true;
             }
             (EventType::Bookmark, _) => match project::bookmark_version(frame.object) {
                 Ok(version) => {
                     count(&self.parts.shared.counters.bookmarks, 1);
                     self.checkpoint.bookmark(&Version::new(&version));
+                    return true;
                 }
                 Err(error) => self.maker.poison(line, &error.to_string()),
             },
@@ -428,6 +452,7 @@ impl Writer {
             }
             (_, None) => self.maker.poison(line, "an event without an object"),
         }
+        false
     }
 
     /// Holds the names of added objects while the sweep may still find a former object of the same name.

@@ -90,6 +90,16 @@ impl Running {
     }
 
     fn start_by(connection: &Connection, memory: &Arc<Memory>, spec: SourceSpec, tuning: Tuning) -> Self {
+        Self::start_as(connection, memory, spec, tuning, true)
+    }
+
+    fn start_as(
+        connection: &Connection,
+        memory: &Arc<Memory>,
+        spec: SourceSpec,
+        tuning: Tuning,
+        audits: bool,
+    ) -> Self {
         let listers = Listers::default();
         let (clock, rules) = (Arc::new(SystemClock::default()), Arc::new(Rules::builtin()));
         let (source, handle) =
@@ -98,7 +108,8 @@ impl Running {
         let stop = CancellationToken::new();
         let secret_rules = RulesInForce::default();
         secret_rules.set(Arc::new(HostSpec::default().redactor().unwrap()));
-        let source = source.with_tuning(tuning).with_secret_rules(secret_rules);
+        let source =
+            source.with_tuning(tuning).with_secret_rules(secret_rules).with_audits(Arc::new(audits.into()));
         let task = tokio::spawn(source.run(stop.clone()));
         Self { handle, listers, stop, task }
     }

@@ -78,6 +78,7 @@ struct State {
     forgotten: u64,
     uids: u64,
     requests: Vec<String>,
+    bare_lists: usize,
     spoilers: Vec<Spoiler>,
     served: bool,
     quiet: bool,
@@ -109,6 +110,7 @@ impl World {
             forgotten: 0,
             uids: 0,
             requests: Vec::new(),
+            bare_lists: 0,
             spoilers: Vec::new(),
             served: true,
             quiet: false,
@@ -335,6 +337,11 @@ impl World {
 
     pub fn requests(&self, part: &str) -> Vec<String> {
         self.with(|state| state.requests.iter().filter(|request| request.contains(part)).cloned().collect())
+    }
+
+    /// The pages of which only metadata was asked for.
+    pub fn bare_lists(&self) -> usize {
+        self.with(|state| state.bare_lists)
     }
 
     pub fn watches(&self) -> usize {

@@ -65,7 +65,13 @@ pub fn id(state: &State) -> Value {
 }
 
 pub fn uid(state: &State) -> String {
-    cut(&state.object.uid, WORD_BYTES)
+    without_blank_end(cut(&state.object.uid, WORD_BYTES))
+}
+
+/// MySQL and MariaDB compare texts without the blanks at their end, so two such uids would share a row.
+fn without_blank_end(text: String) -> String {
+    let kept = text.trim_end_matches(' ').len();
+    if kept == text.len() { text } else { text[..kept].to_owned() + &"\u{2420}".repeat(text.len() - kept) }
 }
 
 pub fn phase(state: &State) -> String {
@@ -75,7 +81,10 @@ pub fn phase(state: &State) -> String {
 /// Kind, name and uid of the outermost owner.
 pub fn owner(state: &State) -> [Value; 3] {
     match &state.owner {
-        Some(owner) => [&owner.kind, &owner.name, &owner.uid].map(|text| word(text)),
+        Some(owner) => {
+            let uid = without_blank_end(cut(&owner.uid, WORD_BYTES));
+            [word(&owner.kind), word(&owner.name), uid.into()]
+        }
         None => [const { Value::Null }; 3],
     }
 }

@@ -130,6 +130,15 @@ fn gpus_are_the_limits_of_the_containers_times_the_pods_at_once() {
 }
 
 #[test]
+fn gpus_of_a_number_that_no_float_can_hold_are_not_known() {
+    let config = Config { gpus: "nvidia.com/gpu".into(), ..Config::default() };
+    let database = Database::ready();
+    *database.document.borrow_mut() = Some(r#"{"spec": {"parallelism": 1e400}}"#.into());
+    assert_eq!(database.handle(&config, &[state(1, "Running", None, 10)]), [Verdict::Done]);
+    assert_eq!(column(&database.written(TRANSITIONS)[0], 0, "gpus"), Value::Null);
+}
+
+#[test]
 fn gpus_that_nobody_asks_for_cost_no_document() {
     let database = Database::ready();
     database.handle(&Config::default(), &[state(1, "Running", None, 10)]);

@@ -86,6 +86,45 @@ fn a_value_of_a_wrong_type_is_null_and_is_logged_once_with_its_number() {
 }
 
 #[test]
+fn a_number_that_no_float_can_hold_is_null_and_the_rest_of_the_document_is_read() {
+    for documents in [Documents::Whole, Documents::Pruned] {
+        let database = Database::ready();
+        let document = r#"{"spec": {"big": 1e400, "a/b": [7, {"c": "text"}], "null": null}}"#;
+        *database.document.borrow_mut() = Some(document.into());
+        let columns = vec![
+            added("big", "/spec/big", Type::Number),
+            added("item", "/spec/a~1b/0", Type::Integer),
+            added("deep", "/spec/a~1b/1/c", Type::Text),
+            added("missing", "/spec/a~1b/2", Type::Text),
+            added("nothing", "/spec/null", Type::Text),
+        ];
+        let config = Config { columns, documents, ..Config::default() };
+        assert_eq!(database.handle(&config, &[testing::state(1, "a", "Running")]), [Verdict::Done]);
+        let written = &database.written(schema::HISTORY)[0];
+        let of = |name: &str| column(written, 0, name);
+        assert_eq!((of("big"), of("item"), of("deep")), (Value::Null, Value::Integer(7), text("text")));
+        assert_eq!((of("missing"), of("nothing")), (Value::Null, Value::Null));
+        let logged = database.logged.borrow();
+        assert!(logged.iter().all(|line| line.contains("/spec/big")), "{logged:?}");
+    }
+}
+
+/// MySQL and MariaDB compare texts without the blanks at their end.
+#[test]
+fn uids_that_differ_in_blanks_at_their_end_have_rows_of_their_own() {
+    let database = Database::ready();
+    let states = ["u", "u ", "u  "].map(|uid| {
+        let mut state = testing::state(1, "a", "Running");
+        state.object.uid = uid.into();
+        state
+    });
+    database.handle(&Config::default(), &states);
+    let written = &database.written(schema::HISTORY)[0];
+    let uids = [0, 1, 2].map(|row| column(written, row, "uid"));
+    assert_eq!(uids, [text("u"), text("u\u{2420}"), text("u\u{2420}\u{2420}")]);
+}
+
+#[test]
 fn a_column_that_is_no_longer_configured_gets_null() {
     let database = Database::ready();
     database.columns.borrow_mut().extend([("old".into(), "text".into()), ("lost".into(), "text".into())]);

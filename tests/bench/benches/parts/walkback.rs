@@ -70,7 +70,12 @@ async fn ours() -> Result<f64> {
         Listers::default(),
     );
     // What is measured is how fast it could be, and not how polite it is.
-    let walk = WalkBudget { requests: u32::MAX, rate: u32::MAX, ..WalkBudget::default() };
+    let walk = WalkBudget {
+        requests: u32::MAX,
+        rate: u32::MAX,
+        bytes_per_second: u64::MAX,
+        ..WalkBudget::default()
+    };
     let stop = CancellationToken::new();
     let source = source.with_tuning(Tuning { walk, ..Tuning::default() }).run(stop.clone());
     let watch = async {

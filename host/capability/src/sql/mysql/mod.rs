@@ -7,6 +7,7 @@ mod values;
 
 use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kubewitness_core::address::is_cut;
@@ -45,6 +46,9 @@ const MODE: &str = "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,STRICT_ALL_
     NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION";
 /// Tables that a connection remembers.
 const TABLES: usize = 64;
+/// How long it does. Nothing fails where somebody drops the key of a table: each row is only added once more. To look
+/// again is three small questions.
+const REMEMBERS: Duration = Duration::from_secs(60);
 
 pub struct Mysql {
     connection: MySqlConnection,
@@ -56,8 +60,9 @@ pub struct Mysql {
     stale: bool,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Table {
+    looked_at: Instant,
     columns: Columns,
     /// The columns of each unique index, in lower case.
     unique: BTreeMap<String, Vec<String>>,
@@ -113,7 +118,7 @@ fn settings(version: &str) -> String {
 
 impl Mysql {
     async fn table(&mut self, name: &str) -> Result<Table, Fault> {
-        if let Some(table) = self.tables.get(name) {
+        if let Some(table) = self.tables.get(name).filter(|table| table.looked_at.elapsed() < REMEMBERS) {
             return Ok(table.clone());
         }
         let fault = |error: sqlx::Error| Self::fault(&error);
@@ -126,7 +131,8 @@ impl Mysql {
             let why = format!("the table `{name}` is not of the engine InnoDB: it has no transactions");
             return Err(Fault::Own(GrantError::Invalid(why)));
         }
-        let mut table = Table::default();
+        let looked_at = Instant::now();
+        let mut table = Table { looked_at, columns: Columns::new(), unique: BTreeMap::new() };
         let columns = sqlx::query_as::<_, (String, String)>(COLUMNS).bind(name);
         for (column, of) in columns.fetch_all(&mut self.connection).await.map_err(fault)? {
             table.columns.insert(column.to_ascii_lowercase(), Column { kind: values::kind(&of), of });

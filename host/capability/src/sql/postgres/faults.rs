@@ -22,6 +22,10 @@ pub fn fault(error: &sqlx::Error) -> Fault {
     }
 }
 
+/// The server has one code for both.
+const READ_ONLY: &str =
+    "it is a replica, or `default_transaction_read_only` is on for the user or the database";
+
 /// By SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 fn judge(code: &str, said: &str) -> Fault {
     let invalid = |text: String| Fault::Own(GrantError::Invalid(text));
@@ -30,7 +34,7 @@ fn judge(code: &str, said: &str) -> Fault {
         "57014" => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
         "55P03" => unavailable("other transactions hold the rows".into()),
         "40001" | "40P01" => unavailable(format!("it is in conflict with another transaction: {said}")),
-        "25006" => unavailable(format!("{CANT_BE_WRITTEN}: it is a replica")),
+        "25006" => unavailable(format!("{CANT_BE_WRITTEN}: {READ_ONLY}")),
         "53100" => unavailable("the database's disk is full".into()),
         "53300" => unavailable("the database has too many connections".into()),
         // Of tables and functions: an operator grants them.
@@ -76,6 +80,8 @@ mod tests {
         ] {
             assert!(matches!(judge(lost, "x"), Fault::Lost(GrantError::Unavailable(_))), "{lost}");
         }
+        let read_only = judge("25006", "cannot execute INSERT in a read-only transaction");
+        assert!(matches!(read_only, Fault::Lost(GrantError::Unavailable(told)) if told.contains(READ_ONLY)));
         let unknown = judge("42703", "column \"queue\" does not exist");
         assert!(matches!(unknown, Fault::Own(GrantError::Invalid(told)) if told.contains("has no column")));
         assert!(matches!(judge("57014", "x"), Fault::Lost(GrantError::Timeout(_))));

@@ -40,9 +40,15 @@ pub fn prefix<'a>(manifest: &'a Value, template: &'a str) -> &'a str {
 /// The name of the Job of a key. The same key of the same person gives the same name, so the API server itself
 /// refuses a second Job, whichever replica asks.
 pub fn name(prefix: &str, submission: &[u8; 32]) -> String {
+    format!("{prefix}{}", name_end(submission))
+}
+
+/// What all names of a key's Job end with. The beginning changes with the template, and each namespace has names of its
+/// own: by this end, such a Job is found.
+pub fn name_end(submission: &[u8; 32]) -> String {
     let letters = submission.iter().take(LETTERS_OF_NAME);
     let letters = letters.map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]));
-    format!("{prefix}-{}", letters.collect::<String>())
+    std::iter::once('-').chain(letters).collect()
 }
 
 impl Marks<'_> {

@@ -5,6 +5,7 @@
 //! exact bytes from the server. [`envelope`] then reads the metadata of such an object and stops as soon as
 //! it can. Keys may come in any order. If a key occurs twice, the first value that is not empty counts.
 
+mod list_guard;
 mod outline;
 mod page;
 mod pointer;
@@ -19,6 +20,7 @@ use thiserror::Error;
 
 use crate::limits::VERSION_BYTES;
 
+pub use list_guard::{EndlessList, ListGuard};
 pub use outline::Outline;
 pub use page::{ListPage, list_page};
 pub use pointer::Pointer;

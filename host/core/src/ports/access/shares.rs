@@ -22,6 +22,11 @@ impl<P: Clone + Eq + Hash> Shares<P> {
         self.of(party).acquire_owned().await
     }
 
+    /// The same for so many places, which are no more than a party has.
+    pub async fn take_many(&self, party: &P, places: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.of(party).acquire_many_owned(places).await
+    }
+
     /// None where this party has as many under way as it may.
     pub fn take_at_once(&self, party: &P) -> Option<OwnedSemaphorePermit> {
         self.of(party).try_acquire_owned().ok()

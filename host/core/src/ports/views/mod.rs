@@ -26,8 +26,8 @@ pub use self::objects::{
     WasView,
 };
 pub use self::plugins::{
-    CallEndsView, CallFailureView, CallsView, ConfigField, GrantUseView, GrantView, HistogramView,
-    ManifestView, PauseRequest, PauseView, PausedView, PluginView, QueueView, ShadowActView,
+    BackfillView, CallEndsView, CallFailureView, CallsView, ConfigField, GrantUseView, GrantView,
+    HistogramView, ManifestView, PauseRequest, PauseView, PausedView, PluginView, QueueView, ShadowActView,
     ShadowDifferenceView, ShadowSideView, ShadowView, TickView, VerdictsView,
 };
 pub use self::status::{

@@ -66,6 +66,9 @@ pub struct PluginView {
     /// Left out where the plugin is not paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<PausedView>,
+    /// The past of sources that were added to it. Left out once the cursor is where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backfill: Option<BackfillView>,
     /// Its schedule. Left out where its manifest has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick: Option<TickView>,
@@ -78,6 +81,17 @@ pub struct PluginView {
     /// What its manifest grants it. Left out where it does not run in this process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<GrantUseView>,
+}
+
+/// States from before sources were added to a plugin that had read further. It is handed them in the order of the
+/// journal, before newer ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Backfill"))]
+pub struct BackfillView {
+    /// The added sources.
+    pub sources: Vec<String>,
+    /// The last position that the plugin had read before.
+    pub through: u64,
 }
 
 /// The ticks of a plugin since its dispatcher started.

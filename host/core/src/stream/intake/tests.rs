@@ -10,7 +10,7 @@ fn intake(partitions: &[u32]) -> Intake {
 }
 
 fn arrival(partition: u32, sequence: u64, position: Seq, before: Seq, epoch: u32) -> Arrival {
-    let stood = Stood { line: "a".into(), position, before };
+    let stood = Stood { line: "a".into(), position, before, before_line: None };
     Arrival {
         partition,
         sequence,
@@ -77,7 +77,7 @@ fn a_journal_that_was_begun_anew_is_another_line_and_counts_from_its_beginning()
     for (position, before) in [(400, 0), (500, 400)] {
         assert_eq!(later.offer(&arrival(0, 1, position, before, 0), 1), Taken::Repeat, "of the line before");
     }
-    anew.stood = Stood { line: "b".into(), position: 2, before: 1 };
+    anew.stood = Stood { line: "b".into(), position: 2, before: 1, before_line: None };
     assert_eq!(later.offer(&anew, 1), Taken::New(None));
 }
 

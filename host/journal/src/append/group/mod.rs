@@ -314,16 +314,19 @@ struct Planned {
     answers: Vec<Result<Placed, JournalError>>,
 }
 
-/// Forgets rows before they go. What came since they were found to be unused keeps its own.
+/// Forgets rows before they go. What came since they were found to be unused keeps its own. `false` where too much came
+/// since; a sweep of rows that no state refers to is never refused.
 async fn swept(writer: &mut dyn Writes, memory: &mut Memory, sweep: &Sweep) -> Result<bool, JournalError> {
     let mut sweep = sweep.clone();
-    let since = writer.rows().past().references(sweep.through, SINCE).await?;
-    if since.last.is_some_and(|last| last >= sweep.through + SINCE as Seq) {
-        writer.end().await?;
-        return Ok(false);
+    if sweep.has_referenced() {
+        let since = writer.rows().past().references(sweep.through, SINCE).await?;
+        if since.last.is_some_and(|last| last >= sweep.through + SINCE as Seq) {
+            writer.end().await?;
+            return Ok(false);
+        }
+        sweep.statuses.retain(|id| since.statuses.binary_search(id).is_err());
+        sweep.anchors.retain(|id| since.anchors.binary_search(id).is_err());
     }
-    sweep.statuses.retain(|id| since.statuses.binary_search(id).is_err());
-    sweep.anchors.retain(|id| since.anchors.binary_search(id).is_err());
     memory.statuses.retain(|_, id| !sweep.statuses.contains(id));
     memory.owners.retain(|_, id| !sweep.owners.contains(id));
     writer.sweep(&sweep).await?;

@@ -36,10 +36,15 @@ pub(crate) const IN_HAND: u64 =
 /// States of one transaction. A commit of so many takes a few milliseconds, for which appends wait.
 pub(crate) const BATCH: usize = 256;
 
+/// How far a state's time may lie in the future. A later one was stamped while the clock was wrong, and says nothing
+/// about the state's age.
+const AHEAD_MS: u64 = 60 * 60 * 1000;
+
 /// A source's bounds at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bounds {
     pub before_ms: Option<u64>,
+    pub now_ms: u64,
     pub count: Option<u64>,
     pub bytes: Option<u64>,
 }
@@ -49,6 +54,7 @@ impl Bounds {
         let age = spec.age.map(|age| u64::try_from(age.0.as_millis()).unwrap_or(u64::MAX));
         Self {
             before_ms: age.map(|age| now_ms.saturating_sub(age)),
+            now_ms,
             count: spec.count,
             bytes: spec.size.map(|size| size.0),
         }
@@ -66,6 +72,10 @@ struct Edge {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cut {
     before_ms: Option<u64>,
+    /// What was stamped after this has no known time.
+    known_ms: u64,
+    /// Of states before this segment, those without a known time are beyond the age: later ones are.
+    aged_below: u64,
     count: Option<Edge>,
     bytes: Option<Edge>,
 }
@@ -85,6 +95,8 @@ impl Cut {
         };
         Self {
             before_ms: bounds.before_ms,
+            known_ms: bounds.now_ms.saturating_add(AHEAD_MS),
+            aged_below: 0,
             count: edge(bounds.count, |tally| tally.states),
             bytes: edge(bounds.bytes, |tally| tally.bytes),
         }
@@ -97,8 +109,13 @@ impl Cut {
 
     /// Which of a segment's states of the source are expired; `states` are all of them, in order.
     pub fn expired(&self, segment: u64, states: &[Link]) -> Vec<bool> {
-        let old = |link: &Link| self.before_ms.is_some_and(|before| link.observed_ms < before);
-        let mut expired: Vec<bool> = states.iter().map(old).collect();
+        let mut expired: Vec<bool> = states.iter().map(|link| self.is_old(segment, link)).collect();
+        // A state without a known time is at least as old as the states after it.
+        let mut is_next_old = false;
+        for (link, expired) in states.iter().zip(&mut expired).rev() {
+            *expired |= is_next_old && !self.has_time(link);
+            is_next_old = *expired;
+        }
         for (edge, is_count) in [(self.count, true), (self.bytes, false)] {
             let Some(edge) = edge.filter(|edge| segment <= edge.segment) else { continue };
             let mut left = if segment == edge.segment { edge.left } else { 0 };
@@ -119,15 +136,37 @@ impl Cut {
     /// Whether a state is expired whatever else lies in its segment.
     pub fn is_certain(&self, segment: u64, link: &Link) -> bool {
         let mut edges = self.count.iter().chain(&self.bytes);
-        self.before_ms.is_some_and(|before| link.observed_ms < before)
-            || edges.any(|edge| segment < edge.segment)
+        self.is_old(segment, link) || edges.any(|edge| segment < edge.segment)
+    }
+
+    fn has_time(&self, link: &Link) -> bool {
+        link.observed_ms <= self.known_ms
+    }
+
+    fn is_old(&self, segment: u64, link: &Link) -> bool {
+        let is_old =
+            |before| link.observed_ms < before || (!self.has_time(link) && segment < self.aged_below);
+        self.before_ms.is_some_and(is_old)
+    }
+
+    /// Whether the age of none of these states is known, so that only later ones tell it.
+    pub fn is_timeless(&self, states: &[Link]) -> bool {
+        self.before_ms.is_some() && !states.is_empty() && !states.iter().any(|link| self.has_time(link))
+    }
+
+    /// Notes that states of this segment are beyond the age.
+    pub fn age(&mut self, segment: u64, states: &[Link]) {
+        if states.iter().any(|link| self.has_time(link) && self.is_old(segment, link)) {
+            self.aged_below = self.aged_below.max(segment);
+        }
     }
 
     /// Whether a later segment than this one, of which these states are expired, has to be looked
     /// at. States are observed nearly in the order of their positions.
-    pub fn goes_on(&self, segment: u64, expired: &[bool]) -> bool {
+    pub fn goes_on(&self, segment: u64, states: &[Link], expired: &[bool]) -> bool {
         let by_figure = self.through().is_some_and(|through| segment < through);
-        by_figure || (self.before_ms.is_some() && expired.iter().any(|expired| *expired))
+        let by_age = self.before_ms.is_some() && expired.iter().any(|expired| *expired);
+        by_figure || by_age || self.is_timeless(states)
     }
 }
 

@@ -128,13 +128,13 @@ proptest! {
                 bytes: links.iter().map(|link| link.bytes).sum(),
             })
             .collect();
-        let cut = Cut::of(Bounds { before_ms: None, count: Some(count), bytes: Some(bytes) }, &tallies);
+        let cut = Cut::of(Bounds { count: Some(count), bytes: Some(bytes), ..Bounds::default() }, &tallies);
         let mut kept = Vec::new();
         let mut reached = true;
         for (segment, links) in &segments {
             let expired = cut.expired(*segment, links);
             prop_assert!(reached || expired.iter().all(|expired| !expired), "nothing is behind the end");
-            reached &= cut.goes_on(*segment, &expired);
+            reached &= cut.goes_on(*segment, links, &expired);
             for (link, expired) in links.iter().zip(&expired) {
                 prop_assert!(*expired || !cut.is_certain(*segment, link));
                 if !expired {
@@ -155,6 +155,40 @@ proptest! {
         model.reverse();
         prop_assert_eq!(kept, model);
     }
+}
+
+/// The clock was a year ahead for a while. These times are no reason to keep a state, or what lies after it.
+#[test]
+fn states_of_a_time_that_is_yet_to_come_are_as_old_as_the_next_ones() {
+    const YEAR: u64 = 365 * 24 * 60 * 60 * 1000;
+    let now_ms = 10 * YEAR;
+    let links = |times: &[u64]| -> Vec<Link> {
+        let link = |(seq, observed_ms): (Seq, &u64)| Link {
+            seq,
+            before: 0,
+            object: 1,
+            stream: 1,
+            observed_ms: *observed_ms,
+            bytes: 1,
+            settled: true,
+            end: End::default(),
+        };
+        (1..).zip(times).map(link).collect()
+    };
+    let (old, new, ahead) = (8 * YEAR, now_ms - 1, 11 * YEAR);
+    let mut cut = Cut::of(Bounds { before_ms: Some(9 * YEAR), now_ms, ..Bounds::default() }, &[]);
+    let of = |cut: &Cut, times: &[u64]| cut.expired(5, &links(times));
+    assert_eq!(of(&cut, &[ahead, old, ahead, new, ahead]), [true, true, false, false, false]);
+    let timeless = links(&[ahead, ahead]);
+    assert_eq!(cut.expired(5, &timeless), [false, false]);
+    assert!(cut.is_timeless(&timeless) && cut.goes_on(5, &timeless, &[false, false]));
+    assert!(!cut.is_timeless(&links(&[ahead, new])));
+    cut.age(6, &links(&[new, ahead]));
+    assert_eq!(cut.expired(5, &timeless), [false, false]);
+    cut.age(6, &links(&[old, new]));
+    assert_eq!(cut.expired(5, &timeless), [true, true]);
+    assert_eq!(cut.expired(6, &timeless), [false, false]);
+    assert!(!Cut::of(Bounds::default(), &[]).is_timeless(&timeless), "without an age, times say nothing");
 }
 
 fn progress(cursor: Seq, above: &[(Seq, Seq)], starts: &[(&str, Seq, Option<Seq>)]) -> Progress {

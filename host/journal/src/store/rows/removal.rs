@@ -90,7 +90,7 @@ pub(crate) struct Taken {
 /// Rows that nothing kept refers to any more.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sweep {
-    /// What was referred to is known up to here; what came since is asked for again.
+    /// What was referred to is known up to here; what came since is asked for again. Of statuses and anchors alone.
     pub through: Seq,
     pub statuses: Vec<i64>,
     pub anchors: Vec<i64>,
@@ -101,6 +101,13 @@ pub(crate) struct Sweep {
     pub poison: Vec<i64>,
     /// Plugins, and keys of their reports of objects that are gone.
     pub reports: Vec<(String, String)>,
+}
+
+impl Sweep {
+    /// Whether it takes rows to which new states may refer again.
+    pub fn has_referenced(&self) -> bool {
+        !self.statuses.is_empty() || !self.anchors.is_empty()
+    }
 }
 
 /// What states refer to.

@@ -1,6 +1,6 @@
 //! Who asks: static tokens, tokens issued to service accounts, and nobody.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
 use http::{HeaderMap, HeaderValue};
@@ -13,6 +13,7 @@ use crate::apiserver::values::ident;
 use crate::apiserver::values::lock::locked;
 use crate::apiserver::values::user::User;
 use crate::apiserver::wire::error::ApiError;
+use crate::apiserver::wire::query::percent_decode;
 
 /// The audience of a token that names none.
 pub const DEFAULT_AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
@@ -80,30 +81,43 @@ pub fn authenticate(
 
 /// Whom a user claims to act for, if anybody, and may.
 pub fn impersonate(shared: &Shared, user: User, headers: &HeaderMap) -> Result<User, ApiError> {
-    let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_owned();
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let Some(name) = headers.get("impersonate-user").map(text).filter(|name| !name.is_empty()) else {
         return Ok(user);
     };
     let mut groups: Vec<String> = headers.get_all("impersonate-group").iter().map(text).collect();
-    let asked = std::iter::once(("users", &name)).chain(groups.iter().map(|group| ("groups", group)));
-    for (resource, name) in asked {
-        let action = Action {
-            verb: "impersonate".into(),
-            resource: resource.into(),
-            name: name.clone(),
-            ..Action::default()
-        };
-        if shared.options.enforce_rbac && rights::allowed(shared, &user, &action).is_none() {
-            let why = format!(
-                "{resource} {} is forbidden: {}",
-                crate::apiserver::wire::error::quoted(name),
-                action.refusal(&user)
-            );
+    let uid = headers.get("impersonate-uid").map(text).unwrap_or_default();
+    let mut extra = BTreeMap::<String, Vec<String>>::new();
+    for (header, value) in headers {
+        if let Some(key) = header.as_str().strip_prefix("impersonate-extra-") {
+            let key = percent_decode(key);
+            extra.entry(key).or_default().push(text(value));
+        }
+    }
+    let action = |resource: &str, name: &str| Action {
+        verb: "impersonate".into(),
+        resource: resource.into(),
+        name: name.into(),
+        ..Action::default()
+    };
+    let of_tokens = |action: Action| Action { group: "authentication.k8s.io".into(), ..action };
+    let mut asked = vec![action("users", &name)];
+    asked.extend(groups.iter().map(|group| action("groups", group)));
+    asked.extend(Some(&uid).filter(|uid| !uid.is_empty()).map(|uid| of_tokens(action("uids", uid))));
+    for (key, values) in &extra {
+        let of_key =
+            |value: &String| Action { subresource: key.clone(), ..of_tokens(action("userextras", value)) };
+        asked.extend(values.iter().map(of_key));
+    }
+    for action in asked.iter().filter(|_| shared.options.enforce_rbac) {
+        if rights::allowed(shared, &user, action).is_none() {
+            let (resource, name) = (&action.resource, crate::apiserver::wire::error::quoted(&action.name));
+            let why = format!("{resource} {name} is forbidden: {}", action.refusal(&user));
             return Err(ApiError::new(403, "Forbidden", why));
         }
     }
     groups.push("system:authenticated".into());
-    Ok(User { name, groups, ..User::default() })
+    Ok(User { name, uid, groups, extra })
 }
 
 const UNKNOWN: &str = "invalid bearer token";

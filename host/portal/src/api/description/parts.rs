@@ -21,7 +21,7 @@ pub(super) fn describe() -> Value {
         .answers(
             api::objects,
             "Objects, the newest change first. Each `Kubewitness-Notice` is a sentence on what makes the answer less \
-             than all.",
+             than all. `Kubewitness-Forbidden` comes with an empty answer: it names the verb and the resources that you lack.",
         );
     api.get("/api/v1/timeline", "timeline", "The story of one object and of those that it owns")
         .query::<TimelineQuery>(TIMELINE)
@@ -58,20 +58,27 @@ pub(super) fn describe() -> Value {
         .gives("text/plain", &text(), "The bytes, to be saved and not to be shown.");
     describe_letters(&mut api);
     describe_submissions(&mut api);
+    let position = json!({"type": "string", "pattern": "^[0-9]{1,18}(-[0-9a-f]{12})?$"});
     api.get("/api/v1/events", "events", "The live stream of states")
-        .parameter("query", "after", "States after this position; where it is left out, those to come.", &number())
+        .parameter(
+            "query",
+            "after",
+            "States after this position: the id of an event, or a number. Where it is left out, those to come.",
+            &position,
+        )
         .parameter(
             "header",
             "Last-Event-ID",
             "Like `after`, and takes precedence. A browser sends it when it reconnects.",
-            &number(),
+            &position,
         )
         .gives(
             "text/event-stream",
             &text(),
-            "Server-sent events. `state`: the id is the position, the data a state as JSON. `position`: comes first \
-             where no position is given; the data is the position after which the stream begins. `reset`: the journal is older than the position asked for; the \
-             data is its newest position. `Kubewitness-Notice` tells where retention has removed states after the position.",
+            "Server-sent events. `state`: the id is the position and a mark of what stands there, the data a state as JSON. \
+             `position`: comes first where no position is given; the data is the position after which the stream begins. \
+             `reset`: the journal has not what stood at the position asked for; the data is its newest position. \
+             `Kubewitness-Notice` tells where retention has removed states after the position.",
         );
     api.operation(
         "post",

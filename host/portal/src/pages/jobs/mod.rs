@@ -22,12 +22,12 @@ use crate::access::Viewer;
 use crate::answer::frame::{NewsFilter, Page};
 use crate::answer::{Problem, Shown, time};
 use crate::app::App;
-use crate::scope::{self, Visibility};
+use crate::scope::{self, Position, Visibility};
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     let asked = JobsQuery::read(&uri)?;
     // Before the objects are read: what changes in between comes again, and is known by its position.
-    let after = *app.views.newest()?.borrow();
+    let after = Position::newest(&*app.views).await?;
     let visible = Visibility::new(&app, &viewer);
     let now_ms = SystemClock::default().now_ms();
     let mut query = asked.query(now_ms);

@@ -37,7 +37,7 @@ use crate::answer::params::Params;
 use crate::answer::time;
 use crate::api::MOST_ROWS;
 use crate::app::App;
-use crate::scope::Visibility;
+use crate::scope::{Position, Visibility};
 
 /// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
 const STATES: usize = 2000;
@@ -101,7 +101,7 @@ pub(super) async fn page(
     if let Some(cursor) = params.cursor("cursor")? {
         return older::page(&app, &viewer, asked, cursor).await;
     }
-    let after = *app.views.newest()?.borrow();
+    let after = Position::newest(&*app.views).await?;
     let query = TimelineQuery {
         uid: Some(uid.clone()),
         limit: Some(limit),

@@ -8,7 +8,7 @@ mod shadow;
 
 use axum::extract::State;
 use axum::http::Uri;
-use kubewitness_core::views::{HeldView, PluginView, StatusView, TickView};
+use kubewitness_core::views::{BackfillView, HeldView, PluginView, StatusView, TickView};
 use maud::{Markup, html};
 
 use super::parts::{at_text, empty, figure, plural};
@@ -148,6 +148,11 @@ fn card(plugin: &PluginView, may: May) -> Markup {
                     (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) " old."
                 }
                 @if plugin.retrying > 0 { " " (figure(plugin.retrying)) " of the waiting failed before and are tried again." }
+            }
+            @if let Some(BackfillView { sources, through }) = &plugin.backfill {
+                p.lag {
+                    "It goes back for the past of " (sources.join(", ")) ", up to position " (figure(*through)) "."
+                }
             }
             (calls::told(plugin))
             @if let Some(tick) = &plugin.tick { p.lag { (ticked(tick)) } }

@@ -722,3 +722,36 @@ async fn more_requests_of_one_party_than_its_bound_are_refused_at_once() {
     assert_eq!(refused.iter().filter(at_once).count(), 44, "{refused:?}");
     assert_eq!(asked(0).await.0, 200, "there is room again");
 }
+
+#[tokio::test]
+async fn a_list_of_what_somebody_may_not_list_says_so_whether_there_is_anything_or_not() {
+    let portal = Portal::new();
+    let forbidden = async |token: &str, path: &str| {
+        let answer = portal.as_token(token, path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        answer.header("kubewitness-forbidden").to_owned()
+    };
+    for path in [
+        "/api/v1/objects?kind=job",
+        "/api/v1/objects?kind=job&namespace=red",
+        "/api/v1/objects?kind=job&namespace=no-such",
+        "/api/v1/objects?kind=job&namespace=red&gone=true",
+        "/api/v1/gaps?kind=job&namespace=red",
+    ] {
+        assert_eq!(forbidden("guest", path).await, "list jobs.batch", "{path}");
+        assert_eq!(forbidden("boss", path).await, "", "{path}");
+    }
+    assert_eq!(forbidden("guest", "/api/v1/objects").await, "list jobs.batch, pods");
+    let timeline =
+        |namespace: &str| format!("/api/v1/timeline?kind=job&namespace={namespace}&name=red-train");
+    for namespace in ["red", "no-such"] {
+        assert_eq!(forbidden("guest", &timeline(namespace)).await, "get jobs.batch", "{namespace}");
+    }
+    assert_eq!(forbidden("named", &timeline("red")).await, "");
+    for path in
+        ["/api/v1/objects?kind=job&name=no-such", "/api/v1/objects?kind=job&namespace=red&name=no-such"]
+    {
+        assert_eq!(forbidden("red", path).await, "", "{path}");
+    }
+    assert_eq!(forbidden("red", "/api/v1/objects?kind=job&namespace=blue").await, "list jobs.batch");
+}

@@ -8,7 +8,7 @@ use tower::ServiceExt;
 
 use super::Portal;
 use super::login::{FORM, OWN, cookies, enter};
-use super::tenants::{MADE_MS, Server, first};
+use super::tenants::{MADE_MS, Server, Tenants, first};
 use crate::request;
 
 async fn open(portal: &Portal, token: &str, after: u64) -> Body {
@@ -41,14 +41,14 @@ const MINUTE: Duration = Duration::from_secs(60);
 async fn a_stream_shows_each_tenant_its_own_states() {
     let portal = Portal::new();
     for (tenant, other, positions) in
-        [("red", "blue", ["id: 1\n", "id: 4\n"]), ("blue", "red", ["id: 11\n", "id: 14\n"])]
+        [("red", "blue", ["id: 1-", "id: 4-"]), ("blue", "red", ["id: 11-", "id: 14-"])]
     {
         let mut stream = open(&portal, tenant, 0).await;
         portal.views.push(other);
         let seq = portal.views.push(tenant);
         let (text, ended) = read(&mut stream, Duration::from_secs(2)).await;
         assert!(positions.iter().all(|position| text.contains(position)), "{text}");
-        assert!(text.contains(&format!("id: {seq}\n")) && !text.contains(other) && !ended, "{text}");
+        assert!(text.contains(&format!("id: {seq}-")) && !text.contains(other) && !ended, "{text}");
     }
     let mut guest = open(&portal, "guest", 0).await;
     let (text, ended) = read(&mut guest, Duration::from_secs(2)).await;
@@ -108,6 +108,18 @@ async fn a_stream_that_could_show_nothing_ends_within_a_minute_and_opens_again()
     }
     let mut whole = open(&portal, "boss", 14).await;
     assert!(!read(&mut whole, 3 * MINUTE).await.1, "who may see everything has a right that is asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_somebody_with_narrow_rights_in_many_namespaces_opens_before_they_are_asked_for() {
+    let views = Tenants { others: 240, ..Tenants::default() };
+    let server = Server { slow: Some(Duration::from_millis(500)), ..Server::default() };
+    let portal = Portal::of(views, server, |options| options);
+    let begun = tokio::time::Instant::now();
+    let mut stream = open(&portal, "red", 0).await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    let (text, ended) = read(&mut stream, MINUTE).await;
+    assert!(text.contains("red-train") && !ended, "{text}");
 }
 
 #[tokio::test(start_paused = true)]

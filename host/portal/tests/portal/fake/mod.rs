@@ -41,6 +41,8 @@ pub struct Fake {
     pub newest: watch::Sender<Seq>,
     /// Of states, where others than those of every story are wanted.
     pub documents: Mutex<BTreeMap<Seq, String>>,
+    /// Objects that lists of the kind `Job` have beside the usual ones.
+    pub more: Mutex<Vec<ObjectView>>,
     /// How long each document takes.
     pub slow_document: Option<std::time::Duration>,
     /// Retention has removed states up to this position.
@@ -58,6 +60,7 @@ impl Default for Fake {
         Self {
             newest: watch::Sender::new(states.len() as u64),
             states: Mutex::new(states),
+            more: Mutex::default(),
             empty: false,
             broken: false,
             stuck: false,
@@ -157,7 +160,11 @@ impl Views for Fake {
 
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         self.check().await?;
-        objects::page(query, self.empty)
+        let mut page = objects::page(query, self.empty)?;
+        if query.kind.as_deref() == Some("Job") {
+            page.objects.extend(self.more.lock().unwrap().iter().cloned());
+        }
+        Ok(page)
     }
 
     async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {

@@ -19,7 +19,7 @@ use super::live::poll;
 use super::object_name::{ObjectName, is_uid, names};
 use crate::cli::GapsArgs;
 use crate::commands::Ended;
-use crate::commands::print::{self, clean};
+use crate::commands::print::{self, clean, note};
 
 type Parameters = Vec<(&'static str, String)>;
 
@@ -155,7 +155,7 @@ pub(super) async fn labelled(
     asked.extend([("labelSelector", selector.to_owned()), ("gone", "true".to_owned())]);
     let objects = client.list::<ObjectView>("api/v1/objects", &asked, MOST).await?;
     if objects.more {
-        eprintln!(
+        note!(
             "kubewitness: more than {MOST} objects have these labels, and what is of others is not shown: name fewer labels"
         );
     }

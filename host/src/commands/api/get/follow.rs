@@ -15,10 +15,10 @@ use super::query::{GetQuery, concerns};
 use super::{document, list, tell_blind};
 use crate::cli::GetOutput;
 use crate::commands::Ended;
-use crate::commands::api::client::{Client, parameters};
+use crate::commands::api::client::{Client, is_forbidden, parameters};
 use crate::commands::api::live::{Heard, Live, once_open};
 use crate::commands::api::object_name::name;
-use crate::commands::print::{self, Table, clean};
+use crate::commands::print::{self, Table, clean, escaped_json, note};
 
 /// Rows that decide how wide the columns of the next ones are; a watch may last for days.
 const LAID_OUT_BY: usize = 200;
@@ -44,8 +44,14 @@ async fn go_on(client: &Client, asked: &GetQuery) -> Ended {
     shown.first().await?;
     tell_blind(client, asked).await;
     loop {
-        if let Heard::State(state, _) = live.next().await? {
-            shown.changed(&state).await?;
+        match live.next().await? {
+            Heard::State(state, _) => shown.changed(&state).await?,
+            // What was shown is of another history, and the stream says nothing of what came before its position.
+            Heard::Replaced(_) => {
+                note!("kubewitness: the journal was replaced: what it has now is shown");
+                shown.rows.clear();
+                once_open(async || shown.first().await).await?;
+            }
         }
     }
 }
@@ -66,8 +72,11 @@ impl<'a> Shown<'a> {
     }
 
     async fn first(&mut self) -> Result<()> {
-        let first = list(self.client, &self.asked.query, self.asked.first_page()).await?;
-        let mut objects: Vec<ObjectView> = first.rows;
+        let mut objects = match list(self.client, &self.asked.query, self.asked.first_page()).await {
+            // Theirs may be a namespace in which nothing was witnessed yet.
+            Err(error) if is_forbidden(&error) && self.asked.query.namespace.is_none() => Vec::new(),
+            first => first?.rows,
+        };
         objects.sort_by_key(|view| view.seq);
         if matches!(self.asked.output, GetOutput::Table | GetOutput::Wide) {
             for view in &objects {
@@ -132,7 +141,7 @@ impl<'a> Shown<'a> {
             Ok(found) => Ok(found.into_iter().find(|view| view.object.uid == state.object.uid)),
             // Without them the row is still true, and the stream outlives a restart of the controller.
             Err(error) if !is_looked_up(&self.asked.query) => {
-                eprintln!("kubewitness: details of {} are not known: {error:#}", clean(&name(&state.object)));
+                note!("kubewitness: details of {} are not known: {error:#}", clean(&name(&state.object)));
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -154,7 +163,9 @@ impl<'a> Shown<'a> {
                 let document = document(self.client, view.seq, self.asked.output).await?;
                 if self.asked.output == GetOutput::Yaml { format!("---\n{document}") } else { document }
             }
-            GetOutput::Json => format!("{}\n", serde_json::to_string(&Event { change, view })?),
+            GetOutput::Json => {
+                format!("{}\n", escaped_json(&serde_json::to_string(&Event { change, view })?))
+            }
             GetOutput::Yaml => format!("---\n{}", print::yaml(&Event { change, view })?),
         };
         print::line_of_many(&text)

@@ -14,7 +14,7 @@ use super::client::{Client, Listed, parameters};
 use super::object_name::{name, names};
 use super::status::blind;
 use crate::cli::{GetArgs, GetOutput, JobsArgs, Zone};
-use crate::commands::print::{self, clean, remarks};
+use crate::commands::print::{self, clean, escaped_json, note, remarks};
 use crate::commands::{End, Ended};
 use query::{GetQuery, When};
 
@@ -84,12 +84,12 @@ fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
     let Some((first, _)) = shown.first() else { return Ok(()) };
     let all: Vec<&ObjectView> = shown.iter().flat_map(|(_, objects)| objects).collect();
     match first.output {
-        GetOutput::Json => print::text(&format!("{}\n", serde_json::to_string_pretty(&all)?)),
+        GetOutput::Json => print::text(&print::json(&all)?),
         GetOutput::Yaml => print::text(&print::yaml(&all)?),
         GetOutput::Name => print::text(&names(all.iter().map(|view| &view.object))),
         GetOutput::Table | GetOutput::Wide => {
             if let When::At(ms) = first.when {
-                eprintln!("as of {}", Zone::here().show(ms));
+                note!("as of {}", Zone::here().show(ms));
             }
             let tables: Vec<_> = shown.iter().map(|(asked, objects)| asked.table_of(objects)).collect();
             print::text(&tables.join("\n"))?;
@@ -107,7 +107,7 @@ async fn found(client: &Client, asked: &GetQuery) -> Result<Vec<ObjectView>> {
     }
     let Listed { rows: mut objects, more } = list(client, &query, asked.limit).await?;
     if more {
-        eprintln!("kubewitness: only the first {} are shown; raise --limit to see more", asked.limit);
+        note!("kubewitness: only the first {} are shown; raise --limit to see more", asked.limit);
     }
     if !matches!(asked.when, When::Gone | When::InPhase) && asked.query.sort.is_none() {
         objects.sort_by(|a, b| key(a).cmp(&key(b)));
@@ -133,13 +133,13 @@ async fn tell_blind(client: &Client, asked: &GetQuery) {
     let status: StatusView = match client.get("api/v1/status", &nothing).await {
         Ok(status) => status,
         Err(error) => {
-            return eprintln!(
+            return note!(
                 "kubewitness: objects may be missing, since the state of the sources is not known: {error:#}"
             );
         }
     };
     for line in status.sources.iter().filter(|source| is_asked(&asked.query, source)).filter_map(blind) {
-        eprintln!("kubewitness: {line}");
+        note!("kubewitness: {line}");
     }
 }
 
@@ -161,7 +161,7 @@ fn tell_how_known(view: &ObjectView) -> Result<()> {
     if view.then.as_ref().is_some_and(|then| then.known == "taken") {
         bail!("{}: {}", clean(&name), clean(why));
     }
-    eprintln!("kubewitness: {}: {}", clean(&name), clean(why));
+    note!("kubewitness: {}: {}", clean(&name), clean(why));
     Ok(())
 }
 
@@ -198,7 +198,7 @@ fn last_ended(objects: &[ObjectView]) -> Result<&ObjectView> {
     let Some((last, others)) = objects.split_first() else { bail!("no object of this name has ended") };
     if !others.is_empty() {
         let object = &last.object;
-        eprintln!(
+        note!(
             "kubewitness: {} objects of this name have ended; this one ended last: uid {}, in namespace {}",
             objects.len(),
             clean(&object.uid),
@@ -214,7 +214,10 @@ pub(super) async fn document(client: &Client, seq: u64, output: GetOutput) -> Re
     if output == GetOutput::Yaml {
         return print::yaml(&serde_json::from_slice::<Value>(&bytes)?);
     }
-    Ok(format!("{}\n", String::from_utf8_lossy(&bytes).trim_end()))
+    let json = String::from_utf8_lossy(&bytes);
+    // A file or another program gets the bytes that were witnessed.
+    let json = if print::is_on_terminal() { escaped_json(&json) } else { json };
+    Ok(format!("{}\n", json.trim_end()))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ mod wait;
 use anyhow::Result;
 use kubewitness_core::views::{ObjectQuery, ObjectView};
 
-use crate::commands::api::client::{Client, is_not_now, parameters};
-use crate::commands::print::clean;
+use crate::commands::api::client::{Client, is_forbidden, is_not_now, parameters};
+use crate::commands::print::{clean, note};
 
 pub use tap::tap;
 pub use wait::{wait, wait_for_new};
@@ -26,7 +26,7 @@ pub(super) async fn once_open<T>(mut ask: impl AsyncFnMut() -> Result<T>) -> Res
         match ask().await {
             Err(error) if is_not_now(&error) && tries < RETRIES => {
                 if tries == 0 {
-                    eprintln!("kubewitness: {}; it is asked again", clean(&format!("{error:#}")));
+                    note!("kubewitness: {}; it is asked again", clean(&format!("{error:#}")));
                 }
                 tries += 1;
                 tokio::time::sleep(RETRY_AFTER).await;
@@ -40,7 +40,11 @@ pub(super) async fn once_open<T>(mut ask: impl AsyncFnMut() -> Result<T>) -> Res
 async fn must_be_witnessed(client: &Client, query: ObjectQuery) -> Result<()> {
     if query.source.is_some() || query.kind.is_some() {
         let query = ObjectQuery { limit: Some(1), ..query };
-        let _: Vec<ObjectView> = client.get("api/v1/objects", &parameters(&query)).await?;
+        match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&query)).await {
+            // Of namespaces in which nothing was witnessed yet, the controller can't tell which are theirs.
+            Err(error) if is_forbidden(&error) && query.namespace.is_none() => {}
+            found => drop(found?),
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::commands::api::client;
-use crate::commands::print;
+use crate::commands::print::{self, note};
 use crate::commands::{End, Ended};
 
 /// Between two looks. A person waits no longer for a change.
@@ -28,7 +28,7 @@ pub async fn poll(watch: bool, look: impl AsyncFn() -> Result<String>) -> Ended 
             }
             Err(error) if shown.is_some() && client::is_away(&error) => {
                 if !std::mem::replace(&mut is_away, true) {
-                    eprintln!("kubewitness: {error:#}; it is asked again until Ctrl-C");
+                    note!("kubewitness: {error:#}; it is asked again until Ctrl-C");
                 }
             }
             Err(error) => return Err(error),

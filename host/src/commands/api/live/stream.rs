@@ -10,19 +10,21 @@ use anyhow::{Context, Result, bail};
 use kubewitness_core::{Seq, State};
 use reqwest::Response;
 
-use crate::commands::api::client::Client;
+use crate::commands::api::client::{Client, is_final};
+use crate::commands::print::note;
 
 /// A controller that restarts, or is replaced by an update, is back within this time; then it is given up.
 pub(super) const RETRIES: u32 = 150;
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// A line of the stream is one state without its document. A longer one comes from something else.
-const LONGEST_LINE: usize = 4 << 20;
+/// An event of the stream is one state without its document. A longer one, in one line or in many, comes from something
+/// else.
+const LONGEST_EVENT: usize = 4 << 20;
 
 /// What a stream tells.
 pub(in crate::commands::api) enum Heard {
     /// A state, and the same as JSON.
     State(Box<State>, String),
-    /// The journal was replaced by one that does not reach the position that was asked for. The stream goes on
+    /// The journal was replaced by one that has not what stood at the position that was asked for. The stream goes on
     /// from this newest position.
     Replaced(Seq),
 }
@@ -30,14 +32,15 @@ pub(in crate::commands::api) enum Heard {
 pub(in crate::commands::api) struct Live<'a> {
     client: &'a Client,
     open: Option<Stream>,
-    /// The last position that was heard of.
-    last: Option<Seq>,
+    /// The last position that was heard of, as the controller gave it: it says what stands there, too.
+    last: Option<String>,
 }
 
 impl<'a> Live<'a> {
     /// States after this position; without it, those to come.
     pub async fn open(client: &'a Client, after: Option<Seq>) -> Result<Self> {
-        Ok(Self { client, open: Some(Stream::open(client, after).await?), last: after })
+        let last = after.map(|seq| seq.to_string());
+        Ok(Self { client, open: Some(Stream::open(client, last.as_deref()).await?), last })
     }
 
     pub async fn next(&mut self) -> Result<Heard> {
@@ -54,9 +57,7 @@ impl<'a> Live<'a> {
                 }
                 Ok(None) => self.open = None,
                 Err(error) => {
-                    eprintln!(
-                        "kubewitness: the stream broke off, it is opened again where it was: {error:#}"
-                    );
+                    note!("kubewitness: the stream broke off, it is opened again where it was: {error:#}");
                     self.open = None;
                 }
             }
@@ -64,26 +65,22 @@ impl<'a> Live<'a> {
     }
 
     fn heard(&mut self, event: SentEvent) -> Result<Option<Heard>> {
-        let number = || event.data.trim().parse().context("reading a position of the stream");
-        match event.kind.as_str() {
+        let heard = match event.kind.as_str() {
             "state" => {
                 let state: Box<State> =
                     serde_json::from_str(&event.data).context("reading a state of the stream")?;
-                self.last = Some(state.seq);
-                Ok(Some(Heard::State(state, event.data)))
+                Some(Heard::State(state, event.data))
             }
             // Where the stream begins. Without it, what comes while the first connection is cut would be lost.
-            "position" => {
-                self.last = Some(number()?);
-                Ok(None)
-            }
+            "position" => None,
             "reset" => {
-                let newest = number()?;
-                self.last = Some(newest);
-                Ok(Some(Heard::Replaced(newest)))
+                let newest = event.data.trim().parse().context("reading a position of the stream")?;
+                Some(Heard::Replaced(newest))
             }
-            _ => Ok(None),
-        }
+            _ => return Ok(None),
+        };
+        self.last = Some(event.id);
+        Ok(heard)
     }
 
     async fn again(&self) -> Result<Stream> {
@@ -91,12 +88,12 @@ impl<'a> Live<'a> {
         loop {
             tokio::time::sleep(RETRY_AFTER).await;
             let opened = match self.client.find_again().await {
-                Ok(()) => Stream::open(self.client, self.last).await,
+                Ok(()) => Stream::open(self.client, self.last.as_deref()).await,
                 Err(error) => Err(error),
             };
             match opened {
                 Ok(stream) => return Ok(stream),
-                Err(error) if tries >= RETRIES => return Err(error),
+                Err(error) if tries >= RETRIES || is_final(&error) => return Err(error),
                 Err(_) => tries += 1,
             }
         }
@@ -110,15 +107,15 @@ struct Stream {
 }
 
 impl Stream {
-    async fn open(client: &Client, after: Option<Seq>) -> Result<Self> {
-        let after: Vec<_> = after.map(|seq| ("after", seq.to_string())).into_iter().collect();
+    async fn open(client: &Client, after: Option<&str>) -> Result<Self> {
+        let after: Vec<_> = after.map(|position| ("after", position)).into_iter().collect();
         Ok(Self { answer: client.stream("api/v1/events", &after).await?, lines: Lines::default() })
     }
 
     /// `None` when the controller has ended the stream.
     async fn next(&mut self) -> Result<Option<SentEvent>> {
         loop {
-            if let Some(event) = self.lines.next() {
+            if let Some(event) = self.lines.next()? {
                 return Ok(Some(event));
             }
             match self.answer.chunk().await.context("reading the stream")? {
@@ -132,6 +129,7 @@ impl Stream {
 #[derive(Debug, Default, PartialEq)]
 struct SentEvent {
     kind: String,
+    id: String,
     data: String,
 }
 
@@ -144,14 +142,14 @@ struct Lines {
 impl Lines {
     fn push(&mut self, chunk: &[u8]) -> Result<()> {
         self.bytes.extend_from_slice(chunk);
-        if self.bytes.len() > LONGEST_LINE && !chunk.contains(&b'\n') {
-            bail!("a line of the stream is longer than {LONGEST_LINE} bytes");
+        if self.bytes.len() > LONGEST_EVENT && !chunk.contains(&b'\n') {
+            bail!("a line of the stream is longer than {LONGEST_EVENT} bytes");
         }
         Ok(())
     }
 
     /// The next event that is whole.
-    fn next(&mut self) -> Option<SentEvent> {
+    fn next(&mut self) -> Result<Option<SentEvent>> {
         while let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.bytes.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line);
@@ -159,7 +157,7 @@ impl Lines {
             if line.is_empty() {
                 let event = std::mem::take(&mut self.open);
                 if !event.kind.is_empty() {
-                    return Some(event);
+                    return Ok(Some(event));
                 }
                 continue;
             }
@@ -167,12 +165,16 @@ impl Lines {
             let value = value.strip_prefix(' ').unwrap_or(value);
             match field {
                 "event" => self.open.kind = value.into(),
+                "id" => self.open.id = value.into(),
                 "data" => self.open.data.push_str(value),
-                // A comment keeps the connection alive; ids are in the states themselves.
+                // A comment keeps the connection alive.
                 _ => {}
             }
+            if self.open.data.len() > LONGEST_EVENT {
+                bail!("an event of the stream is longer than {LONGEST_EVENT} bytes");
+            }
         }
-        None
+        Ok(None)
     }
 }
 
@@ -182,23 +184,36 @@ mod tests {
 
     #[test]
     fn events_are_read_however_the_stream_is_cut() {
-        let text = ": hello\n\nevent: state\nid: 7\ndata: {\"a\":1}\n\nevent:reset\r\ndata:9\r\n\r\nevent: state\ndata: x\n";
+        let text = ": hello\n\nevent: state\nid: 7-0a\ndata: {\"a\":1}\n\nevent:reset\r\ndata:9\r\n\r\nevent: state\ndata: x\n";
         for size in [1, 3, 7, text.len()] {
             let (mut lines, mut events) = (Lines::default(), Vec::new());
             for chunk in text.as_bytes().chunks(size) {
                 lines.push(chunk).unwrap();
-                events.extend(std::iter::from_fn(|| lines.next()));
+                events.extend(std::iter::from_fn(|| lines.next().unwrap()));
             }
-            let told: Vec<_> =
-                events.iter().map(|event| (event.kind.as_str(), event.data.as_str())).collect();
-            assert_eq!(told, [("state", "{\"a\":1}"), ("reset", "9")], "in pieces of {size}");
+            let told: Vec<_> = events
+                .iter()
+                .map(|event| [&event.kind, &event.id, &event.data].map(String::as_str))
+                .collect();
+            assert_eq!(told, [["state", "7-0a", "{\"a\":1}"], ["reset", "", "9"]], "in pieces of {size}");
         }
     }
 
     #[test]
     fn a_line_without_an_end_is_refused() {
         let mut lines = Lines::default();
-        lines.push(&vec![b'x'; LONGEST_LINE]).unwrap();
+        lines.push(&vec![b'x'; LONGEST_EVENT]).unwrap();
         assert!(lines.push(b"x").is_err());
+    }
+
+    #[test]
+    fn an_event_of_lines_without_an_end_is_refused() {
+        let (mut lines, line) = (Lines::default(), format!("data: {}\n", "x".repeat(1 << 20)));
+        for _ in 0..4 {
+            lines.push(line.as_bytes()).unwrap();
+            assert_eq!(lines.next().unwrap(), None);
+        }
+        lines.push(line.as_bytes()).unwrap();
+        assert!(lines.next().is_err());
     }
 }

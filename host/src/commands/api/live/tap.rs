@@ -11,7 +11,7 @@ use super::{must_be_witnessed, once_open};
 use crate::cli::TapArgs;
 use crate::commands::api::client::Client;
 use crate::commands::api::object_name::ObjectName;
-use crate::commands::print::{self, clean};
+use crate::commands::print::{self, clean, escaped_json, note};
 use crate::commands::{Ended, Usage};
 
 pub async fn tap(args: TapArgs) -> Ended {
@@ -30,12 +30,12 @@ async fn go_on(client: &Client, chosen: &Chosen, after: Option<u64>) -> Ended {
         match live.next().await? {
             Heard::State(state, json) => {
                 if chosen.fits(&state) && chosen.has_labels(client, &state).await? {
-                    print::line_of_many(&format!("{json}\n"))?;
+                    print::line_of_many(&format!("{}\n", escaped_json(&json)))?;
                 }
             }
             Heard::Replaced(newest) => bail!(
-                "the newest position of the journal is {newest}, and this command is to go on after a greater one: the \
-                 journal was replaced, or the position is wrong. Begin anew with --after 0"
+                "the journal, whose newest position is {newest}, has not the position after which this command is to go on: \
+                 the journal was replaced, or the position is wrong. Begin anew with --after 0"
             ),
         }
     }
@@ -98,7 +98,7 @@ impl Chosen {
             // Better one state too many than one that nobody hears of.
             Err(error) => {
                 let seq = state.seq;
-                eprintln!(
+                note!(
                     "kubewitness: the labels at {seq} can't be read, so it is shown: {}",
                     clean(&format!("{error:#}"))
                 );

@@ -17,7 +17,7 @@ use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
 use crate::cli::WaitArgs;
 use crate::commands::api::client::{Client, is_away};
 use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
-use crate::commands::print::{self, clean};
+use crate::commands::print::{self, clean, note};
 use crate::commands::{End, Ended};
 
 /// The newest states are enough to tell what an object is in; a few may have come late, and do not count.
@@ -63,9 +63,9 @@ fn timed_out(waited: &Waited, timeout: Duration) -> Ended {
     match &waited.phase {
         Some(phase) => {
             print::text(&format!("{}\n", clean(phase)))?;
-            eprintln!("kubewitness: {object} has not ended within {after}: a longer --timeout waits on");
+            note!("kubewitness: {object} has not ended within {after}: a longer --timeout waits on");
         }
-        None => eprintln!(
+        None => note!(
             "kubewitness: within {after}, nothing was witnessed of {object}: look at its kind, name and namespace"
         ),
     }
@@ -151,7 +151,7 @@ impl Waited {
         let view = story(client, &self.named, &self.namespace, STATES).await?;
         let Some(newest) = newest(&view.states) else {
             let nothing = nothing(client, &self.named, &self.namespace).await?;
-            eprintln!("kubewitness: {}; this command waits for it to appear", clean(&nothing));
+            note!("kubewitness: {}; this command waits for it to appear", clean(&nothing));
             return Ok(None);
         };
         Ok(self.takes(newest))
@@ -167,10 +167,10 @@ impl Waited {
         self.phase = Some(phase.clone());
         let over = end(state);
         if over.is_none() && is_news && io::stderr().is_terminal() {
-            eprintln!("waiting for {} to end: it is {}", self.told(), clean(phase));
+            note!("waiting for {} to end: it is {}", self.told(), clean(phase));
         }
         if state.change == Change::Left {
-            eprintln!(
+            note!(
                 "kubewitness: {} is no longer in its source, which does not show its end",
                 clean(&self.told())
             );

@@ -21,8 +21,9 @@ use tokio::time::timeout;
 
 use super::super::client::{Client, Refused};
 use crate::cli::DashboardArgs;
+use crate::commands::print::{self, note};
 use crate::commands::reach::SHOW_A_TOKEN;
-use crate::commands::{End, Ended, print};
+use crate::commands::{End, Ended};
 use crate::process::signals;
 
 /// What starts a browser says within this time that it can't; one that goes on is the browser itself.
@@ -51,19 +52,17 @@ pub async fn dashboard(args: DashboardArgs) -> Ended {
     print::text(&format!("{url}\n"))?;
     match &login {
         Some(login) => {
-            eprintln!("This address signs you in once, within {} s.", login.good_for_seconds);
+            note!("This address signs you in once, within {} s.", login.good_for_seconds);
         }
         None if has_token => {}
-        None if withheld => eprintln!("{}", client.reached(|reached| reached.to_sign_in.clone())),
-        None => eprintln!("Where the page asks for a token, `{SHOW_A_TOKEN}` prints one."),
+        None if withheld => note!("{}", client.reached(|reached| reached.to_sign_in.clone())),
+        None => note!("Where the page asks for a token, `{SHOW_A_TOKEN}` prints one."),
     }
     if is_forwarded && url.scheme() == "https" {
-        eprintln!(
-            "Your browser warns of the certificate: it names the portal's own host, and not 127.0.0.1."
-        );
+        note!("Your browser warns of the certificate: it names the portal's own host, and not 127.0.0.1.");
     }
     if is_forwarded {
-        eprintln!("The page is there until Ctrl-C.");
+        note!("The page is there until Ctrl-C.");
     }
     let shown = async {
         if let Some(opener) = opener(|name| std::env::var_os(name)).filter(|_| !args.no_open) {
@@ -123,16 +122,21 @@ fn write_private(file: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(text.as_bytes())
 }
 
-/// A page that posts the code. The address is a URL's text and the code is base64, so neither has a character of HTML;
-/// an `&` of a URL's path stands as it is.
+/// A page that posts the code. The code is what the server says it is, and the page is opened from this machine's own
+/// files: neither it nor the address may bring HTML along.
 fn page(once: &Url, code: &str) -> String {
-    let action = once.as_str().replace('&', "&amp;").replace('"', "%22");
+    let (action, code) = (escaped_html(once.as_str()), escaped_html(code));
     format!(
         "<!doctype html>\n<meta charset=\"utf-8\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
          <title>Kubewitness</title>\n<form method=\"post\" action=\"{action}\">\n\
          <input type=\"hidden\" name=\"code\" value=\"{code}\">\n\
          <button>Open Kubewitness</button>\n</form>\n<script>document.forms[0].submit()</script>\n"
     )
+}
+
+fn escaped_html(text: &str) -> String {
+    let with = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")];
+    with.iter().fold(text.to_owned(), |text, (sign, escape)| text.replace(*sign, escape))
 }
 
 /// Whether a browser was started. Without one, the address that was printed is all that a person needs.
@@ -143,7 +147,7 @@ async fn open(opener: &OsStr, address: &Url) -> bool {
         Ok(Some(status)) => format!("it ended with {status}"),
         Err(error) => error.to_string(),
     };
-    eprintln!("{} opens no browser ({why}): open the printed address yourself.", opener.to_string_lossy());
+    note!("{} opens no browser ({why}): open the printed address yourself.", opener.to_string_lossy());
     false
 }
 
@@ -212,5 +216,15 @@ mod tests {
         assert!(text.contains(r#"action="http://127.0.0.1:1/a&amp;b/login/once""#), "{text}");
         assert!(text.contains(r#"name="code" value="the-code""#), "{text}");
         assert!(write_private(&file, "").is_err(), "no file that is there is taken");
+    }
+
+    #[test]
+    fn a_code_that_a_server_made_up_brings_no_html() {
+        let address = once(&"http://127.0.0.1:1/".parse().unwrap(), None).unwrap();
+        let text = page(&address, "\"><script src='//x'></script>&");
+        assert!(
+            text.contains("value=\"&quot;&gt;&lt;script src=&#39;//x&#39;&gt;&lt;/script&gt;&amp;\">"),
+            "{text}"
+        );
     }
 }

@@ -20,7 +20,7 @@ use super::super::object_name::names;
 use super::super::status::plural;
 use crate::cli::{DeadLetters, GetOutput, LetterChoice, Moment, QueryArgs, Zone};
 use crate::commands::print::progress::{self, Unit};
-use crate::commands::print::{self, Table, clean};
+use crate::commands::print::{self, Table, clean, note};
 use crate::commands::{End, Ended, Usage};
 
 /// Dead letters, and records of what was done with them: ten answers of the API. Beyond that, a person looks at them
@@ -52,9 +52,7 @@ async fn all_of<T: DeserializeOwned>(client: &Client, path: &str, plugin: Option
     let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().collect();
     let found = client.list(path, &query, MOST).await?;
     if found.more {
-        eprintln!(
-            "kubewitness: there are more than {MOST}, and the others are not looked at: name one plugin"
-        );
+        note!("kubewitness: there are more than {MOST}, and the others are not looked at: name one plugin");
     }
     Ok(found.rows)
 }
@@ -336,12 +334,12 @@ async fn follow(client: &Client, plugin: &str, replayed: u64, chosen: &BTreeSet<
                 progress::draw(&progress::line("replaying", Unit::States, tried, replayed, width));
             }
             true => progress::draw(""),
-            false if left != told => eprintln!("{tried} of {replayed} tried again"),
+            false if left != told => note!("{tried} of {replayed} tried again"),
             false => {}
         }
         told = left;
         if left == 0 {
-            eprintln!("{parked} parked again");
+            note!("{parked} parked again");
             return Ok(if parked == 0 { End::Fine } else { End::Warned });
         }
         tokio::time::sleep(LOOK).await;

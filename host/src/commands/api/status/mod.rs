@@ -111,7 +111,7 @@ fn replicas_text(this: &ReplicaView) -> String {
     let names: Vec<_> = this.replicas.iter().map(named).collect();
     let mut text = format!("shared by: {}\nelected by: Lease {}\n", names.join(", "), clean(&this.lease));
     if this.dispatcher.is_none() {
-        text.push_str("no replica hands states to plugins now: one is about to take over\n");
+        text.push_str("no replica hands states to plugins now\n");
     }
     if let Some(condition) = &this.condition {
         text.push_str(&format!("election: {}\n", clean(condition)));

@@ -1,7 +1,9 @@
 //! `kubewitness plugins`: the figures of each plugin, and what there is to say beside them.
 
 use anyhow::{Result, anyhow};
-use kubewitness_core::views::{GrantUseView, PausedView, PluginView, ShadowView, StatusView, TickView};
+use kubewitness_core::views::{
+    BackfillView, GrantUseView, PausedView, PluginView, ShadowView, StatusView, TickView,
+};
 
 use super::super::client::Client;
 use super::super::live::poll;
@@ -98,6 +100,7 @@ pub(super) fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     }
     let pauses = plugins.iter().filter_map(|p| Some((&p.name, paused(p)?)));
     let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.clone()?)));
+    let backfills = plugins.iter().filter_map(|p| Some((&p.name, backfilled(p)?)));
     let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
     let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
     let ticks = plugins.iter().filter_map(|p| Some((&p.name, ticked(p, columns)?)));
@@ -105,7 +108,8 @@ pub(super) fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     let grants = plugins.iter().filter(|_| columns == Columns::All);
     let grants = grants.filter_map(|p| Some((&p.name, granted(p)?)));
     let calls = if columns == Columns::All { calls::calls_text(plugins) } else { String::new() };
-    let told = pauses.chain(messages).chain(resyncs).chain(taken).chain(ticks).chain(shadows).chain(grants);
+    let told = pauses.chain(messages).chain(backfills).chain(resyncs).chain(taken);
+    let told = told.chain(ticks).chain(shadows).chain(grants);
     table.render() + &remarks(told) + &calls
 }
 
@@ -115,6 +119,11 @@ fn paused(plugin: &PluginView) -> Option<String> {
         "{who} paused it at {}: {why}. It gets no states until it is resumed, and retention keeps them",
         Zone::here().shown(since)
     ))
+}
+
+fn backfilled(plugin: &PluginView) -> Option<String> {
+    let BackfillView { sources, through } = plugin.backfill.as_ref()?;
+    Some(format!("it goes back for the past of {}, up to position {through}", sources.join(", ")))
 }
 
 fn taken(plugin: &PluginView) -> Option<String> {

@@ -15,7 +15,7 @@ use super::live::poll;
 use super::object_name::{ObjectName, names, namespace, nothing, story};
 use crate::cli::{TimelineArgs, Zone};
 use crate::commands::Ended;
-use crate::commands::print::{self, Table};
+use crate::commands::print::{self, Table, note};
 pub use why::why;
 
 pub async fn timeline(args: TimelineArgs) -> Ended {
@@ -28,13 +28,13 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
             bail!(nothing(&client, &named, &namespace).await?);
         }
         if view.cut && (!view.owns_more || is_full(&view, args.limit)) {
-            eprintln!(
+            note!(
                 "kubewitness: there are older states than the {} that --limit shows; raise it to see them",
                 args.limit
             );
         }
         if view.owns_more {
-            eprintln!("kubewitness: {}", owns_more(view.cut));
+            note!("kubewitness: {}", owns_more(view.cut));
         }
         match args.query.output.shape() {
             Some(output) => print::shown(output, &view, text),

@@ -52,7 +52,7 @@ impl Writer {
         Some(match () {
             () if !progress.sources.iter().any(|start| start.covers(state)) => Became::Other,
             () if letters.contains(&state.seq) => Became::DeadLetter,
-            () if !progress.has_finished(state.seq) => Became::Waiting,
+            () if !progress.has_finished(&state.source, state.seq) => Became::Waiting,
             () if self.selective.contains(&*state.source) => Became::Other,
             () => Became::Finished,
         })

@@ -24,6 +24,8 @@ pub struct LeaseStanding {
     pub lease_uid: Option<String>,
     /// Why it may be out of date or can't be had, for people.
     pub condition: Option<String>,
+    /// Since when no replica is known to hold the Lease; `None` while one is.
+    pub leaderless_since: Option<Instant>,
 }
 
 /// As of the last answer.
@@ -34,6 +36,7 @@ pub(super) struct View {
     pub otherwise: LeaseRole,
     pub lease_uid: Option<String>,
     pub condition: Option<String>,
+    pub leaderless_since: Option<Instant>,
 }
 
 impl View {
@@ -49,6 +52,7 @@ impl View {
             role: self.role(now),
             lease_uid: self.lease_uid.clone(),
             condition: self.condition.clone(),
+            leaderless_since: self.leaderless_since,
         }
     }
 }
@@ -146,7 +150,7 @@ mod tests {
     }
 
     fn view(hold: Option<Hold>) -> View {
-        View { hold, otherwise: unknown(), lease_uid: None, condition: None }
+        View { hold, otherwise: unknown(), lease_uid: None, condition: None, leaderless_since: None }
     }
 
     fn held() -> (watch::Sender<View>, Leadership) {

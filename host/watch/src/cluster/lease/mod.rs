@@ -58,6 +58,7 @@ pub struct Elector {
     stamps: Stamps,
     views: watch::Sender<View>,
     condition: Option<String>,
+    leaderless_since: Option<Instant>,
     /// Since the last time that nothing was wrong.
     warned: BTreeSet<Option<u16>>,
     /// What the log says last.
@@ -98,7 +99,14 @@ impl Elector {
         let identity = format!("{identity}_{:016x}", RandomState::new().hash_one(&identity));
         let machine = Machine::new(identity.clone(), timing, Dice::new(None), Instant::now());
         let unknown = LeaseRole::Unknown { why: "the Lease was not read yet".to_string() };
-        let view = View { hold: None, otherwise: unknown.clone(), lease_uid: None, condition: None };
+        let leaderless_since = Some(Instant::now());
+        let view = View {
+            hold: None,
+            otherwise: unknown.clone(),
+            lease_uid: None,
+            condition: None,
+            leaderless_since,
+        };
         let (views, seen) = watch::channel(view);
         let elector = Self {
             api: connection.api(),
@@ -108,6 +116,7 @@ impl Elector {
             stamps: Stamps::default(),
             views,
             condition: None,
+            leaderless_since,
             warned: BTreeSet::new(),
             logged: unknown,
         };
@@ -232,12 +241,17 @@ impl Elector {
     /// Changes the machine and shows where it stands then, under one lock: nobody sees a hold run
     /// out that goes on as the same term.
     fn tell<T>(&mut self, change: impl FnOnce(&mut Machine, Instant) -> T) -> T {
-        let (machine, condition) = (&mut self.machine, &self.condition);
+        let (machine, condition, since) = (&mut self.machine, &self.condition, &mut self.leaderless_since);
         let (mut role, mut told) = (None, None);
         self.views.send_if_modified(|held| {
             let now = Instant::now();
             told = Some(change(machine, now));
-            let view = view(machine, condition.clone(), now);
+            let mut view = view(machine, condition.clone(), now);
+            *since = match view.role(now) {
+                LeaseRole::Unknown { .. } => since.or(Some(now)),
+                LeaseRole::Standby { .. } | LeaseRole::Held { .. } => None,
+            };
+            view.leaderless_since = *since;
             role = Some(view.role(now));
             let news = *held != view;
             *held = view;
@@ -296,11 +310,15 @@ fn view(machine: &Machine, condition: Option<String>, now: Instant) -> View {
     let otherwise = match machine.lease() {
         Some(lease) if lease.holder == machine.identity() => unknown("the hold was not renewed in time"),
         Some(lease) if lease.holder.is_empty() => unknown("nobody holds the Lease"),
+        Some(lease) if machine.is_left(now) => unknown(&format!(
+            "nobody leads: `{}` has not renewed the Lease in time, and no replica could take it yet",
+            lease.holder
+        )),
         Some(lease) => LeaseRole::Standby { holder: lease.holder.clone() },
         None => unknown(condition.as_deref().unwrap_or("there is no Lease yet")),
     };
     let lease_uid = machine.lease().map(|lease| lease.uid.clone());
-    View { hold: machine.hold(now), otherwise, lease_uid, condition }
+    View { hold: machine.hold(now), otherwise, lease_uid, condition, leaderless_since: None }
 }
 
 fn log(lease: &Name, before: &LeaseRole, now: &LeaseRole) {

@@ -33,8 +33,6 @@ impl Lease {
         }
         let (uid, holder) = (text("/metadata/uid").to_string(), text("/spec/holderIdentity").to_string());
         let seconds = object.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64);
-        // An API server has no more than an `int32`; a time that is added to has an end, too.
-        let seconds = seconds.map(|seconds| seconds.min(i32::MAX as u64));
         let lasts = seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
         Ok(Self { uid, holder, lasts, object })
     }
@@ -170,9 +168,8 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_that_no_clock_reaches_is_bounded_and_one_of_nothing_is_none() {
+    fn a_duration_of_nothing_is_none() {
         let lasts = |seconds: u64| lease(json!({"spec": {"leaseDurationSeconds": seconds}})).lasts;
-        assert_eq!(lasts(u64::MAX), Some(Duration::from_secs(2_147_483_647)));
         assert_eq!((lasts(7), lasts(0)), (Some(Duration::from_secs(7)), None));
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct StateMaker {
 pub(crate) enum Came<'a> {
     /// In a list, or from the past. The next version is not expected soon.
     Listed,
+    /// Read back. The watch may have brought a newer version meanwhile.
+    ReadBack,
     /// As a change.
     Watched(Watched<'a>),
 }
@@ -111,12 +113,12 @@ impl StateMaker {
     }
 
     /// Takes an object that was listed or read back.
-    pub fn item(&mut self, document: Bytes, event: Event) {
+    pub fn item(&mut self, document: Bytes, came: Came<'_>, event: Event) {
         let bytes = document.clone();
         match project::envelope(&bytes) {
             Ok(envelope) => {
                 // Missed versions before it have been searched for already.
-                self.seen(&bytes, document, envelope, Came::Listed, event, None);
+                self.seen(&bytes, document, envelope, came, event, None);
             }
             Err(error) => self.poison(document, &error.to_string()),
         }
@@ -163,17 +165,25 @@ impl StateMaker {
     fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) -> Option<Moved> {
         let Envelope { uid, namespace, name, .. } = &seen.envelope;
         let (known, rival) = self.batch.met(&self.parts.shared.read(), uid, namespace, name);
+        let is_renamed = |known: &Known| known.object.name != **name || known.object.namespace != **namespace;
+        if let Some(known) = known.as_ref().filter(|known| is_renamed(known)) {
+            let ObjectRef { namespace, name, uid, .. } = &*known.object;
+            let error = format!("its uid {uid} is known as {namespace}/{name}: no two objects have one uid");
+            self.poison(seen.document, &error);
+            return None;
+        }
         let watched = match seen.came {
             Came::Watched(watched) => Some(watched),
-            Came::Listed => None,
+            Came::Listed | Came::ReadBack => None,
         };
+        let beginning = matches!(seen.came, Came::ReadBack).then(|| seen.version.beginning());
         let judgement = judge(
             &Seen {
                 event: seen.event,
                 version: &seen.version,
                 matches: matches(&self.parts, &seen.envelope),
                 complete,
-                opened: watched.and_then(|watched| watched.opened),
+                opened: watched.and_then(|watched| watched.opened).or(beginning.as_ref()),
             },
             known.as_ref().map(|known| &known.version),
             rival.as_ref().map(|rival| &rival.version),
@@ -225,7 +235,7 @@ impl StateMaker {
             (None, None) => Since::at(seen.version.beginning()),
         };
         let (version, document, is_end) = (seen.version, pack(&seen.document), seen.event == Event::Deleted);
-        Moved { object, since, version, document, witnessed: false, is_end, rival }
+        Moved { object, since, version, document, witnessed: false, is_end, is_beyond: false, rival }
     }
 
     fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {

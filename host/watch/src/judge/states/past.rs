@@ -90,6 +90,8 @@ impl StateMaker {
                 self.object_hole(Arc::clone(&object), &hole);
             }
             for (_, document) in walked.found {
+                // The repair counts its own documents until they are dropped.
+                let document = Bytes::copy_from_slice(&document);
                 let bytes = document.clone();
                 match project::envelope(&bytes) {
                     Ok(envelope) => self.lived(&mut shown, envelope, document, life.survives),

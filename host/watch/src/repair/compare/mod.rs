@@ -2,6 +2,7 @@
 //! missing from the list, become jobs of a round. It asks the server only whether an object exists.
 
 pub(crate) mod list_request;
+mod listed_names;
 mod new_history;
 
 use std::borrow::Borrow;
@@ -32,6 +33,7 @@ use crate::source::input::{Closed, Input};
 use crate::source::parts::Parts;
 use crate::source::round::{Job, Moved, Outage, Round, RoundId, Since, Uids, Vanished};
 
+use listed_names::{ItemSighting, ListedNames};
 use new_history::RelistedObject;
 
 /// Why a list ended early.
@@ -84,6 +86,15 @@ impl Hash for Unseen {
     }
 }
 
+/// The versions of one page of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct PageVersions<'a> {
+    /// The version of the first page. From there on the watch brings everything.
+    pub first: &'a Version,
+    /// The version of the page itself, which is newer if the list went on without consistency.
+    pub own: &'a Version,
+}
+
 /// What a listed object becomes.
 enum Found {
     Item(Bytes),
@@ -104,7 +115,7 @@ pub(crate) struct Comparison {
     usurpers: Vec<RelistedObject>,
     unseen: HashSet<Unseen>,
     /// Each object counts once, however often a stream repeats it.
-    seen: Uids,
+    seen: ListedNames,
     begun: Instant,
     /// The objects in the list, and those that went on at once.
     items: u64,
@@ -128,7 +139,7 @@ impl Comparison {
             base: asked.base.clone(),
             usurpers: Vec::new(),
             unseen: HashSet::new(),
-            seen: Uids::default(),
+            seen: ListedNames::default(),
             begun: Instant::now(),
             items: 0,
             at_once: 0,
@@ -165,16 +176,19 @@ impl Comparison {
         self.known.insert(uid);
     }
 
-    /// Takes one listed object. From `watched` on the watch will bring everything.
-    pub async fn item(&mut self, document: Bytes, watched: Option<&Version>) -> Result<(), Broken> {
+    /// Takes one listed object. A streamed list has no pages.
+    pub async fn item(&mut self, document: Bytes, page: Option<PageVersions<'_>>) -> Result<(), Broken> {
         let bytes = document.clone();
         let readable = project::envelope(&bytes).ok().filter(|envelope| check(&self.parts, envelope).is_ok());
         let Some(envelope) = readable else {
             self.unread();
             return Ok(self.send(Input::Item { document, anew: false }).await?);
         };
-        if !self.seen.insert(&envelope.uid) {
-            return Ok(());
+        match self.seen.sight(&envelope.uid, &envelope.namespace, &envelope.name) {
+            ItemSighting::First => {}
+            ItemSighting::Repeated => return Ok(()),
+            // The writer keeps the second one as a poison message.
+            ItemSighting::Renamed => return Ok(self.send(Input::Item { document, anew: false }).await?),
         }
         self.items += 1;
         self.unseen.remove(envelope.uid.as_ref());
@@ -183,13 +197,16 @@ impl Comparison {
             self.known.insert(&envelope.uid);
         }
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
-        let found = match self.found(&envelope, document) {
+        let is_ahead = page.is_some_and(|page| version.is_newer_than(page.first));
+        // The server contradicts itself, so its watch may not bring the object either.
+        let beyond = page.filter(|page| version.is_newer_than(page.own));
+        let found = match self.found(&envelope, document, beyond) {
             Err(Broken::OtherHistory(_)) if self.is_late(&envelope).await? => return Err(Broken::Again),
             found => found?,
         };
         match found {
-            // If it were taken now, the versions in between would be refused as old.
-            Some(Found::Item(_)) if watched.is_some_and(|watched| version.is_newer_than(watched)) => {}
+            // The watch brings it. If it were taken now, the versions in between would be refused as old.
+            Some(Found::Item(_)) if is_ahead && beyond.is_none() => {}
             Some(Found::Item(document)) if self.reason == ListReason::Replaced => {
                 let is_outside = !matches(&self.parts, &envelope)
                     && self.parts.shared.read().brief(&envelope.uid).is_none();
@@ -210,7 +227,8 @@ impl Comparison {
                         say_revived(&self.parts, &moved.object);
                         return Err(Broken::OtherHistory(version));
                     }
-                    if moved.rival.is_none() {
+                    // Before a first list there is no complete story to tell.
+                    if moved.rival.is_none() && self.baseline.is_some() {
                         moved.since = self.beginning(&moved, &fate);
                     }
                 }
@@ -242,8 +260,13 @@ impl Comparison {
         Ok(is_late)
     }
 
-    /// What one listed object means; `None` if it was witnessed as it is.
-    fn found(&self, envelope: &Envelope<'_>, document: Bytes) -> Result<Option<Found>, Broken> {
+    /// What one listed object means; `None` if it was witnessed as it is. `beyond`: it is newer than its page.
+    fn found(
+        &self,
+        envelope: &Envelope<'_>,
+        document: Bytes,
+        beyond: Option<PageVersions<'_>>,
+    ) -> Result<Option<Found>, Broken> {
         let version = Version::new(&envelope.resource_version);
         let cache = self.parts.shared.read();
         let rival = cache
@@ -273,13 +296,13 @@ impl Comparison {
             // first list there is no complete story to tell.
             Compared::New => match &rival {
                 Some((_, since)) => Some(since.clone()),
-                None => self.baseline.clone().map(Since::at),
+                None => self.baseline.as_ref().or(beyond.map(|page| page.first)).cloned().map(Since::at),
             },
         };
         let Some(since) = since else { return Ok(Some(Found::Item(document))) };
         let object = Arc::new(reference(&self.parts, envelope));
-        let (document, witnessed) = (pack(&document), known.is_some());
-        let moved = Moved { object, since, version, document, witnessed, is_end: false, rival };
+        let (document, witnessed, is_beyond) = (pack(&document), known.is_some(), beyond.is_some());
+        let moved = Moved { object, since, version, document, witnessed, is_end: false, is_beyond, rival };
         Ok(Some(Found::ReadBack(moved)))
     }
 

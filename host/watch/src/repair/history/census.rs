@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::ports::Fate;
-use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::project::{self, Envelope, ListGuard};
 use kubewitness_core::state::ObjectRef;
 
 use crate::connect::request::Address;
@@ -58,10 +58,11 @@ impl Census<'_> {
     }
 
     async fn compared(&self) -> Result<bool, Untold> {
-        let (mut listed, mut token) = (Listed::default(), String::new());
+        let (mut listed, mut guard, mut token) = (Listed::default(), ListGuard::default(), String::new());
         loop {
             let bytes = self.page(self.at, self.parts.tuning.page, &token).await?;
             let page = project::list_page(&bytes).map_err(|_| Untold)?;
+            guard.page(&page, bytes.len()).map_err(|_| Untold)?;
             for item in &page.items {
                 if self.is_strange(item, &mut listed).await {
                     return Ok(true);

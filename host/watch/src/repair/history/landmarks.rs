@@ -2,8 +2,13 @@
 //!
 //! A restored server counts on from the backup's version, and may have passed the checkpoint before it is
 //! asked. So numbers alone do not tell. But a witnessed version can be read back at that version. If no
-//! object or another content is there, the history is another one. An answer that compaction prevents, or
-//! that the server can't give, proves nothing.
+//! object, another one, or another write is there, the history is another one. An answer that compaction
+//! prevents, or that the server can't give, proves nothing.
+//!
+//! The identity of a write is what the server alone sets: uid, version, generation, and the times of its
+//! creation and of its managers. No conversion between versions of a custom resource can change these. Such a
+//! conversion is an operator's program, and may render an old version differently after an update. So the
+//! content counts only for kinds that no CustomResourceDefinition can define.
 //!
 //! One landmark may be equal in both histories by chance, or because a controller repeats a write. So older
 //! ones are kept, too, each the last before a round number of versions.
@@ -21,7 +26,8 @@ use tokio::time::sleep;
 
 use crate::connect::backoff::{Backoff, Dice};
 use crate::connect::request::Address;
-use crate::connect::resource::Resource;
+use crate::connect::resource::{Resource, group_version};
+use crate::repair::history::newest_common::write_times;
 use crate::source::landmarks::{Landmark, Landmarks};
 use crate::source::parts::Parts;
 
@@ -79,10 +85,13 @@ fn compared(landmark: &Landmark, answer: &[u8], api_version: &str) -> Found {
     }
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     let (Some(found), Some(held)) = (read(item), read(&landmark.document)) else { return Found::Untold };
+    if is_another_write(&found, &held) {
+        return Found::Other;
+    }
     // The items of a list may leave their type out. Then they have the requested one.
     let held_as = held.get("apiVersion").and_then(Value::as_str).unwrap_or(api_version);
-    if held_as != api_version {
-        // It is the same version in another form, because the source now uses another version of the API.
+    if held_as != api_version || may_be_converted(api_version) {
+        // It is the same version, perhaps in another form.
         return Found::Same;
     }
     // These are maps without a schema, to which no server adds defaults.
@@ -92,6 +101,20 @@ fn compared(landmark: &Landmark, answer: &[u8], api_version: &str) -> Found {
     if is_other { Found::Other } else { Found::Same }
 }
 
+/// Whether two documents of one version can't be the same write. A value that one of them lacks proves nothing.
+fn is_another_write(one: &Value, other: &Value) -> bool {
+    let differ = |mark: &str| matches!((one.pointer(mark), other.pointer(mark)), (Some(one), Some(other)) if one != other);
+    let (mine, others) = (write_times(one), write_times(other));
+    let other_time = !mine.is_empty() && !others.is_empty() && mine != others;
+    other_time || ["/metadata/creationTimestamp", "/metadata/generation"].into_iter().any(differ)
+}
+
+/// Whether a conversion that an operator provides may lie between the store and the answer. The group of a
+/// CustomResourceDefinition has a dot; groups without one are the server's own.
+fn may_be_converted(api_version: &str) -> bool {
+    group_version(api_version).0.contains('.')
+}
+
 /// The server's answer about an old version; `None` if it can't tell.
 pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> Option<Bytes> {
     let tuning = &parts.tuning;
@@ -99,8 +122,12 @@ pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> 
     let mut dice = Dice::new(tuning.seed);
     let mut tries = 1;
     loop {
+        parts.repairs.turn(&tuning.walk).await;
         let failure = match parts.api.get_within(address.as_str(), tuning.one_answer).await {
-            Ok(answer) => return Some(answer),
+            Ok(answer) => {
+                parts.repairs.received(answer.len(), &tuning.walk);
+                return Some(answer);
+            }
             Err(failure) => failure,
         };
         let source = &parts.spec.name;
@@ -145,7 +172,7 @@ mod tests {
     fn job(uid: &str, version: &str, note: &str, failed: u32) -> Value {
         json!({
             "metadata": {"name": "a", "namespace": "n", "uid": uid, "resourceVersion": version,
-                "annotations": {"note": note}, "managedFields": [{"time": version}]},
+                "generation": 1, "annotations": {"note": note}, "managedFields": [{"time": version}]},
             "status": {"failed": failed},
         })
     }
@@ -203,7 +230,29 @@ mod tests {
         let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [job("u", "7", "x", 2)]});
         let compared = |as_what: &str| super::compared(&landmark, answer.to_string().as_bytes(), as_what);
         assert_eq!(compared("example.com/v1"), Found::Same);
-        assert_eq!(compared("example.com/v1beta1"), Found::Other);
+    }
+
+    #[test]
+    fn what_a_conversion_renders_differently_is_the_same_write_and_what_it_can_not_change_tells() {
+        let object =
+            ObjectRef { namespace: "n".into(), name: "a".into(), uid: "u".into(), ..ObjectRef::default() };
+        let mut held = job("u", "7", "x", 1);
+        held["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let document = held.to_string();
+        let landmark = Landmark::new(&Arc::new(object), &Version::new("7"), document.as_bytes()).unwrap();
+        let compared = |path: &str, value: Value| {
+            let mut item = held.clone();
+            *item.pointer_mut(path).unwrap() = value;
+            let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [item]});
+            super::compared(&landmark, answer.to_string().as_bytes(), "example.com/v1")
+        };
+        assert_eq!(compared("/status/failed", json!("one")), Found::Same);
+        assert_eq!(compared("/metadata/annotations/note", json!("y")), Found::Same);
+        assert_eq!(compared("/metadata/creationTimestamp", json!("2026-01-01T00:00:01Z")), Found::Other);
+        assert_eq!(compared("/metadata/generation", json!(2)), Found::Other);
+        assert_eq!(compared("/metadata/managedFields/0/time", json!("8")), Found::Other);
+        assert_eq!(compared("/metadata/managedFields", json!([])), Found::Same);
+        assert_eq!(compared("/metadata/uid", json!("v")), Found::Other);
     }
 
     #[test]

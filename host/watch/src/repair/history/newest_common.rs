@@ -148,7 +148,7 @@ impl NewestCommon {
                 Some((former, Found::Same)) => (low, common) = (middle + 1, former.version.number()),
                 Some((former, Found::Other)) => {
                     high = former.version.number().unwrap_or(middle);
-                    time = times(&parsed(&former.document)).into_iter().max().map(ToString::to_string);
+                    time = write_times(&parsed(&former.document)).into_iter().max().map(ToString::to_string);
                 }
                 Some((_, Found::Gone | Found::Unclear)) | None => low = middle + 1,
             }
@@ -197,7 +197,11 @@ impl NewestCommon {
                 // What was there before can't be read any more. The journal may have it.
                 (Found::Same, Some(now)) => {
                     let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
-                    if is_dated && !times(&parsed(&now)).is_empty() { Found::Same } else { Found::Unclear }
+                    if is_dated && !write_times(&parsed(&now)).is_empty() {
+                        Found::Same
+                    } else {
+                        Found::Unclear
+                    }
                 }
                 (found, _) => found,
             };
@@ -287,7 +291,7 @@ impl NewestCommon {
 /// Asks for old versions while the source waits.
 pub(crate) fn asking(parts: &Arc<Parts>, resource: &Resource, newest: u64) -> OldVersions {
     let walk = &parts.tuning.walk;
-    let budget = Budget::new(walk.requests, walk.time, walk.rate);
+    let budget = Budget::new(walk.requests, walk.time);
     let compaction = Arc::new(Compaction::new(Some(newest.into())));
     let exact = OldVersions::new(Arc::clone(parts), resource.clone(), budget, compaction);
     exact.with_patience(walk.time_per_object)
@@ -303,11 +307,11 @@ fn parsed(document: &[u8]) -> Value {
 
 /// Whether a write records another time than the write before it.
 fn has_moved(before: &[u8], now: &[u8]) -> bool {
-    times(&parsed(before)) != times(&parsed(now))
+    write_times(&parsed(before)) != write_times(&parsed(now))
 }
 
 /// The times at which its fields were written.
-fn times(document: &Value) -> Vec<&str> {
+pub(crate) fn write_times(document: &Value) -> Vec<&str> {
     let managed = document.pointer("/metadata/managedFields").and_then(Value::as_array);
     let times = managed.into_iter().flatten().filter_map(|fields| fields.get("time"));
     times.filter_map(Value::as_str).collect()

@@ -118,6 +118,13 @@ impl SweepCounts {
         self.hidden(self.after, self.listed + 1)
     }
 
+    /// The versions that would be counted, above what compaction has removed.
+    pub fn uncounted(&self, gone: u128) -> u128 {
+        let from = self.after.max(gone);
+        let known = self.accounted.len() - self.accounted.partition_point(|version| *version <= from);
+        self.listed.saturating_sub(from).saturating_sub(known as u128)
+    }
+
     /// Whether something unknown may lie strictly between two versions.
     fn hidden(&self, after: u128, before: u128) -> bool {
         let (from, to) = (after + 1, before);

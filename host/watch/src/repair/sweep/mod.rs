@@ -32,6 +32,8 @@ use crate::version::number;
 /// The most objects of a source with a selector. They are listed at every version.
 const NAMES: usize = 500;
 
+const TOO_MANY: &str = "looking for them would take more requests than are allowed in the time";
+
 /// Why a request of the sweep failed.
 enum Miss {
     Compacted,
@@ -93,10 +95,10 @@ impl<'a> Sweep<'a> {
         let mut sweep = SweepCounts::new(after, listed, self.outage.expected);
         sweep.learn(std::mem::take(&mut self.told));
         if sweep.is_needed() {
-            let swept = if self.by_names {
-                self.by_names(&mut sweep).await
-            } else {
-                self.by_counts(&mut sweep).await
+            let swept = match self.can_end(&sweep, after).await {
+                false => Err(Miss::Over(reason::BUDGET, TOO_MANY.to_string())),
+                true if self.by_names => self.by_names(&mut sweep).await,
+                true => self.by_counts(&mut sweep).await,
             };
             match swept {
                 Ok(()) | Err(Miss::Compacted) => {}
@@ -105,6 +107,16 @@ impl<'a> Sweep<'a> {
             }
         }
         Ok(sweep.into_holes())
+    }
+
+    /// Whether there are requests enough to count at every version. A search that can't end would find little and
+    /// keep new objects waiting. Compaction is asked for first, because nothing below it is counted.
+    async fn can_end(&self, sweep: &SweepCounts, after: u128) -> bool {
+        let most = u128::from(self.exact.possible());
+        if sweep.uncounted(self.exact.gone()) > most {
+            self.exact.is_compacted(&version(after + 1)).await;
+        }
+        sweep.uncounted(self.exact.gone()) <= most
     }
 
     // ---- counts --------------------------------------------------------------------------

@@ -1,42 +1,37 @@
-//! Limits what reading old versions back costs: requests, requests a second, and time in which the server was
-//! there.
+//! Limits what one round of reading old versions back costs: requests, and time in which the server was there.
+//! How fast requests come is a matter of the whole connection, and of its
+//! [budget](crate::source::repair_budget).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
-
-/// Unused turns are given out later, at most this many at once.
-const BURST: u32 = 8;
+use tokio::time::Instant;
 
 pub(crate) struct Budget {
     requests: AtomicU32,
     time: Duration,
     since: Instant,
-    step: Duration,
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
-    /// When the next request may go out.
-    turn: Instant,
     /// How long the server was away, and since when it is.
     away: Duration,
     away_since: Option<Instant>,
 }
 
 impl Budget {
-    pub fn new(requests: u32, time: Duration, rate: u32) -> Self {
-        let now = Instant::now();
-        let state = State { turn: now, away: Duration::ZERO, away_since: None };
-        Self {
-            requests: AtomicU32::new(requests),
-            time,
-            since: now,
-            step: Duration::from_secs(1) / rate.max(1),
-            state: Mutex::new(state),
-        }
+    pub fn new(requests: u32, time: Duration) -> Self {
+        Self { requests: AtomicU32::new(requests), time, since: Instant::now(), state: Mutex::default() }
+    }
+
+    /// The requests that can be sent at most, at so many a second.
+    pub fn possible(&self, rate: u32) -> u32 {
+        let seconds = self.time.saturating_sub(self.spent()).as_secs_f64();
+        // A number that is too large becomes the largest.
+        self.requests.load(Ordering::Relaxed).min((seconds * f64::from(rate)) as u32)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -57,22 +52,6 @@ impl Budget {
             && self.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Waits for the next turn.
-    pub async fn turn(&self) {
-        let now = Instant::now();
-        let at = {
-            let mut state = self.state();
-            let earliest = now.checked_sub(self.step * BURST).unwrap_or(now);
-            let at = state.turn.max(earliest);
-            state.turn = at + self.step;
-            at
-        };
-        // A timer rings at the next millisecond, also if its time has passed.
-        if at > now {
-            sleep_until(at).await;
-        }
-    }
-
     pub fn away(&self) {
         self.state().away_since.get_or_insert_with(Instant::now);
     }
@@ -90,18 +69,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn requests_come_no_faster_than_their_rate_after_a_burst() {
-        let budget = Budget::new(100, Duration::from_secs(60), 200);
-        let begun = Instant::now();
-        for _ in 0..20 {
-            budget.turn().await;
-        }
-        assert!(begun.elapsed() >= budget.step * (20 - BURST - 1), "{:?}", begun.elapsed());
-    }
-
-    #[tokio::test]
     async fn time_in_which_the_server_is_away_does_not_count() {
-        let budget = Budget::new(3, Duration::from_secs(3600), 10);
+        let budget = Budget::new(3, Duration::from_secs(3600));
         let begun = Instant::now();
         budget.away();
         tokio::time::sleep(Duration::from_millis(30)).await;
@@ -109,5 +78,13 @@ mod tests {
         assert!(budget.spent() + Duration::from_millis(30) <= begun.elapsed());
         assert!(budget.take() && budget.take() && budget.take() && !budget.take());
         assert!(!Budget { time: Duration::ZERO, requests: AtomicU32::new(9), ..budget }.take());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_possible_follows_from_requests_and_time() {
+        let budget = Budget::new(20_000, Duration::from_secs(60));
+        assert_eq!((budget.possible(200), budget.possible(u32::MAX)), (12_000, 20_000));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(budget.possible(200), 6_000);
     }
 }

@@ -138,7 +138,7 @@ impl OldVersions {
                 Next::Ask(at) => at,
                 Next::Done(walked) => return walked,
             };
-            if !self.may_ask(deadline) {
+            if !self.may_ask(deadline).await {
                 if self.is_found_out(&at).await {
                     continue;
                 }
@@ -249,7 +249,7 @@ impl OldVersions {
                     return lost(reason::COMPACTED, END_COMPACTED, search);
                 }
             };
-            if !self.may_ask(deadline) {
+            if !self.may_ask(deadline).await {
                 if self.is_found_out(&at).await {
                     continue;
                 }
@@ -328,8 +328,16 @@ impl OldVersions {
         below
     }
 
-    fn may_ask(&self, deadline: ReadDeadline) -> bool {
-        self.budget.spent() < deadline.until && self.budget.take()
+    /// Takes one request from the budget. It waits while too many documents are in memory, but no longer than
+    /// the object may take.
+    async fn may_ask(&self, deadline: ReadDeadline) -> bool {
+        let Some(left) = deadline.until.checked_sub(self.budget.spent()) else { return false };
+        self.parts.repairs.has_room(left, &self.parts.tuning.walk).await && self.budget.take()
+    }
+
+    /// The requests that can still be sent, at most.
+    pub fn possible(&self) -> u32 {
+        self.budget.possible(self.parts.tuning.walk.rate)
     }
 
     /// Waits while another caller searches for compaction. Returns whether it is known to have passed this

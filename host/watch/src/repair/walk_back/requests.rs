@@ -140,11 +140,12 @@ impl OldVersions {
             (Backoff::new(tuning.first_pause, tuning.longest_pause), Dice::new(tuning.seed));
         let mut waited = Duration::ZERO;
         loop {
-            self.budget.turn().await;
+            self.parts.repairs.turn(&tuning.walk).await;
             count(&self.parts.shared.counters.walk_back_requests, 1);
             let failure = match self.parts.api.get_within(address, within).await {
                 Err(failure) => failure,
                 Ok(bytes) => {
+                    self.parts.repairs.received(bytes.len(), &tuning.walk);
                     self.budget.answered();
                     return Ok(bytes);
                 }
@@ -183,8 +184,10 @@ impl OldVersions {
         })
     }
 
+    /// A copy, because a slice would keep the whole answer in memory.
     pub fn document(&self, bytes: &Bytes, item: &[u8], envelope: &Envelope<'_>) -> Bytes {
-        with_kind(bytes.slice_ref(item), envelope, &self.parts.spec.api_version, &self.parts.spec.kind)
+        let spec = &self.parts.spec;
+        self.parts.repairs.hold(&with_kind(bytes.slice_ref(item), envelope, &spec.api_version, &spec.kind))
     }
 }
 

@@ -468,3 +468,43 @@ async fn a_server_that_never_tells_of_old_versions_is_watched_all_the_same() {
     assert_eq!(running.handle.view().epoch, 0);
     running.stop().await;
 }
+
+#[tokio::test]
+async fn a_watch_that_brings_no_event_is_not_opened_again_and_again_and_is_no_sign_of_life() {
+    let (world, memory, running) = started(&["a"]).await;
+    for body in ["", "<html>\n", "{\"type\":\"ADDED\",\"object\":{\"kind\":\"Job\"}}\n", "no line at all"] {
+        let spoiled = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let still = Arc::clone(&spoiled);
+        world.spoil(move |request| {
+            let is_spoiled =
+                request.contains("watch=true") && still.load(std::sync::atomic::Ordering::SeqCst);
+            is_spoiled.then(|| Reply { status: 200, headers: String::new(), body: body.to_string() })
+        });
+        world.close();
+        until("a condition", || {
+            let view = running.handle.view();
+            !view.synced && view.condition.is_some_and(|told| told.contains("watching brings nothing"))
+        })
+        .await;
+        let before = world.requests("watch=true").len();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let opened = world.requests("watch=true").len() - before;
+        // Pauses are between 25 and 50 ms.
+        assert!(opened <= 30, "{opened} watches in half a second of `{body}`");
+        let view = running.handle.view();
+        assert!(
+            !view.synced && view.condition.is_some(),
+            "each watch that is taken changes nothing: {view:?}"
+        );
+        spoiled.store(false, std::sync::atomic::Ordering::SeqCst);
+        until("the source watches", || world.watches() > 0).await;
+        world.update("a");
+        level(&world, &memory).await;
+        until("all is well", || {
+            let view = running.handle.view();
+            view.synced && view.condition.is_none()
+        })
+        .await;
+    }
+    running.stop().await;
+}

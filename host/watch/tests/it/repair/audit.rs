@@ -96,6 +96,65 @@ async fn a_busy_source_has_no_discrepancies() {
 }
 
 #[tokio::test]
+async fn an_audit_lists_metadata_alone_and_gets_what_differs_as_a_whole() {
+    let (world, memory, running) = started(&["a", "b"]).await;
+    world.quiet(true);
+    world.update("a");
+    world.quiet(false);
+    world.bookmark();
+    level(&world, &memory).await;
+    running.stop().await;
+    let states = memory.states();
+    let document: Value = serde_json::from_slice(&states.last().unwrap().document).unwrap();
+    assert_eq!((&document["kind"], &document["spec"]["n"]), (&json!("Job"), &json!(1)));
+    assert!(world.bare_lists() > 0);
+    assert_eq!((world.requests("/jobs/a").len(), world.requests("/jobs/b").len()), (1, 0));
+    assert_eq!(memory.poison().len(), 0);
+}
+
+#[tokio::test]
+async fn what_an_audit_listed_and_has_ended_since_is_read_as_it_was_listed_or_is_a_gap() {
+    for compacts in [false, true] {
+        let (world, memory, running) = started(&["a"]).await;
+        world.quiet(true);
+        world.update("a");
+        world.quiet(false);
+        let other = world.clone();
+        // The object ends between the list and the question for the whole of it.
+        world.spoil(move |request| {
+            if request.contains("/jobs/a") && other.names() == ["a"] {
+                other.delete("a");
+                if compacts {
+                    other.compact();
+                }
+            }
+            None
+        });
+        world.bookmark();
+        let missing = usize::from(compacts);
+        until("all of it", || {
+            memory.object_gaps().len() == missing && memory.story_of("a").len() == 3 - missing
+        })
+        .await;
+        running.stop().await;
+        assert!(memory.story_of("a").contains(&"gone a 103".to_string()));
+        assert_eq!(memory.current().len(), 0, "it is not there again");
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_does_not_lead_makes_no_audit() {
+    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    world.create("a", json!({}));
+    let connection = connected(&world).await;
+    let running = Running::start_as(&connection, &memory, spec(json!({"audit": "10ms"})), quick(), false);
+    running.watching(&world).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(running.handle.view().counts.lists_audit, 0);
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn an_audit_of_none_is_never_made() {
     let (world, memory) = (World::start().await, Arc::new(Memory::default()));
     world.create("a", json!({}));

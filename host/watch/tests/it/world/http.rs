@@ -36,6 +36,7 @@ impl World {
                 },
                 None => self.answer(path, &query),
             };
+            let reply = if head.contains("as=PartialObjectMetadataList") { self.bare(reply) } else { reply };
             let text = format!(
                 "HTTP/1.1 {} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}",
                 reply.status,
@@ -47,6 +48,18 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// Sends the metadata of a list's objects alone.
+    fn bare(&self, reply: Reply) -> Reply {
+        let mut list: Value = serde_json::from_str(&reply.body).unwrap_or_default();
+        let Some(items) = list["items"].as_array_mut() else { return reply };
+        for item in items {
+            *item = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                "metadata": item["metadata"]});
+        }
+        self.with(|state| state.bare_lists += 1);
+        Reply { body: list.to_string(), ..reply }
     }
 
     /// A test's answer may change the world, so it is not called under the world's lock.

@@ -1,7 +1,10 @@
 //! The commands as people and scripts call them: on a narrow terminal, into a pipe that closes, with kubectl's words.
 
 use anyhow::{Result, ensure};
+use kubewitness_core::views::ObjectView;
 use kubewitness_harness::{command, in_scratch, kubewitness_binary, skip};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::support::witness_job;
@@ -95,4 +98,75 @@ async fn output_fits_its_reader() {
         lab.kubewitness.stop().await
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_closed_pipe_ends_every_command_without_a_panic() {
+    in_scratch("manners-closed", async |scratch| {
+        let trail = scratch.path().join("trail.jsonl");
+        tokio::fs::write(&trail, "{}\n").await?;
+        let show = format!("audit show {}", trail.display());
+        for (line, expected) in [
+            ("completion bash", 0),
+            ("plugin --help", 0),
+            ("deadletters show x", 2),
+            ("get jobs --server http://127.0.0.1:1", 1),
+            (&show, 3),
+        ] {
+            // Both outputs, as with `2>&1 | head`.
+            let (reader, writer) = std::io::pipe()?;
+            drop(reader);
+            let mut command = Command::new(kubewitness_binary()?);
+            command.args(line.split(' ')).stdout(writer.try_clone()?).stderr(writer);
+            let code = command.kill_on_drop(true).status().await?.code();
+            ensure!(code == Some(expected), "`{line}` ended with {code:?}");
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_terminal_obeys_nothing_that_a_server_or_an_object_says() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let told = async {
+        for line in ["get jobs -o json", "get job x -o json", "get jobs -o yaml", "timeline job/x", "poison"]
+        {
+            let Some(told) = on_a_terminal(&format!("{line} --server {server}"), &[]).await? else {
+                skip("manners::a_terminal_obeys_nothing", "the program `script` is not on the PATH");
+                return Ok(());
+            };
+            let obeyed = |c: char| c.is_control() && !"\r\n\t".contains(c) || "\u{202e}\u{2066}".contains(c);
+            ensure!(!told.chars().any(obeyed) && told.contains("31m"), "{line}: {told:?}");
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        told = told => told.unwrap(),
+        ended = hostile(listener) => ended.unwrap(),
+    }
+}
+
+/// A controller of which each answer has what a terminal obeys: in JSON's own escapes, and as it is.
+async fn hostile(listener: TcpListener) -> std::io::Result<()> {
+    const EVIL: &str = "x\u{9b}31m\u{202e}\u{2066}";
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        let mut request = vec![0; 4096];
+        let read = stream.read(&mut request).await?;
+        let request = String::from_utf8_lossy(&request[..read]).into_owned();
+        let path = request.split([' ', '?']).nth(1).unwrap_or_default();
+        let (status, body) = match path.trim_start_matches("/api/v1/") {
+            "objects" => {
+                let object = ObjectView { seq: 7, ..super::narrow::object("default", EVIL, "Running") };
+                ("200 OK", serde_json::json!([object]).to_string())
+            }
+            "states/7/document" => ("200 OK", format!(r#"{{"metadata":{{"name":"\u001b[31m{EVIL}"}}}}"#)),
+            _ => ("404 Not Found", format!(r#"{{"error":{{"message":"{EVIL}"}}}}"#)),
+        };
+        let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n");
+        let answer = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(answer.as_bytes()).await?;
+    }
 }

@@ -137,7 +137,7 @@ fn failed() -> Status {
     }
 }
 
-fn object(namespace: &str, name: &str, phase: &str) -> ObjectView {
+pub(super) fn object(namespace: &str, name: &str, phase: &str) -> ObjectView {
     let status =
         if phase == "Failed" { failed() } else { Status { phase: phase.into(), ..Status::default() } };
     ObjectView {

@@ -65,6 +65,9 @@ impl<'a> World<'a> {
     /// The jobs that somebody sees, by name.
     async fn jobs(&self, token: &str, of: &[&str]) -> Result<Vec<String>> {
         let (code, stdout, stderr) = self.ask(token, &[&["jobs", "-o", "json"], of].concat()).await?;
+        if code == Some(1) && stderr.contains("forbidden: you may not list jobs.batch") {
+            return Ok(Vec::new());
+        }
         ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
         let jobs: Vec<Value> = serde_json::from_str(&stdout).context("the jobs")?;
         Ok(jobs.iter().filter_map(|job| job["object"]["name"].as_str().map(str::to_owned)).collect())
@@ -138,7 +141,7 @@ async fn each_person_sees_a_namespace_until_the_right_is_withdrawn(world: &World
     let story = ["timeline", "job/train-team-b", "-n", "team-b"];
     let (code, stdout, _) = world.ask(&bob, &story).await?;
     ensure!(code == Some(0) && stdout.contains("train-team-b"), "{code:?}: {stdout}");
-    refused(&world.ask(&ann, &story).await?, "nothing was witnessed of job/train-team-b")?;
+    refused(&world.ask(&ann, &story).await?, "forbidden: you may not get jobs.batch in namespace team-b")?;
 
     refused(&world.ask("", &["jobs"]).await?, "kubectl create token ACCOUNT --audience kubewitness.dev")?;
     refused(&world.ask("nobody's", &["jobs"]).await?, "KUBEWITNESS_TOKEN=")?;

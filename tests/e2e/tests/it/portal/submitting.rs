@@ -269,6 +269,11 @@ async fn with_impersonation_a_person_submits_as_themselves_where_the_controller_
         lab.kubectl.ok(&role).await?;
         let account = "--serviceaccount=kubewitness:kubewitness";
         lab.kubectl.ok(&["create", "clusterrolebinding", "acts", "--clusterrole=acts", account]).await?;
+        // A token has a uid and an id, which go along.
+        lab.kubectl.ok_with(&["apply", "-f", "-"], ALL_OF_A_TOKEN).await?;
+        lab.kubectl
+            .ok(&["create", "clusterrolebinding", "acts-whole", "--clusterrole=acts-whole", account])
+            .await?;
         // A token for Kubewitness alone is enough: the API server never sees it.
         let ann = lab.token_of("team-a", "ann", &["kubewitness.dev"]).await?;
         let bob = lab.token_of("team-b", "bob", &["kubewitness.dev"]).await?;
@@ -281,6 +286,16 @@ async fn with_impersonation_a_person_submits_as_themselves_where_the_controller_
     })
     .await;
 }
+
+const ALL_OF_A_TOKEN: &str = "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: acts-whole}
+rules:
+  - apiGroups: [authentication.k8s.io]
+    resources: [uids, userextras/authentication.kubernetes.io/credential-id]
+    verbs: [impersonate]
+";
 
 fn deployed(file: &str) -> String {
     project_root().join("deploy/examples/submit").join(file).display().to_string()

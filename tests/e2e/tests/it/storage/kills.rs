@@ -4,12 +4,13 @@
 //! CI kills a few times, at other moments in each run; `KUBEWITNESS_KILLS=300 cargo xtask test kills` does more.
 
 use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
     DatabaseServer, Dice, Kubewitness, PlatformAddress, RunOptions, Scratch, Service, Simulator,
     SimulatorOptions, in_scratch, kills, seed, skip,
 };
 
-use crate::storage::databases::{ADDRESS, configuration};
+use crate::storage::databases::{ADDRESS, PERSISTENCE, configuration};
 use crate::support::{
     AUDIT, CATCH_UP, Load, everything_arrives, journal_proof, plugin_manifest, proofs_of, same_story_in,
     write,
@@ -84,17 +85,26 @@ async fn survives(scratch: &Scratch, server: Option<DatabaseServer>) -> Result<(
     let world = World::new(scratch, server).await?;
     let first = world.start("run-first")?;
     let (load, before) = Load::start_noted(first, &world.simulator, &world.platform, RATE).await?;
+    is_killed(&world).await?;
+    ends_whole(&world, load, before).await
+}
+
+async fn is_killed(world: &World<'_>) -> Result<()> {
     let mut dice = Dice::new(seed());
     for round in 1..=kills(KILLS) {
         let name = format!("run-{round:03}");
         let mut run = world.start(&name)?;
-        a_moment_passes(&world, &mut run, &mut dice).await.with_context(|| name.clone())?;
+        a_moment_passes(world, &mut run, &mut dice).await.with_context(|| name.clone())?;
         run.kill().await?;
         if round % PROVEN_EVERY == 0 {
             let proof = journal_proof(&world.options.data, &world.place()).await;
             proof.with_context(|| format!("after {name}"))?;
         }
     }
+    Ok(())
+}
+
+async fn ends_whole(world: &World<'_>, load: Load, before: i64) -> Result<()> {
     let mut last = world.start("run-last")?;
     world.platform.grows_by(&mut last, CATCH_UP).await?;
     let report = load.stop().await?;
@@ -106,6 +116,26 @@ async fn survives(scratch: &Scratch, server: Option<DatabaseServer>) -> Result<(
     same_story_in(&world.simulator, world.platform.open().await?).await?;
     world.platform.open().await?.one_effect_each(before).await?;
     proofs_of(&world.options.data, &world.place()).await
+}
+
+/// The states of the pods from before their subscription are handed over amid kills, and no job's again.
+async fn survives_with_an_added_source(scratch: &Scratch) -> Result<()> {
+    let world = World::new(scratch, None).await?;
+    let subscribe = |spec: &str| {
+        let config = world.options.config.as_deref().context("the folder of the configuration")?;
+        write(config, "persistence.yaml", &plugin_manifest("persistence", spec))
+    };
+    subscribe(&PERSISTENCE.replace("  - {source: pods, mode: every, start: beginning}\n", ""))?;
+    let first = world.start("run-first")?;
+    let (load, before) = Load::start_noted(first, &world.simulator, &world.platform, RATE).await?;
+    let mut jobs = world.start("run-jobs")?;
+    world.platform.grows_by(&mut jobs, CATCH_UP).await?;
+    let has_pods = |status: &StatusView| status.journal.states > 1_000;
+    jobs.status_when(CATCH_UP, "states of pods that the plugin does not get", has_pods).await?;
+    jobs.kill().await?;
+    subscribe(PERSISTENCE)?;
+    is_killed(&world).await?;
+    ends_whole(&world, load, before).await
 }
 
 async fn on(server: Option<DatabaseServer>) {
@@ -132,6 +162,11 @@ async fn on_server(store: &str, service: Service) {
         Some(server) => on(Some(server)).await,
         None => skip(&format!("kills::{store}"), &format!("{service} is not installed")),
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_that_is_added_to_a_plugin_at_work_has_one_effect_each_from_its_beginning() {
+    in_scratch("added-source", async |scratch| survives_with_an_added_source(scratch).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

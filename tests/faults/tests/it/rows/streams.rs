@@ -103,3 +103,33 @@ async fn row_21_a_half_open_connection_is_found_by_the_idle_deadline() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_that_bring_nothing_are_no_sign_of_life_and_lose_nothing() {
+    let row = Row { seeds: 6, ..Row::new("watches_that_bring_nothing") };
+    row.run(async |world, _| {
+        world.herd.create_some(3).await?;
+        world.start_synced().await?;
+        let body = ["", "<html>no", "<html>\n", "{}\n"][world.dice.below(4) as usize];
+        world.wire.rule(move |asked| {
+            let answer = Fate::Answer { status: 200, headers: Vec::new(), body: body.to_owned() };
+            asked.is_watch().then_some(answer)
+        });
+        world.wire.end_watches();
+        let steps = world.dice.between(1, 8);
+        world.herd.live_on(steps).await?;
+        world
+            .until("people are told", |world| {
+                let view = world.view();
+                !view.synced && view.condition.is_some_and(|told| told.contains("watching brings nothing"))
+            })
+            .await?;
+        world.wire.no_rules();
+        world.level().await?;
+        world.until("all is well", |world| world.view().synced && world.view().condition.is_none()).await?;
+        let told = world.finish().await?;
+        ensure!(told.gaps.is_empty(), "nothing was compacted: {:?}", told.gaps);
+        Ok(())
+    })
+    .await;
+}

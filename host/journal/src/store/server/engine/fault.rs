@@ -11,7 +11,9 @@ fn postgres(code: &str) -> Option<&'static str> {
     match code {
         // What a transaction that met another, or a server that ends, is told.
         "40001" | "40P01" | "55P03" | "57014" => Some("the server gave up a transaction"),
-        "25006" => Some("the server is read-only"),
+        "25006" => Some(
+            "the server is a standby, or `default_transaction_read_only` is on for the user or the database",
+        ),
         // As of a database that is told to take no connections.
         "55000" => Some("the server takes no connections for now"),
         "57P01" | "57P02" | "57P03" | "57P05" => Some("the server is stopping or starting"),

@@ -57,6 +57,10 @@ impl Fetch for Session {
         self.read_newest_within(stream, from, upto).await
     }
 
+    async fn end_of(&mut self, object: i64) -> Answer<Option<i64>> {
+        self.read_end_of(object).await
+    }
+
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
         self.read_at(seqs).await
     }

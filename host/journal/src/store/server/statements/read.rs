@@ -103,6 +103,14 @@ impl Session {
         row.map(|row| row.int(0)).transpose()
     }
 
+    /// Ends have a key of their own, by which the index finds them.
+    pub(super) async fn read_end_of(&mut self, object: i64) -> Answer<Option<i64>> {
+        let text = "SELECT seq FROM kw_states WHERE version = ? AND object = ?";
+        let gone = Param::Bytes(key_bytes(&Key::GONE));
+        let row = self.fetch(text, vec![gone, object.into()]).await?.pop();
+        row.map(|row| row.int(0)).transpose()
+    }
+
     pub(super) async fn read_at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
         let text = concat!(
             "SELECT ",

@@ -100,6 +100,10 @@ impl Fetch for SqliteConnection {
         read::newest_within(self, stream, from, upto).await
     }
 
+    async fn end_of(&mut self, object: i64) -> Answer<Option<i64>> {
+        read::end_of(self, object).await
+    }
+
     async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
         read::at(self, seqs).await
     }

@@ -119,6 +119,12 @@ pub(super) async fn newest_within(
     query.fetch_optional(connection).await.map_err(classify)
 }
 
+/// Ends have a key of their own, by which the index finds them.
+pub(super) async fn end_of(connection: &mut SqliteConnection, object: i64) -> Answer<Option<i64>> {
+    let text = "SELECT seq FROM states WHERE version = -1 AND object = ?";
+    sqlx::query_scalar(text).bind(object).fetch_optional(connection).await.map_err(classify)
+}
+
 pub(super) async fn at(connection: &mut SqliteConnection, seqs: &[i64]) -> Answer<Vec<Envelope>> {
     let text = concat!(
         "SELECT json_group_array(",

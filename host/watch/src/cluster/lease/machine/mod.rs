@@ -2,7 +2,9 @@
 //! was read and what was written.
 //!
 //! Wall clocks are never compared. Another replica's hold is over when its record has not changed for the
-//! time that the record names, counted from when this replica first saw it. Our own hold counts from before
+//! time that the record names, counted from when this replica first saw it. Our own duration is the most:
+//! otherwise a Lease that somebody wrote with a long one would stop every hand-over, even after its deletion.
+//! So replicas that share a journal have the same settings. Our own hold counts from before
 //! the request that proved it and lasts shorter. So this replica has stopped by the time when another may
 //! take the Lease.
 //!
@@ -186,7 +188,13 @@ impl Machine {
     fn over(&self) -> Option<Instant> {
         let seen = self.seen.as_ref()?;
         let others = !seen.lease.holder.is_empty() && seen.lease.holder != self.identity;
-        others.then(|| seen.since + seen.lease.lasts.unwrap_or(self.timing.lease()))
+        let own = self.timing.lease();
+        others.then(|| seen.since + seen.lease.lasts.map_or(own, |lasts| lasts.min(own)))
+    }
+
+    /// Whether the hold of which the Lease tells is over, and nobody has taken it since.
+    pub fn is_left(&self, now: Instant) -> bool {
+        self.over().is_some_and(|over| over <= now)
     }
 
     fn is_over(&self, now: Instant) -> bool {

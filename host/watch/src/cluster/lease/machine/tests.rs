@@ -202,7 +202,7 @@ fn a_deleted_lease_is_made_again_at_once_by_its_holder_and_by_others_when_its_ho
 }
 
 #[test]
-fn a_lease_that_says_no_duration_is_waited_for_as_long_as_our_own() {
+fn a_lease_is_waited_for_no_longer_than_our_own_whatever_duration_it_says() {
     let mut bench = Bench::new();
     let mut theirs = bench.lease("u", "b");
     theirs.lasts = None;
@@ -211,12 +211,31 @@ fn a_lease_that_says_no_duration_is_waited_for_as_long_as_our_own() {
     assert!(!bench.takes(14.9));
     bench.finds(15.0, Some(theirs.clone()));
     assert!(bench.takes(15.0));
-    // Another's own settings are what counts.
-    theirs.lasts = Some(Duration::from_secs(40));
+    // Somebody else may have written it, and a week of it would be a week without a leader.
+    theirs.lasts = Some(Duration::from_secs(1_000_000));
     theirs.uid = "v".to_string();
     bench.finds(16.0, Some(theirs.clone()));
-    bench.finds(55.9, Some(theirs.clone()));
-    assert!(!bench.takes(55.9));
+    bench.finds(30.9, Some(theirs.clone()));
+    assert!(!bench.takes(30.9) && !bench.machine.is_left(bench.at(30.9)));
+    bench.finds(31.0, Some(theirs.clone()));
+    assert!(bench.takes(31.0) && bench.machine.is_left(bench.at(31.0)));
+    // Nor does it hold anybody up once it is deleted.
+    theirs.uid = "w".to_string();
+    bench.finds(32.0, Some(theirs));
+    bench.finds(33.0, None);
+    assert!(matches!(bench.machine.step(bench.at(33.0)), Step::Wait(_)));
+    bench.finds(47.0, None);
+    assert_eq!(bench.machine.step(bench.at(47.0)), Step::Create);
+}
+
+#[test]
+fn a_shorter_duration_than_our_own_counts_as_it_says() {
+    let mut bench = Bench::new();
+    let mut theirs = bench.lease("u", "b");
+    theirs.lasts = Some(Duration::from_secs(5));
+    bench.finds(0.0, Some(theirs.clone()));
+    bench.finds(5.0, Some(theirs));
+    assert!(bench.takes(5.0));
 }
 
 #[test]

@@ -1,0 +1,511 @@
+//! Carriers, copies of their journal and a reader against a model of the stream: kills, standbys that lack commits, claims
+//! that lapse, messages that are forgotten, removed or forged. Each state that the last carrier's journal holds arrives,
+//! or a gap says that it may be missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kubewitness_harness::{Dice, seed};
+
+use super::tests::state;
+use super::*;
+
+const PARTITIONS: u32 = 2;
+/// Steps without a renewal after which a claim may be taken.
+const LAPSE: u64 = 6;
+
+/// Faults that the model has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlantedFault {
+    None,
+    /// A carrier keeps its line whatever its journal may have lost.
+    KeepsLine,
+    /// A claim counts as lapsed at once.
+    IgnoresInstance,
+    /// A message is taken whoever signed it.
+    IgnoresKey,
+    /// What is missing in front of a message is not noticed.
+    IgnoresHoles,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: u64,
+    position: Seq,
+    partition: u32,
+    epoch: u32,
+}
+
+/// A journal with the carrier's progress. A copy is a clone.
+#[derive(Clone, Debug)]
+struct JournalModel {
+    entries: Vec<Entry>,
+    cursor: Seq,
+    lineage: Lineage,
+    is_new: bool,
+    /// The last number in the stream and the position that was acknowledged with it, by the stream's creation.
+    marks: Vec<(u64, u64, Seq)>,
+}
+
+impl JournalModel {
+    fn newest(&self) -> Seq {
+        self.entries.last().map_or(0, |entry| entry.position)
+    }
+
+    fn before(&self, entry: &Entry) -> Seq {
+        let earlier = self.entries.iter().filter(|other| other.partition == entry.partition);
+        earlier.map(|other| other.position).filter(|position| *position < entry.position).max().unwrap_or(0)
+    }
+
+    /// Goes back to what the stream still has of what it acknowledged.
+    fn go_back(&mut self, made: u64, last: u64) {
+        let lost = |mark: &(u64, u64, Seq)| mark.0 != made || mark.1 > last;
+        if self.marks.iter().any(lost) {
+            self.marks.retain(|mark| !lost(mark));
+            self.cursor = self.cursor.min(self.marks.last().map_or(0, |mark| mark.2));
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Message {
+    entry: Entry,
+    stood: Stood,
+    is_signed: bool,
+}
+
+#[derive(Default)]
+struct StreamModel {
+    messages: BTreeMap<u64, Message>,
+    made: u64,
+    last: u64,
+}
+
+impl StreamModel {
+    fn push(&mut self, message: Message) {
+        self.last += 1;
+        self.messages.insert(self.last, message);
+    }
+}
+
+/// A process that carries.
+struct CarrierProcess {
+    instance: Arc<str>,
+    claim: CarrierClaim,
+    /// How far it has sent; its journal learns it later.
+    sent: Seq,
+    /// The stream's last number, as far as it knows.
+    last: u64,
+    /// Whether it is cut off, and renews nothing.
+    is_cut: bool,
+}
+
+struct ReaderModel {
+    intake: Intake,
+    durable: Intake,
+    came: BTreeMap<u32, u64>,
+    stash: BTreeMap<u32, Arrival>,
+    /// What is known since the last save, and what is saved: ids, and gaps as partition and bounds.
+    taken: BTreeSet<u64>,
+    gaps: Vec<(u32, Seq, Seq)>,
+    saved: (BTreeSet<u64>, Vec<(u32, Seq, Seq)>),
+    is_stuck: bool,
+}
+
+impl ReaderModel {
+    fn new() -> Self {
+        let partitions: Vec<_> = (0..PARTITIONS).collect();
+        let intake = Intake::new("jobs".into(), "platform".into(), &partitions, None, Places::default());
+        Self {
+            durable: intake.clone(),
+            intake,
+            came: BTreeMap::new(),
+            stash: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            gaps: Vec::new(),
+            saved: Default::default(),
+            is_stuck: false,
+        }
+    }
+
+    fn crash(&mut self) {
+        (self.taken, self.gaps) = self.saved.clone();
+        self.intake = self.durable.anew();
+        self.came.clear();
+        self.stash.clear();
+    }
+
+    fn save(&mut self, stream: &mut StreamModel) {
+        self.saved = (self.taken.clone(), self.gaps.clone());
+        self.durable = self.intake.clone();
+        for partition in 0..PARTITIONS {
+            let came = self.came.get(&partition).copied().unwrap_or_default();
+            let through = self.stash.get(&partition).map_or(came, |waits| waits.sequence - 1);
+            stream
+                .messages
+                .retain(|sequence, message| message.entry.partition != partition || *sequence > through);
+        }
+    }
+
+    /// Reads one message of a partition; returns whether anything changed.
+    fn read(&mut self, stream: &StreamModel, partition: u32, fault: PlantedFault) -> bool {
+        let came = self.came.get(&partition).copied().unwrap_or_default();
+        let stashed = self.stash.remove(&partition);
+        let was_stashed = stashed.is_some();
+        let arrival = match stashed {
+            Some(arrival) => arrival,
+            None => {
+                let mut rest = stream.messages.range(came + 1..);
+                let Some((sequence, message)) =
+                    rest.find(|(_, message)| message.entry.partition == partition)
+                else {
+                    self.intake.is_read_through(partition, stream.last);
+                    return false;
+                };
+                self.came.insert(partition, *sequence);
+                if !message.is_signed && fault != PlantedFault::IgnoresKey {
+                    self.intake.is_read_through(partition, *sequence);
+                    return true;
+                }
+                let Entry { id, position, epoch, .. } = message.entry;
+                let mut stood = message.stood.clone();
+                if fault == PlantedFault::IgnoresHoles {
+                    stood.before = 0;
+                }
+                let state = state(position, epoch, &id.to_string());
+                Arrival { partition, sequence: *sequence, stood, state }
+            }
+        };
+        let gap = match self.intake.offer(&arrival, 1) {
+            Taken::Repeat => None,
+            Taken::Waits => {
+                self.stash.insert(partition, arrival);
+                return !was_stashed;
+            }
+            Taken::Hole => {
+                self.intake.reads_again(partition);
+                self.came.insert(partition, 0);
+                None
+            }
+            Taken::Foreign => {
+                self.is_stuck = true;
+                None
+            }
+            Taken::Over(gap) => Some(gap),
+            Taken::New(gap) => {
+                self.taken.insert(arrival.state.resource_version.as_str().parse().unwrap());
+                gap
+            }
+        };
+        if let Some(gap) = gap {
+            let bound = |flag: &str| {
+                let rest = gap.message.split(flag).nth(1)?;
+                rest.trim().split([' ', '`']).next()?.parse().ok()
+            };
+            let after = bound("--after").unwrap_or(0);
+            let through = bound("--through").unwrap_or(arrival.stood.position - 1);
+            self.gaps.push((partition, after, through));
+        }
+        true
+    }
+}
+
+struct World {
+    fault: PlantedFault,
+    /// The journal in use, and a copy of it.
+    journals: [JournalModel; 2],
+    standby: JournalModel,
+    processes: [Option<CarrierProcess>; 2],
+    claim: Option<CarrierClaim>,
+    renewed: u64,
+    now: u64,
+    ids: u64,
+    epoch: u32,
+    stream: StreamModel,
+    reader: ReaderModel,
+    /// The journal that was carried last.
+    holder: usize,
+    /// Whether something happened for which a gap is right.
+    may_have_gaps: bool,
+}
+
+impl World {
+    fn new(fault: PlantedFault) -> Self {
+        let journal = JournalModel {
+            entries: Vec::new(),
+            cursor: 0,
+            lineage: Lineage::new("line-0".into()),
+            is_new: true,
+            marks: Vec::new(),
+        };
+        Self {
+            fault,
+            journals: [journal.clone(), journal.clone()],
+            standby: journal,
+            processes: [None, None],
+            claim: None,
+            renewed: 0,
+            now: 0,
+            ids: 0,
+            epoch: 0,
+            stream: StreamModel::default(),
+            reader: ReaderModel::new(),
+            holder: 0,
+            may_have_gaps: false,
+        }
+    }
+
+    fn id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    fn append(&mut self, journal: usize, partition: u32) {
+        let (id, epoch) = (self.id(), self.epoch);
+        let position = self.journals[journal].newest() + 1;
+        self.journals[journal].entries.push(Entry { id, position, partition, epoch });
+    }
+
+    fn start(&mut self, place: usize, instance: Arc<str>, is_told: bool, dies: bool) -> Result<(), String> {
+        let has_lapsed = self.now - self.renewed > LAPSE || self.fault == PlantedFault::IgnoresInstance;
+        let journal = &self.journals[place];
+        let take_over = self.claim.as_ref().filter(|_| is_told).map(|claim| claim.line.to_string());
+        let candidate = CarrierCandidate {
+            lineage: &journal.lineage,
+            is_new: journal.is_new,
+            cursor: journal.cursor,
+            instance: &instance,
+            take_over: take_over.as_deref(),
+        };
+        let begun = match candidate.start(self.claim.as_ref(), has_lapsed) {
+            CarrierStart::HeldByInstance | CarrierStart::HeldByJournal => return Ok(()),
+            CarrierStart::BeginLine if self.fault != PlantedFault::KeepsLine => {
+                Some(journal.lineage.begin(format!("line-{}", self.ids + 1).into(), journal.cursor))
+            }
+            _ => None,
+        };
+        let other = self.processes[1 - place].as_ref();
+        if !is_told && other.is_some_and(|other| !other.is_cut && self.holds(other)) {
+            return Err("two processes carry at once".into());
+        }
+        self.ids += 1;
+        self.may_have_gaps |= place != self.holder || is_told;
+        self.holder = place;
+        let claim = CarrierClaim {
+            line: begun.as_ref().unwrap_or(&journal.lineage).line().clone(),
+            former: begun.as_ref().unwrap_or(&journal.lineage).former().cloned().collect(),
+            sources: Vec::new(),
+            position: journal.cursor,
+            instance: Some(instance.clone()),
+        };
+        (self.claim, self.renewed) = (Some(claim.clone()), self.now);
+        if dies {
+            return Ok(());
+        }
+        let journal = &mut self.journals[place];
+        journal.is_new = false;
+        if let Some(begun) = begun {
+            journal.lineage = begun;
+        }
+        journal.go_back(self.stream.made, self.stream.last);
+        let (sent, last) = (journal.cursor, self.stream.last);
+        self.processes[place] = Some(CarrierProcess { instance, claim, sent, last, is_cut: false });
+        Ok(())
+    }
+
+    fn holds(&self, process: &CarrierProcess) -> bool {
+        self.claim.as_ref().is_some_and(|claim| claim.instance.as_ref() == Some(&process.instance))
+    }
+
+    /// Sends some states. The stream takes none after a message that the carrier does not know.
+    fn carry(&mut self, place: usize, count: u64) -> Result<(), String> {
+        let Some(mut process) = self.processes[place].take() else { return Ok(()) };
+        if process.is_cut {
+            self.processes[place] = Some(process);
+            return Ok(());
+        }
+        if process.last != self.stream.last || !self.holds(&process) {
+            return self.start(place, process.instance, false, false);
+        }
+        let journal = &self.journals[place];
+        let sent = process.sent;
+        let next = journal.entries.iter().filter(|entry| entry.position > sent);
+        for entry in next.take(count as usize) {
+            let stood = journal.lineage.stood(entry.position, journal.before(entry));
+            self.stream.push(Message { entry: *entry, stood, is_signed: true });
+            (process.sent, process.last) = (entry.position, self.stream.last);
+        }
+        self.processes[place] = Some(process);
+        Ok(())
+    }
+
+    fn save(&mut self, place: usize) {
+        let Some(process) = &self.processes[place] else { return };
+        let journal = &mut self.journals[place];
+        journal.cursor = process.sent;
+        journal.marks.push((self.stream.made, process.last, process.sent));
+    }
+
+    fn stop(&mut self, place: usize) {
+        self.save(place);
+        let Some(process) = self.processes[place].take() else { return };
+        if !process.is_cut && self.holds(&process) {
+            let position = self.journals[place].cursor;
+            self.claim = Some(CarrierClaim { position, instance: None, ..process.claim });
+        }
+    }
+
+    fn forget(&mut self, count: u64, is_made_anew: bool) {
+        if is_made_anew {
+            self.stream = StreamModel { made: self.stream.made + 1, ..StreamModel::default() };
+        } else {
+            self.stream.last = self.stream.last.saturating_sub(count);
+            let last = self.stream.last;
+            self.stream.messages.retain(|sequence, _| *sequence <= last);
+        }
+        self.may_have_gaps = true;
+        self.reader.crash();
+        // Whoever is connected looks at the stream again.
+        for process in self.processes.iter_mut().flatten() {
+            process.last = u64::MAX;
+        }
+    }
+
+    fn forge(&mut self, partition: u32) {
+        let (id, position) = (self.id(), 1 << 40);
+        let entry = Entry { id, position, partition, epoch: self.epoch };
+        let stood = Stood { before_line: None, ..self.journals[0].lineage.stood(position, 0) };
+        self.stream.push(Message { entry, stood, is_signed: false });
+    }
+
+    fn step(&mut self, step: u64, count: u64) -> Result<(), String> {
+        self.now += 1;
+        let holds = self.processes.iter().flatten().any(|process| !process.is_cut && self.holds(process));
+        if holds {
+            self.renewed = self.now;
+        }
+        let (partition, copy) = (count as u32 % PARTITIONS, usize::from(count.is_multiple_of(4)));
+        let name: Arc<str> = format!("process-{}", self.ids).into();
+        match step {
+            0..=5 => self.append(copy, partition),
+            6..=9 => self.carry(copy, count)?,
+            10 | 11 => self.save(0),
+            12 => self.save(1),
+            13 => self.stop(copy),
+            14 | 15 => self.processes[0] = None,
+            16 => self.processes[1] = None,
+            17..=20 => self.start(0, name, count == 7, count == 6)?,
+            21 => self.start(1, name, count == 7, count == 6)?,
+            22 => self.standby = self.journals[0].clone(),
+            23 => {
+                self.processes[0] = None;
+                // A reader remembers two lines, and a copy may be older than both.
+                self.may_have_gaps |= self.standby.lineage != self.journals[0].lineage;
+                self.journals[0] = self.standby.clone();
+            }
+            24 => {
+                self.processes[1] = None;
+                self.journals[1] = self.journals[0].clone();
+            }
+            25 => {
+                if let Some(process) = &mut self.processes[copy] {
+                    process.is_cut = !process.is_cut;
+                }
+            }
+            26 => self.forget(count, count == 7),
+            27 => {
+                self.stream.messages.clear();
+                self.may_have_gaps = true;
+            }
+            28 => self.forge(partition),
+            29 if count == 7 => {
+                self.epoch += 1;
+                // A state of an ended epoch can't be taken again, so a gap is told for it.
+                self.may_have_gaps = true;
+            }
+            30 => self.reader.crash(),
+            31 | 32 => self.reader.save(&mut self.stream),
+            _ => {
+                self.reader.read(&self.stream, partition, self.fault);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the last carrier send everything and the reader read everything, and compares.
+    fn judge(mut self) -> Result<(), String> {
+        self.processes = [None, None];
+        self.now += 2 * LAPSE;
+        let place = self.holder;
+        self.start(place, "last".into(), false, false)?;
+        if self.processes[place].is_none() {
+            self.start(place, "last".into(), true, false)?;
+        }
+        for partition in 0..PARTITIONS {
+            self.append(place, partition);
+        }
+        let all = self.journals[place].entries.len() as u64;
+        for _ in 0..2 {
+            self.carry(place, all)?;
+        }
+        let mut moved = true;
+        while moved && !self.reader.is_stuck {
+            let fault = self.fault;
+            let each: Vec<_> =
+                (0..PARTITIONS).map(|partition| self.reader.read(&self.stream, partition, fault)).collect();
+            moved = each.contains(&true);
+        }
+        let ReaderModel { taken, gaps, is_stuck, .. } = &self.reader;
+        if *is_stuck {
+            // A person is told to empty the reader's data folder.
+            return if self.may_have_gaps { Ok(()) } else { Err("the reader waits for a person".into()) };
+        }
+        for Entry { id, position, partition, .. } in &self.journals[place].entries {
+            let covers = |(other, after, through): &(u32, Seq, Seq)| {
+                other == partition && after < position && position <= through
+            };
+            if !taken.contains(id) && !gaps.iter().any(covers) {
+                return Err(format!("the state at {position} of {partition} is lost without a gap"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn run(steps: &[(u64, u64)], fault: PlantedFault) -> Result<(), String> {
+    let mut world = World::new(fault);
+    world.start(0, "first".into(), false, false)?;
+    for (step, count) in steps {
+        world.step(*step, *count)?;
+    }
+    world.judge()
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+    #[test]
+    fn each_state_of_the_last_carrier_arrives_or_is_told_as_missing(
+        steps in proptest::collection::vec((0u64..40, 0u64..8), 0..160),
+    ) {
+        let done = run(&steps, PlantedFault::None);
+        proptest::prop_assert_eq!(done, Ok(()));
+    }
+}
+
+#[test]
+fn planted_faults_of_carriers_and_readers_are_found() {
+    for (fault, failure) in [
+        (PlantedFault::KeepsLine, "is lost without a gap"),
+        (PlantedFault::IgnoresInstance, "two processes carry"),
+        (PlantedFault::IgnoresKey, "is lost without a gap"),
+        (PlantedFault::IgnoresHoles, "is lost without a gap"),
+    ] {
+        let mut dice = Dice::new(seed());
+        let mut try_once = || {
+            let length = dice.between(20, 120);
+            let steps: Vec<_> = (0..length).map(|_| (dice.below(40), dice.below(8))).collect();
+            run(&steps, fault).is_err_and(|found| found.contains(failure))
+        };
+        assert!((0..5000).any(|_| try_once()), "{fault:?} is not found");
+    }
+}

@@ -1,0 +1,128 @@
+//! The lines of a journal: the names under which its states are carried, one after another.
+//!
+//! A position names a state only as long as the journal keeps what it committed. A standby that takes over without the
+//! newest commits, or a copy that is put back, gives the same positions to other states. So the carrier begins a new
+//! line wherever it can't rule that out. Each earlier line agrees with the journal through a known position. From that a
+//! reader knows that a new line continues what it has read, and reports no gap.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Garbled, Stood};
+use crate::state::Seq;
+
+/// Earlier lines that are remembered. A reader that stopped before all of them reports a gap.
+const FORMER_LINES: usize = 64;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FormerLine {
+    line: Arc<str>,
+    /// The states up to this position are those of the journal as it is now.
+    through: Seq,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    line: Arc<str>,
+    /// The oldest first.
+    former: Vec<FormerLine>,
+}
+
+impl Lineage {
+    pub fn new(line: Arc<str>) -> Self {
+        Self { line, former: Vec::new() }
+    }
+
+    pub fn line(&self) -> &Arc<str> {
+        &self.line
+    }
+
+    pub fn former(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.former.iter().map(|former| &former.line)
+    }
+
+    /// Whether this journal was carried under that name, now or before.
+    pub fn has(&self, line: &str) -> bool {
+        *self.line == *line || self.former().any(|former| **former == *line)
+    }
+
+    /// Begins a line. What was sent under the present one is certain only through the carrier's cursor.
+    #[must_use]
+    pub fn begin(&self, line: Arc<str>, cursor: Seq) -> Self {
+        let present = FormerLine { line: self.line.clone(), through: cursor };
+        let mut former: Vec<_> = self.former.iter().cloned().chain([present]).collect();
+        for earlier in &mut former {
+            earlier.through = earlier.through.min(cursor);
+        }
+        former.drain(..former.len().saturating_sub(FORMER_LINES));
+        Self { line, former }
+    }
+
+    /// Where a state stands, from its position and the one before it in its partition.
+    pub fn stood(&self, position: Seq, before: Seq) -> Stood {
+        let former = self.former.iter().find(|former| before <= former.through);
+        let before_line = former.map(|former| former.line.clone());
+        Stood { line: self.line.clone(), position, before, before_line }
+    }
+
+    pub fn parse(text: &str) -> Result<Self, Garbled> {
+        let garbled = || Garbled(format!("`{text}` does not name the lines of a journal"));
+        let mut words: Vec<_> = text.split(' ').collect();
+        let line = words.pop().filter(|line| !line.is_empty() && !line.contains(':')).ok_or_else(garbled)?;
+        let former = |word: &str| {
+            let (line, through) = word.split_once(':')?;
+            Some(FormerLine { line: line.into(), through: through.parse().ok()? })
+        };
+        let former = words.into_iter().map(former).collect::<Option<_>>().ok_or_else(garbled)?;
+        Ok(Self { line: line.into(), former })
+    }
+}
+
+impl fmt::Display for Lineage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for FormerLine { line, through } in &self.former {
+            write!(f, "{line}:{through} ")?;
+        }
+        f.write_str(&self.line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn before_line(lineage: &Lineage, before: Seq) -> Option<String> {
+        lineage.stood(100, before).before_line.map(|line| line.to_string())
+    }
+
+    #[test]
+    fn a_state_names_the_line_in_which_the_state_before_it_was_sent() {
+        let lineage = Lineage::new("a".into()).begin("b".into(), 40).begin("c".into(), 80);
+        for (before, line) in [(0, Some("a")), (40, Some("a")), (41, Some("b")), (80, Some("b")), (81, None)]
+        {
+            assert_eq!(before_line(&lineage, before).as_deref(), line, "{before}");
+        }
+        assert!(lineage.has("a") && lineage.has("c") && !lineage.has("d"));
+    }
+
+    #[test]
+    fn earlier_lines_agree_with_a_journal_only_as_far_as_it_was_put_back() {
+        let lineage = Lineage::new("a".into()).begin("b".into(), 80).begin("c".into(), 60);
+        assert_eq!(before_line(&lineage, 60).as_deref(), Some("a"));
+        assert_eq!(before_line(&lineage, 61), None, "nobody knows whether it is the state that was sent");
+    }
+
+    #[test]
+    fn lines_are_few_and_are_read_as_they_were_written() {
+        let mut lineage = Lineage::new("0".into());
+        assert_eq!(lineage.to_string(), "0");
+        for number in 1..200 {
+            lineage = lineage.begin(number.to_string().into(), number);
+            assert_eq!(Lineage::parse(&lineage.to_string()), Ok(lineage.clone()));
+        }
+        assert_eq!(lineage.former.len(), FORMER_LINES);
+        for wrong in ["", "a:1", "a b", "a:x b", "a:1  b"] {
+            assert!(Lineage::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

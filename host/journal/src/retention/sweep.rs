@@ -1,0 +1,212 @@
+//! Takes rows that belong to no single state: poison messages, reports of plugins, and rows that states shared and that
+//! none of those kept refers to. Each loop ends: what a transaction took is not found again, and nobody adds old rows.
+
+use std::collections::VecDeque;
+
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::{Seq, reports};
+
+use super::Retention;
+use super::pass::{LOOK, REST};
+use super::removable::SourceFacts;
+use super::used_rows::{PAGE, UsedRows};
+use crate::retention::decide::BATCH;
+use crate::store::rows::removal::{SharedRows, Sweep};
+
+/// How often a batch of unused rows is judged anew because too many states came meanwhile. Then it is left for the next
+/// time.
+const READ_ON: usize = 3;
+
+/// The newest reports of one object, while they are passed in order.
+#[derive(Default)]
+struct ObjectReports {
+    uid: String,
+    /// Whether the journal has something of the object.
+    is_known: bool,
+    newest: VecDeque<String>,
+}
+
+impl ObjectReports {
+    fn new(uid: &str, is_known: bool) -> Self {
+        Self { uid: uid.to_owned(), is_known, newest: VecDeque::new() }
+    }
+
+    /// The report that goes for this one: itself, where nothing of the object is known.
+    fn pushed_out_by(&mut self, key: String) -> Option<String> {
+        if !self.is_known {
+            return Some(key);
+        }
+        self.newest.push_back(key);
+        if self.newest.len() > reports::SHOWN { self.newest.pop_front() } else { None }
+    }
+}
+
+impl Retention {
+    /// What came and was no object is bounded by its age.
+    pub(super) async fn poison(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
+        loop {
+            let mut reader = self.journal.reader().await?;
+            let poison = reader.past().old_poison(&facts.streams, before_ms, BATCH).await?;
+            drop(reader);
+            if poison.is_empty() {
+                return Ok(());
+            }
+            self.journal.sweep(Sweep { poison, ..Sweep::default() }).await?;
+            tokio::time::sleep(REST).await;
+        }
+    }
+
+    /// A report goes with the last state of its object. Of an object that has too many, the oldest go. Answers how many
+    /// were looked at.
+    pub(super) async fn reports(&self) -> Result<usize, JournalError> {
+        let mut looked = 0;
+        let mut reader = self.journal.reader().await?;
+        let reporters = reader.reporters().await?;
+        drop(reader);
+        for plugin in reporters {
+            let (mut behind, mut of_object) = (String::new(), ObjectReports::default());
+            loop {
+                let mut reader = self.journal.reader().await?;
+                let keys = reader.report_keys(&plugin, &behind, PAGE).await?;
+                let (is_last, mut gone) = (keys.len() < PAGE, Vec::new());
+                looked += keys.len();
+                for key in keys {
+                    behind.clone_from(&key);
+                    let Some(uid) = reports::uid_of(&key) else { continue };
+                    if uid != of_object.uid {
+                        of_object = ObjectReports::new(uid, reader.knows(uid).await?);
+                    }
+                    gone.extend(of_object.pushed_out_by(key).map(|key| (plugin.clone(), key)));
+                }
+                drop(reader);
+                for reports in gone.chunks(BATCH) {
+                    let sweep = Sweep { reports: reports.to_vec(), ..Sweep::default() };
+                    self.journal.sweep(sweep).await?;
+                    tokio::time::sleep(REST).await;
+                }
+                if is_last {
+                    break;
+                }
+            }
+        }
+        Ok(looked)
+    }
+
+    /// Takes rows that states shared and that none of those kept refers to: statuses, anchors,
+    /// owners. Reads all states, so it is done seldom.
+    pub async fn sweep(&mut self) -> Result<(), JournalError> {
+        self.taken = 0;
+        let mut used = UsedRows::default();
+        used.read_on(&self.journal, LOOK).await?;
+        loop {
+            let mut reader = self.journal.reader().await?;
+            let owned = reader.past().orphaned(BATCH).await?;
+            drop(reader);
+            if owned.is_empty() {
+                break;
+            }
+            self.journal.sweep(Sweep { owned, ..Sweep::default() }).await?;
+            tokio::time::sleep(REST).await;
+        }
+        for which in [SharedRows::Statuses, SharedRows::Anchors, SharedRows::Owners] {
+            self.sweep_unused(which, &mut used).await?;
+        }
+        Ok(())
+    }
+
+    async fn sweep_unused(&self, which: SharedRows, used: &mut UsedRows) -> Result<(), JournalError> {
+        let mut after = 0;
+        loop {
+            let mut reader = self.journal.reader().await?;
+            let numbers = reader.past().shared(which, after, BATCH).await?;
+            drop(reader);
+            let Some(last) = numbers.last().copied() else { return Ok(()) };
+            for _ in 0..READ_ON {
+                let unused = numbers.iter().copied().filter(|number| !used.has(which, *number)).collect();
+                if self.take_unused(which, unused, used.through).await? {
+                    break;
+                }
+                used.read_on(&self.journal, LOOK).await?;
+            }
+            after = last;
+        }
+    }
+
+    /// `false` where too many states came since it was known what they refer to.
+    async fn take_unused(
+        &self,
+        which: SharedRows,
+        unused: Vec<i64>,
+        through: Seq,
+    ) -> Result<bool, JournalError> {
+        if unused.is_empty() {
+            return Ok(true);
+        }
+        let mut sweep = Sweep { through, ..Sweep::default() };
+        match which {
+            SharedRows::Statuses => sweep.statuses = unused,
+            SharedRows::Anchors => sweep.anchors = unused,
+            SharedRows::Owners => sweep.owners = unused,
+        }
+        let is_taken = self.journal.sweep(sweep).await?;
+        if is_taken {
+            tokio::time::sleep(REST).await;
+        }
+        Ok(is_taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kubewitness_core::ports::{Append, Witness, Witnessed};
+    use kubewitness_core::{Change, ObjectRef, StateId, Version};
+
+    use super::*;
+    use crate::journal::{Journal, JournalOptions};
+
+    fn states(numbers: std::ops::Range<u64>) -> Vec<Witnessed> {
+        let object = Arc::new(ObjectRef { kind: "Pod".into(), uid: "u".into(), ..ObjectRef::default() });
+        let state = |number: u64| {
+            let version = Version::new(&number.to_string());
+            Witnessed {
+                id: StateId::of("a", 0, &object, Change::Present, &version, None),
+                change: Change::Present,
+                object: object.clone(),
+                owner: None,
+                controller: None,
+                resource_version: version,
+                status: Arc::default(),
+                previous: None,
+                observed_ms: 1,
+                document: "{}".into(),
+                base: None,
+                quotes_none_under: None,
+            }
+        };
+        numbers.map(state).collect()
+    }
+
+    /// A refusal made the loops over such rows go on for ever.
+    #[tokio::test]
+    async fn rows_that_no_state_refers_to_are_taken_however_much_has_come_since() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal =
+            Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await.unwrap();
+        for first in (1..16_641).step_by(1_024) {
+            let append =
+                Append { source: "a".into(), states: states(first..first + 1_024), ..Append::default() };
+            journal.append(append).await.unwrap();
+        }
+        let taken = |sweep: Sweep| journal.sweep(sweep);
+        assert!(!taken(Sweep { statuses: vec![7], ..Sweep::default() }).await.unwrap());
+        assert!(taken(Sweep { poison: vec![7], ..Sweep::default() }).await.unwrap());
+        assert!(taken(Sweep { owned: vec![(7, 8)], ..Sweep::default() }).await.unwrap());
+        // Judged anew up to the end, statuses are taken as well.
+        let mut used = UsedRows::default();
+        used.read_on(&journal, LOOK).await.unwrap();
+        assert!(taken(Sweep { statuses: vec![7], through: used.through, ..Sweep::default() }).await.unwrap());
+        assert!(used.has(SharedRows::Statuses, 1) && !used.has(SharedRows::Statuses, 7));
+    }
+}

@@ -1,0 +1,176 @@
+//! One budget of a connection for everything that is read back: requests and bytes a second, names at a time,
+//! and bytes in memory.
+//!
+//! All sources of a connection share it, because one server answers them all, often just after it has come
+//! back. A budget for each source would multiply by their number. Requests and bytes share one line of turns:
+//! an answer puts the next turn off by the time that its bytes may take. Documents that were read back count
+//! until they are dropped; while too many are in memory, no further version is asked for.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::tuning::WalkBudget;
+
+/// Unused turns are given out later, at most this many at once.
+const BURST: u32 = 8;
+/// Names that are read back at the same time, over all sources. With more of them, each would wait too long
+/// between two of its versions.
+const NAMES_AT_ONCE: usize = 16;
+
+/// Clones share the budget.
+#[derive(Clone)]
+pub struct RepairBudget {
+    shared: Arc<SharedBudget>,
+}
+
+struct SharedBudget {
+    /// When the next request may go out.
+    turn: Mutex<Instant>,
+    names: Arc<Semaphore>,
+    /// The bytes in memory.
+    held: AtomicUsize,
+    room: Notify,
+}
+
+/// A document that counts as long as it is in memory.
+struct HeldDocument {
+    document: Vec<u8>,
+    shared: Arc<SharedBudget>,
+}
+
+impl AsRef<[u8]> for HeldDocument {
+    fn as_ref(&self) -> &[u8] {
+        &self.document
+    }
+}
+
+impl Drop for HeldDocument {
+    fn drop(&mut self) {
+        self.shared.held.fetch_sub(self.document.len(), Ordering::Relaxed);
+        self.shared.room.notify_waiters();
+    }
+}
+
+impl Default for RepairBudget {
+    fn default() -> Self {
+        let shared = SharedBudget {
+            turn: Mutex::new(Instant::now()),
+            names: Arc::new(Semaphore::new(NAMES_AT_ONCE)),
+            held: AtomicUsize::new(0),
+            room: Notify::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl RepairBudget {
+    /// Waits for the turn of one request.
+    pub(crate) async fn turn(&self, walk: &WalkBudget) {
+        let (now, step) = (Instant::now(), Duration::from_secs(1) / walk.rate.max(1));
+        let at = {
+            let mut turn = self.next_turn();
+            let at = (*turn).max(now.checked_sub(step * BURST).unwrap_or(now));
+            *turn = at + step;
+            at
+        };
+        // A timer rings at the next millisecond, also if its time has passed.
+        if at > now {
+            sleep_until(at).await;
+        }
+    }
+
+    /// Counts an answer, and so puts later turns off.
+    pub(crate) fn received(&self, bytes: usize, walk: &WalkBudget) {
+        let taken = Duration::from_secs_f64(bytes as f64 / walk.bytes_per_second.max(1) as f64);
+        *self.next_turn() += taken;
+    }
+
+    fn next_turn(&self) -> MutexGuard<'_, Instant> {
+        self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until one more name may be read back.
+    pub(crate) async fn name(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.shared.names).acquire_owned().await.ok()
+    }
+
+    /// Counts a document until it is dropped.
+    pub(crate) fn hold(&self, document: &[u8]) -> Bytes {
+        self.shared.held.fetch_add(document.len(), Ordering::Relaxed);
+        Bytes::from_owner(HeldDocument { document: document.to_vec(), shared: Arc::clone(&self.shared) })
+    }
+
+    /// Waits until documents may be read, and no longer than the time. Returns whether they may.
+    pub(crate) async fn has_room(&self, within: Duration, walk: &WalkBudget) -> bool {
+        let until = Instant::now() + within;
+        loop {
+            let mut given_back = pin!(self.shared.room.notified());
+            // What is given back from here on is noticed.
+            given_back.as_mut().enable();
+            if self.shared.held.load(Ordering::Relaxed) < walk.held_bytes {
+                return true;
+            }
+            if timeout_at(until, given_back).await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(rate: u32, bytes_per_second: u64) -> WalkBudget {
+        WalkBudget { rate, bytes_per_second, held_bytes: 100, ..WalkBudget::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_of_all_sources_come_no_faster_than_one_rate_after_a_burst() {
+        let (budget, walk) = (RepairBudget::default(), walk(200, u64::MAX));
+        let begun = Instant::now();
+        let sources = (0..40).map(|_| async {
+            for _ in 0..5 {
+                budget.turn(&walk).await;
+            }
+        });
+        futures::future::join_all(sources).await;
+        let (least, took) = (Duration::from_millis(5) * (200 - BURST - 1), begun.elapsed());
+        assert!(took >= least && took < least + Duration::from_millis(100), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_answers_put_the_next_requests_off() {
+        let (budget, walk) = (RepairBudget::default(), walk(200, 1_000_000));
+        let begun = Instant::now();
+        for _ in 0..4 {
+            budget.turn(&walk).await;
+            budget.received(500_000, &walk);
+        }
+        budget.turn(&walk).await;
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_millis(1_900) && took < Duration::from_millis(2_100), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn documents_in_memory_are_bounded_and_give_room_when_they_are_dropped() {
+        let (budget, walk) = (RepairBudget::default(), walk(200, u64::MAX));
+        let second = Duration::from_secs(1);
+        let held = budget.hold(&[7; 100]);
+        let slice = held.slice(10..20);
+        drop(held);
+        assert!(!budget.has_room(second, &walk).await, "a part keeps the whole");
+        let gives = async {
+            tokio::time::sleep(second / 2).await;
+            drop(slice);
+        };
+        let (has_room, ()) = tokio::join!(budget.has_room(second, &walk), gives);
+        assert!(has_room);
+    }
+}
