@@ -6,7 +6,6 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
-use kubewitness_core::Seq;
 use kubewitness_core::document::checksum;
 use maud::{DOCTYPE, Markup, html};
 
@@ -72,8 +71,8 @@ pub(crate) struct Page {
 /// Which states of the live stream are about a page. The script asks for the page's content again when one of them comes.
 #[derive(Clone, Default)]
 pub(crate) struct NewsFilter {
-    /// The position up to which the page knows the states.
-    pub(crate) after: Seq,
+    /// The position up to which the page knows the states, as an event of the stream has it.
+    pub(crate) after: String,
     /// Of this object, and of those that it owns.
     pub(crate) uid: Option<String>,
     pub(crate) kind: Option<String>,
@@ -128,7 +127,7 @@ pub(crate) fn content(mut response: Response, known: &[HeaderValue]) -> Response
     let Some(page) = response.extensions_mut().remove::<Page>() else { return response };
     response.headers_mut().remove(header::CONTENT_LENGTH);
     if let Some(news) = &page.news {
-        let position = HeaderValue::try_from(news.after.to_string()).expect("digits and letters");
+        let position = HeaderValue::try_from(&news.after).expect("digits and letters");
         response.headers_mut().insert(POSITION, position);
     }
     let text = page.main().into_string();
@@ -199,7 +198,7 @@ fn top(page: &Page, reader: &Reader, icon: &str) -> Markup {
 fn live(news: Option<&NewsFilter>) -> Markup {
     let text = |of: fn(&NewsFilter) -> Option<&str>| news.and_then(of);
     html! {
-        button #live.live type="button" hidden data-after=[news.map(|news| news.after)] data-uid=[text(|news| news.uid.as_deref())]
+        button #live.live type="button" hidden data-after=[news.map(|news| &news.after)] data-uid=[text(|news| news.uid.as_deref())]
             data-kind=[text(|news| news.kind.as_deref())] data-namespace=[text(|news| news.namespace.as_deref())] { "Live" }
     }
 }

@@ -8,7 +8,6 @@ use super::compose;
 use super::outbox::Book;
 use crate::config::Config;
 use crate::facts::{Facts, clip};
-use crate::report;
 
 /// The keys of counts begin with it.
 pub const PARTS: &str = "part/";

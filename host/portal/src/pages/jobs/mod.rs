@@ -27,7 +27,7 @@ use crate::scope::{self, Position, Visibility};
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     let asked = JobsQuery::read(&uri)?;
     // Before the objects are read: what changes in between comes again, and is known by its position.
-    let after = Position::newest(&*app.views).await?;
+    let after = Position::newest(&*app.views).await?.to_string();
     let visible = Visibility::new(&app, &viewer);
     let now_ms = SystemClock::default().now_ms();
     let mut query = asked.query(now_ms);

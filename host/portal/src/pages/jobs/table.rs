@@ -11,7 +11,6 @@ use maud::{Markup, html};
 use super::query::JobsQuery;
 use crate::answer::time::{age, readable, span};
 use crate::pages::parts::{at_text, badge, event_type, event_words, figure, object_link, pages, plural, why};
-use crate::scope::Position;
 
 pub(super) struct List<'a> {
     pub asked: &'a JobsQuery,

@@ -101,7 +101,7 @@ pub(super) async fn page(
     if let Some(cursor) = params.cursor("cursor")? {
         return older::page(&app, &viewer, asked, cursor).await;
     }
-    let after = Position::newest(&*app.views).await?;
+    let after = Position::newest(&*app.views).await?.to_string();
     let query = TimelineQuery {
         uid: Some(uid.clone()),
         limit: Some(limit),
