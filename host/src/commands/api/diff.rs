@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::client::Client;
 use super::object_name::{ObjectName, namespace, nothing, story};
 use crate::cli::{DiffArgs, Zone};
-use crate::commands::print::{self, line_diff};
+use crate::commands::print::{self, line_diff, note};
 use crate::commands::{End, Ended, Usage};
 
 /// States of one object that are looked through: ten answers of the API.
@@ -36,7 +36,7 @@ pub async fn diff(args: DiffArgs) -> Ended {
     let (before, after) = (yaml(&client, old, managed).await?, yaml(&client, new, managed).await?);
     if before == after {
         let apart = if managed { "" } else { ", apart from managedFields" };
-        eprintln!("the documents at {} and {} are the same{apart}", old.seq, new.seq);
+        note!("the documents at {} and {} are the same{apart}", old.seq, new.seq);
         return Ok(End::Fine);
     }
     let titles = [title(old), title(new)];
@@ -49,7 +49,7 @@ async fn leave_out_unseen_end(client: &Client, states: &mut Vec<Arc<State>>, tol
     let Ok([_, new]) = choose(states, &[], told) else { return Ok(()) };
     let seq = new.seq;
     if new.change == Change::Gone && document(client, seq).await?.is_empty() {
-        eprintln!("the deletion of {told} at {seq} has no document: nobody has seen its last content");
+        note!("the deletion of {told} at {seq} has no document: nobody has seen its last content");
         states.retain(|state| state.seq != seq);
     }
     Ok(())

@@ -240,7 +240,7 @@ async fn confirmed(
                  choose by --seq"
             )));
         }
-        eprint!("{question} Type {count} to go on: ");
+        note!("{question} Type {count} to go on:");
         if !is_confirmed(&typed_line().await?, count) {
             bail!("nothing was changed: the number {count} was not typed");
         }
