@@ -62,7 +62,7 @@ pub fn run(
     prepare: &dyn Fn(&mut Command),
 ) -> Result<()> {
     let mut programs = programs::of_messages(artifacts, prepare)?;
-    if selection.is_everything() && !selection.complete {
+    if selection.filters.is_empty() && !selection.complete {
         let mut tests: Vec<_> = programs.iter_mut().map(|program| &mut program.tests).collect();
         let left_out = pairs::take_one_of_each(&mut tests, seed);
         step(&format!("{left_out} tests are left to seed + 1, or to --complete: {}", pairs::WHICH));
