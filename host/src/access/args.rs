@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::whole;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Auth {
     /// People sign in with a token of Kubernetes. They see and do what Kubernetes lets them
@@ -41,6 +39,6 @@ pub struct AccessArgs {
     #[arg(long)]
     pub log_reads: bool,
     /// Live streams at once, of all people together. More are refused until one ends. Without it: 64
-    #[arg(long, value_name = "N", value_parser = whole::<u16>(1, 256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub streams: Option<u16>,
 }

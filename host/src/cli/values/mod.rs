@@ -35,7 +35,7 @@ pub(super) fn position(text: &str) -> Result<u64, String> {
 }
 
 /// A whole number within these bounds, both included.
-pub fn whole<T: TryFrom<u64>>(
+pub(super) fn whole<T: TryFrom<u64>>(
     low: u64,
     high: u64,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {

@@ -4,6 +4,7 @@
 //! and waits for nothing else. So a second signal ends the process even when every worker of the runtime waits for a
 //! file system and every log line waits for a reader.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,7 +16,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::commands::print::note;
 use crate::tasks;
 
 /// What an end may take before it goes on as after a second signal. Longer than all that has a bound of its
@@ -118,7 +118,9 @@ fn aside(tell: impl FnOnce() + Send + 'static) {
 }
 
 fn exit(after: Duration) -> ! {
-    aside(move || note!("kubewitness: did not end within {after:?} of being told to stop at once"));
+    let line = format!("kubewitness: did not end within {after:?} of being told to stop at once");
+    // The process ends as well where nobody reads this.
+    aside(move || drop(writeln!(std::io::stderr(), "{line}")));
     std::thread::sleep(LAST_WORDS);
     std::process::exit(1);
 }
