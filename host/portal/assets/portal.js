@@ -266,7 +266,7 @@
   // Looks at the page again, and says how that went: `soon` is for what has changed, `now` for a page that was not looked
   // at for a while. It answers the position up to which the page knows the states.
   function renewal(say) {
-    let [tag, timer, due, last, pause, looking, isLate] = ["", 0, Infinity, -Infinity, PAUSE, null, false];
+    let [tag, timer, due, last, pause, looking, isLate, isAgain] = ["", 0, Infinity, -Infinity, PAUSE, null, false, false];
 
     const read = async () => {
       const headers = { "kubewitness-content": "again" };
@@ -307,7 +307,14 @@
     };
     const now = () => {
       clearTimeout(timer);
-      looking = looking || look().finally(() => (looking = null));
+      due = Infinity;
+      // It may have been asked before what has changed now.
+      isAgain = Boolean(looking);
+      looking = looking || look().finally(() => {
+        looking = null;
+        if (isAgain) soon();
+        isAgain = false;
+      });
       return looking;
     };
     const soon = (ms = 50) => {
@@ -328,7 +335,8 @@
   function follow(onState) {
     const reader = document.querySelector(".person b");
     // What somebody else may see is for the pages that they have opened.
-    const name = `kubewitness stream ${reader ? reader.title : ""}`;
+    // Pages of an older controller tell one another something else.
+    const name = `kubewitness stream 2 ${reader ? reader.title : ""}`;
     const channel = navigator.locks && window.BroadcastChannel ? new BroadcastChannel(name) : null;
     // An event's id is for the server alone. Positions are compared.
     let last = { id: live.dataset.after, seq: parseInt(live.dataset.after, 10) };

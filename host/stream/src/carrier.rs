@@ -176,7 +176,7 @@ impl Carrier {
             let states = self.backlog.read(cursor, PAGE).await?;
             let Some(last) = states.last().map(|state| state.seq) else { continue };
             let carried: Vec<_> = states.iter().filter(|state| kept.wants(state)).collect();
-            let sent = self.send(publisher, kept, &carried).await;
+            let sent = self.send(publisher, kept, claim, &carried).await;
             let (there, settled) = publisher.settle().await;
             let all = sent.is_ok() && settled.is_ok();
             let through = if all { last } else { carried[..there].last().map_or(cursor, |state| state.seq) };
@@ -274,10 +274,13 @@ impl Carrier {
         &self,
         publisher: &mut Publisher,
         kept: &CarrierProgress,
+        claim: &mut HeldClaim,
         states: &[&Arc<State>],
     ) -> Result<(), Fault> {
         let mut before: BTreeMap<(&str, u32), Seq> = BTreeMap::new();
         for state in states {
+            // Large documents on a slow network take longer than a claim holds.
+            claim.renew().await?;
             let partition = kept.partition(state);
             let held = before.entry((&state.source, partition));
             let held = held.or_insert_with(|| kept.before(&state.source, partition));

@@ -68,7 +68,7 @@ fn parse_carrier(text: &str, instance: Option<Arc<str>>) -> Option<CarrierClaim>
 
 /// What a refused copy may do.
 pub(crate) const ONE_COPY: &str = "run one of the two, and give a copy a stream of its own. A process that was killed \
-    is followed within 15 s";
+    is followed within a minute";
 
 /// A reader's claim on a partition.
 pub(crate) struct PartitionClaim {

@@ -106,8 +106,7 @@ impl Intake {
             return Taken::Hole;
         }
         let is_over = self.epoch.is_some_and(|epoch| state.epoch < epoch);
-        let continues =
-            |place: &Place| place.line == stood.line || Some(&place.line) == stood.before_line.as_ref();
+        let continues = |place: &Place| place.read_through(stood).is_some();
         if is_over && !self.places.of.values().any(continues) {
             return Taken::Foreign;
         }

@@ -251,8 +251,11 @@ impl Journal {
     pub async fn reports(&self, uids: &HashSet<String>) -> Result<Vec<ReportView>, JournalError> {
         let mut reader = self.reader().await?;
         let mut found = Vec::new();
+        // Those of one moment have an order, too.
+        let mut uids: Vec<_> = uids.iter().collect();
+        uids.sort();
         for plugin in reader.reporters().await? {
-            for uid in uids {
+            for uid in &uids {
                 let kept = reader.reports_of(&plugin, uid).await?;
                 found.extend(kept.iter().map(|(_, value)| reports::read(&plugin, uid, value)));
             }

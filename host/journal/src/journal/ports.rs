@@ -154,8 +154,10 @@ impl Backlog for Journal {
     }
 
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
-        // Not over the writer's connection: appends would wait for a plugin's letters.
-        self.reader().await?.letters(&LetterQuery::of(plugin)).await
+        self.inner
+            .group
+            .ask(plugin, |rows, plugin| Box::pin(async move { rows.letters(&LetterQuery::of(plugin)).await }))
+            .await
     }
 
     async fn mark_replaying(

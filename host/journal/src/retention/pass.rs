@@ -188,11 +188,13 @@ impl Retention {
     /// Takes what may go of a segment, and returns what it looked like before that.
     async fn segment(&mut self, turn: Turn<'_>, cut: &Cut, segment: u64) -> Result<Look, JournalError> {
         let Turn { spec, facts, told } = turn;
-        let (mut first, mut is_stale) = (None, false);
+        let (mut first, mut is_stale, mut is_refused) = (None, false, false);
         loop {
             // Between two transactions, cursors move and objects end.
             if is_stale || self.journal.clock().elapsed().saturating_sub(self.facts_at) > FRESH {
-                *facts = self.facts(spec, Some(Arc::clone(&facts.tallies))).await?;
+                // The writer judges by the tallies as they are now. With older ones, the same would be chosen again.
+                let tallies = (!is_refused).then(|| Arc::clone(&facts.tallies));
+                *facts = self.facts(spec, tallies).await?;
             }
             let (look, step) = self.plan(spec, facts, cut, segment).await?;
             let Some(Step { removal, untold: after }) = step else {
@@ -205,7 +207,9 @@ impl Retention {
             };
             let (states, bytes) = (removal.taken.len() as u64, removal.bytes());
             let untold_now = removal.plugins.values().map(|taken| taken.untold).max().unwrap_or_default();
-            if self.journal.remove(removal, |past, removal| Box::pin(is_still_so(past, removal))).await? {
+            is_refused =
+                !self.journal.remove(removal, |past, removal| Box::pin(is_still_so(past, removal))).await?;
+            if !is_refused {
                 first.get_or_insert(look);
                 self.untold = after;
                 told.states += states;

@@ -175,6 +175,7 @@ impl Live {
         };
         if let Some((kind, begins)) = begins {
             self.after = begins.seq;
+            self.told = (begins.seq, Instant::now());
             return Some(Event::default().event(kind).id(begins.to_string()).data(begins.seq.to_string()));
         }
         if !std::mem::replace(&mut self.has_noted_rights, true) {

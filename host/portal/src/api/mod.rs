@@ -135,6 +135,8 @@ async fn objects(
     let mut page = visible.objects(query.clone()).await?;
     page.objects.truncate(limit);
     let mut forbidden = None;
+    // Where nothing was found, nothing waits to be sent, and rights may take long to ask for.
+    let turn = turn.filter(|_| !page.objects.is_empty());
     if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
         forbidden = visible.forbidden(Verb::List, &query).await?;
@@ -219,6 +221,7 @@ async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<
         true => visible.gaps(query, limit).await?,
         false => Part::default(),
     };
+    let turn = turn.filter(|_| !part.rows.is_empty());
     if part.rows.is_empty() {
         scope::check(&app, source.as_deref(), kind.as_deref()).await?;
     }

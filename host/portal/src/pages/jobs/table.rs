@@ -166,9 +166,9 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
                 }
                 (known(view))
             }
-            th.name scope="row" { a href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
+            th.name scope="row" data-f="name" { a href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
             @if asked.every_kind() { td.keep data-label="Kind" { (view.object.kind) } }
-            td.keep data-label="Namespace" { (view.object.namespace) }
+            td.keep data-label="Namespace" data-f="namespace" { (view.object.namespace) }
             @if !asked.is_of_events() {
                 td.num data-label="Waited" { (lasted(details.queued_ms, grows && !is_running && details.running_ms == 0)) }
                 td.num data-label="Ran" { (lasted(details.running_ms, grows && is_running)) }

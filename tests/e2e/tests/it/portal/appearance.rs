@@ -125,7 +125,9 @@ async fn says(browser: &Browser, words: &str, state: &str) -> Result<()> {
     let script = "const live = document.getElementById('live'); \
         return live && !live.hidden ? [live.innerText.trim(), live.dataset.state] : []";
     let told = browser.script(script).await?;
-    ensure!(told == json!([words, state]), "{told}");
+    // A slow machine says how often the page looks: "Live, every 3 s".
+    let is_said = told[0].as_str().is_some_and(|said| said.starts_with(words));
+    ensure!(is_said && told[1] == state, "{told}");
     Ok(())
 }
 
