@@ -285,10 +285,6 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    pub async fn letters(mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>> {
-        self.rows().letters(query).await
-    }
-
     pub async fn letters_with_states(mut self, query: &LetterQuery) -> Answer<Vec<(DeadLetter, Arc<State>)>> {
         let (mut query, mut found) = (query.clone(), Vec::new());
         let limit = query.limit.unwrap_or(usize::MAX);
