@@ -181,11 +181,12 @@ impl Book {
         is_late: bool,
         now_ms: u64,
     ) -> Option<String> {
-        let told = || self.told.iter().filter(|told| told.key == key && told.seq != lead.seq);
+        let told = || self.told.iter().filter(|told| told.key == key);
         // With `eachAttempt`, an outcome between the two makes another one of the second.
         let last_seq = told().map(|told| told.seq).max();
         let counts = |told: &&Told| !config.each_attempt || Some(told.seq) == last_seq;
-        if let Some(same) = told().filter(counts).find(|told| told.covers(config, &lead.facts, now_ms)) {
+        let is_same = |told: &&Told| told.seq == lead.seq || told.covers(config, &lead.facts, now_ms);
+        if let Some(same) = told().filter(counts).find(is_same) {
             return Some(format!("the same was told at {}", rfc3339(same.at_ms)));
         }
         if let Some(last) = told().max_by_key(|told| told.seq)
