@@ -3,8 +3,9 @@
 //!
 //! Where a receipt commits before that, the writes are noted first: a receipt that is read back says that they count.
 //!
-//! What is kept has a size, and what is written a rate ([`rate`]). Reports on objects ([`reports`]) are written and not
-//! kept here: the journal alone has them, as long as it has the object, and [`ReportRoom`] bounds them. This module touches
+//! Stored keys and values have a bound in size, and writes have one in rate ([`rate`]). Reports on objects
+//! ([`reports`]) are written and not kept here: the journal alone has them, as long as it has the object, and
+//! [`ReportRoom`] bounds them. This module touches
 //! no disk: others store what it returns.
 
 mod rate;

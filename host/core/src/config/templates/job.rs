@@ -43,7 +43,7 @@ pub fn name(prefix: &str, submission: &[u8; 32]) -> String {
     format!("{prefix}{}", name_end(submission))
 }
 
-/// What all names of a key's Job end with. The beginning changes with the template, and each namespace has names of its
+/// The end of all names of a key's Job. The beginning changes with the template, and each namespace has names of its
 /// own: by this end, such a Job is found.
 pub fn name_end(submission: &[u8; 32]) -> String {
     let letters = submission.iter().take(LETTERS_OF_NAME);
