@@ -64,6 +64,27 @@ fn who_begins_behind_the_beginning_has_a_gap_at_once() {
     assert_eq!((&*gap.after, &*gap.before), ("", "120"));
 }
 
+/// Each kill of the carrier begins a line. The newest one names the oldest line that has the state before.
+#[test]
+fn after_two_kills_around_an_epoch_a_line_still_continues_what_was_read() {
+    let mut intake = intake(&[0]);
+    let mut offer = |sequence, (line, position): (&str, Seq), before_line: Option<&str>, epoch| {
+        let mut arrival = arrival(0, sequence, position, position - 1, epoch);
+        arrival.stood.line = line.into();
+        arrival.stood.before_line = before_line.map(Into::into);
+        intake.offer(&arrival, 1)
+    };
+    offer(1, ("a", 60), None, 0);
+    assert_eq!(offer(2, ("b", 61), Some("a"), 0), Taken::New(None));
+    assert_eq!(offer(3, ("b", 62), None, 1), Taken::New(None));
+    assert!(
+        matches!(offer(4, ("c", 61), Some("a"), 0), Taken::Over(_)),
+        "of one journal, though its epoch is over"
+    );
+    assert_eq!(offer(5, ("c", 62), None, 1), Taken::New(None));
+    assert_eq!(offer(6, ("d", 63), None, 0), Taken::Foreign);
+}
+
 #[test]
 fn a_journal_that_was_begun_anew_is_another_line_and_counts_from_its_beginning() {
     let mut intake = intake(&[0]);
