@@ -16,10 +16,13 @@ use crate::build::{root, target};
 const LONG: f64 = 2.0;
 /// What takes less is not remembered.
 const REMEMBERED: f64 = 0.5;
-/// How much of a processor a test keeps busy, with its part of the servers that tests share.
+/// How much of a processor a test keeps busy that nobody has measured.
 const USUAL_SHARE: f64 = 0.75;
-/// A test that keeps less of a processor busy by itself waits for something else than a processor. So much is left to it.
-const IDLE_SHARE: f64 = 0.25;
+/// What the servers that tests share do for a test, in processors. No measurement of the test contains it.
+const SERVERS_SHARE: f64 = 0.1;
+/// How much of a longer duration is believed. A test beside many others waits for a processor, and then seems to need less
+/// of one than it does. If that were believed at once, each run would put more tests beside each other than the one before.
+const BELIEVED_DELAY: f64 = 0.2;
 /// The name of the job that has all the short tests of a program.
 const SHORT_TESTS: &str = "(short tests)";
 /// What nobody has measured yet: a test with servers, and a test without.
@@ -38,11 +41,15 @@ impl TestEstimate {
         if self.wall > 0.0 { self.processor / self.wall } else { 1.0 }
     }
 
-    /// How many processors are busy with it. A test that had to wait for a processor seems to need less than it does, so
-    /// only one that hardly computed counts for less than usual.
+    /// How many processors are busy with it.
     pub fn share(self) -> f64 {
-        let own = self.own_share();
-        if own < IDLE_SHARE { IDLE_SHARE } else { own.max(USUAL_SHARE) }
+        self.own_share() + SERVERS_SHARE
+    }
+
+    /// The same after one more run.
+    fn after(self, measured: Self) -> Self {
+        let delay = (measured.wall - self.wall).max(0.0);
+        Self { wall: measured.wall - delay * (1.0 - BELIEVED_DELAY), ..measured }
     }
 }
 
@@ -112,7 +119,8 @@ impl TestDurations {
         if measured.wall < REMEMBERED && test != SHORT_TESTS {
             self.known.remove(&key);
         } else {
-            self.known.insert(key, measured);
+            let estimate = self.known.get(&key).map_or(measured, |known| known.after(measured));
+            self.known.insert(key, estimate);
         }
     }
 
@@ -194,9 +202,18 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_waits_leaves_room_and_one_that_was_kept_waiting_does_not() {
+    fn a_test_takes_the_processors_that_it_computed_on_and_its_part_of_the_servers() {
         let share = |processor| TestEstimate { wall: 10.0, processor }.share();
-        assert_eq!((share(0.1), share(4.0), share(15.0)), (IDLE_SHARE, USUAL_SHARE, 1.5));
+        assert_eq!((share(0.0), share(4.0), share(15.0)), (SERVERS_SHARE, 0.5, 1.6));
+    }
+
+    #[test]
+    fn a_test_that_was_kept_waiting_seems_little_idler_than_before_and_a_quicker_one_is_believed() {
+        let known = TestEstimate { wall: 10.0, processor: 8.0 };
+        let slower = known.after(TestEstimate { wall: 20.0, processor: 8.0 });
+        assert!((slower.wall - 12.0).abs() < 1e-9, "{}", slower.wall);
+        let quicker = known.after(TestEstimate { wall: 4.0, processor: 3.0 });
+        assert!((quicker.wall - 4.0).abs() < 1e-9 && (quicker.processor - 3.0).abs() < 1e-9);
     }
 
     #[test]

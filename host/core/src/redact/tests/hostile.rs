@@ -282,7 +282,7 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
         "TOKEN\\u003d",
         "\\\\u0022TOKEN=",
     ] {
-        let text = part.repeat((256 << 10) / part.len());
+        let text = part.repeat((64 << 10) / part.len());
         let (argument, annotation) = shown(&text);
         assert!(!argument.is_empty() && !annotation.is_empty(), "{part}");
     }
@@ -299,7 +299,7 @@ fn assert_takes_as_long_as_it_is(before: &str, repeated: &str) {
         rules.redact(document.as_bytes(), |_| "0".repeat(16)).unwrap();
         computed() - begun
     };
-    let (short, long) = (time(2 << 10), time(16 << 10));
+    let (short, long) = (time(1 << 10), time(8 << 10));
     assert!(
         long < short.max(Duration::from_millis(4)) * 24,
         "{before:?}, then {repeated:?} again and again: {short:?}, {long:?}"

@@ -18,7 +18,7 @@ const KEEP_UP: Duration = Duration::from_secs(300);
 /// States a second of the workload, about.
 const RATE: f64 = 20.0;
 /// States that come while a plugin does harm.
-const MEANWHILE: u64 = 40;
+const MEANWHILE: u64 = 20;
 const GOOD: [&str; 2] = ["persistence", "audit"];
 
 const GRANTS: &str = "grants:

@@ -48,7 +48,7 @@ async fn row_11_twelve_deletions_that_share_a_version_come_once_each_over_a_kill
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_any_of_its_writes_it_has_everything_once() {
     let sometimes = &["before the commit", "after the commit", "while it reads back"];
-    let row = Row { seeds: 8, sometimes, ..Row::new("killed_at_any") };
+    let row = Row { seeds: 5, sometimes, ..Row::new("killed_at_any") };
     row.run(async |world, marks| {
         world.herd.create_some(5).await?;
         // What is before the first checkpoint nobody promises.
