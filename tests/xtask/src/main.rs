@@ -6,6 +6,7 @@ mod docs;
 mod fuzz;
 mod images;
 mod measure;
+mod prove;
 mod real;
 mod run;
 mod services;
@@ -36,6 +37,8 @@ cargo xtask COMMAND
   real --record [CASE...]
                        records labelled histories of Jobs against real controllers into tests/causes/histories: all
                        cases in two minutes, or those whose names contain a word; needs Go
+  prove [NAME...|--all]
+                       runs what proves these claims of the README; without names it lists the claims
   plugins              only the plugins, into target/plugins
   bench [NAME]         the benchmarks; figures go to standard output
   figures [NAME...]    measures all figures that the pages show, or those of these benchmarks; keeps them, writes the
@@ -81,6 +84,7 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         },
         "plugins" => build::plugins::shipped(&build::plugins::SHIPPED).map(|()| ExitCode::SUCCESS),
         "bench" => measure::bench(args, None, Lints::Ignored).map(|()| ExitCode::SUCCESS),
+        "prove" => prove::command(args),
         "real" => real::command(args),
         "figures" => figures::command(args),
         "release" => figures::release(),

@@ -1,0 +1,176 @@
+//! `cargo xtask prove`: what the README claims, each claim with the tests that fail if it is not true.
+//!
+//! A reader who doubts a sentence should not have to know how the tests are laid out. So each claim has a name, and one
+//! command with that name runs what proves it. Figures are not here: `docs/reference/figures.md` has a command for each.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::build::{Lints, step};
+use crate::suite::TestSelection;
+use crate::{real, run};
+
+struct Claim {
+    name: &'static str,
+    sentence: &'static str,
+    proof: ClaimProof,
+}
+
+enum ClaimProof {
+    /// Parts of the names of tests.
+    Tests(&'static [&'static str]),
+    /// Real servers of Kubernetes, which need Go.
+    RealServers,
+}
+
+const CLAIMS: [Claim; 9] = [
+    Claim {
+        name: "lost",
+        sentence: "No version is lost silently: after each fault of docs/repair.md it is there, or in a gap",
+        proof: ClaimProof::Tests(&["rows::", "planted_bugs::", "storage::kills::", "watching::restart::"]),
+    },
+    Claim {
+        name: "order",
+        sentence: "States of one object reach a plugin in order, one at a time, through kills and replays",
+        proof: ClaimProof::Tests(&["seeds::", "lanes::tests::model::", "simulation::"]),
+    },
+    Claim {
+        name: "once",
+        sentence: "A state's rows in a granted database are there once, whatever is killed",
+        proof: ClaimProof::Tests(&[
+            "every_state_has_one_effect",
+            "session::tests::kills::",
+            "storage::kills::",
+        ]),
+    },
+    Claim {
+        name: "authority",
+        sentence: "A plugin has what it was granted and nothing else, also one that means harm",
+        proof: ClaimProof::Tests(&[
+            "limits::hostile::",
+            "limits::ceiling::",
+            "sql::guard::",
+            "only_reads_is_held_to_it",
+        ]),
+    },
+    Claim {
+        name: "documents",
+        sentence: "Every version comes back byte for byte, or as an error that names its position",
+        proof: ClaimProof::Tests(&["documents_are_exact", "proof::damage::"]),
+    },
+    Claim {
+        name: "accounts",
+        sentence: "For each plugin, observed = delivered + filtered + dead + waiting + taken; a journal that was changed is noticed",
+        proof: ClaimProof::Tests(&["lanes::tests::model::", "proof::"]),
+    },
+    Claim {
+        name: "access",
+        sentence: "People see what Kubernetes lets them see, on each route, and no secret of a document",
+        proof: ClaimProof::Tests(&["access::", "portal::secrets::"]),
+    },
+    Claim {
+        name: "causes",
+        sentence: "An object's first line names what happened; docs/reference/causes.md says how often it is right",
+        proof: ClaimProof::Tests(&[
+            "causes_of_histories_that_real_controllers_wrote_are_right",
+            "causes_of_held_out_histories_are_right",
+            "the_reference_says_how_often_causes_are_right",
+            "every_recorded_history_shows_the_facts_of_its_label",
+        ]),
+    },
+    Claim {
+        name: "real-servers",
+        sentence: "What etcd has is in the journal, once and in order, with a real API server and kills of each process",
+        proof: ClaimProof::RealServers,
+    },
+];
+
+pub fn command(args: &[String]) -> Result<ExitCode> {
+    let claims: Vec<_> = match args {
+        [] => {
+            list();
+            return Ok(ExitCode::SUCCESS);
+        }
+        [flag] if flag == "--all" => CLAIMS.iter().collect(),
+        names => names.iter().map(|name| find(name)).collect::<Result<_>>()?,
+    };
+    let filters = filters(&claims);
+    if !filters.is_empty() {
+        run::test(&TestSelection { filters, ..TestSelection::default() }, Lints::Ignored)?;
+    }
+    if claims.iter().any(|claim| matches!(claim.proof, ClaimProof::RealServers))
+        && real::command(&[])? != ExitCode::SUCCESS
+    {
+        bail!("the real servers have versions that the journal has not; what is printed above says which");
+    }
+    step("proved");
+    claims.iter().for_each(|claim| println!("{:<13} {}", claim.name, claim.sentence));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list() {
+    println!("cargo xtask prove NAME... | --all\n");
+    CLAIMS.iter().for_each(|claim| println!("{:<13} {}", claim.name, claim.sentence));
+    println!("\nFigures: each has its command in docs/reference/figures.md.");
+}
+
+fn find(name: &str) -> Result<&'static Claim> {
+    match CLAIMS.iter().find(|claim| claim.name == name) {
+        Some(claim) => Ok(claim),
+        None => {
+            let names: Vec<_> = CLAIMS.iter().map(|claim| claim.name).collect();
+            bail!("there is no claim `{name}`, but {}", names.join(", "))
+        }
+    }
+}
+
+/// The parts of names of all these claims, each once.
+fn filters(claims: &[&Claim]) -> Vec<String> {
+    let mut filters: Vec<_> =
+        claims.iter().flat_map(|claim| claim.tests()).map(|&part| part.to_owned()).collect();
+    filters.sort();
+    filters.dedup();
+    filters
+}
+
+impl Claim {
+    fn tests(&self) -> &'static [&'static str] {
+        match self.proof {
+            ClaimProof::Tests(parts) => parts,
+            ClaimProof::RealServers => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::root;
+
+    #[test]
+    fn each_promise_of_the_readme_names_the_command_that_proves_it() {
+        let readme = std::fs::read_to_string(root().join("README.md")).expect("the README");
+        let (_, rest) = readme.split_once("## What it promises").expect("the promises");
+        let (promises, _) = rest.split_once("\n## ").expect("their end");
+        let bullets: Vec<_> = promises.split("\n- ").skip(1).collect();
+        assert!(bullets.len() > 5, "{promises}");
+        for bullet in bullets {
+            let (_, command) = bullet.split_once("`cargo xtask prove ").unwrap_or_else(|| panic!("{bullet}"));
+            let (name, _) = command.split_once('`').expect("the end of the command");
+            find(name).expect("a claim");
+        }
+        for claim in &CLAIMS {
+            assert!(readme.contains(&format!("`cargo xtask prove {}`", claim.name)), "{}", claim.name);
+        }
+    }
+
+    #[test]
+    fn what_two_claims_share_is_run_once_and_an_unknown_claim_is_refused_with_all_names() {
+        let claims: Vec<_> = CLAIMS.iter().collect();
+        let filters = filters(&claims);
+        assert_eq!(filters.iter().filter(|part| *part == "storage::kills::").count(), 1);
+        let refused = find("speed").err().expect("no such claim").to_string();
+        assert!(CLAIMS.iter().all(|claim| refused.contains(claim.name)), "{refused}");
+    }
+}
