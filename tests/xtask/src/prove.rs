@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn each_promise_of_the_readme_names_the_command_that_proves_it() {
-        let readme = std::fs::read_to_string(root().join("README.md")).expect("the README");
+        let read = |name: &str| std::fs::read_to_string(root().join(name)).expect("a README");
+        let (readme, chinese) = (read("README.md"), read("README.zh-CN.md"));
         let (_, rest) = readme.split_once("## What it promises").expect("the promises");
         let (promises, _) = rest.split_once("\n## ").expect("their end");
         let bullets: Vec<_> = promises.split("\n- ").skip(1).collect();
@@ -161,7 +162,8 @@ mod tests {
             find(name).expect("a claim");
         }
         for claim in &CLAIMS {
-            assert!(readme.contains(&format!("`cargo xtask prove {}`", claim.name)), "{}", claim.name);
+            let command = format!("`cargo xtask prove {}`", claim.name);
+            assert!(readme.contains(&command) && chinese.contains(&command), "{command}");
         }
     }
 
