@@ -6,8 +6,7 @@ mod docs;
 mod fuzz;
 mod images;
 mod measure;
-mod prove;
-mod real;
+mod proof;
 mod run;
 mod services;
 mod structure;
@@ -19,6 +18,7 @@ use anyhow::{Result, bail};
 
 use build::{Host, Lints};
 use measure::figures;
+use proof::real;
 
 const HELP: &str = "\
 cargo xtask COMMAND
@@ -84,7 +84,7 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         },
         "plugins" => build::plugins::shipped(&build::plugins::SHIPPED).map(|()| ExitCode::SUCCESS),
         "bench" => measure::bench(args, None, Lints::Ignored).map(|()| ExitCode::SUCCESS),
-        "prove" => prove::command(args),
+        "prove" => proof::command(args),
         "real" => real::command(args),
         "figures" => figures::command(args),
         "release" => figures::release(),

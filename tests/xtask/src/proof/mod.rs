@@ -3,13 +3,15 @@
 //! A reader who doubts a sentence should not have to know how the tests are laid out. So each claim has a name, and one
 //! command with that name runs what proves it. Figures are not here: `docs/reference/figures.md` has a command for each.
 
+pub mod real;
+
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
 use crate::build::{Lints, step};
+use crate::run;
 use crate::suite::TestSelection;
-use crate::{real, run};
 
 struct Claim {
     name: &'static str,
