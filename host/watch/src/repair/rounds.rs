@@ -143,7 +143,7 @@ impl RoundWorker {
 }
 
 pub(crate) async fn walk(exact: &OldVersions, job: Job, outage: Option<&Outage>) -> Walk {
-    let _place = exact.parts().repairs.name().await;
+    let _permit = exact.parts().repairs.name(job.object()).await;
     match job {
         Job::Moved(moved) => moved_back(exact, moved, outage).await,
         Job::Vanished(vanished) => vanished_back(exact, vanished, outage).await,

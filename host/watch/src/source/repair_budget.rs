@@ -5,13 +5,19 @@
 //! back. A budget for each source would multiply by their number. Requests and bytes share one line of turns:
 //! an answer puts the next turn off by the time that its bytes may take. Documents that were read back count
 //! until they are dropped; while too many are in memory, no further version is asked for.
+//!
+//! A name gives its documents back only once all of its versions are read. If names with large objects could only wait for
+//! each other's memory, all of them would wait until each gave up with a gap. So the name that began first may go on beyond
+//! the bound, up to twice as much: one of them always ends, and gives room to the others.
 
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use kubewitness_core::state::ObjectRef;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -33,9 +39,52 @@ struct SharedBudget {
     /// When the next request may go out.
     turn: Mutex<Instant>,
     names: Arc<Semaphore>,
+    /// The names that are read back now, in the order in which they began.
+    walking: Mutex<VecDeque<Arc<ObjectRef>>>,
     /// The bytes in memory.
     held: AtomicUsize,
     room: Notify,
+}
+
+/// The right to read one name back, until it is dropped.
+pub(crate) struct NamePermit {
+    object: Arc<ObjectRef>,
+    shared: Arc<SharedBudget>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for NamePermit {
+    fn drop(&mut self) {
+        let mut walking = self.shared.walking();
+        if let Some(index) = walking.iter().position(|object| Arc::ptr_eq(object, &self.object)) {
+            walking.remove(index);
+        }
+        drop(walking);
+        // The next one is the first now.
+        self.shared.room.notify_waiters();
+    }
+}
+
+impl SharedBudget {
+    fn walking(&self) -> MutexGuard<'_, VecDeque<Arc<ObjectRef>>> {
+        self.walking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many bytes may be in memory when one more version of this object is asked for.
+    fn most_held(&self, object: &ObjectRef, walk: &WalkBudget) -> usize {
+        match self.walking().front() {
+            Some(first) if has_the_same_name(first, object) => walk.held_bytes.saturating_mul(2),
+            _ => walk.held_bytes,
+        }
+    }
+}
+
+/// Objects of one name follow each other, and are read back by one walk.
+fn has_the_same_name(one: &ObjectRef, other: &ObjectRef) -> bool {
+    fn key(object: &ObjectRef) -> [&str; 4] {
+        [&object.name, &object.namespace, &object.kind, &object.group]
+    }
+    key(one) == key(other)
 }
 
 /// A document that counts as long as it is in memory.
@@ -62,6 +111,7 @@ impl Default for RepairBudget {
         let shared = SharedBudget {
             turn: Mutex::new(Instant::now()),
             names: Arc::new(Semaphore::new(NAMES_AT_ONCE)),
+            walking: Mutex::new(VecDeque::new()),
             held: AtomicUsize::new(0),
             room: Notify::new(),
         };
@@ -95,9 +145,11 @@ impl RepairBudget {
         self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until one more name may be read back.
-    pub(crate) async fn name(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.shared.names).acquire_owned().await.ok()
+    /// Waits until the name of this object may be read back, too.
+    pub(crate) async fn name(&self, object: Arc<ObjectRef>) -> NamePermit {
+        let permit = Arc::clone(&self.shared.names).acquire_owned().await.ok();
+        self.shared.walking().push_back(Arc::clone(&object));
+        NamePermit { object, shared: Arc::clone(&self.shared), _permit: permit }
     }
 
     /// Counts a document until it is dropped.
@@ -106,14 +158,14 @@ impl RepairBudget {
         Bytes::from_owner(HeldDocument { document: document.to_vec(), shared: Arc::clone(&self.shared) })
     }
 
-    /// Waits until documents may be read, and no longer than the time. Returns whether they may.
-    pub(crate) async fn has_room(&self, within: Duration, walk: &WalkBudget) -> bool {
+    /// Waits until one more document of this object may be read, and no longer than the time. Returns whether it may.
+    pub(crate) async fn has_room(&self, object: &ObjectRef, within: Duration, walk: &WalkBudget) -> bool {
         let until = Instant::now() + within;
         loop {
             let mut given_back = pin!(self.shared.room.notified());
             // What is given back from here on is noticed.
             given_back.as_mut().enable();
-            if self.shared.held.load(Ordering::Relaxed) < walk.held_bytes {
+            if self.shared.held.load(Ordering::Relaxed) < self.shared.most_held(object, walk) {
                 return true;
             }
             if timeout_at(until, given_back).await.is_err() {
@@ -129,6 +181,10 @@ mod tests {
 
     fn walk(rate: u32, bytes_per_second: u64) -> WalkBudget {
         WalkBudget { rate, bytes_per_second, held_bytes: 100, ..WalkBudget::default() }
+    }
+
+    fn job(name: &str) -> Arc<ObjectRef> {
+        Arc::new(ObjectRef { kind: "Job".into(), name: name.into(), ..ObjectRef::default() })
     }
 
     #[tokio::test(start_paused = true)]
@@ -165,12 +221,51 @@ mod tests {
         let held = budget.hold(&[7; 100]);
         let slice = held.slice(10..20);
         drop(held);
-        assert!(!budget.has_room(second, &walk).await, "a part keeps the whole");
+        assert!(!budget.has_room(&job("a"), second, &walk).await, "a part keeps the whole");
         let gives = async {
             tokio::time::sleep(second / 2).await;
             drop(slice);
         };
-        let (has_room, ()) = tokio::join!(budget.has_room(second, &walk), gives);
+        let job = job("a");
+        let (has_room, ()) = tokio::join!(budget.has_room(&job, second, &walk), gives);
         assert!(has_room);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_that_fill_the_memory_together_are_read_back_one_after_the_other() {
+        let (budget, walk) = (RepairBudget::default(), walk(200, u64::MAX));
+        let patience = Duration::from_secs(30);
+        let names = ["a", "b", "c"].map(|name| {
+            let (budget, walk) = (budget.clone(), &walk);
+            async move {
+                let job = job(name);
+                let _permit = budget.name(Arc::clone(&job)).await;
+                let mut read = Vec::new();
+                // Two of these fill the memory, and each needs three documents at the same time.
+                for _ in 0..3 {
+                    if !budget.has_room(&job, patience, walk).await {
+                        return false;
+                    }
+                    read.push(budget.hold(&[7; 30]));
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                true
+            }
+        });
+        assert_eq!(futures::future::join_all(names).await, [true; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn also_the_name_that_began_first_has_a_bound() {
+        let (budget, walk) = (RepairBudget::default(), walk(200, u64::MAX));
+        let (first, second) = (job("first"), job("second"));
+        let (_one, _other) = (budget.name(Arc::clone(&first)).await, budget.name(Arc::clone(&second)).await);
+        let moment = Duration::from_secs(1);
+        let _held = budget.hold(&[7; 150]);
+        assert!(
+            budget.has_room(&first, moment, &walk).await && !budget.has_room(&second, moment, &walk).await
+        );
+        let _more = budget.hold(&[7; 50]);
+        assert!(!budget.has_room(&first, moment, &walk).await);
     }
 }

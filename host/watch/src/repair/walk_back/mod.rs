@@ -138,7 +138,7 @@ impl OldVersions {
                 Next::Ask(at) => at,
                 Next::Done(walked) => return walked,
             };
-            if !self.may_ask(deadline).await {
+            if !self.may_ask(object, deadline).await {
                 if self.is_found_out(&at).await {
                     continue;
                 }
@@ -249,7 +249,7 @@ impl OldVersions {
                     return lost(reason::COMPACTED, END_COMPACTED, search);
                 }
             };
-            if !self.may_ask(deadline).await {
+            if !self.may_ask(object, deadline).await {
                 if self.is_found_out(&at).await {
                     continue;
                 }
@@ -330,9 +330,9 @@ impl OldVersions {
 
     /// Takes one request from the budget. It waits while too many documents are in memory, but no longer than
     /// the object may take.
-    async fn may_ask(&self, deadline: ReadDeadline) -> bool {
+    async fn may_ask(&self, object: &ObjectRef, deadline: ReadDeadline) -> bool {
         let Some(left) = deadline.until.checked_sub(self.budget.spent()) else { return false };
-        self.parts.repairs.has_room(left, &self.parts.tuning.walk).await && self.budget.take()
+        self.parts.repairs.has_room(object, left, &self.parts.tuning.walk).await && self.budget.take()
     }
 
     /// The requests that can still be sent, at most.
