@@ -308,8 +308,10 @@ impl Run {
     fn next_fetch(&self, newest: Seq, now: Duration) -> Option<Fetch> {
         let is_called = !self.breaker.is_open() && self.paused.is_none();
         let owed = self.reader.next(&self.lanes, newest, now, is_called);
-        // A plugin that can't be called gets no resyncs, which nobody owes it.
-        if !is_called || self.reader.is_paused(now) {
+        // A plugin that can't be called gets no resyncs, which nobody owes it. While the past of an added source is handed
+        // over, the cursor is behind what the others have finished: a resync would skip all of them, so it waits.
+        let is_back = self.interest.backfill(self.lanes.cursor()).is_some();
+        if !is_called || is_back || self.reader.is_paused(now) {
             return owed;
         }
         self.resync.next(&self.lanes, owed)

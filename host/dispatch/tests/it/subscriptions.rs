@@ -184,6 +184,28 @@ async fn the_past_of_an_added_source_is_shown_and_survives_a_kill() {
     plugin.with(|seen| assert!((0..2_000).all(|job| seen.applied[&format!("jobs/job-{job}")].len() == 1)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_resync_of_a_source_waits_for_the_past_of_one_that_was_added() {
+    let journal = Journal::new(1, 1);
+    for n in 0..20_000 {
+        journal.append_one("pods", &format!("pod-{}", n % 50), "Failed");
+    }
+    // What is resynced lies behind all of the past.
+    journal.append(0..50);
+    let plugin = Plugin::new("p", &journal, done);
+    let running = start(of_sources(&[("jobs", Start::Beginning)]), &journal, &plugin);
+    running.until_idle().await;
+    running.end().await.unwrap();
+    let both = of_sources(&[("jobs", Start::Beginning), ("pods", Start::Beginning)]);
+    let running = start(both, &journal, &plugin);
+    running.handle.resync("jobs");
+    let stats = running.until("the past is under way", |stats| stats.delivered > 2_500).await;
+    assert_eq!((stats.resync.delivered, stats.resync.skipped), (0, 0));
+    let stats = running.until("the resync", |stats| stats.resync.rounds == 1).await;
+    assert_eq!((stats.backfill, stats.resync.skipped), (None, 0));
+    running.until("all of it", |stats| stats.resync.delivered == 50).await;
+}
+
 fn paced() -> DispatchOptions {
     let mut options = options("p");
     options.subscriptions[0].replay_rate = Some(RateSpec { per_second: 10, burst: Some(10) });
