@@ -5,6 +5,7 @@
 //! within a transaction that only reads where only reading was granted. It is the second fence: the first are the rights
 //! of the user that the operator granted. It runs nothing.
 
+mod functions;
 mod names;
 mod rendered;
 mod rules;
@@ -121,10 +122,6 @@ fn check_word(token: &Token<'_>, next: Option<&Token<'_>>, rules: &Rules) -> Res
         ));
     }
     let name = token.name();
-    let called = next.is_some_and(|next| next.is_symbol(b'('));
-    if called && rules.functions.iter().any(|function| name.eq_ignore_ascii_case(function)) {
-        return invalid(format!("the function {name} is refused"));
-    }
     let begins =
         |prefix: &&&str| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
     let names = rules.strings_name || !token.text.starts_with('\'');
