@@ -10,4 +10,4 @@ mod seeds;
 
 pub use dice::Dice;
 pub use planted::{assert_fault_is_found, panic_message};
-pub use seeds::{ReplayHint, SeedPlan, kills, repeat_command, seed};
+pub use seeds::{ReplayHint, SeedPlan, kills, repeat_command, seed, statements};

@@ -8,6 +8,7 @@ const SEED: &str = "KUBEWITNESS_SEED";
 /// Runs exactly this many seeds, from `KUBEWITNESS_SEED` or 1 on.
 const COUNT: &str = "KUBEWITNESS_SEEDS";
 const KILLS: &str = "KUBEWITNESS_KILLS";
+const STATEMENTS: &str = "KUBEWITNESS_STATEMENTS";
 
 const KNOWN_FAILURES: &str = include_str!("../known_failures.txt");
 
@@ -40,6 +41,11 @@ pub fn repeat_command(seed: u64) -> String {
 /// How often a test kills or cuts something: as often as it says itself, or as `KUBEWITNESS_KILLS` says.
 pub fn kills(by_default: u64) -> u64 {
     number(KILLS).unwrap_or(by_default)
+}
+
+/// How many statements a test makes: as many as it says itself, or as `KUBEWITNESS_STATEMENTS` says.
+pub fn statements(by_default: u64) -> u64 {
+    number(STATEMENTS).unwrap_or(by_default)
 }
 
 /// The seeds of a test that runs once for each of them.

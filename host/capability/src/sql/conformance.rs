@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kubewitness_chance::{Dice, ReplayHint};
+use kubewitness_chance::{Dice, ReplayHint, repeat_command, seed, statements};
 use kubewitness_core::config::{DatabaseSpec, SecretRef, ServerSpec};
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::OnConflict;
@@ -148,6 +148,39 @@ async fn a_transaction_that_only_reads_is_held_to_it_by_the_database_itself(worl
     transaction.execute("DELETE FROM t", vec![vec![]]).await.unwrap();
     transaction.commit(&receipt("p.deleted", &[4])).await.unwrap();
     assert!(rows(&engine).await.is_empty(), "the mode ends with the transaction");
+}
+
+/// In a transaction that could write, so that the guard alone is between the statement and the rows.
+async fn what_the_guard_takes_for_a_read_changes_nothing(world: World) {
+    let engine = world.prepared().await;
+    world.run("INSERT INTO t (k, n) VALUES ('a', 1)").await;
+    let mut transaction = engine.begin("p").await.unwrap();
+    transaction.execute(&world.create("u"), vec![vec![]]).await.unwrap();
+    transaction.commit(&receipt("p.other", &[])).await.unwrap();
+    let before = rows(&engine).await;
+    let (dialect, number) = match world.service {
+        None => (Dialect::Sqlite, 200),
+        Some(Service::Postgres) => (Dialect::Postgres, 400),
+        Some(_) => (Dialect::Mysql, 400),
+    };
+    let mut answered = 0;
+    for statement in guard::differential::reads(dialect, statements(number)) {
+        let hint = || format!("{statement}; {}", repeat_command(seed()));
+        let mut transaction = engine.begin("p").await.unwrap();
+        let read = transaction.query(&statement, vec![]).await;
+        transaction
+            .commit(&receipt("p.read", &[]))
+            .await
+            .unwrap_or_else(|error| panic!("{error:?}: {}", hint()));
+        answered += u64::from(read.is_ok());
+        // The server itself takes it for a read, too.
+        let mut transaction = engine.begin_in(TransactionMode::ReadOnly, "p").await.unwrap();
+        let held = transaction.query(&statement, vec![]).await;
+        assert!(!matches!(held, Err(GrantError::Denied(_))), "{held:?}: {}", hint());
+        transaction.rollback().await;
+    }
+    assert!(answered > 10, "only {answered} were answered");
+    assert_eq!(rows(&engine).await, before);
 }
 
 async fn rows_and_receipt_are_there_together(world: World) {
@@ -492,6 +525,7 @@ macro_rules! for_each_database {
 
 for_each_database!(
     a_transaction_that_only_reads_is_held_to_it_by_the_database_itself,
+    what_the_guard_takes_for_a_read_changes_nothing,
     rows_and_receipt_are_there_together,
     a_receipt_tells_of_its_rows_until_they_may_be_gone,
     a_receipt_that_was_changed_is_found,

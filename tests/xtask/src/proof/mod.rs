@@ -53,6 +53,7 @@ const CLAIMS: [Claim; 9] = [
             "limits::hostile::",
             "limits::ceiling::",
             "sql::guard::",
+            "takes_for_a_read",
             "only_reads_is_held_to_it",
         ]),
     },

@@ -5,6 +5,8 @@
 //! within a transaction that only reads where only reading was granted. It is the second fence: the first are the rights
 //! of the user that the operator granted. It runs nothing.
 
+#[cfg(test)]
+pub mod differential;
 mod functions;
 mod names;
 mod rendered;

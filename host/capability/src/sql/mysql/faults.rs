@@ -46,12 +46,29 @@ fn judge(number: u16, state: &str, said: &str) -> Fault {
         // Values and constraints whose SQLSTATE says nothing: a value that is missing, wrong, cut,
         // or against a check; an index that would be too long or is there twice.
         1265 | 1364 | 1366 | 1367 | 1709 | 3819 => invalid(said.to_owned()),
+        _ if is_fault_of_statement(number) => invalid(said.to_owned()),
         _ => match state.get(..2) {
             // What is wrong with the data or with the statement itself.
             Some("0A" | "20" | "21" | "22" | "23" | "42" | "44" | "45") => invalid(said.to_owned()),
             _ => unavailable(format!("the database answered: {said}")),
         },
     }
+}
+
+/// Faults of a statement itself whose SQLSTATE is the general one. No later try of the same statement does better: taken for
+/// an outage, they would stop the plugin for as long as it sends that statement.
+fn is_fault_of_statement(number: u16) -> bool {
+    matches!(
+        number,
+        // Clauses, functions and arguments that do not go together, or stand where they may not.
+        1093 | 1111 | 1210 | 1221 | 1411 | 3065 | 3579..=3598 | 4015..=4024
+        // Collations that are unknown or do not fit.
+        | 1267 | 1270 | 1271 | 1273
+        // Views and tables that can't be written so.
+        | 1288 | 1347..=1352 | 1356 | 1393..=1395 | 1423 | 1471
+        // Definitions of columns and keys.
+        | 1005 | 1215 | 1294 | 1822..=1828 | 1906 | 3105..=3109
+    )
 }
 
 const NO_TLS: &str = "it takes this user's password over TLS alone: take `ssl-mode=DISABLED` out of the address \
@@ -98,6 +115,12 @@ mod tests {
             (1064, "42000"),
             (1146, "42S02"),
             (3819, "HY000"),
+            (1093, "HY000"),
+            (1111, "HY000"),
+            (1221, "HY000"),
+            (1267, "HY000"),
+            (3593, "HY000"),
+            (4015, "HY000"),
             (4025, "23000"),
             (1644, "45000"),
         ] {
