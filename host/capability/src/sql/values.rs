@@ -5,6 +5,9 @@ use kubewitness_core::ports::{GrantError, SqlValue};
 
 pub type Rows = Vec<Vec<SqlValue>>;
 
+/// Rows of one call; a batch has at most 1,024 states.
+pub const MAX_ROWS: usize = 65_536;
+
 /// Bytes of values that one call may bind or be given.
 pub const VALUE_BYTES: usize = 16 * 1024 * 1024;
 
@@ -28,6 +31,10 @@ pub fn fits_arity(arity: usize, row: &[SqlValue]) -> Result<(), GrantError> {
 }
 
 pub fn check_size(rows: &[Vec<SqlValue>]) -> Result<(), GrantError> {
+    // Each is a statement of its own, also one without values.
+    if rows.len() > MAX_ROWS {
+        return Err(GrantError::TooLarge(format!("a statement is given at most {MAX_ROWS} rows")));
+    }
     let bytes: usize = rows.iter().map(|row| size(row)).sum();
     if bytes > VALUE_BYTES {
         return Err(GrantError::TooLarge(format!("{bytes} bytes of values, the most is {VALUE_BYTES}")));

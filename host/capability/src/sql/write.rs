@@ -4,18 +4,17 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableWrite};
 
 use super::guard::{MAX_BINDS, OWN_PREFIX, Statement, invalid};
-use super::values::size;
+use super::values::{MAX_ROWS, size};
 
 /// Rows of one statement. Beyond it the cost of a statement no longer matters.
 const MAX_CHUNK: usize = 256;
 const MAX_COLUMNS: usize = 256;
-/// Rows of one call; a batch has at most 1,024 states.
-const MAX_ROWS: usize = 65_536;
 const NAME_BYTES: usize = 63;
 
 /// Rows that fit their columns, one of each key, ready to be written.
@@ -204,15 +203,22 @@ pub fn chunks(rows: usize, width: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A plugin's statement for all its rows: where it inserts one row, as few as there can be.
-pub fn statements(checked: &Statement<'_>, rows: Vec<Vec<SqlValue>>) -> Vec<(String, Vec<SqlValue>)> {
+/// A plugin's statement for all its rows: where it inserts one row, as few as there can be. Those with the same text share
+/// it: a long one for each of many rows would not fit into memory.
+pub fn statements(checked: &Statement<'_>, rows: Vec<Vec<SqlValue>>) -> Vec<(Arc<str>, Vec<SqlValue>)> {
     let Some(insert) = checked.as_row_insert().filter(|_| rows.len() > 1) else {
-        return rows.into_iter().map(|row| (checked.text.to_owned(), row)).collect();
+        let text: Arc<str> = checked.text.into();
+        return rows.into_iter().map(|row| (Arc::clone(&text), row)).collect();
     };
     let sizes = chunks(rows.len(), checked.arity);
     let mut rows = rows.into_iter();
+    let mut last: Option<(usize, Arc<str>)> = None;
     let statement = |size| {
-        let text = repeat(insert.head, insert.tuple, insert.tail, size);
+        let text = match &last {
+            Some((known, text)) if *known == size => Arc::clone(text),
+            _ => repeat(insert.head, insert.tuple, insert.tail, size).into(),
+        };
+        last = Some((size, Arc::clone(&text)));
         (text, rows.by_ref().take(size).flatten().collect())
     };
     sizes.map(statement).collect()
@@ -346,7 +352,8 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sql::values::VALUE_BYTES;
+    use crate::sql::guard::{Purpose, check};
+    use crate::sql::values::{VALUE_BYTES, check_size};
 
     fn strings(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -394,6 +401,23 @@ mod tests {
         assert!(matches!(shaped(MAX_COLUMNS + 1, 1), Err(GrantError::Invalid(_))));
         assert_eq!(shaped(1, MAX_ROWS), Ok(()));
         assert!(matches!(shaped(1, MAX_ROWS + 1), Err(GrantError::TooLarge(_))));
+    }
+
+    #[test]
+    fn a_statement_without_values_is_not_given_more_rows_than_a_write() {
+        assert_eq!(check_size(&vec![vec![]; MAX_ROWS]), Ok(()));
+        assert!(matches!(check_size(&vec![vec![]; MAX_ROWS + 1]), Err(GrantError::TooLarge(_))));
+    }
+
+    #[test]
+    fn a_statement_for_many_rows_is_in_memory_once() {
+        for text in ["UPDATE t SET n = ? WHERE k = ?", "INSERT INTO t (k, n) VALUES (?, ?)"] {
+            let checked = check(text, Purpose::Execute, Dialect::Postgres).unwrap();
+            let rows = vec![vec![SqlValue::Integer(1); 2]; 1024];
+            let made = statements(&checked, rows);
+            assert_eq!(made.iter().map(|(_, values)| values.len()).sum::<usize>(), 2048);
+            assert!(made.len() > 1 && made.iter().all(|(text, _)| Arc::ptr_eq(text, &made[0].0)), "{text}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The transaction of one call on a server. Dropped without an end, it closes its connection, and the server undoes
 //! it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -104,7 +105,7 @@ impl<L: Link> Open<L> {
     }
 
     /// Several statements that are kept or undone together, within the call's transaction.
-    async fn run_all(&mut self, statements: Vec<(String, Vec<SqlValue>)>) -> Result<u64, GrantError> {
+    async fn run_all(&mut self, statements: Vec<(Arc<str>, Vec<SqlValue>)>) -> Result<u64, GrantError> {
         let limit = self.remote.pool.patience.answer;
         let mut link = self.start().await?;
         self.wrote = true;
