@@ -43,10 +43,12 @@ import (
 const pause = time.Second
 
 func main() {
-	peer := flag.String("peer", "", "informer, controller-runtime or exporter")
-	kubeconfig := flag.String("kubeconfig", "", "the kubeconfig of the cluster")
-	file := flag.String("file", "", "the file to append to")
-	flag.Parse()
+	// controller-runtime has a flag --kubeconfig of its own.
+	flags := flag.NewFlagSet("peers", flag.ExitOnError)
+	peer := flags.String("peer", "", "informer, controller-runtime or exporter")
+	kubeconfig := flags.String("kubeconfig", "", "the kubeconfig of the cluster")
+	file := flags.String("file", "", "the file to append to")
+	fail(flags.Parse(os.Args[1:]))
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	fail(err)
 	out, err := os.OpenFile(*file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)

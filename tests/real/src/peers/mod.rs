@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kubewitness_faults::{Entry, Event};
 use kubewitness_harness::{Process, until};
 use serde::Serialize;
@@ -124,6 +124,9 @@ impl PeerCrowd {
         for peer in &mut crowd.peers {
             let what = format!("the first list of {}", peer.kind.name);
             let listed = until(LISTED_WITHIN, &what, async || {
+                if let Some(ended) = peer.process.ended()? {
+                    bail!("it ended with {ended:?}");
+                }
                 Ok(fs::read_to_string(&peer.notes).is_ok_and(|text| text.contains("listed\n")).then_some(()))
             });
             listed.await.with_context(|| peer.process.say())?;
