@@ -49,17 +49,19 @@ pub(super) async fn verdict(truth: &Truth, options: &RunOptions, gaps: Vec<Gap>)
     for row in &rows {
         granted.push((u64::try_from(row.seq)?, row.id.as_str()));
     }
-    if let Some((ours, other)) = journaled.iter().zip(&granted).find(|(ours, other)| ours != other) {
-        bail!("the journal has {ours:?} where the granted database has {other:?}");
-    }
-    ensure!(
-        journaled.len() == granted.len(),
-        "{} states are in the journal, and {} in the granted database",
-        journaled.len(),
-        granted.len()
-    );
+    each_once(&journaled, &granted)?;
     compare_newest(&rows, &platform.status(SOURCE).await?).context("the newest states")?;
     Ok(Verdict { states, gaps })
+}
+
+/// The granted database has what the journal has, in the same order.
+fn each_once(journaled: &[(u64, &str)], granted: &[(u64, &str)]) -> Result<()> {
+    if let Some((ours, other)) = journaled.iter().zip(granted).find(|(ours, other)| ours != other) {
+        bail!("the journal has {ours:?} where the granted database has {other:?}");
+    }
+    let (many, other) = (journaled.len(), granted.len());
+    ensure!(many == other, "{many} states are in the journal, and {other} in the granted database");
+    Ok(())
 }
 
 /// Without those that it has in common with the history before.
@@ -82,4 +84,20 @@ async fn exported(data: &str) -> Result<Vec<Arc<State>>> {
         }
     }
     Ok(states)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_is_missing_doubled_swapped_or_invented_is_found() {
+        let journaled = [(1, "a"), (2, "b"), (3, "c")];
+        each_once(&journaled, &journaled).expect("the same");
+        each_once(&journaled, &journaled[..2]).expect_err("the last one is missing");
+        each_once(&journaled, &[(1, "a"), (3, "c")]).expect_err("one is missing");
+        each_once(&journaled, &[(1, "a"), (2, "b"), (2, "b"), (3, "c")]).expect_err("doubled");
+        each_once(&journaled, &[(1, "a"), (3, "c"), (2, "b")]).expect_err("swapped");
+        each_once(&journaled, &[(1, "a"), (2, "b"), (3, "c"), (4, "d")]).expect_err("invented");
+    }
 }
