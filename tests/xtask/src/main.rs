@@ -31,9 +31,13 @@ cargo xtask COMMAND
   test CRATE|NAME...   the tests of a crate (`core`, `host/core` or its whole name), or all that have NAME in their names
   build [--release]    the plugins and the host, ready to run
   build --image        the same for production: optimised, without the simulated cluster
-  real [MINOR...] [--all] [--faults NUMBER]
+  real [MINOR...] [--all] [--faults NUMBER] [--fault NAME,NAME] [--seeds NUMBER]
                        builds real API servers (1.36; or the minors that you name, or all) and proves against them that
-                       each version arrives once and in order while processes are killed; needs Go
+                       each version arrives once and in order, or lies in a gap, while faults happen: each fault once,
+                       a number of faults, or those that you name; needs Go
+  real --peers [MINOR] [--seeds NUMBER]
+                       runs client-go, controller-runtime and kube-rs beside the controller, and writes what each of them
+                       misses under the same faults into docs/reference/peers.md; needs Go
   real --record [CASE...]
                        records labelled histories of Jobs against real controllers into tests/causes/histories: all
                        cases in two minutes, or those whose names contain a word; needs Go
@@ -56,7 +60,7 @@ cargo xtask COMMAND
                        takes the pictures of docs/images from a playground; needs chromium. With --pages: a picture
                        of each page of the portal into the folder, light and dark, wide and narrow
   ci                   what CI runs: format, structure, lints, dependencies, all tests, and the gate of figures. Nothing
-                       is skipped: what can't be installed is named
+                       is skipped: what can't be installed is named. With KUBEWITNESS_REAL=1 also a short `real`
   help                 prints this text
 ";
 

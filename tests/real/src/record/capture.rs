@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::kubelet::now_ms;
-use crate::etcd::EtcdStream;
+use crate::cluster::EtcdStream;
 
 const PREFIX: &str = "/registry/";
 /// What a history may have, as etcd and as a history's keys name it.

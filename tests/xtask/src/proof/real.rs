@@ -1,5 +1,6 @@
 //! `cargo xtask real`: builds real servers of Kubernetes from their Go modules, and proves the promises against them.
-//! With `--record` it records labelled histories of Jobs instead, for which it builds Kubernetes' controllers, too.
+//! With `--peers` it runs other ways of watching beside the controller, and writes the page on what they miss. With
+//! `--record` it records labelled histories of Jobs instead, for which it builds Kubernetes' controllers, too.
 //!
 //! `tests/real/modules` has a Go module for each program, or for each minor of Kubernetes: their dependencies exclude
 //! each other. A module pins what it needs by version and by hash. What was built stays in `target/real`, with the module's
@@ -18,11 +19,19 @@ use crate::services::{self, apt::run};
 
 const MODULES: &str = "tests/real/modules";
 const ETCD: GoModule = GoModule { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
+/// Other ways of watching, in Go.
+const PEERS: GoModule = GoModule { name: "peers", programs: &[("peers", ".")] };
+/// Where the page is that says what they miss.
+const PEERS_PAGE: &str = "docs/reference/peers.md";
 /// By minor, newest last.
 const KUBERNETES: [GoModule; 3] =
     [of_kubernetes("kubernetes-1.34"), of_kubernetes("kubernetes-1.36"), of_kubernetes("kubernetes-1.37")];
 /// The minor of a run that names none.
 const USUAL: &str = "1.36";
+/// Whether `cargo xtask ci` runs this, too: `1` if it does.
+const IN_CI: &str = "KUBEWITNESS_REAL";
+/// As many faults as CI has time for.
+const FAULTS_IN_CI: &str = "8";
 /// The words before the version in the module's file.
 const REQUIRED: &str = "k8s.io/kubernetes v";
 
@@ -59,36 +68,81 @@ pub fn command(args: &[String]) -> Result<ExitCode> {
     {
         return record(cases);
     }
-    let (mut minors, mut more) = (Vec::new(), Vec::new());
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--all" => minors = KUBERNETES.iter().collect(),
-            "--faults" => more.extend(["--faults", args.next().context("--faults needs a number")?]),
-            minor => minors.push(of_minor(minor)?),
-        }
-    }
-    if minors.is_empty() {
-        minors.push(of_minor(USUAL)?);
-    }
+    let asked = RealArguments::read(args)?;
     let go = match peer::go() {
         Ok(go) => go,
         Err(why) => {
-            for module in minors {
-                eprintln!("xtask: SKIPPED the promises against Kubernetes {}: {why}", module.minor());
-            }
+            asked.skipped(&why.to_string());
             return Ok(ExitCode::SUCCESS);
         }
     };
-    for module in [&ETCD].into_iter().chain(minors.iter().copied()) {
-        ensure_built(&go, module, module.programs, BUILT_OF)?;
+    prove(&go, &asked)
+}
+
+/// One minor and some faults, where the environment asks for it: building an API server takes minutes of a processor, which
+/// a run of CI does not have beside everything else.
+pub fn in_ci() -> Result<ExitCode> {
+    if std::env::var(IN_CI).is_ok_and(|value| value == "1") {
+        let args = ["--faults", FAULTS_IN_CI].map(str::to_owned);
+        return prove(&peer::go().context("nothing may be skipped in CI")?, &RealArguments::read(&args)?);
+    }
+    RealArguments::read(&[])?.skipped(&format!("{IN_CI}=1 runs it"));
+    Ok(ExitCode::SUCCESS)
+}
+
+struct RealArguments {
+    minors: Vec<&'static GoModule>,
+    has_peers: bool,
+    /// For the suite.
+    more: Vec<String>,
+}
+
+impl RealArguments {
+    fn read(args: &[String]) -> Result<Self> {
+        let mut read = Self { minors: Vec::new(), has_peers: false, more: Vec::new() };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--all" => read.minors = KUBERNETES.iter().collect(),
+                "--peers" => read.has_peers = true,
+                "--faults" | "--fault" | "--seeds" => {
+                    let value = args.next().with_context(|| format!("{arg} needs a value"))?;
+                    read.more.extend([arg.clone(), value.clone()]);
+                }
+                minor => read.minors.push(of_minor(minor)?),
+            }
+        }
+        if read.minors.is_empty() {
+            read.minors.push(of_minor(USUAL)?);
+        }
+        if read.has_peers && read.minors.len() > 1 {
+            bail!("`real --peers` takes one minor: its page is about one");
+        }
+        Ok(read)
+    }
+
+    fn skipped(&self, why: &str) {
+        for module in &self.minors {
+            eprintln!("xtask: SKIPPED the promises against Kubernetes {}: {why}", module.minor());
+        }
+    }
+}
+
+fn prove(go: &Path, asked: &RealArguments) -> Result<ExitCode> {
+    let peers = asked.has_peers.then_some(&PEERS);
+    for module in [&ETCD].into_iter().chain(peers).chain(asked.minors.iter().copied()) {
+        ensure_built(go, module, module.programs, BUILT_OF)?;
     }
     step("building the controller and the suite");
     build::everything(Host::Playground)?;
     let mut suite = suite()?;
-    suite.args(more);
-    for module in minors {
+    suite.args(&asked.more);
+    for module in &asked.minors {
         suite.args(["--minor", module.minor()]);
+    }
+    if asked.has_peers {
+        suite.arg("--page").arg(root().join(PEERS_PAGE));
+        suite.env("KUBEWITNESS_GO_PEERS", folder().join(PEERS.name).join(PEERS.name));
     }
     suite.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
     suite.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
@@ -130,7 +184,8 @@ fn of_minor(minor: &str) -> Result<&'static GoModule> {
     KUBERNETES.iter().find(|module| module.minor() == minor).with_context(|| {
         let known: Vec<_> = KUBERNETES.iter().map(GoModule::minor).collect();
         format!(
-            "`real` takes minors of Kubernetes ({}), --all and --faults NUMBER; or --record first",
+            "`real` takes minors of Kubernetes ({}), --all, --faults NUMBER, --fault NAME,NAME, --seeds NUMBER and \
+             --peers; or --record first",
             known.join(", ")
         )
     })
@@ -148,7 +203,9 @@ fn ensure_built(go: &Path, module: &GoModule, programs: &[(&str, &str)], note: &
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
     };
     let (pinned, sums) = (read("go.mod")?, read("go.sum")?);
-    let (target, stamp) = (folder().join(module.name), pinned.clone() + &sums);
+    // A module may have a program of its own beside those that it pins.
+    let own = read("main.go").unwrap_or_default();
+    let (target, stamp) = (folder().join(module.name), pinned.clone() + &sums + &own);
     let note = target.join(note);
     if std::fs::read_to_string(&note).is_ok_and(|of| of == stamp) {
         return Ok(());

@@ -53,6 +53,21 @@ impl JobWorkload {
         Ok(())
     }
 
+    /// Goes on with what there is, after a restore took Jobs away or gave them back.
+    pub async fn look_again(&mut self, cluster: &RealCluster) -> Result<()> {
+        let path = format!("/apis/batch/v1/namespaces/{NAMESPACE}/jobs");
+        let (code, list) = cluster.request(Method::GET, &path, None).await?;
+        ensure!(code == 200, "a list of Jobs was answered with {code}: {list}");
+        let items = list["items"].as_array().into_iter().flatten();
+        let live = items.map(|job| LiveJob {
+            name: job["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+            active: job["status"]["active"].as_u64().unwrap_or_default(),
+            is_started: job["status"]["startTime"].is_string(),
+        });
+        self.alive = live.filter(|job| job.name.starts_with("train-")).collect();
+        Ok(())
+    }
+
     /// Makes an object behind everything that was written, and returns its name.
     pub async fn mark(&mut self, cluster: &RealCluster) -> Result<String> {
         self.made += 1;

@@ -65,11 +65,16 @@ pub(crate) struct EtcdStream {
 impl EtcdStream {
     /// Begins with the first revision that etcd has.
     pub(crate) async fn of(etcd: &str, prefix: &str) -> Result<Self> {
+        Self::from(etcd, prefix, 1).await
+    }
+
+    /// Begins with this revision, which must not be compacted.
+    pub(crate) async fn from(etcd: &str, prefix: &str, revision: u64) -> Result<Self> {
         let mut end = prefix.as_bytes().to_vec();
         // The first key that does not begin with the prefix.
         *end.last_mut().context("a prefix")? += 1;
         let ask = json!({"create_request": {
-            "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end), "start_revision": "1", "prev_kv": true,
+            "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end), "start_revision": revision.to_string(), "prev_kv": true,
         }});
         let client = reqwest::Client::builder().no_proxy().build()?;
         let answer = client.post(format!("{etcd}/v3/watch")).body(ask.to_string()).send().await?;

@@ -1,0 +1,103 @@
+//! The verdict: what the controller journaled and what its gaps name is etcd's history, each version once and in order,
+//! and the granted database has each state of the journal once.
+//!
+//! Nothing of the product takes part but its command line, its API and its plugin's tables, which say what it witnessed.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::{Gap, State};
+use kubewitness_faults::{Told, Truth, judge};
+use kubewitness_harness::{Kubewitness, Platform, RunOptions, command_in, command_json, compare_newest};
+use serde_json::Value;
+
+use super::SOURCE;
+
+const SHOWN: usize = 12;
+/// More than any run has.
+const GAPS: usize = 10_000;
+
+/// What was found to be right.
+pub(super) struct Verdict {
+    pub states: Vec<Arc<State>>,
+    pub gaps: Vec<Gap>,
+}
+
+/// The gaps of the source and of its objects.
+pub(super) async fn gaps(run: &Kubewitness) -> Result<Vec<Gap>> {
+    let (code, text) = run.get(&format!("/api/v1/gaps?source={SOURCE}&limit={GAPS}")).await?;
+    ensure!(code == 200, "the gaps were answered with {code}: {text}");
+    serde_json::from_str(&text).with_context(|| format!("the gaps {text}"))
+}
+
+/// Of a controller that has ended.
+pub(super) async fn verdict(truth: &Truth, options: &RunOptions, gaps: Vec<Gap>) -> Result<Verdict> {
+    let data = options.data.to_string_lossy();
+    let verified = command_json(&["journal", "verify", "--data", &data, "-o", "json"]).await?;
+    ensure!(verified["ok"] == true, "journal verify said {verified}");
+    let states = exported(&data).await?;
+    let told = Told { states: states.clone(), gaps: gaps.clone(), late_allowed: true, ..Told::default() };
+    let faults = judge(truth, &told);
+    if !faults.is_empty() {
+        let lines: Vec<_> = faults.iter().take(SHOWN).map(|fault| format!("  {fault}")).collect();
+        bail!("{} differences between etcd's history and the journal:\n{}", faults.len(), lines.join("\n"));
+    }
+    let mut platform = Platform::open(&options.data.join("platform.db")).await?;
+    let rows = platform.history(SOURCE).await?;
+    let journaled: Vec<_> = states.iter().map(|state| (state.seq, state.id.as_str())).collect();
+    let mut granted = Vec::new();
+    for row in &rows {
+        granted.push((u64::try_from(row.seq)?, row.id.as_str()));
+    }
+    each_once(&journaled, &granted)?;
+    compare_newest(&rows, &platform.status(SOURCE).await?).context("the newest states")?;
+    Ok(Verdict { states, gaps })
+}
+
+/// The granted database has what the journal has, in the same order.
+fn each_once(journaled: &[(u64, &str)], granted: &[(u64, &str)]) -> Result<()> {
+    if let Some((ours, other)) = journaled.iter().zip(granted).find(|(ours, other)| ours != other) {
+        bail!("the journal has {ours:?} where the granted database has {other:?}");
+    }
+    let (many, other) = (journaled.len(), granted.len());
+    ensure!(many == other, "{many} states are in the journal, and {other} in the granted database");
+    Ok(())
+}
+
+/// Without those that it has in common with the history before.
+pub(super) fn own_entries(
+    history: &kubewitness_faults::History,
+) -> impl Iterator<Item = &kubewitness_faults::Entry> {
+    history.entries.iter().filter(|entry| entry.version > history.listed)
+}
+
+/// The journal's states of the source, by position.
+async fn exported(data: &str) -> Result<Vec<Arc<State>>> {
+    let (code, lines, said) =
+        command_in(&["journal", "export", "--data", data, "--source", SOURCE], &[]).await?;
+    ensure!(code == Some(0), "journal export ended with {code:?}: {said}");
+    let mut states = Vec::new();
+    for line in lines.lines() {
+        let mut line: Value = serde_json::from_str(line).with_context(|| format!("the line {line}"))?;
+        if line["state"].is_object() {
+            states.push(Arc::new(serde_json::from_value(line["state"].take()).context("a state")?));
+        }
+    }
+    Ok(states)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_is_missing_doubled_swapped_or_invented_is_found() {
+        let journaled = [(1, "a"), (2, "b"), (3, "c")];
+        each_once(&journaled, &journaled).expect("the same");
+        each_once(&journaled, &journaled[..2]).expect_err("the last one is missing");
+        each_once(&journaled, &[(1, "a"), (3, "c")]).expect_err("one is missing");
+        each_once(&journaled, &[(1, "a"), (2, "b"), (2, "b"), (3, "c")]).expect_err("doubled");
+        each_once(&journaled, &[(1, "a"), (3, "c"), (2, "b")]).expect_err("swapped");
+        each_once(&journaled, &[(1, "a"), (2, "b"), (3, "c"), (4, "d")]).expect_err("invented");
+    }
+}

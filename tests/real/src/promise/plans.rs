@@ -1,0 +1,295 @@
+//! The faults, as data: each has a name and the steps of which it is made. A run deals them in an order of its seed.
+//!
+//! A new fault is a row here. Only one that needs a step of a new kind needs code, in `trial.rs`.
+
+use anyhow::{Context, Result};
+use kubewitness_harness::Dice;
+
+use crate::cluster::ServerPart;
+
+/// Who is killed, stopped or started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The controller, and each peer beside it.
+    Watchers,
+    Server(ServerPart),
+}
+
+/// Which API servers the address of the watchers leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    First,
+    Second,
+    InTurn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Some changes of Jobs, through the first API server.
+    Change,
+    /// Waits until the watchers have all that etcd has.
+    Settle,
+    /// Seconds in which nothing happens.
+    Wait(u64),
+    Kill(Part),
+    Start(Part),
+    Stop(Part),
+    Continue(Part),
+    /// All that etcd has is compacted, whether it was witnessed or not.
+    Compact,
+    BackUp,
+    Restore,
+    SwitchMinor,
+    RenewCertificate,
+    /// Ends all connections of the watchers.
+    Cut,
+    /// Keeps the watchers out, or lets them in again.
+    Shut(bool),
+    /// How late everything that the API server says arrives, in milliseconds.
+    Delay(u64),
+    /// Whether every second connection is overtaken by those after it.
+    Reorder(bool),
+    StartSecond,
+    StopSecond,
+    Route(Route),
+    /// How late the second API server hears of etcd, in milliseconds.
+    LinkDelay(u64),
+    /// Cuts the second API server off from etcd, or lets it in again.
+    LinkShut(bool),
+    FillDisk,
+    MakeRoom,
+}
+
+/// What a fault needs beside one minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    Nothing,
+    /// A second minor that was built.
+    OtherMinor,
+    /// No peers: etcd's guide says that clients of a restored etcd have to be started anew.
+    NoPeers,
+    /// The right to mount, and no peers: they have no journal whose disk could be full.
+    SmallDisk,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct FaultPlan {
+    pub name: &'static str,
+    pub(super) need: Need,
+    pub(super) steps: &'static [Step],
+}
+
+const WATCHERS: Part = Part::Watchers;
+const API: Part = Part::Server(ServerPart::ApiServer);
+const ETCD: Part = Part::Server(ServerPart::Etcd);
+
+const fn plan(name: &'static str, steps: &'static [Step]) -> FaultPlan {
+    FaultPlan { name, need: Need::Nothing, steps }
+}
+
+use Step::{
+    BackUp, Change, Compact, Continue, Cut, Delay, FillDisk, Kill, LinkDelay, LinkShut, MakeRoom,
+    RenewCertificate, Reorder, Restore, Settle, Shut, Start, StartSecond, Stop, StopSecond, SwitchMinor,
+    Wait,
+};
+
+pub const PLANS: &[FaultPlan] = &[
+    plan("watcher-kill", &[Change, Kill(WATCHERS), Change, Start(WATCHERS)]),
+    plan("watcher-stop", &[Change, Stop(WATCHERS), Change, Wait(2), Change, Continue(WATCHERS)]),
+    plan("api-server-kill", &[Change, Kill(API), Start(API), Change]),
+    plan("api-server-stop", &[Change, Stop(API), Wait(3), Continue(API), Change]),
+    plan("etcd-kill", &[Change, Kill(ETCD), Start(ETCD), Change]),
+    plan("etcd-stop", &[Change, Stop(ETCD), Wait(3), Continue(ETCD), Change]),
+    plan("compaction", &[Change, Settle, Compact, Change]),
+    // What was not witnessed yet is lost to a gap.
+    plan("unseen-compaction", &[Settle, Kill(WATCHERS), Change, Compact, Change, Start(WATCHERS), Change]),
+    plan(
+        "unseen-compaction-and-api-server-kill",
+        &[
+            Change,
+            Settle,
+            Shut(true),
+            Cut,
+            Change,
+            Compact,
+            Change,
+            Kill(API),
+            Start(API),
+            Shut(false),
+            Change,
+        ],
+    ),
+    FaultPlan {
+        name: "restore",
+        need: Need::NoPeers,
+        steps: &[Settle, BackUp, Change, Settle, Restore, Change, Settle],
+    },
+    FaultPlan {
+        name: "unseen-restore",
+        need: Need::NoPeers,
+        steps: &[
+            Settle,
+            BackUp,
+            Change,
+            Settle,
+            Kill(WATCHERS),
+            Change,
+            Restore,
+            Change,
+            Start(WATCHERS),
+            Change,
+            Settle,
+        ],
+    },
+    plan("certificate-renewal", &[Change, RenewCertificate, Kill(API), Start(API), Cut, Change]),
+    plan("network-cut", &[Change, Cut, Change, Shut(true), Cut, Change, Wait(1), Shut(false), Change, Cut]),
+    plan(
+        "slow-network",
+        &[Delay(150), Change, Reorder(true), Cut, Change, Cut, Reorder(false), Delay(0), Change],
+    ),
+    plan(
+        "lagging-api-server",
+        &[
+            LinkDelay(0),
+            StartSecond,
+            Change,
+            LinkDelay(300),
+            Step::Route(Route::Second),
+            Cut,
+            Change,
+            Step::Route(Route::First),
+            Cut,
+            Change,
+            Step::Route(Route::InTurn),
+            Cut,
+            Change,
+            Cut,
+            Change,
+            Step::Route(Route::First),
+            Cut,
+            StopSecond,
+            Change,
+        ],
+    ),
+    plan(
+        "watch-cache-restart",
+        &[
+            LinkDelay(0),
+            StartSecond,
+            Step::Route(Route::Second),
+            Cut,
+            Change,
+            LinkShut(true),
+            Change,
+            Compact,
+            Change,
+            LinkShut(false),
+            Change,
+            Settle,
+            Step::Route(Route::First),
+            Cut,
+            StopSecond,
+        ],
+    ),
+    FaultPlan { name: "minor-switch", need: Need::OtherMinor, steps: &[Change, SwitchMinor, Change] },
+    FaultPlan {
+        name: "disk-full",
+        need: Need::SmallDisk,
+        steps: &[Change, FillDisk, Change, Wait(2), MakeRoom, Change],
+    },
+];
+
+/// What a run can do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Means {
+    pub has_other_minor: bool,
+    pub has_small_disk: bool,
+    pub has_peers: bool,
+}
+
+impl FaultPlan {
+    pub(super) fn is_possible(&self, means: Means) -> bool {
+        match self.need {
+            Need::Nothing => true,
+            Need::OtherMinor => means.has_other_minor,
+            Need::NoPeers => !means.has_peers,
+            Need::SmallDisk => means.has_small_disk && !means.has_peers,
+        }
+    }
+}
+
+/// The plans with these names, in this order.
+pub fn named(names: &[String]) -> Result<Vec<&'static FaultPlan>> {
+    let known = || PLANS.iter().map(|plan| plan.name).collect::<Vec<_>>().join(", ");
+    let find = |name: &String| {
+        let found = PLANS.iter().find(|plan| plan.name == name);
+        found.with_context(|| format!("no fault is called {name}. They are {}", known()))
+    };
+    names.iter().map(find).collect()
+}
+
+/// So many plans in an order of the dice. Each comes once before any comes again.
+pub(super) fn deal(dice: &mut Dice, means: Means, count: u64) -> Vec<&'static FaultPlan> {
+    let mut dealt: Vec<&FaultPlan> = Vec::new();
+    let mut deck: Vec<&FaultPlan> = Vec::new();
+    for _ in 0..count {
+        if deck.is_empty() {
+            deck = PLANS.iter().filter(|plan| plan.is_possible(means)).collect();
+        }
+        dealt.push(deck.swap_remove(dice.index(deck.len())));
+    }
+    dealt
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_fault_comes_once_before_any_comes_again() {
+        let means = Means { has_peers: true, ..Means::default() };
+        let possible = PLANS.iter().filter(|plan| plan.need == Need::Nothing).count();
+        let dealt = deal(&mut Dice::new(7), means, possible as u64);
+        let names: BTreeSet<_> = dealt.iter().map(|plan| plan.name).collect();
+        assert_eq!(names.len(), possible);
+        let again = deal(&mut Dice::new(7), means, possible as u64);
+        assert_eq!(dealt, again, "a seed deals the same order");
+    }
+
+    /// A fault leaves everything as it found it: the next one may be any.
+    #[test]
+    fn each_fault_undoes_what_it_did() {
+        for plan in PLANS {
+            let (mut open, mut second, mut backed_up) = (Vec::new(), false, false);
+            for step in plan.steps {
+                match *step {
+                    Kill(part) | Stop(part) => open.push(part),
+                    Start(part) | Continue(part) => open.retain(|other| *other != part),
+                    StartSecond => second = true,
+                    StopSecond => second = false,
+                    BackUp => backed_up = true,
+                    Restore => assert!(backed_up, "{} restores an older backup", plan.name),
+                    _ => {}
+                }
+            }
+            assert!(open.is_empty() && !second, "{} leaves {open:?}", plan.name);
+            let last = |is_one: fn(&Step) -> bool| plan.steps.iter().rfind(|step| is_one(step)).copied();
+            assert!(last(|step| matches!(step, Shut(_))).is_none_or(|step| step == Shut(false)));
+            assert!(last(|step| matches!(step, LinkShut(_))).is_none_or(|step| step == LinkShut(false)));
+            assert!(last(|step| matches!(step, Delay(_))).is_none_or(|step| step == Delay(0)));
+            assert!(last(|step| matches!(step, Reorder(_))).is_none_or(|step| step == Reorder(false)));
+            let route = last(|step| matches!(step, Step::Route(_)));
+            assert!(route.is_none_or(|step| step == Step::Route(Route::First)));
+            let disk = last(|step| matches!(step, FillDisk | MakeRoom));
+            assert!(disk.is_none_or(|step| step == MakeRoom));
+        }
+    }
+
+    #[test]
+    fn a_fault_that_nobody_knows_is_answered_with_those_that_exist() {
+        let error = named(&["moon".to_owned()]).expect_err("unknown");
+        assert!(error.to_string().contains("watcher-kill, watcher-stop"), "{error}");
+    }
+}

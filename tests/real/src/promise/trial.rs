@@ -1,0 +1,316 @@
+//! A cluster in which Jobs change, those that watch it, and the steps of faults.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use kubewitness_harness::{Dice, Kubewitness, Platform, RunOptions, Scratch, SmallDisk, project_root};
+
+use super::history::EtcdHistory;
+use super::plans::{FaultPlan, Means, Part, Route, Step};
+use super::workload::JobWorkload;
+use super::{SOURCE, TrialOptions};
+use crate::cluster::{LoadBalancer, RealCluster};
+use crate::peers::{PeerCrowd, peak_kibibytes};
+
+const EXAMPLE: &str = "deploy/examples/jobs-to-sqlite";
+/// Both of the example.
+const SOURCES: usize = 2;
+/// A read-back after a long outage takes its time on a busy machine.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(180);
+/// Changes of one step.
+const CHANGES: (u64, u64) = (8, 40);
+/// Compiled plugins, journal and granted database of a run fit several times.
+const SMALL_DISK: &str = "512m";
+
+pub(super) struct PromiseTrial<'a> {
+    scratch: &'a Scratch,
+    options: &'a TrialOptions,
+    cluster: RealCluster,
+    pub(super) history: EtcdHistory,
+    /// Between the watchers and the API servers.
+    balancer: LoadBalancer,
+    /// Between the second API server and etcd.
+    link: LoadBalancer,
+    second: Option<SocketAddr>,
+    pub(super) run_options: RunOptions,
+    run: Kubewitness,
+    starts: u32,
+    disk: Option<SmallDisk>,
+    pub(super) peers: PeerCrowd,
+    dice: Dice,
+    workload: JobWorkload,
+    /// What was compacted when the backup was made.
+    backup_floors: Vec<kubewitness_faults::Floor>,
+    rows_before: i64,
+    /// The most memory that the controller had.
+    pub(super) peak_kibibytes: u64,
+    pub(super) done: BTreeMap<&'static str, u64>,
+}
+
+impl<'a> PromiseTrial<'a> {
+    pub(super) async fn start(options: &'a TrialOptions, scratch: &'a Scratch) -> Result<Self> {
+        let cluster = RealCluster::start(&options.programs, scratch).await?;
+        let history = EtcdHistory::of(cluster.etcd_url(), SOURCE).await?;
+        let balancer = LoadBalancer::to(cluster.api_address()).await?;
+        let link = LoadBalancer::to(cluster.etcd_address()).await?;
+        let kubeconfig = cluster.kubeconfig_by(balancer.address())?;
+        let data = scratch.folder("data")?;
+        let disk = SmallDisk::mount(&data, SMALL_DISK);
+        let run_options = RunOptions {
+            kubeconfig: kubeconfig.clone(),
+            config: Some(project_root().join(EXAMPLE)),
+            data,
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run-00", &run_options, scratch.path())?;
+        run.answers().await?;
+        run.listed(SOURCES, ARRIVES_WITHIN).await?;
+        let peers = PeerCrowd::start(&options.peers, &kubeconfig, scratch.path()).await?;
+        let (dice, workload) = (Dice::new(options.seed), JobWorkload::new(options.seed));
+        let mut trial = Self {
+            scratch,
+            options,
+            cluster,
+            history,
+            balancer,
+            link,
+            second: None,
+            run_options,
+            run,
+            starts: 1,
+            disk,
+            peers,
+            dice,
+            workload,
+            backup_floors: Vec::new(),
+            rows_before: 0,
+            peak_kibibytes: 0,
+            done: BTreeMap::new(),
+        };
+        trial.note_effects().await?;
+        Ok(trial)
+    }
+
+    pub(super) fn ready_after(&self) -> Duration {
+        self.cluster.ready_after
+    }
+
+    /// The plans of this run, in their order.
+    pub(super) fn plans(&mut self) -> Vec<&'static FaultPlan> {
+        let means = Means {
+            has_other_minor: !self.options.other_minors.is_empty(),
+            has_small_disk: self.disk.is_some(),
+            has_peers: !self.options.peers.is_empty(),
+        };
+        match &self.options.plans[..] {
+            [] => super::plans::deal(&mut self.dice, means, self.options.faults),
+            plans => plans.iter().copied().filter(|plan| plan.is_possible(means)).collect(),
+        }
+    }
+
+    pub(super) async fn suffer(&mut self, plan: &'static FaultPlan) -> Result<()> {
+        for step in plan.steps {
+            self.step(*step).await.with_context(|| format!("{step:?} of the fault {}", plan.name))?;
+        }
+        *self.done.entry(plan.name).or_default() += 1;
+        Ok(())
+    }
+
+    async fn step(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Change => self.change().await,
+            Step::Settle => self.settle().await,
+            Step::Wait(seconds) => {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Ok(())
+            }
+            Step::Kill(part) => self.kill(part).await,
+            Step::Start(part) => self.start_again(part).await,
+            Step::Stop(part) => self.signal(part, "STOP").await,
+            Step::Continue(part) => self.signal(part, "CONT").await,
+            Step::Compact => self.compact().await,
+            Step::BackUp => {
+                self.backup_floors = self.history.floors();
+                self.cluster.back_up().await
+            }
+            Step::Restore => self.restore().await,
+            Step::SwitchMinor => self.switch_minor().await,
+            Step::RenewCertificate => self.cluster.renew_certificate(),
+            Step::StartSecond => {
+                self.second = Some(self.cluster.start_second(self.link.address()).await?);
+                Ok(())
+            }
+            Step::StopSecond => {
+                self.second = None;
+                self.cluster.stop_second().await
+            }
+            Step::Route(route) => self.route(route),
+            Step::FillDisk => self.disk.as_ref().context("a small disk")?.fill(),
+            Step::MakeRoom => self.disk.as_ref().context("a small disk")?.make_room(),
+            Step::Cut
+            | Step::Shut(_)
+            | Step::Delay(_)
+            | Step::Reorder(_)
+            | Step::LinkDelay(_)
+            | Step::LinkShut(_) => {
+                self.trouble_connections(step);
+                Ok(())
+            }
+        }
+    }
+
+    fn trouble_connections(&self, step: Step) {
+        match step {
+            Step::Cut => self.balancer.cut(),
+            Step::Shut(is_shut) => self.balancer.shut(is_shut),
+            Step::Delay(milliseconds) => self.balancer.delay(milliseconds),
+            Step::Reorder(is_reordered) => self.balancer.reorder(is_reordered),
+            Step::LinkDelay(milliseconds) => self.link.delay(milliseconds),
+            Step::LinkShut(is_shut) => {
+                self.link.shut(is_shut);
+                self.link.cut();
+            }
+            _ => {}
+        }
+    }
+
+    async fn change(&mut self) -> Result<()> {
+        for _ in 0..self.dice.between(CHANGES.0, CHANGES.1) {
+            self.workload.step(&self.cluster).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes an object after everything else, and waits until the oracle has read it. Returns its name and version.
+    async fn mark(&mut self) -> Result<(String, u64)> {
+        let name = self.workload.mark(&self.cluster).await?;
+        let version = self.history.has_read(&name).await?;
+        Ok((name, version))
+    }
+
+    /// Waits until the journal and the plugin have all that etcd has, and each peer its newest object.
+    pub(super) async fn settle(&mut self) -> Result<()> {
+        let (name, version) = self.mark().await?;
+        let epoch = self.history.restores();
+        self.run
+            .status_when(ARRIVES_WITHIN, &format!("version {version} of {name} to be delivered"), |status| {
+                let Some(source) = status.sources.iter().find(|source| source.name == SOURCE) else {
+                    return false;
+                };
+                // A checkpoint that is there says that nothing is looked for any more.
+                let checkpoint: u64 = source.checkpoint.parse().unwrap_or_default();
+                let is_read = source.synced && source.walking == 0 && checkpoint + 1 >= version;
+                // A controller that has just begun has no plugin yet.
+                let [plugin] = &status.plugins[..] else { return false };
+                let is_handed = plugin.lag_seq == 0 && plugin.waiting == 0 && plugin.dead == 0;
+                is_read && source.epoch == epoch && is_handed && plugin.state != "starting"
+            })
+            .await?;
+        self.peers.have_seen(&name).await
+    }
+
+    async fn kill(&mut self, part: Part) -> Result<()> {
+        match part {
+            Part::Server(part) => self.cluster.kill(part).await,
+            Part::Watchers => {
+                self.look_at_memory()?;
+                self.peers.kill().await?;
+                self.run.kill().await
+            }
+        }
+    }
+
+    fn look_at_memory(&mut self) -> Result<()> {
+        self.peak_kibibytes = self.peak_kibibytes.max(peak_kibibytes(self.run.process())?);
+        Ok(())
+    }
+
+    async fn start_again(&mut self, part: Part) -> Result<()> {
+        match part {
+            Part::Server(part) => self.cluster.start_again(part).await,
+            Part::Watchers => {
+                let name = format!("run-{:02}", self.starts);
+                self.starts += 1;
+                self.run = Kubewitness::start(&name, &self.run_options, self.scratch.path())?;
+                self.peers.start_again()?;
+                self.run.answers().await.map(drop)
+            }
+        }
+    }
+
+    async fn signal(&mut self, part: Part, signal: &str) -> Result<()> {
+        match part {
+            Part::Server(part) => self.cluster.signal(part, signal).await,
+            Part::Watchers => {
+                self.peers.signal(signal).await?;
+                self.run.process().signal(signal).await
+            }
+        }
+    }
+
+    /// The oracle has read everything first.
+    async fn compact(&mut self) -> Result<()> {
+        self.mark().await?;
+        let since = SystemTime::now();
+        let version = self.cluster.compact().await?;
+        self.history.compacted(since, version)
+    }
+
+    async fn restore(&mut self) -> Result<()> {
+        self.mark().await?;
+        self.history.ends();
+        let revision = self.cluster.restore().await?;
+        self.history.is_restored(revision, self.backup_floors.clone()).await?;
+        self.workload.look_again(&self.cluster).await
+    }
+
+    async fn switch_minor(&mut self) -> Result<()> {
+        let known = self.options.other_minors.iter().chain([&self.options.programs.minor]);
+        let others: Vec<_> = known.filter(|minor| *minor != self.cluster.minor()).collect();
+        let chosen = self.dice.pick(&others).context("a second minor")?;
+        self.cluster.switch_to(chosen).await
+    }
+
+    fn route(&self, route: Route) -> Result<()> {
+        let (first, second) = (self.cluster.api_address(), self.second);
+        match route {
+            Route::First => self.balancer.route(&[first]),
+            Route::Second => self.balancer.route(&[second.context("a second API server")?]),
+            Route::InTurn => self.balancer.route(&[first, second.context("a second API server")?]),
+        }
+        Ok(())
+    }
+
+    /// From now on each try to write a row into the granted database is noted.
+    async fn note_effects(&mut self) -> Result<()> {
+        self.settle().await?;
+        let mut platform = Platform::open_to_note(&self.granted()).await?;
+        platform.note_effects().await?;
+        self.rows_before = platform.count().await?;
+        platform.close().await
+    }
+
+    fn granted(&self) -> PathBuf {
+        self.run_options.data.join("platform.db")
+    }
+
+    pub(super) async fn gaps(&self) -> Result<Vec<kubewitness_core::Gap>> {
+        super::judge::gaps(&self.run).await
+    }
+
+    /// Ends the watchers, and proves that no state had two effects.
+    pub(super) async fn stop_watchers(&mut self) -> Result<()> {
+        self.look_at_memory()?;
+        self.run.stop().await?;
+        self.peers.kill().await?;
+        let mut platform = Platform::open(&self.granted()).await?;
+        platform.one_effect_each(self.rows_before).await.context("the granted database")
+    }
+
+    pub(super) async fn stop_servers(self) -> Result<()> {
+        self.cluster.stop().await
+    }
+}
