@@ -30,7 +30,10 @@ mod verify;
 
 pub use copy::{ExportError, ExportQuery, Exported, ImportError, export, export_with, read_states};
 pub use journal::{Journal, JournalOptions};
-pub use phases::{NamePlace, NamedEnd, NamedEndQuery, PhaseIndex, PhasePage, PhaseQuery, TimeInPhase};
+pub use phases::{
+    CauseQuery, NamePlace, NamedEnd, NamedEndQuery, OpenOutcome, OutcomeCounts, PhaseIndex, PhasePage,
+    PhaseQuery, TimeInPhase,
+};
 pub use progress::Progress;
 pub use read::{
     Account, Accounts, Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Story, Then, ThenCursor,

@@ -4,6 +4,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use kubewitness_core::config::Duration;
 use kubewitness_core::order::ORDERS;
 use kubewitness_core::status::PHASES;
+use kubewitness_core::views::CauseKind;
 
 use super::reach::{GetOutput, ObjectQueryArgs, QueryArgs, ReachArgs};
 use super::values::{Moment, any_number, duration, moment, position};
@@ -31,7 +32,7 @@ pub struct JobsArgs {
 
 /// Which objects, of which time, and how they are shown.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("past").args(["gone", "was"]).multiple(true)))]
+#[command(group(ArgGroup::new("past").args(["gone", "was", "cause"]).multiple(true)))]
 pub struct ListArgs {
     /// Only this namespace. Without it: all namespaces
     #[arg(short, long)]
@@ -61,6 +62,16 @@ pub struct ListArgs {
         conflicts_with_all = ["index", "at", "watch", "sort"]
     )]
     pub was: Option<String>,
+    /// Objects that ended badly for this cause between --since and --until, also those that are gone: the newest end first.
+    /// `kubewitness why` says more of one of them
+    #[arg(
+        long,
+        value_name = "CAUSE",
+        value_parser = clap::builder::PossibleValuesParser::new(CauseKind::ALL.map(CauseKind::as_str)),
+        ignore_case = true,
+        conflicts_with_all = ["was", "index", "at", "watch", "sort"]
+    )]
+    pub cause: Option<String>,
     /// Only this source
     #[arg(long)]
     pub source: Option<String>,
@@ -80,10 +91,11 @@ pub struct ListArgs {
     )]
     pub gone: Option<WhichGone>,
     /// With --gone: only objects that were deleted at this time or later. With --was: that were in the phase at this time or
-    /// later. Times are written as for --at; 7d is a week ago
+    /// later. With --cause: that ended badly at this time or later. Times are written as for --at; 7d is a week ago
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
     pub since: Option<Moment>,
-    /// With --gone: only objects that were deleted before this time. With --was: that were in the phase before this time
+    /// With --gone: only objects that were deleted before this time. With --was: that were in the phase before this time.
+    /// With --cause: that ended badly before this time
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
     pub until: Option<Moment>,
     /// The order: changed, created, name, namespace, phase or restarts. A `-` before it reverses it. Without it: by

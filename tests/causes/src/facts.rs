@@ -67,7 +67,10 @@ impl<'a> Facts<'a> {
         let is_true = |kind: &str| {
             list(&subject["status"]["conditions"]).any(|it| it["type"] == kind && it["status"] == "True")
         };
-        let (is_complete, is_failed) = (is_true("Complete") || is_true("Completed"), is_true("Failed"));
+        let (is_complete, is_failed) = (
+            is_true("Complete") || is_true("Completed") || is_true("Succeeded"),
+            is_true("Failed") || has_failed_without_condition(&subject["status"]),
+        );
         let is_finished = is_complete || is_failed;
         let is_so = match expected.outcome {
             Outcome::Succeeded => is_complete,
@@ -191,7 +194,13 @@ impl<'a> Facts<'a> {
                 list(&pod["status"]["conditions"])
                     .any(|it| it["type"] == "PodScheduled" && it["reason"] == "Unschedulable")
             }),
-            Cause::Deadline => self.subject_had("Failed", "DeadlineExceeded"),
+            Cause::Deadline => {
+                let is_so = |status: &Value| {
+                    has_failed_without_condition(status) && status["reason"] == "DeadlineExceeded"
+                };
+                self.subject_had("Failed", "DeadlineExceeded")
+                    || self.subject().is_ok_and(|(subject, _)| is_so(&subject["status"]))
+            }
             Cause::Quota => {
                 self.documents("events")
                     .any(|event| event["reason"] == "FailedCreate" && event.to_string().contains("forbidden"))
@@ -222,6 +231,11 @@ impl<'a> Facts<'a> {
         });
         deleted.is_some() || self.subject().is_ok_and(|(_, is_deleted)| is_deleted)
     }
+}
+
+/// Ray and Volcano say that a job has failed in a word, and not in a condition.
+fn has_failed_without_condition(status: &Value) -> bool {
+    status["jobDeploymentStatus"] == "Failed" || status["state"]["phase"] == "Failed"
 }
 
 fn list(value: &Value) -> std::slice::Iter<'_, Value> {

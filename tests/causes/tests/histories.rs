@@ -4,9 +4,9 @@ use kubewitness_causes::{Selection, check_label, recorded};
 
 #[test]
 fn every_recorded_history_shows_the_facts_of_its_label() {
-    let histories = recorded(Selection::All).expect("histories");
-    assert!(!histories.is_empty());
-    for history in &histories {
+    let histories = [Selection::All, Selection::ByHand].map(|of| recorded(of).expect("histories"));
+    assert!(histories.iter().all(|histories| !histories.is_empty()));
+    for history in histories.iter().flatten() {
         if let Err(error) = check_label(history) {
             panic!("{}: {error:#}", history.header.name);
         }

@@ -3,21 +3,26 @@
 //!
 //! It is a file of its own beside the journal, made from the journal's states alone: the journal's format knows
 //! nothing of it, and it can be deleted at any time. A follower reads the journal in order and writes down when each
-//! object came into a phase and left it. What the journal no longer has is taken out. This module touches no document.
+//! object came into a phase and left it, and which objects ended badly. What the journal no longer has is taken out. This
+//! module touches no document: whoever explains an outcome hands the word for its cause in.
 
+mod causes;
 mod ended;
 mod table;
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::views::CauseKind;
 use kubewitness_core::{Seq, StateId};
 use tokio::sync::{Notify, watch};
 
 use crate::journal::Journal;
 use crate::store::rows::Answer;
+pub use causes::{CauseQuery, OpenOutcome};
 pub use ended::{NamePlace, NamedEnd, NamedEndQuery};
 use table::{Table, is_broken};
 
@@ -83,14 +88,25 @@ struct Inner {
     wanted: Notify,
     /// Why it can't be used.
     trouble: Mutex<Option<String>>,
+    outcomes: Mutex<Outcomes>,
+}
+
+/// Outcomes that were explained, by source and cause.
+pub type OutcomeCounts = BTreeMap<(String, CauseKind), u64>;
+
+#[derive(Default)]
+struct Outcomes {
+    /// Those up to here ended before this process looked, and are not counted.
+    counted_after: Option<Seq>,
+    counts: OutcomeCounts,
 }
 
 impl PhaseIndex {
     /// Opens nothing yet: the follower does.
     pub fn new(path: PathBuf) -> Self {
-        let (table, trouble) = (Mutex::new(None), Mutex::new(None));
+        let (table, trouble, outcomes) = (Mutex::new(None), Mutex::new(None), Mutex::default());
         let (through, wanted) = (watch::Sender::new(0), Notify::new());
-        Self { inner: Arc::new(Inner { path, table, through, wanted, trouble }) }
+        Self { inner: Arc::new(Inner { path, table, through, wanted, trouble, outcomes }) }
     }
 
     /// Why it can't be used; `None` while it can.
@@ -119,12 +135,12 @@ impl PhaseIndex {
     }
 
     /// Reads one part of what the journal has more. False: there was no more.
-    pub async fn advance(&self, journal: &Journal) -> Answer<bool> {
+    pub async fn advance(&self, journal: &Journal, now_ms: u64) -> Answer<bool> {
         self.open(journal).await?;
         let after = *self.inner.through.borrow();
         let states = journal.read(after, PART).await?;
         let Some(through) = states.last().map(|state| state.seq) else { return Ok(false) };
-        self.with(move |table| table.take_in(&states)).await?;
+        self.with(move |table| table.take_in(&states, now_ms)).await?;
         self.inner.through.send_replace(through);
         Ok(true)
     }
@@ -161,11 +177,58 @@ impl PhaseIndex {
         self.with(move |table| table.ended(&query)).await
     }
 
+    /// Outcomes that are to be explained now, the newest first.
+    pub async fn due_outcomes(&self, now_ms: u64, limit: usize) -> Answer<Vec<OpenOutcome>> {
+        self.with(move |table| table.due_outcomes(now_ms, limit)).await
+    }
+
+    /// Whether outcomes are to be explained, now or soon.
+    pub async fn has_open_outcomes(&self) -> Answer<bool> {
+        self.with(|table| table.has_open_outcomes()).await
+    }
+
+    /// Keeps the words for outcomes, and counts those that are new. `None`: the object has not ended badly after all.
+    pub async fn keep_causes(&self, explained: Vec<(OpenOutcome, Option<CauseKind>)>) -> Answer<()> {
+        let kept = explained.clone();
+        self.with(move |table| table.keep_causes(&explained)).await?;
+        let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = outcomes.counted_after.unwrap_or(Seq::MAX);
+        for (outcome, kind) in kept.into_iter().filter(|(it, _)| it.is_new && it.seq > after) {
+            if let Some(kind) = kind {
+                *outcomes.counts.entry((outcome.source, kind)).or_default() += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Outcomes since this process opened the index.
+    pub fn outcome_counts(&self) -> OutcomeCounts {
+        self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner).counts.clone()
+    }
+
+    /// The causes of these objects (source and uid), by their places in the list. One look for all of them. Where the
+    /// index can't be used, none is known.
+    pub async fn causes(&self, objects: Vec<(String, String)>) -> Answer<HashMap<usize, CauseKind>> {
+        if objects.is_empty() || self.lock().is_none() {
+            return Ok(HashMap::new());
+        }
+        self.with(move |table| table.causes(&objects)).await
+    }
+
+    /// Outcomes with a cause, the newest first. Refused where the index can't be used.
+    pub async fn find_by_cause(&self, query: CauseQuery) -> Answer<PhasePage> {
+        if let Some(trouble) = self.trouble() {
+            return Err(JournalError::Unavailable(trouble));
+        }
+        self.with(move |table| table.find_by_cause(&query)).await
+    }
+
     /// Opens it, and begins it anew where it was not made from this journal.
     async fn open(&self, journal: &Journal) -> Answer<()> {
         if self.lock().is_some() {
             return Ok(());
         }
+        self.count_after(*journal.newest().borrow());
         let path = self.inner.path.clone();
         let table = blocking(move || Table::open(&path)).await?;
         *self.lock() = Some(table);
@@ -176,6 +239,12 @@ impl PhaseIndex {
             Err(_) => *self.lock() = None,
         }
         through.map(drop)
+    }
+
+    /// Outcomes up to here, the first time, are not counted.
+    fn count_after(&self, newest: Seq) {
+        let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        outcomes.counted_after.get_or_insert(newest);
     }
 
     /// How far this journal was read. What was made from another one is taken out.

@@ -5,6 +5,7 @@
 //! | `reached` | how far the journal was read, and the id of the state there |
 //! | `objects` | an object of a source |
 //! | `times` | a time of an object in a phase |
+//! | `causes` | why an object ended badly (see `causes.rs`) |
 //!
 //! A time has a `rank`, by which it is found and ordered. The rank of a time that has ended is the position of the
 //! state that ended it. The rank of one that goes on is [`OPEN`] and the position of the state that began it. So a
@@ -13,23 +14,26 @@
 //!
 //! A crash may lose what was written last. It is read again, and written as before.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::ports::JournalError;
+use kubewitness_core::story::outcomes;
+use kubewitness_core::views::CauseKind;
 use kubewitness_core::{Change, Seq, State, kinds};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Transaction, params};
 
+use super::causes::{self, CauseQuery, OpenOutcome};
 use super::ended::{self, NamedEnd, NamedEndQuery};
 use super::{PhasePage, PhaseQuery, TimeInPhase};
 use crate::store::rows::Answer;
 
 /// "KWP1".
 const APPLICATION_ID: i64 = 0x4B57_5031;
-/// Up to version 1 no index had the names of what has ended.
-const VERSION: i64 = 2;
+/// Up to version 1 no index had the names of what has ended, and up to version 2 none had causes.
+const VERSION: i64 = 3;
 /// The rank of a time that goes on is beyond all positions.
 pub(super) const OPEN: u64 = 1 << 62;
 /// Only a tool that somebody runs on the file can hold its lock.
@@ -67,7 +71,7 @@ pub(super) fn fault(error: &rusqlite::Error) -> JournalError {
     JournalError::Unavailable(format!("the index of phases: {error}"))
 }
 
-fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     number.min(i64::MAX as u64) as i64
 }
 
@@ -100,6 +104,7 @@ impl Table {
             (0, 0) => {
                 let transaction = connection.transaction()?;
                 transaction.execute_batch(TABLES)?;
+                transaction.execute_batch(causes::TABLES)?;
                 transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
                 transaction.pragma_update(None, "user_version", VERSION)?;
                 transaction.commit()?;
@@ -118,7 +123,7 @@ impl Table {
     /// Takes everything out of it.
     pub fn empty(&mut self) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
-        for table in ["reached", "objects", "times"] {
+        for table in ["reached", "objects", "times", "causes"] {
             transaction.execute(&format!("DELETE FROM {table}"), [])?;
         }
         transaction.commit()
@@ -133,11 +138,11 @@ impl Table {
     }
 
     /// States in the journal's order, each once.
-    pub fn take_in(&mut self, states: &[Arc<State>]) -> rusqlite::Result<()> {
+    pub fn take_in(&mut self, states: &[Arc<State>], now_ms: u64) -> rusqlite::Result<()> {
         let Some(last) = states.last() else { return Ok(()) };
         let transaction = self.connection.transaction()?;
         for state in states {
-            take(&transaction, state)?;
+            take(&transaction, state, now_ms)?;
         }
         transaction.execute("DELETE FROM reached", [])?;
         let through = params![signed(last.seq), last.id.as_str()];
@@ -169,6 +174,27 @@ impl Table {
     /// Objects that have ended, by their names.
     pub fn ended(&self, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
         ended::find(&self.connection, query)
+    }
+
+    /// Outcomes that are to be explained now, the newest first.
+    pub fn due_outcomes(&self, now_ms: u64, limit: usize) -> rusqlite::Result<Vec<OpenOutcome>> {
+        causes::due(&self.connection, now_ms, limit)
+    }
+
+    pub fn has_open_outcomes(&self) -> rusqlite::Result<bool> {
+        causes::is_any_open(&self.connection)
+    }
+
+    pub fn keep_causes(&mut self, explained: &[(OpenOutcome, Option<CauseKind>)]) -> rusqlite::Result<()> {
+        causes::keep(&mut self.connection, explained)
+    }
+
+    pub fn causes(&self, objects: &[(String, String)]) -> rusqlite::Result<HashMap<usize, CauseKind>> {
+        causes::of(&self.connection, objects)
+    }
+
+    pub fn find_by_cause(&self, query: &CauseQuery) -> rusqlite::Result<PhasePage> {
+        causes::find(&self.connection, query)
     }
 
     /// Whether the object has a later time in this phase that is asked for, and so was told.
@@ -208,6 +234,10 @@ impl Table {
             transaction.execute("DELETE FROM times WHERE object = ?1 AND rank = ?2", time)?;
             transaction.execute(
                 "DELETE FROM objects WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM times WHERE object = ?1)",
+                [object],
+            )?;
+            transaction.execute(
+                "DELETE FROM causes WHERE object = ?1 AND NOT EXISTS (SELECT 1 FROM objects WHERE id = ?1)",
                 [object],
             )?;
         }
@@ -281,11 +311,14 @@ impl Ahead {
 }
 
 /// Writes down what a state says of its object's phase.
-fn take(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<()> {
+fn take(rows: &Transaction<'_>, state: &State, now_ms: u64) -> rusqlite::Result<()> {
     // What is told of other objects is in no phase.
     let is_event = kinds::is_event(&state.object.group, &state.object.kind);
     if state.change == Change::Gap || is_event {
         return Ok(());
+    }
+    if let Some(owner) = state.owner.as_ref().filter(|_| outcomes::bears_on_owner(state)) {
+        causes::reopen(rows, &owner.uid, now_ms)?;
     }
     let phase = state.status.phase.as_str();
     let object = object(rows, state)?.map_or_else(|| add(rows, state), Ok)?;
@@ -297,6 +330,7 @@ fn take(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<()> {
     if goes_on && open.as_ref().is_some_and(|(of, _)| of == phase) {
         return Ok(());
     }
+    causes::take(rows, state, object, open.as_ref().map(|(of, _)| of.as_str()), now_ms)?;
     if let Some((of, rank)) = open {
         let mut statement =
             rows.prepare_cached("UPDATE times SET rank = ?1 WHERE source = ?2 AND phase = ?3 AND rank = ?4")?;

@@ -27,11 +27,11 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) fn of(query: &ObjectQuery) -> Self {
-        let ObjectQuery { source, kind, namespace, name, was, gone, at, sort, .. } = query;
+        let ObjectQuery { source, kind, namespace, name, was, cause, gone, at, sort, .. } = query;
         let ObjectQuery { phase, label_selector, index, search, since, until, .. } = query;
         let ObjectQuery { limit, details, cursor, .. } = query;
         Self {
-            same: format!("{:?}", (source, kind, namespace, name, was, gone, at, sort)),
+            same: format!("{:?}", (source, kind, namespace, name, was, cause, gone, at, sort)),
             page: format!(
                 "{:?}",
                 (phase, label_selector, index, search, since, until, limit, details, cursor)
@@ -80,7 +80,7 @@ fn open(sessions: &Sessions, purpose: &[u8], text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use kubewitness_core::views::Gone;
+    use kubewitness_core::views::{CauseKind, Gone};
 
     use super::super::{EndedSessions, SESSION_KEY_BYTES};
     use super::*;
@@ -123,6 +123,7 @@ mod tests {
         let others = [
             ObjectQuery { gone: Gone::Only, ..living.clone() },
             ObjectQuery { was: Some("Failed".into()), ..living.clone() },
+            ObjectQuery { cause: Some(CauseKind::OutOfMemory), ..living.clone() },
             ObjectQuery { at: Some("2026-11-24T03:00:00Z".into()), ..living.clone() },
             ObjectQuery { namespace: Some("team-z".into()), ..living.clone() },
         ];

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use axum::extract::Query;
 use axum::http::Uri;
 use kubewitness_core::status::PHASES;
-use kubewitness_core::views::Gone;
+use kubewitness_core::views::{CauseKind, Gone};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{Problem, codes};
@@ -102,6 +102,14 @@ impl Params {
     /// The address of the next part of what the API answers.
     pub(crate) fn next(&self, uri: &Uri, cursor: Option<impl Display>) -> Option<String> {
         cursor.map(|cursor| format!("{}?{}", uri.path(), self.link("cursor", &cursor.to_string())))
+    }
+
+    pub(crate) fn cause(&self, name: &str) -> Result<Option<CauseKind>, Problem> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        CauseKind::parse(text).map(Some).ok_or_else(|| {
+            let known = CauseKind::ALL.map(CauseKind::as_str).join(", ");
+            Problem::invalid(format!("`{text}` is no cause."), format!("The causes are {known}."))
+        })
     }
 
     pub(crate) fn phase(&self, name: &str) -> Result<Option<&'static str>, Problem> {

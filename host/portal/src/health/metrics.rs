@@ -377,6 +377,13 @@ fn sources(page: &mut Page, sources: &[SourceView]) {
             }
         }
     }
+    let name = "source_outcomes_total";
+    page.family(name, "Objects that ended badly, by cause. Each is counted once it is explained.", Counter);
+    for source in sources {
+        for (cause, count) in &source.outcomes {
+            page.sample(name, &[("source", &source.name), ("cause", cause)], *count as f64);
+        }
+    }
 }
 
 fn flag(set: bool) -> f64 {

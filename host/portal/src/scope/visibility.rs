@@ -274,7 +274,7 @@ impl Visibility {
         };
         let mut within = VisibleObjects::default();
         let mut looked = BTreeSet::new();
-        let past = query.gone != Gone::No || query.at.is_some();
+        let past = query.gone != Gone::No || query.at.is_some() || query.cause.is_some();
         // The owner of an Event's object is found by the controller, so to look it up is for who may get every owner.
         let by_owner = query.index.as_ref().is_some_and(|index| index.starts_with("owner="))
             && !self.sees_all_kinds().await?;
@@ -286,9 +286,42 @@ impl Visibility {
                     self.namespaces(known, query.namespace.as_deref(), past, &mut looked).await?,
                 ),
             };
+            let shown = match query.cause {
+                Some(_) => self.with_seen_causes(known, query, shown, &mut looked).await?,
+                None => shown,
+            };
             within.sources.insert(known.source.clone(), shown);
         }
         Ok(Some(within))
+    }
+
+    /// A cause tells of pods, so a question for one finds objects where they may get pods.
+    async fn with_seen_causes(
+        &self,
+        known: &Watched,
+        query: &ObjectQuery,
+        shown: Shown,
+        looked: &mut BTreeSet<String>,
+    ) -> Result<Shown, Problem> {
+        if self.right(Verb::Get, "", "Pod", "").await? == Right::Everywhere {
+            return Ok(shown);
+        }
+        let mut names = match shown {
+            Shown::Namespaces(names) => names,
+            Shown::Everything => self.namespaces(known, query.namespace.as_deref(), true, looked).await?,
+        };
+        let mut seen = BTreeSet::new();
+        for name in names.keys() {
+            if self.sees_causes_in(name).await? {
+                seen.insert(name.clone());
+            }
+        }
+        names.retain(|name, _| seen.contains(name));
+        Ok(Shown::Namespaces(names))
+    }
+
+    async fn sees_causes_in(&self, namespace: &str) -> Result<bool, Problem> {
+        Ok(self.is_whole() || self.right(Verb::Get, "", "Pod", namespace).await? != Right::Nowhere)
     }
 
     /// For an answer that is empty: what it takes a right for, if nothing that the query asks for could be theirs. This
@@ -436,6 +469,9 @@ impl Visibility {
             for view in &mut page.objects {
                 if !self.sees_owner(&view.object, view.owner.as_ref()).await? {
                     view.owner = None;
+                }
+                if view.cause.is_some() && !self.sees_causes_in(&view.object.namespace).await? {
+                    view.cause = None;
                 }
             }
         }

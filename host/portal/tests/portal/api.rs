@@ -361,7 +361,7 @@ async fn unknown_and_repeated_parameters_are_refused_with_those_that_are_allowed
             .await
             .problem()
             .1
-            .contains("source, kind, namespace, name, labelSelector, index, phase, was, gone, since")
+            .contains("source, kind, namespace, name, labelSelector, index, phase, was, cause, gone, since")
     );
     assert_eq!(get(&portal, "/api/v1/objects?kind=Job&kind=Pod").await.status, 400);
 }

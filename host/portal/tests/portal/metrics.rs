@@ -146,6 +146,8 @@ async fn figures_are_those_of_the_status() {
         assert_eq!(of_jobs(name), Some(figure), "{name}");
     }
     for (label, part, name, figure) in [
+        ("cause", "out-of-memory", "outcomes_total", 4.0),
+        ("cause", "node-lost", "outcomes_total", 0.0),
         ("kind", "present", "events_total", 47_100.0),
         ("kind", "gone", "events_total", 900.0),
         ("kind", "left", "events_total", 11.0),

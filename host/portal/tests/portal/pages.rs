@@ -192,6 +192,41 @@ async fn what_was_in_a_phase_is_listed_with_when_and_a_way_back() {
 }
 
 #[tokio::test]
+async fn a_job_that_ended_badly_shows_its_cause_with_a_way_to_its_story() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/").await.text;
+    let words = "#why\" title=\"Why it ended so\">out of memory</a>";
+    assert!(text.contains("<th scope=\"col\">Cause</th>") && text.contains(words), "{text}");
+    for path in ["/?kind=Event", "/?kind=Pod", "/?at=2026-11-20T12:00:00Z"] {
+        let text = get(&portal, path).await.text;
+        assert!(!text.contains(">Cause</th>"), "{path} has a column that would be empty");
+    }
+}
+
+#[tokio::test]
+async fn what_ended_for_a_cause_is_listed_with_a_way_back() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/?cause=out-of-memory&range=week&sort=name").await.text;
+    for words in [
+        "<a class=\"chip\" href=\"/?kind=Job&amp;gone=true&amp;range=week\"",
+        "Ended by out of memory in the last week",
+        "<option value=\"out-of-memory\" selected>out of memory</option>",
+        "first those that ended last",
+        "A list by cause can't be sorted.",
+        ">out of memory</a>",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    for words in ["id=\"objects\"", "aria-label=\"By phase\"", "sort=", "data-phase=\"Running\""] {
+        assert!(!text.contains(words), "{words} is in\n{text}");
+    }
+    let none = get(&portal, "/?cause=node-lost").await.text;
+    assert!(none.contains("Nothing matches"), "{none}");
+    let wrong = get(&portal, "/?cause=oom").await;
+    assert!(wrong.status == 400 && wrong.text.contains("out-of-memory"), "{}", wrong.text);
+}
+
+#[tokio::test]
 async fn an_event_shows_its_type_and_what_it_is_about_and_no_phase() {
     let text = get(&portal(Fake::default()), "/?kind=Event").await.text;
     for words in [
@@ -409,7 +444,7 @@ async fn an_objects_story_is_a_picture_and_a_table() {
 async fn an_objects_story_is_told_in_words_and_two_of_its_states_can_be_chosen() {
     let portal = portal(Fake::default());
     let text = get(&portal, "/objects/uid-train").await.text;
-    assert!(text.contains("<p class=\"story\">Waited "), "{text}");
+    assert!(text.contains("<p class=\"story\" id=\"why\">Waited "), "{text}");
     assert!(text.contains("<title>audit: dead at position 3</title>"), "who was told is drawn: {text}");
     assert!(
         text.contains("audit: delivered at position 1") && text.contains("audit: waiting at position 18")

@@ -96,6 +96,7 @@ pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static
         Gone::Too => Some("true".to_owned()),
         Gone::Only => Some("only".to_owned()),
     };
+    let cause = query.cause.map(|cause| cause.as_str().to_owned());
     let all = [
         ("source", &query.source),
         ("kind", &query.kind),
@@ -105,6 +106,7 @@ pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static
         ("index", &query.index),
         ("phase", &query.phase),
         ("was", &query.was),
+        ("cause", &cause),
         ("search", &query.search),
         ("gone", &gone),
         ("since", &query.since),

@@ -1,4 +1,4 @@
-//! Objects that were in a phase within a range of time, from the index of phases.
+//! Objects that were in a phase, or that ended badly for a cause, within a range of time: from the index of phases.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use kubewitness_capability::Patience;
 use kubewitness_core::ports::{Backlog, Current, Lister, Selection, Shown};
-use kubewitness_core::views::{Gone, ObjectPage, ObjectQuery, ObjectView, ViewError, WasView};
-use kubewitness_core::{Seq, State, calendar};
-use kubewitness_journal::{PhaseQuery, TimeInPhase};
+use kubewitness_core::views::{CauseKind, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError, WasView};
+use kubewitness_core::{ObjectRef, Seq, State, calendar, kinds};
+use kubewitness_journal::{CauseQuery, PhaseIndex, PhasePage, PhaseQuery, TimeInPhase};
 
 use super::gone::{DOCUMENTS, is_named};
 use super::objects::wrong_cursor;
@@ -27,6 +27,71 @@ pub(super) const INCOMPLETE: &str = "The index of phases is still being read fro
 /// Parts that are counted: a number is for people, and no list waits long for it.
 const COUNTED: usize = 2;
 
+/// Said while outcomes are not explained yet.
+const UNEXPLAINED: &str = "The causes of the last outcomes are still being looked for, so objects may be missing here. Ask \
+    again in a moment.";
+
+/// What is asked about the past.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PastQuery<'a> {
+    /// The phase that objects were in.
+    Phase(&'a str),
+    /// The cause for which they ended badly.
+    Cause(CauseKind),
+}
+
+impl<'a> PastQuery<'a> {
+    pub fn of(query: &'a ObjectQuery) -> Result<Option<Self>, ViewError> {
+        match (&query.was, query.cause) {
+            (Some(_), Some(_)) => {
+                let told = "`was` and `cause` are lists of their own: leave one of them out";
+                Err(ViewError::Invalid(told.into()))
+            }
+            (Some(phase), None) => Ok(Some(Self::Phase(phase))),
+            (None, Some(kind)) => Ok(Some(Self::Cause(kind))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Phase(_) => "was",
+            Self::Cause(_) => "cause",
+        }
+    }
+}
+
+/// A page of the index that is asked for.
+#[derive(Clone)]
+enum IndexQuery {
+    Phase(PhaseQuery),
+    Cause(CauseQuery),
+}
+
+impl IndexQuery {
+    fn cursor(&self) -> Option<u64> {
+        match self {
+            Self::Phase(query) => query.cursor,
+            Self::Cause(query) => query.cursor,
+        }
+    }
+
+    fn go_on_at(&mut self, rank: Option<u64>) {
+        match self {
+            Self::Phase(query) => query.cursor = rank,
+            Self::Cause(query) => query.cursor = rank,
+        }
+    }
+
+    async fn find(&self, index: &PhaseIndex) -> Result<PhasePage, ViewError> {
+        let found = match self {
+            Self::Phase(query) => index.find(query.clone()).await,
+            Self::Cause(query) => index.find_by_cause(query.clone()).await,
+        };
+        found.map_err(unavailable)
+    }
+}
+
 /// An object that may be meant.
 struct Candidate {
     /// Of the state that it is in, or that was its end.
@@ -43,40 +108,43 @@ struct Found {
 }
 
 impl HostViews {
-    pub(super) async fn was(
+    pub(super) async fn past(
         &self,
         query: &ObjectQuery,
         selection: &Selection,
-        phase: &str,
+        past: PastQuery<'_>,
     ) -> Result<ObjectPage, ViewError> {
-        refuse_others(query, selection)?;
+        refuse_others(query, selection, past.name())?;
         let newest = *self.journal.newest().borrow();
         let is_whole = self.phases.reaches(newest, PATIENCE).await;
-        let mut asked = self.asked_of_index(query, phase).await?;
+        let mut asked = self.asked_of_index(query, past).await?;
         let mut page = ObjectPage::default();
         if !is_whole {
             page.notices.push(INCOMPLETE.into());
+        } else if matches!(past, PastQuery::Cause(_)) && self.phases.has_open_outcomes().await.unwrap_or(true)
+        {
+            page.notices.push(UNEXPLAINED.into());
         }
         let (mut found, mut documents) = (Vec::new(), DOCUMENTS);
         for _ in 0..ROUNDS {
-            let part = self.phases.find(asked.clone()).await.map_err(unavailable)?;
-            asked.cursor = part.next;
+            let part = asked.find(&self.phases).await?;
+            asked.go_on_at(part.next);
             for one in self.found(query, part.times).await? {
                 let rank = one.time.rank;
                 if self.is_meant(&one.state, query, selection, &mut documents).await? {
                     found.push(one);
                 }
                 if found.len() >= selection.limit || documents == 0 {
-                    asked.cursor = Some(rank);
+                    asked.go_on_at(Some(rank));
                     break;
                 }
             }
-            if asked.cursor.is_none() || found.len() >= selection.limit || documents == 0 {
+            if asked.cursor().is_none() || found.len() >= selection.limit || documents == 0 {
                 break;
             }
         }
-        page.next = asked.cursor.map(|rank| rank.to_string());
-        page.objects = self.views_of(found).await?;
+        page.next = asked.cursor().map(|rank| rank.to_string());
+        page.objects = self.views_of(found, past).await?;
         Ok(page)
     }
 
@@ -88,32 +156,55 @@ impl HostViews {
         {
             return Ok(None);
         }
-        let mut asked = self.asked_of_index(query, phase).await?;
+        let mut asked = self.asked_of_index(query, PastQuery::Phase(phase)).await?;
         let mut count = 0;
         for _ in 0..COUNTED {
-            let part = self.phases.find(asked.clone()).await.map_err(unavailable)?;
+            let part = asked.find(&self.phases).await?;
             for time in part.times {
                 count += u64::from(self.candidate(query, time)?.is_some());
             }
-            asked.cursor = part.next;
-            if asked.cursor.is_none() {
+            asked.go_on_at(part.next);
+            if asked.cursor().is_none() {
                 return Ok(Some(count));
             }
         }
         Ok(None)
     }
 
-    async fn asked_of_index(&self, query: &ObjectQuery, phase: &str) -> Result<PhaseQuery, ViewError> {
+    async fn asked_of_index(
+        &self,
+        query: &ObjectQuery,
+        past: PastQuery<'_>,
+    ) -> Result<IndexQuery, ViewError> {
         let (after, before) = self.range(query).await?;
         let cursor = query.cursor.as_deref().map(|text| text.parse().map_err(|_| wrong_cursor()));
-        Ok(PhaseQuery {
-            sources: self.asked(query),
-            phase: phase.to_owned(),
-            after,
-            before,
-            cursor: cursor.transpose()?,
-            looked: LOOKED,
+        let (sources, cursor) = (self.asked(query), cursor.transpose()?);
+        Ok(match past {
+            PastQuery::Phase(phase) => {
+                let phase = phase.to_owned();
+                IndexQuery::Phase(PhaseQuery { sources, phase, after, before, cursor, looked: LOOKED })
+            }
+            PastQuery::Cause(kind) => {
+                IndexQuery::Cause(CauseQuery { sources, kind, after, before, cursor, limit: LOOKED })
+            }
         })
+    }
+
+    /// Adds the word for its cause to each object that may have one: one look at the index for all of them.
+    pub(super) async fn add_causes(&self, views: &mut [ObjectView]) -> Result<(), ViewError> {
+        let has_ended = |view: &ObjectView| view.status.terminal || view.ended_at.is_some();
+        let is_part = |object: &ObjectRef| {
+            kinds::is_event(&object.group, &object.kind) || (object.group.is_empty() && object.kind == "Pod")
+        };
+        let mut asked: Vec<_> =
+            views.iter_mut().filter(|view| has_ended(view) && !is_part(&view.object)).collect();
+        let objects = asked.iter().map(|view| (view.source.clone(), view.object.uid.clone())).collect();
+        // A list is told without causes where the index can't be used: the question for one is refused.
+        let causes = self.phases.causes(objects).await.unwrap_or_default();
+        for (place, kind) in causes {
+            asked[place].cause = Some(kind);
+        }
+        Ok(())
     }
 
     /// What a time is of, if it is asked for by its names: the object that is there, and its newest position.
@@ -147,7 +238,7 @@ impl HostViews {
         Ok(candidates.into_iter().filter_map(found).collect())
     }
 
-    async fn views_of(&self, found: Vec<Found>) -> Result<Vec<ObjectView>, ViewError> {
+    async fn views_of(&self, found: Vec<Found>, past: PastQuery<'_>) -> Result<Vec<ObjectView>, ViewError> {
         let times = found.iter().flat_map(|one| [Some(one.time.entered), one.time.left]);
         let times: Vec<Seq> = times.flatten().collect();
         let states = self.states_at(&times).await?;
@@ -159,7 +250,8 @@ impl HostViews {
                 None => self.ended_view(&state).await?,
             };
             let was = WasView { from: at(time.entered), until: time.left.and_then(at) };
-            views.push(ObjectView { was: Some(was), ..view });
+            let was = Some(was).filter(|_| matches!(past, PastQuery::Phase(_)));
+            views.push(ObjectView { was, ..view });
         }
         Ok(views)
     }
@@ -171,16 +263,16 @@ impl HostViews {
     }
 }
 
-/// What makes no sense together with `was`.
-fn refuse_others(query: &ObjectQuery, selection: &Selection) -> Result<(), ViewError> {
+/// What makes no sense together with `was` or `cause`.
+fn refuse_others(query: &ObjectQuery, selection: &Selection, name: &str) -> Result<(), ViewError> {
     let told = if query.at.is_some() {
-        "`at` and `was` ask for different times: leave one of them out"
+        format!("`at` and `{name}` ask for different times: leave one of them out")
     } else if query.sort.as_deref().is_some_and(|sort| sort != "changed") {
-        "what was in a phase has an order of its own: leave `sort` out with `was`"
+        format!("a list by `{name}` has an order of its own: leave `sort` out with `{name}`")
     } else if selection.index.is_some() {
-        "`index` looks up what is there now: with `was`, give `labelSelector` or `search`"
+        format!("`index` looks up what is there now: with `{name}`, give `labelSelector` or `search`")
     } else {
         return Ok(());
     };
-    Err(ViewError::Invalid(told.into()))
+    Err(ViewError::Invalid(told))
 }

@@ -143,6 +143,7 @@ impl Views for HostViews {
             epochs.entry(source).or_default().push(epoch);
         }
         let now_ms = self.clock.now_ms();
+        let outcomes = self.phases.outcome_counts();
         let sources = self.shared.sources_with_specs();
         let sources = sources.iter().map(|(spec, handle)| {
             let counters = counters.get(handle.name()).cloned().unwrap_or_default();
@@ -151,7 +152,8 @@ impl Views for HostViews {
             if let Some(from) = &spec.from {
                 epochs.iter_mut().for_each(|e| e.checkpoint = read_through(&from.stream, &e.checkpoint));
             }
-            SourceView { epochs, ..view }
+            let outcomes = outcomes_of(spec, &outcomes);
+            SourceView { epochs, outcomes, ..view }
         });
         let sources = sources.collect();
         let journal: JournalView = self.journal.stats().await.map_err(unavailable)?;

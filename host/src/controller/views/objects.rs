@@ -10,6 +10,7 @@ use kubewitness_core::ports::{SelectError, Selection};
 use kubewitness_core::views::{Counts, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
 use kubewitness_watch::SourceHandle;
 
+use super::by_phase::PastQuery;
 use super::shapes::is_asked;
 use super::visible::{self, first_of};
 use super::{HostViews, unavailable};
@@ -40,13 +41,18 @@ impl HostViews {
         for (name, text) in [("since", &query.since), ("until", &query.until)] {
             text.as_deref().map(|text| time(name, text)).transpose()?;
         }
-        let mut page = match (&query.was, at_ms) {
-            (Some(phase), _) => self.was(query, &selection, phase).await?,
+        let past = PastQuery::of(query)?;
+        let mut page = match (past, at_ms) {
+            (Some(past), _) => self.past(query, &selection, past).await?,
             (None, Some(at_ms)) => self.then(query, &selection, at_ms).await?,
             (None, None) => self.now(query, selection).await?,
         };
         if query.details {
             self.add_details(&mut page.objects, at_ms).await?;
+        }
+        // A cause is that of the end, and not of a moment before.
+        if (query.details || query.cause.is_some()) && at_ms.is_none() {
+            self.add_causes(&mut page.objects).await?;
         }
         Ok(page)
     }

@@ -1,6 +1,9 @@
 //! Turns requests into selections, and figures of sources, plugins and journal into answers.
 
+use std::collections::BTreeMap;
+
 use kubewitness_capability::{Shipping, Uses};
+use kubewitness_core::ObjectRef;
 use kubewitness_core::calendar;
 use kubewitness_core::config::{RetentionSpec, SourceSpec, SqlAccess};
 use kubewitness_core::kinds;
@@ -9,13 +12,14 @@ use kubewitness_core::order::Order;
 use kubewitness_core::ports::{Current, Paused, Selection, Watched};
 use kubewitness_core::search::{Search, TEXT_BYTES};
 use kubewitness_core::selector::Selector;
+use kubewitness_core::story::outcomes::has_outcome;
 use kubewitness_core::stream::Places;
 use kubewitness_core::views::{
-    BackfillView, DiscrepancyView, GrantUseView, HistogramView, LedgerView, ManifestView, ObjectQuery,
-    ObjectView, PausedView, PluginView, QueueView, SourceView, TickView, ViewError,
+    BackfillView, CauseKind, DiscrepancyView, GrantUseView, HistogramView, LedgerView, ManifestView,
+    ObjectQuery, ObjectView, PausedView, PluginView, QueueView, SourceView, TickView, ViewError,
 };
 use kubewitness_dispatch::{Backfill, DispatchStats, TickStats};
-use kubewitness_journal::SourceCounters;
+use kubewitness_journal::{OutcomeCounts, SourceCounters};
 use kubewitness_watch::SourceSnapshot;
 
 use crate::controller::shared::{Phase, PluginState};
@@ -68,8 +72,26 @@ pub fn source_view(
         counts: view.counts,
         differed: view.differed,
         discrepancies: view.discrepancies,
+        outcomes: BTreeMap::new(),
         epochs: Vec::new(),
     }
+}
+
+/// Of a source of jobs each cause, so that a count begins at 0; of others those that came up.
+pub fn outcomes_of(spec: &SourceSpec, counts: &OutcomeCounts) -> BTreeMap<String, u64> {
+    let (group, version) = spec.api_version.split_once('/').unwrap_or(("", &spec.api_version));
+    let object = ObjectRef {
+        group: group.into(),
+        version: version.into(),
+        kind: spec.kind.clone(),
+        ..ObjectRef::default()
+    };
+    let is_of_jobs = has_outcome(&object);
+    let count = |kind: CauseKind| {
+        let count = counts.get(&(spec.name.clone(), kind)).copied().unwrap_or_default();
+        (is_of_jobs || count > 0).then(|| (kind.as_str().to_owned(), count))
+    };
+    CauseKind::ALL.into_iter().filter_map(count).collect()
 }
 
 pub fn doubt(last: Option<&DiscrepancyView>) -> String {

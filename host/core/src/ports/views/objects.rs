@@ -9,6 +9,7 @@ use crate::calendar;
 use crate::ports::VisibleObjects;
 use crate::state::{Change, ObjectRef, Seq, State, Status};
 use crate::status::story::events::EventView;
+use crate::status::story::why::CauseKind;
 
 /// One object as it is now, as it was last seen, or as it was at the moment that was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +38,10 @@ pub struct ObjectView {
     /// With `was`: when it was in the phase, the last time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<WasView>,
+    /// With `details` or `cause`: why it ended badly, in one word. Known some seconds after its end; left out for pods,
+    /// whose job has it, and for whoever may not get pods. The timeline's `why` says more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<CauseKind>,
     /// With `details`: what the object's states tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<DetailsView>,
@@ -213,6 +218,10 @@ pub struct ObjectQuery {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::model::phases::PHASES)))]
     pub was: Option<String>,
+    /// Objects that ended badly for this cause between `since` and `until`, the newest end first. With `gone`, objects
+    /// that are gone are found, too. It takes the right to get pods.
+    #[serde(default)]
+    pub cause: Option<CauseKind>,
     /// An object by name.
     pub name: Option<String>,
     /// As kubectl takes it: `team=a,tier in (x, y),!old`.
@@ -228,12 +237,12 @@ pub struct ObjectQuery {
     #[serde(default)]
     pub gone: Gone,
     /// Of the objects that are gone, those that ended at this time or later; with `was`, the objects that were in the
-    /// phase at this time or later. RFC 3339.
+    /// phase at this time or later; with `cause`, those that ended badly at this time or later. RFC 3339.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub since: Option<String>,
     /// Of the objects that are gone, those that ended before this time; with `was`, the objects that were in the phase
-    /// before this time. RFC 3339.
+    /// before this time; with `cause`, those that ended badly before this time. RFC 3339.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
@@ -247,7 +256,7 @@ pub struct ObjectQuery {
     pub at: Option<String>,
     /// The order of all pages. `changed`: the newest change, or end, first; `created`: the newest object first; `name`;
     /// `namespace`; `phase`: by its name; `restarts`: the most attempts first. A `-` before it turns it around. Of what is
-    /// gone, `created`, `phase` and `restarts` have the 2,000 objects that ended last. With `at` and `was` there is none.
+    /// gone, `created`, `phase` and `restarts` have the 2,000 objects that ended last. With `at`, `was` and `cause` there is none.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::order::ORDERS)))]
     pub sort: Option<String>,

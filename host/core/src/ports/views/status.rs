@@ -1,5 +1,7 @@
 //! What people see of the controller as a whole: its sources, its journal, and what holds it up.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::PluginView;
@@ -171,6 +173,10 @@ pub struct SourceView {
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::limits::DISCREPANCIES)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub discrepancies: Vec<DiscrepancyView>,
+    /// Objects of kinds that come to an end, which ended badly since this process has started, by cause. Each is counted
+    /// once it is explained, some seconds after its end.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub outcomes: BTreeMap<String, u64>,
     /// One a history of the server's, oldest first; a second one means that the first was replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub epochs: Vec<EpochView>,

@@ -4,6 +4,7 @@
 
 pub mod events;
 pub mod mutes;
+pub mod outcomes;
 pub mod reports;
 pub mod why;
 
@@ -43,7 +44,8 @@ impl Times {
         let mut has_run = false;
         for (state, took) in spans(states, now_ms) {
             match state.status.phase.as_str() {
-                phase::RUNNING => {
+                // A job that gives up before it ran is shown as running until its last pods have ended.
+                phase::RUNNING if has_run || state.status.reason != "FailureTarget" => {
                     has_run = true;
                     times.running_ms += took;
                 }

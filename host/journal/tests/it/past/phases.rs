@@ -31,7 +31,7 @@ async fn index(desk: &Desk) -> PhaseIndex {
 }
 
 async fn read_all(index: &PhaseIndex, desk: &Desk) {
-    while index.advance(&desk.journal).await.unwrap() {}
+    while index.advance(&desk.journal, 0).await.unwrap() {}
     assert!(index.reaches(*desk.journal.newest().borrow(), Duration::ZERO).await);
 }
 
@@ -135,7 +135,7 @@ async fn an_index_goes_on_where_it_was_and_is_made_anew_where_the_journal_is_ano
     let other = Desk::new().await;
     other.append(vec![is(7, "Running", 1), is(7, "Preempted", 2), is(8, "Running", 3)]).await;
     let moved = PhaseIndex::new(file(&desk));
-    while moved.advance(&other.journal).await.unwrap() {}
+    while moved.advance(&other.journal, 0).await.unwrap() {}
     assert_eq!(found(&moved, "Preempted", 0, Seq::MAX).await, ["train-7"]);
     drop(moved);
     for damage in [&b"this is no index"[..], &[]] {
@@ -257,7 +257,7 @@ async fn an_index_that_can_not_be_written_says_so_and_the_journal_goes_on() {
     let desk = Desk::new().await;
     std::fs::write(desk.folder.path().join("index"), "no folder").unwrap();
     let index = PhaseIndex::new(file(&desk));
-    let error = index.advance(&desk.journal).await.unwrap_err().to_string();
+    let error = index.advance(&desk.journal, 0).await.unwrap_err().to_string();
     assert!(error.contains("index of phases") && error.contains("making"), "{error}");
     index.set_trouble(Some(error.clone()));
     assert!(index.find(query("Running", 0, 1)).await.unwrap_err().to_string().contains(&error));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kubewitness_core::status::PHASES;
-use kubewitness_core::views::{Counts, Gone};
+use kubewitness_core::views::{CauseKind, Counts, Gone};
 use maud::{Markup, html};
 
 use super::query::{JobsQuery, RANGES};
@@ -40,6 +40,14 @@ pub(super) fn filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Marku
                     }
                 }
             }
+            @if !asked.is_of_events() || asked.cause.is_some() {
+                label { span { "Cause" }
+                    select name="cause" {
+                        option value="" { "Any" }
+                        @for kind in CauseKind::ALL { option value=(kind.as_str()) selected[asked.cause == Some(kind)] { (kind.words()) } }
+                    }
+                }
+            }
             label { span { "Gone" }
                 select name="gone" {
                     option value="" { "No" }
@@ -54,13 +62,15 @@ pub(super) fn filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Marku
     }
 }
 
-/// That a list is of what was in a phase, and the way back.
-pub(super) fn was_chip(asked: &JobsQuery) -> Markup {
+/// That a list is of what was in a phase, or ended badly for a cause, and the way back.
+pub(super) fn past_chip(asked: &JobsQuery) -> Markup {
     let range = RANGES.into_iter().find(|(range, _)| !range.is_empty() && *range == asked.range);
+    let was = asked.was.map(|phase| ("was", format!("Was {phase}")));
+    let cause = asked.cause.map(|kind| ("cause", format!("Ended by {}", kind.words())));
     html! {
-        @if let Some(phase) = asked.was {
-            p { a.chip href=(asked.address("was", None)) title="Without this condition" {
-                "Was " (phase)
+        @for (name, words) in was.into_iter().chain(cause) {
+            p { a.chip href=(asked.address(name, None)) title="Without this condition" {
+                (words)
                 @match range {
                     Some(("custom", _)) => " between these times",
                     Some((_, name)) => { " in " (name) },
@@ -86,7 +96,7 @@ fn times(asked: &JobsQuery) -> Markup {
                         @for phase in PHASES { option value=(phase) selected[asked.was == Some(phase)] { (phase) } }
                     }
                 }
-                label { span { @if asked.was.is_some() { "Was so in" } @else { "Deleted in" } }
+                label { span { @if asked.was.is_some() { "Was so in" } @else if asked.cause.is_some() { "Ended in" } @else { "Deleted in" } }
                     select name="range" {
                         @for (value, name) in RANGES { option value=(value) selected[asked.range == value] { (name) } }
                     }

@@ -13,7 +13,7 @@ use kubewitness_core::kinds;
 use kubewitness_core::views::{Counts, Gone, ObjectQuery, SourceView};
 use maud::{Markup, html};
 
-use self::form::{counts_bar, filters, was_chip};
+use self::form::{counts_bar, filters, past_chip};
 use self::query::JobsQuery;
 use self::table::List;
 use super::parts::{empty, encode};
@@ -52,6 +52,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     // A search reads documents, so what it finds is not counted.
     let is_counted = asked.has_order() && asked.cursor.is_none() && asked.search.is_none() && !counts.more;
     let total = match (asked.gone, asked.phase) {
+        _ if asked.cause.is_some() => None,
         _ if asked.was.is_some() => counts.was.filter(|_| asked.phase.is_none() && asked.search.is_none()),
         (Gone::No, None) if is_counted => Some(counts.phases.values().sum()),
         (Gone::No, Some(phase)) if is_counted => Some(counts.phases.get(phase).copied().unwrap_or_default()),
@@ -67,7 +68,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     };
     let content = html! {
         div.head { h1 { (title) @if let Some(at) = &asked.at { " at " (moment(at)) } } (filters(&asked, &counts.namespaces)) }
-        (was_chip(&asked))
+        (past_chip(&asked))
         @if is_offered(&app) { p { a.button href="/submit" { "Submit a Job" } } }
         (notices(&status, not_ready.as_deref()))
         @for notice in &page.notices { p.notice role="status" { (notice) } }
@@ -122,6 +123,7 @@ async fn counts(app: &App, visible: &Visibility, query: &ObjectQuery) -> Result<
         details: false,
         cursor: None,
         sort: None,
+        cause: None,
         ..query.clone()
     };
     let mut counts = app.views.counts(&all).await?;

@@ -2,7 +2,7 @@
 
 use axum::http::Uri;
 use kubewitness_core::order::{Order, UnknownOrder};
-use kubewitness_core::views::{Gone, ObjectQuery};
+use kubewitness_core::views::{CauseKind, Gone, ObjectQuery};
 use kubewitness_core::{calendar, kinds};
 
 use crate::answer::params::Params;
@@ -20,12 +20,13 @@ pub(super) const RANGES: [(&str, &str); 5] = [
     ("custom", "the times below"),
 ];
 
-const PARAMETERS: [&str; 13] = [
+const PARAMETERS: [&str; 14] = [
     "kind",
     "namespace",
     "labelSelector",
     "phase",
     "was",
+    "cause",
     "search",
     "gone",
     "range",
@@ -48,6 +49,8 @@ pub(super) struct JobsQuery {
     pub phase: Option<&'static str>,
     /// A phase in which the objects were.
     pub was: Option<&'static str>,
+    /// The cause for which the objects ended badly.
+    pub cause: Option<CauseKind>,
     pub search: Option<String>,
     pub gone: Gone,
     pub range: &'static str,
@@ -70,12 +73,13 @@ impl JobsQuery {
         };
         let since = params.owned("since");
         let until = params.owned("until");
-        let (was, at) = (params.phase("was")?, params.owned("at"));
+        let (was, at, cause) = (params.phase("was")?, params.owned("at"), params.cause("cause")?);
+        let is_of_past = was.is_some() || cause.is_some();
         let gone = match params.gone()? {
             // What lives has not ended before any time.
-            Gone::No if was.is_none() && until.is_some() => Gone::Only,
+            Gone::No if !is_of_past && until.is_some() => Gone::Only,
             // What was asks for those that have ended, and so does a time of the end.
-            Gone::No if was.is_some() || !range.is_empty() || since.is_some() || until.is_some() => Gone::Too,
+            Gone::No if is_of_past || !range.is_empty() || since.is_some() || until.is_some() => Gone::Too,
             gone => gone,
         };
         let order = match params.text("sort") {
@@ -83,13 +87,14 @@ impl JobsQuery {
             None => Order::default(),
         };
         // What was is asked for in its own order.
-        let order = if at.is_none() && was.is_none() { order } else { Order::default() };
+        let order = if at.is_none() && !is_of_past { order } else { Order::default() };
         Ok(Self {
             kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
             namespace: params.owned("namespace"),
             labels: params.owned("labelSelector"),
             phase: params.phase("phase")?,
             was,
+            cause,
             search: params.owned("search"),
             gone,
             range,
@@ -109,6 +114,11 @@ impl JobsQuery {
         kinds::is_kind("", "Event", &self.kind)
     }
 
+    /// Events and pods have no cause of their own, and a cause is not that of an earlier moment.
+    pub fn shows_causes(&self) -> bool {
+        !self.is_of_events() && !kinds::is_kind("", "Pod", &self.kind) && self.at.is_none()
+    }
+
     /// Whether it is about what is there now, and so is kept up to date.
     pub fn is_now(&self) -> bool {
         self.has_order() && self.gone != Gone::Only && self.cursor.is_none()
@@ -116,7 +126,7 @@ impl JobsQuery {
 
     /// What was has an order of its own.
     pub fn has_order(&self) -> bool {
-        self.at.is_none() && self.was.is_none()
+        self.at.is_none() && self.was.is_none() && self.cause.is_none()
     }
 
     /// Without what only narrows: every object of the kind that is there.
@@ -147,6 +157,7 @@ impl JobsQuery {
             label_selector: self.labels.clone(),
             phase: self.phase.map(str::to_owned),
             was: self.was.map(str::to_owned),
+            cause: self.cause,
             search: self.search.clone(),
             gone: self.gone,
             since: typed(&self.since).or(since),
@@ -179,6 +190,7 @@ impl JobsQuery {
             ("labelSelector", self.labels.as_deref()),
             ("phase", self.phase),
             ("was", self.was),
+            ("cause", self.cause.map(CauseKind::as_str)),
             ("search", self.search.as_deref()),
             ("gone", gone),
             ("range", Some(self.range).filter(|range| !range.is_empty())),

@@ -66,6 +66,7 @@ impl List<'_> {
                             th scope="col" { "Submitter" }
                             th scope="col" { "Plugins" }
                         }
+                        @if asked.shows_causes() { th scope="col" { "Cause" } }
                         th.wide scope="col" { (if asked.is_of_events() { "Message" } else { "Reason" }) }
                         // Beside how it is now there is no room for how it was.
                         @match asked.was {
@@ -86,6 +87,7 @@ impl List<'_> {
             None if self.asked.was.is_some() => {
                 "first those that are in the phase still, then those that left it last"
             }
+            None if self.asked.cause.is_some() => "first those that ended last",
             None => told(self.asked.order),
         };
         let count = self.objects.len() as u64;
@@ -108,6 +110,7 @@ impl List<'_> {
         match self.asked.at {
             Some(_) => "A list of a moment can't be sorted.",
             None if self.asked.was.is_some() => "A list by phase can't be sorted.",
+            None if self.asked.cause.is_some() => "A list by cause can't be sorted.",
             None if self.asked.is_of_events() => "",
             None => "The columns Waited and Ran can't be sorted, because their values grow with time.",
         }
@@ -177,6 +180,7 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
                 td.submitter data-label="Submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
                 td.keep data-label="Plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
             }
+            @if asked.shows_causes() { td.keep data-label="Cause" { (cause(view)) } }
             td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) { @if let Some(event) = &details.event { (event_words(event, &object_link(&event.about))) } @else { (why(&told)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
             @if let Some(phase) = asked.was {
                 td.when data-label={ "Was " (phase) } { (was(view)) }
@@ -184,6 +188,15 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
                 td.num data-label="Age" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
                 td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) { (at_text(&view.observed_at)) }
             }
+        }
+    }
+}
+
+/// Why it ended badly: a word, and the way to the story that says more.
+fn cause(view: &ObjectView) -> Markup {
+    html! {
+        @if let Some(kind) = view.cause {
+            a href={ "/objects/" (view.object.uid) "#why" } title="Why it ended so" { (kind.words()) }
         }
     }
 }

@@ -152,7 +152,7 @@ pub(super) async fn page(
     let content = html! {
         (crumbs(object))
         div.head { h1 { (object.name) } (how(last)) }
-        @if !words.is_empty() { p.story { (words) "." @if let Some(cause) = cause { " " (evidence(cause)) } } }
+        @if !words.is_empty() { p.story #why { (words) "." @if let Some(cause) = cause { " " (evidence(cause)) } } }
         p.lead { (why(&story::told(last))) }
         (moment) (cut(&view, asked))
         (facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))

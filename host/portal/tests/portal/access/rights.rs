@@ -276,6 +276,29 @@ async fn a_right_to_one_name_shows_its_story_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_cause_tells_of_pods_so_it_is_for_whoever_may_get_pods() {
+    let lists = ["/api/v1/objects?kind=Job&details=true", "/?kind=Job"];
+    let (asked, page) = ("/api/v1/objects?kind=Job&cause=out-of-memory", "/?kind=Job&cause=out-of-memory");
+    let portal = Portal::new();
+    for path in [lists[0], asked] {
+        let text = portal.as_token("red", path).await.text;
+        assert!(text.contains("red-train") && text.contains(r#""cause":"out-of-memory""#), "{path}: {text}");
+        assert!(!text.contains("blue-train"), "{path}");
+    }
+    let server = Server::default();
+    server.refused.lock().unwrap().insert("pods".into());
+    let portal = Portal::with(server, |options| options);
+    for path in lists {
+        let text = portal.as_token("red", path).await.text;
+        assert!(text.contains("red-train") && !text.contains(r#""cause":"out-of-memory""#), "{path}: {text}");
+        assert!(!text.contains(">out of memory</a>"), "{path}: {text}");
+    }
+    let found = portal.as_token("red", asked).await.text;
+    assert_eq!(found, "[]", "which jobs ended so would tell it as well");
+    assert!(!portal.as_token("red", page).await.text.contains("red-train"));
+}
+
+#[tokio::test]
 async fn replaying_is_a_right_of_its_own_and_the_record_has_the_signed_in_name() {
     let portal = Portal::new();
     let body = r#"{"plugin":"persistence","reason":"mended","who":"the king","seqs":[1]}"#;

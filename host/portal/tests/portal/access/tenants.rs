@@ -321,6 +321,7 @@ impl Views for Tenants {
             resource_version: "1".into(),
             status: fake::status("Running", &format!("{}-reason", object.namespace), ""),
             observed_at: calendar::rfc3339(MADE_MS),
+            cause: (query.details || query.cause.is_some()).then_some(CauseKind::OutOfMemory),
             details: query.details.then(|| DetailsView {
                 plugins: [("hidden-plugin".to_owned(), "delivered".to_owned())].into(),
                 event: Some(of_the_other(&object)),

@@ -121,6 +121,11 @@ pub fn page(query: &ObjectQuery, is_empty: bool) -> Result<ObjectPage, ViewError
             view.details = Some(DetailsView { event, ..details.clone() });
         }
     }
+    if query.details || query.cause.is_some() {
+        let failed = page.objects.iter_mut().filter(|view| view.status.phase == "Failed");
+        failed.for_each(|view| view.cause = Some(CauseKind::OutOfMemory));
+        page.objects.retain(|view| query.cause.is_none_or(|asked| view.cause == Some(asked)));
+    }
     if query.was.is_some() {
         let was = WasView {
             from: Some("2026-11-20T12:00:00.000Z".into()),

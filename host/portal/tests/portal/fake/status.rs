@@ -129,6 +129,9 @@ fn well_travelled(source: SourceView) -> SourceView {
             discarded_bytes: 0,
             decode_ns: 91_500_000,
         },
+        outcomes: CauseKind::ALL
+            .map(|kind| (kind.as_str().to_owned(), if kind == CauseKind::OutOfMemory { 4 } else { 0 }))
+            .into(),
         epochs: vec![
             epoch(0, 31_000, "91044", None),
             epoch(1, 17_211, "48230", Some("2026-11-20T11:02:03.456Z")),

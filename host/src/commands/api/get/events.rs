@@ -15,7 +15,8 @@ pub(in crate::commands::api) fn fitting(table: Table) -> Table {
 pub(super) fn header(when: When, wide: bool) -> Vec<&'static str> {
     let mut header = vec!["NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT"];
     header.extend(match when {
-        When::Now => &[][..],
+        // An Event has no cause.
+        When::Now | When::Outcome => &[][..],
         When::Gone => &["DELETED"],
         When::InPhase => &["SINCE", "UNTIL"],
         When::At(_) => &["OBSERVED", "KNOWN"],
@@ -32,7 +33,7 @@ pub(super) fn row(view: &ObjectView, when: When, wide: bool) -> Vec<String> {
     let event = view.details.as_ref().and_then(|details| details.event.as_ref());
     let of = |tell: fn(&EventView) -> String| event.map(tell).unwrap_or_default();
     let time = |ms: u64| match when {
-        When::Now => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
+        When::Now | When::Outcome => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
         When::Gone | When::InPhase | When::At(_) => zone.show(ms),
     };
     let mut row = vec![
@@ -44,7 +45,7 @@ pub(super) fn row(view: &ObjectView, when: When, wide: bool) -> Vec<String> {
         event.map_or_else(|| format!("event/{}", view.object.name), about),
     ];
     match when {
-        When::Now => {}
+        When::Now | When::Outcome => {}
         When::Gone => row.push(view.ended_at.as_deref().map(|at| zone.shown(at)).unwrap_or_default()),
         When::InPhase => row.extend(in_phase(view)),
         When::At(_) => {

@@ -109,7 +109,7 @@ async fn found(client: &Client, asked: &GetQuery) -> Result<Vec<ObjectView>> {
     if more {
         note!("kubewitness: only the first {} are shown; raise --limit to see more", asked.limit);
     }
-    if !matches!(asked.when, When::Gone | When::InPhase) && asked.query.sort.is_none() {
+    if !matches!(asked.when, When::Gone | When::InPhase | When::Outcome) && asked.query.sort.is_none() {
         objects.sort_by(|a, b| key(a).cmp(&key(b)));
     }
     Ok(objects)

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::status::phase;
-use kubewitness_core::views::{Gone, ObjectQuery, ObjectView};
+use kubewitness_core::views::{CauseKind, Gone, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, ObjectRef, calendar, kinds};
 
 use super::events;
@@ -20,6 +20,8 @@ pub(super) enum When {
     Gone,
     /// As they were in a phase.
     InPhase,
+    /// As they ended badly for a cause.
+    Outcome,
     At(u64),
 }
 
@@ -93,8 +95,9 @@ impl GetQuery {
             index: list.index.clone(),
             phase: list.phase.clone(),
             was: list.was.clone(),
+            cause: list.cause.as_deref().and_then(CauseKind::parse),
             gone: match list.gone {
-                None if list.was.is_some() => Gone::Too,
+                None if list.was.is_some() || list.cause.is_some() => Gone::Too,
                 None => Gone::No,
                 Some(WhichGone::Only) => Gone::Only,
                 Some(WhichGone::Too) => Gone::Too,
@@ -109,6 +112,7 @@ impl GetQuery {
         let when = match (at, list.gone) {
             (Some(ms), _) => When::At(ms),
             _ if list.was.is_some() => When::InPhase,
+            _ if list.cause.is_some() => When::Outcome,
             (None, Some(_)) => When::Gone,
             (None, None) => When::Now,
         };
@@ -136,6 +140,9 @@ impl GetQuery {
             When::InPhase => {
                 format!("was not {} in this time", self.query.was.as_deref().unwrap_or_default())
             }
+            When::Outcome => {
+                format!("did not end by {} in this time", self.query.cause.unwrap_or_default().words())
+            }
             When::At(ms) => format!("was not there at {}", Zone::here().show(ms)),
         };
         let namespace = self.query.namespace.as_deref().unwrap_or("NAMESPACE");
@@ -155,16 +162,25 @@ impl GetQuery {
             When::Now => &["CHANGED"][..],
             When::Gone => &["DELETED"],
             When::InPhase => &["SINCE", "UNTIL"],
+            When::Outcome => &["CAUSE", "CHANGED"],
             When::At(_) => &["OBSERVED", "KNOWN"],
         });
         if self.every_kind {
             header.insert(0, "KIND");
         }
         if self.is_wide() {
+            if self.shows_causes() {
+                header.push("CAUSE");
+            }
             header.extend(["AGE", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
         Table::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.is_wide())
+    }
+
+    /// In a column of its own, unless one is there already. An earlier moment has none.
+    fn shows_causes(&self) -> bool {
+        !matches!(self.when, When::Outcome | When::At(_))
     }
 
     fn is_wide(&self) -> bool {
@@ -191,6 +207,7 @@ impl GetQuery {
                 row.push(view.ended_at.as_deref().map(|at| Zone::here().shown(at)).unwrap_or_default());
             }
             When::InPhase => row.extend(in_phase(view)),
+            When::Outcome => row.extend([cause(view), since(&view.observed_at)]),
             When::At(_) => {
                 row.push(Zone::here().shown(&view.observed_at));
                 row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
@@ -200,6 +217,9 @@ impl GetQuery {
             row.insert(0, object.kind.clone());
         }
         if self.is_wide() {
+            if self.shows_causes() {
+                row.push(cause(view));
+            }
             row.extend(details(view));
             row.push(view.source.clone());
             row.push(view.resource_version.clone());
@@ -221,6 +241,10 @@ impl GetQuery {
         }
         if table.is_empty() { "nothing matches\n".into() } else { table.render() }
     }
+}
+
+fn cause(view: &ObjectView) -> String {
+    view.cause.map(|kind| kind.as_str().to_owned()).unwrap_or_default()
 }
 
 /// Since when an object was in the phase that was asked for, and until when.
@@ -406,6 +430,33 @@ pub(super) mod tests {
             &["--was", "Failed", "--at", "2h"],
             &["--was", "Failed", "--sort", "name"],
             &["--was", "Failed", "--index", "node=a"],
+        ] {
+            let line = ["kubewitness", "get", "jobs"].iter().chain(wrong);
+            assert!(Cli::try_parse_from(line).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_question_for_a_cause_is_of_what_is_gone_too_and_each_row_says_it() {
+        let asked_for =
+            asked(&["jobs", "--cause", "out-of-memory", "--since", "2026-11-20T00:00:00Z"]).unwrap();
+        let told = parameters(&asked_for.query);
+        for pair in [("cause", "out-of-memory"), ("gone", "true"), ("since", "2026-11-20T00:00:00.000Z")] {
+            assert!(told.contains(&(pair.0, pair.1.to_owned())), "{pair:?}: {told:?}");
+        }
+        let ended = ObjectView { cause: Some(CauseKind::OutOfMemory), ..view("jobs", "x") };
+        let text = asked_for.table_of(std::slice::from_ref(&ended));
+        assert!(
+            text.contains("CAUSE           CHANGED\n") && text.contains("out-of-memory   not a time"),
+            "{text}"
+        );
+        let wide = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[ended]);
+        assert!(wide.contains(" CAUSE ") && wide.contains(" out-of-memory "), "{wide}");
+        for wrong in [
+            &["--cause", "oom"][..],
+            &["--cause", "signal", "-w"],
+            &["--cause", "signal", "--was", "Failed"],
+            &["--cause", "signal", "--sort", "name"],
         ] {
             let line = ["kubewitness", "get", "jobs"].iter().chain(wrong);
             assert!(Cli::try_parse_from(line).is_err(), "{wrong:?}");

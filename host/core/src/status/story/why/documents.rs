@@ -101,7 +101,16 @@ impl PodDocument {
 
     /// The pod's index in an indexed Job.
     pub fn completion_index(&self) -> Option<u32> {
-        self.metadata.annotations.as_ref()?.get("batch.kubernetes.io/job-completion-index")?.parse().ok()
+        self.number("batch.kubernetes.io/job-completion-index")
+    }
+
+    /// How often its index failed before, in an indexed Job with a limit for each index.
+    pub fn index_failures(&self) -> Option<u32> {
+        self.number("batch.kubernetes.io/job-index-failure-count")
+    }
+
+    fn number(&self, annotation: &str) -> Option<u32> {
+        self.metadata.annotations.as_ref()?.get(annotation)?.parse().ok()
     }
 }
 
@@ -110,6 +119,8 @@ impl PodDocument {
 pub(super) struct OwnerDocument {
     /// How often it may be tried.
     pub attempts_allowed: Option<u32>,
+    /// How often each of its indexes may be tried. Pods of other indexes that failed are no attempts of one.
+    pub index_attempts_allowed: Option<u32>,
     /// Kueue decides when it starts.
     pub has_queue: bool,
     /// Pods that a disruption ended do not count as attempts.
@@ -123,8 +134,10 @@ impl OwnerDocument {
     pub fn read(document: &[u8]) -> Self {
         let document: Value = serde_json::from_slice(document).unwrap_or_default();
         let at = |path: &str| document.pointer(path);
-        let limit = at("/spec/backoffLimit").and_then(Value::as_u64);
-        let limit = limit.filter(|_| at("/spec/backoffLimitPerIndex").is_none());
+        let number = |path: &str| at(path).and_then(Value::as_u64);
+        let allowed = |limit: u64| u32::try_from(limit.saturating_add(1)).ok();
+        let per_index = number("/spec/backoffLimitPerIndex");
+        let limit = number("/spec/backoffLimit").filter(|_| per_index.is_none());
         let rules = at("/spec/podFailurePolicy/rules").and_then(Value::as_array);
         let ignores = |rule: &Value| {
             let on = rule["onPodConditions"].as_array();
@@ -132,7 +145,8 @@ impl OwnerDocument {
         };
         let failed_indexes = at("/status/failedIndexes").and_then(Value::as_str);
         Self {
-            attempts_allowed: limit.and_then(|limit| u32::try_from(limit.saturating_add(1)).ok()),
+            attempts_allowed: limit.and_then(allowed),
+            index_attempts_allowed: per_index.and_then(allowed),
             has_queue: document["metadata"]["labels"][QUEUE_LABEL].is_string(),
             ignores_disruptions: rules.into_iter().flatten().any(ignores),
             failed_indexes: ranges(failed_indexes.unwrap_or_default()),

@@ -26,6 +26,7 @@ struct FailureStates<'a> {
 pub(super) struct PodFailure {
     cause: Cause,
     completion_index: Option<u32>,
+    index_failures: Option<u32>,
 }
 
 impl<'a> PodFailures<'a> {
@@ -74,7 +75,8 @@ impl FailureStates<'_> {
             let document = documents.get(&state.seq);
             let pod = document.and_then(|document| PodDocument::read(document));
             let completion_index = pod.as_ref().and_then(PodDocument::completion_index);
-            PodFailure { cause: pod_end::of(state, pod.as_ref(), events), completion_index }
+            let index_failures = pod.as_ref().and_then(PodDocument::index_failures);
+            PodFailure { cause: pod_end::of(state, pod.as_ref(), events), completion_index, index_failures }
         };
         let first = read(self.first);
         if self.first.seq == self.last.seq {
@@ -91,6 +93,11 @@ impl FailureStates<'_> {
     }
 }
 
+/// The attempt of the index that failed most often, where indexes have limits of their own.
+pub(super) fn index_attempt(failures: &[PodFailure]) -> Option<u32> {
+    failures.iter().filter_map(|failure| failure.index_failures).max().map(|before| before + 1)
+}
+
 fn is_pod_itself(story: &Story<'_>) -> bool {
     story.states.first().is_some_and(|state| is_pod(&state.object))
 }
@@ -102,6 +109,19 @@ fn earlier_failure(story: &Story<'_>) -> Seq {
     let since = versions.skip_while(|state| state.change == Change::Gone);
     let earlier = since.skip_while(|state| has_failed(state)).find(|state| has_failed(state));
     earlier.map_or(0, |state| state.seq)
+}
+
+/// The position at which an object was started again as a whole, the last time: it has survived what failed before. A Job
+/// replaces single pods, and the first failure is what it gave up for.
+fn last_restart(story: &Story<'_>) -> Seq {
+    let is_restarting = |state: &&State| state.status.phase == phase::RESTARTING;
+    let versions = || story.states.iter().map(|state| &**state).filter(|it| it.change == Change::Present);
+    if versions().any(|state| state.object.kind == "Job" && state.object.group == "batch") {
+        return 0;
+    }
+    let last_begun = versions().zip(versions().skip(1));
+    let begins = last_begun.filter(|(before, state)| !is_restarting(before) && is_restarting(state));
+    begins.last().map_or(0, |(_, state)| state.seq)
 }
 
 fn says_failure(state: &State) -> bool {
@@ -151,7 +171,10 @@ pub(super) fn of_failure(
         object.is_some_and(|object| names(&status.message, &object.name))
     };
     let named = failures.iter().position(is_named);
-    let first = named.or_else(|| failures.iter().position(by_itself));
+    let restart = last_restart(story);
+    let is_of_last_attempt = |failure: &PodFailure| by_itself(failure) && failure.cause.seq > restart;
+    let first = named.or_else(|| failures.iter().position(is_of_last_attempt));
+    let first = first.or_else(|| failures.iter().position(by_itself));
     // A disruption alone counts if the policy was changed since, and a deletion if nothing else failed.
     let first = first.or_else(|| (!failures.is_empty()).then_some(0));
     let Some(first) = first else {

@@ -219,6 +219,7 @@ impl<'a> Story<'a> {
         let status = told(last);
         let outcome = outcome(self, &status, last);
         let failures = PodFailures::of(self).ends(documents, self.events);
+        let index_attempt = first_failure::index_attempt(&failures);
         let (cause, also) = match outcome {
             Outcome::Succeeded => (None, Vec::new()),
             _ if outcome == Outcome::Failed || is_failing(&status) => {
@@ -235,7 +236,7 @@ impl<'a> Story<'a> {
         };
         let doubt = self.doubt(outcome, cause.as_ref());
         let mut why = WhyView { outcome, cause, also, doubt, ..WhyView::default() };
-        why.sentence = sentence::of(self, &owner, &why, now_ms);
+        why.sentence = sentence::of(self, &owner, index_attempt, &why, now_ms);
         why
     }
 
@@ -293,11 +294,11 @@ impl<'a> Story<'a> {
     }
 }
 
-fn is_pod(object: &ObjectRef) -> bool {
+pub(super) fn is_pod(object: &ObjectRef) -> bool {
     object.kind == "Pod" && object.group.is_empty()
 }
 
-fn is_workload(object: &ObjectRef) -> bool {
+pub(super) fn is_workload(object: &ObjectRef) -> bool {
     object.kind == "Workload" && object.group == KUEUE
 }
 

@@ -2,7 +2,7 @@
 
 use super::documents::OwnerDocument;
 use super::pod_end::signal_name;
-use super::waits::{self, Wait};
+use super::waits::{self, InterruptionKind, Wait};
 use super::{Cause, CauseKind, ContainerRole, FailedContainer, Outcome, Story, WhyView, told};
 use crate::model::fault::shortened;
 use crate::state::{Change, Status};
@@ -14,7 +14,14 @@ const MESSAGE_BYTES: usize = 240;
 /// A shorter wait is no news.
 const NOTED_MS: u64 = 1_000;
 
-pub(super) fn of(story: &Story<'_>, owner: &OwnerDocument, why: &WhyView, now_ms: u64) -> String {
+/// `index_attempt` is that of the index that failed most often, where indexes have limits of their own.
+pub(super) fn of(
+    story: &Story<'_>,
+    owner: &OwnerDocument,
+    index_attempt: Option<u32>,
+    why: &WhyView,
+    now_ms: u64,
+) -> String {
     let Some(last) = story.last() else { return String::new() };
     let (status, times) = (told(last), Times::of(story.states, now_ms));
     let mut parts = waited(story, owner, why, now_ms);
@@ -24,7 +31,7 @@ pub(super) fn of(story: &Story<'_>, owner: &OwnerDocument, why: &WhyView, now_ms
     }
     parts.extend(interrupted(story, now_ms));
     parts.extend(end(story, &status, why));
-    parts.extend(attempts(&status, owner));
+    parts.extend(attempts(&status, owner, index_attempt));
     match last.change {
         Change::Gone if why.outcome != Outcome::Deleted => parts.push("deleted since".to_owned()),
         Change::Left => parts.push("no longer watched".to_owned()),
@@ -70,35 +77,39 @@ fn waited_for(wait: Wait) -> &'static str {
 
 /// Turns after the first one: how often it had to make room, and how long it did not run in between.
 fn interrupted(story: &Story<'_>, now_ms: u64) -> Vec<String> {
-    let states = story.states;
-    let Some(first_run) = states.iter().position(|state| state.status.phase == phase::RUNNING) else {
-        return Vec::new();
-    };
-    let later = &states[first_run..];
-    let count = |phase: &str| {
-        let begins =
-            later.windows(2).filter(|pair| pair[1].status.phase == phase && pair[0].status.phase != phase);
-        begins.count()
-    };
-    let mut parts = Vec::new();
-    match count(phase::PREEMPTED) {
-        0 => {}
-        1 => parts.push("was preempted".to_owned()),
-        more => parts.push(format!("was preempted {more} times")),
+    let interruptions = waits::interruptions(story, now_ms);
+    let (mut preempted, mut evicted, mut suspended) = (Vec::new(), Vec::new(), 0);
+    for interruption in &interruptions {
+        match interruption.kind {
+            InterruptionKind::Preempted => preempted.push(interruption.message),
+            InterruptionKind::Evicted => evicted.push(interruption.message),
+            InterruptionKind::Suspended => suspended += 1,
+        }
     }
-    if count(phase::SUSPENDED) > 0 {
+    let mut parts = Vec::new();
+    match &preempted[..] {
+        [] => {}
+        [message] => parts.push(format!("was preempted{}", to_whom(message))),
+        more => parts.push(format!("was preempted {} times", more.len())),
+    }
+    if let Some(reason) = evicted.last() {
+        parts.push(format!("was taken back by its queue ({reason})"));
+    }
+    if suspended > 0 {
         parts.push("was suspended".to_owned());
     }
-    let ends = later.iter().skip(1).map(|next| next.observed_ms).chain([now_ms]);
-    let idle = later.iter().zip(ends).filter(|(state, _)| {
-        let waits = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED, phase::PENDING];
-        waits.contains(&state.status.phase.as_str()) && state.change == Change::Present
-    });
-    let idle_ms: u64 = idle.map(|(state, end)| end.saturating_sub(state.observed_ms)).sum();
-    if idle_ms >= NOTED_MS && !parts.is_empty() {
+    let idle_ms: u64 = interruptions.iter().map(|interruption| interruption.idle_ms).sum();
+    if idle_ms >= NOTED_MS {
         parts.push(format!("waited {} again", span(idle_ms)));
     }
     parts
+}
+
+/// ` to accommodate a workload (UID: …)` of what Kueue says; where else in the cluster it looked is no news.
+fn to_whom(message: &str) -> String {
+    let Some(rest) = message.strip_prefix("Preempted to ") else { return String::new() };
+    let rest = rest.split("; ").next().unwrap_or(rest).trim_end_matches('.');
+    format!(" to {}", shortened(rest, MESSAGE_BYTES))
 }
 
 /// How it ended, or how it stands.
@@ -141,7 +152,9 @@ fn failure(cause: &Cause, itself: &str) -> String {
     let exit = code.map(|code| format!(" (exit {code})")).unwrap_or_default();
     match cause.kind {
         CauseKind::ExitCode => match code {
-            Some(code) => format!("{who} exited with {code}"),
+            // The reason is `Error` for all of them; a message is what the program left to say.
+            Some(code) if cause.message.trim().is_empty() => format!("{who} exited with {code}"),
+            Some(code) => format!("{who} exited with {code}{}", because(cause)),
             None => format!("{who} failed"),
         },
         CauseKind::Signal => format!("{who} was ended by {}{exit}", in_short(cause)),
@@ -235,7 +248,12 @@ fn because(cause: &Cause) -> String {
     if said.is_empty() { String::new() } else { format!(": {}", shortened(said, MESSAGE_BYTES)) }
 }
 
-fn attempts(status: &Status, owner: &OwnerDocument) -> Option<String> {
+fn attempts(status: &Status, owner: &OwnerDocument, index_attempt: Option<u32>) -> Option<String> {
+    if let Some(allowed) = owner.index_attempts_allowed {
+        // The object counts the failed pods of all its indexes together.
+        let used = index_attempt.unwrap_or_default().min(allowed);
+        return (used > 1).then(|| format!("attempt {used} of {allowed} of its index"));
+    }
     // Pods that were deleted because another one failed count as failed, too.
     let used = owner.attempts_allowed.map_or(status.attempt, |allowed| status.attempt.min(allowed));
     match (used, owner.attempts_allowed) {

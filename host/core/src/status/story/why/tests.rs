@@ -35,7 +35,11 @@ impl Witnessed {
         let seq = (self.states.len() + self.related.len()) as Seq + 1;
         let text = |field: &str| document["metadata"][field].as_str().unwrap_or_default().to_owned();
         let object = ObjectRef {
-            group: if document["kind"] == "Job" { "batch".into() } else { String::new() },
+            group: document["apiVersion"]
+                .as_str()
+                .and_then(|it| it.split_once('/'))
+                .map_or("", |it| it.0)
+                .into(),
             kind: document["kind"].as_str().unwrap_or_default().to_owned(),
             name: text("name"),
             uid: text("name"),
@@ -358,6 +362,178 @@ fn who_suspended_a_job_decides_what_it_waited_for() {
     assert_eq!(why.sentence, "Waited 4 s for quota, has run for 1 min");
     let again = two_run().at(14, &suspended(2)).at(20, &running_job()).why();
     assert_eq!(again.sentence, "Waited 3 s to start, has run for 1 min, was suspended, waited 6 s again");
+}
+
+/// The Workload that Kueue makes for the job.
+fn workload(conditions: &Value) -> Value {
+    json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "job-job", "uid": "w"},
+        "spec": {"queueName": "gpus", "podSets": [{"name": "main", "count": 2}]},
+        "status": {"conditions": conditions}})
+}
+
+/// A job that somebody holds back.
+fn held_job(generation: u64, condition: &Value) -> Value {
+    let mut job = job(&json!({"conditions": [condition]}));
+    job["spec"]["suspend"] = true.into();
+    job["metadata"]["generation"] = generation.into();
+    job
+}
+
+fn suspended_condition() -> Value {
+    json!({"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"})
+}
+
+fn reserved() -> Value {
+    json!({"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved"})
+}
+
+fn admitted() -> Value {
+    json!({"type": "Admitted", "status": "True", "reason": "Admitted", "message": "The workload is admitted"})
+}
+
+#[test]
+fn a_job_that_was_admitted_at_once_did_not_wait_for_quota() {
+    let story = Witnessed::default()
+        .at(0, &held_job(1, &suspended_condition()))
+        .at(0, &workload(&json!([])))
+        .at(0, &workload(&json!([reserved(), admitted()])))
+        .at(8, &running_job());
+    assert_eq!(story.why().sentence, "Waited 8 s to start, has run for 1 min");
+    let full =
+        json!([{"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "no room"}]);
+    let waits = Witnessed::default()
+        .at(0, &held_job(1, &suspended_condition()))
+        .at(0, &workload(&full))
+        .at(5, &workload(&json!([reserved()])))
+        .at(8, &running_job());
+    assert_eq!(waits.why().sentence, "Waited 5 s for quota and 3 s to start, has run for 1 min");
+}
+
+/// What Kueue says of a Workload that made room.
+const PREEMPTED: &str = "Preempted to accommodate a workload (UID: u-9, JobUID: j-9) due to prioritization in the \
+    ClusterQueue; preemptor path: /gpus; preemptee path: /gpus";
+
+fn preempted_conditions() -> Value {
+    json!([
+        {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": PREEMPTED},
+        {"type": "Evicted", "status": "True", "reason": "Preempted", "message": PREEMPTED},
+        {"type": "Preempted", "status": "True", "reason": "InClusterQueue", "message": PREEMPTED}
+    ])
+}
+
+#[test]
+fn a_job_that_its_queue_preempts_made_room_for_a_workload_and_was_not_suspended() {
+    let story = two_run()
+        .at(4, &workload(&json!([reserved(), admitted()])))
+        .at(10, &workload(&preempted_conditions()))
+        .at(11, &held_job(2, &suspended_condition()));
+    let why = story.why();
+    let cause = why.cause.expect("a cause");
+    assert_eq!((cause.kind, &*cause.by), (CauseKind::Preempted, "workload u-9"));
+    assert!(
+        why.sentence.contains("waits to be admitted again: Preempted to accommodate"),
+        "{}",
+        why.sentence
+    );
+    assert!(!why.sentence.contains("suspended"), "{}", why.sentence);
+    let again = two_run()
+        .at(4, &workload(&json!([reserved(), admitted()])))
+        .at(10, &workload(&preempted_conditions()))
+        .at(11, &held_job(2, &suspended_condition()))
+        .at(30, &workload(&json!([reserved(), admitted()])))
+        .at(31, &running_job());
+    assert_eq!(
+        again.why().sentence,
+        "Waited 3 s to start, has run for 1 min, was preempted to accommodate a workload (UID: u-9, JobUID: j-9) \
+         due to prioritization in the ClusterQueue, waited 20 s again"
+    );
+}
+
+#[test]
+fn a_job_whose_pods_did_not_get_ready_in_time_was_taken_back_and_made_no_room() {
+    let evicted = json!([
+        {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "Exceeded the timeout"},
+        {"type": "Evicted", "status": "True", "reason": "PodsReadyTimeout", "message": "Exceeded the timeout"}
+    ]);
+    let story = two_run()
+        .at(4, &workload(&json!([reserved(), admitted()])))
+        .at(10, &workload(&evicted))
+        .at(11, &held_job(2, &suspended_condition()));
+    let why = story.why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::Quota);
+    assert!(why.sentence.contains("was taken back by its queue (PodsReadyTimeout)"), "{}", why.sentence);
+}
+
+#[test]
+fn each_preemption_of_a_job_is_counted_with_the_waits_after_it() {
+    let (admits, takes) = (workload(&json!([reserved(), admitted()])), workload(&preempted_conditions()));
+    let story = two_run()
+        .at(4, &admits)
+        .at(10, &takes)
+        .at(11, &held_job(2, &suspended_condition()))
+        .at(20, &admits)
+        .at(21, &running_job())
+        .at(30, &takes)
+        .at(31, &held_job(4, &suspended_condition()))
+        .at(35, &admits)
+        .at(36, &running_job())
+        .at(50, &held_job(6, &suspended_condition()))
+        .at(52, &running_job());
+    assert_eq!(
+        story.why().sentence,
+        "Waited 3 s to start, has run for 1 min, was preempted 2 times, was suspended, waited 17 s again"
+    );
+}
+
+#[test]
+fn pods_of_other_indexes_that_failed_are_no_attempts_of_one() {
+    let of_index = |mut pod: Value, index: u32, failures: u32| {
+        pod["metadata"]["annotations"] = json!({
+            "batch.kubernetes.io/job-completion-index": index.to_string(),
+            "batch.kubernetes.io/job-index-failure-count": failures.to_string(),
+        });
+        pod
+    };
+    let failed = |indexes: &str, limit: u32| {
+        let mut failed = failed_job("MaxFailedIndexesExceeded", "");
+        failed["spec"]["backoffLimitPerIndex"] = limit.into();
+        failed["status"]["failedIndexes"] = indexes.into();
+        failed["status"]["failed"] = 4.into();
+        failed
+    };
+    let once = two_run().at(8, &of_index(ended("a", 8, "Error", 8), 1, 0)).at(9, &failed("1", 0)).why();
+    assert!(once.sentence.ends_with("exited with 8"), "{}", once.sentence);
+    let twice = two_run()
+        .at(8, &of_index(ended("a", 8, "Error", 8), 1, 0))
+        .at(12, &of_index(ended("c", 8, "Error", 12), 1, 1))
+        .at(13, &failed("1", 2))
+        .why();
+    assert!(twice.sentence.ends_with("attempt 2 of 3 of its index"), "{}", twice.sentence);
+}
+
+#[test]
+fn a_job_that_gave_up_before_it_ran_has_not_run() {
+    let target = json!([{"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded"}]);
+    let why = Witnessed::default()
+        .at(0, &job(&json!({"startTime": "2026-01-01T00:00:00Z", "active": 2, "ready": 0})))
+        .at(
+            5,
+            &job(
+                &json!({"startTime": "2026-01-01T00:00:00Z", "active": 2, "ready": 0, "conditions": target}),
+            ),
+        )
+        .at(8, &failed_job("DeadlineExceeded", "Job was active longer than specified deadline"))
+        .why();
+    assert_eq!(why.sentence, "Waited 5 s to start, failed: its deadline passed");
+}
+
+#[test]
+fn what_a_program_left_to_say_is_told() {
+    let mut end = ended("a", 2, "Error", 8);
+    end["status"]["containerStatuses"][0]["state"]["terminated"]["message"] =
+        "no checkpoint at step 4\n".into();
+    let why = two_run().at(8, &end).at(9, &failed_job("BackoffLimitExceeded", "")).why();
+    assert!(why.sentence.ends_with("exited with 2: no checkpoint at step 4"), "{}", why.sentence);
 }
 
 #[test]

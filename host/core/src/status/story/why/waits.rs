@@ -110,10 +110,96 @@ fn of_state(state: &State, kind: CauseKind) -> Cause {
     Cause { kind, reason, message, at_ms: state.observed_ms, seq: state.seq, ..Cause::default() }
 }
 
+/// Kueue takes workloads back for other reasons, too, such as pods that do not get ready in time.
+fn is_preempted(workload: &State) -> bool {
+    workload.status.phase == phase::PREEMPTED && workload.status.reason == "Preempted"
+}
+
 fn of_workload(workload: &State) -> Cause {
-    let is_preempted = workload.status.phase == phase::PREEMPTED;
-    let kind = if is_preempted { CauseKind::Preempted } else { CauseKind::Quota };
-    Cause { object: Some((*workload.object).clone()), ..of_state(workload, kind) }
+    let kind = if is_preempted(workload) { CauseKind::Preempted } else { CauseKind::Quota };
+    let by = preemptor_of(&workload.status.message);
+    Cause { object: Some((*workload.object).clone()), by, ..of_state(workload, kind) }
+}
+
+/// `workload UID` of "Preempted to accommodate a workload (UID: UID, JobUID: …) due to …".
+fn preemptor_of(message: &str) -> String {
+    let uid = message.split_once("(UID: ").and_then(|(_, rest)| rest.split([',', ')']).next());
+    uid.map(|uid| format!("workload {}", uid.trim())).unwrap_or_default()
+}
+
+/// Why an object did not run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InterruptionKind {
+    /// Something more important took its place.
+    Preempted,
+    /// Its queue took the place back for another reason.
+    Evicted,
+    /// Somebody suspended it.
+    Suspended,
+}
+
+/// A time in which an object that had run was held back.
+pub(super) struct Interruption<'a> {
+    pub kind: InterruptionKind,
+    /// What the cluster says of a preemption, or the reason of an eviction.
+    pub message: &'a str,
+    /// How long it did not run.
+    pub idle_ms: u64,
+}
+
+/// The times in which an object did not run after it had run, in their order. A job that Kueue preempts says no more than
+/// that it is suspended; its Workload has said why shortly before.
+pub(super) fn interruptions<'a>(story: &Story<'a>, now_ms: u64) -> Vec<Interruption<'a>> {
+    let held = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
+    let versions: Vec<&State> = story.states.iter().map(|state| &**state).collect();
+    let Some(first_run) = versions.iter().position(|state| state.status.phase == phase::RUNNING) else {
+        return Vec::new();
+    };
+    let later = &versions[first_run..];
+    let mut found: Vec<Interruption<'a>> = Vec::new();
+    let (mut is_held, mut ran_from) = (false, later[0].observed_ms);
+    for (at, state) in later.iter().enumerate().filter(|(_, state)| state.change == Change::Present) {
+        let phase = state.status.phase.as_str();
+        let ends_ms = later.get(at + 1).map_or(now_ms, |next| next.observed_ms);
+        let took = ends_ms.saturating_sub(state.observed_ms);
+        if held.contains(&phase) {
+            if !is_held {
+                let until_ms = run_again_ms(&later[at..]).unwrap_or(now_ms);
+                found.push(interruption(story, state, ran_from, until_ms));
+            }
+            is_held = true;
+        } else if phase == phase::RUNNING {
+            (is_held, ran_from) = (false, state.observed_ms);
+        }
+        // What is pending after it was held back has not begun again.
+        if let Some(last) =
+            found.last_mut().filter(|_| is_held && (held.contains(&phase) || phase == phase::PENDING))
+        {
+            last.idle_ms += took;
+        }
+    }
+    found
+}
+
+/// When an object that is held back runs again.
+fn run_again_ms(later: &[&State]) -> Option<u64> {
+    later.iter().find(|state| state.status.phase == phase::RUNNING).map(|state| state.observed_ms)
+}
+
+fn interruption<'a>(story: &Story<'a>, begins: &'a State, ran_from: u64, until_ms: u64) -> Interruption<'a> {
+    let workloads = story.related.iter().map(|state| &**state).filter(|state| is_workload(&state.object));
+    let taken_back = workloads
+        .filter(|state| state.status.phase == phase::PREEMPTED)
+        .find(|state| state.observed_ms > ran_from && state.observed_ms < until_ms);
+    let (kind, message) = match taken_back {
+        Some(workload) if is_preempted(workload) => (InterruptionKind::Preempted, &*workload.status.message),
+        Some(workload) => (InterruptionKind::Evicted, &*workload.status.reason),
+        None if begins.status.phase == phase::PREEMPTED => {
+            (InterruptionKind::Preempted, &*begins.status.message)
+        }
+        None => (InterruptionKind::Suspended, ""),
+    };
+    Interruption { kind, message, idle_ms: 0 }
 }
 
 /// The API server refused the pods that the object wants. Only an Event says so.
@@ -141,35 +227,69 @@ fn refused(story: &Story<'_>) -> Option<Cause> {
 /// What an object waited for. `None` stands for its start: images, volumes, init containers.
 pub(super) type Wait = Option<CauseKind>;
 
+/// Whether Kueue has found a place for it: what it waits for from then on is no quota.
+fn has_quota(workload: &State) -> bool {
+    let Status { phase, reason, .. } = &*workload.status;
+    let admitted = [phase::ADMITTED, phase::STARTING, phase::RUNNING, phase::RESTARTING];
+    admitted.contains(&phase.as_str()) || reason == "QuotaReserved"
+}
+
+/// What it waits for at one moment.
+#[derive(Default)]
+struct Moment<'a> {
+    own: Option<&'a State>,
+    workload: Option<&'a State>,
+    pods: BTreeMap<&'a str, Wait>,
+}
+
+impl<'a> Moment<'a> {
+    fn take(&mut self, state: &'a State) {
+        let uid = state.object.uid.as_str();
+        match (is_workload(&state.object), state.change == Change::Gone) {
+            (true, is_gone) => self.workload = Some(state).filter(|_| !is_gone),
+            (false, true) => drop(self.pods.remove(uid)),
+            (false, false) => drop(self.pods.insert(uid, pod_end::waiting(&state.status.reason))),
+        }
+    }
+
+    /// `knows_queue`: the story has its Workload, so that a time without it, or with a place, is no wait for quota.
+    fn wait(&self, own: &State, has_queue: bool, knows_queue: bool) -> Wait {
+        let by_owner = by_owner(&own.status, has_queue);
+        let waits_for_quota = !knows_queue || self.workload.is_some_and(|workload| !has_quota(workload));
+        let by_owner = by_owner.filter(|kind| *kind != CauseKind::Quota || waits_for_quota);
+        by_owner.or_else(|| self.pods.values().copied().flatten().min())
+    }
+}
+
 /// How long it waited for each thing before it first ran, in the order in which it began to wait for them.
 pub(super) fn before_first_run(story: &Story<'_>, owner: &OwnerDocument, now_ms: u64) -> Vec<(Wait, u64)> {
     let has_queue = has_queue(story, owner);
+    let knows_queue = story.related.iter().any(|state| is_workload(&state.object));
     let mut changes: Vec<(&State, bool)> = story.related.iter().map(|state| (&**state, false)).collect();
-    changes.retain(|(state, _)| super::is_pod(&state.object));
+    changes.retain(|(state, _)| super::is_pod(&state.object) || is_workload(&state.object));
     changes.extend(story.states.iter().map(|state| (&**state, true)));
     changes.retain(|(state, _)| state.change != Change::Gap);
     changes.sort_by_key(|(state, _)| (state.observed_ms, state.seq));
     let mut waits: Vec<(Wait, u64)> = Vec::new();
-    let (mut own, mut pods): (Option<&State>, BTreeMap<&str, Wait>) = (None, BTreeMap::new());
+    let mut moment = Moment::default();
     let ends = changes.iter().skip(1).map(|(next, _)| next.observed_ms).chain([now_ms]);
     for ((state, is_own), end) in changes.iter().zip(ends) {
         match is_own {
-            true => own = Some(state),
-            false if state.change == Change::Gone => drop(pods.remove(state.object.uid.as_str())),
-            false => drop(pods.insert(&state.object.uid, pod_end::waiting(&state.status.reason))),
+            true => moment.own = Some(state),
+            false => moment.take(state),
         }
-        let Some(own) = own else { continue };
+        let Some(own) = moment.own else { continue };
         // An attempt that failed has run, even if it was never ready.
         let has_begun = matches!(own.status.phase.as_str(), phase::RUNNING | phase::RESTARTING);
         if has_begun || super::super::is_over(own) {
             break;
         }
-        let stuck = || pods.values().copied().flatten().min();
-        let wait = by_owner(&own.status, has_queue).or_else(stuck);
+        let wait = moment.wait(own, has_queue, knows_queue);
         let took = end.saturating_sub(state.observed_ms);
         match waits.iter_mut().find(|(known, _)| *known == wait) {
             Some((_, sum)) => *sum += took,
-            None => waits.push((wait, took)),
+            None if took > 0 => waits.push((wait, took)),
+            None => {}
         }
     }
     waits

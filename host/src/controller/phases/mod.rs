@@ -1,10 +1,14 @@
-//! Keeps the index of phases up to date with the journal. Where the index can't be kept, questions to it say why, and
-//! nothing else stops.
+//! Keeps the index of phases up to date with the journal, and has outcomes explained for it. Where the index can't be
+//! kept, questions to it say why, and nothing else stops.
+
+mod causes;
 
 use std::time::Duration;
 
 use anyhow::Result;
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::story::outcomes::SETTLE_MS;
 use kubewitness_journal::{Journal, PhaseIndex};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -31,8 +35,10 @@ pub async fn follow(index: PhaseIndex, journal: Journal, stop: CancellationToken
             match told(&index, went) {
                 true => {
                     tokio::time::timeout(BETWEEN, index.wanted()).await.ok();
-                    // What retention took is looked for while nothing comes, too.
-                    tokio::time::timeout(SWEEP, newest.changed()).await.ok();
+                    // What retention took is looked for while nothing comes, too, and outcomes are explained.
+                    let is_any_open = index.has_open_outcomes().await.unwrap_or_default();
+                    let most = if is_any_open { Duration::from_millis(SETTLE_MS) } else { SWEEP };
+                    tokio::time::timeout(most, newest.changed()).await.ok();
                 }
                 false => tokio::time::sleep(AGAIN).await,
             }
@@ -49,10 +55,16 @@ struct Sweep {
     after: Option<(i64, u64)>,
 }
 
-/// Reads all that the journal has more.
+/// Reads all that the journal has more, and explains what is due.
 async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut Sweep) -> Result<(), JournalError> {
-    while index.advance(journal).await? {
-        tokio::task::yield_now().await;
+    let clock = SystemClock::default();
+    loop {
+        while index.advance(journal, clock.now_ms()).await? {
+            tokio::task::yield_now().await;
+        }
+        if !causes::explain_some(index, journal, clock.now_ms()).await? {
+            break;
+        }
     }
     if sweep.next <= Instant::now() {
         sweep.after = index.sweep(journal, sweep.after).await?;

@@ -1,0 +1,147 @@
+//! The cause as a field: which states end an object badly, so that the word for it is kept beside the object.
+//!
+//! A list, a filter and a metric need the cause of thousands of objects at once. To explain each of them when a list is
+//! asked for would read their pods and documents anew each time, and a filter would have to explain every object that
+//! ever failed. To explain every state as it is witnessed would put that work on the hot path. So an object is explained
+//! once, after the state that ended it, by the follower that keeps the index of phases; lists only look the word up.
+//! Any other state costs that follower one comparison, and the witness nothing.
+//!
+//! Pods of a job are watched by another source and may be witnessed after the job's own end. So an explanation waits for
+//! [`SETTLE_MS`], and a pod that is witnessed later as failed has its owner explained again. An object that runs on after a
+//! failure has no cause any more.
+//!
+//! Plugins are not handed the word. A state is handed over at once, and at that moment its cause may be another one than some
+//! seconds later; a plugin would also learn of pods to which it has no subscription.
+//!
+//! Objects that wait have no kept cause: what they wait for changes with each state of their pods. The story says it.
+
+use super::why::CauseKind;
+use crate::kinds::is_event;
+use crate::state::{Change, ObjectRef, State, Status};
+use crate::status::phase;
+
+/// An explanation waits so long for the states of pods, which another source brings.
+pub const SETTLE_MS: u64 = 2_000;
+
+impl CauseKind {
+    pub const ALL: [Self; 14] = [
+        Self::ExitCode,
+        Self::Signal,
+        Self::OutOfMemory,
+        Self::Evicted,
+        Self::Preempted,
+        Self::NodeLost,
+        Self::ImagePull,
+        Self::Configuration,
+        Self::Unschedulable,
+        Self::Deadline,
+        Self::Quota,
+        Self::Suspended,
+        Self::Deleted,
+        Self::Unknown,
+    ];
+
+    /// As people type it: the case of letters does not matter, and `_` or a space may stand for a dash.
+    pub fn parse(text: &str) -> Option<Self> {
+        let word = text.trim().to_ascii_lowercase().replace(['_', ' '], "-");
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// The same in words for people.
+    pub fn words(self) -> String {
+        self.as_str().replace('-', " ")
+    }
+}
+
+/// Whether objects of a kind do work that comes to an end. Only those can be deleted before it.
+pub fn has_outcome(object: &ObjectRef) -> bool {
+    let kind = object.kind.as_str();
+    (kind.ends_with("Job") && kind != "CronJob")
+        || matches!(kind, "JobSet" | "SparkApplication" | "Workflow" | "PipelineRun" | "TaskRun")
+}
+
+/// Whether a phase is a bad end, given that the status is terminal.
+pub fn is_bad_phase(phase: &str) -> bool {
+    matches!(phase, phase::FAILED | phase::PREEMPTED | phase::CANCELLED)
+}
+
+fn has_failed(status: &Status) -> bool {
+    status.terminal && is_bad_phase(&status.phase)
+}
+
+/// Whether this state is a bad end whose cause is kept. A Pod's end is told by the job that owns it.
+pub fn is_bad_end(state: &State) -> bool {
+    let object = &*state.object;
+    match state.change {
+        Change::Present => has_failed(&state.status) && !is_part(object),
+        Change::Gone => {
+            has_outcome(object) && state.previous.as_ref().is_some_and(|previous| !previous.terminal)
+        }
+        Change::Left | Change::Gap => false,
+    }
+}
+
+/// Whether this state may change the kept cause of its owner.
+pub fn bears_on_owner(state: &State) -> bool {
+    let is_pod = super::why::is_pod(&state.object);
+    is_pod && state.owner.is_some() && state.change == Change::Present && has_failed(&state.status)
+}
+
+/// Pods, Kueue's Workloads and Events are told of by what they belong to.
+fn is_part(object: &ObjectRef) -> bool {
+    super::why::is_pod(object) || super::why::is_workload(object) || is_event(&object.group, &object.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::state::StateId;
+    use crate::version::Version;
+
+    fn state(group: &str, kind: &str, phase: &str, terminal: bool, change: Change) -> State {
+        let status = Status { phase: phase.into(), terminal, ..Status::default() };
+        State {
+            id: StateId::parse("x"),
+            seq: 1,
+            source: "jobs".into(),
+            epoch: 0,
+            change,
+            object: Arc::new(ObjectRef { group: group.into(), kind: kind.into(), ..ObjectRef::default() }),
+            owner: None,
+            resource_version: Version::new("1"),
+            previous: (change == Change::Gone).then(|| Arc::new(status.clone())),
+            status: Arc::new(status),
+            observed_ms: 0,
+            late: false,
+            quotes_none_under: None,
+        }
+    }
+
+    #[test]
+    fn only_the_bad_end_of_something_that_ends_is_explained() {
+        let is = |group: &str, kind: &str, phase: &str, terminal: bool, change: Change| {
+            is_bad_end(&state(group, kind, phase, terminal, change))
+        };
+        assert!(is("batch", "Job", phase::FAILED, true, Change::Present));
+        assert!(is("x.example", "Training", phase::FAILED, true, Change::Present), "any kind may fail");
+        assert!(!is("batch", "Job", phase::FAILED, false, Change::Present), "it is tried again");
+        assert!(!is("batch", "Job", phase::SUCCEEDED, true, Change::Present));
+        assert!(!is("batch", "Job", phase::RUNNING, false, Change::Present));
+        assert!(!is("", "Pod", phase::FAILED, true, Change::Present), "its job is explained");
+        assert!(is("batch", "Job", phase::RUNNING, false, Change::Gone), "deleted before its end");
+        assert!(!is("batch", "Job", phase::SUCCEEDED, true, Change::Gone));
+        assert!(!is("batch", "CronJob", phase::RUNNING, false, Change::Gone), "it has no end");
+        assert!(!is("apps", "Deployment", phase::RUNNING, false, Change::Gone));
+    }
+
+    #[test]
+    fn a_cause_is_read_as_people_type_it() {
+        for kind in CauseKind::ALL {
+            assert_eq!(CauseKind::parse(kind.as_str()), Some(kind));
+            assert_eq!(CauseKind::parse(&kind.words().to_uppercase()), Some(kind));
+        }
+        assert_eq!(CauseKind::parse("oom"), None);
+    }
+}

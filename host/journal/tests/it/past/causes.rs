@@ -1,0 +1,152 @@
+//! Tests of the causes in the index of phases: which outcomes are to be explained, and what finds them afterwards.
+
+use std::sync::Arc;
+
+use kubewitness_core::config::RetentionSpec;
+use kubewitness_core::ports::Witnessed;
+use kubewitness_core::story::outcomes::SETTLE_MS;
+use kubewitness_core::views::CauseKind;
+use kubewitness_core::{Change, ObjectRef, Seq, Status};
+use kubewitness_journal::{CauseQuery, OpenOutcome, PhaseIndex, Retention};
+
+use crate::support::{self, Desk, SOURCE, job, on_every_store, state};
+
+/// When the index reads the journal.
+const NOW: u64 = 1_000_000;
+
+fn is(number: usize, phase: &str, version: u64) -> Witnessed {
+    let terminal = matches!(phase, "Failed" | "Succeeded" | "Deleted");
+    let change = if phase == "Deleted" { Change::Gone } else { Change::Present };
+    let status = Arc::new(Status { phase: phase.into(), terminal, ..Status::default() });
+    // Deleted while it ran.
+    let previous = (change == Change::Gone).then(|| support::status("Running"));
+    Witnessed { status, previous, ..state(&job(number), change, &version.to_string()) }
+}
+
+/// A pod that belongs to the job and has failed.
+fn failed_pod(number: usize, version: u64) -> Witnessed {
+    let pod = ObjectRef {
+        group: String::new(),
+        kind: "Pod".into(),
+        name: format!("train-{number}-x"),
+        uid: format!("pod-of-{number}"),
+        ..(*job(number)).clone()
+    };
+    let status = Arc::new(Status { phase: "Failed".into(), terminal: true, ..Status::default() });
+    let owner = Some(job(number));
+    Witnessed { status, owner, ..state(&Arc::new(pod), Change::Present, &version.to_string()) }
+}
+
+async fn read_all(index: &PhaseIndex, desk: &Desk) {
+    while index.advance(&desk.journal, NOW).await.unwrap() {}
+}
+
+async fn index(desk: &Desk) -> PhaseIndex {
+    let index = PhaseIndex::new(desk.folder.path().join("index").join("phases.db"));
+    read_all(&index, desk).await;
+    index
+}
+
+/// The uids that are to be explained, and then are, with one word for all of them.
+async fn explain(index: &PhaseIndex, kind: CauseKind) -> Vec<Seq> {
+    let due = index.due_outcomes(NOW + SETTLE_MS, 100).await.unwrap();
+    let seqs = due.iter().map(|outcome| outcome.seq).collect();
+    let explained: Vec<(OpenOutcome, _)> = due.into_iter().map(|outcome| (outcome, Some(kind))).collect();
+    index.keep_causes(explained).await.unwrap();
+    seqs
+}
+
+fn query(kind: CauseKind) -> CauseQuery {
+    CauseQuery { sources: vec![SOURCE.into()], kind, after: 0, before: Seq::MAX, cursor: None, limit: 2 }
+}
+
+async fn names(index: &PhaseIndex, query: CauseQuery) -> Vec<String> {
+    let (mut query, mut names) = (query, vec![]);
+    loop {
+        let page = index.find_by_cause(query.clone()).await.unwrap();
+        names.extend(page.times.into_iter().map(|time| time.name));
+        query.cursor = page.next;
+        if query.cursor.is_none() {
+            return names;
+        }
+    }
+}
+
+async fn each_bad_end_is_explained_once_after_a_moment_and_found_by_its_cause() {
+    let desk = Desk::new().await;
+    desk.append(vec![is(1, "Running", 1), is(2, "Running", 2), is(3, "Running", 3), is(4, "Running", 4)])
+        .await;
+    desk.append(vec![is(1, "Failed", 5), is(2, "Succeeded", 6), is(3, "Deleted", 7), failed_pod(4, 8)]).await;
+    desk.append(vec![is(4, "Failed", 9), is(4, "Failed", 10)]).await;
+    let index = index(&desk).await;
+    let early = index.due_outcomes(NOW + SETTLE_MS - 1, 100).await.unwrap();
+    assert!(early.is_empty(), "pods may still come");
+    assert!(index.has_open_outcomes().await.unwrap());
+    assert_eq!(explain(&index, CauseKind::OutOfMemory).await, [9, 7, 5], "the newest first");
+    assert!(explain(&index, CauseKind::Signal).await.is_empty(), "once");
+    assert!(!index.has_open_outcomes().await.unwrap());
+    assert_eq!(names(&index, query(CauseKind::OutOfMemory)).await, ["train-4", "train-3", "train-1"]);
+    assert_eq!(names(&index, query(CauseKind::Signal)).await, Vec::<String>::new());
+    let within = CauseQuery { after: 5, before: 9, ..query(CauseKind::OutOfMemory) };
+    assert_eq!(names(&index, within).await, ["train-3"]);
+    let of = |source: &str, number: usize| (source.to_owned(), job(number).uid.clone());
+    let asked = vec![of(SOURCE, 2), of(SOURCE, 1), of("pods", 1)];
+    let causes = index.causes(asked).await.unwrap();
+    assert_eq!(causes.into_iter().collect::<Vec<_>>(), [(1, CauseKind::OutOfMemory)]);
+}
+
+async fn a_pod_that_comes_late_has_its_job_explained_again_and_a_job_that_runs_on_has_no_cause() {
+    let desk = Desk::new().await;
+    desk.append(vec![is(1, "Failed", 1), is(2, "Failed", 2)]).await;
+    let index = index(&desk).await;
+    assert_eq!(explain(&index, CauseKind::Unknown).await.len(), 2);
+    desk.append(vec![failed_pod(1, 3), is(2, "Running", 4)]).await;
+    read_all(&index, &desk).await;
+    assert_eq!(names(&index, query(CauseKind::Unknown)).await, ["train-1"], "its old word stays meanwhile");
+    let due = index.due_outcomes(NOW + SETTLE_MS, 100).await.unwrap();
+    assert_eq!(due.iter().map(|it| (it.seq, it.is_new)).collect::<Vec<_>>(), [(1, false)]);
+    assert_eq!(explain(&index, CauseKind::ExitCode).await, [1]);
+    assert_eq!(names(&index, query(CauseKind::ExitCode)).await, ["train-1"]);
+}
+
+async fn outcomes_are_counted_once_and_those_of_an_earlier_process_are_not() {
+    let desk = Desk::new().await;
+    desk.append(vec![is(1, "Failed", 1)]).await;
+    let index = index(&desk).await;
+    explain(&index, CauseKind::Signal).await;
+    assert!(index.outcome_counts().is_empty(), "it was there before");
+    desk.append(vec![is(2, "Failed", 2), is(3, "Deleted", 3), is(4, "Failed", 4)]).await;
+    read_all(&index, &desk).await;
+    explain(&index, CauseKind::Signal).await;
+    desk.append(vec![failed_pod(2, 5)]).await;
+    read_all(&index, &desk).await;
+    explain(&index, CauseKind::Signal).await;
+    let counts: Vec<_> = index.outcome_counts().into_iter().collect();
+    assert_eq!(counts, [((SOURCE.to_owned(), CauseKind::Signal), 3)]);
+}
+
+async fn a_cause_goes_with_its_object() {
+    let desk = Desk::new().await;
+    desk.append(vec![is(1, "Running", 1), is(1, "Deleted", 2)]).await;
+    desk.append((10..14).map(|version| is(2, "Running", version)).chain([is(2, "Failed", 14)]).collect())
+        .await;
+    let index = index(&desk).await;
+    assert_eq!(explain(&index, CauseKind::Signal).await.len(), 2);
+    let spec = RetentionSpec { count: Some(3), past_cursors: true, ..RetentionSpec::default() };
+    Retention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
+    let mut after = None;
+    loop {
+        after = index.sweep(&desk.journal, after).await.unwrap();
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(names(&index, query(CauseKind::Signal)).await, ["train-2"]);
+}
+
+on_every_store!(
+    each_bad_end_is_explained_once_after_a_moment_and_found_by_its_cause,
+    a_pod_that_comes_late_has_its_job_explained_again_and_a_job_that_runs_on_has_no_cause,
+    outcomes_are_counted_once_and_those_of_an_earlier_process_are_not,
+    a_cause_goes_with_its_object,
+);

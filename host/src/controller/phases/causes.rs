@@ -1,0 +1,226 @@
+//! Explains outcomes once, for lists, filters and metrics. [`kubewitness_core::story::outcomes`] says why here.
+//!
+//! Only the word is kept, so documents are read as the journal has them: no text of them goes anywhere.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::events;
+use kubewitness_core::ports::{Documents, JournalError};
+use kubewitness_core::views::{CauseKind, DocumentsBySeq, EventView, Outcome, Story, TimelineQuery};
+use kubewitness_core::{Seq, State};
+use kubewitness_journal::{Journal, OpenOutcome, PhaseIndex};
+use tracing::warn;
+
+/// Outcomes that are explained before the journal is read on, so that a burst of failures keeps no list waiting.
+const PART: usize = 16;
+/// States of an object, and of what it owns, that one explanation reads: a job with the pods of its attempts.
+const STATES: usize = 2_000;
+
+/// Explains a part of the outcomes that are due. False: no other ones are.
+pub(super) async fn explain_some(
+    index: &PhaseIndex,
+    journal: &Journal,
+    now_ms: u64,
+) -> Result<bool, JournalError> {
+    let due = index.due_outcomes(now_ms, PART).await?;
+    let goes_on = due.len() == PART;
+    if due.is_empty() {
+        return Ok(false);
+    }
+    let mut explained: Vec<(OpenOutcome, Option<CauseKind>)> = Vec::with_capacity(due.len());
+    for outcome in due {
+        let cause = match cause_of(journal, &outcome.uid, now_ms).await {
+            // A damaged state stays so. Whoever waited for it would keep the index from going on.
+            Err(JournalError::Fatal(error)) => {
+                warn!(uid = outcome.uid, "an outcome is not explained: {error}");
+                Some(CauseKind::Unknown)
+            }
+            cause => cause?,
+        };
+        explained.push((outcome, cause));
+        tokio::task::yield_now().await;
+    }
+    index.keep_causes(explained).await?;
+    Ok(goes_on)
+}
+
+/// The cause of one object's outcome. `None`: it has not ended badly.
+async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<CauseKind>, JournalError> {
+    let query = TimelineQuery {
+        uid: Some(uid.to_owned()),
+        limit: Some(STATES),
+        events: true,
+        ..TimelineQuery::default()
+    };
+    let found = journal.timeline(&query).await?;
+    let events = events_of(journal, &found.events).await?;
+    let is_cut = found.states.len() >= STATES || found.related.len() >= STATES;
+    let story = Story { states: &found.states, related: &found.related, events: &events, is_cut };
+    let mut documents = DocumentsBySeq::new();
+    for seq in story.documents_wanted() {
+        documents.extend(document(journal, seq).await?.map(|document| (seq, document.into())));
+    }
+    let why = story.explain(&documents, now_ms);
+    let is_bad = matches!(why.outcome, Outcome::Failed | Outcome::Deleted);
+    Ok(is_bad.then(|| why.cause.map(|cause| cause.kind).unwrap_or_default()))
+}
+
+async fn events_of(journal: &Journal, states: &[Arc<State>]) -> Result<Vec<EventView>, JournalError> {
+    let mut told = Vec::new();
+    for state in states.iter().rev() {
+        let Some(document) = document(journal, state.seq).await? else { continue };
+        let document = events::cut(&document).map_or(document, Bytes::from);
+        told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
+    }
+    Ok(events::fold(told))
+}
+
+/// `None` where retention has taken it, or it is damaged: the states still say what they say.
+async fn document(journal: &Journal, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+    match journal.document(seq).await {
+        Err(JournalError::Fatal(_)) => Ok(None),
+        document => document,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kubewitness_core::ports::{Append, Witness, Witnessed};
+    use kubewitness_core::status::Rules;
+    use kubewitness_core::story::outcomes::SETTLE_MS;
+    use kubewitness_core::{Change, ObjectRef, StateId, Version};
+    use kubewitness_journal::{CauseQuery, JournalOptions};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: u64 = 1_767_225_700_000;
+
+    /// A version of an object, as a source witnesses it.
+    fn witnessed(version: u64, owner: Option<&Arc<ObjectRef>>, document: &Value) -> Witnessed {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let api_version = text(&document["apiVersion"]);
+        let (group, of_group) = api_version.split_once('/').unwrap_or(("", &api_version));
+        let object = Arc::new(ObjectRef {
+            group: group.into(),
+            version: of_group.into(),
+            kind: text(&document["kind"]),
+            namespace: "team".into(),
+            name: text(&document["metadata"]["name"]),
+            uid: text(&document["metadata"]["uid"]),
+        });
+        let bytes = document.to_string().into_bytes();
+        let version = Version::new(&version.to_string());
+        Witnessed {
+            id: StateId::of("all", 0, &object, Change::Present, &version, None),
+            change: Change::Present,
+            status: Arc::new(Rules::builtin().status(&object.group, &object.kind, &bytes)),
+            object,
+            owner: owner.cloned(),
+            controller: None,
+            resource_version: version,
+            previous: None,
+            observed_ms: NOW,
+            document: bytes.into(),
+            base: None,
+            quotes_none_under: None,
+        }
+    }
+
+    fn failed_job() -> Value {
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "uid": "uid-job"},
+            "status": {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}})
+    }
+
+    fn ended_pod(reason: &str, code: i32) -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train-0", "uid": "uid-pod",
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-job"}]},
+            "status": {"phase": "Failed", "containerStatuses": [
+                {"name": "main", "state": {"terminated": {"reason": reason, "exitCode": code}}}]}})
+    }
+
+    /// A journal and its index, in a folder.
+    struct Bench {
+        _folder: tempfile::TempDir,
+        journal: Journal,
+        index: PhaseIndex,
+    }
+
+    impl Bench {
+        async fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let options = JournalOptions::default();
+            let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
+            let index = PhaseIndex::new(folder.path().join("phases.db"));
+            Self { _folder: folder, journal, index }
+        }
+
+        /// Witnesses states, and explains what is due some seconds later.
+        async fn take(&self, states: Vec<Witnessed>) {
+            let append = Append { source: "all".into(), states, ..Append::default() };
+            self.journal.append(append).await.unwrap();
+            while self.index.advance(&self.journal, NOW).await.unwrap() {}
+            while explain_some(&self.index, &self.journal, NOW + SETTLE_MS).await.unwrap() {}
+        }
+
+        async fn causes(&self) -> BTreeMap<CauseKind, Vec<String>> {
+            let mut found = BTreeMap::new();
+            for kind in CauseKind::ALL {
+                let query = CauseQuery {
+                    sources: vec!["all".into()],
+                    kind,
+                    before: Seq::MAX,
+                    limit: 9,
+                    ..CauseQuery::default()
+                };
+                let times = self.index.find_by_cause(query).await.unwrap().times;
+                if !times.is_empty() {
+                    found.insert(kind, times.into_iter().map(|time| time.name).collect());
+                }
+            }
+            found
+        }
+    }
+
+    #[tokio::test]
+    async fn a_job_that_failed_gets_the_word_that_its_story_has_and_a_pod_gets_none() {
+        let bench = Bench::new().await;
+        let job = witnessed(2, None, &failed_job());
+        let pod = witnessed(1, Some(&job.object), &ended_pod("OOMKilled", 137));
+        bench.take(vec![pod, job]).await;
+        assert_eq!(bench.causes().await, [(CauseKind::OutOfMemory, vec!["train".to_owned()])].into());
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_is_witnessed_after_the_explanation_changes_it() {
+        let bench = Bench::new().await;
+        let job = witnessed(2, None, &failed_job());
+        let owner = job.object.clone();
+        bench.take(vec![job]).await;
+        assert_eq!(bench.causes().await, [(CauseKind::Unknown, vec!["train".to_owned()])].into());
+        bench.take(vec![witnessed(1, Some(&owner), &ended_pod("Error", 3))]).await;
+        assert_eq!(bench.causes().await, [(CauseKind::ExitCode, vec!["train".to_owned()])].into());
+    }
+
+    #[tokio::test]
+    async fn a_burst_of_outcomes_is_explained_in_parts_between_which_the_journal_is_read() {
+        let bench = Bench::new().await;
+        let jobs = (0..PART as u64 + 1).map(|number| {
+            let mut job = failed_job();
+            job["metadata"]["uid"] = format!("uid-{number}").into();
+            job["metadata"]["name"] = format!("train-{number}").into();
+            witnessed(number + 1, None, &job)
+        });
+        let append = Append { source: "all".into(), states: jobs.collect(), ..Append::default() };
+        bench.journal.append(append).await.unwrap();
+        while bench.index.advance(&bench.journal, NOW).await.unwrap() {}
+        let explained = async || explain_some(&bench.index, &bench.journal, NOW + SETTLE_MS).await.unwrap();
+        assert!(explained().await, "others are due");
+        assert!(bench.index.has_open_outcomes().await.unwrap());
+        assert!(!explained().await);
+        assert!(!bench.index.has_open_outcomes().await.unwrap());
+    }
+}
