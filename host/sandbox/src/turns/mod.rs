@@ -8,6 +8,7 @@
 mod queue;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -45,7 +46,8 @@ impl Turns {
     /// The place of one call of a plugin.
     pub fn seat(self: &Arc<Self>, plugin: &Arc<str>) -> Arc<Seat> {
         let standing = Mutex::new(Standing { place: Place::Away, waited: Duration::ZERO });
-        Arc::new(Seat { turns: self.clone(), plugin: plugin.clone(), standing })
+        let has_turn = AtomicBool::new(false);
+        Arc::new(Seat { turns: self.clone(), plugin: plugin.clone(), standing, has_turn })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -66,6 +68,9 @@ pub struct Seat {
     turns: Arc<Turns>,
     plugin: Arc<str>,
     standing: Mutex<Standing>,
+    /// Whether its place is [`Place::HasTurn`]. It is asked whenever the host enters the guest, also to make room for each
+    /// text that it lends: a lock would be taken many times for a state.
+    has_turn: AtomicBool,
 }
 
 struct Standing {
@@ -115,6 +120,7 @@ impl Seat {
         };
         standing.waited += now.saturating_duration_since(since);
         standing.place = Place::HasTurn { since: now };
+        self.has_turn.store(true, Ordering::Release);
         Poll::Ready(())
     }
 
@@ -122,6 +128,7 @@ impl Seat {
     pub fn give_up(&self) {
         let mut standing = self.standing();
         let now = Instant::now();
+        self.has_turn.store(false, Ordering::Release);
         let next = match std::mem::replace(&mut standing.place, Place::Away) {
             Place::Away => None,
             Place::HasTurn { since } => {
@@ -147,7 +154,7 @@ impl Seat {
     }
 
     pub fn has_turn(&self) -> bool {
-        matches!(self.standing().place, Place::HasTurn { .. })
+        self.has_turn.load(Ordering::Acquire)
     }
 
     /// How long this call has waited for turns so far.
