@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
 
     /// `newest`: what was committed before this was asked.
     pub async fn after(mut self, after: Seq, limit: usize, newest: Seq) -> Answer<Vec<Arc<State>>> {
-        let states = shared_rows::after(self.connection.rows(), self.names, after, limit).await?;
+        let states = shared_rows::after(&mut *self.connection, self.names, after, limit).await?;
         if states.len() < limit {
             sees(states.last().map(|state| state.seq), newest)?;
         }
@@ -79,9 +79,8 @@ impl<'a> Reader<'a> {
 
     /// Each with the checksum of its document.
     pub async fn told(mut self, after: Seq, limit: usize) -> Answer<Vec<(Arc<State>, u32)>> {
-        let rows = self.connection.rows();
         let (after, limit) = (after.min(i64::MAX as u64) as i64, limit.min(i64::MAX as usize) as i64);
-        let envelopes = rows.after(after, limit).await?;
+        let envelopes = self.connection.after(after, limit).await?;
         let states = self.names.states(self.connection.rows(), &envelopes).await?;
         Ok(states.into_iter().zip(envelopes.iter().map(|envelope| envelope.checksum)).collect())
     }

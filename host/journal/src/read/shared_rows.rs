@@ -1,16 +1,16 @@
 //! Makes states of rows. Reads what many states share (objects, statuses, streams, anchors) once, and
 //! keeps it.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use hashbrown::HashMap;
 use kubewitness_core::document::checksum;
 use kubewitness_core::ports::JournalError;
-use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status};
+use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 
-use crate::store::Fetch;
 use crate::store::rows::{Answer, Envelope, Named, Which, checksum, damaged, parse_status};
+use crate::store::{Connection, Fetch};
 
 /// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some
 /// reads' worth: a backlog over more objects than this looks each of them up, in one query a read.
@@ -173,15 +173,16 @@ impl Shared {
             None => None,
             Some(id) => Some(self.statuses.get(&id)?.clone()),
         };
+        let resource_version = envelope.version()?;
         Some(Arc::new(State {
-            id: id(envelope, source, *epoch, &known.object)?,
+            id: id(envelope, source, *epoch, &known.object, &resource_version)?,
             seq: envelope.seq,
             source: source.clone(),
             epoch: *epoch,
             change: envelope.flags.change,
             object: known.object.clone(),
             owner,
-            resource_version: envelope.version()?,
+            resource_version,
             status: self.statuses.get(&envelope.status)?.clone(),
             previous,
             observed_ms: envelope.observed_ms as u64,
@@ -191,19 +192,25 @@ impl Shared {
     }
 }
 
-/// Put together from its parts, as [`StateId::of`] does.
-fn id(envelope: &Envelope, source: &str, epoch: u32, object: &ObjectRef) -> Option<StateId> {
-    let base = format!("{source}/{epoch}/{}/{}/{}", object.group, object.kind, object.uid);
-    Some(StateId::parse(&match envelope.flags.change {
-        Change::Gone => format!("{base}/gone"),
-        Change::Gap => format!("{base}/gap:{}", envelope.key.gap_bounds()?),
-        Change::Present | Change::Left => format!("{base}/{}", envelope.key.version()?),
-    }))
+fn id(
+    envelope: &Envelope,
+    source: &str,
+    epoch: u32,
+    object: &ObjectRef,
+    version: &Version,
+) -> Option<StateId> {
+    let change = envelope.flags.change;
+    if change == Change::Gap {
+        let bounds = envelope.key.gap_bounds()?;
+        let base = format!("{source}/{epoch}/{}/{}/{}", object.group, object.kind, object.uid);
+        return Some(StateId::parse(&format!("{base}/gap:{bounds}")));
+    }
+    Some(StateId::of(source, epoch, object, change, version, None))
 }
 
 /// States after a position, in order.
 pub(super) async fn after(
-    rows: &mut dyn Fetch,
+    connection: &mut dyn Connection,
     names: &Names,
     after: Seq,
     limit: usize,
@@ -212,8 +219,8 @@ pub(super) async fn after(
     while states.len() < limit {
         let from = states.last().map_or(after, |state| state.seq).min(i64::MAX as u64);
         let page = PAGE.min(limit - states.len());
-        let envelopes = rows.after(from as i64, page as i64).await?;
-        let found = names.states(rows, &envelopes).await?;
+        let envelopes = connection.after(from as i64, page as i64).await?;
+        let found = names.states(connection.rows(), &envelopes).await?;
         let is_last = found.len() < page;
         states.extend(found);
         if is_last {

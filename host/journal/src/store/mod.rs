@@ -235,6 +235,11 @@ pub(crate) trait Past: Send {
 pub(crate) trait Connection: Send {
     fn rows(&mut self) -> &mut dyn Fetch;
 
+    /// [`Fetch::after`] in the fastest way that the store has for a block of states.
+    async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+        self.rows().after(after, limit).await
+    }
+
     /// One snapshot for everything until [`end`](Self::end).
     async fn begin(&mut self) -> Answer<()>;
     async fn end(&mut self) -> Answer<()>;

@@ -47,8 +47,8 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
     }
 }
 
-/// Of the connection that writes.
-pub(super) fn classify_written(error: &rusqlite::Error) -> JournalError {
+/// Of a connection over rusqlite.
+pub(super) fn classify_direct(error: &rusqlite::Error) -> JournalError {
     match error.sqlite_error() {
         Some(told) => by_code(i64::from(told.extended_code), error),
         None => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),

@@ -1,6 +1,7 @@
-//! The journal in one SQLite file; [`schema`] describes the format. sqlx reads on its own threads, and
-//! rusqlite writes on a thread that may block. Knows nothing of what rows mean.
+//! The journal in one SQLite file; [`schema`] describes the format. sqlx reads on its own threads; rusqlite
+//! writes, and reads blocks of states, on threads that may block. Knows nothing of what rows mean.
 
+mod block_reader;
 mod fault;
 mod files;
 mod migrate;

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::files;
@@ -14,6 +15,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
+use super::block_reader::{BlockReader, READER_CACHE_KIB};
 use super::fault;
 use super::files::{beside, bytes, expect_files, file_id, sizes, unavailable, wal_bytes};
 use super::migrate::migrate;
@@ -32,10 +34,6 @@ const STATEMENTS: usize = 64;
 /// Rows on their way from SQLite's thread to the reader.
 const ROWS_IN_FLIGHT: usize = 512;
 
-/// KiB of pages that each reader keeps. What is read again lies in the system's own cache; SQLite's
-/// default of 2 MiB would be 8 MiB for four readers.
-const READER_CACHE: &str = "-512";
-
 /// A reader makes no journal.
 const NOTHING: &str = "there is no journal here: name the controller's data folder with --data";
 
@@ -45,6 +43,7 @@ const PAGES_BEFORE: Range<usize> = 16..20;
 pub(crate) struct Store {
     path: PathBuf,
     readers: SqlitePool,
+    blocks: Arc<BlockReader>,
     lock: Lock,
 }
 
@@ -116,22 +115,25 @@ impl Store {
         let file = file_id(path).map_err(|error| unavailable(path, error))?;
         let thread = WriterThread::open(path).await.map_err(|error| refused(path, error))?;
         connection.close().await.map_err(fail)?;
-        let reading = options(path).read_only(true).pragma("cache_size", READER_CACHE);
+        let reading = options(path).read_only(true).pragma("cache_size", (-READER_CACHE_KIB).to_string());
         let reader = reading.connect().await.map_err(fail)?;
-        let readers = SqlitePoolOptions::new()
+        let pool = SqlitePoolOptions::new()
             .max_connections(readers.max(1))
             .test_before_acquire(false)
             .connect_lazy_with(reading);
         let path = path.to_path_buf();
+        // One for each of the readers, who have no more than one block at a time.
+        let blocks = Arc::new(BlockReader::new(path.clone(), readers.max(1) as usize));
         let writer = Writer::new(path.clone(), thread, file, reader);
-        Ok((Self { path, readers, lock }, writer, is_unfinished))
+        Ok((Self { path, readers: pool, blocks, lock }, writer, is_unfinished))
     }
 }
 
 #[async_trait]
 impl store::Store for Store {
     async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
-        Ok(Box::new(fetch::Lent::new(self.readers.acquire().await.map_err(fault::classify)?)))
+        let connection = self.readers.acquire().await.map_err(fault::classify)?;
+        Ok(Box::new(fetch::Lent::new(connection, Arc::clone(&self.blocks))))
     }
 
     async fn bytes(&self) -> Answer<u64> {
@@ -141,6 +143,7 @@ impl store::Store for Store {
 
     async fn close(&self) -> Answer<()> {
         self.readers.close().await;
+        self.blocks.close();
         let unlocked = self.lock.let_go();
         unlocked
             .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))

@@ -10,7 +10,7 @@ use kubewitness_core::ports::JournalError;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use tokio::task::JoinError;
 
-use super::fault::classify_written;
+use super::fault::classify_direct;
 use crate::report::DOUBTFUL;
 use crate::store::rows::Answer;
 
@@ -98,7 +98,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 fn done<T>(done: Result<rusqlite::Result<T>, JoinError>) -> Answer<T> {
     let ended =
         |error| JournalError::Fatal(format!("the journal's writing thread ended: {error}: {DOUBTFUL}"));
-    done.map_err(ended)?.map_err(|error| classify_written(&error))
+    done.map_err(ended)?.map_err(|error| classify_direct(&error))
 }
 
 impl WriterThread {

@@ -16,6 +16,7 @@ use crate::store::rows::{
     Answer, CurrentRow, EndRow, Ends, Envelope, KeptSnapshot, LiveRow, Named, Placed, Step, StoredDocument,
     StoredRow, Stream, Which,
 };
+use crate::store::sqlite::block_reader::BlockReader;
 use crate::store::sqlite::fault::classify;
 use crate::store::{Connection, Fetch, Owned, Past};
 
@@ -30,12 +31,16 @@ async fn end(connection: &mut SqliteConnection) -> Answer<()> {
 /// Of the pool.
 pub(crate) struct Lent {
     connection: PoolConnection<Sqlite>,
+    blocks: Arc<BlockReader>,
     in_snapshot: bool,
 }
 
 impl Lent {
-    pub fn new(connection: PoolConnection<Sqlite>) -> Self {
-        Self { connection, in_snapshot: false }
+    pub(in crate::store::sqlite) fn new(
+        connection: PoolConnection<Sqlite>,
+        blocks: Arc<BlockReader>,
+    ) -> Self {
+        Self { connection, blocks, in_snapshot: false }
     }
 }
 
@@ -51,6 +56,13 @@ impl Drop for Lent {
 impl Connection for Lent {
     fn rows(&mut self) -> &mut dyn Fetch {
         &mut *self.connection
+    }
+
+    async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+        match self.in_snapshot {
+            true => self.rows().after(after, limit).await,
+            false => self.blocks.after(after, limit).await,
+        }
     }
 
     async fn begin(&mut self) -> Answer<()> {

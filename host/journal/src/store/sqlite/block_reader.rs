@@ -1,0 +1,182 @@
+//! Reads a block of states in one step, for whoever follows the journal: a plugin that has fallen behind, a replay, a
+//! carrier.
+//!
+//! sqlx hands rows over one by one between two threads. So its statements put a block together as a JSON text, which is
+//! made by SQLite and taken apart here: that costs more than to read the rows. This reads the columns as they are, on a
+//! thread that may block, with one switch of threads a block. It has connections of its own, so it is no part of a
+//! snapshot that sqlx's connection has begun.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kubewitness_core::ports::JournalError;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags, Row};
+
+use super::fault::classify_direct;
+use super::writer_thread::BUSY;
+use crate::report::DOUBTFUL;
+use crate::store::rows::check::{self, EnvelopeColumns};
+use crate::store::rows::{Answer, Envelope, Key};
+
+const AFTER: &str = "SELECT seq, object, version, flags, back, status, previous, owner, observed_ms, at, anchor, sums \
+    FROM states WHERE seq > ? ORDER BY seq LIMIT ?";
+
+/// KiB of pages that each reader keeps. What is read again lies in the system's own cache; SQLite's
+/// default of 2 MiB would be 8 MiB for four readers.
+pub(super) const READER_CACHE_KIB: i64 = 512;
+
+pub(super) struct BlockReader {
+    path: PathBuf,
+    /// `None` once the store is closed.
+    idle: Mutex<Option<Vec<Connection>>>,
+    /// Idle connections that are kept.
+    most: usize,
+}
+
+impl BlockReader {
+    pub fn new(path: PathBuf, most: usize) -> Self {
+        Self { path, idle: Mutex::new(Some(Vec::new())), most }
+    }
+
+    /// States after a position, in order.
+    pub async fn after(self: &Arc<Self>, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+        let readers = Arc::clone(self);
+        let read = tokio::task::spawn_blocking(move || readers.read(after, limit)).await;
+        let ended = |error| JournalError::Fatal(format!("a reading thread ended: {error}: {DOUBTFUL}"));
+        read.map_err(ended)?
+    }
+
+    /// A connection that failed is not used again.
+    fn read(&self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+        let connection = match self.take()? {
+            Some(connection) => connection,
+            None => self.connect().map_err(|error| classify_direct(&error))?,
+        };
+        let found = envelopes(&connection, after, limit)?;
+        self.give_back(connection);
+        Ok(found)
+    }
+
+    fn take(&self) -> Answer<Option<Connection>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = || JournalError::Unavailable("the journal is closed".into());
+        Ok(idle.as_mut().ok_or_else(closed)?.pop())
+    }
+
+    fn give_back(&self, connection: Connection) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(idle) = idle.as_mut().filter(|idle| idle.len() < self.most) {
+            idle.push(connection);
+        }
+    }
+
+    /// What is being read meanwhile ends with its own connection.
+    pub fn close(&self) {
+        drop(self.idle.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags)?;
+        connection.busy_timeout(BUSY)?;
+        connection.pragma_update(None, "cell_size_check", true)?;
+        connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
+        Ok(connection)
+    }
+}
+
+fn envelopes(connection: &Connection, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+    let read = columns(connection, after, limit).map_err(|error| classify_direct(&error))?;
+    read.into_iter().map(check::envelope).collect()
+}
+
+fn columns(connection: &Connection, after: i64, limit: i64) -> rusqlite::Result<Vec<EnvelopeColumns>> {
+    let mut statement = connection.prepare_cached(AFTER)?;
+    let read = statement.query_map([after, limit], |row| {
+        Ok((
+            row.get(0)?,
+            row.get(1)?,
+            key(row, 2)?.unwrap_or(Key::GONE),
+            row.get(3)?,
+            row.get(4)?,
+            row.get(5)?,
+            row.get(6)?,
+            row.get(7)?,
+            row.get(8)?,
+            key(row, 9)?,
+            row.get(10)?,
+            row.get(11)?,
+        ))
+    })?;
+    read.collect()
+}
+
+/// A number or a text; what is neither is not of this format.
+fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Key>> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(Key::Number(number)),
+        other => Some(Key::Text(other.as_str()?.into())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::Change;
+    use sqlx::ConnectOptions;
+    use sqlx::sqlite::SqliteConnectOptions;
+
+    use super::*;
+    use crate::store::Fetch;
+    use crate::store::rows::{Encoding, Flags, Rows, StateRow};
+    use crate::store::sqlite::schema::TABLES;
+    use crate::store::sqlite::statements::write;
+
+    fn state(seq: u64, change: Change, key: Key, version: Option<Key>) -> StateRow {
+        let flags =
+            Flags { change, late: seq == 2, encoding: Encoding::Full, depth: 0, quotes_none_under: None };
+        let envelope = Envelope {
+            seq,
+            object: 7,
+            key,
+            flags,
+            back: seq - 1,
+            status: 1,
+            previous: (seq > 1).then_some(2),
+            owner: (seq > 2).then_some(3),
+            observed_ms: 1_764_000_000_000,
+            version,
+            anchor: (seq == 3).then_some(4),
+            checksum: u32::MAX - seq as u32,
+        };
+        StateRow { envelope, document: b"{}".to_vec() }
+    }
+
+    #[tokio::test]
+    async fn a_block_is_what_single_statements_read_and_a_changed_row_of_it_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.db");
+        let writer = Connection::open(&path).unwrap();
+        writer.execute_batch(TABLES).unwrap();
+        let states = vec![
+            state(1, Change::Present, Key::Number(12), None),
+            state(2, Change::Left, Key::Text("=x".into()), None),
+            state(3, Change::Gap, Key::of_gap("12-15"), Some(Key::Number(15))),
+            state(4, Change::Gone, Key::GONE, Some(Key::Text("=".into()))),
+        ];
+        write::rows(&writer, Rows { states, ..Rows::default() }).unwrap();
+        let reader = Arc::new(BlockReader::new(path.clone(), 1));
+        let mut single = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+        for (after, limit) in [(0, 10), (1, 2), (4, 10)] {
+            let block = reader.after(after, limit).await.unwrap();
+            assert_eq!(block, Fetch::after(&mut single, after, limit).await.unwrap(), "{after} {limit}");
+        }
+        assert_eq!(reader.after(0, 10).await.unwrap().len(), 4);
+        writer.execute("UPDATE states SET previous = 5 WHERE seq = 3", []).unwrap();
+        assert!(matches!(reader.after(0, 10).await, Err(JournalError::Fatal(why)) if why.contains('3')));
+        assert_eq!(reader.after(0, 2).await.unwrap().len(), 2, "what is whole is still read");
+        reader.close();
+        assert!(matches!(reader.after(0, 1).await, Err(JournalError::Unavailable(_))));
+    }
+}
