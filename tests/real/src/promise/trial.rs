@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
-use kubewitness_harness::{Dice, Kubewitness, Platform, RunOptions, Scratch, SmallDisk, project_root};
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{
+    Dice, Kubewitness, Platform, RunOptions, Scratch, SmallDisk, project_root, until_ok,
+};
 
 use super::history::EtcdHistory;
 use super::plans::{FaultPlan, Means, Part, Route, Step};
@@ -287,6 +289,13 @@ impl<'a> PromiseTrial<'a> {
     /// From now on each try to write a row into the granted database is noted.
     async fn note_effects(&mut self) -> Result<()> {
         self.settle().await?;
+        // The plugin makes its table with its first row, a moment after the status says that nothing waits.
+        until_ok(ARRIVES_WITHIN, "the first row of the granted database", async || {
+            let rows = Platform::open(&self.granted()).await?.count().await?;
+            ensure!(rows > 0, "it has no row");
+            Ok(())
+        })
+        .await?;
         let mut platform = Platform::open_to_note(&self.granted()).await?;
         platform.note_effects().await?;
         self.rows_before = platform.count().await?;
