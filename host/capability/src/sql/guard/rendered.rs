@@ -9,7 +9,9 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kubewitness_core::ports::{Dialect, GrantError};
-use sqlparser::ast::{Expr, Ident, ObjectName, ObjectType, Select, Statement, TableFactor, Visit, Visitor};
+use sqlparser::ast::{
+    Expr, Function, Ident, ObjectName, ObjectType, Select, Statement, TableFactor, Visit, Visitor,
+};
 use sqlparser::dialect::{self, MySqlDialect, PostgreSqlDialect, SQLiteDialect};
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
@@ -190,6 +192,13 @@ impl StatementJudge {
     }
 }
 
+/// MySQL keeps the value that the function is given until the session ends, and other calls get the session, too.
+fn sets_session(function: &Function) -> bool {
+    let name = function.name.0.last().and_then(|part| part.as_ident());
+    name.is_some_and(|name| name.value.eq_ignore_ascii_case("LAST_INSERT_ID"))
+        && function.args.to_string() != "()"
+}
+
 impl Visitor for StatementJudge {
     type Break = String;
 
@@ -246,6 +255,9 @@ impl Visitor for StatementJudge {
 
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<String> {
         match expression {
+            Expr::Function(function) if sets_session(function) => ControlFlow::Break(
+                "LAST_INSERT_ID with a value is refused: it would stay with the session".into(),
+            ),
             Expr::Function(function) => self.function(&function.name),
             Expr::Prefixed { .. } => {
                 ControlFlow::Break("strings have no prefix but X: they are UTF-8".into())

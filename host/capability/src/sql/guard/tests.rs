@@ -358,3 +358,56 @@ fn each_statement_says_what_access_it_needs_on_each_database() {
         );
     }
 }
+
+#[test]
+fn nothing_that_a_statement_sets_stays_with_the_session() {
+    for (dialect, statements) in [
+        (
+            Dialect::Postgres,
+            &[
+                "SELECT set_config('search_path', 'x', false)",
+                "SELECT setseed(0.5)",
+                "SELECT \"setseed\" (0.5)",
+                "SELECT a FROM setseed(0.5) AS x (a)",
+                "SELECT pg_advisory_lock(1)",
+                "SELECT pg_try_advisory_lock_shared(1)",
+                "SET search_path = x",
+                "PREPARE x AS SELECT 1",
+                "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
+                "LISTEN x",
+                "CREATE TEMP TABLE x (a INT)",
+                "CREATE LOCAL TEMPORARY TABLE x (a INT)",
+                "CREATE TABLE pg_temp.x (a INT)",
+                "CREATE TEMPORARY VIEW x AS SELECT 1",
+                "SELECT 1 INTO TEMP x",
+            ][..],
+        ),
+        (
+            Dialect::Mysql,
+            &[
+                "SELECT LAST_INSERT_ID(5)",
+                "SELECT `last_insert_id` (a) FROM t",
+                "UPDATE t SET a = LAST_INSERT_ID(a + 1)",
+                "SELECT GET_LOCK('x', 1)",
+                "SELECT service_get_write_locks('a', 'b', 1)",
+                "SELECT @x := 1",
+                "SELECT 1 INTO @x",
+                "SET @x = 1",
+                "SET NAMES latin1",
+                "USE other",
+                "LOCK TABLES t READ",
+                "PREPARE x FROM 'SELECT 1'",
+                "CREATE TEMPORARY TABLE x (a INT)",
+            ],
+        ),
+    ] {
+        for statement in statements {
+            for purpose in [Purpose::Query, Purpose::Execute] {
+                let judged = judged(statement, purpose, dialect, |_| ());
+                assert!(judged.is_err(), "{dialect:?}: {statement}");
+            }
+        }
+    }
+    assert_eq!(judged("SELECT LAST_INSERT_ID()", Purpose::Query, Dialect::Mysql, |_| ()), Ok(()));
+    assert_eq!(judged("UPDATE t SET a = LAST_INSERT_ID()", Purpose::Execute, Dialect::Mysql, |_| ()), Ok(()));
+}
