@@ -54,7 +54,8 @@ cargo xtask COMMAND
   release              the program of the image, if this commit can be released: no figure is stale
   fuzz [TARGET] [--for 60s]
                        runs the fuzz targets, which search for input that breaks a parser
-  structure            how large folders and files are, and which folders use each other in circles
+  structure            how large folders and files are, which folders use each other in circles, and which names and
+                       doc comments say too little
   docs [--check]       writes docs/reference from the code; with --check only compares it
   images [--pages FOLDER]
                        takes the pictures of docs/images from a playground; needs chromium. With --pages: a picture

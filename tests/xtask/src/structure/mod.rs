@@ -1,9 +1,10 @@
 //! `cargo xtask structure`: measures the folders of source, tests and benchmarks. It finds those that are too large,
 //! those whose first file does not say what they are for, and those of source that use each other in circles. It
-//! changes nothing.
+//! judges names and doc comments, too. It changes nothing.
 
 mod circles;
 mod modules;
+mod names;
 mod syntax;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use anyhow::{Context, Result};
 use crate::build;
 use circles::Circle;
 use modules::{Edges, Modules};
+use names::Names;
 
 /// The most entries that a reader takes in at a glance.
 const ENTRIES: usize = 12;
@@ -40,12 +42,14 @@ struct Found {
     silent: BTreeSet<PathBuf>,
     circles: Vec<Circle>,
     of_files: Vec<BTreeSet<PathBuf>>,
+    names: Names,
 }
 
 pub fn command() -> Result<ExitCode> {
     let found = look(&build::root())?;
     print!("{}", report(&found));
-    let faults = faults(&found, LARGE, CIRCLES);
+    let mut faults = faults(&found, LARGE, CIRCLES);
+    faults.extend(found.names.faults());
     for fault in &faults {
         eprintln!("xtask: {fault}");
     }
@@ -56,28 +60,31 @@ fn look(root: &Path) -> Result<Found> {
     let mut found = Found::default();
     let mut edges = Edges::new();
     for top in ["host", "plugins", "tests"] {
-        walk(root, &root.join(top), &mut found, &mut edges)?;
+        walk(root, &root.join(top), root, &mut found, &mut edges)?;
     }
     found.circles = circles::of_folders(&edges);
     found.of_files = circles::of_files(&edges);
     Ok(found)
 }
 
-/// Paths begin at the root of the repository.
-fn walk(root: &Path, folder: &Path, found: &mut Found, edges: &mut Edges) -> Result<()> {
+/// Paths begin at the root of the repository. `package` is the crate that the folder belongs to, unless it has a
+/// `Cargo.toml` itself.
+fn walk(root: &Path, folder: &Path, package: &Path, found: &mut Found, edges: &mut Edges) -> Result<()> {
     let name = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_path_buf();
+    let package = if folder.join("Cargo.toml").is_file() { folder } else { package };
     let mut entries = 0;
     let mut has_rust = false;
     for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let path = entry?.path();
         entries += 1;
         if path.is_dir() {
-            walk(root, &path, found, edges)?;
+            walk(root, &path, package, found, edges)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             has_rust = true;
             let text =
                 std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
             found.files.insert(name(&path), text.lines().count());
+            found.names.read(&name(package), &name(&path), &text)?;
             if is_first(&path) && !text.starts_with("//!") {
                 found.silent.insert(name(&path));
             }

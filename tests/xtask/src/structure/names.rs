@@ -1,0 +1,325 @@
+//! Judges the names and the doc comments of the project's own code, by the vocabulary of `CONTRIBUTING.md`.
+//!
+//! A reader knows a type by its name alone, so a name says thing and role, and stands once in a crate. No compiler
+//! or lint of the toolchain checks that. The check reads tokens: to resolve names would cost a build of everything.
+//! So it can't see names that a macro makes, and it takes two types of one name in one file for the two sides
+//! of a `cfg`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// Words that name neither a thing nor a role: participles and pronouns.
+const BARE: &[&str] = &[
+    "began", "begun", "came", "found", "gone", "held", "it", "kept", "left", "made", "past", "said", "seen",
+    "stood", "that", "them", "then", "there", "these", "they", "this", "those", "told", "untold", "went",
+];
+
+/// Words that begin a riddle: the sentence has no subject yet.
+const RIDDLES: &[&str] = &["What", "Of"];
+
+/// Types that still share a name within a crate. No other may be added, and a line goes with its pair.
+const TWICE: &[(&str, &str)] = &[];
+
+/// Doc comments of each crate that still begin with one of [`RIDDLES`]. A number may only fall, and a line goes
+/// at 0.
+const OPENINGS: &[(&str, usize)] = &[
+    // begin: openings
+    ("host", 227),
+    ("host/capability", 112),
+    ("host/core", 208),
+    ("host/dispatch", 14),
+    ("host/filter", 8),
+    ("host/journal", 225),
+    ("host/playground", 24),
+    ("host/portal", 117),
+    ("host/sandbox", 55),
+    ("host/stream", 8),
+    ("host/watch", 63),
+    ("plugins/audit", 2),
+    ("plugins/examples/digest", 2),
+    ("plugins/notification", 38),
+    ("plugins/persistence", 17),
+    ("plugins/probe", 1),
+    ("plugins/sdk", 6),
+    ("tests/bench", 25),
+    ("tests/causes", 4),
+    ("tests/chance", 1),
+    ("tests/e2e", 80),
+    ("tests/faults", 32),
+    ("tests/figures", 12),
+    ("tests/fuzz", 2),
+    ("tests/guests/hostile", 2),
+    ("tests/harness", 22),
+    ("tests/processes", 6),
+    ("tests/real", 12),
+    ("tests/simulation", 13),
+    ("tests/xtask", 21),
+    // end: openings
+];
+
+/// The names and comments of all files, by crate.
+#[derive(Default)]
+pub struct Names {
+    /// The files below `src` that define each type of a crate.
+    types: BTreeMap<(PathBuf, String), BTreeSet<PathBuf>>,
+    /// Types and public functions with a bare word as their name: file, kind and name.
+    bare: BTreeSet<(PathBuf, &'static str, String)>,
+    /// The number of doc comments that open with a riddle.
+    openings: BTreeMap<PathBuf, usize>,
+}
+
+impl Names {
+    /// Takes one file. `package` is the folder of its crate.
+    pub fn read(&mut self, package: &Path, file: &Path, text: &str) -> Result<()> {
+        let tokens: TokenStream =
+            text.parse().map_err(|error| anyhow!("{} is no Rust: {error}", file.display()))?;
+        let mut defined = Vec::new();
+        collect(&tokens.into_iter().collect::<Vec<_>>(), Place::Module, &mut defined);
+        let is_source = file.strip_prefix(package).is_ok_and(|inside| inside.starts_with("src"));
+        for Defined { kind, name, is_public, is_inner } in defined {
+            if kind == "type" && is_source && !is_inner {
+                let files = self.types.entry((package.to_path_buf(), name.clone())).or_default();
+                files.insert(file.to_path_buf());
+            }
+            if (kind == "type" || is_public) && is_bare(&name) {
+                self.bare.insert((file.to_path_buf(), kind, name));
+            }
+        }
+        let openings = openings(text);
+        if openings > 0 {
+            *self.openings.entry(package.to_path_buf()).or_default() += openings;
+        }
+        Ok(())
+    }
+
+    pub fn faults(&self) -> Vec<String> {
+        self.faults_beside(TWICE, OPENINGS)
+    }
+
+    fn faults_beside(&self, twice: &[(&str, &str)], openings: &[(&str, usize)]) -> Vec<String> {
+        let mut faults = self.faults_of_types(twice);
+        for (file, kind, name) in &self.bare {
+            faults.push(format!(
+                "{}: the {kind} `{name}` has a bare participle or pronoun as its name: say thing and role, as \
+                 CONTRIBUTING.md shows",
+                file.display()
+            ));
+        }
+        let known: BTreeMap<&Path, usize> =
+            openings.iter().map(|(package, most)| (Path::new(*package), *most)).collect();
+        for package in
+            self.openings.keys().map(PathBuf::as_path).chain(known.keys().copied()).collect::<BTreeSet<_>>()
+        {
+            let now = self.openings.get(package).copied().unwrap_or(0);
+            let most = known.get(package).copied().unwrap_or(0);
+            if now > most {
+                faults.push(format!(
+                    "{}: {now} doc comments open with {}, and {most} is the most: begin with the subject",
+                    package.display(),
+                    riddles()
+                ));
+            } else if now < most {
+                faults.push(format!(
+                    "{}: {now} doc comments open with {} now: lower the {most} that OPENINGS in \
+                     tests/xtask/src/structure/names.rs has for it",
+                    package.display(),
+                    riddles()
+                ));
+            }
+        }
+        faults
+    }
+
+    fn faults_of_types(&self, known: &[(&str, &str)]) -> Vec<String> {
+        let mut faults = Vec::new();
+        let is_known = |package: &Path, name: &str| {
+            known.iter().any(|(of, known)| Path::new(of) == package && *known == name)
+        };
+        for ((package, name), files) in self.types.iter().filter(|(_, files)| files.len() > 1) {
+            if !is_known(package, name) {
+                let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+                faults.push(format!(
+                    "{} has more than one type `{name}`: give each a name of its own ({})",
+                    package.display(),
+                    files.join(", ")
+                ));
+            }
+        }
+        for (package, name) in known {
+            let key = (PathBuf::from(package), (*name).to_owned());
+            if self.types.get(&key).is_none_or(|files| files.len() < 2) {
+                faults.push(format!(
+                    "{package} has one type `{name}` at most: take it out of TWICE in tests/xtask/src/structure/names.rs"
+                ));
+            }
+        }
+        faults
+    }
+}
+
+fn riddles() -> String {
+    RIDDLES.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(" or ")
+}
+
+/// `Told` and `told` alike.
+fn is_bare(name: &str) -> bool {
+    BARE.iter().any(|word| name.eq_ignore_ascii_case(word))
+}
+
+/// Doc comments whose first word opens a riddle. Later lines of a comment are not looked at.
+fn openings(text: &str) -> usize {
+    let mut before = "";
+    let mut count = 0;
+    for line in text.lines().map(str::trim_start) {
+        let mark = ["///", "//!"].into_iter().find(|mark| line.starts_with(mark)).unwrap_or_default();
+        if !mark.is_empty() && mark != before {
+            let first = line[mark.len()..].split_whitespace().next().unwrap_or_default();
+            count += usize::from(RIDDLES.contains(&first));
+        }
+        before = mark;
+    }
+    count
+}
+
+struct Defined {
+    kind: &'static str,
+    name: String,
+    is_public: bool,
+    /// Within a function: its name matters to nobody else.
+    is_inner: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Module,
+    /// The body of a public trait, whose functions are as public as it is.
+    Trait,
+    Impl,
+    Function,
+}
+
+/// The types and functions among these tokens, and those within their braces.
+fn collect(tokens: &[TokenTree], place: Place, defined: &mut Vec<Defined>) {
+    let mut inner = place;
+    let mut is_public = false;
+    for (at, token) in tokens.iter().enumerate() {
+        match token {
+            TokenTree::Group(group) => {
+                let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
+                if group.delimiter() == Delimiter::Brace {
+                    collect(&tokens, inner, defined);
+                    (inner, is_public) = (place, false);
+                }
+            }
+            TokenTree::Punct(punct) if punct.as_char() == ';' => (inner, is_public) = (place, false),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+            TokenTree::Ident(word) => {
+                let name = match tokens.get(at + 1) {
+                    Some(TokenTree::Ident(name)) => Some(name.to_string()),
+                    _ => None,
+                };
+                let is_inner = place == Place::Function;
+                match (word.to_string().as_str(), name) {
+                    ("pub", _) => is_public = true,
+                    ("impl", _) if inner == place => inner = Place::Impl,
+                    ("struct" | "enum" | "union" | "trait", Some(name)) => {
+                        if word == "trait" {
+                            inner = if is_public { Place::Trait } else { Place::Impl };
+                        }
+                        defined.push(Defined { kind: "type", name, is_public, is_inner });
+                    }
+                    // An associated type is named by its trait.
+                    ("type", Some(name)) if matches!(place, Place::Module | Place::Function) => {
+                        defined.push(Defined { kind: "type", name, is_public, is_inner });
+                    }
+                    ("fn", Some(name)) => {
+                        let is_public = !is_inner && (is_public || place == Place::Trait);
+                        defined.push(Defined { kind: "function", name, is_public, is_inner });
+                        inner = Place::Function;
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(files: &[(&str, &str)]) -> Names {
+        let mut names = Names::default();
+        for (file, text) in files {
+            names.read(Path::new("c"), Path::new(file), text).unwrap();
+        }
+        names
+    }
+
+    fn faults(files: &[(&str, &str)]) -> Vec<String> {
+        names(files).faults_beside(&[], &[])
+    }
+
+    #[test]
+    fn a_type_of_one_name_in_two_files_of_a_crate_is_a_fault_unless_it_is_listed() {
+        let files = [("c/src/a.rs", "struct PendingBatch;"), ("c/src/b.rs", "enum PendingBatch { A }")];
+        let found = faults(&files);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("more than one type `PendingBatch`"), "{found:?}");
+        assert!(found[0].contains("c/src/a.rs, c/src/b.rs"), "{found:?}");
+        assert_eq!(names(&files).faults_beside(&[("c", "PendingBatch")], &[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_listed_pair_that_is_no_more_may_not_stay_listed() {
+        let found = names(&[("c/src/a.rs", "struct A;")]).faults_beside(&[("c", "A")], &[]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("take it out of TWICE"), "{found:?}");
+    }
+
+    #[test]
+    fn types_of_functions_tests_and_traits_and_the_sides_of_a_cfg_may_share_a_name() {
+        let files = [
+            ("c/src/a.rs", "fn f() { struct Row; } #[cfg(a)] struct Args; #[cfg(not(a))] struct Args;"),
+            ("c/src/b.rs", "fn g() { struct Row; } impl T for A { type Error = B; }"),
+            ("c/src/d.rs", "impl T for C { type Error = B; } fn h(iter: impl Iterator) { type Row = u8; }"),
+            ("c/tests/it/a.rs", "struct World;"),
+            ("c/tests/it/b.rs", "struct World;"),
+        ];
+        assert_eq!(faults(&files), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_bare_participle_or_pronoun_is_no_name_of_a_type_or_a_public_function() {
+        let text = "struct Told; enum Kept { A } pub fn then() {} pub trait A { fn gone(&self); }
+            impl B { pub(crate) async fn held(&self) {} }";
+        let found = faults(&[("c/src/a.rs", text)]);
+        assert_eq!(found.len(), 5, "{found:?}");
+        for name in ["type `Told`", "type `Kept`", "function `then`", "function `gone`", "function `held`"] {
+            assert!(found.iter().any(|fault| fault.contains(name)), "{name}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_two_words_private_functions_and_variables_are_left_alone() {
+        let text = "struct ReceiptTracker; pub fn kept_rows() {} fn told() {} trait A { fn gone(&self); }
+            pub fn f() { let then = 1; x.then(|| 2); fn left() {} }";
+        assert_eq!(faults(&[("c/src/a.rs", text)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_doc_comment_that_opens_with_a_riddle_is_counted_and_the_count_may_only_fall() {
+        let text = "//! What this is.\n\n/// Of each plugin, its states.\nstruct A;\n/// The rows.\n/// What of them.\n\
+            struct B;\n// What for?\nstruct C;\n";
+        let names = names(&[("c/src/a.rs", text)]);
+        assert_eq!(names.faults_beside(&[], &[("c", 2)]), Vec::<String>::new());
+        assert!(
+            names.faults_beside(&[], &[("c", 1)])[0].contains("2 doc comments open with \"What\" or \"Of\"")
+        );
+        assert!(names.faults_beside(&[], &[("c", 3)])[0].contains("lower the 3"));
+        assert!(names.faults_beside(&[], &[("c", 2), ("gone", 1)])[0].contains("lower the 1"));
+    }
+}
