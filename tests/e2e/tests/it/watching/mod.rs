@@ -1,5 +1,6 @@
 //! What is witnessed while either side fails: outages, restarts, several sources, gaps, and what was there before.
 
+mod causes;
 mod encrypted;
 pub mod gaps;
 mod outage;
