@@ -161,7 +161,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
         code: STATES,
         figures: &[Figure {
             name: "pipeline.gate.ratio",
-            what: "the ratio with client-go on the small load of the gate, in the unoptimised build of tests",
+            what: "the ratio with client-go on the small load of the gate, with dependencies as tests have them",
             unit: FigureUnit::Times,
             guard: FigureGuard::Floor(FLOOR),
         }],

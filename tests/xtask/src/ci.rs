@@ -52,6 +52,9 @@ fn lints() -> Result<()> {
     let mut production = cargo();
     production.args(["build", "--locked"]).args(build::PRODUCTION);
     production.env("KUBEWITNESS_EMBED", PluginProfile::Quick.folder());
+    if let Some(library) = services::installed_jemalloc() {
+        production.env("JEMALLOC_OVERRIDE", library);
+    }
     for mut command in [benches, production] {
         Lints::Denied.apply(&mut command);
         check(&mut command)?;

@@ -244,6 +244,33 @@ impl Lints {
     }
 }
 
+/// The crates that each state passes. The build of tests does not optimise them, and there a dearer hot path hides behind
+/// what a compiler would have removed. So the gate measures them optimised a little, over the same dependencies.
+const ON_THE_HOT_PATH: [&str; 7] = [
+    "kubewitness-capability",
+    "kubewitness-core",
+    "kubewitness-dispatch",
+    "kubewitness-filter",
+    "kubewitness-journal",
+    "kubewitness-sandbox",
+    "kubewitness-watch",
+];
+
+pub fn gate_profile() -> impl Iterator<Item = String> {
+    ON_THE_HOT_PATH
+        .iter()
+        .flat_map(|name| ["--config".to_owned(), format!("profile.dev.package.{name}.opt-level=1")])
+}
+
+/// The programs that the benchmarks of the gate start.
+pub fn gated_programs(lints: Lints) -> Result<()> {
+    step("building the programs of the gate");
+    let mut command = cargo();
+    command.args(["build", "--locked", "--workspace", "--bins"]).args(gate_profile());
+    lints.apply(&mut command);
+    check(&mut command)
+}
+
 /// What benchmarks need. Built in one command, the host and the benchmarks share every dependency; so the host has the
 /// features that benchmarks need, such as tokio's `test-util`.
 pub const BENCHED: [&str; 8] = [
