@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use kubewitness_core::files;
-use kubewitness_journal::Place;
+use kubewitness_journal::JournalLocation;
 
 use crate::cli::JournalArgs;
 
@@ -50,7 +50,7 @@ fn read_address(file: &Path) -> io::Result<String> {
 }
 
 /// `data` may be the embedded journal's file itself.
-pub fn place(args: &JournalArgs, data: &Path) -> Result<Place> {
+pub fn place(args: &JournalArgs, data: &Path) -> Result<JournalLocation> {
     let address = match &args.journal_file {
         Some(file) => {
             if args.place.0 != EMBEDDED {
@@ -68,7 +68,7 @@ pub fn place(args: &JournalArgs, data: &Path) -> Result<Place> {
         let named = data.to_path_buf();
         let is_file = asked(data, move || Ok(named.is_file()))?;
         let file = if is_file { data.to_path_buf() } else { data.join("journal.db") };
-        return Ok(Place::file(&file));
+        return Ok(JournalLocation::file(&file));
     }
     if has_password(address) && std::env::args_os().any(|word| word.to_string_lossy().contains(address)) {
         bail!(
@@ -76,7 +76,7 @@ pub fn place(args: &JournalArgs, data: &Path) -> Result<Place> {
              as KUBEWITNESS_JOURNAL, or into a file for --journal-file"
         );
     }
-    let place = Place::server(address)
+    let place = JournalLocation::server(address)
         .map_err(|error| anyhow!("the journal's place is neither `{EMBEDDED}` nor an address: {error}"))?;
     Ok(match args.journal_file.as_deref().filter(|file| !files::is_handed_over(file)) {
         Some(file) => place.read_again_from(file),
@@ -93,10 +93,10 @@ fn has_password(address: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Secret;
+    use crate::cli::SecretArg;
 
-    fn of(place: &str, file: Option<&Path>) -> Result<Place> {
-        let args = JournalArgs { place: Secret(place.into()), journal_file: file.map(Path::to_path_buf) };
+    fn of(place: &str, file: Option<&Path>) -> Result<JournalLocation> {
+        let args = JournalArgs { place: SecretArg(place.into()), journal_file: file.map(Path::to_path_buf) };
         super::place(&args, Path::new("data"))
     }
 

@@ -21,11 +21,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::FromArgMatches;
-use kubewitness_sandbox::Bounds;
+use kubewitness_sandbox::ChildBounds;
 
 use cli::{Cli, Command, CompileArgs};
 use commands::print::note;
-use commands::{End, Ended, Usage};
+use commands::{CommandEnd, CommandResult, UsageError};
 
 #[cfg(not(feature = "playground"))]
 const NO_PLAYGROUND: &str = "this is a production build, without the simulated cluster. In a checkout of Kubewitness, \
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // Before anything else: what this process opens or starts it could not give up any more.
     if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {
-        return kubewitness_sandbox::compile_here(Bounds { memory, cpu });
+        return kubewitness_sandbox::compile_here(ChildBounds { memory, cpu });
     }
     process::file_mode::keep_from_others();
     // One more than guests may hold.
@@ -65,17 +65,17 @@ fn main() -> ExitCode {
         Ok(end) => ExitCode::from(end.code()),
         Err(error) => {
             note!("kubewitness: {error:#}");
-            if error.downcast_ref::<Usage>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }
+            if error.downcast_ref::<UsageError>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
 
-async fn dispatch(command: Command) -> Ended {
+async fn dispatch(command: Command) -> CommandResult {
     match command {
         #[cfg(feature = "playground")]
         Command::Playground(args) => playground::playground(args).await,
         #[cfg(not(feature = "playground"))]
-        Command::Playground(_) => Err(Usage::error(NO_PLAYGROUND)),
+        Command::Playground(_) => Err(UsageError::error(NO_PLAYGROUND)),
         Command::Run(args) => run::run(args).await,
         Command::Dashboard(args) => commands::dashboard(args).await,
         Command::Status(args) => commands::status(args).await,
@@ -103,6 +103,6 @@ async fn dispatch(command: Command) -> Ended {
         Command::Man(args) => commands::man(&args),
         Command::Plugin(args) => commands::plugin(args).await,
         // It needs no runtime, and has ended before there is one.
-        Command::CompileComponent(_) => Ok(End::Fine),
+        Command::CompileComponent(_) => Ok(CommandEnd::Fine),
     }
 }

@@ -4,12 +4,12 @@
 use std::fmt::Write;
 
 use clap::{Arg, Command, CommandFactory};
-use kubewitness_core::words::Word;
+use kubewitness_core::words::WordMeaning;
 use kubewitness_core::{state, status};
 use kubewitness_harness::{GENERATED, cell, reference};
 
-use crate::commands::{Broken, End, codes};
-use crate::controller::Phase;
+use crate::commands::{BrokenLine, CommandEnd, codes};
+use crate::controller::PluginPhase;
 
 /// Every command shows these, and says itself what they do.
 const EVERYWHERE: [&str; 2] = ["help", "version"];
@@ -88,7 +88,7 @@ fn the_reference_lists_every_command_and_flag() {
     reference("commands.md", &page);
 }
 
-fn table(page: &mut String, title: &str, about: &str, words: &[Word]) {
+fn table(page: &mut String, title: &str, about: &str, words: &[WordMeaning]) {
     write!(page, "\n## {title}\n\n{about}\n\n| word | meaning |\n|---|---|\n").unwrap();
     for word in words {
         writeln!(page, "| `{}` | {} |", word.name, cell(word.about)).unwrap();
@@ -96,45 +96,49 @@ fn table(page: &mut String, title: &str, about: &str, words: &[Word]) {
 }
 
 /// A new way to end does not compile before it has an entry here.
-fn exit(end: End) -> &'static str {
+fn exit(end: CommandEnd) -> &'static str {
     match end {
-        End::Fine => "The command did what it was asked to do, and found nothing wrong.",
-        End::Failed => "The command worked, and a check or a job failed.",
-        End::Warned => "The command worked, and something is probably not as it was meant.",
-        End::TimedOut => "What the command waits for has not come within `--timeout`.",
+        CommandEnd::Fine => "The command did what it was asked to do, and found nothing wrong.",
+        CommandEnd::Failed => "The command worked, and a check or a job failed.",
+        CommandEnd::Warned => "The command worked, and something is probably not as it was meant.",
+        CommandEnd::TimedOut => "What the command waits for has not come within `--timeout`.",
     }
 }
 
 /// A new finding does not compile before it has an entry here.
-fn cause(broken: &Broken) -> &'static str {
+fn cause(broken: &BrokenLine) -> &'static str {
     match broken {
-        Broken::Cut => {
+        BrokenLine::Cut => {
             "The controller was killed or the disk was full while it wrote the line, or somebody cut the file."
         }
-        Broken::NotText | Broken::Unreadable(_) | Broken::NoHash => {
+        BrokenLine::NotText | BrokenLine::Unreadable(_) | BrokenLine::NoHash => {
             "Something else than the controller wrote the line."
         }
-        Broken::NoTrail(_) => "Another plugin writes the ledger, or somebody changed its first line.",
-        Broken::Number(_) => "The file lacks a line, has one too many, or has lines in another order.",
-        Broken::Unlinked | Broken::Changed => "Somebody edited the file, or the disk lost bytes.",
-        Broken::Twice(_) => "Two plugins share the ledger, or somebody added the line.",
-        Broken::OtherLedger(_) | Broken::OtherFile(_) => "A file or a line was put in the place of another.",
-        Broken::OtherPrevious => {
+        BrokenLine::NoTrail(_) => "Another plugin writes the ledger, or somebody changed its first line.",
+        BrokenLine::Number(_) => "The file lacks a line, has one too many, or has lines in another order.",
+        BrokenLine::Unlinked | BrokenLine::Changed => "Somebody edited the file, or the disk lost bytes.",
+        BrokenLine::Twice(_) => "Two plugins share the ledger, or somebody added the line.",
+        BrokenLine::OtherLedger(_) | BrokenLine::OtherFile(_) => {
+            "A file or a line was put in the place of another."
+        }
+        BrokenLine::OtherPrevious => {
             "A file was changed or replaced, or the ledger was forked, as a copy of a disk does it."
         }
-        Broken::NoHead | Broken::Miscounted | Broken::OtherRoot => {
+        BrokenLine::NoHead | BrokenLine::Miscounted | BrokenLine::OtherRoot => {
             "Somebody edited the file, or the disk lost bytes. It was so before the line was written."
         }
-        Broken::BehindSeal => "Somebody added the line: the controller writes nothing after a seal.",
-        Broken::Unsigned => {
+        BrokenLine::BehindSeal => "Somebody added the line: the controller writes nothing after a seal.",
+        BrokenLine::Unsigned => {
             "`signing` was taken out of the settings meanwhile, or somebody without the key wrote the line."
         }
-        Broken::UnknownKey(_) => {
+        BrokenLine::UnknownKey(_) => {
             "The key was changed and its old or new public part is not given, or it is not yours."
         }
-        Broken::Forged => "Somebody without the key wrote or changed the line.",
-        Broken::NoSeal => "Somebody cut the file's end or put the file there.",
-        Broken::OtherAnchor(_) => "Somebody with the key rewrote the ledger, or it was restored from a copy.",
+        BrokenLine::Forged => "Somebody without the key wrote or changed the line.",
+        BrokenLine::NoSeal => "Somebody cut the file's end or put the file there.",
+        BrokenLine::OtherAnchor(_) => {
+            "Somebody with the key rewrote the ledger, or it was restored from a copy."
+        }
     }
 }
 
@@ -144,7 +148,8 @@ fn the_reference_lists_every_code() {
         "{GENERATED}# Codes\n\nThe words and numbers that programs can rely on. They keep their meaning; new ones may \
          be added.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n"
     );
-    let ends = [End::Fine, End::Failed, End::Warned, End::TimedOut].map(|end| (end.code(), exit(end)));
+    let ends = [CommandEnd::Fine, CommandEnd::Failed, CommandEnd::Warned, CommandEnd::TimedOut]
+        .map(|end| (end.code(), exit(end)));
     let errors = [
         (1, "The command could not do what it was asked to do. Standard error says why and what to do."),
         (2, "The command line is wrong."),
@@ -159,7 +164,7 @@ fn the_reference_lists_every_code() {
     table(page, "Reasons of gaps", about, &state::gap_reason::ALL);
     let about = "The field `state` of a plugin, as `kubewitness plugins`, the API and the label \
         `kubewitness.dev/phase` of the status ConfigMap show it.";
-    table(page, "Phases of plugins", about, Phase::ALL);
+    table(page, "Phases of plugins", about, PluginPhase::ALL);
     let about = "The field `code` of a problem that `kubewitness journal verify` finds. A problem means that the \
         journal is damaged or was changed by another program: keep the files and restore a copy.";
     table(page, "Codes of `journal verify`", about, &kubewitness_journal::code::ALL);
@@ -167,27 +172,27 @@ fn the_reference_lists_every_code() {
         shows it. Nothing after that line is checked.";
     write!(page, "\n## Findings of `audit verify`\n\n{about}\n\n| finding | cause |\n|---|---|\n").unwrap();
     for broken in [
-        Broken::Cut,
-        Broken::NotText,
-        Broken::Unreadable("…".into()),
-        Broken::NoTrail("…".into()),
-        Broken::NoHash,
-        Broken::Number(7),
-        Broken::Unlinked,
-        Broken::Changed,
-        Broken::Twice("…".into()),
-        Broken::OtherLedger("…".into()),
-        Broken::OtherFile(7),
-        Broken::OtherPrevious,
-        Broken::NoHead,
-        Broken::Miscounted,
-        Broken::OtherRoot,
-        Broken::BehindSeal,
-        Broken::Unsigned,
-        Broken::UnknownKey("…".into()),
-        Broken::Forged,
-        Broken::NoSeal,
-        Broken::OtherAnchor("…".into()),
+        BrokenLine::Cut,
+        BrokenLine::NotText,
+        BrokenLine::Unreadable("…".into()),
+        BrokenLine::NoTrail("…".into()),
+        BrokenLine::NoHash,
+        BrokenLine::Number(7),
+        BrokenLine::Unlinked,
+        BrokenLine::Changed,
+        BrokenLine::Twice("…".into()),
+        BrokenLine::OtherLedger("…".into()),
+        BrokenLine::OtherFile(7),
+        BrokenLine::OtherPrevious,
+        BrokenLine::NoHead,
+        BrokenLine::Miscounted,
+        BrokenLine::OtherRoot,
+        BrokenLine::BehindSeal,
+        BrokenLine::Unsigned,
+        BrokenLine::UnknownKey("…".into()),
+        BrokenLine::Forged,
+        BrokenLine::NoSeal,
+        BrokenLine::OtherAnchor("…".into()),
     ] {
         writeln!(page, "| {broken} | {} |", cause(&broken)).unwrap();
     }

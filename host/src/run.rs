@@ -7,31 +7,31 @@ use tracing::info;
 
 use crate::access;
 use crate::cli::RunArgs;
-use crate::commands::{End, Ended};
+use crate::commands::{CommandEnd, CommandResult};
 use crate::config::component;
-use crate::controller::{self, ConfigFrom, Controller, LeaseName, Options};
+use crate::controller::{self, ConfigFrom, ControllerOptions, LeaseName, RunningController};
 use crate::journal_place;
 use crate::process::logs;
-use crate::process::signals::{self, Ends};
+use crate::process::signals::{self, EndRequests};
 use crate::process::timers::ControllerTimers;
 
-pub async fn run(args: RunArgs) -> Ended {
-    let ends = Ends::new();
+pub async fn run(args: RunArgs) -> CommandResult {
+    let ends = EndRequests::new();
     signals::listen(&ends).await?;
     logs::to_stderr(&args.log, args.access.log_reads)?;
     journal_place::refuse_a_playgrounds(&args.data)?;
     let controller = tokio::select! {
         biased;
         // Nothing was taken in yet, so there is nothing to drain.
-        () = ends.asked.cancelled() => return Ok(End::Fine),
+        () = ends.asked.cancelled() => return Ok(CommandEnd::Fine),
         controller = start(args, &ends) => controller?,
     };
-    let Some(controller) = controller else { return Ok(End::Fine) };
+    let Some(controller) = controller else { return Ok(CommandEnd::Fine) };
     info!("portal and API on {}://{}", controller.scheme, controller.address);
-    controller.finish().await.map(|()| End::Fine)
+    controller.finish().await.map(|()| CommandEnd::Fine)
 }
 
-async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
+async fn start(args: RunArgs, ends: &EndRequests) -> Result<Option<RunningController>> {
     let journal = journal_place::place(&args.journal, &args.data)?;
     if args.lease.is_some() && journal.kind() == journal_place::EMBEDDED {
         bail!(
@@ -51,7 +51,7 @@ async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
     let doors =
         access::doors(args.access, args.listen, &connection, &args.data, is_replica, timers.answers).await?;
     info!(server = origin(&connection.server), "connected to the API server");
-    let options = Options {
+    let options = ControllerOptions {
         connection,
         journal,
         config,
@@ -63,7 +63,7 @@ async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
         lease,
         timers,
     };
-    Controller::start(options, ends.begun.clone(), ends.abort.clone()).await
+    RunningController::start(options, ends.begun.clone(), ends.abort.clone()).await
 }
 
 /// `[NAMESPACE/]NAME`

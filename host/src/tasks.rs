@@ -20,9 +20,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How often what is still waited for is told.
 const TELL_AGAIN: Duration = Duration::from_secs(5);
 
-/// What it means that a task ended.
+/// The meaning of a task's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum TaskFate {
     /// Without it the process is of no use: its end before shut-down stops everything.
     Essential,
     /// It may end whenever it is done; only an error stops the process.
@@ -31,22 +31,22 @@ pub enum Fate {
 
 /// Clone freely: all clones are one supervisor.
 #[derive(Clone)]
-pub struct Tasks {
+pub struct TaskSupervisor {
     tracker: TaskTracker,
     stop: CancellationToken,
     abort: CancellationToken,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TaskState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct TaskState {
     /// The names of those that run, by the order in which they were spawned.
     running: BTreeMap<u64, String>,
     spawned: u64,
     failure: Option<anyhow::Error>,
 }
 
-impl Tasks {
+impl TaskSupervisor {
     /// `stop` is cancelled when a task ends against its fate. Once `abort` is cancelled, the
     /// wait for a task ends with its grace.
     pub fn new(stop: CancellationToken, abort: CancellationToken) -> Self {
@@ -58,11 +58,11 @@ impl Tasks {
         self.stop.is_cancelled()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn spawn<F>(&self, name: impl Into<String>, fate: Fate, future: F) -> JoinHandle<()>
+    pub fn spawn<F>(&self, name: impl Into<String>, fate: TaskFate, future: F) -> JoinHandle<()>
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
@@ -74,7 +74,7 @@ impl Tasks {
     pub fn spawn_apart<F>(
         &self,
         name: &'static str,
-        fate: Fate,
+        fate: TaskFate,
         begin: impl FnOnce() -> Result<F> + Send + 'static,
     ) -> Result<()>
     where
@@ -107,7 +107,7 @@ impl Tasks {
     fn supervised<F>(
         &self,
         name: String,
-        fate: Fate,
+        fate: TaskFate,
         future: F,
     ) -> impl Future<Output = ()> + Send + use<F> + 'static
     where
@@ -129,11 +129,11 @@ impl Tasks {
         number
     }
 
-    fn ended(&self, number: u64, name: &str, fate: Fate, result: Result<()>) {
+    fn ended(&self, number: u64, name: &str, fate: TaskFate, result: Result<()>) {
         self.state().running.remove(&number);
         let error = match result {
             Err(error) => error.context(format!("the task `{name}` failed")),
-            Ok(()) if fate == Fate::Essential && !self.stop.is_cancelled() => {
+            Ok(()) if fate == TaskFate::Essential && !self.stop.is_cancelled() => {
                 anyhow!("the task `{name}` ended before it should")
             }
             Ok(()) => return debug!(task = name, "ended"),
@@ -210,8 +210,8 @@ mod tests {
     #[tokio::test]
     async fn an_essential_task_that_ends_stops_the_process() {
         let stop = CancellationToken::new();
-        let tasks = Tasks::new(stop.clone(), CancellationToken::new());
-        tasks.spawn("short", Fate::Essential, async { Ok(()) });
+        let tasks = TaskSupervisor::new(stop.clone(), CancellationToken::new());
+        tasks.spawn("short", TaskFate::Essential, async { Ok(()) });
         stop.cancelled().await;
         let error = tasks.finish().await.unwrap_err();
         assert!(error.to_string().contains("`short` ended before it should"));
@@ -220,8 +220,8 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_a_failure_with_its_message() {
         let stop = CancellationToken::new();
-        let tasks = Tasks::new(stop.clone(), CancellationToken::new());
-        tasks.spawn("wild", Fate::Finite, async { panic!("out of luck") });
+        let tasks = TaskSupervisor::new(stop.clone(), CancellationToken::new());
+        tasks.spawn("wild", TaskFate::Finite, async { panic!("out of luck") });
         let error = tasks.finish().await.unwrap_err();
         assert!(format!("{error:#}").contains("out of luck"));
         assert!(stop.is_cancelled());
@@ -230,15 +230,15 @@ mod tests {
     #[tokio::test]
     async fn a_finite_task_may_end() {
         let stop = CancellationToken::new();
-        let tasks = Tasks::new(stop.clone(), CancellationToken::new());
-        tasks.spawn("brief", Fate::Finite, async { Ok(()) });
+        let tasks = TaskSupervisor::new(stop.clone(), CancellationToken::new());
+        tasks.spawn("brief", TaskFate::Finite, async { Ok(()) });
         tasks.finish().await.unwrap();
         assert!(!stop.is_cancelled());
     }
 
     #[tokio::test]
     async fn a_task_apart_goes_on_while_the_others_hold_their_thread() {
-        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
+        let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
         let (told, heard) = std::sync::mpsc::channel();
         let begin = || {
             Ok(async move {
@@ -246,11 +246,11 @@ mod tests {
                 Ok(told.send(())?)
             })
         };
-        tasks.spawn_apart("apart", Fate::Finite, begin).unwrap();
+        tasks.spawn_apart("apart", TaskFate::Finite, begin).unwrap();
         // Nothing else runs on the only thread of this test meanwhile.
         heard.recv_timeout(Duration::from_secs(30)).unwrap();
         let refuse = || Err::<std::future::Ready<Result<()>>, _>(anyhow!("the address is taken"));
-        let told = tasks.spawn_apart("refused", Fate::Finite, refuse).unwrap_err();
+        let told = tasks.spawn_apart("refused", TaskFate::Finite, refuse).unwrap_err();
         assert_eq!(told.to_string(), "the address is taken");
         tasks.finish().await.unwrap();
     }
@@ -258,9 +258,9 @@ mod tests {
     #[tokio::test]
     async fn after_an_abort_tasks_that_hang_are_named_instead_of_waited_for() {
         let abort = CancellationToken::new();
-        let tasks = Tasks::new(CancellationToken::new(), abort.clone());
-        tasks.spawn("brief", Fate::Finite, async { Ok(()) });
-        tasks.spawn("stuck", Fate::Finite, std::future::pending());
+        let tasks = TaskSupervisor::new(CancellationToken::new(), abort.clone());
+        tasks.spawn("brief", TaskFate::Finite, async { Ok(()) });
+        tasks.spawn("stuck", TaskFate::Finite, std::future::pending());
         let waiting = tokio::time::timeout(Duration::from_millis(50), tasks.finish()).await;
         assert!(waiting.is_err(), "draining takes the time it takes");
         abort.cancel();

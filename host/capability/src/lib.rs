@@ -19,15 +19,15 @@ mod sql;
 
 use kubewitness_core::ports::GrantError;
 
-pub use crate::grants::{Backing, Capabilities, CapabilityError, Lent, forget_receipts};
+pub use crate::grants::{CapabilityError, OpenCapabilities, PluginServices, SharedServices, forget_receipts};
 pub use crate::http::check as check_request;
-pub use crate::http::resolver::{Forbidden, Guard, Unresolved};
-pub use crate::kv::{ReportRoom, Told};
-pub use crate::ledger::ship::{ShipPauses, Shipping};
+pub use crate::http::resolver::{AddressGuard, ForbiddenName, ResolveFailure};
+pub use crate::kv::{ReportRoom, SharedValue};
+pub use crate::ledger::ship::{ShipPauses, ShippingStatus};
 pub use crate::mail::check as check_message;
-pub use crate::objects::subscribed::Subscribed;
-pub use crate::secrets::redaction::{Party, Patience, Redaction, RedactionError};
-pub use crate::session::uses::Uses;
+pub use crate::objects::subscribed::SubscribedKinds;
+pub use crate::secrets::redaction::{AnswerPatience, RedactionError, SecretRedaction, ThreadParty};
+pub use crate::session::uses::GrantUses;
 pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};
 
 /// A refusal that says which grant to add. The name is the guest's: it is cut and cleaned.

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use kubewitness_core::bucket::Bucket;
+use kubewitness_core::bucket::TokenBucket;
 use kubewitness_core::config::RateSpec;
 use kubewitness_core::ports::LogLevel;
 use tokio::time::Instant;
@@ -19,22 +19,22 @@ const BURST: u32 = 500;
 
 /// The log of one plugin.
 #[derive(Debug)]
-pub struct Log {
+pub struct PluginLog {
     plugin: String,
     begun: Instant,
-    limit: Mutex<Limit>,
+    limit: Mutex<LogLimit>,
 }
 
 #[derive(Debug)]
-struct Limit {
-    bucket: Bucket,
+struct LogLimit {
+    bucket: TokenBucket,
     suppressed: u64,
 }
 
-impl Log {
+impl PluginLog {
     pub fn new(plugin: &str) -> Self {
-        let bucket = Bucket::new(RateSpec { per_second: PER_SECOND, burst: Some(BURST) });
-        let limit = Mutex::new(Limit { bucket, suppressed: 0 });
+        let bucket = TokenBucket::new(RateSpec { per_second: PER_SECOND, burst: Some(BURST) });
+        let limit = Mutex::new(LogLimit { bucket, suppressed: 0 });
         Self { plugin: plugin.to_owned(), begun: Instant::now(), limit }
     }
 
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_is_over_the_rate_is_left_out_and_counted() {
-        let log = Log::new("p");
+        let log = PluginLog::new("p");
         let passed = (0..BURST + 40).filter(|_| log.allow(Duration::ZERO).is_some()).count();
         assert_eq!(passed, BURST as usize);
         assert_eq!(log.allow(Duration::from_secs(1)), Some(40));

@@ -32,18 +32,18 @@ const SHORT: usize = 12;
 
 /// One state, as receipts name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct ReceiptMark {
     pub seq: Seq,
     pub print: IdPrint,
 }
 
-impl Mark {
+impl ReceiptMark {
     pub fn of(state: &State) -> Self {
         Self { seq: state.seq, print: IdPrint::of(state.id.as_str()) }
     }
 }
 
-pub fn encode(marks: &[Mark]) -> Vec<u8> {
+pub fn encode(marks: &[ReceiptMark]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + marks.len() * WHOLE);
     bytes.push(WHOLE_PRINTS);
     for mark in marks {
@@ -54,7 +54,7 @@ pub fn encode(marks: &[Mark]) -> Vec<u8> {
 }
 
 /// `None` where no version has written the bytes.
-pub fn decode(bytes: &[u8]) -> Option<Vec<Mark>> {
+pub fn decode(bytes: &[u8]) -> Option<Vec<ReceiptMark>> {
     if bytes.len().is_multiple_of(SHORT) {
         let (entries, _) = bytes.as_chunks::<SHORT>();
         return entries
@@ -74,14 +74,14 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<Mark>> {
         .collect()
 }
 
-fn mark(entry: &[u8], print: impl Fn(&[u8]) -> Option<IdPrint>) -> Option<Mark> {
+fn mark(entry: &[u8], print: impl Fn(&[u8]) -> Option<IdPrint>) -> Option<ReceiptMark> {
     let (seq, rest) = entry.split_first_chunk()?;
-    Some(Mark { seq: Seq::from_le_bytes(*seq), print: print(rest)? })
+    Some(ReceiptMark { seq: Seq::from_le_bytes(*seq), print: print(rest)? })
 }
 
 /// The receipts of one plugin above its cursor, and those that stay for a while.
 #[derive(Debug)]
-pub struct Applied {
+pub struct AppliedReceipts {
     receipts: Mutex<ReceiptIndex>,
     most: usize,
 }
@@ -101,13 +101,13 @@ impl ReceiptIndex {
     }
 }
 
-impl Default for Applied {
+impl Default for AppliedReceipts {
     fn default() -> Self {
         Self::of_at_most(MAX_RECEIPTS)
     }
 }
 
-impl Applied {
+impl AppliedReceipts {
     pub fn of_at_most(most: usize) -> Self {
         Self { receipts: Mutex::default(), most }
     }
@@ -117,9 +117,9 @@ impl Applied {
         self.receipts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn add(&self, marks: &[Mark]) {
+    pub fn add(&self, marks: &[ReceiptMark]) {
         let mut receipts = self.lock();
-        for Mark { seq, print } in marks {
+        for ReceiptMark { seq, print } in marks {
             if print.is_short() {
                 receipts.short.insert((*seq, *print));
             } else {
@@ -128,13 +128,13 @@ impl Applied {
         }
     }
 
-    pub fn contains(&self, mark: Mark) -> bool {
+    pub fn contains(&self, mark: ReceiptMark) -> bool {
         let receipts = self.lock();
         receipts.positions.contains_key(&mark.print) || receipts.short.contains(&(mark.seq, mark.print))
     }
 
     /// Looks for a receipt of this state, written by this version or by an older one.
-    pub fn contains_state(&self, mark: Mark, id: &StateId) -> bool {
+    pub fn contains_state(&self, mark: ReceiptMark, id: &StateId) -> bool {
         let receipts = self.lock();
         receipts.positions.contains_key(&mark.print)
             || (!receipts.short.is_empty()
@@ -182,12 +182,12 @@ impl SavedCursors {
 mod tests {
     use super::*;
 
-    fn mark(seq: Seq, id: &str) -> Mark {
-        Mark { seq, print: IdPrint::of(id) }
+    fn mark(seq: Seq, id: &str) -> ReceiptMark {
+        ReceiptMark { seq, print: IdPrint::of(id) }
     }
 
-    fn older(seq: Seq, id: &str) -> Mark {
-        Mark { seq, print: IdPrint::short_of(id) }
+    fn older(seq: Seq, id: &str) -> ReceiptMark {
+        ReceiptMark { seq, print: IdPrint::short_of(id) }
     }
 
     #[test]
@@ -197,7 +197,10 @@ mod tests {
             assert_eq!(decode(&encode(&marks)).unwrap(), marks, "{count}");
         }
         let written = [&5_u64.to_le_bytes()[..], &7_u32.to_le_bytes()].concat();
-        assert_eq!(decode(&written.repeat(2)).unwrap(), [Mark { seq: 5, print: IdPrint::short(7) }; 2]);
+        assert_eq!(
+            decode(&written.repeat(2)).unwrap(),
+            [ReceiptMark { seq: 5, print: IdPrint::short(7) }; 2]
+        );
         for damaged in [&[1, 2, 3][..], &encode(&[mark(1, "a")])[..20], &[2; 25]] {
             assert_eq!(decode(damaged), None);
         }
@@ -205,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_state_is_known_by_its_id_wherever_it_stands() {
-        let applied = Applied::default();
+        let applied = AppliedReceipts::default();
         applied.add(&[mark(5, "a"), mark(5, "b"), older(6, "c"), older(6, "d")]);
         let is_applied = |seq, id: &str| applied.contains_state(mark(seq, id), &StateId::parse(id));
         assert!(is_applied(5, "a") && is_applied(5, "b"), "two receipts at one position");
@@ -217,8 +220,8 @@ mod tests {
 
     #[test]
     fn receipts_are_full_at_their_bound_until_the_cursor_moves_on() {
-        assert_eq!(Applied::default().most, MAX_RECEIPTS);
-        let applied = Applied::of_at_most(2);
+        assert_eq!(AppliedReceipts::default().most, MAX_RECEIPTS);
+        let applied = AppliedReceipts::of_at_most(2);
         applied.add(&[mark(5, "a")]);
         assert!(!applied.is_full());
         applied.add(&[older(6, "b")]);

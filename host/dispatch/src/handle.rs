@@ -6,37 +6,37 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::Lanes;
-use kubewitness_core::ports::{Paused, Rest};
+use kubewitness_core::ports::{CallPause, PluginPause};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::pacing::breaker::Breaker;
-use crate::pacing::ticks::Ticks;
-use crate::paused::{Changed, Order};
+use crate::pacing::breaker::CircuitBreaker;
+use crate::pacing::ticks::TickSchedule;
+use crate::paused::{PauseChange, PauseOrder};
 use crate::progress_saver::ProgressSaver;
-use crate::reader::Reader;
-use crate::resync::Resync;
-use crate::subscriptions::Interest;
+use crate::reader::BacklogReader;
+use crate::resync::ResyncQueue;
+use crate::subscriptions::SourceInterest;
 use crate::{DispatchError, DispatchStats};
 
 /// The requests that may wait. Further callers wait for a place.
 pub(crate) const COMMANDS: usize = 16;
 
-pub(crate) enum Command {
-    Letters(Letters),
-    Pause(Order),
+pub(crate) enum DispatchCommand {
+    Letters(LetterCommand),
+    Pause(PauseOrder),
     /// Resync this source.
     Resync(Arc<str>),
 }
 
-/// What an operator does with dead letters.
+/// An action of an operator on dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum LetterAction {
     Replay,
     Drop,
 }
 
-pub(crate) struct Letters {
-    pub act: Act,
+pub(crate) struct LetterCommand {
+    pub act: LetterAction,
     /// These letters; all if empty.
     pub seqs: Vec<Seq>,
     pub who: String,
@@ -46,7 +46,7 @@ pub(crate) struct Letters {
 
 /// The figures of one moment, so that they always add up.
 #[derive(Clone, Debug, Default)]
-struct Figures {
+struct DispatchFigures {
     stats: DispatchStats,
     cursor: Seq,
     /// The cursor that is durable.
@@ -57,27 +57,28 @@ struct Figures {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
-    figures: Mutex<Figures>,
-    paused: Mutex<Option<Arc<Paused>>>,
+pub(crate) struct SharedFigures {
+    figures: Mutex<DispatchFigures>,
+    paused: Mutex<Option<Arc<PluginPause>>>,
 }
 
-/// What the figures of a moment are made of.
-pub(crate) struct Sources<'d> {
+/// The values that the figures of a moment are made of.
+pub(crate) struct FigureSources<'d> {
     pub lanes: &'d Lanes,
-    pub interest: &'d Interest,
-    pub resync: &'d Resync,
-    pub reader: &'d Reader,
-    pub breaker: &'d Breaker,
+    pub interest: &'d SourceInterest,
+    pub resync: &'d ResyncQueue,
+    pub reader: &'d BacklogReader,
+    pub breaker: &'d CircuitBreaker,
     pub saver: &'d ProgressSaver,
-    pub ticks: Option<&'d Ticks>,
+    pub ticks: Option<&'d TickSchedule>,
     pub last_error: Option<&'d Arc<str>>,
-    pub rest: Option<&'d Rest>,
+    pub rest: Option<&'d CallPause>,
 }
 
-impl Shared {
-    pub fn publish(&self, sources: &Sources<'_>) {
-        let Sources { lanes, interest, resync, reader, breaker, saver, ticks, last_error, rest } = sources;
+impl SharedFigures {
+    pub fn publish(&self, sources: &FigureSources<'_>) {
+        let FigureSources { lanes, interest, resync, reader, breaker, saver, ticks, last_error, rest } =
+            sources;
         let of = lanes.stats();
         let stats = DispatchStats {
             started: true,
@@ -100,14 +101,14 @@ impl Shared {
             paused: None,
             resync: resync.stats(&of),
             backfill: interest.backfill(lanes.cursor()).cloned(),
-            tick: ticks.map(Ticks::stats),
+            tick: ticks.map(TickSchedule::stats),
             queue: lanes.queue(),
             unfinished: Duration::ZERO,
             longest: Duration::ZERO,
         };
         // These are plain figures: a panic elsewhere can't have left them half written.
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        *figures = Figures {
+        *figures = DispatchFigures {
             stats,
             cursor: lanes.cursor(),
             saved: saver.saved_cursor(),
@@ -117,15 +118,15 @@ impl Shared {
         };
     }
 
-    pub fn set_paused(&self, paused: Option<Arc<Paused>>) {
+    pub fn set_paused(&self, paused: Option<Arc<PluginPause>>) {
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = paused;
     }
 
-    pub fn paused(&self) -> Option<Arc<Paused>> {
+    pub fn paused(&self) -> Option<Arc<PluginPause>> {
         self.paused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn figures(&self) -> Figures {
+    fn figures(&self) -> DispatchFigures {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -134,18 +135,18 @@ impl Shared {
 /// `Stopped`.
 #[derive(Clone)]
 pub struct DispatchHandle {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedFigures>,
     /// The age of calls in progress grows although nothing happens.
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) newest: watch::Receiver<Seq>,
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) commands: mpsc::Sender<DispatchCommand>,
     /// The sources whose resyncs the plugin asks for.
     pub(crate) resyncs: Arc<[Arc<str>]>,
 }
 
 impl DispatchHandle {
     pub fn stats(&self) -> DispatchStats {
-        let Figures { stats, cursor, last_error, why, rest, .. } = self.shared.figures();
+        let DispatchFigures { stats, cursor, last_error, why, rest, .. } = self.shared.figures();
         let now = self.clock.elapsed();
         DispatchStats {
             unfinished: stats.queue.unfinished(now),
@@ -168,28 +169,34 @@ impl DispatchHandle {
     /// Takes parked dead letters back into their lanes: these, or all if `seqs` is empty. Returns their
     /// number once it is durable that they are owed. Positions that are not parked are left out.
     pub async fn replay(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
-        self.act(Act::Replay, seqs, who, why).await
+        self.act(LetterAction::Replay, seqs, who, why).await
     }
 
     /// Drops parked dead letters for good: these, or all if `seqs` is empty. Their lanes go on, and they stay
     /// among the dead in the accounts. Returns their number once it is durable.
     pub async fn drop_letters(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
-        self.act(Act::Drop, seqs, who, why).await
+        self.act(LetterAction::Drop, seqs, who, why).await
     }
 
     /// Pauses the plugin: no call begins until it is resumed, and calls in progress end. Or resumes it. Returns once
     /// that is durable and in force.
-    pub async fn pause(&self, pauses: bool, who: &str, why: &str) -> Result<Changed, DispatchError> {
+    pub async fn pause(&self, pauses: bool, who: &str, why: &str) -> Result<PauseChange, DispatchError> {
         let (reply, answer) = oneshot::channel();
-        let order = Order { pauses, who: who.to_owned(), why: why.to_owned(), reply };
-        self.commands.send(Command::Pause(order)).await.map_err(|_| DispatchError::Stopped)?;
+        let order = PauseOrder { pauses, who: who.to_owned(), why: why.to_owned(), reply };
+        self.commands.send(DispatchCommand::Pause(order)).await.map_err(|_| DispatchError::Stopped)?;
         answer.await.map_err(|_| DispatchError::Stopped)?
     }
 
-    async fn act(&self, act: Act, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
+    async fn act(
+        &self,
+        act: LetterAction,
+        seqs: Vec<Seq>,
+        who: &str,
+        why: &str,
+    ) -> Result<u64, DispatchError> {
         let (reply, answer) = oneshot::channel();
-        let letters = Letters { act, seqs, who: who.to_owned(), why: why.to_owned(), reply };
-        self.commands.send(Command::Letters(letters)).await.map_err(|_| DispatchError::Stopped)?;
+        let letters = LetterCommand { act, seqs, who: who.to_owned(), why: why.to_owned(), reply };
+        self.commands.send(DispatchCommand::Letters(letters)).await.map_err(|_| DispatchError::Stopped)?;
         answer.await.map_err(|_| DispatchError::Stopped)?
     }
 
@@ -198,7 +205,7 @@ impl DispatchHandle {
     /// next resync. A resync that arrives during another one joins it.
     pub fn resync(&self, source: &str) {
         let Some(source) = self.resyncs.iter().find(|asked| &***asked == source) else { return };
-        if self.commands.try_send(Command::Resync(Arc::clone(source))).is_err() {
+        if self.commands.try_send(DispatchCommand::Resync(Arc::clone(source))).is_err() {
             tracing::debug!(source = &**source, "the plugin is too busy or has ended: it misses a resync");
         }
     }

@@ -1,7 +1,7 @@
 //! Hands the journal's states to one plugin. It reads the backlog into the lanes, calls the plugin in
 //! batches, applies the verdicts, and saves the progress.
 //!
-//! One [`Dispatcher`] serves one plugin, and shares only the journal with others. It does not know where
+//! One [`PluginDispatcher`] serves one plugin, and shares only the journal with others. It does not know where
 //! states come from, how they are stored, or that a plugin is a component: it meets them through
 //! `core::ports`. `core::lanes` decides the order of states; this crate does the waiting. It does no I/O of
 //! its own, and it takes the time from a `core` clock and from tokio.
@@ -23,22 +23,22 @@ use std::time::Duration;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DeliverySpec, Mode, RateSpec, Start, TickSpec};
 use kubewitness_core::lanes::QueueStats;
-use kubewitness_core::ports::{Backlog, Handler, JournalError, Paused, StateFilter};
+use kubewitness_core::ports::{Backlog, JournalError, PluginHandler, PluginPause, StateFilter};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use handle::DispatchHandle;
-use handle::Shared;
+use handle::SharedFigures;
 pub use pacing::breaker::LongestPauses;
 pub use pacing::ticks::TickStats;
-pub use paused::Changed;
-use run::{Parts, Run};
-pub use subscriptions::Backfill;
+pub use paused::PauseChange;
+use run::{DispatchLoop, RunParts};
+pub use subscriptions::SourceBackfill;
 
 /// One source that a plugin subscribes to.
 #[derive(Clone, Debug)]
-pub struct Subscription {
+pub struct SourceSubscription {
     pub source: Arc<str>,
     pub mode: Mode,
     /// Judges a state before its mode does; `None` wants all states.
@@ -55,7 +55,7 @@ pub struct Subscription {
 #[derive(Clone, Debug)]
 pub struct DispatchOptions {
     pub plugin: String,
-    pub subscriptions: Vec<Subscription>,
+    pub subscriptions: Vec<SourceSubscription>,
     pub delivery: DeliverySpec,
     /// The most calls at the same time.
     pub concurrency: u32,
@@ -88,14 +88,14 @@ pub struct DispatchStats {
     pub observed: u64,
     pub delivered: u64,
     pub filtered: u64,
-    /// Of the filtered, those that `mode: latest` replaced.
+    /// The filtered states that `mode: latest` replaced.
     pub superseded: u64,
     /// Parked, or dropped by an operator.
     pub dead: u64,
-    /// Of the dead, those that were dropped.
+    /// The dead letters that were dropped.
     pub dropped: u64,
     pub waiting: u64,
-    /// Of the waiting, those that failed at least once since the start.
+    /// The waiting states that failed at least once since the start.
     pub retrying: u64,
     /// Positions between the cursor and the newest state.
     pub lag_seq: u64,
@@ -109,14 +109,14 @@ pub struct DispatchStats {
     /// Whether the breaker is open: the plugin kept failing and is only probed, with growing pauses.
     pub open: bool,
     /// An operator's pause: no call begins before a resume.
-    pub paused: Option<Arc<Paused>>,
+    pub paused: Option<Arc<PluginPause>>,
     /// States that a filter could not judge and that were therefore handed over, and the reason for the last
     /// one.
     pub unclear: u64,
     pub filter_error: Option<String>,
     pub resync: ResyncStats,
     /// The past of sources that were added, until the cursor is where it was.
-    pub backfill: Option<Arc<Backfill>>,
+    pub backfill: Option<Arc<SourceBackfill>>,
     /// `None` for a plugin without a schedule.
     pub tick: Option<TickStats>,
     pub queue: QueueStats,
@@ -125,7 +125,7 @@ pub struct DispatchStats {
     pub longest: Duration,
 }
 
-/// What resyncs did since the start. The other figures contain none of it.
+/// The figures of resyncs since the start. The other figures contain none of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResyncStats {
     /// Resyncs that offered every object to the lanes.
@@ -139,18 +139,18 @@ pub struct ResyncStats {
 }
 
 /// The delivery of one plugin's states, not yet running.
-pub struct Dispatcher {
-    parts: Parts,
+pub struct PluginDispatcher {
+    parts: RunParts,
 }
 
-impl Dispatcher {
+impl PluginDispatcher {
     pub fn new(
         options: DispatchOptions,
         backlog: Arc<dyn Backlog>,
-        handler: Arc<dyn Handler>,
+        handler: Arc<dyn PluginHandler>,
         clock: Arc<dyn Clock>,
     ) -> (Self, DispatchHandle) {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedFigures::default());
         let (sender, commands) = mpsc::channel(handle::COMMANDS);
         let resyncs = options.subscriptions.iter().filter(|subscription| subscription.resync);
         let handle = DispatchHandle {
@@ -160,7 +160,7 @@ impl Dispatcher {
             commands: sender,
             resyncs: resyncs.map(|subscription| Arc::clone(&subscription.source)).collect(),
         };
-        (Self { parts: Parts { options, backlog, handler, clock, shared, commands } }, handle)
+        (Self { parts: RunParts { options, backlog, handler, clock, shared, commands } }, handle)
     }
 
     /// Runs until `drain` (no new calls; calls in progress may end; the progress is saved) or `abort` (at
@@ -173,6 +173,6 @@ impl Dispatcher {
             () = drain.cancelled() => return Ok(()),
             loaded = load::load_patiently(&self.parts) => loaded?,
         };
-        Run::new(self.parts, loaded).run(&drain, &abort).await
+        DispatchLoop::new(self.parts, loaded).run(&drain, &abort).await
     }
 }

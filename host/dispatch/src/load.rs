@@ -6,26 +6,26 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::config::{OnDeadLetter, Start};
 use kubewitness_core::lanes::{LaneOptions, Lanes, holes};
-use kubewitness_core::ports::{Backlog, JournalError, Paused, Progress, Save};
+use kubewitness_core::ports::{Backlog, JournalError, PluginPause, PluginProgress, ProgressSave};
 
-use crate::reader::{CHUNK, Reader};
-use crate::run::Parts;
-use crate::subscriptions::Interest;
-use crate::{DispatchError, DispatchOptions, Subscription};
+use crate::reader::{BacklogReader, CHUNK};
+use crate::run::RunParts;
+use crate::subscriptions::SourceInterest;
+use crate::{DispatchError, DispatchOptions, SourceSubscription};
 
 /// The pause between tries while the journal can't be read.
 const AGAIN: Duration = Duration::from_millis(500);
 
-pub(crate) struct Loaded {
+pub(crate) struct LoadedProgress {
     pub lanes: Lanes,
-    pub interest: Interest,
-    pub reader: Reader,
-    pub paused: Option<Arc<Paused>>,
+    pub interest: SourceInterest,
+    pub reader: BacklogReader,
+    pub paused: Option<Arc<PluginPause>>,
 }
 
 /// Tries until the journal can be read. Without it nothing can be handed over correctly.
-pub(crate) async fn load_patiently(parts: &Parts) -> Result<Loaded, DispatchError> {
-    let Parts { options, backlog, clock, .. } = parts;
+pub(crate) async fn load_patiently(parts: &RunParts) -> Result<LoadedProgress, DispatchError> {
+    let RunParts { options, backlog, clock, .. } = parts;
     loop {
         match load(options, &**backlog, clock.now_ms()).await {
             Err(JournalError::Unavailable(reason)) => {
@@ -37,7 +37,11 @@ pub(crate) async fn load_patiently(parts: &Parts) -> Result<Loaded, DispatchErro
     }
 }
 
-async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> Result<Loaded, JournalError> {
+async fn load(
+    options: &DispatchOptions,
+    backlog: &dyn Backlog,
+    now_ms: u64,
+) -> Result<LoadedProgress, JournalError> {
     // The last save of the plugin's former dispatcher may still be in flight.
     backlog.settle().await?;
     let kept = backlog.progress(&options.plugin).await?;
@@ -49,7 +53,9 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> 
     let (mut progress, interest) = begin(&options.plugin, &subscriptions, kept, newest)?;
     // This comes before any read: from now on retention keeps what the plugin has not finished.
     progress.retired_ms = None;
-    backlog.save(&options.plugin, Save { progress: progress.clone(), ..Save::default() }).await?;
+    backlog
+        .save(&options.plugin, ProgressSave { progress: progress.clone(), ..ProgressSave::default() })
+        .await?;
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
     load_letters(options, backlog, &mut lanes).await?;
     for (source, until, rate) in interest.paced() {
@@ -61,13 +67,13 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> 
     }
     lanes.count(newest, 0);
     let paused = backlog.paused(&options.plugin).await?.map(Arc::new);
-    Ok(Loaded { reader: Reader::default(), lanes, interest, paused })
+    Ok(LoadedProgress { reader: BacklogReader::default(), lanes, interest, paused })
 }
 
-/// Replaces a start of which the position must be looked up. A source that is subscribed already keeps its start.
+/// Replaces a start whose position must be looked up. A source that is subscribed already keeps its start.
 async fn at_position(
-    Subscription { source, start, .. }: &Subscription,
-    kept: Option<&Progress>,
+    SourceSubscription { source, start, .. }: &SourceSubscription,
+    kept: Option<&PluginProgress>,
     backlog: &dyn Backlog,
     newest: Seq,
     now_ms: u64,
@@ -129,10 +135,10 @@ async fn before(backlog: &dyn Backlog, ms: u64, newest: Seq) -> Result<Seq, Jour
 /// The progress to go on from. It is saved before the first call, so that `now` keeps its meaning.
 fn begin(
     plugin: &str,
-    subscriptions: &[Subscription],
-    kept: Option<Progress>,
+    subscriptions: &[SourceSubscription],
+    kept: Option<PluginProgress>,
     newest: Seq,
-) -> Result<(Progress, Interest), JournalError> {
+) -> Result<(PluginProgress, SourceInterest), JournalError> {
     let is_new = kept.is_none();
     let mut progress = kept.unwrap_or_default();
     let read = progress.furthest();
@@ -143,7 +149,7 @@ fn begin(
         )));
     }
     let was_at = progress.cursor;
-    let interest = Interest::resolve(subscriptions, &mut progress, newest);
+    let interest = SourceInterest::resolve(subscriptions, &mut progress, newest);
     progress.start = interest.start();
     if is_new {
         progress.cursor = progress.start;

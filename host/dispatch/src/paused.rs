@@ -5,48 +5,48 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kubewitness_core::ports::{Backlog, JournalError, Paused};
+use kubewitness_core::ports::{Backlog, JournalError, PluginPause};
 use tokio::sync::oneshot;
 use tracing::info;
 
 use crate::DispatchError;
 
-/// What came of an order.
+/// The result of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct PauseChange {
     /// False where the plugin was already so. Nothing is recorded then.
     pub changed: bool,
     /// The pause that is in force now.
-    pub paused: Option<Arc<Paused>>,
+    pub paused: Option<Arc<PluginPause>>,
 }
 
-type Reply = oneshot::Sender<Result<Changed, DispatchError>>;
+type PauseReply = oneshot::Sender<Result<PauseChange, DispatchError>>;
 
-pub(crate) struct Order {
+pub(crate) struct PauseOrder {
     pub pauses: bool,
     pub who: String,
     pub why: String,
-    pub reply: Reply,
+    pub reply: PauseReply,
 }
 
 /// An order that was carried out, or not.
-pub(crate) struct Ordered {
-    pub result: Result<Changed, JournalError>,
-    pub reply: Reply,
+pub(crate) struct PauseOutcome {
+    pub result: Result<PauseChange, JournalError>,
+    pub reply: PauseReply,
 }
 
 /// The journal decides what is in force: a former order may be durable although its answer was lost.
 pub(crate) fn carry_out(
     backlog: Arc<dyn Backlog>,
     plugin: String,
-    order: Order,
-) -> BoxFuture<'static, Ordered> {
-    let Order { pauses, who, why, reply } = order;
+    order: PauseOrder,
+) -> BoxFuture<'static, PauseOutcome> {
+    let PauseOrder { pauses, who, why, reply } = order;
     async move {
         let result = async {
             let before = backlog.paused(&plugin).await?;
             if before.is_some() == pauses {
-                return Ok(Changed { changed: false, paused: before.map(Arc::new) });
+                return Ok(PauseChange { changed: false, paused: before.map(Arc::new) });
             }
             backlog.mark_paused(&plugin, pauses, &who, &why).await?;
             info!(
@@ -56,9 +56,9 @@ pub(crate) fn carry_out(
                 "{}",
                 if pauses { "the plugin is paused" } else { "the plugin is resumed" }
             );
-            Ok(Changed { changed: true, paused: backlog.paused(&plugin).await?.map(Arc::new) })
+            Ok(PauseChange { changed: true, paused: backlog.paused(&plugin).await?.map(Arc::new) })
         };
-        Ordered { result: result.await, reply }
+        PauseOutcome { result: result.await, reply }
     }
     .boxed()
 }

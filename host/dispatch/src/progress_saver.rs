@@ -6,10 +6,10 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::lanes::Lanes;
 use kubewitness_core::limits;
-use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
+use kubewitness_core::ports::{DeadLetter, KvWrite, ProgressSave};
 
-use crate::pacing::pause::Pause;
-use crate::subscriptions::Interest;
+use crate::pacing::pause::OperatorPause;
+use crate::subscriptions::SourceInterest;
 
 /// The pause between two saves of a busy plugin. It bounds the plugin's share of the journal's writer, whose
 /// syncs take up to some milliseconds each, and the number of states that are handed over again after a kill.
@@ -42,12 +42,12 @@ pub(crate) struct ProgressSaver {
     /// The cursor of that save; 0 before the first.
     saved_cursor: Seq,
     /// The content of the save in flight, until it is known to be durable.
-    sent: Option<Sent>,
-    pause: Pause,
+    sent: Option<SentSave>,
+    pause: OperatorPause,
 }
 
 #[derive(Debug)]
-struct Sent {
+struct SentSave {
     parked: Vec<DeadLetter>,
     revived: Vec<Seq>,
     kv: Vec<KvWrite>,
@@ -116,14 +116,14 @@ impl ProgressSaver {
     }
 
     /// Makes the save that begins now.
-    pub fn begin(&mut self, lanes: &mut Lanes, interest: &Interest, now: Duration) -> Save {
+    pub fn begin(&mut self, lanes: &mut Lanes, interest: &SourceInterest, now: Duration) -> ProgressSave {
         let letters = lanes.take_letters();
         self.parked.extend(letters.parked);
         self.revived.extend(letters.revived);
         let mut progress = lanes.progress();
         interest.add_to(&mut progress);
         self.ranges = progress.above.len();
-        let sent = Sent {
+        let sent = SentSave {
             parked: std::mem::take(&mut self.parked),
             revived: std::mem::take(&mut self.revived),
             kv: std::mem::take(&mut self.kv),
@@ -131,7 +131,7 @@ impl ProgressSaver {
             through: lanes.through(),
             cursor: progress.cursor,
         };
-        let save = Save {
+        let save = ProgressSave {
             progress,
             parked: sent.parked.clone(),
             revived: sent.revived.clone(),

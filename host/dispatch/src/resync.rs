@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::lanes::{LaneStats, Lanes};
-use kubewitness_core::ports::Present;
+use kubewitness_core::ports::PresentPage;
 
 use crate::ResyncStats;
-use crate::reader::{CHUNK, Fetch};
+use crate::reader::{BacklogQuery, CHUNK};
 
 /// The resyncs in progress: the first source, then the others.
 #[derive(Debug, Default)]
-pub(crate) struct Resync {
+pub(crate) struct ResyncQueue {
     sources: VecDeque<Arc<str>>,
     from: u64,
     rounds: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Resync {
     had_its_turn: bool,
 }
 
-impl Resync {
+impl ResyncQueue {
     pub fn ask(&mut self, source: Arc<str>) {
         if !self.sources.contains(&source) {
             self.sources.push_back(source);
@@ -33,11 +33,11 @@ impl Resync {
 
     /// The query for the next part, once the lanes have room for all of it. It alternates with `owed`, the
     /// reading of owed states, so that a busy source and a long resync do not wait for each other.
-    pub fn next(&self, lanes: &Lanes, owed: Option<Fetch>) -> Option<Fetch> {
+    pub fn next(&self, lanes: &Lanes, owed: Option<BacklogQuery>) -> Option<BacklogQuery> {
         let waits = self.had_its_turn && owed.is_some();
         match self.sources.front() {
             Some(source) if !waits && lanes.resync_room() >= CHUNK => {
-                Some(Fetch::Present { source: Arc::clone(source), from: self.from })
+                Some(BacklogQuery::Present { source: Arc::clone(source), from: self.from })
             }
             _ => owed,
         }
@@ -47,7 +47,7 @@ impl Resync {
         self.had_its_turn = false;
     }
 
-    pub fn answered(&mut self, present: Present, lanes: &mut Lanes, now: Duration) {
+    pub fn answered(&mut self, present: PresentPage, lanes: &mut Lanes, now: Duration) {
         self.had_its_turn = true;
         for state in present.states {
             lanes.resync(state, now);

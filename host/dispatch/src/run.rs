@@ -9,23 +9,24 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::lanes::{Lanes, Now};
+use kubewitness_core::lanes::{ClockReading, Lanes};
 use kubewitness_core::limits;
 use kubewitness_core::ports::{
-    Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, KvWrite, Outcome, Paused, Rest,
+    Backlog, CallError, CallOutcome, CallPause, DeadLetter, JournalError, KvWrite, PluginHandler,
+    PluginPause, StateDelivery,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::handle::{Act, Command, Letters, Shared, Sources};
-use crate::load::Loaded;
-use crate::pacing::breaker::{Allowed, Breaker};
-use crate::pacing::ticks::{TickNews, Ticks};
-use crate::paused::{self, Ordered};
+use crate::handle::{DispatchCommand, FigureSources, LetterAction, LetterCommand, SharedFigures};
+use crate::load::LoadedProgress;
+use crate::pacing::breaker::{CallPermission, CircuitBreaker};
+use crate::pacing::ticks::{TickNews, TickSchedule};
+use crate::paused::{self, PauseOutcome};
 use crate::progress_saver::ProgressSaver;
-use crate::reader::{Answer, Fetch, Reader};
-use crate::resync::Resync;
-use crate::subscriptions::Interest;
+use crate::reader::{BacklogAnswer, BacklogQuery, BacklogReader};
+use crate::resync::ResyncQueue;
+use crate::subscriptions::SourceInterest;
 use crate::{DispatchError, DispatchOptions};
 
 /// The time for the last save of a drain.
@@ -33,84 +34,84 @@ const FINAL_SAVE: Duration = Duration::from_secs(5);
 /// The time for the last save after an abort. Unsaved states are handed over again.
 const ABORTED_SAVE: Duration = Duration::from_millis(500);
 
-pub(crate) struct Parts {
+pub(crate) struct RunParts {
     pub options: DispatchOptions,
     pub backlog: Arc<dyn Backlog>,
-    pub handler: Arc<dyn Handler>,
+    pub handler: Arc<dyn PluginHandler>,
     pub clock: Arc<dyn Clock>,
-    pub shared: Arc<Shared>,
-    pub commands: mpsc::Receiver<Command>,
+    pub shared: Arc<SharedFigures>,
+    pub commands: mpsc::Receiver<DispatchCommand>,
 }
 
-pub(crate) struct Called {
-    pub batch: Vec<Delivery>,
-    pub result: Result<Outcome, CallError>,
+pub(crate) struct FinishedCall {
+    pub batch: Vec<StateDelivery>,
+    pub result: Result<CallOutcome, CallError>,
 }
 
-struct Recalled {
-    act: Act,
+struct LetterRecall {
+    act: LetterAction,
     letters: Result<Vec<DeadLetter>, JournalError>,
     reply: oneshot::Sender<Result<u64, DispatchError>>,
 }
 
 /// The futures in progress. Dropping it equals a kill.
 #[derive(Default)]
-struct Work {
-    calls: FuturesUnordered<BoxFuture<'static, Called>>,
+struct PendingWork {
+    calls: FuturesUnordered<BoxFuture<'static, FinishedCall>>,
     ticking: Option<BoxFuture<'static, Result<Vec<KvWrite>, CallError>>>,
     saving: Option<BoxFuture<'static, Result<(), JournalError>>>,
-    fetching: Option<BoxFuture<'static, (Fetch, Result<Answer, JournalError>)>>,
-    recalling: Option<BoxFuture<'static, Recalled>>,
-    ordering: Option<BoxFuture<'static, Ordered>>,
+    fetching: Option<BoxFuture<'static, (BacklogQuery, Result<BacklogAnswer, JournalError>)>>,
+    recalling: Option<BoxFuture<'static, LetterRecall>>,
+    ordering: Option<BoxFuture<'static, PauseOutcome>>,
 }
 
-enum Event {
-    Called(Called),
+enum RunEvent {
+    Called(FinishedCall),
     Ticked(Result<Vec<KvWrite>, CallError>),
     Saved(Result<(), JournalError>),
-    Fetched(Fetch, Result<Answer, JournalError>),
-    Recalled(Recalled),
-    Ordered(Ordered),
-    Command(Option<Command>),
+    Fetched(BacklogQuery, Result<BacklogAnswer, JournalError>),
+    Recalled(LetterRecall),
+    Ordered(PauseOutcome),
+    Command(Option<DispatchCommand>),
     /// The journal grew; `false`: it has ended and never will.
     Grown(bool),
     Woken,
 }
 
-pub(crate) struct Run {
-    pub(crate) parts: Parts,
+pub(crate) struct DispatchLoop {
+    pub(crate) parts: RunParts,
     newest: watch::Receiver<Seq>,
     pub(crate) lanes: Lanes,
-    interest: Arc<Interest>,
-    reader: Reader,
-    resync: Resync,
+    interest: Arc<SourceInterest>,
+    reader: BacklogReader,
+    resync: ResyncQueue,
     pub(crate) saver: ProgressSaver,
-    pub(crate) breaker: Breaker,
+    pub(crate) breaker: CircuitBreaker,
     /// Halves of failed batches. They are called before anything else.
-    pub(crate) splits: Vec<Vec<Delivery>>,
+    pub(crate) splits: Vec<Vec<StateDelivery>>,
     pub(crate) last_error: Option<Arc<str>>,
-    /// No call begins while it is there.
-    paused: Option<Arc<Paused>>,
+    /// No call begins while it is set.
+    paused: Option<Arc<PluginPause>>,
     /// The same until its time is over: the plugin has taken more than its share of something.
-    rest: Option<Rest>,
-    ticks: Option<Ticks>,
+    rest: Option<CallPause>,
+    ticks: Option<TickSchedule>,
     is_deaf: bool,
     is_orphaned: bool,
 }
 
-impl Run {
-    pub fn new(parts: Parts, loaded: Loaded) -> Self {
-        let Loaded { lanes, interest, reader, paused } = loaded;
+impl DispatchLoop {
+    pub fn new(parts: RunParts, loaded: LoadedProgress) -> Self {
+        let LoadedProgress { lanes, interest, reader, paused } = loaded;
         parts.shared.set_paused(paused.clone());
         Self {
             newest: parts.backlog.newest(),
-            breaker: Breaker::new(parts.options.delivery.backoff.0, parts.options.pauses),
+            breaker: CircuitBreaker::new(parts.options.delivery.backoff.0, parts.options.pauses),
             saver: ProgressSaver::new(lanes.through()),
             interest: Arc::new(interest),
             lanes,
             reader,
-            resync: Resync::default(),
-            ticks: parts.options.tick.map(Ticks::new),
+            resync: ResyncQueue::default(),
+            ticks: parts.options.tick.map(TickSchedule::new),
             parts,
             splits: Vec::new(),
             last_error: None,
@@ -126,7 +127,7 @@ impl Run {
         drain: &CancellationToken,
         abort: &CancellationToken,
     ) -> Result<(), DispatchError> {
-        let mut work = Work::default();
+        let mut work = PendingWork::default();
         loop {
             let newest = *self.newest.borrow_and_update();
             let now = self.parts.clock.elapsed();
@@ -146,48 +147,50 @@ impl Run {
         self.wind_down(work, abort).await
     }
 
-    async fn next_event(&mut self, work: &mut Work, wake: Option<Duration>) -> Event {
+    async fn next_event(&mut self, work: &mut PendingWork, wake: Option<Duration>) -> RunEvent {
         let is_idle = work.recalling.is_none() && work.ordering.is_none();
         // A fast plugin must not keep the journal waiting. Branches that run at most one future come first,
         // and can't keep the calls waiting in turn.
         tokio::select! {
             biased;
-            saved = finished(&mut work.saving) => Event::Saved(saved),
-            (fetch, answer) = finished(&mut work.fetching) => Event::Fetched(fetch, answer),
-            recalled = finished(&mut work.recalling) => Event::Recalled(recalled),
-            ordered = finished(&mut work.ordering) => Event::Ordered(ordered),
-            command = self.parts.commands.recv(), if is_idle && !self.is_deaf => Event::Command(command),
-            ticked = finished(&mut work.ticking) => Event::Ticked(ticked),
-            Some(called) = work.calls.next(), if !work.calls.is_empty() => Event::Called(called),
-            grown = self.newest.changed(), if !self.is_orphaned => Event::Grown(grown.is_ok()),
-            () = sleep(wake) => Event::Woken,
+            saved = finished(&mut work.saving) => RunEvent::Saved(saved),
+            (fetch, answer) = finished(&mut work.fetching) => RunEvent::Fetched(fetch, answer),
+            recalled = finished(&mut work.recalling) => RunEvent::Recalled(recalled),
+            ordered = finished(&mut work.ordering) => RunEvent::Ordered(ordered),
+            command = self.parts.commands.recv(), if is_idle && !self.is_deaf => RunEvent::Command(command),
+            ticked = finished(&mut work.ticking) => RunEvent::Ticked(ticked),
+            Some(called) = work.calls.next(), if !work.calls.is_empty() => RunEvent::Called(called),
+            grown = self.newest.changed(), if !self.is_orphaned => RunEvent::Grown(grown.is_ok()),
+            () = sleep(wake) => RunEvent::Woken,
         }
     }
 
-    fn take_in(&mut self, event: Event, work: &mut Work) -> Result<(), DispatchError> {
+    fn take_in(&mut self, event: RunEvent, work: &mut PendingWork) -> Result<(), DispatchError> {
         match event {
-            Event::Called(called) => self.on_called(called),
-            Event::Ticked(ticked) => self.on_ticked(ticked),
-            Event::Saved(saved) => self.on_saved(saved)?,
-            Event::Fetched(fetch, answer) => self.on_fetched(fetch, answer)?,
-            Event::Recalled(recalled) => self.on_recalled(recalled)?,
-            Event::Ordered(ordered) => self.on_ordered(ordered)?,
-            Event::Command(Some(Command::Pause(order))) => {
+            RunEvent::Called(called) => self.on_called(called),
+            RunEvent::Ticked(ticked) => self.on_ticked(ticked),
+            RunEvent::Saved(saved) => self.on_saved(saved)?,
+            RunEvent::Fetched(fetch, answer) => self.on_fetched(fetch, answer)?,
+            RunEvent::Recalled(recalled) => self.on_recalled(recalled)?,
+            RunEvent::Ordered(ordered) => self.on_ordered(ordered)?,
+            RunEvent::Command(Some(DispatchCommand::Pause(order))) => {
                 let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
                 work.ordering = Some(paused::carry_out(backlog, plugin, order));
             }
-            Event::Command(Some(Command::Letters(letters))) => work.recalling = Some(self.recall(letters)),
-            Event::Command(Some(Command::Resync(source))) => self.resync.ask(source),
-            Event::Command(None) => self.is_deaf = true,
-            Event::Grown(grown) => self.is_orphaned = !grown,
-            Event::Woken => {}
+            RunEvent::Command(Some(DispatchCommand::Letters(letters))) => {
+                work.recalling = Some(self.recall(letters));
+            }
+            RunEvent::Command(Some(DispatchCommand::Resync(source))) => self.resync.ask(source),
+            RunEvent::Command(None) => self.is_deaf = true,
+            RunEvent::Grown(grown) => self.is_orphaned = !grown,
+            RunEvent::Woken => {}
         }
         Ok(())
     }
 
     // ---- calls ---------------------------------------------------------------------------
 
-    fn start_calls(&mut self, work: &mut Work, now: Duration) {
+    fn start_calls(&mut self, work: &mut PendingWork, now: Duration) {
         let batch = self.parts.options.delivery.batch.max(1) as usize;
         self.rest = self.parts.handler.rest();
         let is_ticks_turn = self.start_tick(work);
@@ -200,9 +203,9 @@ impl Run {
             }
             let allowed = self.breaker.allowed(now);
             let states = match allowed {
-                Allowed::Not(_) => return,
-                Allowed::Probe { single } => self.lanes.take(now, if single { 1 } else { batch }),
-                Allowed::Freely => match self.splits.pop() {
+                CallPermission::Not(_) => return,
+                CallPermission::Probe { single } => self.lanes.take(now, if single { 1 } else { batch }),
+                CallPermission::Freely => match self.splits.pop() {
                     Some(part) => part,
                     None => self.lanes.take(now, batch),
                 },
@@ -210,14 +213,14 @@ impl Run {
             if states.is_empty() {
                 return;
             }
-            if allowed != Allowed::Freely {
+            if allowed != CallPermission::Freely {
                 self.breaker.probe();
             }
             let handler = Arc::clone(&self.parts.handler);
             work.calls.push(
                 async move {
                     let result = handler.handle(&states).await;
-                    Called { result, batch: states }
+                    FinishedCall { result, batch: states }
                 }
                 .boxed(),
             );
@@ -226,8 +229,8 @@ impl Run {
 
     /// Begins the tick that is due once no call is in progress. So a plugin may read `kv` and write it back in a
     /// tick, and no state is handed over in between. Tells whether states wait for it.
-    fn start_tick(&mut self, work: &mut Work) -> bool {
-        let now = Now::read(&*self.parts.clock);
+    fn start_tick(&mut self, work: &mut PendingWork) -> bool {
+        let now = ClockReading::read(&*self.parts.clock);
         let Some(ticks) = &mut self.ticks else { return false };
         ticks.plan(now, self.paused.is_some());
         let is_free = work.calls.is_empty() && work.ticking.is_none();
@@ -244,7 +247,7 @@ impl Run {
 
     /// A tick is no evidence for the breaker: it says nothing about whether states can be handled.
     fn on_ticked(&mut self, ticked: Result<Vec<KvWrite>, CallError>) {
-        let now = Now::read(&*self.parts.clock);
+        let now = ClockReading::read(&*self.parts.clock);
         let (plugin, failed) = (&self.parts.options.plugin, ticked.as_ref().err());
         match (self.ticks.as_mut().and_then(|ticks| ticks.ended(failed, now)), failed) {
             (Some(TickNews::Works { failed }), _) => tracing::info!(plugin, failed, "ticks work again"),
@@ -262,7 +265,7 @@ impl Run {
 
     // ---- the journal ---------------------------------------------------------------------
 
-    fn start_save(&mut self, work: &mut Work, now: Duration) {
+    fn start_save(&mut self, work: &mut PendingWork, now: Duration) {
         if work.saving.is_some() || self.saver.due().is_none_or(|due| due > now) {
             return;
         }
@@ -273,7 +276,7 @@ impl Run {
 
     fn on_saved(&mut self, saved: Result<(), JournalError>) -> Result<(), DispatchError> {
         match saved {
-            Ok(()) => self.lanes.kept(self.saver.saved()),
+            Ok(()) => self.lanes.letters_saved(self.saver.saved()),
             Err(JournalError::Unavailable(reason)) => {
                 tracing::warn!(
                     plugin = self.parts.options.plugin,
@@ -287,12 +290,12 @@ impl Run {
         Ok(())
     }
 
-    fn start_fetch(&mut self, work: &mut Work, newest: Seq, now: Duration) {
+    fn start_fetch(&mut self, work: &mut PendingWork, newest: Seq, now: Duration) {
         if work.fetching.is_some() {
             return;
         }
         let Some(fetch) = self.next_fetch(newest, now) else { return };
-        if matches!(fetch, Fetch::Read { .. }) && self.saver.is_behind(self.lanes.through()) {
+        if matches!(fetch, BacklogQuery::Read { .. }) && self.saver.is_behind(self.lanes.through()) {
             return self.saver.touch();
         }
         let (backlog, interest) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.interest));
@@ -305,7 +308,7 @@ impl Run {
         );
     }
 
-    fn next_fetch(&self, newest: Seq, now: Duration) -> Option<Fetch> {
+    fn next_fetch(&self, newest: Seq, now: Duration) -> Option<BacklogQuery> {
         let is_called = !self.breaker.is_open() && self.paused.is_none();
         let owed = self.reader.next(&self.lanes, newest, now, is_called);
         // A plugin that can't be called gets no resyncs, which nobody owes it. While the past of an added source is handed
@@ -319,8 +322,8 @@ impl Run {
 
     fn on_fetched(
         &mut self,
-        fetch: Fetch,
-        answer: Result<Answer, JournalError>,
+        fetch: BacklogQuery,
+        answer: Result<BacklogAnswer, JournalError>,
     ) -> Result<(), DispatchError> {
         let now = self.parts.clock.elapsed();
         let plugin = &self.parts.options.plugin;
@@ -333,7 +336,7 @@ impl Run {
             }
             Err(error) => return Err(DispatchError::Journal(error)),
         };
-        if let Answer::Present(present) = answer {
+        if let BacklogAnswer::Present(present) = answer {
             self.reader.passed();
             self.resync.answered(present, &mut self.lanes, now);
             return Ok(());
@@ -353,9 +356,9 @@ impl Run {
 
     // ---- dead letters --------------------------------------------------------------------
 
-    fn recall(&self, letters: Letters) -> BoxFuture<'static, Recalled> {
+    fn recall(&self, letters: LetterCommand) -> BoxFuture<'static, LetterRecall> {
         let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
-        let Letters { act, seqs, who, why, reply } = letters;
+        let LetterCommand { act, seqs, who, why, reply } = letters;
         async move {
             let letters = async {
                 let mut letters = backlog.dead_letters(&plugin).await?;
@@ -366,28 +369,31 @@ impl Run {
                 let seqs: Vec<Seq> = letters.iter().map(|letter| letter.seq).collect();
                 match act {
                     _ if seqs.is_empty() => {}
-                    Act::Replay => backlog.mark_replaying(&plugin, &seqs, &who, &why).await?,
-                    Act::Drop => backlog.mark_dropped(&plugin, &seqs, &who, &why).await?,
+                    LetterAction::Replay => backlog.mark_replaying(&plugin, &seqs, &who, &why).await?,
+                    LetterAction::Drop => backlog.mark_dropped(&plugin, &seqs, &who, &why).await?,
                 }
                 Ok(letters)
             };
-            Recalled { act, letters: letters.await, reply }
+            LetterRecall { act, letters: letters.await, reply }
         }
         .boxed()
     }
 
-    fn on_recalled(&mut self, Recalled { act, letters, reply }: Recalled) -> Result<(), DispatchError> {
+    fn on_recalled(
+        &mut self,
+        LetterRecall { act, letters, reply }: LetterRecall,
+    ) -> Result<(), DispatchError> {
         let done = letters.map(|letters| {
             for letter in &letters {
                 match act {
-                    Act::Replay => self.lanes.replay(letter),
-                    Act::Drop => self.lanes.drop_letter(letter.seq),
+                    LetterAction::Replay => self.lanes.replay(letter),
+                    LetterAction::Drop => self.lanes.drop_letter(letter.seq),
                 }
             }
             self.saver.touch();
             letters.len() as u64
         });
-        let (answer, end) = told(done);
+        let (answer, end) = split_outcome(done);
         // Published before the answer, so that the caller sees the effect.
         self.publish();
         if reply.send(answer).is_err() {
@@ -396,12 +402,12 @@ impl Run {
         end
     }
 
-    fn on_ordered(&mut self, Ordered { result, reply }: Ordered) -> Result<(), DispatchError> {
+    fn on_ordered(&mut self, PauseOutcome { result, reply }: PauseOutcome) -> Result<(), DispatchError> {
         if let Ok(changed) = &result {
             self.paused = changed.paused.clone();
             self.parts.shared.set_paused(changed.paused.clone());
         }
-        let (answer, end) = told(result);
+        let (answer, end) = split_outcome(result);
         if reply.send(answer).is_err() {
             tracing::debug!(plugin = self.parts.options.plugin, "the caller of the pause has gone");
         }
@@ -414,10 +420,10 @@ impl Run {
     fn next_wake(&self, newest: Seq, now: Duration) -> Option<Duration> {
         let probe = match self.breaker.allowed(now) {
             _ if self.paused.is_some() => None,
-            Allowed::Not(at) => at,
-            Allowed::Freely | Allowed::Probe { .. } => self.lanes.next_wake(),
+            CallPermission::Not(at) => at,
+            CallPermission::Freely | CallPermission::Probe { .. } => self.lanes.next_wake(),
         };
-        let tick = self.ticks.as_ref().and_then(Ticks::wake);
+        let tick = self.ticks.as_ref().and_then(TickSchedule::wake);
         let reader = self.reader.wake(&self.lanes, newest);
         let rest = self.rest.as_ref().map(|rest| now + rest.wait);
         let wakes = [probe, self.saver.due(), reader, self.lanes.past_due(), tick, rest];
@@ -425,7 +431,7 @@ impl Run {
     }
 
     fn publish(&self) {
-        self.parts.shared.publish(&Sources {
+        self.parts.shared.publish(&FigureSources {
             lanes: &self.lanes,
             interest: &self.interest,
             resync: &self.resync,
@@ -440,7 +446,11 @@ impl Run {
 
     /// Waits for the calls in progress and saves their effects. What was not begun stays in the journal. What
     /// is aborted is handed over again after the next start.
-    async fn wind_down(mut self, mut work: Work, abort: &CancellationToken) -> Result<(), DispatchError> {
+    async fn wind_down(
+        mut self,
+        mut work: PendingWork,
+        abort: &CancellationToken,
+    ) -> Result<(), DispatchError> {
         let deadline = tokio::time::sleep(limits::DRAIN);
         tokio::pin!(deadline);
         while !work.calls.is_empty() || work.ticking.is_some() {
@@ -477,7 +487,7 @@ impl Run {
         })
     }
 
-    async fn save_all(&mut self, work: &mut Work) -> Result<(), DispatchError> {
+    async fn save_all(&mut self, work: &mut PendingWork) -> Result<(), DispatchError> {
         while !self.saver.is_clean() {
             self.saver.touch_if_lazy();
             let now = self.parts.clock.elapsed();
@@ -491,8 +501,8 @@ impl Run {
     }
 }
 
-/// What the caller of a command is told, and whether the dispatcher goes on.
-fn told<T>(done: Result<T, JournalError>) -> (Result<T, DispatchError>, Result<(), DispatchError>) {
+/// The answer for the caller of a command, and whether the dispatcher goes on.
+fn split_outcome<T>(done: Result<T, JournalError>) -> (Result<T, DispatchError>, Result<(), DispatchError>) {
     match done {
         Ok(done) => (Ok(done), Ok(())),
         Err(JournalError::Unavailable(reason)) => (Err(DispatchError::Unavailable(reason)), Ok(())),

@@ -4,28 +4,28 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kubewitness_core::config::{Mode, RateSpec, Start};
-use kubewitness_core::lanes::Fit;
+use kubewitness_core::lanes::SubscriptionFit;
 use kubewitness_core::ports::{
-    Backlog, FilterError, FormerCursor, JournalError, Progress, SourceStart, StateFilter,
+    Backlog, FilterError, FormerCursor, JournalError, PluginProgress, SourceStart, StateFilter,
 };
 use kubewitness_core::{Seq, State};
 
-use crate::Subscription;
+use crate::SourceSubscription;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interest {
+pub(crate) struct SourceInterest {
     modes: HashMap<Arc<str>, Mode>,
     filters: HashMap<Arc<str>, Arc<dyn StateFilter>>,
     starts: Vec<SourceStart>,
     former_cursors: Vec<FormerCursor>,
-    backfill: Option<Arc<Backfill>>,
+    backfill: Option<Arc<SourceBackfill>>,
     pasts: Vec<(Arc<str>, Seq)>,
     paces: HashMap<Arc<str>, RateSpec>,
 }
 
 /// The past of sources that were added to a plugin at work, which is handed over before what is new.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backfill {
+pub struct SourceBackfill {
     pub sources: Vec<Arc<str>>,
     /// The last position that the plugin had read before.
     pub through: Seq,
@@ -33,18 +33,18 @@ pub struct Backfill {
 
 /// States, each with how it fits the subscription.
 #[derive(Debug, Default)]
-pub(crate) struct Fitted {
-    pub states: Vec<(Arc<State>, Fit)>,
+pub(crate) struct FittedStates {
+    pub states: Vec<(Arc<State>, SubscriptionFit)>,
     /// The number of states that no filter could judge, and the reason for the last one.
     pub unclear: u64,
     pub why: Option<String>,
 }
 
-impl Interest {
+impl SourceInterest {
     /// Resolves `now` and `beginning` to positions, and subscribes `progress` to these sources: those that are
     /// subscribed already keep their start, and those that are no longer subscribed end at what was read. `newest` is
     /// the end of the journal.
-    pub fn resolve(subscriptions: &[Subscription], progress: &mut Progress, newest: Seq) -> Self {
+    pub fn resolve(subscriptions: &[SourceSubscription], progress: &mut PluginProgress, newest: Seq) -> Self {
         let subscribed = |source: &str| subscriptions.iter().any(|s| &*s.source == source);
         // Before sources were named in it, a progress had one start for all.
         let is_unnamed =
@@ -88,19 +88,19 @@ impl Interest {
         interest
     }
 
-    fn take(&mut self, progress: &Progress) {
+    fn take(&mut self, progress: &PluginProgress) {
         self.starts = progress.sources.clone();
         self.pasts = progress.pasts.clone();
         self.former_cursors = progress.former_cursors.clone();
         let added = self.former_cursors.iter().flat_map(|former| &former.added);
         let sources: BTreeSet<Arc<str>> = added.map(|(source, _)| Arc::clone(source)).collect();
         let through = self.former_cursors.iter().map(FormerCursor::last).max();
-        self.backfill =
-            through.map(|through| Arc::new(Backfill { sources: sources.into_iter().collect(), through }));
+        self.backfill = through
+            .map(|through| Arc::new(SourceBackfill { sources: sources.into_iter().collect(), through }));
     }
 
     /// Writes the subscription into a progress of the lanes.
-    pub fn add_to(&self, progress: &mut Progress) {
+    pub fn add_to(&self, progress: &mut PluginProgress) {
         progress.start = self.start();
         progress.sources.clone_from(&self.starts);
         progress.pasts.clone_from(&self.pasts);
@@ -109,7 +109,7 @@ impl Interest {
     }
 
     /// The backfill of sources that were added, until the cursor is where it was.
-    pub fn backfill(&self, cursor: Seq) -> Option<&Arc<Backfill>> {
+    pub fn backfill(&self, cursor: Seq) -> Option<&Arc<SourceBackfill>> {
         self.backfill.as_ref().filter(|backfill| cursor < backfill.through)
     }
 
@@ -127,33 +127,36 @@ impl Interest {
         self.starts.iter().map(|start| start.after).min().unwrap_or(0)
     }
 
-    pub fn fit(&self, state: &State) -> Fit {
-        let Some(start) = self.starts.iter().find(|start| start.covers(state)) else { return Fit::Foreign };
+    pub fn fit(&self, state: &State) -> SubscriptionFit {
+        let Some(start) = self.starts.iter().find(|start| start.covers(state)) else {
+            return SubscriptionFit::Foreign;
+        };
         if self.former_cursors.iter().any(|former| former.has_finished(&state.source, state.seq)) {
-            return Fit::Foreign;
+            return SubscriptionFit::Foreign;
         }
         match self.modes.get(&state.source) {
-            Some(Mode::Every) => Fit::Wanted,
-            Some(Mode::Latest) => Fit::Latest,
-            Some(Mode::Transitions) if state.is_transition() => Fit::Wanted,
-            Some(Mode::Transitions) => Fit::Filtered,
+            Some(Mode::Every) => SubscriptionFit::Wanted,
+            Some(Mode::Latest) => SubscriptionFit::Latest,
+            Some(Mode::Transitions) if state.is_transition() => SubscriptionFit::Wanted,
+            Some(Mode::Transitions) => SubscriptionFit::Filtered,
             // The state was on its way when its source was unsubscribed.
             None => {
                 debug_assert!(start.until.is_some());
-                Fit::Filtered
+                SubscriptionFit::Filtered
             }
         }
     }
 
     /// How these states fit the subscription. `first`: they are read for the first time.
-    pub async fn fits(&self, states: Vec<Arc<State>>, first: bool) -> Result<Fitted, JournalError> {
-        let mut fitted = Fitted::default();
+    pub async fn fits(&self, states: Vec<Arc<State>>, first: bool) -> Result<FittedStates, JournalError> {
+        let mut fitted = FittedStates::default();
         fitted.states.reserve(states.len());
         for state in states {
             let mut fit = self.fit(&state);
-            let is_open = matches!(fit, Fit::Wanted | Fit::Latest) && !(first && self.is_past(&state));
+            let is_open = matches!(fit, SubscriptionFit::Wanted | SubscriptionFit::Latest)
+                && !(first && self.is_past(&state));
             if is_open && !self.wants(&state, &mut fitted).await? {
-                fit = Fit::Filtered;
+                fit = SubscriptionFit::Filtered;
             }
             fitted.states.push((state, fit));
         }
@@ -161,7 +164,7 @@ impl Interest {
     }
 
     /// A state that the filter can't judge is wanted. Handing over one state too many loses none.
-    async fn wants(&self, state: &State, fitted: &mut Fitted) -> Result<bool, JournalError> {
+    async fn wants(&self, state: &State, fitted: &mut FittedStates) -> Result<bool, JournalError> {
         let Some(filter) = self.filters.get(&state.source) else { return Ok(true) };
         match filter.wants(state).await {
             Ok(wants) => Ok(wants),
@@ -179,7 +182,7 @@ impl Interest {
     pub async fn keep(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, JournalError> {
         let mut kept = Vec::with_capacity(states.len());
         for state in states {
-            if self.wants(&state, &mut Fitted::default()).await? {
+            if self.wants(&state, &mut FittedStates::default()).await? {
                 kept.push(state);
             }
         }
@@ -211,8 +214,8 @@ impl Interest {
 mod tests {
     use super::*;
 
-    fn subscription(source: &str) -> Subscription {
-        Subscription {
+    fn subscription(source: &str) -> SourceSubscription {
+        SourceSubscription {
             source: source.into(),
             mode: Mode::Every,
             filter: None,
@@ -226,14 +229,14 @@ mod tests {
         SourceStart { source: source.into(), after, until }
     }
 
-    fn resolved(subscribed: &[&str], progress: &mut Progress, newest: Seq) -> Vec<SourceStart> {
+    fn resolved(subscribed: &[&str], progress: &mut PluginProgress, newest: Seq) -> Vec<SourceStart> {
         let subscriptions: Vec<_> = subscribed.iter().map(|source| subscription(source)).collect();
-        Interest::resolve(&subscriptions, progress, newest).starts
+        SourceInterest::resolve(&subscriptions, progress, newest).starts
     }
 
     #[test]
     fn a_source_that_is_unsubscribed_ends_at_what_was_read_and_one_that_comes_back_goes_on_there() {
-        let mut progress = Progress::default();
+        let mut progress = PluginProgress::default();
         resolved(&["jobs", "pods"], &mut progress, 50);
         progress.cursor = 40;
         let one = resolved(&["jobs"], &mut progress, 50);
@@ -247,15 +250,19 @@ mod tests {
 
     #[test]
     fn a_source_of_which_nothing_was_read_leaves_nothing_behind() {
-        let mut progress =
-            Progress { sources: vec![start("pods", 40, None)], cursor: 40, ..Progress::default() };
+        let mut progress = PluginProgress {
+            sources: vec![start("pods", 40, None)],
+            cursor: 40,
+            ..PluginProgress::default()
+        };
         assert_eq!(resolved(&["jobs"], &mut progress, 50), [start("jobs", 0, None)]);
         assert_eq!(progress.cursor, 0);
     }
 
     #[test]
     fn a_progress_without_named_sources_goes_on_for_all_of_them() {
-        let mut progress = Progress { start: 10, cursor: 40, delivered: 9, ..Progress::default() };
+        let mut progress =
+            PluginProgress { start: 10, cursor: 40, delivered: 9, ..PluginProgress::default() };
         assert_eq!(resolved(&["jobs"], &mut progress, 50), [start("jobs", 10, None)]);
         assert_eq!((progress.cursor, progress.former_cursors.len()), (40, 0));
     }

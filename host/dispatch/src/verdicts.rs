@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::lanes::{Now, Settled};
-use kubewitness_core::ports::{CallError, Delivery, Outcome, Verdict, apart};
+use kubewitness_core::lanes::{ClockReading, SettledAs};
+use kubewitness_core::ports::{CallError, CallOutcome, StateDelivery, Verdict, apart};
 
-use crate::pacing::breaker::Failure;
-use crate::run::{Called, Run};
+use crate::pacing::breaker::CallFailure;
+use crate::run::{DispatchLoop, FinishedCall};
 
-impl Run {
-    pub(crate) fn on_called(&mut self, Called { batch, result }: Called) {
-        let now = Now::read(&*self.parts.clock);
+impl DispatchLoop {
+    pub(crate) fn on_called(&mut self, FinishedCall { batch, result }: FinishedCall) {
+        let now = ClockReading::read(&*self.parts.clock);
         let result = result.and_then(|outcome| match outcome.verdicts.len() {
             verdicts if verdicts == batch.len() => Ok(outcome),
             verdicts => Err(CallError::Protocol(format!("{verdicts} verdicts for {} states", batch.len()))),
@@ -30,7 +30,7 @@ impl Run {
 
     /// Takes a batch apart of which nothing was kept. That only some of its states are done says nothing against the
     /// plugin.
-    fn on_mixed(&mut self, batch: Vec<Delivery>, outcome: Outcome) {
+    fn on_mixed(&mut self, batch: Vec<StateDelivery>, outcome: CallOutcome) {
         let kv = outcome.kv.take();
         if !kv.is_empty() {
             self.saver.finished(0, kv);
@@ -44,7 +44,7 @@ impl Run {
         self.splits.extend(apart(batch, &outcome.verdicts).into_iter().rev());
     }
 
-    fn on_verdicts(&mut self, batch: &[Delivery], outcome: Outcome, now: Now) {
+    fn on_verdicts(&mut self, batch: &[StateDelivery], outcome: CallOutcome, now: ClockReading) {
         let fruitless = outcome.verdicts.iter().all(Verdict::is_retry);
         let has_done = outcome.verdicts.iter().any(Verdict::is_done);
         let mut finished = 0;
@@ -61,14 +61,16 @@ impl Run {
                 continue;
             }
             let settled = self.settle(delivery, verdict, now);
-            finished +=
-                usize::from(matches!(settled, Settled::Delivered | Settled::Parked | Settled::Superseded));
+            finished += usize::from(matches!(
+                settled,
+                SettledAs::Delivered | SettledAs::Parked | SettledAs::Superseded
+            ));
         }
         if finished > 0 || !outcome.kv.is_empty() {
             self.saver.finished(finished, outcome.kv.take());
         }
         if fruitless {
-            self.breaker.failed(Failure::Fruitless, is_fresh(batch), now.elapsed);
+            self.breaker.failed(CallFailure::Fruitless, is_fresh(batch), now.elapsed);
         } else if has_done {
             self.breaker.succeeded();
         }
@@ -77,7 +79,7 @@ impl Run {
         }
     }
 
-    fn on_failure(&mut self, mut batch: Vec<Delivery>, error: &CallError, now: Now) {
+    fn on_failure(&mut self, mut batch: Vec<StateDelivery>, error: &CallError, now: ClockReading) {
         let text = error.to_string();
         tracing::warn!(
             plugin = self.parts.options.plugin,
@@ -88,16 +90,16 @@ impl Run {
         self.last_error = Some(text.as_str().into());
         if !error.is_plugins_fault() {
             self.give_back(&batch, now);
-            self.breaker.failed(Failure::Unavailable, is_fresh(&batch), now.elapsed);
+            self.breaker.failed(CallFailure::Unavailable, is_fresh(&batch), now.elapsed);
         } else if let [delivery] = &batch[..] {
             let verdict = Verdict::Retry { after_ms: None, reason: text };
-            if matches!(self.settle(delivery, verdict, now), Settled::Parked | Settled::Superseded) {
+            if matches!(self.settle(delivery, verdict, now), SettledAs::Parked | SettledAs::Superseded) {
                 self.saver.finished(1, Vec::new());
             }
-            self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
+            self.breaker.failed(CallFailure::Alone, is_fresh(&batch), now.elapsed);
         } else if self.breaker.is_open() {
             self.give_back(&batch, now);
-            self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
+            self.breaker.failed(CallFailure::Alone, is_fresh(&batch), now.elapsed);
         } else {
             // Each state is of another lane, so the halves may be called in any order.
             let second = batch.split_off(batch.len() / 2);
@@ -106,9 +108,9 @@ impl Run {
         }
     }
 
-    fn settle(&mut self, delivery: &Delivery, verdict: Verdict, now: Now) -> Settled {
+    fn settle(&mut self, delivery: &StateDelivery, verdict: Verdict, now: ClockReading) -> SettledAs {
         let settled = self.lanes.finish(delivery.state.seq, verdict, now);
-        if settled == Settled::Dropped {
+        if settled == SettledAs::Dropped {
             let (plugin, id) = (&self.parts.options.plugin, delivery.state.id.as_str());
             let failed = self.lanes.stats().resync_failed;
             tracing::warn!(plugin, id, failed, "a resync of this state failed and is dropped");
@@ -117,7 +119,7 @@ impl Run {
     }
 
     /// Puts the states first in line again, in their order. It counts no try.
-    fn give_back(&mut self, batch: &[Delivery], now: Now) {
+    fn give_back(&mut self, batch: &[StateDelivery], now: ClockReading) {
         let before = self.lanes.stats().superseded;
         for delivery in batch.iter().rev() {
             self.lanes.give_back(delivery.state.seq, now.elapsed);
@@ -128,7 +130,7 @@ impl Run {
     }
 
     /// Lets a rejected state wait while the breaker is open. So the next probe has another state.
-    fn put_off(&mut self, delivery: &Delivery, until: Duration, now: Now) {
+    fn put_off(&mut self, delivery: &StateDelivery, until: Duration, now: ClockReading) {
         let before = self.lanes.stats().superseded;
         self.lanes.put_off(delivery.state.seq, until, now.elapsed);
         if self.lanes.stats().superseded > before {
@@ -137,6 +139,6 @@ impl Run {
     }
 }
 
-fn is_fresh(batch: &[Delivery]) -> bool {
+fn is_fresh(batch: &[StateDelivery]) -> bool {
     batch.iter().any(|delivery| delivery.attempt == 1)
 }

@@ -6,7 +6,7 @@ use kubewitness_core::with_nearest;
 
 use crate::cost::literal;
 use crate::values::{FIELDS, OF_DOCUMENT, OF_STATUS};
-use crate::{Fault, MATCHES, is_state};
+use crate::{FilterFault, MATCHES, is_state};
 
 /// Names that are values of their own.
 const CONSTANTS: [&str; 9] = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "type"];
@@ -30,7 +30,7 @@ const FUNCTIONS: [&str; 17] = [
     "lowerAscii",
 ];
 
-pub(crate) struct Found {
+pub(crate) struct CheckedPart {
     /// How deep its loops are nested.
     pub loops: u32,
     pub needs_document: bool,
@@ -38,26 +38,26 @@ pub(crate) struct Found {
     pub patterns: Vec<String>,
 }
 
-struct Walk<'t> {
+struct CheckWalk<'t> {
     text: &'t str,
     /// The variables of the surrounding loops.
     names: Vec<String>,
-    found: Found,
+    found: CheckedPart,
     depth: u32,
 }
 
 /// Checks an expression, and has it call [`MATCHES`] for `matches`.
-pub(crate) fn check(text: &str, expression: &mut Expression) -> Result<Found, Fault> {
-    let found = Found { loops: 0, needs_document: false, patterns: Vec::new() };
-    let mut walk = Walk { text, names: Vec::new(), found, depth: 0 };
+pub(crate) fn check(text: &str, expression: &mut Expression) -> Result<CheckedPart, FilterFault> {
+    let found = CheckedPart { loops: 0, needs_document: false, patterns: Vec::new() };
+    let mut walk = CheckWalk { text, names: Vec::new(), found, depth: 0 };
     walk.expression(expression)?;
     Ok(walk.found)
 }
 
-impl Walk<'_> {
+impl CheckWalk<'_> {
     /// Makes a fault for a name. The syntax tree has no positions, so the name is searched in the text as a
     /// word.
-    fn fault(&self, name: &str, message: String) -> Fault {
+    fn fault(&self, name: &str, message: String) -> FilterFault {
         let is_word = |at: usize| {
             let is_part = |c: char| c.is_alphanumeric() || c == '_';
             let before = self.text[..at].chars().next_back();
@@ -68,10 +68,10 @@ impl Walk<'_> {
         let before = &self.text[..at];
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        Fault { line, column, message }
+        FilterFault { line, column, message }
     }
 
-    fn expression(&mut self, expression: &mut Expression) -> Result<(), Fault> {
+    fn expression(&mut self, expression: &mut Expression) -> Result<(), FilterFault> {
         match &mut expression.expr {
             Expr::Unspecified | Expr::Literal(_) => Ok(()),
             Expr::Ident(name) => self.name(name),
@@ -120,7 +120,7 @@ impl Walk<'_> {
         }
     }
 
-    fn name(&mut self, name: &str) -> Result<(), Fault> {
+    fn name(&mut self, name: &str) -> Result<(), FilterFault> {
         self.found.needs_document |= name == "object";
         let is_known = ["state", "object"].contains(&name) || CONSTANTS.contains(&name);
         if is_known || self.names.iter().any(|known| known == name) {
@@ -129,7 +129,7 @@ impl Walk<'_> {
         Err(self.fault(name, format!("`{name}` is not known: use `state` or `object`")))
     }
 
-    fn field(&mut self, operand: &Expression, field: &str) -> Result<(), Fault> {
+    fn field(&mut self, operand: &Expression, field: &str) -> Result<(), FilterFault> {
         let known: &[&str] = match &operand.expr {
             Expr::Ident(name) if name == "state" && !self.names.contains(name) => &FIELDS,
             Expr::Select(outer) if outer.field == "previous" && is_state(&outer.operand) => &OF_STATUS,
@@ -144,7 +144,7 @@ impl Walk<'_> {
     }
 
     /// Operators have function names that nobody can write.
-    fn function(&self, name: &str) -> Result<(), Fault> {
+    fn function(&self, name: &str) -> Result<(), FilterFault> {
         let is_written = name.starts_with(|c: char| c.is_ascii_alphabetic());
         if !is_written || FUNCTIONS.contains(&name) {
             return Ok(());

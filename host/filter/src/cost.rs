@@ -16,7 +16,7 @@ use crate::{MATCHES, is_state};
 
 /// The most nodes that one evaluation may visit. They take about a tenth of a second.
 const STEPS: u64 = 500_000;
-/// What one evaluation may compare and copy, as bytes of JSON.
+/// The most that one evaluation may compare and copy, as bytes of JSON.
 const BYTES: u64 = 16 << 20;
 /// The largest value that a filter may build, as bytes of JSON: a document twice. In memory it takes up to 40 times as much.
 const BUILT_BYTES: u64 = 4 << 20;
@@ -26,9 +26,9 @@ const SMALL: u64 = 8;
 /// The longest text of a number.
 const NUMBER: u64 = 320;
 
-/// What an evaluation gets.
+/// The input of an evaluation.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Given {
+pub(crate) struct FilterInput {
     /// The bytes of the document.
     pub document: u64,
     /// The bytes of the state without its document.
@@ -39,23 +39,30 @@ pub(crate) struct Given {
 
 /// A pattern of `matches`, compiled once.
 #[derive(Clone)]
-pub(crate) struct Pattern {
+pub(crate) struct MatchPattern {
     pub regex: Regex,
-    /// What it costs for each byte of a text.
+    /// The cost for each byte of a text.
     pub weight: u64,
 }
 
-/// What is too much; `None` for an evaluation within the bounds.
+/// The part of an evaluation that costs too much; `None` for an evaluation within the bounds.
 pub(crate) fn excess(
     expression: &Expression,
-    patterns: &HashMap<String, Pattern>,
-    given: Given,
+    patterns: &HashMap<String, MatchPattern>,
+    given: FilterInput,
 ) -> Option<String> {
-    let start = Size::default();
-    let mut estimate =
-        Estimate { given, patterns, names: Vec::new(), loops: Vec::new(), steps: 0, bytes: start, built: 0 };
+    let start = CostSize::default();
+    let mut estimate = CostEstimate {
+        given,
+        patterns,
+        names: Vec::new(),
+        loops: Vec::new(),
+        steps: 0,
+        bytes: start,
+        built: 0,
+    };
     estimate.value(expression);
-    let Estimate { steps, bytes, built, .. } = estimate;
+    let CostEstimate { steps, bytes, built, .. } = estimate;
     let wrong = |what: &str, found: u64, most: u64| {
         Some(format!("the filter {what}, up to {found}: that is too much; at most {most} are allowed"))
     };
@@ -69,12 +76,12 @@ pub(crate) fn excess(
 
 /// Bytes: a fixed number, and how often the element of each surrounding loop.
 #[derive(Clone, Default)]
-struct Size {
+struct CostSize {
     fixed: u64,
     elements: Vec<u64>,
 }
 
-impl Size {
+impl CostSize {
     fn fixed(bytes: u64) -> Self {
         Self { fixed: bytes, elements: Vec::new() }
     }
@@ -93,7 +100,7 @@ impl Size {
         self
     }
 
-    /// What a size within a loop is over all its rounds. `depth` is the loop's place among the surrounding ones.
+    /// The size over all rounds of a loop. `depth` is the loop's place among the surrounding ones.
     fn over(mut self, depth: usize, rounds: u64, range: &Self) -> Self {
         let own = if self.elements.len() > depth { self.elements.remove(depth) } else { 0 };
         let mut all = self.times(rounds);
@@ -103,43 +110,43 @@ impl Size {
 }
 
 #[derive(Clone, Default)]
-struct Estimated {
-    size: Size,
+struct EstimatedValue {
+    size: CostSize,
     /// The entries of the longest list in it.
     longest: u64,
 }
 
-impl Estimated {
+impl EstimatedValue {
     fn small() -> Self {
-        Self { size: Size::fixed(SMALL), longest: 0 }
+        Self { size: CostSize::fixed(SMALL), longest: 0 }
     }
 }
 
-struct Estimate<'a> {
-    given: Given,
-    patterns: &'a HashMap<String, Pattern>,
+struct CostEstimate<'a> {
+    given: FilterInput,
+    patterns: &'a HashMap<String, MatchPattern>,
     /// The variables of the surrounding loops.
-    names: Vec<(&'a str, Estimated)>,
+    names: Vec<(&'a str, EstimatedValue)>,
     /// The largest that an element of each surrounding loop can be: as large as the whole list.
     loops: Vec<u64>,
     steps: u64,
-    bytes: Size,
+    bytes: CostSize,
     /// The largest value that is built.
     built: u64,
 }
 
-impl<'a> Estimate<'a> {
-    fn value(&mut self, expression: &'a Expression) -> Estimated {
+impl<'a> CostEstimate<'a> {
+    fn value(&mut self, expression: &'a Expression) -> EstimatedValue {
         self.steps = self.steps.saturating_add(1);
         match &expression.expr {
-            Expr::Unspecified | Expr::Struct(_) => Estimated::small(),
+            Expr::Unspecified | Expr::Struct(_) => EstimatedValue::small(),
             Expr::Literal(LiteralValue::String(text)) => {
-                Estimated { size: Size::fixed(text.inner().len() as u64 + SMALL), longest: 0 }
+                EstimatedValue { size: CostSize::fixed(text.inner().len() as u64 + SMALL), longest: 0 }
             }
             Expr::Literal(LiteralValue::Bytes(bytes)) => {
-                Estimated { size: Size::fixed(bytes.inner().len() as u64 + SMALL), longest: 0 }
+                EstimatedValue { size: CostSize::fixed(bytes.inner().len() as u64 + SMALL), longest: 0 }
             }
-            Expr::Literal(_) => Estimated::small(),
+            Expr::Literal(_) => EstimatedValue::small(),
             Expr::Ident(name) => self.named(name),
             Expr::Select(select)
                 if is_state(&select.operand)
@@ -147,7 +154,7 @@ impl<'a> Estimate<'a> {
                     && self.names.iter().all(|(name, _)| *name != "state")
                     && !OF_DOCUMENT.contains(&select.field.as_str()) =>
             {
-                Estimated { size: Size::fixed(self.given.state), longest: OF_STATUS.len() as u64 }
+                EstimatedValue { size: CostSize::fixed(self.given.state), longest: OF_STATUS.len() as u64 }
             }
             Expr::Select(select) => {
                 let operand = self.value(&select.operand);
@@ -174,29 +181,29 @@ impl<'a> Estimate<'a> {
         }
     }
 
-    fn named(&self, name: &str) -> Estimated {
+    fn named(&self, name: &str) -> EstimatedValue {
         if let Some((_, found)) = self.names.iter().rev().find(|(known, _)| *known == name) {
             return found.clone();
         }
-        let Given { document, state, longest } = self.given;
+        let FilterInput { document, state, longest } = self.given;
         match name {
-            "object" => Estimated { size: Size::fixed(document), longest },
-            "state" => Estimated { size: Size::fixed(document.saturating_add(state)), longest },
-            _ => Estimated::small(),
+            "object" => EstimatedValue { size: CostSize::fixed(document), longest },
+            "state" => EstimatedValue { size: CostSize::fixed(document.saturating_add(state)), longest },
+            _ => EstimatedValue::small(),
         }
     }
 
     /// A part of a value. It is copied, unless the value is one that the evaluation was given.
-    fn taken_out(&mut self, from: &Expression, whole: Estimated) -> Estimated {
+    fn taken_out(&mut self, from: &Expression, whole: EstimatedValue) -> EstimatedValue {
         if !is_given(from) {
             self.bytes.add(&whole.size);
         }
         whole
     }
 
-    fn build(&mut self, parts: &[Estimated]) -> Estimated {
+    fn build(&mut self, parts: &[EstimatedValue]) -> EstimatedValue {
         let mut made =
-            Estimated { size: Size::fixed(SMALL * parts.len() as u64), longest: parts.len() as u64 };
+            EstimatedValue { size: CostSize::fixed(SMALL * parts.len() as u64), longest: parts.len() as u64 };
         for part in parts {
             made.size.add(&part.size);
             made.longest = made.longest.max(part.longest);
@@ -205,16 +212,16 @@ impl<'a> Estimate<'a> {
         made
     }
 
-    fn copied(&mut self, size: &Size) {
+    fn copied(&mut self, size: &CostSize) {
         self.bytes.add(size);
         let elements = size.elements.iter().zip(&self.loops).map(|(count, most)| count.saturating_mul(*most));
         self.built = self.built.max(elements.fold(size.fixed, u64::saturating_add));
     }
 
-    fn call(&mut self, call: &'a CallExpr) -> Estimated {
+    fn call(&mut self, call: &'a CallExpr) -> EstimatedValue {
         let operands: Vec<&Expression> = call.target.as_deref().into_iter().chain(&call.args).collect();
         let values: Vec<_> = operands.iter().map(|operand| self.value(operand)).collect();
-        let mut all = Estimated::default();
+        let mut all = EstimatedValue::default();
         for value in &values {
             all.size.add(&value.size);
             all.longest = all.longest.saturating_add(value.longest);
@@ -226,23 +233,23 @@ impl<'a> Estimate<'a> {
                 | operators::LOGICAL_NOT
                 | operators::NOT_STRICTLY_FALSE,
                 _,
-            ) => Estimated::small(),
+            ) => EstimatedValue::small(),
             (operators::CONDITIONAL, _) => all,
             (operators::INDEX, [whole, _]) => self.taken_out(operands[0], whole.clone()),
             (operators::EQUALS | operators::NOT_EQUALS, [one, other]) => {
                 self.bytes.add(lesser(&one.size, &other.size));
-                Estimated::small()
+                EstimatedValue::small()
             }
             (MATCHES, [text, _]) => {
                 let weight = operands.get(1).and_then(|pattern| literal(pattern));
                 let weight =
                     weight.and_then(|pattern| self.patterns.get(pattern)).map_or(1, |known| known.weight);
                 self.bytes.add(&text.size.clone().times(weight));
-                Estimated::small()
+                EstimatedValue::small()
             }
             // A number with an exponent of three digits is written out.
             ("string", _) => {
-                all.size.add(&Size::fixed(NUMBER));
+                all.size.add(&CostSize::fixed(NUMBER));
                 self.copied(&all.size);
                 all
             }
@@ -252,20 +259,22 @@ impl<'a> Estimate<'a> {
             }
             _ => {
                 self.bytes.add(&all.size);
-                Estimated::small()
+                EstimatedValue::small()
             }
         }
     }
 
-    fn each(&mut self, each: &'a ComprehensionExpr) -> Estimated {
+    fn each(&mut self, each: &'a ComprehensionExpr) -> EstimatedValue {
         let range = self.value(&each.iter_range);
         self.value(&each.accu_init);
         let rounds = range.longest;
         let depth = self.loops.len();
         let mut elements = vec![0; depth + 1];
         elements[depth] = 1;
-        let element =
-            Estimated { size: Size { fixed: 0, elements }, longest: range.longest.max(self.given.longest) };
+        let element = EstimatedValue {
+            size: CostSize { fixed: 0, elements },
+            longest: range.longest.max(self.given.longest),
+        };
         let whole =
             range.size.elements.iter().zip(&self.loops).map(|(count, most)| count.saturating_mul(*most));
         let whole = whole.fold(range.size.fixed, u64::saturating_add);
@@ -276,7 +285,7 @@ impl<'a> Estimate<'a> {
         self.names.extend(each.iter_var2.as_deref().map(|name| (name, element.clone())));
         // The interpreter appends to the list that `map` and `filter` make: its size is what is appended.
         self.names
-            .extend([(each.iter_var.as_str(), element), (each.accu_var.as_str(), Estimated::default())]);
+            .extend([(each.iter_var.as_str(), element), (each.accu_var.as_str(), EstimatedValue::default())]);
         self.value(&each.loop_cond);
         let step = self.value(&each.loop_step);
         self.value(&each.result);
@@ -287,16 +296,18 @@ impl<'a> Estimate<'a> {
         let inside = std::mem::replace(&mut self.bytes, before.1);
         self.bytes.add(&inside.over(depth, rounds, &range.size));
         self.bytes.add(&range.size);
-        let made =
-            Estimated { size: step.size.over(depth, rounds, &range.size), longest: step.longest.max(rounds) };
+        let made = EstimatedValue {
+            size: step.size.over(depth, rounds, &range.size),
+            longest: step.longest.max(rounds),
+        };
         self.copied(&made.size);
         made
     }
 }
 
 /// Two values are compared up to the end of the smaller one.
-fn lesser<'s>(one: &'s Size, other: &'s Size) -> &'s Size {
-    let is_element = |size: &Size| size.elements.iter().any(|count| *count > 0);
+fn lesser<'s>(one: &'s CostSize, other: &'s CostSize) -> &'s CostSize {
+    let is_element = |size: &CostSize| size.elements.iter().any(|count| *count > 0);
     match (is_element(one), is_element(other)) {
         (false, true) if one.fixed > 64 => other,
         (false, true) => one,

@@ -21,7 +21,7 @@ use kubewitness_core::State;
 use regex::RegexBuilder;
 use thiserror::Error;
 
-use crate::cost::{Given, Pattern};
+use crate::cost::{FilterInput, MatchPattern};
 
 /// The longest expression. A filter is a sentence, not a program.
 pub const TEXT_BYTES: usize = 4096;
@@ -33,15 +33,15 @@ const LOOPS: u32 = 2;
 pub const DOCUMENT_BYTES: usize = 2 * 1024 * 1024;
 /// The sizes of compiled patterns, and the largest that is allowed. A text costs more the larger the pattern is.
 const PATTERN_BYTES: [usize; 4] = [1 << 10, 4 << 10, 16 << 10, 64 << 10];
-/// What a pattern keeps of the texts that it has seen.
+/// The memory that a pattern keeps of the texts that it has matched.
 const DFA_BYTES: usize = 256 << 10;
-/// What the interpreter calls for `matches`: its own would compile the pattern at each call.
+/// The function that the interpreter calls for `matches`: its own would compile the pattern at each call.
 const MATCHES: &str = "@matches";
 
-/// What is wrong with an expression, and at which place.
+/// A fault of an expression, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message} (line {line}, column {column} of the filter)")]
-pub struct Fault {
+pub struct FilterFault {
     pub line: usize,
     /// In characters, from 1.
     pub column: usize,
@@ -49,22 +49,22 @@ pub struct Fault {
 }
 
 /// An expression that has passed the checks.
-pub struct Filter {
+pub struct CelFilter {
     text: String,
     expression: Expression,
-    patterns: Arc<HashMap<String, Pattern>>,
+    patterns: Arc<HashMap<String, MatchPattern>>,
     needs_document: bool,
 }
 
-impl std::fmt::Debug for Filter {
+impl std::fmt::Debug for CelFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Filter({:?})", self.text)
     }
 }
 
-impl Filter {
-    pub fn compile(text: &str) -> Result<Self, Fault> {
-        let at_start = |message: String| Fault { line: 1, column: 1, message };
+impl CelFilter {
+    pub fn compile(text: &str) -> Result<Self, FilterFault> {
+        let at_start = |message: String| FilterFault { line: 1, column: 1, message };
         if text.trim().is_empty() {
             return Err(at_start("is empty: leave it out for every state".into()));
         }
@@ -82,7 +82,7 @@ impl Filter {
             return Err(at_start(format!("nests {} loops; at most {LOOPS} are allowed", found.loops)));
         }
         let patterns = compiled(found.patterns).map_err(at_start)?;
-        if let Some(excess) = cost::excess(&expression, &patterns, Given::default()) {
+        if let Some(excess) = cost::excess(&expression, &patterns, FilterInput::default()) {
             return Err(at_start(excess));
         }
         let needs_document = found.needs_document;
@@ -108,7 +108,7 @@ impl Filter {
             bytes => serde_json::from_slice(bytes)
                 .map_err(|error| format!("the document does not decode: {error}"))?,
         };
-        let given = Given {
+        let given = FilterInput {
             document: bytes.len() as u64,
             state: values::bytes(state),
             longest: values::longest(&document).max(values::FIELDS.len() as u64),
@@ -143,13 +143,13 @@ impl Filter {
 }
 
 /// Compiles the patterns once, so that neither their size nor the number of calls costs anything later.
-fn compiled(patterns: Vec<String>) -> Result<HashMap<String, Pattern>, String> {
+fn compiled(patterns: Vec<String>) -> Result<HashMap<String, MatchPattern>, String> {
     let compile = |pattern: String| {
         let mut last = None;
         for size in PATTERN_BYTES {
             match RegexBuilder::new(&pattern).size_limit(size).dfa_size_limit(DFA_BYTES).build() {
                 Ok(regex) => {
-                    return Ok((pattern, Pattern { regex, weight: (size / PATTERN_BYTES[0]) as u64 }));
+                    return Ok((pattern, MatchPattern { regex, weight: (size / PATTERN_BYTES[0]) as u64 }));
                 }
                 Err(error) => last = Some(error),
             }
@@ -169,12 +169,12 @@ fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(300)].to_owned()
 }
 
-fn first_of(errors: &cel::ParseErrors) -> Fault {
+fn first_of(errors: &cel::ParseErrors) -> FilterFault {
     let Some(error) = errors.errors.first() else {
-        return Fault { line: 1, column: 1, message: "can't be read".into() };
+        return FilterFault { line: 1, column: 1, message: "can't be read".into() };
     };
     let at = |position: isize| usize::try_from(position).unwrap_or(1).max(1);
-    Fault { line: at(error.pos.0), column: at(error.pos.1), message: cut(&error.msg) }
+    FilterFault { line: at(error.pos.0), column: at(error.pos.1), message: cut(&error.msg) }
 }
 
 #[cfg(test)]

@@ -38,13 +38,13 @@ pub(crate) const OF_DOCUMENT: [&str; 2] = ["labels", "annotations"];
 pub(crate) const OF_STATUS: [&str; 8] =
     ["phase", "reason", "message", "attempt", "ready", "total", "exitCode", "terminal"];
 
-type Fields = HashMap<String, Value>;
+type FieldMap = HashMap<String, Value>;
 
 pub(crate) fn state(state: &State, document: &serde_json::Value) -> Value {
     let mut fields = object(&state.object);
     fields.extend(status(&state.status));
     let of_document = |field: &str| match &document["metadata"][field] {
-        serde_json::Value::Null => Value::from(Fields::new()),
+        serde_json::Value::Null => Value::from(FieldMap::new()),
         map => json(map),
     };
     let api_version = match state.object.group.as_str() {
@@ -71,7 +71,7 @@ pub(crate) fn state(state: &State, document: &serde_json::Value) -> Value {
     Value::from(fields)
 }
 
-fn object(object: &ObjectRef) -> Fields {
+fn object(object: &ObjectRef) -> FieldMap {
     let fields = [
         ("group", &object.group),
         ("kind", &object.kind),
@@ -82,7 +82,7 @@ fn object(object: &ObjectRef) -> Fields {
     fields.map(|(name, value)| (name.to_owned(), text(value))).into()
 }
 
-fn status(status: &Status) -> Fields {
+fn status(status: &Status) -> FieldMap {
     let number = |number: u32| Value::Int(number.into());
     let fields = [
         ("phase", text(&status.phase)),
@@ -113,7 +113,7 @@ pub(crate) fn json(value: &serde_json::Value) -> Value {
         serde_json::Value::String(value) => text(value),
         serde_json::Value::Array(values) => Value::from(values.iter().map(json).collect::<Vec<_>>()),
         serde_json::Value::Object(fields) => {
-            Value::from(fields.iter().map(|(name, value)| (name.clone(), json(value))).collect::<Fields>())
+            Value::from(fields.iter().map(|(name, value)| (name.clone(), json(value))).collect::<FieldMap>())
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The durable, ordered log of states, with the checkpoint of each source and the cursor of each plugin.
 //!
 //! This crate is the only one that stores. It knows neither Kubernetes nor plugins: it takes what
-//! `core::ports::Witness` is given, and gives it back through `Backlog` and `Documents`.
+//! `core::ports::StateWitness` is given, and gives it back through `Backlog` and `Documents`.
 //!
 //! | folder | what it does |
 //! |---|---|
@@ -28,22 +28,22 @@ mod retention;
 mod store;
 mod verify;
 
-pub use copy::{ExportError, ExportQuery, Exported, ImportError, export, export_with, read_states};
+pub use copy::{CopyCounts, ExportError, ExportQuery, ImportError, export, export_with, read_states};
 pub use journal::{Journal, JournalOptions};
 pub use phases::{
     CauseQuery, NamePlace, NamedEnd, NamedEndQuery, OpenOutcome, OutcomeCounts, PhaseIndex, PhasePage,
     PhaseQuery, TimeInPhase,
 };
-pub use progress::Progress;
+pub use progress::OpeningProgress;
 pub use read::{
-    Account, Accounts, Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Story, Then, ThenCursor,
-    ThenPage, ThenQuery, WALKED, account_at, ids_at,
+    AtPage, AtQuery, EndedObject, EndedPage, EndedQuery, KnownIds, MomentKnowledge, ObjectAt, ObjectFilter,
+    ObjectStory, PluginAccount, PluginAccounts, ThenCursor, TimePosition, WALKED, account_at, ids_at,
 };
 pub use report::{
-    Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,
-    SourceCounters, SourceStats, TakenStats, VerifyReport, code,
+    JournalProblem, JournalReplica, JournalStats, OpenError, PoisonRecord, ReplayRecord, RetentionHolder,
+    RetentionReport, RetentionStats, SourceCounters, SourceStats, TakenStats, VerifyReport, code,
 };
-pub use retention::{Retention, stats};
-pub use store::Sharing;
-pub use store::place::{Place, discard};
+pub use retention::{SourceRetention, stats};
+pub use store::ReplicaSharing;
+pub use store::place::{JournalLocation, discard};
 pub use verify::{verify, verify_at, verify_with};

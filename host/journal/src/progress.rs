@@ -2,17 +2,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::store::Fetch;
-use crate::store::rows::Answer;
+use crate::store::StoreReader;
+use crate::store::rows::StoreResult;
 
 /// In states. The whole is not known before the journal is open.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct OpeningProgress {
     done: AtomicU64,
     all: AtomicU64,
 }
 
-impl Progress {
+impl OpeningProgress {
     /// So many of so many states; the second is 0 while it is not known.
     pub fn now(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed))
@@ -23,9 +23,9 @@ impl Progress {
     }
 
     /// Takes the journal's own counters for the whole, without what retention took.
-    pub(crate) async fn begin(&self, rows: &mut dyn Fetch) -> Answer<()> {
+    pub(crate) async fn begin(&self, rows: &mut dyn StoreReader) -> StoreResult<()> {
         let counted: u64 = rows.streams().await?.iter().map(|stream| stream.states).sum();
-        let taken: u64 = rows.past().taken_of_streams().await?.values().sum();
+        let taken: u64 = rows.retention_reader().taken_of_streams().await?.values().sum();
         self.all.store(counted.saturating_sub(taken), Ordering::Relaxed);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! What the journal tells people and scripts: errors, figures, findings and records. Their JSON and
-//! their codes are public. Uses no other module of this crate.
+//! The journal's reports for people and scripts: errors, figures, findings and records. Their JSON and their
+//! codes are public. Uses no other module of this crate.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,20 +7,20 @@ use std::path::PathBuf;
 
 use kubewitness_core::Seq;
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::ports::Paused;
+use kubewitness_core::ports::PluginPause;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What is lost, and what to do, where somebody removed or replaced a journal that is in use.
+/// The loss and the remedy when somebody removed or replaced a journal in use.
 pub(crate) const LOST: &str = "states that no copy of the journal holds are lost. Put a copy back and start again: \
     the controller reads from the cluster what the copy lacks, as far as the cluster still has it. Without a copy, \
     start with an empty place: a new journal begins there with the objects that exist then";
 
-/// What to do where rows differ from what the journal wrote. `journal verify` says it as well.
+/// The remedy for rows that differ from the journal's writes. `journal verify` says it as well.
 pub(crate) const RESTORE: &str = "stop, keep the damaged journal, and restore the newest copy that `journal verify` \
     finds whole: the controller reads from the cluster what the copy lacks, as far as the cluster still has it";
 
-/// What to do after an error of a store that this crate does not know.
+/// The remedy after an unknown error of a store.
 pub(crate) const DOUBTFUL: &str = "the journal is damaged, or its last write is in doubt: run `journal verify` \
     before you start again";
 
@@ -83,7 +83,7 @@ fn advised(reason: &str) -> String {
 
 /// A process that shares a journal with others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replica {
+pub struct JournalReplica {
     pub name: String,
     /// When it came in, by its own clock.
     pub since_ms: u64,
@@ -137,14 +137,14 @@ pub struct ReplayRecord {
 
 impl ReplayRecord {
     /// The pause that this record ordered.
-    pub(crate) fn paused(self) -> Paused {
-        Paused { who: self.who, why: self.why, at_ms: self.at_ms }
+    pub(crate) fn paused(self) -> PluginPause {
+        PluginPause { who: self.who, why: self.why, at_ms: self.at_ms }
     }
 }
 
 /// What one pass of retention took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retained {
+pub struct RetentionReport {
     pub states: u64,
     pub bytes: u64,
     /// How many of these states a plugin had not been handed.
@@ -211,7 +211,7 @@ pub struct RetentionStats {
 
 /// What keeps a state that is beyond its source's bounds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Holder {
+pub enum RetentionHolder {
     /// It has yet to finish it. A stream to other hosts is `stream/NAME`.
     Plugin(String),
     DeadLetter,
@@ -221,19 +221,19 @@ pub enum Holder {
     Checkpoint,
     /// It is the journal's last.
     Last,
-    /// Its object is there, or an older state of it is kept: it goes with them.
+    /// Its object exists, or an older state of the object is kept: the state goes with them.
     Live,
     Older,
 }
 
-impl Holder {
+impl RetentionHolder {
     /// Whether that is how retention is meant, so that nobody has to do anything about it.
     pub fn is_meant(&self) -> bool {
         matches!(self, Self::Dropped | Self::Last | Self::Live | Self::Older)
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for RetentionHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Plugin(name) => return write!(f, "plugin {name}"),
@@ -273,7 +273,7 @@ pub struct VerifyReport {
     #[serde(default)]
     pub not_checked: Vec<String>,
     /// At most [`VerifyReport::PROBLEMS`]; `problems_left_out` counts the rest.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<JournalProblem>,
     pub problems_left_out: u64,
 }
 
@@ -284,7 +284,7 @@ impl VerifyReport {
     pub fn add(&mut self, code: &str, seq: Option<Seq>, message: impl Into<String>) {
         self.ok = false;
         if self.problems.len() < Self::PROBLEMS {
-            self.problems.push(Problem { code: code.to_owned(), seq, message: message.into() });
+            self.problems.push(JournalProblem { code: code.to_owned(), seq, message: message.into() });
         } else {
             self.problems_left_out += 1;
         }
@@ -292,7 +292,7 @@ impl VerifyReport {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
+pub struct JournalProblem {
     /// One of [`code`].
     pub code: String,
     /// The position, where the finding has one.
@@ -301,7 +301,7 @@ pub struct Problem {
     pub message: String,
 }
 
-/// The codes of [`Problem`]s. They are stable.
+/// The codes of [`JournalProblem`]s. They are stable.
 pub mod code {
     kubewitness_core::words! {
         /// The store itself is damaged, or refuses to be read: the check of a file's structure fails, or a

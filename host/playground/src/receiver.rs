@@ -47,25 +47,25 @@ pub enum ReceiverError {
     Listener(#[source] std::io::Error),
 }
 
-struct Receiver {
+struct WebhookReceiver {
     progress: Arc<ReceiverProgress>,
     /// One writer at a time: each line is whole, and its key is remembered with it.
-    inner: Mutex<Inner>,
+    inner: Mutex<ReceiverInner>,
 }
 
-struct Inner {
+struct ReceiverInner {
     file: File,
-    seen: Seen,
+    seen: SeenKeys,
 }
 
 /// The last keys.
 #[derive(Default)]
-struct Seen {
+struct SeenKeys {
     keys: HashSet<Arc<str>>,
     order: VecDeque<Arc<str>>,
 }
 
-impl Seen {
+impl SeenKeys {
     fn contains(&self, key: &str) -> bool {
         self.keys.contains(key)
     }
@@ -92,7 +92,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ReceiverError> {
     let inner = open(&file).await.map_err(|source| ReceiverError::File { path: file.clone(), source })?;
-    let receiver = Arc::new(Receiver { progress, inner: Mutex::new(inner) });
+    let receiver = Arc::new(WebhookReceiver { progress, inner: Mutex::new(inner) });
     let router = Router::new()
         .route("/", post(receive))
         .route("/{*path}", post(receive))
@@ -107,8 +107,8 @@ pub async fn serve(
     inner.file.sync_all().await.map_err(|source| ReceiverError::File { path: file, source })
 }
 
-async fn open(path: &Path) -> std::io::Result<Inner> {
-    let mut seen = Seen::default();
+async fn open(path: &Path) -> std::io::Result<ReceiverInner> {
+    let mut seen = SeenKeys::default();
     match tokio::fs::File::open(path).await {
         Ok(file) => {
             use tokio::io::AsyncBufReadExt;
@@ -124,11 +124,11 @@ async fn open(path: &Path) -> std::io::Result<Inner> {
         Err(error) => return Err(error),
     }
     let file = File::options().create(true).append(true).open(path).await?;
-    Ok(Inner { file, seen })
+    Ok(ReceiverInner { file, seen })
 }
 
 async fn receive(
-    State(receiver): State<Arc<Receiver>>,
+    State(receiver): State<Arc<WebhookReceiver>>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
@@ -170,7 +170,7 @@ async fn receive(
 mod tests {
     use super::*;
 
-    struct Running {
+    struct RunningReceiver {
         url: String,
         client: reqwest::Client,
         progress: Arc<ReceiverProgress>,
@@ -179,16 +179,16 @@ mod tests {
     }
 
     #[allow(clippy::disallowed_methods)]
-    async fn start(file: PathBuf) -> Running {
+    async fn start(file: PathBuf) -> RunningReceiver {
         rustls::crypto::ring::default_provider().install_default().ok();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/notify", listener.local_addr().expect("an address"));
         let (progress, stop) = (Arc::new(ReceiverProgress::default()), CancellationToken::new());
         let end = tokio::spawn(serve(listener, file, progress.clone(), stop.clone()));
-        Running { url, client: reqwest::Client::new(), progress, stop, end }
+        RunningReceiver { url, client: reqwest::Client::new(), progress, stop, end }
     }
 
-    impl Running {
+    impl RunningReceiver {
         async fn post(&self, key: &str, body: &str) -> u16 {
             let request = self.client.post(&self.url).header(KEY_HEADER, key).body(body.to_owned());
             request.send().await.expect("an answer").status().as_u16()
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_keys_is_bounded_and_forgets_the_oldest() {
-        let mut seen = Seen::default();
+        let mut seen = SeenKeys::default();
         for key in 0..=KEYS {
             seen.insert(&key.to_string());
         }

@@ -10,22 +10,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kubewitness_core::Change;
-use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
+use kubewitness_core::ports::{AccessAttempt, AccessReviewer, LiveNamespace, Person, ReviewError};
 use kubewitness_portal::{
-    Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalOptions, SESSION_KEY_BYTES, serve,
+    AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalAccess, PortalOptions, SESSION_KEY_BYTES,
+    serve,
 };
 use tokio_util::sync::CancellationToken;
 
 struct Anybody;
 
 #[async_trait]
-impl Reviewer for Anybody {
+impl AccessReviewer for Anybody {
     async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
         let is_word = token.chars().all(char::is_alphabetic);
         Ok(is_word.then(|| Person { user: token.into(), ..Person::default() }))
     }
 
-    async fn allows(&self, _: &Person, _: &Attempt) -> Result<bool, ReviewError> {
+    async fn allows(&self, _: &Person, _: &AccessAttempt) -> Result<bool, ReviewError> {
         Ok(true)
     }
 
@@ -34,9 +35,9 @@ impl Reviewer for Anybody {
     }
 }
 
-fn access() -> Access {
+fn access() -> PortalAccess {
     if !std::env::args().any(|argument| argument == "sign-in") {
-        return Access::None;
+        return PortalAccess::None;
     }
     let options = AccessOptions {
         times: AnswerTimes::default(),
@@ -45,14 +46,14 @@ fn access() -> Access {
         log_reads: true,
         trusted_proxy: None,
     };
-    Access::Kubernetes(Arc::new(AccessControl::new(Arc::new(Anybody), options)))
+    PortalAccess::Kubernetes(Arc::new(AccessControl::new(Arc::new(Anybody), options)))
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let empty = std::env::args().any(|argument| argument == "empty");
     let still = std::env::args().any(|argument| argument == "still");
-    let views = Arc::new(fake::Fake { empty, ..fake::Fake::default() });
+    let views = Arc::new(fake::FakeViews { empty, ..fake::FakeViews::default() });
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 8788)).await?;
     println!("http://{}", listener.local_addr()?);
     let options = PortalOptions { access: access(), ..PortalOptions::default() };

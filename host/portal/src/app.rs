@@ -1,42 +1,42 @@
-//! Defines `App`, the state that axum gives to every handler: the views, the gate, and the places of live streams.
+//! Defines `PortalApp`, the state that axum gives to every handler: the views, the gate, and the places of live streams.
 
 use std::sync::Arc;
 
 use axum::routing::MethodRouter;
-use kubewitness_core::ports::Submitter;
+use kubewitness_core::ports::JobSubmitter;
 use kubewitness_core::views::{StatusView, ViewError, Views};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::ages::Ages;
-use crate::access::gate::Gate;
+use crate::access::ages::NamespaceAges;
+use crate::access::gate::RequestGate;
 use crate::options::PortalOptions;
-use crate::serve::{ReadingRoom, StreamPlaces, Traffic};
+use crate::serve::{ListenerTraffic, ReadingRoom, StreamPlaces};
 
 /// A path, as axum and OpenAPI both write it, and what answers there.
-pub(crate) type Route = (&'static str, MethodRouter<App>);
+pub(crate) type AppRoute = (&'static str, MethodRouter<PortalApp>);
 
 #[derive(Clone)]
-pub(crate) struct App {
+pub(crate) struct PortalApp {
     pub(crate) views: Arc<dyn Views>,
     pub(crate) streams: StreamPlaces,
     pub(crate) readings: ReadingRoom,
     /// Ends the live streams, which would otherwise hold a shut-down for ever.
     pub(crate) stop: CancellationToken,
-    pub(crate) traffic: Traffic,
-    pub(crate) gate: Gate,
-    pub(crate) ages: Arc<Ages>,
-    pub(crate) submitter: Option<Arc<dyn Submitter>>,
+    pub(crate) traffic: ListenerTraffic,
+    pub(crate) gate: RequestGate,
+    pub(crate) ages: Arc<NamespaceAges>,
+    pub(crate) submitter: Option<Arc<dyn JobSubmitter>>,
     figures_on: Option<Handle>,
 }
 
-impl App {
+impl PortalApp {
     pub(crate) fn new(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken) -> Self {
         let streams = options.streams.min(options.bounds.connections / 2);
         let streams = u32::try_from(streams).unwrap_or(u32::MAX);
         let traffic = options.traffic.clone();
-        let gate = Gate { access: options.access.clone(), secure: options.tls.is_some() };
+        let gate = RequestGate { access: options.access.clone(), secure: options.tls.is_some() };
         let (submitter, figures_on) = (options.submitter.clone(), options.figures_on.clone());
         let streams = StreamPlaces::new(streams, traffic.portal.clone());
         let readings = ReadingRoom::new();

@@ -1,6 +1,6 @@
 //! The portal: the HTTP API, the pages for people, and what probes and Prometheus ask for.
 //!
-//! It reads through [`Views`] and knows neither Kubernetes nor the journal. It asks `Reviewer` who a person is and what
+//! It reads through [`Views`] and knows neither Kubernetes nor the journal. It asks `AccessReviewer` who a person is and what
 //! that person may see, and shows no more than that. It creates the Jobs that people submit through `Submitter`. It is
 //! the only crate that serves HTTP. Everything is bounded: rows, streams, time and the size of requests.
 
@@ -27,14 +27,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use access::{
-    AUDIT, Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, ProxySecret, SESSION_KEY_BYTES,
-    TrustedProxy, WeakSecret, asking,
+    AUDIT, AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalAccess, ProxySecret,
+    SESSION_KEY_BYTES, TrustedProxy, WeakSecret, asking,
 };
 use answer::{etag, frame, problem};
-use app::App;
+use app::PortalApp;
 pub use options::{PortalError, PortalOptions};
-pub use serve::{Bounds, TlsFiles, Traffic, listen};
-use serve::{Terms, Tls};
+pub use serve::{ListenerBounds, ListenerTraffic, TlsFiles, listen};
+use serve::{ListenerTerms, TlsListener};
 
 /// A replay names positions; 64 KiB are thousands of them.
 const BODY_BYTES: usize = 64 * 1024;
@@ -45,11 +45,11 @@ pub fn router(views: Arc<dyn Views>, options: &PortalOptions) -> Router {
 }
 
 fn build(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken) -> Router {
-    let app = App::new(views, options, stop);
+    let app = PortalApp::new(views, options, stop);
     let gate = app.gate.clone();
     let signing_in = match options.access {
-        Access::None => Vec::new(),
-        Access::Kubernetes(_) => pages::login::routes(),
+        PortalAccess::None => Vec::new(),
+        PortalAccess::Kubernetes(_) => pages::login::routes(),
     };
     let routes = api::routes().into_iter().chain(health::routes()).chain(pages::routes());
     let routes = routes.chain(signing_in).chain(frame::assets());
@@ -73,21 +73,21 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), PortalError> {
     let listen = listener.local_addr()?;
-    let is_known = options.allow_remote || matches!(options.access, Access::Kubernetes(_));
+    let is_known = options.allow_remote || matches!(options.access, PortalAccess::Kubernetes(_));
     if !listen.ip().is_loopback() && !is_known {
         return Err(PortalError::Remote(listen));
     }
     let tls = match options.tls.clone() {
-        Some(files) => Some(Arc::new(Tls::open(files).await.map_err(PortalError::Tls)?)),
+        Some(files) => Some(Arc::new(TlsListener::open(files).await.map_err(PortalError::Tls)?)),
         None => None,
     };
-    if !listen.ip().is_loopback() && tls.is_none() && matches!(options.access, Access::Kubernetes(_)) {
+    if !listen.ip().is_loopback() && tls.is_none() && matches!(options.access, PortalAccess::Kubernetes(_)) {
         warn!(%listen, "people send their tokens to the portal unencrypted: give it a certificate, or put a proxy before it that has one");
     }
     let options = PortalOptions { listen, ..options };
     let router = build(views, &options, stop.clone());
     let PortalOptions { bounds, traffic, abort, .. } = options;
-    let terms = Terms { name: "portal", bounds, counts: traffic.portal, tls, stop, abort };
+    let terms = ListenerTerms { name: "portal", bounds, counts: traffic.portal, tls, stop, abort };
     serve::serve(listener, router, terms).await;
     Ok(())
 }
@@ -101,11 +101,11 @@ pub async fn serve_health(
     options: PortalOptions,
     stop: CancellationToken,
 ) {
-    let app = App::new(views, &options, stop.clone());
+    let app = PortalApp::new(views, &options, stop.clone());
     let routes = health::routes().into_iter();
     let router = routes.fold(Router::new(), |router, (path, handler)| router.route(path, handler));
     let router = request_checks::for_anybody(router.with_state(app), options.request_timeout);
     let PortalOptions { bounds, traffic, abort, .. } = options;
-    let terms = Terms { name: "health", bounds, counts: traffic.health, tls: None, stop, abort };
+    let terms = ListenerTerms { name: "health", bounds, counts: traffic.health, tls: None, stop, abort };
     serve::serve(listener, router, terms).await;
 }

@@ -4,24 +4,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::ports::Submitter;
+use kubewitness_core::ports::JobSubmitter;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Access;
-use crate::serve::{Bounds, TlsFiles, Traffic};
+use crate::access::PortalAccess;
+use crate::serve::{ListenerBounds, ListenerTraffic, TlsFiles};
 
 #[derive(Clone)]
 pub struct PortalOptions {
     /// What [`router`] takes to be the address that it is served at; [`serve`] asks its listener.
     pub listen: SocketAddr,
-    /// Whether an address that others can reach is accepted without [`Access::Kubernetes`]. Whoever says yes
+    /// Whether an address that others can reach is accepted without [`PortalAccess::Kubernetes`]. Whoever says yes
     /// puts something before the portal that knows who asks.
     pub allow_remote: bool,
-    pub access: Access,
+    pub access: PortalAccess,
     /// Creates the Jobs that people submit. Left out: nobody submits.
-    pub submitter: Option<Arc<dyn Submitter>>,
+    pub submitter: Option<Arc<dyn JobSubmitter>>,
     /// Serves HTTPS alone. Left out: HTTP.
     pub tls: Option<TlsFiles>,
     /// A request that is not answered by then is given up.
@@ -29,12 +29,12 @@ pub struct PortalOptions {
     /// Live streams at once. Each holds a connection and a batch of states. Half of the connections are
     /// left for other requests, whatever stands here.
     pub streams: usize,
-    /// What clients can take of it by connecting.
-    pub bounds: Bounds,
+    /// The bounds on its clients.
+    pub bounds: ListenerBounds,
     /// Reads the figures of `/metrics`. Left out: the runtime that serves.
     pub figures_on: Option<Handle>,
     /// Counts connections; the portal and the health port have one together.
-    pub traffic: Traffic,
+    pub traffic: ListenerTraffic,
     /// Ends connections at once, where `stop` gives them time.
     pub abort: CancellationToken,
 }
@@ -44,14 +44,14 @@ impl Default for PortalOptions {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8787)),
             allow_remote: false,
-            access: Access::None,
+            access: PortalAccess::None,
             submitter: None,
             tls: None,
             request_timeout: Duration::from_secs(15),
             streams: 64,
-            bounds: Bounds::PORTAL,
+            bounds: ListenerBounds::PORTAL,
             figures_on: None,
-            traffic: Traffic::default(),
+            traffic: ListenerTraffic::default(),
             abort: CancellationToken::new(),
         }
     }

@@ -11,15 +11,15 @@ use axum::response::Response;
 use axum::{Extension, Router};
 use futures::FutureExt;
 
-use crate::access::gate::{Gate, ONCE};
-use crate::access::{Viewer, party_of};
+use crate::access::gate::{ONCE, RequestGate};
+use crate::access::{PortalViewer, party_of};
 use crate::answer::etag;
-use crate::answer::frame::{self, Reader};
+use crate::answer::frame::{self, FrameReader};
 use crate::answer::{Problem, codes};
 use crate::options::PortalOptions;
-use crate::serve::{Guest, LargeAnswers, OF_ONE_MIB};
+use crate::serve::{LargeAnswers, OF_ONE_MIB, RequestConnection};
 
-pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Router {
+pub(crate) fn protect(router: Router, gate: RequestGate, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;
     let local = options.listen.ip().is_loopback();
     let admit = {
@@ -38,13 +38,14 @@ pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Ro
 
 /// For what anybody may ask.
 pub(crate) fn for_anybody(router: Router, timeout: Duration) -> Router {
-    let router =
-        router.layer(Extension(Viewer::Everybody)).layer(middleware::map_request(|request: Request| {
-            Guest::of(&request).is_known();
+    let router = router.layer(Extension(PortalViewer::Everybody)).layer(middleware::map_request(
+        |request: Request| {
+            RequestConnection::of(&request).is_known();
             std::future::ready(request)
-        }));
+        },
+    ));
     in_time_alone(router, timeout).layer(middleware::map_response(|response: Response| {
-        std::future::ready(frame::dress(response, &Reader::Nobody))
+        std::future::ready(frame::dress(response, &FrameReader::Nobody))
     }))
 }
 
@@ -147,7 +148,7 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
 }
 
 /// Draws pages, and bounds the bytes of answers that are under way.
-async fn dressed(stranger: Reader, answers: LargeAnswers, request: Request, next: Next) -> Response {
+async fn dressed(stranger: FrameReader, answers: LargeAnswers, request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let headers = request.headers();
     let known = headers
@@ -155,7 +156,7 @@ async fn dressed(stranger: Reader, answers: LargeAnswers, request: Request, next
         .then(|| headers.get_all(header::IF_NONE_MATCH).iter().cloned().collect::<Vec<_>>());
     let response = next.run(request).await;
     let person = match response.extensions().get() {
-        Some(Reader::Person { name, .. }) => Some(name.clone()),
+        Some(FrameReader::Person { name, .. }) => Some(name.clone()),
         _ => None,
     };
     let response = match known {

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec, TickSpec, conform};
-use kubewitness_core::ports::Grants;
+use kubewitness_core::config::{GrantsSpec, LimitsSpec, ManifestFault, PluginSpec, TickSpec, conform};
+use kubewitness_core::ports::GrantProvider;
 use kubewitness_core::shortened;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
@@ -16,32 +16,32 @@ use crate::bindings::exports::kubewitness::plugin::handler;
 use crate::bindings::ticks::{Ticks, TicksIndices};
 use crate::bindings::{Full, FullIndices, types::FieldError};
 use crate::compile::shape::{OTHERWISE, TICKER};
-use crate::engine::Engine;
+use crate::engine::SandboxEngine;
 use crate::error::SandboxError;
-use crate::guest::Guest;
-use crate::instance::Instance;
-use crate::plugin::Plugin;
+use crate::guest::GuestState;
+use crate::instance::GuestInstance;
+use crate::plugin::SandboxPlugin;
 
 /// Faults of a configuration that are told at once: a person mends no more.
 const FAULTS: usize = 50;
 
-/// What a component says of itself.
+/// A component's description of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Description {
+pub struct ComponentDescription {
     pub name: String,
     pub version: String,
     /// The grants without which it cannot work: `kv`, `sql:main`, …
     pub needs: Vec<String>,
-    /// What it needs besides, or may use, depending on its configuration.
+    /// The grants that it needs besides, or may use, depending on its configuration.
     #[serde(default)]
-    pub sometimes: Sometimes,
+    pub sometimes: ConditionalNeeds,
     /// The JSON Schema of its configuration. Empty where it has none.
     #[serde(default)]
     pub config_schema: String,
 }
 
-impl Description {
-    /// What it needs with this configuration.
+impl ComponentDescription {
+    /// The grants that it needs with this configuration.
     pub fn needs_with(&self, config: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
         self.sometimes.needs(&self.needs, config)
     }
@@ -53,7 +53,7 @@ const NEEDS: usize = 100;
 /// A larger schema of a configuration is not read: each manifest is checked against it.
 const SCHEMA_BYTES: usize = 256 << 10;
 
-impl From<handler::Description> for Description {
+impl From<handler::Description> for ComponentDescription {
     fn from(said: handler::Description) -> Self {
         let short = |text: &String| shortened(text, SAID).into_owned();
         let needs = said.needs.iter().take(NEEDS).map(short).collect();
@@ -64,22 +64,22 @@ impl From<handler::Description> for Description {
             name: short(&said.name),
             version: short(&said.version),
             needs,
-            sometimes: Sometimes::of(&said.extra),
+            sometimes: ConditionalNeeds::of(&said.extra),
             config_schema,
         }
     }
 }
 
-/// What a component needs under some configurations, as the facts `needs-with:FIELD`, `needs-without:FIELD` and `may-need`
-/// of its description say.
+/// The needs of a component under some configurations, as the facts `needs-with:FIELD`, `needs-without:FIELD`
+/// and `may-need` of its description say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sometimes {
+pub struct ConditionalNeeds {
     /// A field of the configuration, whether it has to be there, and what is needed then.
     needs: Vec<(String, bool, String)>,
     may: Vec<String>,
 }
 
-impl Sometimes {
+impl ConditionalNeeds {
     fn of(extra: &[(String, String)]) -> Self {
         let short = |text: &str| shortened(text, SAID).into_owned();
         let mut all = Self::default();
@@ -116,12 +116,12 @@ impl Sometimes {
 }
 
 #[derive(Clone)]
-pub struct Component {
-    inner: Arc<Inner>,
+pub struct PluginComponent {
+    inner: Arc<ComponentInner>,
 }
 
-/// What is known of a component before it is asked.
-pub(crate) struct Face {
+/// The facts about a component before its description is read.
+pub(crate) struct ComponentFace {
     pub digest: String,
     pub interface: String,
     pub imports: Vec<String>,
@@ -131,29 +131,29 @@ pub(crate) struct Face {
 }
 
 /// The functions of one instance.
-pub(crate) struct Exports {
+pub(crate) struct InstanceExports {
     pub handler: Full,
     pub ticker: Option<Ticks>,
 }
 
-struct Inner {
-    engine: Engine,
-    face: Face,
+struct ComponentInner {
+    engine: SandboxEngine,
+    face: ComponentFace,
     /// The next plugin with the same bytes finds it, as long as this one is there.
     _code: Arc<Code>,
-    pre: InstancePre<Guest>,
+    pre: InstancePre<GuestState>,
     handler: FullIndices,
     /// None where it exports no `ticker`.
     ticker: Option<TicksIndices>,
-    description: OnceCell<Description>,
+    description: OnceCell<ComponentDescription>,
 }
 
-impl Component {
+impl PluginComponent {
     pub(crate) fn new(
-        engine: Engine,
-        face: Face,
+        engine: SandboxEngine,
+        face: ComponentFace,
         code: Arc<Code>,
-        linker: &Linker<Guest>,
+        linker: &Linker<GuestState>,
     ) -> Result<Self, SandboxError> {
         let other = |error: wasmtime::Error| {
             SandboxError::Unfit(format!(
@@ -164,7 +164,9 @@ impl Component {
         let handler = FullIndices::new(&pre).map_err(other)?;
         let ticker = face.ticks.then(|| TicksIndices::new(&pre)).transpose().map_err(other)?;
         let description = OnceCell::new();
-        Ok(Self { inner: Arc::new(Inner { engine, face, _code: code, pre, handler, ticker, description }) })
+        Ok(Self {
+            inner: Arc::new(ComponentInner { engine, face, _code: code, pre, handler, ticker, description }),
+        })
     }
 
     /// sha256 of the file, hex.
@@ -193,7 +195,7 @@ impl Component {
     }
 
     /// Asked of the component once.
-    pub async fn describe(&self) -> Result<Description, SandboxError> {
+    pub async fn describe(&self) -> Result<ComponentDescription, SandboxError> {
         let ask = async || {
             let mut instance = self.instance("{}".into(), &LimitsSpec::default()).await?;
             let said = instance.describe().await;
@@ -203,7 +205,7 @@ impl Component {
     }
 
     /// Everything that keeps this component from running by this manifest; empty if nothing does.
-    pub async fn check(&self, spec: &PluginSpec) -> Result<Vec<Fault>, SandboxError> {
+    pub async fn check(&self, spec: &PluginSpec) -> Result<Vec<ManifestFault>, SandboxError> {
         let described = self.describe().await?;
         let needs = described.needs_with(&spec.config);
         let mut faults = missing_grants(self.imports(), &needs, &described.sometimes, &spec.grants);
@@ -223,7 +225,7 @@ impl Component {
     }
 
     /// What fits, and is probably not what was meant.
-    pub fn warnings(&self, spec: &PluginSpec) -> Vec<Fault> {
+    pub fn warnings(&self, spec: &PluginSpec) -> Vec<ManifestFault> {
         let may_do_without =
             || self.inner.description.get().is_some_and(|described| described.sometimes.has("tick"));
         if !self.ticks() || spec.tick.is_some() || may_do_without() {
@@ -233,7 +235,7 @@ impl Component {
             "the component exports `{TICKER}`, and is never called on a schedule: add `spec.tick`, such as \
              `tick: {{every: 30s}}`, unless its own page says that it can do without"
         );
-        vec![Fault { field: "spec.tick".into(), message }]
+        vec![ManifestFault { field: "spec.tick".into(), message }]
     }
 
     /// Ready to be called. Nothing is instantiated yet.
@@ -241,48 +243,60 @@ impl Component {
         &self,
         name: &str,
         limits: &LimitsSpec,
-        grants: Arc<dyn Grants>,
-    ) -> Result<Plugin, SandboxError> {
-        Ok(Plugin::new(name, self.clone(), limits.clone(), grants))
+        grants: Arc<dyn GrantProvider>,
+    ) -> Result<SandboxPlugin, SandboxError> {
+        Ok(SandboxPlugin::new(name, self.clone(), limits.clone(), grants))
     }
 
     /// An instance that is asked, and gets no states. All that are asked have the turns of one plugin.
-    async fn instance(&self, config: Arc<str>, limits: &LimitsSpec) -> Result<Instance, SandboxError> {
+    async fn instance(&self, config: Arc<str>, limits: &LimitsSpec) -> Result<GuestInstance, SandboxError> {
         let seat = self.engine().turns().seat(&"".into());
-        Instance::new(self, config, limits, Arc::default(), seat)
+        GuestInstance::new(self, config, limits, Arc::default(), seat)
             .await
             .map_err(|error| SandboxError::Guest { call: "instantiate", error })
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &SandboxEngine {
         &self.inner.engine
     }
 
-    pub(crate) async fn instantiate(&self, store: &mut Store<Guest>) -> wasmtime::Result<Exports> {
+    pub(crate) async fn instantiate(
+        &self,
+        store: &mut Store<GuestState>,
+    ) -> wasmtime::Result<InstanceExports> {
         let instance = self.inner.pre.instantiate_async(&mut *store).await?;
         let ticker = self.inner.ticker.as_ref().map(|ticker| ticker.load(&mut *store, &instance));
-        Ok(Exports { handler: self.inner.handler.load(store, &instance)?, ticker: ticker.transpose()? })
+        Ok(InstanceExports {
+            handler: self.inner.handler.load(store, &instance)?,
+            ticker: ticker.transpose()?,
+        })
     }
 }
 
-/// What does not fit the schema that the component brings. A schema that can't be read decides nothing.
-fn misfits(schema: &str, config: &serde_json::Value) -> Vec<Fault> {
+/// Lists the faults of a configuration against the component's schema. A schema that can't be read decides
+/// nothing.
+fn misfits(schema: &str, config: &serde_json::Value) -> Vec<ManifestFault> {
     let Ok(schema) = serde_json::from_str(schema) else { return Vec::new() };
-    let fault = |Fault { field, message }| config_fault(FieldError { path: field, message });
+    let fault = |ManifestFault { field, message }| config_fault(FieldError { path: field, message });
     conform(&schema, config).into_iter().map(fault).collect()
 }
 
-fn config_fault(error: FieldError) -> Fault {
+fn config_fault(error: FieldError) -> ManifestFault {
     let field = match error.path.as_str() {
         "" => "spec.config".to_string(),
         path if path.starts_with('[') => format!("spec.config{path}"),
         path => format!("spec.config.{path}"),
     };
-    Fault { field, message: error.message }
+    ManifestFault { field, message: error.message }
 }
 
 /// A schedule without the function for it, or a need of one.
-fn wrong_schedule(ticks: bool, interface: &str, needs: &[String], tick: Option<TickSpec>) -> Option<Fault> {
+fn wrong_schedule(
+    ticks: bool,
+    interface: &str,
+    needs: &[String],
+    tick: Option<TickSpec>,
+) -> Option<ManifestFault> {
     let message = match tick {
         Some(_) if !ticks => format!(
             "the component can't be called on a schedule: it exports no `{TICKER}`, which interface 1.1 has (it speaks \
@@ -295,16 +309,16 @@ fn wrong_schedule(ticks: bool, interface: &str, needs: &[String], tick: Option<T
         }
         _ => return None,
     };
-    Some(Fault { field: "spec.tick".into(), message })
+    Some(ManifestFault { field: "spec.tick".into(), message })
 }
 
 /// Imports that nothing is granted for, then needs that no grant meets.
 fn missing_grants(
     imports: &[String],
     needs: &[String],
-    sometimes: &Sometimes,
+    sometimes: &ConditionalNeeds,
     grants: &GrantsSpec,
-) -> Vec<Fault> {
+) -> Vec<ManifestFault> {
     let mut faults = Vec::new();
     for import in imports.iter().filter(|import| !sometimes.has(import)) {
         let granted = match import.as_str() {
@@ -322,13 +336,13 @@ fn missing_grants(
         if !granted {
             let message =
                 format!("the component imports `{import}` and is granted none, so it would be denied");
-            faults.push(Fault { field: format!("spec.grants.{}", need_field(import)), message });
+            faults.push(ManifestFault { field: format!("spec.grants.{}", need_field(import)), message });
         }
     }
     for need in needs {
         let field = format!("spec.grants.{}", need_field(need));
         if !is_met(need, grants) && !faults.iter().any(|fault| fault.field == field) {
-            faults.push(Fault {
+            faults.push(ManifestFault {
                 field,
                 message: format!("the component needs `{need}`, which is not granted"),
             });
@@ -374,14 +388,15 @@ mod tests {
 
     fn fields(imports: &[&str], needs: &[&str], granted: serde_json::Value) -> Vec<String> {
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let faults = missing_grants(&owned(imports), &owned(needs), &Sometimes::default(), &grants(granted));
+        let faults =
+            missing_grants(&owned(imports), &owned(needs), &ConditionalNeeds::default(), &grants(granted));
         faults.into_iter().map(|fault| fault.field).collect()
     }
 
     #[test]
     fn what_is_needed_may_depend_on_the_configuration() {
         let of = |key: &str, value: &str| (key.to_string(), value.to_string());
-        let sometimes = Sometimes::of(&[
+        let sometimes = ConditionalNeeds::of(&[
             of("needs-with:channels", "kv,tick"),
             of("needs-without:channels", "http:people"),
             of("needs-with:sign", "key:trail"),
@@ -405,7 +420,7 @@ mod tests {
     #[test]
     fn what_a_component_says_of_itself_is_shortened() {
         let long = "n".repeat(1 << 20);
-        let said = Description::from(handler::Description {
+        let said = ComponentDescription::from(handler::Description {
             name: long.clone(),
             version: long.clone(),
             config_schema: long.clone(),
@@ -449,7 +464,7 @@ mod tests {
         );
         assert!(told(true, &needs, None).unwrap().contains("add `spec.tick`"));
         assert!(
-            missing_grants(&[], &needs, &Sometimes::default(), &GrantsSpec::default()).is_empty(),
+            missing_grants(&[], &needs, &ConditionalNeeds::default(), &GrantsSpec::default()).is_empty(),
             "it is told once"
         );
     }

@@ -11,12 +11,12 @@ use tokio::sync::watch;
 use wasmtime::component::{HasSelf, Linker};
 
 use crate::bindings;
-use crate::compile::{self, CodeStore, Compiler, shape};
-use crate::component::{Component, Face};
+use crate::compile::{self, CodeStore, ComponentCompiler, shape};
+use crate::component::{ComponentFace, PluginComponent};
 use crate::error::SandboxError;
-use crate::guest::Guest;
-use crate::guest::memory::Budget;
-use crate::turns::{Turns, guests_at_once};
+use crate::guest::GuestState;
+use crate::guest::memory::MemoryBudget;
+use crate::turns::{CpuTurns, guests_at_once};
 
 /// A turn of the processor. A guest that computes gives way to others this often, and its time is looked at as often.
 /// The hop costs a microsecond; other work on the same thread waits no longer than this.
@@ -26,26 +26,26 @@ const TICK: Duration = Duration::from_millis(5);
 pub struct EngineOptions {
     /// Where compiled code is kept; nowhere if left out.
     pub cache: Option<PathBuf>,
-    pub compiler: Compiler,
+    pub compiler: ComponentCompiler,
     /// Nobody ends this process by hand while it has a component compiled. So whoever finds that the one before it
     /// was ended then, twice, takes the component for the cause.
     pub is_unattended: bool,
 }
 
 #[derive(Clone)]
-pub struct Engine {
-    inner: Arc<Inner>,
+pub struct SandboxEngine {
+    inner: Arc<EngineInner>,
 }
 
-struct Inner {
+struct EngineInner {
     engine: wasmtime::Engine,
-    linker: Linker<Guest>,
+    linker: Linker<GuestState>,
     code: Arc<CodeStore>,
-    memory: Arc<Budget>,
-    turns: Arc<Turns>,
+    memory: Arc<MemoryBudget>,
+    turns: Arc<CpuTurns>,
 }
 
-impl Engine {
+impl SandboxEngine {
     pub fn new(options: EngineOptions) -> Result<Self, SandboxError> {
         let engine = wasmtime::Engine::new(&compile::configuration()).map_err(|error| broken(&error))?;
         let mut linker = Linker::new(&engine);
@@ -61,20 +61,25 @@ impl Engine {
                 engine.increment_epoch();
             }
         };
-        let (code, turns) = (Arc::new(code), Arc::new(Turns::new(guests_at_once(), hurry)));
-        let inner = Inner { engine, linker, code, memory: Arc::default(), turns };
+        let (code, turns) = (Arc::new(code), Arc::new(CpuTurns::new(guests_at_once(), hurry)));
+        let inner = EngineInner { engine, linker, code, memory: Arc::default(), turns };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Reads, checks and compiles a component. The error names what doesn't fit.
-    pub async fn load(&self, bytes: &Bytes, limits: &ComponentsSpec) -> Result<Component, SandboxError> {
+    pub async fn load(
+        &self,
+        bytes: &Bytes,
+        limits: &ComponentsSpec,
+    ) -> Result<PluginComponent, SandboxError> {
         let outline = CodeStore::outline(bytes, limits).await?;
         let interface = shape::version(outline.exports.iter().map(String::as_str))?;
         let ticks = shape::ticks(outline.exports.iter().map(String::as_str))?;
         let imports = shape::capabilities(outline.imports.iter().map(String::as_str))?;
         let compiled = self.inner.code.code(bytes, limits).await?;
-        let face = Face { digest: compiled.digest, interface, imports, ticks, compile_time: compiled.took };
-        Component::new(self.clone(), face, compiled.code, &self.inner.linker)
+        let face =
+            ComponentFace { digest: compiled.digest, interface, imports, ticks, compile_time: compiled.took };
+        PluginComponent::new(self.clone(), face, compiled.code, &self.inner.linker)
     }
 
     /// The digest of the component that is being compiled. The others that have to be wait for their turn.
@@ -92,11 +97,11 @@ impl Engine {
         self.inner.memory.used() as u64
     }
 
-    pub(crate) fn budget(&self) -> Arc<Budget> {
+    pub(crate) fn budget(&self) -> Arc<MemoryBudget> {
         self.inner.memory.clone()
     }
 
-    pub(crate) fn turns(&self) -> &Arc<Turns> {
+    pub(crate) fn turns(&self) -> &Arc<CpuTurns> {
         &self.inner.turns
     }
 

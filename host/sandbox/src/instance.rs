@@ -5,36 +5,36 @@ use std::sync::Arc;
 
 use kubewitness_core::Seq;
 use kubewitness_core::config::{Bytes, LimitsSpec};
-use kubewitness_core::ports::{CallError, Session};
+use kubewitness_core::ports::{CallError, EffectSession};
 use wasmtime::{Store, Trap, UpdateDeadline};
 
 use crate::bindings::ticks::Occasion;
 use crate::bindings::types::{FieldError, State, Verdict};
 use crate::capability::clip;
-use crate::component::{Component, Description, Exports};
-use crate::guest::Guest;
+use crate::component::{ComponentDescription, InstanceExports, PluginComponent};
+use crate::guest::GuestState;
 use crate::guest::clock::{SharedClock, TimeUp, timed};
-use crate::guest::memory::Refused;
-use crate::tally::Tally;
-use crate::turns::Seat;
+use crate::guest::memory::GrowthRefusal;
+use crate::tally::PluginTally;
+use crate::turns::CpuTicket;
 
-pub struct Instance {
-    store: Store<Guest>,
-    exports: Exports,
+pub struct GuestInstance {
+    store: Store<GuestState>,
+    exports: InstanceExports,
     limits: LimitsSpec,
     /// Batches and ticks that it has handled.
     pub batches: u32,
 }
 
-impl Instance {
+impl GuestInstance {
     pub async fn new(
-        component: &Component,
+        component: &PluginComponent,
         config: Arc<str>,
         limits: &LimitsSpec,
-        tally: Arc<Tally>,
-        seat: Arc<Seat>,
+        tally: Arc<PluginTally>,
+        seat: Arc<CpuTicket>,
     ) -> Result<Self, CallError> {
-        let guest = Guest::new(limits, config, component.engine().budget(), tally, seat.clone());
+        let guest = GuestState::new(limits, config, component.engine().budget(), tally, seat.clone());
         let (clock, fuel) = (guest.clock.clone(), guest.lifting_fuel());
         let mut store = Store::new(component.engine().wasm(), guest);
         store.limiter(|guest| &mut guest.memory);
@@ -60,11 +60,11 @@ impl Instance {
     }
 
     /// The next call waits there for its turns.
-    pub fn sit(&mut self, seat: Arc<Seat>) {
+    pub fn attach_ticket(&mut self, seat: Arc<CpuTicket>) {
         self.store.data_mut().seat = seat;
     }
 
-    pub async fn describe(&mut self) -> Result<Description, CallError> {
+    pub async fn describe(&mut self) -> Result<ComponentDescription, CallError> {
         let (clock, seat) = self.begin(None, Vec::new());
         let call = self.exports.handler.kubewitness_plugin_handler().call_describe(&mut self.store);
         let said = flat(timed(clock, seat, call).await);
@@ -83,10 +83,10 @@ impl Instance {
     /// Hands over states within a session, and gives the session back whatever happened.
     pub async fn handle(
         &mut self,
-        session: Box<dyn Session>,
+        session: Box<dyn EffectSession>,
         seqs: Vec<Seq>,
         states: &[State<'_>],
-    ) -> (Option<Box<dyn Session>>, Result<Vec<Verdict>, CallError>) {
+    ) -> (Option<Box<dyn EffectSession>>, Result<Vec<Verdict>, CallError>) {
         self.batches += 1;
         let (clock, seat) = self.begin(Some(session), seqs);
         self.store.data_mut().work.handed(states);
@@ -98,9 +98,9 @@ impl Instance {
     /// One tick within a session. What the plugin finds wrong is an error like a trap, but for the instance.
     pub async fn tick(
         &mut self,
-        session: Box<dyn Session>,
+        session: Box<dyn EffectSession>,
         due_ms: u64,
-    ) -> (Option<Box<dyn Session>>, Result<Result<(), String>, CallError>) {
+    ) -> (Option<Box<dyn EffectSession>>, Result<Result<(), String>, CallError>) {
         self.batches += 1;
         let (clock, seat) = self.begin(Some(session), Vec::new());
         let Some(ticker) = &self.exports.ticker else {
@@ -113,14 +113,21 @@ impl Instance {
         self.end(said)
     }
 
-    fn begin(&mut self, session: Option<Box<dyn Session>>, batch: Vec<Seq>) -> (SharedClock, Arc<Seat>) {
+    fn begin(
+        &mut self,
+        session: Option<Box<dyn EffectSession>>,
+        batch: Vec<Seq>,
+    ) -> (SharedClock, Arc<CpuTicket>) {
         self.store.data_mut().begin(session, batch);
         self.store.set_epoch_deadline(1);
         let guest = self.store.data();
         (guest.clock.clone(), guest.seat.clone())
     }
 
-    fn end<T>(&mut self, said: wasmtime::Result<T>) -> (Option<Box<dyn Session>>, Result<T, CallError>) {
+    fn end<T>(
+        &mut self,
+        said: wasmtime::Result<T>,
+    ) -> (Option<Box<dyn EffectSession>>, Result<T, CallError>) {
         let said = said.map_err(|error| fate(self.store.data(), &self.limits, &error));
         (self.store.data_mut().end(), said)
     }
@@ -131,13 +138,13 @@ fn flat<T>(call: Result<wasmtime::Result<T>, TimeUp>) -> wasmtime::Result<T> {
     call.unwrap_or_else(|up| Err(up.into()))
 }
 
-fn fate(guest: &Guest, limits: &LimitsSpec, error: &wasmtime::Error) -> CallError {
+fn fate(guest: &GuestState, limits: &LimitsSpec, error: &wasmtime::Error) -> CallError {
     if error.is::<TimeUp>() {
         return CallError::Timeout { limit_ms: u64::try_from(limits.call.0.as_millis()).unwrap_or(u64::MAX) };
     }
     match guest.memory.refused {
-        Some(Refused::Instance) => return CallError::Memory { limit_bytes: limits.memory.0 },
-        Some(Refused::All(most)) => {
+        Some(GrowthRefusal::Instance) => return CallError::Memory { limit_bytes: limits.memory.0 },
+        Some(GrowthRefusal::All(most)) => {
             return CallError::Unavailable(format!(
                 "all plugins together may hold {}, and this one wanted more (`spec.limits.plugins.totalMemory` of the \
                  host's settings)",

@@ -1,14 +1,14 @@
 //! The only crate that knows wasmtime: components are compiled, checked, instantiated, called and
 //! bounded here.
 //!
-//! It knows nothing of queues, journals, databases or addresses. States come in as [`Delivery`],
-//! what a guest asks for goes out through a [`Session`], verdicts come back.
+//! It knows nothing of queues, journals, databases or addresses. States come in as [`StateDelivery`],
+//! what a guest asks for goes out through a [`EffectSession`], verdicts come back.
 //!
 //! ```text
-//!   bytes ─▶ Engine::load ─▶ Component ─▶ check, describe       (what is it, does it fit)
-//!                                │
-//!                                ▼
-//!                             Plugin (a pool of instances) ─▶ Handler::handle
+//!   bytes ─▶ SandboxEngine::load ─▶ PluginComponent ─▶ check, describe   (what is it, does it fit)
+//!                                         │
+//!                                         ▼
+//!                       SandboxPlugin (a pool of instances) ─▶ PluginHandler::handle
 //! ```
 //!
 //! A guest is hostile until shown otherwise. It has its memory, its own time and the capabilities
@@ -17,8 +17,8 @@
 //! of stderr the last few kilobytes are kept for the error text of a trap (that is where a Rust
 //! panic says why); neither can grow.
 //!
-//! [`Delivery`]: kubewitness_core::ports::Delivery
-//! [`Session`]: kubewitness_core::ports::Session
+//! [`StateDelivery`]: kubewitness_core::ports::StateDelivery
+//! [`EffectSession`]: kubewitness_core::ports::EffectSession
 
 mod bindings;
 mod capability;
@@ -32,10 +32,10 @@ mod plugin;
 mod tally;
 mod turns;
 
-pub use compile::{Bounds, Compiler, compile_here};
-pub use component::{Component, Description};
-pub use engine::{Engine, EngineOptions};
+pub use compile::{ChildBounds, ComponentCompiler, compile_here};
+pub use component::{ComponentDescription, PluginComponent};
+pub use engine::{EngineOptions, SandboxEngine};
 pub use error::SandboxError;
-pub use plugin::{Plugin, QUIET};
-pub use tally::Tally;
+pub use plugin::{QUIET, SandboxPlugin};
+pub use tally::PluginTally;
 pub use turns::guests_at_once;

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::{
-    CallError, Delivery, GrantError, Grants, Handler, KvWrite, KvWrites, Outcome, Rest, Session, ShownState,
-    Tick, Verdict, WritesFate,
+    CallError, CallOutcome, CallPause, EffectSession, GrantError, GrantProvider, KvWrite, KvWrites,
+    PluginHandler, ScheduledCall, ShownState, StateDelivery, Verdict, WritesFate,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 use tokio::sync::Semaphore;
 
 use crate::bindings::types;
 use crate::capability::clip;
-use crate::component::Component;
-use crate::instance::Instance;
-use crate::tally::Tally;
-use crate::turns::Seat;
+use crate::component::PluginComponent;
+use crate::instance::GuestInstance;
+use crate::tally::PluginTally;
+use crate::turns::CpuTicket;
 
 /// Batches that one instance handles. A guest's leaks end with it, and an instance costs about as
 /// much as one batch.
@@ -28,21 +28,26 @@ const BATCHES: u32 = 1000;
 /// and a new instance takes less than a millisecond.
 pub const QUIET: Duration = Duration::from_secs(60);
 
-pub struct Plugin {
+pub struct SandboxPlugin {
     name: Arc<str>,
-    component: Component,
+    component: PluginComponent,
     limits: LimitsSpec,
-    grants: Arc<dyn Grants>,
+    grants: Arc<dyn GrantProvider>,
     config: Arc<str>,
     /// Since when each waits. The last is used first, so the first has waited longest.
-    idle: Mutex<Vec<(Instant, Instance)>>,
+    idle: Mutex<Vec<(Instant, GuestInstance)>>,
     /// One for each batch at once.
     permits: Semaphore,
-    tally: Arc<Tally>,
+    tally: Arc<PluginTally>,
 }
 
-impl Plugin {
-    pub(crate) fn new(name: &str, component: Component, limits: LimitsSpec, grants: Arc<dyn Grants>) -> Self {
+impl SandboxPlugin {
+    pub(crate) fn new(
+        name: &str,
+        component: PluginComponent,
+        limits: LimitsSpec,
+        grants: Arc<dyn GrantProvider>,
+    ) -> Self {
         let config = grants.config().into();
         let permits = Semaphore::new(limits.concurrency.max(1) as usize);
         let (idle, tally) = (Mutex::default(), Arc::default());
@@ -50,12 +55,12 @@ impl Plugin {
     }
 
     /// Its figures go on where those of the version before it ended.
-    pub fn counted_by(self, tally: Arc<Tally>) -> Self {
+    pub fn counted_by(self, tally: Arc<PluginTally>) -> Self {
         tally.begin_version(self.component.compile_time());
         Self { tally, ..self }
     }
 
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &PluginTally {
         &self.tally
     }
 
@@ -63,7 +68,7 @@ impl Plugin {
         &self.name
     }
 
-    pub fn component(&self) -> &Component {
+    pub fn component(&self) -> &PluginComponent {
         &self.component
     }
 
@@ -83,27 +88,27 @@ impl Plugin {
         drop(gone);
     }
 
-    fn pool(&self) -> MutexGuard<'_, Vec<(Instant, Instance)>> {
+    fn pool(&self) -> MutexGuard<'_, Vec<(Instant, GuestInstance)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where one call waits for its turns: all versions of a plugin share its turns.
-    fn seat(&self) -> Arc<Seat> {
+    fn seat(&self) -> Arc<CpuTicket> {
         self.component.engine().turns().seat(&self.name)
     }
 
-    async fn take(&self, seat: &Arc<Seat>) -> Result<Instance, CallError> {
+    async fn take(&self, seat: &Arc<CpuTicket>) -> Result<GuestInstance, CallError> {
         let idle = self.pool().pop();
         if let Some((_, mut instance)) = idle {
-            instance.sit(seat.clone());
+            instance.attach_ticket(seat.clone());
             return Ok(instance);
         }
         let (config, tally) = (self.config.clone(), self.tally.clone());
-        Instance::new(&self.component, config, &self.limits, tally, seat.clone()).await
+        GuestInstance::new(&self.component, config, &self.limits, tally, seat.clone()).await
     }
 
     /// There are never more instances than permits, so neither are there more idle ones.
-    fn give_back(&self, instance: Instance) {
+    fn give_back(&self, instance: GuestInstance) {
         if instance.batches < BATCHES {
             let mut idle = self.pool();
             // The time is read under the lock, so that the times stay in order.
@@ -114,9 +119,9 @@ impl Plugin {
     /// Calls the guest and reads its answer; the instance survives only a good one.
     async fn call(
         &self,
-        mut session: Box<dyn Session>,
-        fresh: &[&Delivery],
-    ) -> (Option<Box<dyn Session>>, Result<Vec<Verdict>, CallError>) {
+        mut session: Box<dyn EffectSession>,
+        fresh: &[&StateDelivery],
+    ) -> (Option<Box<dyn EffectSession>>, Result<Vec<Verdict>, CallError>) {
         let mut shown = Vec::with_capacity(fresh.len());
         for delivery in fresh {
             match session.show(&delivery.state).await {
@@ -154,7 +159,11 @@ impl Plugin {
     }
 
     /// Calls the guest for one tick. What the guest wrote is still in the session.
-    async fn call_tick(&self, due_ms: u64, seat: &Arc<Seat>) -> Result<Box<dyn Session>, CallError> {
+    async fn call_tick(
+        &self,
+        due_ms: u64,
+        seat: &Arc<CpuTicket>,
+    ) -> Result<Box<dyn EffectSession>, CallError> {
         let session = self.grants.open(&[]).await.map_err(|error| unavailable(&error))?;
         let mut instance = match self.take(seat).await {
             Ok(instance) => instance,
@@ -186,13 +195,13 @@ impl Plugin {
         }
     }
 
-    async fn hand_over(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+    async fn hand_over(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let closed = |_| CallError::Unavailable("the plugin is being taken out".to_string());
         let _permit = self.permits.acquire().await.map_err(closed)?;
         let session = self.grants.open(batch).await.map_err(|error| unavailable(&error))?;
         let is_fresh: Vec<bool> =
             batch.iter().map(|delivery| !session.applied().contains(&delivery.state.seq)).collect();
-        let fresh: Vec<&Delivery> =
+        let fresh: Vec<&StateDelivery> =
             batch.iter().zip(&is_fresh).filter(|(_, fresh)| **fresh).map(|(delivery, _)| delivery).collect();
         let (session, answer) = match fresh.as_slice() {
             // Still committed: what the receipts stand for may have more to hand over.
@@ -210,7 +219,7 @@ impl Plugin {
             }
         };
         let keeping = WritesFate::of(&verdicts);
-        let seqs = |batch: &mut dyn Iterator<Item = &Delivery>| batch.map(|one| one.state.seq).collect();
+        let seqs = |batch: &mut dyn Iterator<Item = &StateDelivery>| batch.map(|one| one.state.seq).collect();
         let settled: Vec<Seq> = match keeping {
             // A resync may be handed over twice, so it gets no receipt, and
             // receipts don't pile up where the cursor stands still and resyncs come and go.
@@ -222,14 +231,14 @@ impl Plugin {
             WritesFate::Commit => session.commit(&settled).await,
             WritesFate::RollBack | WritesFate::Apart => session.undo(&settled).await,
         };
-        let kv = ended.map_err(|error| told(refused(error), &verdicts))?;
+        let kv = ended.map_err(|error| with_plugin_reason(refused(error), &verdicts))?;
         let is_apart = keeping == WritesFate::Apart;
-        Ok(Outcome { verdicts: of_all(&is_fresh, verdicts), kv, is_apart })
+        Ok(CallOutcome { verdicts: of_all(&is_fresh, verdicts), kv, is_apart })
     }
 }
 
 /// A server undoes all of a call after a refusal, and says no more than that. The plugin may know what to do.
-fn told(error: CallError, verdicts: &[Verdict]) -> CallError {
+fn with_plugin_reason(error: CallError, verdicts: &[Verdict]) -> CallError {
     match (error, verdicts.first()) {
         (CallError::Unavailable(why), Some(Verdict::Retry { reason, .. })) => {
             CallError::Unavailable(format!("{reason} ({why})"))
@@ -238,7 +247,7 @@ fn told(error: CallError, verdicts: &[Verdict]) -> CallError {
     }
 }
 
-/// What is applied already is done.
+/// A state that is applied already is done.
 fn of_all(is_fresh: &[bool], verdicts: Vec<Verdict>) -> Vec<Verdict> {
     let mut verdicts = verdicts.into_iter();
     let verdict = |fresh: &bool| match fresh {
@@ -249,9 +258,9 @@ fn of_all(is_fresh: &[bool], verdicts: Vec<Verdict>) -> Vec<Verdict> {
 }
 
 /// A state whose request is not sent again is parked with the reason, whatever the plugin makes of the refusal.
-fn parked(verdicts: Vec<Verdict>, fresh: &[&Delivery], doubts: &[(Seq, String)]) -> Vec<Verdict> {
+fn parked(verdicts: Vec<Verdict>, fresh: &[&StateDelivery], doubts: &[(Seq, String)]) -> Vec<Verdict> {
     let doubt = |seq| doubts.iter().find(|(doubtful, _)| *doubtful == seq);
-    let verdict = |(delivery, verdict): (&&Delivery, Verdict)| match doubt(delivery.state.seq) {
+    let verdict = |(delivery, verdict): (&&StateDelivery, Verdict)| match doubt(delivery.state.seq) {
         Some((_, reason)) => Verdict::Reject(reason.clone()),
         None => verdict,
     };
@@ -259,11 +268,15 @@ fn parked(verdicts: Vec<Verdict>, fresh: &[&Delivery], doubts: &[(Seq, String)])
 }
 
 /// The same of a call that failed, where it was about this state alone. Others are split until it is.
-fn alone(session: &mut dyn Session, is_fresh: &[bool], doubts: &[(Seq, String)]) -> Option<Outcome> {
+fn alone(
+    session: &mut dyn EffectSession,
+    is_fresh: &[bool],
+    doubts: &[(Seq, String)],
+) -> Option<CallOutcome> {
     let is_alone = is_fresh.iter().filter(|fresh| **fresh).count() == 1;
     let (seq, reason) = doubts.first().filter(|_| is_alone)?;
     let verdicts = of_all(is_fresh, vec![Verdict::Reject(reason.clone())]);
-    Some(Outcome { verdicts, kv: session.settle(&[*seq]).into(), is_apart: false })
+    Some(CallOutcome { verdicts, kv: session.settle(&[*seq]).into(), is_apart: false })
 }
 
 fn lost() -> CallError {
@@ -271,15 +284,18 @@ fn lost() -> CallError {
 }
 
 #[async_trait]
-impl Handler for Plugin {
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+impl PluginHandler for SandboxPlugin {
+    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let called = self.hand_over(batch).await;
         self.tally.ended(&called);
         called
     }
 
     /// The time-out ends before the commit: a commit that is cut off is in doubt, and has bounds of its own.
-    async fn tick(&self, Tick { due_ms, timeout }: Tick) -> Result<Vec<KvWrite>, CallError> {
+    async fn tick(
+        &self,
+        ScheduledCall { due_ms, timeout }: ScheduledCall,
+    ) -> Result<Vec<KvWrite>, CallError> {
         let closed = |_| CallError::Unavailable("the plugin is being taken out".to_string());
         let _permit = self.permits.acquire().await.map_err(closed)?;
         let limit_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
@@ -291,13 +307,13 @@ impl Handler for Plugin {
         session.commit(&[]).await.map(KvWrites::take).map_err(refused)
     }
 
-    fn rest(&self) -> Option<Rest> {
+    fn rest(&self) -> Option<CallPause> {
         self.grants.rest()
     }
 }
 
 /// `None` where the call took longer than the limit, without the time in which it waited for its turns.
-async fn within<T>(limit: Duration, seat: &Seat, call: impl Future<Output = T>) -> Option<T> {
+async fn within<T>(limit: Duration, seat: &CpuTicket, call: impl Future<Output = T>) -> Option<T> {
     let (begun, mut call) = (Instant::now(), pin!(call));
     loop {
         let end = begun + limit + seat.waited();
@@ -322,7 +338,7 @@ fn unavailable(error: &GrantError) -> CallError {
     CallError::Unavailable(error.to_string())
 }
 
-fn epoch(delivery: &Delivery) -> String {
+fn epoch(delivery: &StateDelivery) -> String {
     match delivery.state.epoch {
         0 => String::new(),
         epoch => epoch.to_string(),
@@ -330,7 +346,7 @@ fn epoch(delivery: &Delivery) -> String {
 }
 
 /// What is not in the record; almost always nothing.
-fn extra<'a>(delivery: &Delivery, epoch: &'a str, shown: &'a ShownState) -> Vec<(&'a str, &'a str)> {
+fn extra<'a>(delivery: &StateDelivery, epoch: &'a str, shown: &'a ShownState) -> Vec<(&'a str, &'a str)> {
     let late = delivery.state.late.then_some(("late", "true"));
     let epoch = (!epoch.is_empty()).then_some(("epoch", epoch));
     let resync = delivery.resync.then_some(("resync", "true"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kubewitness_core::calendar;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{CallEnd, CallError, Outcome, Verdict};
+use kubewitness_core::ports::{CallEnd, CallError, CallOutcome, Verdict};
 use kubewitness_core::shortened;
 use kubewitness_core::views::{CallEndsView, CallFailureView, CallsView, VerdictsView};
 
@@ -18,7 +18,7 @@ const MESSAGE: usize = 1024;
 
 /// An interface of the host that a guest calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Capability {
+pub enum HostCapability {
     Clock,
     Config,
     Documents,
@@ -32,35 +32,35 @@ pub enum Capability {
     Sql,
 }
 
-const CAPABILITIES: [(Capability, &str); 11] = [
-    (Capability::Clock, "clock"),
-    (Capability::Config, "config"),
-    (Capability::Documents, "documents"),
-    (Capability::Http, "http"),
-    (Capability::Kv, "kv"),
-    (Capability::Ledger, "ledger"),
-    (Capability::Lister, "lister"),
-    (Capability::Log, "log"),
-    (Capability::Mail, "mail"),
-    (Capability::Persons, "persons"),
-    (Capability::Sql, "sql"),
+const CAPABILITIES: [(HostCapability, &str); 11] = [
+    (HostCapability::Clock, "clock"),
+    (HostCapability::Config, "config"),
+    (HostCapability::Documents, "documents"),
+    (HostCapability::Http, "http"),
+    (HostCapability::Kv, "kv"),
+    (HostCapability::Ledger, "ledger"),
+    (HostCapability::Lister, "lister"),
+    (HostCapability::Log, "log"),
+    (HostCapability::Mail, "mail"),
+    (HostCapability::Persons, "persons"),
+    (HostCapability::Sql, "sql"),
 ];
 
-/// What one call has done, while it is in progress.
+/// The figures of one call while it is in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct CallWork {
     pub states: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
     host_calls: [u64; CAPABILITIES.len()],
 }
 
-impl Work {
-    pub fn called(&mut self, capability: Capability) {
+impl CallWork {
+    pub fn called(&mut self, capability: HostCapability) {
         self.host_calls[capability as usize] += 1;
     }
 
-    pub fn calls(&self, capability: Capability) -> u64 {
+    pub fn calls(&self, capability: HostCapability) -> u64 {
         self.host_calls[capability as usize]
     }
 
@@ -88,9 +88,9 @@ fn bytes_of(state: &State<'_>) -> usize {
 }
 
 /// The figures of one plugin, over all its versions and instances.
-pub struct Tally {
+pub struct PluginTally {
     clock: Arc<dyn Clock>,
-    ends: Ends,
+    ends: CallEnds,
     states: AtomicU64,
     done: AtomicU64,
     retry: AtomicU64,
@@ -108,11 +108,11 @@ pub struct Tally {
     /// 0: never.
     last_answered_ms: AtomicU64,
     /// Taken only when a call fails, and when people look.
-    last_failure: Mutex<Option<Failure>>,
+    last_failure: Mutex<Option<FailureKind>>,
 }
 
 #[derive(Debug, Default)]
-struct Ends {
+struct CallEnds {
     answered: AtomicU64,
     trapped: AtomicU64,
     timed_out: AtomicU64,
@@ -123,13 +123,13 @@ struct Ends {
 }
 
 #[derive(Clone, Debug)]
-struct Failure {
+struct FailureKind {
     at_ms: u64,
     end: CallEnd,
     message: String,
 }
 
-impl Default for Tally {
+impl Default for PluginTally {
     fn default() -> Self {
         Self::new(Arc::new(SystemClock::default()))
     }
@@ -151,11 +151,11 @@ fn seconds(nanoseconds: &AtomicU64) -> f64 {
     Duration::from_nanos(of(nanoseconds)).as_secs_f64()
 }
 
-impl Tally {
+impl PluginTally {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
-            ends: Ends::default(),
+            ends: CallEnds::default(),
             states: AtomicU64::default(),
             done: AtomicU64::default(),
             retry: AtomicU64::default(),
@@ -197,8 +197,8 @@ impl Tally {
         self.peak_memory.fetch_max(to as u64, Ordering::Relaxed);
     }
 
-    /// What one call, or the start of an instance, has done.
-    pub(crate) fn worked(&self, work: &Work, guest: Duration, host: Duration) {
+    /// Adds the figures of one call, or of the start of an instance.
+    pub(crate) fn worked(&self, work: &CallWork, guest: Duration, host: Duration) {
         add(&self.guest_ns, nanoseconds(guest));
         let rest = [
             (&self.states, work.states),
@@ -233,7 +233,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn ended(&self, call: &Result<Outcome, CallError>) {
+    pub(crate) fn ended(&self, call: &Result<CallOutcome, CallError>) {
         let end = call.as_ref().map_or_else(CallError::end, |_| CallEnd::Answered);
         add(
             match end {
@@ -253,20 +253,21 @@ impl Tally {
             Err(error) => {
                 let message = shortened(&error.to_string(), MESSAGE).into_owned();
                 let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
-                *last = Some(Failure { at_ms, end, message });
+                *last = Some(FailureKind { at_ms, end, message });
             }
         }
     }
 
     pub fn view(&self) -> CallsView {
-        let Ends { answered, trapped, timed_out, out_of_memory, invalid, refused, unavailable } = &self.ends;
+        let CallEnds { answered, trapped, timed_out, out_of_memory, invalid, refused, unavailable } =
+            &self.ends;
         let last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let failure = |Failure { at_ms, end, message }| CallFailureView {
+        let failure = |FailureKind { at_ms, end, message }| CallFailureView {
             at: calendar::rfc3339(at_ms),
             end: end.as_str().into(),
             message,
         };
-        let called = |(capability, name): &(Capability, &str)| {
+        let called = |(capability, name): &(HostCapability, &str)| {
             ((*name).to_owned(), of(&self.host_calls[*capability as usize]))
         };
         CallsView {
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_long_message_of_a_failure_is_cut() {
-        let tally = Tally::default();
+        let tally = PluginTally::default();
         tally.ended(&Err(CallError::Trap("x".repeat(1 << 20))));
         let failure = tally.view().last_failure.unwrap();
         assert_eq!((failure.end.as_str(), failure.message.len()), ("trapped", MESSAGE + "…".len()));
@@ -327,11 +328,11 @@ mod tests {
 
     #[test]
     fn another_version_has_its_own_peak_and_the_rest_goes_on() {
-        let tally = Tally::default();
+        let tally = PluginTally::default();
         tally.instance_began();
         tally.grew(700, 700);
         tally.instance_ended(700);
-        tally.ended(&Ok(Outcome::default()));
+        tally.ended(&Ok(CallOutcome::default()));
         tally.begin_version(Duration::from_millis(1500));
         tally.instance_began();
         tally.grew(300, 300);

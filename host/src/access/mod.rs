@@ -13,9 +13,10 @@ use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::files;
 use kubewitness_portal::{
-    Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, ProxySecret, TlsFiles, TrustedProxy,
+    AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalAccess, ProxySecret, TlsFiles,
+    TrustedProxy,
 };
-use kubewitness_watch::{Connection, Reviews};
+use kubewitness_watch::{ApiConnection, ReviewClient};
 use tracing::{info, warn};
 
 pub use args::{AccessArgs, Auth};
@@ -27,18 +28,18 @@ const SECRET_BYTES: u64 = 4096;
 const ENDED: &str = "ended-sessions";
 
 /// How people come to the portal.
-pub struct Doors {
-    pub access: Access,
+pub struct PortalDoors {
+    pub access: PortalAccess,
     pub tls: Option<TlsFiles>,
     /// Live streams at once; `None`: as many as the portal has unless it is told otherwise.
     pub streams: Option<usize>,
 }
 
-impl Doors {
+impl PortalDoors {
     /// Whoever reaches the address sees everything.
     #[cfg(feature = "playground")]
     pub fn open() -> Self {
-        Self { access: Access::None, tls: None, streams: None }
+        Self { access: PortalAccess::None, tls: None, streams: None }
     }
 
     pub fn scheme(&self) -> &'static str {
@@ -50,11 +51,11 @@ impl Doors {
 pub async fn doors(
     args: AccessArgs,
     listen: SocketAddr,
-    connection: &Connection,
+    connection: &ApiConnection,
     data: &Path,
     is_replica: bool,
     times: AnswerTimes,
-) -> Result<Doors> {
+) -> Result<PortalDoors> {
     let auth = args.auth.unwrap_or(if connection.in_cluster { Auth::Kubernetes } else { Auth::None });
     let streams = args.streams.map(usize::from);
     let tls = args.tls_cert.zip(args.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
@@ -66,7 +67,7 @@ pub async fn doors(
                  --auth kubernetes, or leave them out"
             );
         }
-        return Ok(Doors { access: Access::None, tls, streams });
+        return Ok(PortalDoors { access: PortalAccess::None, tls, streams });
     }
     if !listen.ip().is_loopback() && tls.is_none() {
         warn!(
@@ -99,8 +100,8 @@ pub async fn doors(
     info!("people sign in to the portal with a token of Kubernetes");
     let ended = ended_sessions(data).await;
     let options = AccessOptions { session_key, ended, times, log_reads: args.log_reads, trusted_proxy };
-    let control = AccessControl::new(Arc::new(Reviews::new(connection)), options);
-    Ok(Doors { access: Access::Kubernetes(Arc::new(control)), tls, streams })
+    let control = AccessControl::new(Arc::new(ReviewClient::new(connection)), options);
+    Ok(PortalDoors { access: PortalAccess::Kubernetes(Arc::new(control)), tls, streams })
 }
 
 fn refuse_to_let_everybody_in(listen: SocketAddr, is_asked_for: bool) -> Result<()> {
@@ -146,12 +147,12 @@ mod tests {
 
     use super::*;
 
-    async fn made(listen: &str, args: AccessArgs) -> Result<Doors> {
+    async fn made(listen: &str, args: AccessArgs) -> Result<PortalDoors> {
         made_where(false, listen, args).await
     }
 
     /// By a kubeconfig, or in a pod by its own credentials.
-    async fn made_where(in_cluster: bool, listen: &str, args: AccessArgs) -> Result<Doors> {
+    async fn made_where(in_cluster: bool, listen: &str, args: AccessArgs) -> Result<PortalDoors> {
         let folder = tempfile::tempdir().unwrap();
         let config = serde_json::json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
@@ -177,12 +178,18 @@ mod tests {
             let told = made("0.0.0.0:8787", args).await.err().unwrap().to_string();
             assert!(told.contains("--auth kubernetes") && told.contains("port-forward"), "{told}");
         }
-        assert!(matches!(made("0.0.0.0:8787", kubernetes()).await.unwrap().access, Access::Kubernetes(_)));
+        assert!(matches!(
+            made("0.0.0.0:8787", kubernetes()).await.unwrap().access,
+            PortalAccess::Kubernetes(_)
+        ));
     }
 
     #[tokio::test]
     async fn against_a_kubeconfig_nobody_signs_in_unless_it_is_said() {
-        assert!(matches!(made("127.0.0.1:8787", AccessArgs::default()).await.unwrap().access, Access::None));
+        assert!(matches!(
+            made("127.0.0.1:8787", AccessArgs::default()).await.unwrap().access,
+            PortalAccess::None
+        ));
         let few = AccessArgs { streams: Some(2), ..AccessArgs::default() };
         assert_eq!(
             made("127.0.0.1:8787", few).await.unwrap().streams,
@@ -198,10 +205,13 @@ mod tests {
     async fn by_the_pods_own_credentials_people_sign_in_unless_it_is_said() {
         for listen in ["127.0.0.1:8787", "0.0.0.0:8787"] {
             let made = made_where(true, listen, AccessArgs::default()).await.unwrap();
-            assert!(matches!(made.access, Access::Kubernetes(_)), "{listen}");
+            assert!(matches!(made.access, PortalAccess::Kubernetes(_)), "{listen}");
         }
         let none = || AccessArgs { auth: Some(Auth::None), ..AccessArgs::default() };
-        assert!(matches!(made_where(true, "127.0.0.1:8787", none()).await.unwrap().access, Access::None));
+        assert!(matches!(
+            made_where(true, "127.0.0.1:8787", none()).await.unwrap().access,
+            PortalAccess::None
+        ));
         let told = made_where(true, "0.0.0.0:8787", none()).await.err().unwrap().to_string();
         assert!(told.contains("--auth kubernetes"), "{told}");
     }

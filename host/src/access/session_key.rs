@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_core::files::{self, Origin};
+use kubewitness_core::files::{self, KeyOrigin};
 use kubewitness_portal::SESSION_KEY_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
 use tracing::warn;
@@ -34,7 +34,7 @@ pub async fn of_data(data: &Path) -> Result<SessionKey> {
     let place = data.join(FILE);
     let kept = kept.await.with_context(|| format!("keeping the session key in {}", place.display()));
     let (key, origin) = kept?;
-    if origin == Origin::MadeAnew {
+    if origin == KeyOrigin::MadeAnew {
         warn!(
             "{} was damaged or open to others: the controller has made a new key, and everybody has to sign in again",
             place.display()

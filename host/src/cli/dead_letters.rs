@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use kubewitness_core::config::Duration;
 
 use super::reach::{ObjectQueryArgs, QueryArgs};
-use super::values::{Moment, duration, moment, position};
+use super::values::{MomentArg, duration, moment, position};
 
 #[derive(Debug, Subcommand)]
 pub enum DeadLetters {
@@ -92,10 +92,10 @@ pub struct LetterChoice {
     pub older_than: Option<Duration>,
     /// Only dead letters that were parked at this time or later. 12h means the last 12 hours
     #[arg(long, value_name = "TIME", value_parser = moment)]
-    pub since: Option<Moment>,
+    pub since: Option<MomentArg>,
     /// Only dead letters that were parked before this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
-    pub until: Option<Moment>,
+    pub until: Option<MomentArg>,
     /// Why you do it. The reason is kept in the record
     #[arg(long)]
     pub reason: String,

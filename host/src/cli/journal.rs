@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use kubewitness_core::status::PHASES;
 
 use super::reach::Output;
-use super::values::{Moment, Secret, any_number, moment, position, whole};
+use super::values::{MomentArg, SecretArg, any_number, moment, position, whole};
 
 /// Which database has the journal. An address with a password is read from the environment or from
 /// a file, since a command line is seen by everybody on the machine.
@@ -22,7 +22,7 @@ pub struct JournalArgs {
         default_value = "sqlite",
         value_name = "WHERE"
     )]
-    pub place: Secret,
+    pub place: SecretArg,
     /// A file that holds the address of the journal, such as a file of a mounted Secret
     #[arg(long, env = "KUBEWITNESS_JOURNAL_FILE", value_name = "FILE")]
     pub journal_file: Option<PathBuf>,
@@ -104,10 +104,10 @@ pub struct TimesArgs {
     /// Only states that were observed at this time or later, such as '2026-11-24 03:00' in your time zone,
     /// 2026-11-24T03:00:00Z, or 2h for two hours ago
     #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = moment)]
-    pub since: Option<Moment>,
+    pub since: Option<MomentArg>,
     /// Only states that were observed before this time
     #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = moment)]
-    pub until: Option<Moment>,
+    pub until: Option<MomentArg>,
 }
 
 /// Which states of a journal. Everything that is given must hold.

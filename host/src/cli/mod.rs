@@ -36,7 +36,7 @@ pub use plugin::{
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
 pub use shell::{CompletionArgs, ManArgs, Shell, advised, command, command_of, is_called};
-pub use values::{Moment, Secret, Zone};
+pub use values::{MomentArg, SecretArg, ZoneArg};
 
 /// Witnesses every state of Kubernetes objects, journals it, and hands it in order to sandboxed
 /// plugins.

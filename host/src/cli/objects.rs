@@ -7,7 +7,7 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::CauseKind;
 
 use super::reach::{GetOutput, ObjectQueryArgs, QueryArgs, ReachArgs};
-use super::values::{Moment, any_number, duration, moment, position};
+use super::values::{MomentArg, any_number, duration, moment, position};
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
@@ -78,7 +78,7 @@ pub struct ListArgs {
     /// Each object as it was at this time, such as '2026-11-24 03:00' in your time zone, 2026-11-24T03:00:00Z, or 2h
     /// for two hours ago
     #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["index", "gone", "watch"])]
-    pub at: Option<Moment>,
+    pub at: Option<MomentArg>,
     /// Objects that are gone, the newest deletion first. `--gone=too` also lists those that exist
     #[arg(
         long,
@@ -93,11 +93,11 @@ pub struct ListArgs {
     /// With --gone: only objects that were deleted at this time or later. With --was: that were in the phase at this time or
     /// later. With --cause: that ended badly at this time or later. Times are written as for --at; 7d is a week ago
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
-    pub since: Option<Moment>,
+    pub since: Option<MomentArg>,
     /// With --gone: only objects that were deleted before this time. With --was: that were in the phase before this time.
     /// With --cause: that ended badly before this time
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
-    pub until: Option<Moment>,
+    pub until: Option<MomentArg>,
     /// The order: changed, created, name, namespace, phase or restarts. A `-` before it reverses it. Without it: by
     /// source, kind, namespace and name. Of objects that are gone, `changed` is when they were deleted; created, phase and
     /// restarts sort the 2,000 of them that were deleted last

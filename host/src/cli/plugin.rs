@@ -8,7 +8,7 @@ use kubewitness_core::limits::BATCH_MOST;
 
 use super::journal::{JournalAt, StatesArgs};
 use super::reach::{Output, QueryArgs};
-use super::values::{Secret, duration, whole};
+use super::values::{SecretArg, duration, whole};
 
 #[derive(Debug, Subcommand)]
 pub enum Plugin {
@@ -221,7 +221,7 @@ pub struct CutoverPluginArgs {
     /// The token that says who you are to the controller. Without it: a command that goes through the cluster takes the
     /// token of the kubeconfig
     #[arg(long, env = "KUBEWITNESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    pub token: Option<Secret>,
+    pub token: Option<SecretArg>,
     #[command(flatten)]
     pub into: IntoClusterArgs,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::values::Secret;
+use super::values::SecretArg;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReachArgs {
@@ -31,7 +31,7 @@ pub struct ReachArgs {
     /// kubeconfig. It is sent to --server or to the cluster, and never to http://127.0.0.1:8787 unless --server names it.
     /// Others on this machine can read a command line, so prefer the variable
     #[arg(long, env = "KUBEWITNESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    pub token: Option<Secret>,
+    pub token: Option<SecretArg>,
 }
 
 /// For commands that ask a running controller.

@@ -22,7 +22,7 @@ pub use api::{
 #[cfg(feature = "playground")]
 pub use api::{plugins_table, plural};
 #[cfg(test)]
-pub use audit::Broken;
+pub use audit::BrokenLine;
 pub use audit::audit;
 #[cfg(feature = "playground")]
 pub use audit::new_key;
@@ -36,17 +36,17 @@ pub use shell::{complete, completion, man};
 
 /// How a command ended, as its exit code says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum CommandEnd {
     Fine,
     /// A check failed or a job did: the command itself worked.
     Failed,
     /// Nothing failed, and something is probably not as it was meant.
     Warned,
-    /// What was waited for has not come in time.
+    /// The awaited condition did not come in time.
     TimedOut,
 }
 
-impl End {
+impl CommandEnd {
     pub const fn code(self) -> u8 {
         match self {
             Self::Fine => 0,
@@ -57,21 +57,21 @@ impl End {
     }
 }
 
-pub type Ended = Result<End>;
+pub type CommandResult = Result<CommandEnd>;
 
-/// What was asked for makes no sense as it was written, whatever the controller or the files say.
+/// The command line makes no sense as it was written, whatever the controller or the files say.
 #[derive(Debug)]
-pub struct Usage(String);
+pub struct UsageError(String);
 
-impl fmt::Display for Usage {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Usage {}
+impl std::error::Error for UsageError {}
 
-impl Usage {
+impl UsageError {
     /// Such an error, to be returned as any other.
     pub fn error(message: impl Into<String>) -> anyhow::Error {
         Self(message.into()).into()

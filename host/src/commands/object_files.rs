@@ -9,7 +9,7 @@ use kubewitness_core::state::ObjectRef;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::config::tree::Tree;
+use crate::config::tree::YamlTree;
 
 /// Objects are at most a few MB each; more is no object, and reading it would only take memory.
 const OBJECT_BYTES: u64 = 64 << 20;
@@ -19,22 +19,22 @@ const OBJECTS: usize = 10_000;
 
 /// One object of a file.
 #[derive(Debug)]
-pub struct Observed {
+pub struct ObservedObject {
     pub object: Value,
     /// A watch's event says that it was deleted.
     pub is_gone: bool,
 }
 
-/// What an object is called.
+/// The name of an object.
 #[derive(Clone, Debug, Serialize)]
-pub struct Named {
+pub struct NamedFile {
     pub kind: String,
     pub group: String,
     pub namespace: String,
     pub name: String,
 }
 
-impl Named {
+impl NamedFile {
     pub fn of(object: &Value) -> Result<Self> {
         let (kind, api_version) = (text(object, "/kind"), text(object, "/apiVersion"));
         ensure!(
@@ -85,7 +85,7 @@ pub fn text<'o>(object: &'o Value, pointer: &str) -> &'o str {
 }
 
 /// `-` reads standard input.
-pub fn read(path: &Path) -> Result<Vec<Observed>> {
+pub fn read(path: &Path) -> Result<Vec<ObservedObject>> {
     let mut text = String::new();
     let input: Box<dyn Read> =
         if path == Path::new("-") { Box::new(std::io::stdin()) } else { Box::new(files::named(path)?) };
@@ -94,7 +94,7 @@ pub fn read(path: &Path) -> Result<Vec<Observed>> {
     parse(&text)
 }
 
-pub fn parse(text: &str) -> Result<Vec<Observed>> {
+pub fn parse(text: &str) -> Result<Vec<ObservedObject>> {
     let mut objects = Vec::new();
     for document in documents(text)? {
         flatten(document, false, &mut objects)?;
@@ -118,11 +118,11 @@ fn documents(text: &str) -> Result<Vec<Value>> {
         return Ok(values);
     }
     let trees =
-        Tree::parse(text).map_err(|error| anyhow::anyhow!("line {}: {}", error.line, error.message))?;
-    Ok(trees.iter().map(Tree::to_json).collect())
+        YamlTree::parse(text).map_err(|error| anyhow::anyhow!("line {}: {}", error.line, error.message))?;
+    Ok(trees.iter().map(YamlTree::to_json).collect())
 }
 
-fn flatten(document: Value, is_gone: bool, objects: &mut Vec<Observed>) -> Result<()> {
+fn flatten(document: Value, is_gone: bool, objects: &mut Vec<ObservedObject>) -> Result<()> {
     match document {
         Value::Array(items) => items.into_iter().try_for_each(|item| flatten(item, is_gone, objects))?,
         Value::Object(mut map) if map.contains_key("items") && !map.contains_key("spec") => {
@@ -138,9 +138,9 @@ fn flatten(document: Value, is_gone: bool, objects: &mut Vec<Observed>) -> Resul
                 Some("BOOKMARK") => return Ok(()),
                 _ => bail!("a watch's event has the type {}: give ADDED, MODIFIED or DELETED", map["type"]),
             };
-            objects.extend(map.remove("object").map(|object| Observed { object, is_gone }));
+            objects.extend(map.remove("object").map(|object| ObservedObject { object, is_gone }));
         }
-        other => objects.push(Observed { object: other, is_gone }),
+        other => objects.push(ObservedObject { object: other, is_gone }),
     }
     Ok(())
 }
@@ -153,9 +153,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("o");
         std::fs::write(&path, text).unwrap();
-        let text = |seen: &Observed| {
+        let text = |seen: &ObservedObject| {
             let gone = if seen.is_gone { " gone" } else { "" };
-            Ok(format!("{}{gone}", Named::of_whole(&seen.object)?.text()))
+            Ok(format!("{}{gone}", NamedFile::of_whole(&seen.object)?.text()))
         };
         read(&path)?.iter().map(text).collect()
     }

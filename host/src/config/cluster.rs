@@ -7,18 +7,18 @@ use kubewitness_core::config::{
     HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, TEMPLATE_KEY, TEMPLATE_LABEL,
 };
 use kubewitness_watch::configmaps::{self, ConfigMapDoc, ConfigMaps};
-use kubewitness_watch::{Connection, Tuning};
+use kubewitness_watch::{ApiConnection, WatchTuning};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::Snapshot;
-use super::manifest::{Entry, Origin, Problem};
+use super::ConfigSnapshot;
+use super::manifest::{ManifestEntry, ManifestOrigin, ManifestProblem};
 
 /// The ConfigMaps as they were last seen: events are written about them.
 #[derive(Clone, Default)]
-pub struct Maps(Arc<RwLock<Vec<ConfigMapDoc>>>);
+pub struct WatchedMaps(Arc<RwLock<Vec<ConfigMapDoc>>>);
 
-impl Maps {
+impl WatchedMaps {
     pub fn get(&self, name: &str) -> Option<ConfigMapDoc> {
         let maps = self.0.read().unwrap_or_else(PoisonError::into_inner);
         maps.iter().find(|map| map.name == name).cloned()
@@ -31,14 +31,14 @@ impl Maps {
 
 /// Follows the namespace until `stop`. Nothing is sent before the first complete list.
 pub async fn follow(
-    connection: Connection,
-    tuning: Tuning,
+    connection: ApiConnection,
+    tuning: WatchTuning,
     namespace: String,
-    maps: Maps,
-    sender: watch::Sender<Option<Snapshot>>,
+    maps: WatchedMaps,
+    sender: watch::Sender<Option<ConfigSnapshot>>,
     stop: CancellationToken,
 ) -> Result<()> {
-    let (raw, mut changes) = watch::channel(configmaps::Snapshot::default());
+    let (raw, mut changes) = watch::channel(configmaps::ConfigMapSnapshot::default());
     let selectors = [HOST_LABEL, PLUGIN_LABEL, TEMPLATE_LABEL].map(|label| format!("{label}=true"));
     let selectors: Vec<_> = selectors.iter().map(String::as_str).collect();
     let watching =
@@ -52,8 +52,11 @@ pub async fn follow(
             } else if let Some(condition) = seen.condition {
                 // Not known is not empty: what runs, or last ran, goes on.
                 let place = format!("configmaps of the namespace {namespace}");
-                let problem = Problem::of(place, None, condition);
-                sender.send_replace(Some(Snapshot { problems: vec![problem], ..Snapshot::default() }));
+                let problem = ManifestProblem::of(place, None, condition);
+                sender.send_replace(Some(ConfigSnapshot {
+                    problems: vec![problem],
+                    ..ConfigSnapshot::default()
+                }));
             }
         }
     };
@@ -61,8 +64,8 @@ pub async fn follow(
     Ok(())
 }
 
-fn snapshot(namespace: &str, maps: &[ConfigMapDoc]) -> Snapshot {
-    let mut snapshot = Snapshot::default();
+fn snapshot(namespace: &str, maps: &[ConfigMapDoc]) -> ConfigSnapshot {
+    let mut snapshot = ConfigSnapshot::default();
     for map in maps {
         let labelled = |label: &str| map.labels.get(label).map(String::as_str) == Some("true");
         let (key, list) = match (labelled(HOST_LABEL), labelled(PLUGIN_LABEL)) {
@@ -71,9 +74,9 @@ fn snapshot(namespace: &str, maps: &[ConfigMapDoc]) -> Snapshot {
             _ if labelled(TEMPLATE_LABEL) => (TEMPLATE_KEY, &mut snapshot.templates),
             _ => continue,
         };
-        list.push(Entry {
+        list.push(ManifestEntry {
             config_map: map.name.clone(),
-            origin: Origin {
+            origin: ManifestOrigin {
                 place: format!("configmap {namespace}/{} {key}", map.name),
                 first_line: 1,
                 folder: None,

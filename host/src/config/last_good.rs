@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use kubewitness_core::config::{SourceSpec, is_name};
 use kubewitness_core::files;
 
-use super::component::{COMPONENT_BYTES, Kept, Pulled, digest, digest_of};
-use super::manifest::{Entry, Origin};
+use super::component::{COMPONENT_BYTES, KeptComponents, PulledFrom, digest, digest_of};
+use super::manifest::{ManifestEntry, ManifestOrigin};
 
 /// A manifest is no larger where it comes from.
 const TEXT_BYTES: u64 = 16 << 20;
@@ -30,11 +30,11 @@ pub struct LastGood {
 /// A plugin as it last worked.
 #[derive(Clone)]
 pub struct GoodPlugin {
-    pub entry: Entry,
+    pub entry: ManifestEntry,
     /// The digest of its component. The bytes lie in the folder alone.
     pub component: String,
     /// Of a component that was fetched from elsewhere.
-    pub pulled: Option<Pulled>,
+    pub pulled: Option<PulledFrom>,
 }
 
 impl GoodPlugin {
@@ -55,7 +55,7 @@ impl GoodPlugin {
 impl LastGood {
     pub fn open(data: &Path) -> io::Result<Self> {
         let folder = data.join("last-good");
-        std::fs::create_dir_all(&folder).map_err(|error| told(&folder, &error))?;
+        std::fs::create_dir_all(&folder).map_err(|error| write_error(&folder, &error))?;
         Ok(Self { folder })
     }
 
@@ -68,7 +68,7 @@ impl LastGood {
         files::within(&self.folder, files::WORK, move || work(&kept)).await
     }
 
-    pub fn save_host(&self, entry: &Entry) -> io::Result<()> {
+    pub fn save_host(&self, entry: &ManifestEntry) -> io::Result<()> {
         replace(&self.folder.join("host.yaml"), entry.text.as_bytes())
     }
 
@@ -77,10 +77,10 @@ impl LastGood {
     }
 
     /// Where the component lies with which a version ran. A crash may have left it in the place of the version before.
-    pub fn component(&self, name: &str, good: &GoodPlugin) -> Kept {
+    pub fn component(&self, name: &str, good: &GoodPlugin) -> KeptComponents {
         let folder = self.folder.join(name);
         let files = [folder.join(COMPONENT), folder.join(BEFORE).join(COMPONENT)];
-        Kept::in_files(good.component.clone(), files.into())
+        KeptComponents::in_files(good.component.clone(), files.into())
     }
 
     pub fn forget_plugin(&self, name: &str) -> io::Result<()> {
@@ -141,7 +141,7 @@ impl LastGood {
         }
     }
 
-    pub fn host(&self) -> io::Result<Option<Entry>> {
+    pub fn host(&self) -> io::Result<Option<ManifestEntry>> {
         let path = self.folder.join("host.yaml");
         let text = optional(read(&path))?;
         Ok(text.map(|text| entry(&path, String::new(), text)))
@@ -149,7 +149,7 @@ impl LastGood {
 
     pub fn plugins(&self) -> io::Result<BTreeMap<String, GoodPlugin>> {
         let mut plugins = BTreeMap::new();
-        for folder in std::fs::read_dir(&self.folder).map_err(|error| told(&self.folder, &error))? {
+        for folder in std::fs::read_dir(&self.folder).map_err(|error| write_error(&self.folder, &error))? {
             let folder = folder?.path();
             let (Some(name), true) = (folder.file_name().and_then(|n| n.to_str()), folder.is_dir()) else {
                 continue;
@@ -195,32 +195,34 @@ fn read_plugin(folder: &Path) -> io::Result<Option<GoodPlugin>> {
     let Some(text) = optional(read(&path))? else { return Ok(None) };
     let config_map = read(&folder.join("config-map"))?;
     let component = folder.join(COMPONENT);
-    let component = digest_of(&component).map_err(|error| told(&component, &error))?;
+    let component = digest_of(&component).map_err(|error| write_error(&component, &error))?;
     let pulled = optional(read(&folder.join("pulled.json")))?.unwrap_or_else(|| "null".into());
-    let pulled = serde_json::from_str(&pulled).map_err(|error| told(folder, &error.into()))?;
+    let pulled = serde_json::from_str(&pulled).map_err(|error| write_error(folder, &error.into()))?;
     Ok(Some(GoodPlugin { entry: entry(&path, config_map, text), component, pulled }))
 }
 
 fn read_component(folder: &Path, good: &GoodPlugin) -> io::Result<Vec<u8>> {
     let path = folder.join(COMPONENT);
-    let bytes = files::read(&path, COMPONENT_BYTES).map_err(|error| told(&path, &error))?;
+    let bytes = files::read(&path, COMPONENT_BYTES).map_err(|error| write_error(&path, &error))?;
     match digest(&bytes) == good.component {
         true => Ok(bytes),
-        false => Err(told(&path, &io::Error::other("it is not the component of the last good version"))),
+        false => {
+            Err(write_error(&path, &io::Error::other("it is not the component of the last good version")))
+        }
     }
 }
 
-fn entry(path: &Path, config_map: String, text: String) -> Entry {
-    let origin = Origin { place: path.display().to_string(), first_line: 1, folder: None };
-    Entry { config_map, origin, text, binary: BTreeMap::new() }
+fn entry(path: &Path, config_map: String, text: String) -> ManifestEntry {
+    let origin = ManifestOrigin { place: path.display().to_string(), first_line: 1, folder: None };
+    ManifestEntry { config_map, origin, text, binary: BTreeMap::new() }
 }
 
 /// Only this program writes here. A file of another kind in its place is an error that names it.
 fn read(path: &Path) -> io::Result<String> {
-    files::text(path, TEXT_BYTES).map_err(|error| told(path, &error))
+    files::text(path, TEXT_BYTES).map_err(|error| write_error(path, &error))
 }
 
-fn told(path: &Path, error: &io::Error) -> io::Error {
+fn write_error(path: &Path, error: &io::Error) -> io::Error {
     let what = match error.kind() {
         io::ErrorKind::NotFound => String::new(),
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
@@ -241,7 +243,7 @@ fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    files::replace(path, bytes, 0o666).map_err(|error| told(path, &error))
+    files::replace(path, bytes, 0o666).map_err(|error| write_error(path, &error))
 }
 
 #[cfg(test)]
@@ -283,7 +285,8 @@ mod tests {
         assert!(kept.host().unwrap().is_none());
         let one = entry(Path::new("x"), "map".into(), "text".into());
         kept.save_host(&one).unwrap();
-        let pulled = Pulled { from: "r.example/a:1".into(), component: "c".into(), ..Pulled::default() };
+        let pulled =
+            PulledFrom { from: "r.example/a:1".into(), component: "c".into(), ..PulledFrom::default() };
         let good = GoodPlugin { entry: one, component: digest(b"\0asm"), pulled: Some(pulled.clone()) };
         kept.save_plugin("audit", &good, b"\0asm").unwrap();
         let again = LastGood::open(data.path()).unwrap();

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use kubewitness_core::config::templates::{TEMPLATE_BYTES, TemplateSpec};
-use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec, is_name};
+use kubewitness_core::config::{API_VERSION, HostSpec, Manifest, ManifestFault, PluginSpec, is_name};
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::{shortened, with_nearest};
-use kubewitness_filter::Filter;
+use kubewitness_filter::CelFilter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::tree::Tree;
+use super::tree::YamlTree;
 
 /// Bytes that are told of a value. A person knows it again by these.
 pub(super) const VALUE: usize = 120;
@@ -22,7 +22,7 @@ const FIELD: usize = 256;
 
 /// Where a manifest was found, as a person would look for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct ManifestOrigin {
     /// A file's path, or `configmap NAMESPACE/NAME`.
     pub place: String,
     /// The line of `place` at which the manifest's own first line stands.
@@ -33,18 +33,18 @@ pub struct Origin {
 
 /// One host or plugin document, not yet understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ManifestEntry {
     /// The ConfigMap's name: what its status and events are about. A document that is in none has a name
     /// with a slash, which no ConfigMap has.
     pub config_map: String,
-    pub origin: Origin,
+    pub origin: ManifestOrigin,
     pub text: String,
     pub binary: BTreeMap<String, Bytes>,
 }
 
-impl Entry {
+impl ManifestEntry {
     /// As people call it.
-    pub fn shown(&self) -> &str {
+    pub fn display_name(&self) -> &str {
         self.config_map.split_once('/').map_or(&self.config_map, |(_, document)| document)
     }
 
@@ -52,7 +52,7 @@ impl Entry {
     pub fn shown_as(&self) -> String {
         match self.config_map.contains('/') && claimed_name(self).is_none() {
             true => self.set_apart(),
-            false => self.shown().to_owned(),
+            false => self.display_name().to_owned(),
         }
     }
 
@@ -67,14 +67,14 @@ impl Entry {
 
 /// A fault with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ManifestProblem {
     pub place: String,
     pub line: Option<usize>,
     pub field: String,
     pub message: String,
 }
 
-impl Problem {
+impl ManifestProblem {
     /// A fault of a whole place or line, not of one field.
     pub fn of(place: impl Into<String>, line: Option<usize>, message: impl Into<String>) -> Self {
         let message = shortened(&message.into(), ERROR_TEXT).into_owned();
@@ -82,7 +82,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ManifestProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place)?;
         if let Some(line) = self.line {
@@ -97,17 +97,17 @@ impl fmt::Display for Problem {
 
 /// A manifest that parsed, with its lines at hand for later faults.
 #[derive(Clone, Debug)]
-pub struct Parsed<Spec> {
+pub struct ParsedManifest<Spec> {
     pub name: String,
     pub spec: Spec,
-    pub entry: Entry,
-    tree: Tree,
+    pub entry: ManifestEntry,
+    tree: YamlTree,
     /// Its component is that of the manifest's shadow.
     is_shadow: bool,
 }
 
-impl<Spec> Parsed<Spec> {
-    pub fn problems(&self, faults: Vec<Fault>) -> Vec<Problem> {
+impl<Spec> ParsedManifest<Spec> {
+    pub fn problems(&self, faults: Vec<ManifestFault>) -> Vec<ManifestProblem> {
         faults
             .into_iter()
             .map(|fault| if self.is_shadow { of_shadow(fault) } else { fault })
@@ -116,7 +116,7 @@ impl<Spec> Parsed<Spec> {
     }
 }
 
-impl Parsed<PluginSpec> {
+impl ParsedManifest<PluginSpec> {
     /// The same plugin, with the component of its shadow.
     pub fn shadow(&self) -> Option<Self> {
         let module = self.spec.shadow.as_ref()?.module.clone();
@@ -125,31 +125,36 @@ impl Parsed<PluginSpec> {
     }
 }
 
-fn of_shadow(fault: Fault) -> Fault {
+fn of_shadow(fault: ManifestFault) -> ManifestFault {
     match fault.field.strip_prefix("spec.module") {
-        Some(rest) => Fault { field: format!("spec.shadow.module{rest}"), ..fault },
-        None => Fault { message: format!("the component of `spec.shadow`: {}", fault.message), ..fault },
+        Some(rest) => ManifestFault { field: format!("spec.shadow.module{rest}"), ..fault },
+        None => {
+            ManifestFault { message: format!("the component of `spec.shadow`: {}", fault.message), ..fault }
+        }
     }
 }
 
-pub fn parse_host(entry: &Entry) -> Result<Parsed<HostSpec>, Vec<Problem>> {
+pub fn parse_host(entry: &ManifestEntry) -> Result<ParsedManifest<HostSpec>, Vec<ManifestProblem>> {
     let parsed = parse::<HostSpec>(entry, "Host")?;
     let faults = parsed.spec.check();
     if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
 }
 
 /// Names are checked against `host`; the component is not looked at.
-pub fn parse_plugin(entry: &Entry, host: &HostSpec) -> Result<Parsed<PluginSpec>, Vec<Problem>> {
+pub fn parse_plugin(
+    entry: &ManifestEntry,
+    host: &HostSpec,
+) -> Result<ParsedManifest<PluginSpec>, Vec<ManifestProblem>> {
     let parsed = parse::<PluginSpec>(entry, "Plugin")?;
     let mut faults = parsed.spec.check(host);
     faults.extend(filter_faults(&parsed.spec));
     if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
 }
 
-pub fn parse_template(entry: &Entry) -> Result<Parsed<TemplateSpec>, Vec<Problem>> {
+pub fn parse_template(entry: &ManifestEntry) -> Result<ParsedManifest<TemplateSpec>, Vec<ManifestProblem>> {
     if entry.text.len() > TEMPLATE_BYTES {
         let told = format!("is larger than {} KiB: a template is one Job", TEMPLATE_BYTES >> 10);
-        return Err(vec![Problem::of(&entry.origin.place, Some(entry.origin.first_line), told)]);
+        return Err(vec![ManifestProblem::of(&entry.origin.place, Some(entry.origin.first_line), told)]);
     }
     let parsed = parse::<TemplateSpec>(entry, "JobTemplate")?;
     let faults = parsed.spec.check();
@@ -157,22 +162,25 @@ pub fn parse_template(entry: &Entry) -> Result<Parsed<TemplateSpec>, Vec<Problem
 }
 
 /// The faults of a plugin's filters.
-fn filter_faults(spec: &PluginSpec) -> Vec<Fault> {
+fn filter_faults(spec: &PluginSpec) -> Vec<ManifestFault> {
     let filters =
         spec.subscribe.iter().enumerate().filter_map(|(index, s)| Some((index, s.filter.as_deref()?)));
     let fault = |(index, text)| {
-        let fault = Filter::compile(text).err()?;
-        Some(Fault { field: format!("spec.subscribe[{index}].filter"), message: fault.to_string() })
+        let fault = CelFilter::compile(text).err()?;
+        Some(ManifestFault { field: format!("spec.subscribe[{index}].filter"), message: fault.to_string() })
     };
     filters.filter_map(fault).collect()
 }
 
-fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spec>, Vec<Problem>> {
+fn parse<Spec: DeserializeOwned>(
+    entry: &ManifestEntry,
+    kind: &str,
+) -> Result<ParsedManifest<Spec>, Vec<ManifestProblem>> {
     let origin = &entry.origin;
     let whole = |line: usize, message: String| {
-        vec![Problem::of(&origin.place, Some(origin.first_line + line - 1), message)]
+        vec![ManifestProblem::of(&origin.place, Some(origin.first_line + line - 1), message)]
     };
-    let mut trees = Tree::parse(&entry.text).map_err(|error| whole(error.line.max(1), error.message))?;
+    let mut trees = YamlTree::parse(&entry.text).map_err(|error| whole(error.line.max(1), error.message))?;
     let tree = match trees.len() {
         1 => trees.remove(0),
         0 => return Err(whole(1, format!("is empty: write one {kind} document"))),
@@ -207,7 +215,7 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
         let message = format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes");
         return Err(fault("metadata.name", message));
     }
-    Ok(Parsed {
+    Ok(ParsedManifest {
         name: manifest.metadata.name,
         spec: manifest.spec,
         entry: entry.clone(),
@@ -225,24 +233,29 @@ fn of_fields(message: String) -> String {
 }
 
 /// The name that a document gives itself, where that much of it can be read.
-pub fn claimed_name(entry: &Entry) -> Option<String> {
-    let tree = Tree::parse(&entry.text).ok()?.into_iter().next()?;
+pub fn claimed_name(entry: &ManifestEntry) -> Option<String> {
+    let tree = YamlTree::parse(&entry.text).ok()?.into_iter().next()?;
     let name = tree.get("metadata")?.get("name")?.text()?;
     is_name(name).then(|| name.to_string())
 }
 
 /// Whether a document is meant as a rule: with `cases`, or at least with a `group` and a `kind`, and of
 /// no version that a cluster knows.
-pub(super) fn is_rule(tree: &Tree) -> bool {
+pub(super) fn is_rule(tree: &YamlTree) -> bool {
     let has = |field: &str| tree.get(field).is_some();
     (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
 /// Adds the line of a fault, and the name that is probably meant. Faults of components pass here, too.
-pub(super) fn located(origin: &Origin, tree: &Tree, field: &str, message: &str) -> Problem {
+pub(super) fn located(
+    origin: &ManifestOrigin,
+    tree: &YamlTree,
+    field: &str,
+    message: &str,
+) -> ManifestProblem {
     let line = Some(origin.first_line + tree.line_of(field) - 1);
-    let told = Problem::of(&origin.place, line, with_nearest(message));
-    Problem { field: shortened(field, FIELD).into_owned(), ..told }
+    let told = ManifestProblem::of(&origin.place, line, with_nearest(message));
+    ManifestProblem { field: shortened(field, FIELD).into_owned(), ..told }
 }
 
 fn shown(value: &Value) -> String {
@@ -257,10 +270,10 @@ fn shown(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn entry(text: &str) -> Entry {
-        Entry {
+    fn entry(text: &str) -> ManifestEntry {
+        ManifestEntry {
             config_map: "p".into(),
-            origin: Origin { place: "plugins.yaml".into(), first_line: 10, folder: None },
+            origin: ManifestOrigin { place: "plugins.yaml".into(), first_line: 10, folder: None },
             text: text.into(),
             binary: BTreeMap::new(),
         }

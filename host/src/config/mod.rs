@@ -10,38 +10,38 @@ pub mod rules;
 pub mod tree;
 
 use base64::Engine as _;
-use manifest::{Entry, Problem};
+use manifest::{ManifestEntry, ManifestProblem};
 
 /// What is passed over is kept to be told: a folder of something else has thousands.
 const PASSED_OVER: usize = 50;
 
 /// Everything that was found at one moment, not yet understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    pub hosts: Vec<Entry>,
-    pub plugins: Vec<Entry>,
+pub struct ConfigSnapshot {
+    pub hosts: Vec<ManifestEntry>,
+    pub plugins: Vec<ManifestEntry>,
     /// Of Jobs that people submit.
-    pub templates: Vec<Entry>,
+    pub templates: Vec<ManifestEntry>,
     /// Files that could not be read at all.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ManifestProblem>,
     /// What is probably meant to be taken, and is not.
-    pub slips: Vec<Problem>,
-    /// What is not taken, and why.
-    pub passed_over: Vec<Problem>,
+    pub slips: Vec<ManifestProblem>,
+    /// The documents that are not taken, and why.
+    pub passed_over: Vec<ManifestProblem>,
     pub more_passed_over: usize,
     /// Differs where a component beside the manifests does.
     pub fingerprint: Option<Vec<u8>>,
 }
 
-impl Snapshot {
-    pub fn pass_over(&mut self, what: Problem) {
+impl ConfigSnapshot {
+    pub fn pass_over(&mut self, what: ManifestProblem) {
         match self.passed_over.len() < PASSED_OVER {
             true => self.passed_over.push(what),
             false => self.more_passed_over += 1,
         }
     }
 
-    /// What is not taken, each with its reason, for people.
+    /// The documents that are not taken, each with its reason, for people.
     pub fn untaken(&self) -> Vec<String> {
         let mut told: Vec<_> = self.passed_over.iter().map(ToString::to_string).collect();
         if self.more_passed_over > 0 {
@@ -62,16 +62,16 @@ impl Snapshot {
     }
 
     /// Exactly one host document is expected; which one would count must never be a guess.
-    pub fn host(&self) -> Result<&Entry, Problem> {
+    pub fn host(&self) -> Result<&ManifestEntry, ManifestProblem> {
         match self.hosts.as_slice() {
             [host] => Ok(host),
-            [] => Err(Problem::of(
+            [] => Err(ManifestProblem::of(
                 "configuration",
                 None,
                 "has no host document: add a ConfigMap labelled `kubewitness.dev/host: \"true\"` \
                  with the key `host.yaml`, or in a folder a document of the kind `Host`",
             )),
-            [first, second, ..] => Err(Problem::of(
+            [first, second, ..] => Err(ManifestProblem::of(
                 &second.origin.place,
                 Some(second.origin.first_line),
                 format!("is a second host document; the first is in {}: keep one", first.origin.place),

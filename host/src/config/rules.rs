@@ -2,57 +2,59 @@
 
 use std::path::Path;
 
-use kubewitness_core::config::{Fault, HostSpec};
-use kubewitness_core::status::{Origin, RuleSpec, Rules};
+use kubewitness_core::config::{HostSpec, ManifestFault};
+use kubewitness_core::status::{RuleOrigin, RuleSpec, StatusRules};
 
-use super::manifest::{self, Parsed, Problem, is_rule, located, parse_host};
-use super::tree::Tree;
-use super::{Snapshot, folder};
+use super::manifest::{self, ManifestProblem, ParsedManifest, is_rule, located, parse_host};
+use super::tree::YamlTree;
+use super::{ConfigSnapshot, folder};
 
 /// The rules that would be in force, and where each of them is written.
 pub struct PlacedRules {
-    pub rules: Rules,
-    places: Places,
+    pub rules: StatusRules,
+    places: RulePlace,
 }
 
-enum Places {
+enum RulePlace {
     Builtin,
-    File { origin: manifest::Origin, trees: Vec<Tree> },
-    Host(Box<Parsed<HostSpec>>),
+    File { origin: manifest::ManifestOrigin, trees: Vec<YamlTree> },
+    Host(Box<ParsedManifest<HostSpec>>),
 }
 
 impl PlacedRules {
     pub fn builtin() -> Self {
-        Self { rules: Rules::builtin(), places: Places::Builtin }
+        Self { rules: StatusRules::builtin(), places: RulePlace::Builtin }
     }
 
     /// File and line of a field of a rule, such as `job.json:12`.
-    pub fn place(&self, origin: Origin, field: &str) -> String {
+    pub fn place(&self, origin: RuleOrigin, field: &str) -> String {
         match (origin, &self.places) {
-            (Origin::Builtin(name), _) => {
-                let trees = Rules::builtin_text(name).map(Tree::parse).and_then(Result::ok);
+            (RuleOrigin::Builtin(name), _) => {
+                let trees = StatusRules::builtin_text(name).map(YamlTree::parse).and_then(Result::ok);
                 let tree = trees.and_then(|trees| trees.into_iter().next());
                 let line = tree.map_or(1, |tree| tree.line_of(field));
                 format!("{name}.json:{line}")
             }
-            (Origin::Operator(index), Places::File { origin, trees }) => {
+            (RuleOrigin::Operator(index), RulePlace::File { origin, trees }) => {
                 let line = trees.get(index).map_or(1, |tree| tree.line_of(field));
                 format!("{}:{line}", origin.place)
             }
-            (Origin::Operator(index), Places::Host(host)) => {
-                let fault =
-                    Fault { field: format!("spec.statusRules[{index}].{field}"), message: String::new() };
+            (RuleOrigin::Operator(index), RulePlace::Host(host)) => {
+                let fault = ManifestFault {
+                    field: format!("spec.statusRules[{index}].{field}"),
+                    message: String::new(),
+                };
                 let lines = host.problems(vec![fault]);
                 let line = lines.first().and_then(|problem| problem.line).unwrap_or(1);
                 format!("{}:{line}", host.entry.origin.place)
             }
-            (Origin::Operator(index), Places::Builtin) => format!("rule {index}"),
+            (RuleOrigin::Operator(index), RulePlace::Builtin) => format!("rule {index}"),
         }
     }
 }
 
 /// Of a file of rules or of a manifest or folder with a host document.
-pub fn read(path: &Path) -> Result<PlacedRules, Vec<Problem>> {
+pub fn read(path: &Path) -> Result<PlacedRules, Vec<ManifestProblem>> {
     let one = |problem| vec![problem];
     if path.is_dir() {
         return of_host(&folder::read(path).map_err(one)?);
@@ -61,26 +63,29 @@ pub fn read(path: &Path) -> Result<PlacedRules, Vec<Problem>> {
     of_text(path, &text).unwrap_or_else(|| of_host(&folder::of_text(path, &text)))
 }
 
-fn of_host(snapshot: &Snapshot) -> Result<PlacedRules, Vec<Problem>> {
+fn of_host(snapshot: &ConfigSnapshot) -> Result<PlacedRules, Vec<ManifestProblem>> {
     if !snapshot.problems.is_empty() {
         return Err(snapshot.problems.clone());
     }
     let host = snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host)?;
     let rules = host.spec.rules().map_err(|faults| host.problems(faults))?;
-    Ok(PlacedRules { rules, places: Places::Host(Box::new(host)) })
+    Ok(PlacedRules { rules, places: RulePlace::Host(Box::new(host)) })
 }
 
 /// `None` where the documents of a text are no rules.
-pub fn of_text(path: &Path, text: &str) -> Option<Result<PlacedRules, Vec<Problem>>> {
-    let trees = Tree::parse(text).ok()?;
+pub fn of_text(path: &Path, text: &str) -> Option<Result<PlacedRules, Vec<ManifestProblem>>> {
+    let trees = YamlTree::parse(text).ok()?;
     if trees.is_empty() || !trees.iter().all(is_rule) {
         return None;
     }
     let place = path.display().to_string();
-    Some(of_trees(manifest::Origin { place, first_line: 1, folder: None }, trees))
+    Some(of_trees(manifest::ManifestOrigin { place, first_line: 1, folder: None }, trees))
 }
 
-fn of_trees(origin: manifest::Origin, trees: Vec<Tree>) -> Result<PlacedRules, Vec<Problem>> {
+fn of_trees(
+    origin: manifest::ManifestOrigin,
+    trees: Vec<YamlTree>,
+) -> Result<PlacedRules, Vec<ManifestProblem>> {
     let (mut specs, mut problems) = (Vec::new(), Vec::new());
     for tree in &trees {
         match serde_path_to_error::deserialize::<_, RuleSpec>(&tree.to_json()) {
@@ -95,19 +100,24 @@ fn of_trees(origin: manifest::Origin, trees: Vec<Tree>) -> Result<PlacedRules, V
     if !problems.is_empty() {
         return Err(problems);
     }
-    match Rules::with(&specs) {
-        Ok(rules) => Ok(PlacedRules { rules, places: Places::File { origin, trees } }),
+    match StatusRules::with(&specs) {
+        Ok(rules) => Ok(PlacedRules { rules, places: RulePlace::File { origin, trees } }),
         Err(faults) => Err(faults.into_iter().map(|fault| of_fault(&origin, &trees, fault)).collect()),
     }
 }
 
 /// A fault's field begins with the number of its document.
-fn of_fault(origin: &manifest::Origin, trees: &[Tree], fault: Fault) -> Problem {
+fn of_fault(origin: &manifest::ManifestOrigin, trees: &[YamlTree], fault: ManifestFault) -> ManifestProblem {
     let parts = fault.field.strip_prefix('[').and_then(|rest| rest.split_once("]."));
     let tree = parts.and_then(|(index, _)| trees.get(index.parse::<usize>().ok()?));
     match (parts, tree) {
         (Some((_, field)), Some(tree)) => located(origin, tree, field, &fault.message),
-        _ => Problem { place: origin.place.clone(), line: None, field: fault.field, message: fault.message },
+        _ => ManifestProblem {
+            place: origin.place.clone(),
+            line: None,
+            field: fault.field,
+            message: fault.message,
+        },
     }
 }
 
@@ -131,11 +141,11 @@ mod tests {
         let path = folder.path().join("r.yaml");
         std::fs::write(&path, format!("# ours\n{RULE}---\n{}", RULE.replace("kind: K", "kind: L"))).unwrap();
         let placed = read(&path).ok().unwrap();
-        assert!(placed.place(Origin::Operator(0), "cases[1]").ends_with("r.yaml:7"));
-        assert!(placed.place(Origin::Operator(1), "cases[0].when[0]").ends_with("r.yaml:12"));
+        assert!(placed.place(RuleOrigin::Operator(0), "cases[1]").ends_with("r.yaml:7"));
+        assert!(placed.place(RuleOrigin::Operator(1), "cases[0].when[0]").ends_with("r.yaml:12"));
         let line: usize =
-            placed.place(Origin::Builtin("job"), "cases[1]")["job.json:".len()..].parse().unwrap();
-        let text = Rules::builtin_text("job").unwrap();
+            placed.place(RuleOrigin::Builtin("job"), "cases[1]")["job.json:".len()..].parse().unwrap();
+        let text = StatusRules::builtin_text("job").unwrap();
         assert!(text.lines().skip(line).take(3).any(|line| line.contains("type=Failed")), "{line}");
     }
 
@@ -182,7 +192,7 @@ mod tests {
         );
         std::fs::write(folder.path().join("host.yaml"), &host).unwrap();
         let placed = read(folder.path()).ok().unwrap();
-        assert!(placed.place(Origin::Operator(0), "cases[1]").ends_with("host.yaml:16"));
+        assert!(placed.place(RuleOrigin::Operator(0), "cases[1]").ends_with("host.yaml:16"));
         std::fs::write(folder.path().join("host.yaml"), host.replace("phase: Running", "phase: Runing"))
             .unwrap();
         let found = read(folder.path()).err().unwrap();

@@ -7,16 +7,16 @@ use serde_saphyr::Spanned;
 
 /// A YAML document. Lines count from 1 within the text that was parsed.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub struct YamlTree {
     pub line: usize,
     column: usize,
-    node: Node,
+    node: YamlNode,
 }
 
 #[derive(Clone, Debug)]
-enum Node {
-    Map(Vec<(String, Tree)>),
-    List(Vec<Tree>),
+enum YamlNode {
+    Map(Vec<(String, YamlTree)>),
+    List(Vec<YamlTree>),
     Scalar(Value),
 }
 
@@ -61,32 +61,31 @@ fn in_words(error: &serde_saphyr::Error) -> String {
     }
 }
 
-impl Tree {
+impl YamlTree {
     /// All documents of a text; empty ones are left out.
     pub fn parse(text: &str) -> Result<Vec<Self>, NotYaml> {
-        let documents: Vec<Spanned<Node>> = serde_saphyr::from_multiple(text).map_err(|error| NotYaml {
-            line: error.location().map_or(1, |at| at.line() as usize),
-            message: in_words(&error),
+        let documents: Vec<Spanned<YamlNode>> = serde_saphyr::from_multiple(text).map_err(|error| {
+            NotYaml { line: error.location().map_or(1, |at| at.line() as usize), message: in_words(&error) }
         })?;
         let trees = documents.into_iter().map(Self::from_spanned);
-        Ok(trees.filter(|tree| !matches!(tree.node, Node::Scalar(Value::Null))).collect())
+        Ok(trees.filter(|tree| !matches!(tree.node, YamlNode::Scalar(Value::Null))).collect())
     }
 
-    fn from_spanned(spanned: Spanned<Node>) -> Self {
+    fn from_spanned(spanned: Spanned<YamlNode>) -> Self {
         let at = spanned.referenced;
         Self { line: at.line() as usize, column: at.column() as usize, node: spanned.value }
     }
 
     pub fn get(&self, key: &str) -> Option<&Self> {
         match &self.node {
-            Node::Map(entries) => entries.iter().find(|(name, _)| name == key).map(|(_, tree)| tree),
+            YamlNode::Map(entries) => entries.iter().find(|(name, _)| name == key).map(|(_, tree)| tree),
             _ => None,
         }
     }
 
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Self)> {
         let entries = match &self.node {
-            Node::Map(entries) => entries.as_slice(),
+            YamlNode::Map(entries) => entries.as_slice(),
             _ => &[],
         };
         entries.iter().map(|(name, tree)| (name.as_str(), tree))
@@ -94,7 +93,7 @@ impl Tree {
 
     pub fn items(&self) -> impl Iterator<Item = &Self> {
         let items = match &self.node {
-            Node::List(items) => items.as_slice(),
+            YamlNode::List(items) => items.as_slice(),
             _ => &[],
         };
         items.iter()
@@ -102,7 +101,7 @@ impl Tree {
 
     pub fn text(&self) -> Option<&str> {
         match &self.node {
-            Node::Scalar(Value::String(text)) => Some(text),
+            YamlNode::Scalar(Value::String(text)) => Some(text),
             _ => None,
         }
     }
@@ -111,17 +110,17 @@ impl Tree {
     /// `~` as something else than their letters.
     pub fn other_than_text(&self, source: &str) -> Option<String> {
         let kind = match &self.node {
-            Node::Map(_) => return Some("is a map".into()),
-            Node::List(_) => return Some("is a list".into()),
-            Node::Scalar(Value::String(_)) => return None,
-            Node::Scalar(Value::Null) => "nothing",
-            Node::Scalar(Value::Bool(_)) => "a boolean",
-            Node::Scalar(_) => "a number",
+            YamlNode::Map(_) => return Some("is a map".into()),
+            YamlNode::List(_) => return Some("is a list".into()),
+            YamlNode::Scalar(Value::String(_)) => return None,
+            YamlNode::Scalar(Value::Null) => "nothing",
+            YamlNode::Scalar(Value::Bool(_)) => "a boolean",
+            YamlNode::Scalar(_) => "a number",
         };
         let line = source.lines().nth(self.line.saturating_sub(1)).unwrap_or_default();
         let rest = line.chars().skip(self.column.saturating_sub(1));
         let word: String = rest.take_while(|c| !c.is_whitespace() && !",]}#".contains(*c)).collect();
-        let is_nothing = matches!(&self.node, Node::Scalar(Value::Null));
+        let is_nothing = matches!(&self.node, YamlNode::Scalar(Value::Null));
         Some(match word.as_str() {
             // What is not there stands nowhere.
             word if is_nothing && !matches!(word, "~" | "null" | "Null" | "NULL") => "is empty".into(),
@@ -135,11 +134,11 @@ impl Tree {
 
     pub fn to_json(&self) -> Value {
         match &self.node {
-            Node::Map(entries) => {
+            YamlNode::Map(entries) => {
                 Value::Object(entries.iter().map(|(name, tree)| (name.clone(), tree.to_json())).collect())
             }
-            Node::List(items) => Value::Array(items.iter().map(Self::to_json).collect()),
-            Node::Scalar(value) => value.clone(),
+            YamlNode::List(items) => Value::Array(items.iter().map(Self::to_json).collect()),
+            YamlNode::Scalar(value) => value.clone(),
         }
     }
 
@@ -154,7 +153,7 @@ impl Tree {
         let mut tree = self;
         for step in field.split(['.', '[']).filter(|step| !step.is_empty()) {
             let next = match (&tree.node, step.strip_suffix(']').map(str::parse::<usize>)) {
-                (Node::List(items), Some(Ok(index))) => items.get(index),
+                (YamlNode::List(items), Some(Ok(index))) => items.get(index),
                 _ => tree.get(step),
             };
             match next {
@@ -166,7 +165,7 @@ impl Tree {
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for YamlNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NodeVisitor)
     }
@@ -175,58 +174,58 @@ impl<'de> Deserialize<'de> for Node {
 struct NodeVisitor;
 
 impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
+    type Value = YamlNode;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("YAML")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
-        Ok(Node::Scalar(value.into()))
+    fn visit_bool<E>(self, value: bool) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
-        Ok(Node::Scalar(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
-        Ok(Node::Scalar(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
-        Ok(Node::Scalar(value.into()))
+    fn visit_f64<E>(self, value: f64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
-        Ok(Node::Scalar(value.into()))
+    fn visit_str<E>(self, value: &str) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
     }
 
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Scalar(Value::Null))
+    fn visit_unit<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(Value::Null))
     }
 
-    fn visit_none<E>(self) -> Result<Node, E> {
-        Ok(Node::Scalar(Value::Null))
+    fn visit_none<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(Value::Null))
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
-        Node::deserialize(deserializer)
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<YamlNode, D::Error> {
+        YamlNode::deserialize(deserializer)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<YamlNode, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = access.next_element::<Spanned<Node>>()? {
-            items.push(Tree::from_spanned(item));
+        while let Some(item) = access.next_element::<Spanned<YamlNode>>()? {
+            items.push(YamlTree::from_spanned(item));
         }
-        Ok(Node::List(items))
+        Ok(YamlNode::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<YamlNode, A::Error> {
         let mut entries = Vec::new();
-        while let Some((key, value)) = access.next_entry::<String, Spanned<Node>>()? {
-            entries.push((key, Tree::from_spanned(value)));
+        while let Some((key, value)) = access.next_entry::<String, Spanned<YamlNode>>()? {
+            entries.push((key, YamlTree::from_spanned(value)));
         }
-        Ok(Node::Map(entries))
+        Ok(YamlNode::Map(entries))
     }
 }
 
@@ -238,7 +237,7 @@ mod tests {
 
     #[test]
     fn every_field_has_its_line() {
-        let tree = &Tree::parse(TEXT).unwrap()[0];
+        let tree = &YamlTree::parse(TEXT).unwrap()[0];
         assert_eq!(tree.line_of("spec.subscribe[1].source"), 6);
         assert_eq!(tree.line_of("spec.on"), 7);
         assert_eq!(tree.line_of("spec.subscribe[0].nowhere"), 4);
@@ -248,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_text_of_several_documents_keeps_the_lines_of_each() {
-        let trees = Tree::parse("a: 1\n---\n# nothing\n---\nb: 2\n").unwrap();
+        let trees = YamlTree::parse("a: 1\n---\n# nothing\n---\nb: 2\n").unwrap();
         assert_eq!(trees.len(), 2);
         assert_eq!(trees[1].line_of("b"), 5);
     }
@@ -257,7 +256,7 @@ mod tests {
     fn what_yaml_reads_as_something_else_is_told_as_it_was_written() {
         let told = |value: &str| {
             let text = format!("# first\nname: {value}\n");
-            Tree::parse(&text).unwrap()[0].get("name").unwrap().other_than_text(&text)
+            YamlTree::parse(&text).unwrap()[0].get("name").unwrap().other_than_text(&text)
         };
         for (value, kind) in
             [("n", "a boolean"), ("Yes  # is it?", "a boolean"), ("1e3", "a number"), ("~", "nothing")]
@@ -274,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_is_not_yaml_is_told_in_words_that_say_what_to_do() {
-        let told = |text: &str| Tree::parse(text).unwrap_err().message;
+        let told = |text: &str| YamlTree::parse(text).unwrap_err().message;
         assert_eq!(told("a: 1\nb: 2\na: 3\n"), "the field `a` is there twice: remove one");
         let (deep, large) = ("[".repeat(2000), "- a\n".repeat(300_000));
         for text in [deep.as_str(), large.as_str()] {
@@ -286,6 +285,6 @@ mod tests {
 
     #[test]
     fn what_is_not_yaml_is_refused_with_its_line() {
-        assert_eq!(Tree::parse("a: 1\nb: [1\n").unwrap_err().line, 2);
+        assert_eq!(YamlTree::parse("a: 1\nb: [1\n").unwrap_err().line, 2);
     }
 }

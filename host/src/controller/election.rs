@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::ReplicaView;
 use kubewitness_journal::Journal;
-use kubewitness_watch::election::{Leadership, LeaseRole, LeaseStanding};
+use kubewitness_watch::election::{LeadershipHandle, LeaseRole, LeaseStanding};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
@@ -22,8 +22,8 @@ const LEADERLESS: Duration = Duration::from_secs(60);
 
 /// The election that a replica takes part in.
 #[derive(Clone)]
-pub struct Election {
-    pub leadership: Leadership,
+pub struct ReplicaElection {
+    pub leadership: LeadershipHandle,
     /// `NAMESPACE/NAME` of the Lease.
     pub lease: String,
     /// Whether this process takes part: it would be in the way of the others while it has no journal.
@@ -31,7 +31,7 @@ pub struct Election {
     pub timers: ReplicaTimers,
 }
 
-impl Election {
+impl ReplicaElection {
     fn term(&self) -> Option<u64> {
         match self.leadership.role() {
             LeaseRole::Held { term } => Some(term),
@@ -98,7 +98,7 @@ impl Election {
 
 /// Whether this process hands states to plugins: it always does where no Lease elects a leader.
 pub struct LeaderRole {
-    election: Option<Election>,
+    election: Option<ReplicaElection>,
     journal: Journal,
     /// The Lease's term in which the journal takes what plugins leave from here.
     term: Option<u64>,
@@ -106,7 +106,7 @@ pub struct LeaderRole {
 }
 
 impl LeaderRole {
-    pub fn new(election: Option<Election>, journal: Journal) -> Self {
+    pub fn new(election: Option<ReplicaElection>, journal: Journal) -> Self {
         Self { election, journal, term: None, again_at: Instant::now() }
     }
 

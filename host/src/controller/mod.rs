@@ -24,11 +24,11 @@ use kubewitness_core::clock::SystemClock;
 use kubewitness_core::files;
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::views::Views;
-use kubewitness_journal::{Journal, PhaseIndex, Place, Sharing};
-use kubewitness_portal::{Access, PortalOptions};
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
-use kubewitness_watch::election::{ElectionOptions, Elector};
-use kubewitness_watch::{Connection, Jobs, Reviews};
+use kubewitness_journal::{Journal, JournalLocation, PhaseIndex, ReplicaSharing};
+use kubewitness_portal::{PortalAccess, PortalOptions};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine};
+use kubewitness_watch::election::{ElectionOptions, LeaseElector};
+use kubewitness_watch::{ApiConnection, JobClient, ReviewClient};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -36,24 +36,24 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::access::{self, Doors};
-use crate::config::component::Folders;
+use crate::access::{self, PortalDoors};
+use crate::config::component::ComponentFolders;
 use crate::config::last_good::LastGood;
-use crate::config::{Snapshot, cluster, folder};
+use crate::config::{ConfigSnapshot, cluster, folder};
 use crate::process::file_handles;
 use crate::process::folder_lock::lock_folder;
 use crate::process::timers::{ClientTimers, ControllerTimers};
-use crate::tasks::{Fate, Tasks, or_overdue};
-use election::{Election, LeaderRole};
-use kubewitness_capability::Told;
-use mutes::Mutes;
-use opening::Opening;
-use reconcile::Control;
-use reconcile::report::{Cluster, Reporter};
+use crate::tasks::{TaskFate, TaskSupervisor, or_overdue};
+use election::{LeaderRole, ReplicaElection};
+use kubewitness_capability::SharedValue;
+use mutes::StoryMutes;
+use opening::OpeningViews;
+use reconcile::ReconcileLoop;
+use reconcile::report::{ClusterReports, ConfigReporter};
 #[cfg(test)]
-pub use shared::Phase;
-use shared::Shared;
-use submitter::Submissions;
+pub use shared::PluginPhase;
+use shared::SharedStatus;
+use submitter::JobSubmissions;
 pub use submitter::offered;
 
 pub enum ConfigFrom {
@@ -61,16 +61,16 @@ pub enum ConfigFrom {
     Namespace(String),
 }
 
-pub struct Options {
-    pub connection: Connection,
+pub struct ControllerOptions {
+    pub connection: ApiConnection,
     pub config: ConfigFrom,
     pub data: PathBuf,
-    pub journal: Place,
+    pub journal: JournalLocation,
     /// Bound by the caller, who may have to know beforehand that the address is free.
     pub listener: TcpListener,
-    pub doors: Doors,
+    pub doors: PortalDoors,
     pub health_listen: Option<SocketAddr>,
-    pub plugin_folders: Folders,
+    pub plugin_folders: ComponentFolders,
     /// By which the replicas that share the journal elect who dispatches; `None`: this process has it for
     /// itself.
     pub lease: Option<LeaseName>,
@@ -84,8 +84,8 @@ pub struct LeaseName {
 }
 
 /// A controller that runs. `stop` drains it, `abort` ends its calls at once.
-pub struct Controller {
-    tasks: Tasks,
+pub struct RunningController {
+    tasks: TaskSupervisor,
     /// The portal ends last: people may watch the draining.
     after: CancellationToken,
     control: tokio::task::JoinHandle<()>,
@@ -100,28 +100,28 @@ pub struct Controller {
     pub scheme: &'static str,
 }
 
-impl Controller {
+impl RunningController {
     /// `None`: stopped before the journal was there, so that there is nothing to drain.
     pub async fn start(
-        options: Options,
+        options: ControllerOptions,
         stop: CancellationToken,
         abort: CancellationToken,
     ) -> Result<Option<Self>> {
         let (listener, doors, timers) = (options.listener, options.doors, options.timers);
         let (scheme, ended) = (doors.scheme(), doors.access.ended_sessions());
         // Where nobody signs in, nobody is told apart, and the role may lack the right to look at namespaces.
-        let reviews =
-            matches!(doors.access, Access::Kubernetes(_)).then(|| Reviews::new(&options.connection));
+        let reviews = matches!(doors.access, PortalAccess::Kubernetes(_))
+            .then(|| ReviewClient::new(&options.connection));
         let address = listener.local_addr().context("asking for the address of the portal")?;
         let data = options.data.clone();
         files::within(&options.data, files::ANSWER, move || std::fs::create_dir_all(data))
             .await
             .with_context(|| format!("making {}", options.data.display()))?;
-        let (tasks, after) = (Tasks::new(stop.clone(), abort.clone()), CancellationToken::new());
-        let opening = Arc::new(Opening::new());
+        let (tasks, after) = (TaskSupervisor::new(stop.clone(), abort.clone()), CancellationToken::new());
+        let opening = Arc::new(OpeningViews::new());
         let views: Arc<dyn Views> = opening.clone();
-        let shared = Arc::new(Shared::default());
-        let submitter = Submissions::new(shared.clone(), Jobs::new(&options.connection));
+        let shared = Arc::new(SharedStatus::default());
+        let submitter = JobSubmissions::new(shared.clone(), JobClient::new(&options.connection));
         let portal = PortalOptions { submitter: Some(Arc::new(submitter)), ..PortalOptions::default() };
         let doors = (listener, doors, portal, timers.client);
         serve(&tasks, doors, options.health_listen, &views, &after, &abort)?;
@@ -137,33 +137,33 @@ impl Controller {
             .await
             .context("removing what trials of plugins have left")?;
         let engine = engine(Some(options.data.join("cache")), true)?;
-        let told = Told::default();
-        let mutes = Mutes::new(journal.clone(), &options.data, told.clone());
+        let told = SharedValue::default();
+        let mutes = StoryMutes::new(journal.clone(), &options.data, told.clone());
         let mutes = Arc::new(match reviews {
             Some(reviews) => mutes.of_live_namespaces(Arc::new(reviews)),
             None => mutes,
         });
         let (following, every, until) = (mutes.clone(), timers.replicas.shared_lists, stop.clone());
-        tasks.spawn("following what people mute", Fate::Finite, async move {
+        tasks.spawn("following what people mute", TaskFate::Finite, async move {
             following.follow(every, until).await
         });
         let index = PhaseIndex::new(options.data.join(phases::FILE));
         let indexing = phases::follow(index.clone(), journal.clone(), stop.clone());
-        tasks.spawn("index of phases", Fate::Finite, indexing);
+        tasks.spawn("index of phases", TaskFate::Finite, indexing);
         let opened = views::HostViews::new(shared.clone(), journal.clone(), election.clone(), mutes, index);
         opening.is_open(Arc::new(opened));
         if let Some(election) = election.clone() {
             let looking = look_at_others(journal.clone(), election, stop.clone());
-            tasks.spawn("looking at what other replicas wrote", Fate::Finite, looking);
+            tasks.spawn("looking at what other replicas wrote", TaskFate::Finite, looking);
             if let Some(ended) = ended {
                 let sharing = access::share(ended, journal.clone(), every, stop.clone());
-                tasks.spawn("telling other replicas of log-outs", Fate::Finite, sharing);
+                tasks.spawn("telling other replicas of log-outs", TaskFate::Finite, sharing);
             }
         }
         let (snapshots, cluster) = configure(&tasks, &options.config, &options.connection, &timers, &stop);
         let clock = Arc::new(SystemClock::default());
         let witness = Arc::new(journal.clone());
-        let sources = sources::Sources::new(
+        let sources = sources::SourceParts::new(
             options.connection,
             witness,
             clock.clone(),
@@ -171,13 +171,13 @@ impl Controller {
             tasks.clone(),
             timers.watch.clone(),
         );
-        let plugins = plugins::Plugins::new(
+        let plugins = plugins::RunningPlugins::new(
             engine,
             journal.clone(),
             clock,
             shared,
             tasks.clone(),
-            Folders { data: Some(options.data.clone()), ..options.plugin_folders },
+            ComponentFolders { data: Some(options.data.clone()), ..options.plugin_folders },
             abort.clone(),
         )
         .elected_by(election.clone())
@@ -186,10 +186,17 @@ impl Controller {
         let role = LeaderRole::new(election, journal.clone());
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
         tell_of_a_new_beginning(&journal, &last_good);
-        let control =
-            Control::new(options.data, role, sources, plugins, Reporter::new(cluster), last_good, &timers)
-                .await?;
-        let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop.clone()));
+        let control = ReconcileLoop::new(
+            options.data,
+            role,
+            sources,
+            plugins,
+            ConfigReporter::new(cluster),
+            last_good,
+            &timers,
+        )
+        .await?;
+        let control = tasks.spawn("controller", TaskFate::Essential, control.run(snapshots, stop.clone()));
         Ok(Some(Self {
             tasks,
             after,
@@ -211,7 +218,7 @@ impl Controller {
         // How it ended, or that it has not, is told by the supervisor below.
         tokio::select! {
             _ = or_overdue(&self.abort, self.control) => {}
-            () = told(&self.tasks, &self.stop) => {}
+            () = log_running_tasks(&self.tasks, &self.stop) => {}
         }
         self.after.cancel();
         let result = self.tasks.finish().await;
@@ -225,38 +232,39 @@ impl Controller {
 
 /// The one that production has: components are compiled by another process of this program. An author ends a command
 /// whenever it takes too long; nobody does that with a controller in a pod, which its container's memory may end.
-pub fn engine(cache: Option<PathBuf>, is_controller: bool) -> Result<Engine> {
+pub fn engine(cache: Option<PathBuf>, is_controller: bool) -> Result<SandboxEngine> {
     let is_unattended = is_controller && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    let compiler = Compiler::this_program().context("finding this program, which compiles components")?;
-    Ok(Engine::new(EngineOptions { cache, compiler, is_unattended })?)
+    let compiler =
+        ComponentCompiler::this_program().context("finding this program, which compiles components")?;
+    Ok(SandboxEngine::new(EngineOptions { cache, compiler, is_unattended })?)
 }
 
 /// Once the end has begun, tells for ever what it waits for.
-async fn told(tasks: &Tasks, stop: &CancellationToken) {
+async fn log_running_tasks(tasks: &TaskSupervisor, stop: &CancellationToken) {
     stop.cancelled().await;
     tasks.tell_what_runs().await;
 }
 
 /// The Lease is given back once nothing is done any more that only its holder may do.
 fn elect(
-    tasks: &Tasks,
-    connection: &Connection,
+    tasks: &TaskSupervisor,
+    connection: &ApiConnection,
     lease: LeaseName,
     timers: &ControllerTimers,
     after: &CancellationToken,
-) -> Election {
+) -> ReplicaElection {
     let LeaseName { namespace, name } = lease;
     let lease = format!("{namespace}/{name}");
     let identity = hostname();
     let options = ElectionOptions { namespace, name, identity, timing: timers.election };
-    let (elector, leadership) = Elector::new(connection, options);
+    let (elector, leadership) = LeaseElector::new(connection, options);
     let (may_lead, may) = watch::channel(true);
     let after = after.clone();
-    tasks.spawn("election", Fate::Essential, async move {
+    tasks.spawn("election", TaskFate::Essential, async move {
         elector.run(after, may).await;
         Ok(())
     });
-    Election { leadership, lease, may_lead, timers: timers.replicas }
+    ReplicaElection { leadership, lease, may_lead, timers: timers.replicas }
 }
 
 /// A pod's is its name.
@@ -267,14 +275,14 @@ fn hostname() -> String {
 
 /// `None`: stopped before it was there.
 async fn open(
-    opening: &Opening,
-    place: &Place,
-    election: Option<&Election>,
+    opening: &OpeningViews,
+    place: &JournalLocation,
+    election: Option<&ReplicaElection>,
     stop: &CancellationToken,
 ) -> Result<Option<Journal>> {
     let Some(election) = election else { return opening.journal(place, None, stop).await };
     let Some(lease) = opening.lease(election, stop).await else { return Ok(None) };
-    let sharing = Sharing { name: election.leadership.identity().to_owned(), lease };
+    let sharing = ReplicaSharing { name: election.leadership.identity().to_owned(), lease };
     let mut journal = pin!(opening.journal(place, Some(sharing), stop));
     if let Ok(opened) = timeout(election.timers.without_journal, &mut journal).await {
         return opened;
@@ -287,7 +295,7 @@ async fn open(
 
 /// What another replica alone has witnessed is handed over as soon as it is seen here. Where the journal can't be asked,
 /// another replica may be able to.
-async fn look_at_others(journal: Journal, election: Election, stop: CancellationToken) -> Result<()> {
+async fn look_at_others(journal: Journal, election: ReplicaElection, stop: CancellationToken) -> Result<()> {
     let (mut told, timers) = (election.told_apart(), election.timers);
     let mut answered = Instant::now();
     while stop.run_until_cancelled(tokio::time::sleep(timers.other_states)).await.is_some() {
@@ -319,8 +327,8 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener> {
 }
 
 fn serve(
-    tasks: &Tasks,
-    (listener, doors, options, timers): (TcpListener, Doors, PortalOptions, ClientTimers),
+    tasks: &TaskSupervisor,
+    (listener, doors, options, timers): (TcpListener, PortalDoors, PortalOptions, ClientTimers),
     health: Option<SocketAddr>,
     views: &Arc<dyn Views>,
     after: &CancellationToken,
@@ -328,17 +336,17 @@ fn serve(
 ) -> Result<()> {
     let (bounds, health_bounds) = file_handles::for_clients();
     let (bounds, health_bounds) = (timers.within(bounds), timers.within(health_bounds));
-    let Doors { access, tls, streams } = doors;
+    let PortalDoors { access, tls, streams } = doors;
     let streams = streams.unwrap_or(options.streams);
     let options = PortalOptions { bounds, access, tls, streams, abort: abort.clone(), ..options };
     let figures_on = Some(Handle::current());
     let health_options = PortalOptions { bounds: health_bounds, figures_on, ..options.clone() };
     let portal = kubewitness_portal::serve(listener, views.clone(), options, after.clone());
-    tasks.spawn("portal", Fate::Finite, async move { Ok(portal.await?) });
+    tasks.spawn("portal", TaskFate::Finite, async move { Ok(portal.await?) });
     if let Some(address) = health {
         let (views, after) = (views.clone(), after.clone());
         // Apart: a probe that is not answered in time ends the process.
-        tasks.spawn_apart("health", Fate::Finite, move || {
+        tasks.spawn_apart("health", TaskFate::Finite, move || {
             let listener = kubewitness_portal::listen(address)
                 .with_context(|| format!("listening on {address} (--health-listen)"))?;
             Ok(async move {
@@ -362,21 +370,21 @@ fn tell_of_a_new_beginning(journal: &Journal, last_good: &LastGood) {
 
 /// Starts to watch the configuration. `None` until it was read once.
 fn configure(
-    tasks: &Tasks,
+    tasks: &TaskSupervisor,
     from: &ConfigFrom,
-    connection: &Connection,
+    connection: &ApiConnection,
     timers: &ControllerTimers,
     stop: &CancellationToken,
-) -> (watch::Receiver<Option<Snapshot>>, Option<Cluster>) {
+) -> (watch::Receiver<Option<ConfigSnapshot>>, Option<ClusterReports>) {
     let (sender, receiver) = watch::channel(None);
     match from {
         ConfigFrom::Folder(path) => {
             let following = folder::follow(path.clone(), timers.configuration.folder, sender, stop.clone());
-            tasks.spawn("configuration", Fate::Essential, following);
+            tasks.spawn("configuration", TaskFate::Essential, following);
             (receiver, None)
         }
         ConfigFrom::Namespace(namespace) => {
-            let maps = cluster::Maps::default();
+            let maps = cluster::WatchedMaps::default();
             let tuning = timers.watch.clone();
             let watching = cluster::follow(
                 connection.clone(),
@@ -386,8 +394,9 @@ fn configure(
                 sender,
                 stop.clone(),
             );
-            tasks.spawn("configuration", Fate::Essential, watching);
-            let cluster = Cluster { connection: connection.clone(), namespace: namespace.clone(), maps };
+            tasks.spawn("configuration", TaskFate::Essential, watching);
+            let cluster =
+                ClusterReports { connection: connection.clone(), namespace: namespace.clone(), maps };
             (receiver, Some(cluster))
         }
     }

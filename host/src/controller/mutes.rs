@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_capability::Told;
+use kubewitness_capability::SharedValue;
 use kubewitness_core::files;
 use kubewitness_core::mutes::{self, MuteView};
-use kubewitness_core::ports::{LiveNamespace, Reviewer};
+use kubewitness_core::ports::{AccessReviewer, LiveNamespace};
 use kubewitness_journal::Journal;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,32 +20,32 @@ use tracing::{debug, info, warn};
 const NAME: &str = "mutes";
 /// As many as there may be, with room for the longest texts.
 const BYTES: u64 = 4 << 20;
-/// A namespace that is made again loses its mutes after so long, and the time until [`Mutes::follow`] looks again.
+/// A namespace that is made again loses its mutes after so long, and the time until [`StoryMutes::follow`] looks again.
 const NAMESPACE: Duration = Duration::from_secs(10);
 /// Each fails only where another replica was quicker.
 const ATTEMPTS: usize = 8;
 
-pub struct Mutes {
+pub struct StoryMutes {
     journal: Journal,
     file: PathBuf,
-    told: Told,
+    told: SharedValue,
     /// Asked for the namespaces of which there are mutes. None: a name stands for any namespace that has it.
-    reviewer: Option<Arc<dyn Reviewer>>,
+    reviewer: Option<Arc<dyn AccessReviewer>>,
     /// Who holds it writes the file.
-    writing: tokio::sync::Mutex<Looked>,
+    writing: tokio::sync::Mutex<NamespaceLook>,
 }
 
 /// What the API server said of namespaces, and when.
-type Looked = BTreeMap<String, (Option<LiveNamespace>, Instant)>;
+type NamespaceLook = BTreeMap<String, (Option<LiveNamespace>, Instant)>;
 
-impl Mutes {
-    pub fn new(journal: Journal, data: &std::path::Path, told: Told) -> Self {
+impl StoryMutes {
+    pub fn new(journal: Journal, data: &std::path::Path, told: SharedValue) -> Self {
         let writing = tokio::sync::Mutex::default();
         Self { journal, file: data.join(NAME), told, reviewer: None, writing }
     }
 
     /// Plugins are told no mute of a namespace that is gone, or was made again.
-    pub fn of_live_namespaces(self, reviewer: Arc<dyn Reviewer>) -> Self {
+    pub fn of_live_namespaces(self, reviewer: Arc<dyn AccessReviewer>) -> Self {
         Self { reviewer: Some(reviewer), ..self }
     }
 
@@ -100,7 +100,7 @@ impl Mutes {
         self.show(all, &mut looked).await
     }
 
-    async fn show(&self, mut all: Vec<MuteView>, looked: &mut Looked) -> Result<()> {
+    async fn show(&self, mut all: Vec<MuteView>, looked: &mut NamespaceLook) -> Result<()> {
         if let Some(reviewer) = &self.reviewer {
             look(&all, &**reviewer, looked).await;
             all.retain(|mute| is_in_force(mute, looked));
@@ -135,13 +135,13 @@ impl Mutes {
 }
 
 /// Where nothing is known of the namespace, it is.
-fn is_in_force(mute: &MuteView, looked: &Looked) -> bool {
+fn is_in_force(mute: &MuteView, looked: &NamespaceLook) -> bool {
     let Some((live, _)) = looked.get(&mute.namespace) else { return true };
     live.as_ref().is_some_and(|live| mute.is_of(&live.uid, live.created_ms))
 }
 
 /// Asks for the namespaces of which all is muted. One that can't be asked about is as it was before.
-async fn look(all: &[MuteView], reviewer: &dyn Reviewer, looked: &mut Looked) {
+async fn look(all: &[MuteView], reviewer: &dyn AccessReviewer, looked: &mut NamespaceLook) {
     let is_whole = |mute: &&MuteView| mute.uid.is_empty() && !mute.namespace.is_empty();
     looked.retain(|name, _| all.iter().filter(is_whole).any(|mute| mute.namespace == *name));
     for MuteView { namespace, .. } in all.iter().filter(is_whole) {
@@ -172,21 +172,21 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use kubewitness_core::ports::{Attempt, Person, ReviewError};
+    use kubewitness_core::ports::{AccessAttempt, Person, ReviewError};
     use kubewitness_journal::JournalOptions;
 
     use super::*;
 
     /// One namespace, by its uid; none: the API server is away.
-    struct Cluster(Mutex<Option<&'static str>>);
+    struct NamespaceCluster(Mutex<Option<&'static str>>);
 
     #[async_trait]
-    impl Reviewer for Cluster {
+    impl AccessReviewer for NamespaceCluster {
         async fn authenticate(&self, _: &str) -> Result<Option<Person>, ReviewError> {
             Ok(None)
         }
 
-        async fn allows(&self, _: &Person, _: &Attempt) -> Result<bool, ReviewError> {
+        async fn allows(&self, _: &Person, _: &AccessAttempt) -> Result<bool, ReviewError> {
             Ok(false)
         }
 
@@ -204,7 +204,7 @@ mod tests {
             ..MuteView::default()
         };
         let all = [of("", ""), of("vision", "1"), of("vision", "2"), of("gone", "3")];
-        let (cluster, mut looked) = (Cluster(Mutex::new(None)), Looked::new());
+        let (cluster, mut looked) = (NamespaceCluster(Mutex::new(None)), NamespaceLook::new());
         let mut in_force = async |uid: Option<&'static str>| {
             *cluster.0.lock().unwrap() = uid;
             look(&all, &cluster, &mut looked).await;
@@ -224,15 +224,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let journal =
             Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await.unwrap();
-        let told = Told::default();
-        let mutes = Mutes::new(journal.clone(), folder.path(), told.clone());
+        let told = SharedValue::default();
+        let mutes = StoryMutes::new(journal.clone(), folder.path(), told.clone());
         let mute = MuteView { namespace: "vision".into(), who: "ada".into(), ..MuteView::default() };
         assert!(mutes.change(&mute, true).await.unwrap());
         assert!(!mutes.change(&mute, true).await.unwrap());
         let text = told.get().unwrap();
         assert!(String::from_utf8_lossy(&text).contains("vision"));
-        let told = Told::default();
-        let again = Mutes::new(journal, folder.path(), told.clone());
+        let told = SharedValue::default();
+        let again = StoryMutes::new(journal, folder.path(), told.clone());
         let stopped = CancellationToken::new();
         stopped.cancel();
         again.follow(Duration::from_secs(2), stopped).await.unwrap();

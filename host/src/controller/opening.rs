@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use kubewitness_core::ports::{RawState, RawStory, Watched};
+use kubewitness_core::ports::{RawState, RawStory, WatchedResource};
 use kubewitness_core::views::{
-    Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterQuery, LetterRecordView,
-    MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView,
+    DeadLetterView, DeliveryMap, DropView, GapQuery, HeldView, LetterQuery, LetterRecordView, MuteView,
+    MutedView, ObjectCounts, ObjectPage, ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView,
     RecordQuery, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
     WhyView,
 };
 use kubewitness_core::{Gap, Seq, State};
-use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
+use kubewitness_journal::{Journal, JournalLocation, JournalOptions, OpenError, ReplicaSharing};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::election::Election;
+use super::election::ReplicaElection;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How late a server that is back may be noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Answers that the controller waits, until the real views are there.
-pub struct Opening {
+pub struct OpeningViews {
     views: OnceLock<Arc<dyn Views>>,
     why: RwLock<String>,
 }
 
-impl Opening {
+impl OpeningViews {
     pub fn new() -> Self {
         Self { views: OnceLock::new(), why: RwLock::new("the journal is being opened".into()) }
     }
@@ -41,7 +41,7 @@ impl Opening {
     }
 
     /// Waits until the Lease is known, and answers what tells it from any other. `None`: stopped before.
-    pub async fn lease(&self, election: &Election, stop: &CancellationToken) -> Option<String> {
+    pub async fn lease(&self, election: &ReplicaElection, stop: &CancellationToken) -> Option<String> {
         let mut leadership = election.leadership.clone();
         let lease = &election.lease;
         loop {
@@ -61,8 +61,8 @@ impl Opening {
     /// person can mend is an error. `None`: stopped before it was there.
     pub async fn journal(
         &self,
-        place: &Place,
-        sharing: Option<Sharing>,
+        place: &JournalLocation,
+        sharing: Option<ReplicaSharing>,
         stop: &CancellationToken,
     ) -> Result<Option<Journal>> {
         let mut pause = FIRST_PAUSE;
@@ -104,12 +104,12 @@ impl Opening {
 }
 
 #[async_trait]
-impl Views for Opening {
+impl Views for OpeningViews {
     async fn status(&self) -> Result<StatusView, ViewError> {
         self.views()?.status().await
     }
 
-    fn watched(&self) -> Vec<Watched> {
+    fn watched(&self) -> Vec<WatchedResource> {
         self.views.get().map(|views| views.watched()).unwrap_or_default()
     }
 
@@ -121,7 +121,7 @@ impl Views for Opening {
         self.views()?.objects(query).await
     }
 
-    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
         self.views()?.counts(query).await
     }
 
@@ -129,23 +129,23 @@ impl Views for Opening {
         self.views()?.story(query).await
     }
 
-    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
-        self.views()?.told(story).await
+    async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError> {
+        self.views()?.timeline_view(story).await
     }
 
     async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
         self.views()?.explain(timeline).await
     }
 
-    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {
-        self.views()?.shown(state).await
+    async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError> {
+        self.views()?.redacted_state(state).await
     }
 
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
         self.views()?.created_ms(seq).await
     }
 
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
         self.views()?.deliveries(states).await
     }
 
@@ -210,8 +210,8 @@ impl Views for Opening {
         self.views()?.newest()
     }
 
-    fn held(&self) -> Vec<HeldView> {
-        self.views.get().map(|views| views.held()).unwrap_or_default()
+    fn retention_holds(&self) -> Vec<HeldView> {
+        self.views.get().map(|views| views.retention_holds()).unwrap_or_default()
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -226,13 +226,13 @@ impl Views for Opening {
 mod tests {
     use super::*;
 
-    fn nobody() -> Place {
-        Place::server("postgres://ann:hush@127.0.0.1:1/none").unwrap()
+    fn nobody() -> JournalLocation {
+        JournalLocation::server("postgres://ann:hush@127.0.0.1:1/none").unwrap()
     }
 
     #[tokio::test]
     async fn who_asks_while_the_journal_is_away_is_told_what_is_waited_for() {
-        let (opening, stop, nobody) = (Opening::new(), CancellationToken::new(), nobody());
+        let (opening, stop, nobody) = (OpeningViews::new(), CancellationToken::new(), nobody());
         let waiting = opening.journal(&nobody, None, &stop);
         let told = async {
             while !opening.why().contains("waiting") {
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn nobody_is_given_a_position_before_the_journal_is_open() {
-        let told = Opening::new().newest().err();
+        let told = OpeningViews::new().newest().err();
         assert!(
             matches!(&told, Some(ViewError::Unavailable(why)) if why.contains("being opened")),
             "{told:?}"

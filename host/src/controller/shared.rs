@@ -5,22 +5,22 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kubewitness_capability::{Redaction, ReportRoom, Shipping, Subscribed, Uses};
+use kubewitness_capability::{GrantUses, ReportRoom, SecretRedaction, ShippingStatus, SubscribedKinds};
 use kubewitness_core::config::{PluginSpec, SourceSpec, StreamSpec};
-use kubewitness_core::ports::Offer;
+use kubewitness_core::ports::TemplateOffer;
 use kubewitness_core::redact::RulesInForce;
 use kubewitness_core::views::{ManifestView, ShadowView};
 use kubewitness_dispatch::DispatchHandle;
-use kubewitness_journal::Holder;
-use kubewitness_sandbox::Tally;
+use kubewitness_journal::RetentionHolder;
+use kubewitness_sandbox::PluginTally;
 use kubewitness_stream::CarrierHandle;
-use kubewitness_watch::{Listers, SourceHandle};
+use kubewitness_watch::{CacheListers, SourceHandle};
 use tokio::sync::watch;
 
 kubewitness_core::words! {
     /// How a plugin stands, apart from its figures.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Phase {
+    pub enum PluginPhase {
         /// The plugin is checked and compiled for the first time.
         Starting = "starting",
         /// The plugin takes states.
@@ -40,7 +40,7 @@ kubewitness_core::words! {
 
 #[derive(Clone)]
 pub struct PluginState {
-    pub phase: Phase,
+    pub phase: PluginPhase,
     pub digest: String,
     /// Where its component was fetched from.
     pub module: Option<String>,
@@ -49,16 +49,16 @@ pub struct PluginState {
     /// Of the version that runs.
     pub manifest: Option<Arc<ManifestView>>,
     /// What it is granted and has called.
-    pub uses: Arc<Uses>,
+    pub uses: Arc<GrantUses>,
     /// What its calls came to, over all versions that ran here.
-    pub tally: Arc<Tally>,
+    pub tally: Arc<PluginTally>,
     /// What the version in its shadow does.
     pub shadow: Option<watch::Receiver<ShadowView>>,
 }
 
 impl PluginState {
     /// A plugin that does not run in this process.
-    pub fn idle(phase: Phase, message: Option<String>) -> Self {
+    pub fn idle(phase: PluginPhase, message: Option<String>) -> Self {
         Self {
             phase,
             digest: String::new(),
@@ -75,52 +75,52 @@ impl PluginState {
 
 /// States of a source that are beyond its bounds, and since when something keeps some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptBeyond {
     pub states: u64,
     pub since_ms: u64,
 }
 
 #[derive(Default)]
-pub struct Shared {
-    pub listers: Listers,
+pub struct SharedStatus {
+    pub listers: CacheListers,
     sources: RwLock<BTreeMap<String, (SourceSpec, SourceHandle)>>,
     plugins: RwLock<BTreeMap<String, PluginState>>,
     /// Streams that this controller hands states to.
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
     /// By source, what keeps retention from going on.
-    held: RwLock<BTreeMap<String, BTreeMap<Holder, Kept>>>,
+    held: RwLock<BTreeMap<String, BTreeMap<RetentionHolder, KeptBeyond>>>,
     /// By plugin, how much it has reported of objects.
     report_rooms: RwLock<BTreeMap<String, ReportRoom>>,
     /// By ledger, how its closed files get into their bucket.
-    shipping: RwLock<BTreeMap<String, Shipping>>,
+    shipping: RwLock<BTreeMap<String, ShippingStatus>>,
     /// Faults of the configuration as a whole.
     problems: RwLock<Vec<String>>,
     /// The host's settings were taken, these or the last good ones.
     has_settings: AtomicBool,
     /// What people see of documents; none before the settings were taken.
-    redaction: RwLock<Option<Arc<Redaction>>>,
+    redaction: RwLock<Option<Arc<SecretRedaction>>>,
     /// Its rules, for those who witness.
     pub secret_rules: RulesInForce,
     /// What people may submit; none where the settings do not say so.
-    offer: RwLock<Option<Arc<Offer>>>,
+    offer: RwLock<Option<Arc<TemplateOffer>>>,
     journal_trouble: RwLock<Option<String>>,
 }
 
-impl Shared {
-    pub fn set_redaction(&self, redaction: Arc<Redaction>) {
+impl SharedStatus {
+    pub fn set_redaction(&self, redaction: Arc<SecretRedaction>) {
         self.secret_rules.set(redaction.rules());
         *write(&self.redaction) = Some(redaction);
     }
 
-    pub fn redaction(&self) -> Option<Arc<Redaction>> {
+    pub fn redaction(&self) -> Option<Arc<SecretRedaction>> {
         read(&self.redaction).clone()
     }
 
-    pub fn set_offer(&self, offer: Option<Offer>) {
+    pub fn set_offer(&self, offer: Option<TemplateOffer>) {
         *write(&self.offer) = offer.map(Arc::new);
     }
 
-    pub fn offer(&self) -> Option<Arc<Offer>> {
+    pub fn offer(&self) -> Option<Arc<TemplateOffer>> {
         read(&self.offer).clone()
     }
 
@@ -144,10 +144,10 @@ impl Shared {
     }
 
     /// Whose states a plugin is handed.
-    pub fn subscribed(&self, spec: &PluginSpec) -> Subscribed {
+    pub fn subscribed(&self, spec: &PluginSpec) -> SubscribedKinds {
         let sources = read(&self.sources);
         let kind = |name: &str| sources.get(name).map(|(of, _)| (of.group().to_owned(), of.kind.clone()));
-        Subscribed::of(spec.subscribe.iter().map(|subscription| kind(&subscription.source)))
+        SubscribedKinds::of(spec.subscribe.iter().map(|subscription| kind(&subscription.source)))
     }
 
     pub fn add_stream(&self, spec: StreamSpec, handle: CarrierHandle) {
@@ -173,7 +173,7 @@ impl Shared {
         write(&self.plugins).insert(name.to_string(), state);
     }
 
-    pub fn set_phase(&self, name: &str, phase: Phase, message: Option<String>) {
+    pub fn set_phase(&self, name: &str, phase: PluginPhase, message: Option<String>) {
         if let Some(state) = write(&self.plugins).get_mut(name) {
             state.phase = phase;
             state.message = message;
@@ -203,14 +203,14 @@ impl Shared {
     }
 
     /// As a pass of retention has found it. What was there before is there since then.
-    pub fn set_held(&self, source: &str, found: BTreeMap<Holder, u64>, now_ms: u64) {
+    pub fn set_held(&self, source: &str, found: BTreeMap<RetentionHolder, u64>, now_ms: u64) {
         let mut held = write(&self.held);
         let of_source = held.entry(source.to_string()).or_default();
         of_source.retain(|holder, _| found.contains_key(holder));
         for (holder, states) in found {
             match of_source.entry(holder) {
                 Entry::Occupied(mut kept) => kept.get_mut().states = states,
-                Entry::Vacant(kept) => drop(kept.insert(Kept { states, since_ms: now_ms })),
+                Entry::Vacant(kept) => drop(kept.insert(KeptBeyond { states, since_ms: now_ms })),
             }
         }
     }
@@ -220,7 +220,7 @@ impl Shared {
         write(&self.held).remove(source);
     }
 
-    pub fn held(&self) -> BTreeMap<String, BTreeMap<Holder, Kept>> {
+    pub fn retention_holds(&self) -> BTreeMap<String, BTreeMap<RetentionHolder, KeptBeyond>> {
         read(&self.held).clone()
     }
 
@@ -233,11 +233,11 @@ impl Shared {
         read(&self.report_rooms).clone()
     }
 
-    pub fn set_shipping(&self, shipping: BTreeMap<String, Shipping>) {
+    pub fn set_shipping(&self, shipping: BTreeMap<String, ShippingStatus>) {
         *write(&self.shipping) = shipping;
     }
 
-    pub fn shipping(&self) -> BTreeMap<String, Shipping> {
+    pub fn shipping(&self) -> BTreeMap<String, ShippingStatus> {
         read(&self.shipping).clone()
     }
 

@@ -6,35 +6,35 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use kubewitness_core::config::HostSpec;
 use kubewitness_core::config::templates::TEMPLATES_MOST;
-use kubewitness_core::ports::{Acting, Offer, SubmitError, Submitter};
-use kubewitness_watch::Jobs;
+use kubewitness_core::ports::{ActingIdentity, JobSubmitter, SubmitError, TemplateOffer};
+use kubewitness_watch::JobClient;
 use serde_json::Value;
 
-use super::shared::Shared;
-use crate::config::Snapshot;
-use crate::config::manifest::{Problem, parse_template};
+use super::shared::SharedStatus;
+use crate::config::ConfigSnapshot;
+use crate::config::manifest::{ManifestProblem, parse_template};
 
-/// The [`Submitter`] of a controller.
-pub struct Submissions {
-    shared: Arc<Shared>,
-    jobs: Jobs,
+/// The [`JobSubmitter`] of a controller.
+pub struct JobSubmissions {
+    shared: Arc<SharedStatus>,
+    jobs: JobClient,
 }
 
-impl Submissions {
-    pub fn new(shared: Arc<Shared>, jobs: Jobs) -> Self {
+impl JobSubmissions {
+    pub fn new(shared: Arc<SharedStatus>, jobs: JobClient) -> Self {
         Self { shared, jobs }
     }
 }
 
 #[async_trait]
-impl Submitter for Submissions {
-    fn offer(&self) -> Option<Arc<Offer>> {
+impl JobSubmitter for JobSubmissions {
+    fn offer(&self) -> Option<Arc<TemplateOffer>> {
         self.shared.offer()
     }
 
     async fn create(
         &self,
-        acting: Acting<'_>,
+        acting: ActingIdentity<'_>,
         namespace: &str,
         job: &Value,
         dry_run: bool,
@@ -44,7 +44,7 @@ impl Submitter for Submissions {
 
     async fn job(
         &self,
-        acting: Acting<'_>,
+        acting: ActingIdentity<'_>,
         namespace: &str,
         name: &str,
     ) -> Result<Option<Value>, SubmitError> {
@@ -54,7 +54,10 @@ impl Submitter for Submissions {
 
 /// What is offered by these settings and templates, and what of the templates is refused. A template with a fault
 /// hides no other.
-pub fn offered(host: Option<&HostSpec>, snapshot: &Snapshot) -> (Option<Offer>, Vec<Problem>) {
+pub fn offered(
+    host: Option<&HostSpec>,
+    snapshot: &ConfigSnapshot,
+) -> (Option<TemplateOffer>, Vec<ManifestProblem>) {
     let (mut templates, mut problems) = (BTreeMap::new(), Vec::new());
     for entry in &snapshot.templates {
         let place = &entry.origin.place;
@@ -73,19 +76,19 @@ pub fn offered(host: Option<&HostSpec>, snapshot: &Snapshot) -> (Option<Offer>, 
             templates.insert(parsed.name, parsed.spec);
             continue;
         };
-        problems.push(Problem::of(place, Some(entry.origin.first_line), told));
+        problems.push(ManifestProblem::of(place, Some(entry.origin.first_line), told));
     }
     let Some((host, submit)) = host.and_then(|host| Some((host, host.submit.as_ref()?))) else {
         return (None, problems);
     };
     match host.redactor() {
         Ok(rules) => {
-            let offer = Offer { credentials: submit.credentials, templates, rules: Arc::new(rules) };
+            let offer = TemplateOffer { credentials: submit.credentials, templates, rules: Arc::new(rules) };
             (Some(offer), problems)
         }
         // Nobody knows what of a template may be shown.
         Err(faults) => {
-            problems.extend(faults.into_iter().map(|fault| Problem {
+            problems.extend(faults.into_iter().map(|fault| ManifestProblem {
                 place: "the host's settings".into(),
                 line: None,
                 field: fault.field,

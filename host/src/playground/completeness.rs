@@ -9,14 +9,14 @@ use kubewitness_core::views::{PluginView, Views};
 use kubewitness_core::{Change, Seq};
 use tokio_util::sync::CancellationToken;
 
-use super::World;
+use super::PlaygroundWorld;
 
 /// Long enough for the slowest machine to catch up with what the workload wrote last.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// States read from the journal in one go.
 const PAGE: usize = 4096;
 
-pub struct Completeness {
+pub struct CompletenessCheck {
     /// Versions and deletions that the cluster had, of the kinds that are watched.
     pub existed: usize,
     /// Of those, the ones that the journal has.
@@ -25,7 +25,7 @@ pub struct Completeness {
     pub notifications: u64,
 }
 
-impl Completeness {
+impl CompletenessCheck {
     pub fn is_complete(&self) -> bool {
         self.is_settled() && self.stopped().next().is_none()
     }
@@ -56,10 +56,14 @@ fn is_stopped(plugin: &PluginView) -> bool {
 }
 
 /// One version of one object, or its deletion.
-type Key = (String, Option<String>);
+type VersionKey = (String, Option<String>);
 
 /// Waits until everything is delivered, or until patience or the user ends it.
-pub async fn settle(world: &World, views: &dyn Views, abort: &CancellationToken) -> Result<Completeness> {
+pub async fn settle(
+    world: &PlaygroundWorld,
+    views: &dyn Views,
+    abort: &CancellationToken,
+) -> Result<CompletenessCheck> {
     world.is_quiet().await;
     let truth = truth(world);
     let deadline = Instant::now() + PATIENCE;
@@ -67,7 +71,7 @@ pub async fn settle(world: &World, views: &dyn Views, abort: &CancellationToken)
     loop {
         let status = views.status().await?;
         after = take_witnessed(views, after, &mut witnessed).await?;
-        let completeness = Completeness {
+        let completeness = CompletenessCheck {
             existed: truth.len(),
             witnessed: truth.intersection(&witnessed).count(),
             plugins: status.plugins,
@@ -80,7 +84,7 @@ pub async fn settle(world: &World, views: &dyn Views, abort: &CancellationToken)
     }
 }
 
-fn truth(world: &World) -> HashSet<Key> {
+fn truth(world: &PlaygroundWorld) -> HashSet<VersionKey> {
     let mut keys = HashSet::new();
     for (group, resource) in [("batch", "jobs"), ("", "pods"), ("", "events")] {
         for record in world.api.history(group, resource) {
@@ -92,7 +96,7 @@ fn truth(world: &World) -> HashSet<Key> {
 }
 
 /// Adds what the journal has behind this position. Returns the position that it came to.
-async fn take_witnessed(views: &dyn Views, mut after: Seq, keys: &mut HashSet<Key>) -> Result<Seq> {
+async fn take_witnessed(views: &dyn Views, mut after: Seq, keys: &mut HashSet<VersionKey>) -> Result<Seq> {
     loop {
         let states = views.states_after(after, PAGE).await?;
         let Some(last) = states.last() else { return Ok(after) };
@@ -115,7 +119,7 @@ mod tests {
     fn nothing_is_complete_while_a_plugin_is_still_being_compiled() {
         let of = |state: &str| {
             let plugin = PluginView { name: "audit".into(), state: state.into(), ..PluginView::default() };
-            Completeness { existed: 3, witnessed: 3, plugins: vec![plugin], notifications: 0 }
+            CompletenessCheck { existed: 3, witnessed: 3, plugins: vec![plugin], notifications: 0 }
         };
         assert!(of("active").is_complete());
         assert!(!of("starting").is_settled() && !of("starting").is_complete());

@@ -47,12 +47,12 @@ const ABOUT: &str = "This folder belongs to `kubewitness playground`. At its sta
      writes `config/host.yaml`, `templates.yaml` and `plugins.yaml` again. Other files stay.\n";
 
 /// A data folder that is one playground's, until this is dropped.
-pub struct Claim {
+pub struct FolderClaim {
     data: PathBuf,
     locked: File,
 }
 
-impl Drop for Claim {
+impl Drop for FolderClaim {
     /// By name, not by closing: a child that is just being started has the file open as well.
     fn drop(&mut self) {
         if let Err(error) = self.locked.unlock() {
@@ -61,7 +61,7 @@ impl Drop for Claim {
     }
 }
 
-impl Claim {
+impl FolderClaim {
     /// Makes the folder if it is missing. A folder with other data is refused, and so is one in which a
     /// playground runs; no file in it is touched.
     pub fn new(data: &Path) -> Result<Self> {
@@ -147,7 +147,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().join("thesis.txt");
         std::fs::write(&path, "years").unwrap();
-        assert!(Claim::new(data.path()).err().unwrap().to_string().contains("--data"));
+        assert!(FolderClaim::new(data.path()).err().unwrap().to_string().contains("--data"));
         assert_eq!(std::fs::read_to_string(path).unwrap(), "years");
         assert_eq!(entries(data.path()).unwrap().len(), 1, "no marker either");
     }
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_playgrounds_own_folder_is_cleared_of_what_it_made_and_of_nothing_else() {
         let data = tempfile::tempdir().unwrap();
-        Claim::new(data.path()).unwrap().clear().unwrap();
+        FolderClaim::new(data.path()).unwrap().clear().unwrap();
         let made = ["journal.db-wal", "platform.db", "trail.key", "mutes"];
         let others =
             ["mine.txt", "audit-notes.txt", "journal.db.copy", "config/shout.wasm", "cache/compiled"];
@@ -165,7 +165,7 @@ mod tests {
         for name in made.iter().chain(&others) {
             std::fs::write(data.path().join(name), "old").unwrap();
         }
-        Claim::new(data.path()).unwrap().clear().unwrap();
+        FolderClaim::new(data.path()).unwrap().clear().unwrap();
         assert!(made.iter().chain(&["audit"]).all(|name| !data.path().join(name).exists()));
         assert!(others.iter().all(|name| data.path().join(name).exists()));
     }
@@ -173,15 +173,15 @@ mod tests {
     #[test]
     fn a_folder_in_which_a_playground_runs_is_refused_and_left_alone() {
         let data = tempfile::tempdir().unwrap();
-        let claim = Claim::new(data.path()).unwrap();
+        let claim = FolderClaim::new(data.path()).unwrap();
         std::fs::write(data.path().join("journal.db"), "new").unwrap();
-        let error = Claim::new(data.path()).err().unwrap().to_string();
+        let error = FolderClaim::new(data.path()).err().unwrap().to_string();
         assert!(error.contains("another playground runs in"), "{error}");
         assert!(data.path().join("journal.db").exists());
         // As a child has it that is just being started.
         let inherited = claim.locked.try_clone().unwrap();
         drop(claim);
-        Claim::new(data.path()).unwrap();
+        FolderClaim::new(data.path()).unwrap();
         drop(inherited);
     }
 
@@ -189,7 +189,7 @@ mod tests {
     fn a_playgrounds_folder_is_refused_for_data_that_is_to_stay() {
         let data = tempfile::tempdir().unwrap();
         crate::journal_place::refuse_a_playgrounds(data.path()).unwrap();
-        drop(Claim::new(data.path()).unwrap());
+        drop(FolderClaim::new(data.path()).unwrap());
         let error = crate::journal_place::refuse_a_playgrounds(data.path()).unwrap_err().to_string();
         assert!(error.contains("--data"), "{error}");
     }

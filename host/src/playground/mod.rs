@@ -19,26 +19,26 @@ use kubewitness_watch::{ConnectOptions, connect};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{self, AccessArgs, Auth, Doors};
+use crate::access::{self, AccessArgs, Auth, PortalDoors};
 use crate::cli::{LogArgs, PlaygroundArgs};
 use crate::commands::print::{self, note};
-use crate::commands::{End, Ended};
+use crate::commands::{CommandEnd, CommandResult};
 use crate::config::component;
-use crate::controller::{self, ConfigFrom, Controller, Options};
+use crate::controller::{self, ConfigFrom, ControllerOptions, RunningController};
 use crate::process::logs;
-use crate::process::signals::{self, Ends};
+use crate::process::signals::{self, EndRequests};
 use crate::process::timers::ControllerTimers;
-use crate::tasks::{Fate, Tasks, or_overdue};
-use people::Person;
+use crate::tasks::{TaskFate, TaskSupervisor, or_overdue};
+use people::PlaygroundPerson;
 
 /// Everything around the controller: what a cluster and its people would be.
-pub struct World {
+pub struct PlaygroundWorld {
     pub api: ApiServer,
     pub workload: Arc<WorkloadProgress>,
     pub receiver: Arc<ReceiverProgress>,
     /// Those who can sign in; none where nobody has to.
-    pub people: Vec<Person>,
-    tasks: Tasks,
+    pub people: Vec<PlaygroundPerson>,
+    tasks: TaskSupervisor,
     /// Ends the submitting and driving of jobs.
     quiet: CancellationToken,
     /// Ends the cluster and the receiver.
@@ -49,11 +49,11 @@ pub struct World {
 /// The first lists of an empty cluster take a moment; what takes longer is broken.
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 
-pub async fn playground(args: PlaygroundArgs) -> Ended {
-    let ends = Ends::new();
+pub async fn playground(args: PlaygroundArgs) -> CommandResult {
+    let ends = EndRequests::new();
     signals::listen(&ends).await?;
     // Folder and address are claimed before the folder is cleared: another playground may run there.
-    let claim = folder::Claim::new(&args.data)?;
+    let claim = folder::FolderClaim::new(&args.data)?;
     let listener = controller::listen(args.listen)?;
     claim.clear()?;
     log_to(&args.log, &args.data.join("kubewitness.log"))?;
@@ -76,8 +76,8 @@ async fn play(
     listener: TcpListener,
     stop: &CancellationToken,
     abort: &CancellationToken,
-) -> Ended {
-    let mut world = World::start(args, stop, abort).await?;
+) -> CommandResult {
+    let mut world = PlaygroundWorld::start(args, stop, abort).await?;
     // The controller outlives the workload: it has to deliver what the workload still wrote.
     let draining = CancellationToken::new();
     let controller = tokio::select! {
@@ -119,7 +119,7 @@ async fn play(
     let completeness =
         completeness.ok_or_else(|| anyhow!("stopped before the deliveries were counted"))??;
     summary::farewell(&completeness, &args.data);
-    Ok(if completeness.is_complete() { End::Fine } else { End::Failed })
+    Ok(if completeness.is_complete() { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
 async fn start(
@@ -127,22 +127,22 @@ async fn start(
     listener: TcpListener,
     draining: &CancellationToken,
     abort: &CancellationToken,
-) -> Result<Option<Controller>> {
+) -> Result<Option<RunningController>> {
     let kubeconfig = args.data.join("kubeconfig");
     let connection = connect(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
     let timers = ControllerTimers::of_process()?;
     let doors = match args.auth {
-        Auth::None => Doors::open(),
+        Auth::None => PortalDoors::open(),
         Auth::Kubernetes => {
             let asked = AccessArgs { auth: Some(args.auth), ..AccessArgs::default() };
             access::doors(asked, args.listen, &connection, &args.data, false, timers.answers).await?
         }
     };
-    let options = Options {
+    let options = ControllerOptions {
         connection,
         config: ConfigFrom::Folder(args.data.join("config")),
         data: args.data.clone(),
-        journal: kubewitness_journal::Place::file(&args.data.join("journal.db")),
+        journal: kubewitness_journal::JournalLocation::file(&args.data.join("journal.db")),
         listener,
         doors,
         health_listen: None,
@@ -150,14 +150,14 @@ async fn start(
         lease: None,
         timers,
     };
-    Controller::start(options, draining.clone(), abort.clone()).await
+    RunningController::start(options, draining.clone(), abort.clone()).await
 }
 
 /// Asked to end while it began: nothing was submitted, so there is nothing to prove.
-async fn before_the_first_job(world: World) -> Ended {
+async fn before_the_first_job(world: PlaygroundWorld) -> CommandResult {
     world.finish().await?;
     print::text("Ended before the first job was submitted.\n")?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 async fn ready(views: &dyn Views) {
@@ -173,13 +173,13 @@ async fn until(args: &PlaygroundArgs) {
     }
 }
 
-impl World {
+impl PlaygroundWorld {
     async fn start(
         args: &PlaygroundArgs,
         stop: &CancellationToken,
         abort: &CancellationToken,
     ) -> Result<Self> {
-        let tasks = Tasks::new(stop.clone(), abort.clone());
+        let tasks = TaskSupervisor::new(stop.clone(), abort.clone());
         let end = CancellationToken::new();
         let people = if args.auth == Auth::Kubernetes { people::people()? } else { Vec::new() };
         let mut options = ApiServerOptions { keep_truth: true, ..ApiServerOptions::default() };
@@ -188,7 +188,7 @@ impl World {
         }
         let (api, serving) = ApiServer::bind(options).await.context("starting the simulated cluster")?;
         let ending = end.clone();
-        tasks.spawn("cluster", Fate::Finite, async move { Ok(serving.serve(ending).await?) });
+        tasks.spawn("cluster", TaskFate::Finite, async move { Ok(serving.serve(ending).await?) });
         write(&args.data.join("kubeconfig"), &api.kubeconfig())?;
         if !people.is_empty() {
             people::give_rights(&api).await?;
@@ -201,7 +201,7 @@ impl World {
         let receiver = Arc::new(ReceiverProgress::default());
         let file = args.data.join("notifications.jsonl");
         let receiving = receiver::serve(listener, file, receiver.clone(), end.clone());
-        tasks.spawn("receiver", Fate::Finite, async move { Ok(receiving.await?) });
+        tasks.spawn("receiver", TaskFate::Finite, async move { Ok(receiving.await?) });
 
         let workload = Arc::default();
         Ok(Self {
@@ -229,7 +229,7 @@ impl World {
             ..WorkloadOptions::default()
         };
         let working = workload::run(options, self.workload.clone(), self.quiet.clone());
-        self.driving = Some(self.tasks.spawn("workload", Fate::Finite, async move {
+        self.driving = Some(self.tasks.spawn("workload", TaskFate::Finite, async move {
             working.await.context("driving the training jobs")?;
             Ok(())
         }));

@@ -14,17 +14,17 @@ const SUBMITTER: &str = "kubewitness-submitter";
 const TENANTS: [(&str, &str); 2] = [("ada", "team-vision"), ("grace", "team-speech")];
 const ADMINISTRATOR: &str = "linus";
 
-pub struct Person {
+pub struct PlaygroundPerson {
     pub name: &'static str,
     pub sees: String,
     pub token: String,
 }
 
 /// Their tokens are good as long as the playground runs.
-pub fn people() -> Result<Vec<Person>> {
+pub fn people() -> Result<Vec<PlaygroundPerson>> {
     let tenants = TENANTS.iter().map(|(name, namespace)| (*name, format!("the namespace {namespace}")));
     let all = tenants.chain([(ADMINISTRATOR, "everything".to_owned())]);
-    all.map(|(name, sees)| Ok(Person { name, sees, token: random()? })).collect()
+    all.map(|(name, sees)| Ok(PlaygroundPerson { name, sees, token: random()? })).collect()
 }
 
 fn random() -> Result<String> {
@@ -34,8 +34,8 @@ fn random() -> Result<String> {
 }
 
 /// A cluster in which roles decide, and these people have tokens.
-pub fn known_to(mut options: ApiServerOptions, people: &[Person]) -> ApiServerOptions {
-    let user = |person: &Person| TokenUser {
+pub fn known_to(mut options: ApiServerOptions, people: &[PlaygroundPerson]) -> ApiServerOptions {
+    let user = |person: &PlaygroundPerson| TokenUser {
         token: person.token.clone(),
         user: person.name.to_owned(),
         groups: Vec::new(),

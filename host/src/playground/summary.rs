@@ -10,17 +10,17 @@ use anyhow::Result;
 use kubewitness_core::views::{StatusView, Views};
 use tracing::warn;
 
-use super::World;
-use super::completeness::Completeness;
+use super::PlaygroundWorld;
+use super::completeness::CompletenessCheck;
 use super::folder::PUBLIC_KEY;
-use super::people::Person;
+use super::people::PlaygroundPerson;
 use crate::cli::PlaygroundArgs;
 use crate::commands::{plugins_table, plural, print};
 
 const LIVE: Duration = Duration::from_millis(500);
 const PLAIN: Duration = Duration::from_secs(5);
 
-pub fn greet(args: &PlaygroundArgs, address: SocketAddr, people: &[Person]) {
+pub fn greet(args: &PlaygroundArgs, address: SocketAddr, people: &[PlaygroundPerson]) {
     let (data, program) = (args.data.display(), program());
     let server = if address.port() == 8787 { String::new() } else { format!(" --server http://{address}") };
     say(&format!(
@@ -47,9 +47,9 @@ Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothi
 
 /// A command takes a token from the variable KUBEWITNESS_TOKEN, and sends it to a server that is named; the page asks for
 /// a token.
-fn signing_in(people: &[Person], address: SocketAddr) -> String {
+fn signing_in(people: &[PlaygroundPerson], address: SocketAddr) -> String {
     let mut text = format!("  export KUBEWITNESS_SERVER=http://{address}\n");
-    for Person { name, sees, token } in people {
+    for PlaygroundPerson { name, sees, token } in people {
         text.push_str(&format!("  {name:<6} export KUBEWITNESS_TOKEN={token}   sees {sees}\n"));
     }
     if people.is_empty() { String::new() } else { format!("Sign in as one of these:\n\n{text}\n") }
@@ -73,7 +73,7 @@ fn program() -> String {
 }
 
 /// Shows figures until it is dropped.
-pub async fn show(world: &World, views: &dyn Views) -> Result<()> {
+pub async fn show(world: &PlaygroundWorld, views: &dyn Views) -> Result<()> {
     let live = io::stdout().is_terminal();
     let started = Instant::now();
     let mut drawn = 0;
@@ -104,7 +104,7 @@ fn redraw(drawn: usize, text: &str) -> Result<()> {
     print::drawing(&frame)
 }
 
-fn cluster(world: &World) -> String {
+fn cluster(world: &PlaygroundWorld) -> String {
     let load = |figure: &std::sync::atomic::AtomicU64| figure.load(Ordering::Relaxed);
     let work = &world.workload;
     format!(
@@ -118,7 +118,7 @@ fn cluster(world: &World) -> String {
     )
 }
 
-fn panel(world: &World, status: &StatusView, elapsed: Duration) -> String {
+fn panel(world: &PlaygroundWorld, status: &StatusView, elapsed: Duration) -> String {
     format!(
         "{:>4} s  cluster  {}\n        journal  {} states, {} KiB; {} notifications received\n\n{}",
         elapsed.as_secs(),
@@ -130,7 +130,7 @@ fn panel(world: &World, status: &StatusView, elapsed: Duration) -> String {
     )
 }
 
-fn line(world: &World, status: &StatusView, elapsed: Duration) -> String {
+fn line(world: &PlaygroundWorld, status: &StatusView, elapsed: Duration) -> String {
     let plugins: Vec<_> = status
         .plugins
         .iter()
@@ -145,7 +145,7 @@ fn line(world: &World, status: &StatusView, elapsed: Duration) -> String {
     )
 }
 
-pub fn farewell(completeness: &Completeness, data: &Path) {
+pub fn farewell(completeness: &CompletenessCheck, data: &Path) {
     say(&format!(
         "\nThe cluster had {} versions of Jobs, Pods and Events (deletions counted); the journal has {} of them.\n\n{}\n\
          {} notifications were received.",

@@ -1,7 +1,7 @@
 //! Raises the limit of open files to what the system allows, and keeps some files out of reach of clients.
 
 use anyhow::{Context, Result};
-use kubewitness_portal::Bounds;
+use kubewitness_portal::ListenerBounds;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
@@ -14,21 +14,23 @@ const FEWEST: usize = 16;
 const PORTAL: (u64, u64) = (4, 5);
 
 /// Bounds for the portal and for the health port that leave the reserve alone.
-pub fn for_clients() -> (Bounds, Bounds) {
+pub fn for_clients() -> (ListenerBounds, ListenerBounds) {
     let limit = raise().unwrap_or_else(|error| {
         warn!("{error:#}; going on with {} file handles", shown(soft()));
         soft()
     });
     let (portal, health) = share(limit);
-    if portal.connections < Bounds::PORTAL.connections || health.connections < Bounds::HEALTH.connections {
+    if portal.connections < ListenerBounds::PORTAL.connections
+        || health.connections < ListenerBounds::HEALTH.connections
+    {
         info!(
             "the limit of open files is {}: the portal takes {} connections at once (otherwise {}), the health port \
              {} (otherwise {}). More need a higher hard limit, such as `ulimit -Hn` or LimitNOFILE has it",
             shown(limit),
             portal.connections,
-            Bounds::PORTAL.connections,
+            ListenerBounds::PORTAL.connections,
             health.connections,
-            Bounds::HEALTH.connections,
+            ListenerBounds::HEALTH.connections,
         );
     }
     if limit.is_some_and(|limit| limit < RESERVE) {
@@ -39,16 +41,16 @@ pub fn for_clients() -> (Bounds, Bounds) {
     (portal, health)
 }
 
-fn share(limit: Option<u64>) -> (Bounds, Bounds) {
+fn share(limit: Option<u64>) -> (ListenerBounds, ListenerBounds) {
     let free = limit.unwrap_or(u64::MAX).saturating_sub(RESERVE);
     let portal = free / PORTAL.1 * PORTAL.0;
-    (capped(Bounds::PORTAL, portal), capped(Bounds::HEALTH, free - portal))
+    (capped(ListenerBounds::PORTAL, portal), capped(ListenerBounds::HEALTH, free - portal))
 }
 
-fn capped(bounds: Bounds, handles: u64) -> Bounds {
-    let handles = usize::try_from(handles).unwrap_or(usize::MAX).saturating_sub(Bounds::SPARE);
+fn capped(bounds: ListenerBounds, handles: u64) -> ListenerBounds {
+    let handles = usize::try_from(handles).unwrap_or(usize::MAX).saturating_sub(ListenerBounds::SPARE);
     let connections = bounds.connections.min(handles).max(FEWEST);
-    Bounds { connections, of_one_peer: bounds.of_one_peer.min(connections), ..bounds }
+    ListenerBounds { connections, of_one_peer: bounds.of_one_peer.min(connections), ..bounds }
 }
 
 /// The soft limit is there for programs that use `select`; the hard one is meant.
@@ -76,11 +78,11 @@ mod tests {
     #[test]
     fn clients_have_what_the_reserve_leaves() {
         for limit in [None, Some(1 << 20), Some(4096)] {
-            assert_eq!(share(limit), (Bounds::PORTAL, Bounds::HEALTH), "{limit:?}");
+            assert_eq!(share(limit), (ListenerBounds::PORTAL, ListenerBounds::HEALTH), "{limit:?}");
         }
         for limit in 416..2000 {
             let (portal, health) = share(Some(limit));
-            let all = portal.connections + health.connections + 2 * Bounds::SPARE;
+            let all = portal.connections + health.connections + 2 * ListenerBounds::SPARE;
             assert!(all as u64 <= limit - RESERVE, "{limit}: {all} connections");
             assert!(portal.connections > 2 * health.connections && health.of_one_peer >= FEWEST, "{limit}");
         }

@@ -23,7 +23,7 @@ pub fn to_stderr(args: &LogArgs, tells_reads: bool) -> Result<()> {
     let builder = builder.log_internal_errors(false);
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let result = match args.log_json {
-        true => builder.json().map_event_format(Records).try_init(),
+        true => builder.json().map_event_format(JsonRecords).try_init(),
         false => builder.with_ansi(ansi).try_init(),
     };
     result.map_err(|error| anyhow::anyhow!("setting up the log: {error}"))
@@ -43,9 +43,9 @@ pub fn filter(args: &LogArgs, tells_reads: bool) -> Result<EnvFilter> {
 }
 
 /// Records as JSON, in which the fields of a plugin's message are an object.
-struct Records(Format<Json>);
+struct JsonRecords(Format<Json>);
 
-impl<S, N> FormatEvent<S, N> for Records
+impl<S, N> FormatEvent<S, N> for JsonRecords
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
     N: for<'writer> FormatFields<'writer> + 'static,
@@ -86,9 +86,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct LogLines(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Lines {
+    impl io::Write for LogLines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -107,7 +107,7 @@ mod tests {
             ("", true, "a document was read"),
             ("warn", false, ""),
         ] {
-            let lines = Lines::default();
+            let lines = LogLines::default();
             let writer = lines.clone();
             let args = LogArgs { log: filter.into(), log_json: false };
             let builder = to_subscriber().with_env_filter(super::filter(&args, wanted).unwrap());
@@ -124,10 +124,10 @@ mod tests {
 
     #[test]
     fn the_fields_of_a_plugins_message_are_an_object_and_no_other_record_changes() {
-        let lines = Lines::default();
+        let lines = LogLines::default();
         let writer = lines.clone();
         let subscriber =
-            to_subscriber().with_writer(move || writer.clone()).json().map_event_format(Records).finish();
+            to_subscriber().with_writer(move || writer.clone()).json().map_event_format(JsonRecords).finish();
         tracing::subscriber::with_default(subscriber, || {
             let data = r#"{"job":"a \"b\"","phase":"Failed"}"#;
             tracing::info!(target: "plugin", plugin = "p", data, "it failed: \"data\":\"x\"");

@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::Result;
 use kubewitness_capability::ShipPauses;
 use kubewitness_dispatch::LongestPauses;
-use kubewitness_portal::{AnswerTimes, Bounds};
-use kubewitness_watch::Tuning;
-use kubewitness_watch::election::Timing;
+use kubewitness_portal::{AnswerTimes, ListenerBounds};
+use kubewitness_watch::WatchTuning;
+use kubewitness_watch::election::LeaseTiming;
 
 /// Shortens the timers, for tests.
 #[cfg(feature = "playground")]
@@ -22,7 +22,7 @@ const SHORT: &str = "short";
 
 #[derive(Clone, Debug)]
 pub struct ControllerTimers {
-    pub election: Timing,
+    pub election: LeaseTiming,
     pub replicas: ReplicaTimers,
     pub configuration: ConfigurationTimers,
     pub retention: RetentionTimers,
@@ -32,7 +32,7 @@ pub struct ControllerTimers {
     pub answers: AnswerTimes,
     pub client: ClientTimers,
     pub shipping: ShipPauses,
-    pub watch: Tuning,
+    pub watch: WatchTuning,
 }
 
 /// How replicas that share a journal learn of each other.
@@ -67,7 +67,7 @@ pub struct RetentionTimers {
     pub pause: Duration,
 }
 
-/// How long clients of the portal may take, as [`Bounds`] says.
+/// How long clients of the portal may take, as [`ListenerBounds`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientTimers {
     pub stall: Duration,
@@ -75,16 +75,16 @@ pub struct ClientTimers {
 }
 
 impl ClientTimers {
-    pub fn within(self, bounds: Bounds) -> Bounds {
-        Bounds { stall: self.stall, grace: self.grace, ..bounds }
+    pub fn within(self, bounds: ListenerBounds) -> ListenerBounds {
+        ListenerBounds { stall: self.stall, grace: self.grace, ..bounds }
     }
 }
 
 impl Default for ControllerTimers {
     fn default() -> Self {
-        let Bounds { stall, grace, .. } = Bounds::PORTAL;
+        let ListenerBounds { stall, grace, .. } = ListenerBounds::PORTAL;
         Self {
-            election: Timing::default(),
+            election: LeaseTiming::default(),
             replicas: ReplicaTimers {
                 without_journal: Duration::from_secs(15),
                 next_term: Duration::from_secs(2),
@@ -100,7 +100,7 @@ impl Default for ControllerTimers {
             answers: AnswerTimes::default(),
             client: ClientTimers { stall, grace },
             shipping: ShipPauses::default(),
-            watch: Tuning::default(),
+            watch: WatchTuning::default(),
         }
     }
 }
@@ -124,7 +124,7 @@ impl ControllerTimers {
     fn short() -> Result<Self> {
         const MS: Duration = Duration::from_millis(1);
         Ok(Self {
-            election: Timing::new(6000 * MS, 4500 * MS, 1000 * MS)?,
+            election: LeaseTiming::new(6000 * MS, 4500 * MS, 1000 * MS)?,
             replicas: ReplicaTimers {
                 without_journal: 8000 * MS,
                 next_term: 500 * MS,
@@ -143,13 +143,13 @@ impl ControllerTimers {
             },
             client: ClientTimers { stall: 5000 * MS, grace: 1000 * MS },
             shipping: ShipPauses { look: 500 * MS, first: 500 * MS, longest: 2000 * MS },
-            watch: Tuning {
+            watch: WatchTuning {
                 first_pause: 100 * MS,
                 longest_pause: 2000 * MS,
                 journal_pause: 500 * MS,
                 lookup: 500 * MS,
                 others_every: 200 * MS,
-                ..Tuning::default()
+                ..WatchTuning::default()
             },
         })
     }
@@ -174,7 +174,7 @@ mod tests {
             shipping,
             watch,
         } = ControllerTimers::default();
-        assert_eq!(election, Timing::new(secs(15), secs(10), secs(2)).unwrap());
+        assert_eq!(election, LeaseTiming::new(secs(15), secs(10), secs(2)).unwrap());
         let ReplicaTimers { without_journal, next_term, other_states, shared_lists } = replicas;
         assert_eq!(
             [without_journal, next_term, other_states, shared_lists],

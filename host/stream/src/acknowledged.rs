@@ -9,7 +9,7 @@ use kubewitness_core::Seq;
 const MARKS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct AckMark {
     /// The number in the stream.
     sequence: u64,
     /// Everything up to this position in the journal has at most that number in the stream.
@@ -17,27 +17,27 @@ struct Mark {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Acknowledged {
+pub(crate) struct AckTracker {
     /// When the stream was made. A stream that is made again counts from 1 again.
     made: String,
-    marks: Vec<Mark>,
+    marks: Vec<AckMark>,
 }
 
-impl Acknowledged {
+impl AckTracker {
     /// Returns `None` if the text can't be read. Then it is not known what was acknowledged.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let made = words.next()?.to_owned();
         let mark = |word: &str| {
             let (sequence, position) = word.split_once(':')?;
-            Some(Mark { sequence: sequence.parse().ok()?, position: position.parse().ok()? })
+            Some(AckMark { sequence: sequence.parse().ok()?, position: position.parse().ok()? })
         };
         Some(Self { made, marks: words.map(mark).collect::<Option<_>>()? })
     }
 
     pub fn text(&self) -> String {
         let mut text = self.made.clone();
-        for Mark { sequence, position } in &self.marks {
+        for AckMark { sequence, position } in &self.marks {
             // Writing to a string never fails.
             write!(text, " {sequence}:{position}").ok();
         }
@@ -46,7 +46,7 @@ impl Acknowledged {
 
     /// Compares with the stream as it is found. Returns the position from which everything must be sent
     /// again, if the stream no longer has what it acknowledged.
-    pub fn found(&mut self, made: &str, last: u64) -> Option<Seq> {
+    pub fn compare_stream(&mut self, made: &str, last: u64) -> Option<Seq> {
         let is_same = self.made == made || self.made.is_empty();
         self.made = made.to_owned();
         let newest = self.marks.last()?.sequence;
@@ -65,7 +65,7 @@ impl Acknowledged {
         if self.marks.last().is_some_and(|mark| mark.sequence == sequence) {
             self.marks.pop();
         }
-        self.marks.push(Mark { sequence, position });
+        self.marks.push(AckMark { sequence, position });
         if self.marks.len() > MARKS {
             let newest = self.marks.len() - 1;
             let mut place = 0;
@@ -88,9 +88,9 @@ impl Acknowledged {
 mod tests {
     use super::*;
 
-    fn acked(marks: &[(u64, Seq)]) -> Acknowledged {
-        let mut acked = Acknowledged::default();
-        assert_eq!(acked.found("monday", 0), None);
+    fn acked(marks: &[(u64, Seq)]) -> AckTracker {
+        let mut acked = AckTracker::default();
+        assert_eq!(acked.compare_stream("monday", 0), None);
         marks.iter().for_each(|(sequence, position)| acked.add(*sequence, *position));
         acked
     }
@@ -98,19 +98,19 @@ mod tests {
     #[test]
     fn what_was_forgotten_is_handed_over_again_from_the_last_that_is_there() {
         let mut held = acked(&[(3, 10), (7, 20), (9, 30)]);
-        assert_eq!(held.found("monday", 9), None);
-        assert_eq!(held.found("monday", 40), None, "others write, too");
-        assert_eq!(held.found("monday", 8), Some(20));
-        assert_eq!(held.found("monday", 8), None, "once");
-        assert_eq!(held.found("monday", 1), Some(10), "the oldest that anybody may miss");
+        assert_eq!(held.compare_stream("monday", 9), None);
+        assert_eq!(held.compare_stream("monday", 40), None, "others write, too");
+        assert_eq!(held.compare_stream("monday", 8), Some(20));
+        assert_eq!(held.compare_stream("monday", 8), None, "once");
+        assert_eq!(held.compare_stream("monday", 1), Some(10), "the oldest that anybody may miss");
     }
 
     #[test]
     fn a_stream_that_was_made_anew_gets_all_that_nobody_had_read() {
         let mut held = acked(&[(3, 10), (7, 20), (9, 30)]);
         held.read_below(8);
-        assert_eq!(held.found("tuesday", 500), Some(20));
-        assert_eq!(Acknowledged::default().found("tuesday", 500), None);
+        assert_eq!(held.compare_stream("tuesday", 500), Some(20));
+        assert_eq!(AckTracker::default().compare_stream("tuesday", 500), None);
     }
 
     #[test]
@@ -118,12 +118,12 @@ mod tests {
         let marks: Vec<_> = (1..500).map(|number| (number, number * 10)).collect();
         let mut held = acked(&marks);
         assert!(held.marks.len() <= MARKS && held.marks.is_sorted_by_key(|mark| mark.sequence));
-        assert_eq!(Acknowledged::parse(&held.text()), Some(held.clone()));
-        assert_eq!(held.found("monday", 499), None);
-        let from = held.found("monday", 498).unwrap();
+        assert_eq!(AckTracker::parse(&held.text()), Some(held.clone()));
+        assert_eq!(held.compare_stream("monday", 499), None);
+        let from = held.compare_stream("monday", 498).unwrap();
         assert!((4000..=4980).contains(&from), "{from}");
         for wrong in ["monday 1", "monday 1:x", "monday  "] {
-            assert_eq!(Acknowledged::parse(wrong), None, "{wrong}");
+            assert_eq!(AckTracker::parse(wrong), None, "{wrong}");
         }
     }
 }

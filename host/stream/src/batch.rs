@@ -4,12 +4,12 @@ use async_nats::jetstream::Message;
 use bytes::Bytes;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::limits::APPEND_BATCH;
-use kubewitness_core::ports::{Append, Witnessed};
-use kubewitness_core::stream::{Arrival, Garbled, Intake, Taken};
+use kubewitness_core::ports::{AppendBatch, WitnessedState};
+use kubewitness_core::stream::{ArrivalAction, GarbledMessage, StateArrival, StreamIntake};
 
 use crate::poison::PoisonKeeper;
-use crate::server::Away;
-use crate::session::{Lane, Session};
+use crate::server::ServerAway;
+use crate::session::{PartitionLane, ReaderSession};
 
 /// The bytes of documents in one append.
 const BATCH_BYTES: usize = 8 << 20;
@@ -19,8 +19,8 @@ const BATCH_MESSAGES: usize = 4 * APPEND_BATCH;
 const NOT_SIGNED: &str = "it is not signed with the key of the stream: another client has published it";
 
 #[derive(Default)]
-pub(crate) struct Batch {
-    pub append: Append,
+pub(crate) struct StateBatch {
+    pub append: AppendBatch,
     pub late: Vec<bool>,
     pub repeats: u64,
     /// Poison messages that are not kept.
@@ -30,24 +30,24 @@ pub(crate) struct Batch {
 }
 
 pub(crate) struct BatchBuilder<'a> {
-    pub session: &'a mut Session,
-    pub intake: &'a mut Intake,
-    pub batch: Batch,
+    pub session: &'a mut ReaderSession,
+    pub intake: &'a mut StreamIntake,
+    pub batch: StateBatch,
     poison: &'a mut PoisonKeeper,
-    /// Of the objects of the source.
+    /// The kind of the source's objects.
     kind: &'a str,
     clock: &'a dyn Clock,
 }
 
 impl<'a> BatchBuilder<'a> {
     pub fn new(
-        session: &'a mut Session,
-        intake: &'a mut Intake,
+        session: &'a mut ReaderSession,
+        intake: &'a mut StreamIntake,
         poison: &'a mut PoisonKeeper,
         kind: &'a str,
         clock: &'a dyn Clock,
     ) -> Self {
-        Self { session, intake, batch: Batch::default(), poison, kind, clock }
+        Self { session, intake, batch: StateBatch::default(), poison, kind, clock }
     }
 
     pub fn is_full(&self) -> bool {
@@ -57,12 +57,12 @@ impl<'a> BatchBuilder<'a> {
     }
 
     pub fn is_empty(&self) -> bool {
-        let Append { states, poison, gaps, .. } = &self.batch.append;
+        let AppendBatch { states, poison, gaps, .. } = &self.batch.append;
         states.is_empty() && poison.is_empty() && gaps.is_empty()
     }
 
     /// Takes a message. Returns `true` if the collected states must be written before anything else.
-    pub async fn takes(&mut self, place: usize, message: &Message) -> Result<bool, Away> {
+    pub async fn takes(&mut self, place: usize, message: &Message) -> Result<bool, ServerAway> {
         let is_authentic = self.session.is_authentic(message);
         let lane = &mut self.session.lanes[place];
         let Ok(info) = message.info() else { return Ok(false) };
@@ -74,12 +74,12 @@ impl<'a> BatchBuilder<'a> {
         let headers = message.headers.clone().unwrap_or_default();
         let taken = match is_authentic {
             true => lane.parts.take(sequence, &headers, &message.payload),
-            false => Err(Garbled(NOT_SIGNED.into())),
+            false => Err(GarbledMessage(NOT_SIGNED.into())),
         };
         let whole = taken.and_then(|whole| {
             let Some((stood, state, document)) = whole else { return Ok(None) };
             self.session.expected(partition).check(&stood, &state, &document)?;
-            Ok(Some((Arrival { partition, sequence, stood, state }, document)))
+            Ok(Some((StateArrival { partition, sequence, stood, state }, document)))
         });
         match whole {
             Ok(Some((arrival, document))) if *arrival.state.object.kind == *self.kind => {
@@ -102,7 +102,7 @@ impl<'a> BatchBuilder<'a> {
 
     /// A state of another kind that the carrier has surely sent, or that is the first of all, shows that the settings
     /// are wrong. Any other one is somebody else's.
-    fn refuse_a_wrong_setting(&self, kind: &str) -> Result<(), Away> {
+    fn refuse_a_wrong_setting(&self, kind: &str) -> Result<(), ServerAway> {
         if !self.session.has_key() && !self.intake.places().of.is_empty() {
             return Ok(());
         }
@@ -124,44 +124,51 @@ impl<'a> BatchBuilder<'a> {
     }
 
     /// Offers waiting states again, oldest first.
-    pub async fn retry_stashed(&mut self) -> Result<bool, Away> {
+    pub async fn retry_stashed(&mut self) -> Result<bool, ServerAway> {
         let waiting = self.session.lanes.iter().enumerate();
-        let sequence = |(place, lane): (usize, &Lane)| Some((lane.stash.as_ref()?.0.sequence, place));
+        let sequence =
+            |(place, lane): (usize, &PartitionLane)| Some((lane.stash.as_ref()?.0.sequence, place));
         let Some((_, place)) = waiting.filter_map(sequence).min() else { return Ok(false) };
         let Some((arrival, document)) = self.session.lanes[place].stash.take() else { return Ok(false) };
         self.offer(place, arrival, document).await
     }
 
-    async fn offer(&mut self, place: usize, arrival: Arrival, document: Bytes) -> Result<bool, Away> {
+    async fn offer(
+        &mut self,
+        place: usize,
+        arrival: StateArrival,
+        document: Bytes,
+    ) -> Result<bool, ServerAway> {
         // An append has one epoch.
         let begins = arrival.state.epoch > self.intake.epoch() && !self.is_empty();
-        let taken = if begins { Taken::Waits } else { self.intake.offer(&arrival, self.clock.now_ms()) };
+        let taken =
+            if begins { ArrivalAction::Waits } else { self.intake.offer(&arrival, self.clock.now_ms()) };
         match taken {
-            Taken::New(gap) => {
+            ArrivalAction::New(gap) => {
                 self.batch.append.gaps.extend(gap.map(|gap| *gap));
                 self.batch.bytes += document.len();
                 self.batch.late.push(arrival.state.late);
-                self.batch.append.states.push(Witnessed::elsewhere(arrival.state, document));
+                self.batch.append.states.push(WitnessedState::elsewhere(arrival.state, document));
             }
-            Taken::Over(gap) => self.batch.append.gaps.push(*gap),
+            ArrivalAction::Over(gap) => self.batch.append.gaps.push(*gap),
             // The carrier's claim names its journal. What comes from no journal that carries is somebody else's.
-            Taken::Foreign if !self.session.is_carried_by(&arrival.stood.line).await? => {
-                let Arrival { partition, sequence, stood, .. } = arrival;
+            ArrivalAction::Foreign if !self.session.is_carried_by(&arrival.stood.line).await? => {
+                let StateArrival { partition, sequence, stood, .. } = arrival;
                 let why =
                     format!("it comes from the journal `{}`, which does not carry to the stream", stood.line);
                 self.poison(partition, sequence, &document, &why);
             }
-            Taken::Foreign => {
+            ArrivalAction::Foreign => {
                 let why = "empty the data folder of this controller, so that it begins with the new journal";
                 let what = "it carries a new journal, in an epoch that has ended here";
                 return Err(self.session.away(what, why));
             }
-            Taken::Repeat => self.batch.repeats += 1,
-            Taken::Hole => {
+            ArrivalAction::Repeat => self.batch.repeats += 1,
+            ArrivalAction::Hole => {
                 self.intake.reads_again(arrival.partition);
                 self.session.read_again(place).await?;
             }
-            Taken::Waits => self.session.lanes[place].stash = Some((arrival, document)),
+            ArrivalAction::Waits => self.session.lanes[place].stash = Some((arrival, document)),
         }
         Ok(begins)
     }

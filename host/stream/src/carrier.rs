@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kubewitness_core::ports::{Backlog, Documents, JournalError, Progress};
+use kubewitness_core::ports::{Backlog, DocumentReader, JournalError, PluginProgress};
 use kubewitness_core::stream::{CarrierCandidate, CarrierClaim, CarrierStart, pack};
 use kubewitness_core::{Seq, State};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::claims::{Claims, LapseWatch, ONE_COPY, RENEW};
+use crate::claims::{LapseWatch, ONE_COPY, RENEW, ServerClaims};
 use crate::message::parts;
 use crate::progress::{CarrierProgress, new_name};
-use crate::publisher::Publisher;
-use crate::server::{Away, Server};
+use crate::publisher::StreamPublisher;
+use crate::server::{ServerAway, StreamServer};
 
 /// The states of one read, and of one save.
 const PAGE: usize = 256;
@@ -33,7 +33,7 @@ pub struct CarrierSnapshot {
     /// Every state up to this position is with the server.
     pub cursor: Seq,
     pub carried: u64,
-    /// What keeps the carrier from going on, for people; `None` while all is well.
+    /// The trouble that keeps the carrier from going on, for people; `None` while all is well.
     pub condition: Option<String>,
 }
 
@@ -72,34 +72,34 @@ impl CarrierHandle {
 }
 
 #[derive(Debug, Error)]
-enum Fault {
+enum CarrierFault {
     #[error(transparent)]
-    Away(#[from] Away),
+    Away(#[from] ServerAway),
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
 
-pub struct Carrier {
-    server: Server,
+pub struct StreamCarrier {
+    server: StreamServer,
     backlog: Arc<dyn Backlog>,
-    documents: Arc<dyn Documents>,
+    documents: Arc<dyn DocumentReader>,
     handle: CarrierHandle,
     /// Whether the claim of another process is renewed.
     lapse: LapseWatch,
 }
 
 /// One connection of a carrier.
-struct Connection {
+struct CarrierConnection {
     kept: CarrierProgress,
-    publisher: Publisher,
+    publisher: StreamPublisher,
     claim: HeldClaim,
 }
 
-impl Carrier {
+impl StreamCarrier {
     pub fn new(
-        server: Server,
+        server: StreamServer,
         backlog: Arc<dyn Backlog>,
-        documents: Arc<dyn Documents>,
+        documents: Arc<dyn DocumentReader>,
     ) -> (Self, CarrierHandle) {
         let handle = CarrierHandle { name: server.spec.name.as_str().into(), snapshot: Arc::default() };
         let lapse = LapseWatch::default();
@@ -113,11 +113,11 @@ impl Carrier {
             let before = self.handle.view().cursor;
             let why = match self.session(&stop).await {
                 Ok(()) => return Ok(()),
-                Err(Fault::Away(away)) => away.to_string(),
-                Err(Fault::Journal(JournalError::Unavailable(why))) => {
+                Err(CarrierFault::Away(away)) => away.to_string(),
+                Err(CarrierFault::Journal(JournalError::Unavailable(why))) => {
                     format!("the stream `{}`: the journal: {why}", self.server.spec.name)
                 }
-                Err(Fault::Journal(fatal)) => return Err(fatal),
+                Err(CarrierFault::Journal(fatal)) => return Err(fatal),
             };
             self.handle.set_condition(Some(why));
             if self.handle.view().cursor > before {
@@ -131,7 +131,7 @@ impl Carrier {
     }
 
     /// Runs over one connection, until something becomes unavailable or the stop.
-    async fn session(&mut self, stop: &CancellationToken) -> Result<(), Fault> {
+    async fn session(&mut self, stop: &CancellationToken) -> Result<(), CarrierFault> {
         let Some(connection) = stop.run_until_cancelled(self.open()).await else { return Ok(()) };
         let mut connection = connection?;
         let late = async {
@@ -144,18 +144,22 @@ impl Carrier {
         }
     }
 
-    async fn open(&mut self) -> Result<Connection, Fault> {
+    async fn open(&mut self) -> Result<CarrierConnection, CarrierFault> {
         let mut kept = CarrierProgress::load(&self.backlog, &self.server.spec).await?;
         self.show(&kept.progress);
-        let publisher = Publisher::new(&self.server).await?;
+        let publisher = StreamPublisher::new(&self.server).await?;
         let claim = self.claim(&mut kept, &publisher).await?;
         self.go_back(&mut kept, &publisher).await?;
         self.handle.set_condition(None);
-        Ok(Connection { kept, publisher, claim })
+        Ok(CarrierConnection { kept, publisher, claim })
     }
 
-    async fn carry(&self, connection: &mut Connection, stop: &CancellationToken) -> Result<(), Fault> {
-        let Connection { kept, publisher, claim } = connection;
+    async fn carry(
+        &self,
+        connection: &mut CarrierConnection,
+        stop: &CancellationToken,
+    ) -> Result<(), CarrierFault> {
+        let CarrierConnection { kept, publisher, claim } = connection;
         let mut newest = self.backlog.newest();
         let mut looked = Instant::now();
         loop {
@@ -191,9 +195,13 @@ impl Carrier {
     }
 
     /// Claims the stream for this process and this journal. The claim comes before the first state.
-    async fn claim(&mut self, kept: &mut CarrierProgress, publisher: &Publisher) -> Result<HeldClaim, Fault> {
-        let claims = Claims::open(&self.server, publisher.context()).await?;
-        let Server { spec, instance, .. } = &self.server;
+    async fn claim(
+        &mut self,
+        kept: &mut CarrierProgress,
+        publisher: &StreamPublisher,
+    ) -> Result<HeldClaim, CarrierFault> {
+        let claims = ServerClaims::open(&self.server, publisher.context()).await?;
+        let StreamServer { spec, instance, .. } = &self.server;
         let found = claims.carrier().await?;
         let sequence = found.as_ref().map_or(0, |(_, sequence)| *sequence);
         let found = found.map(|(found, _)| found);
@@ -242,9 +250,13 @@ impl Carrier {
     }
 
     /// Sends states again that the server acknowledged and no longer has.
-    async fn go_back(&self, kept: &mut CarrierProgress, publisher: &Publisher) -> Result<(), JournalError> {
-        let (made, last) = publisher.found();
-        let Some(position) = kept.acked.found(&made, last) else { return Ok(()) };
+    async fn go_back(
+        &self,
+        kept: &mut CarrierProgress,
+        publisher: &StreamPublisher,
+    ) -> Result<(), JournalError> {
+        let (made, last) = publisher.stream_identity();
+        let Some(position) = kept.acked.compare_stream(&made, last) else { return Ok(()) };
         let states = kept.go_back(position).await?;
         tracing::warn!(
             stream = self.server.spec.name,
@@ -257,10 +269,14 @@ impl Carrier {
 
     /// Looks at the stream. Messages that were read can't be forgotten any more. It also finds a server that
     /// is away, or that forgot messages, while there is nothing to send.
-    async fn look(&self, kept: &mut CarrierProgress, publisher: &mut Publisher) -> Result<(), Away> {
+    async fn look(
+        &self,
+        kept: &mut CarrierProgress,
+        publisher: &mut StreamPublisher,
+    ) -> Result<(), ServerAway> {
         let first = publisher.look().await?;
-        let (made, last) = publisher.found();
-        if kept.acked.clone().found(&made, last).is_some() {
+        let (made, last) = publisher.stream_identity();
+        if kept.acked.clone().compare_stream(&made, last).is_some() {
             return Err(self
                 .server
                 .away("its server has lost what it had acknowledged", "the carrier connects again"));
@@ -272,11 +288,11 @@ impl Carrier {
     /// Sends states, up to the first that the server does not take.
     async fn send(
         &self,
-        publisher: &mut Publisher,
+        publisher: &mut StreamPublisher,
         kept: &CarrierProgress,
         claim: &mut HeldClaim,
         states: &[&Arc<State>],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CarrierFault> {
         let mut before: BTreeMap<(&str, u32), Seq> = BTreeMap::new();
         for state in states {
             // Large documents on a slow network take longer than a claim holds.
@@ -284,7 +300,7 @@ impl Carrier {
             let partition = kept.partition(state);
             let held = before.entry((&state.source, partition));
             let held = held.or_insert_with(|| kept.before(&state.source, partition));
-            let stood = kept.lineage.stood(state.seq, std::mem::replace(held, state.seq));
+            let stood = kept.lineage.journal_position(state.seq, std::mem::replace(held, state.seq));
             let document = self.documents.document(state.seq).await?.unwrap_or_default();
             let packed = pack(state, &document);
             let subject = self.server.subject(&state.source, partition);
@@ -297,7 +313,7 @@ impl Carrier {
         Ok(())
     }
 
-    fn show(&self, progress: &Progress) {
+    fn show(&self, progress: &PluginProgress) {
         let mut snapshot = self.handle.lock();
         (snapshot.cursor, snapshot.carried) = (progress.cursor, progress.delivered);
     }
@@ -305,7 +321,7 @@ impl Carrier {
 
 /// The claim as this process made it.
 struct HeldClaim {
-    claims: Claims,
+    claims: ServerClaims,
     sequence: u64,
     is: CarrierClaim,
     renewed: Instant,
@@ -313,7 +329,7 @@ struct HeldClaim {
 
 impl HeldClaim {
     /// Renews the claim in good time. Fails if another process has the stream.
-    async fn renew(&mut self) -> Result<(), Away> {
+    async fn renew(&mut self) -> Result<(), ServerAway> {
         if self.renewed.elapsed() > RENEW {
             self.sequence = self.claims.carry(&self.is, self.sequence).await?;
             self.renewed = Instant::now();
@@ -322,7 +338,7 @@ impl HeldClaim {
     }
 
     /// Notes that nothing above the position was sent, so that another process can go on at once.
-    async fn give_up(&mut self, position: Seq) -> Result<(), Away> {
+    async fn give_up(&mut self, position: Seq) -> Result<(), ServerAway> {
         (self.is.position, self.is.instance) = (position, None);
         self.claims.carry(&self.is, self.sequence).await.map(drop)
     }

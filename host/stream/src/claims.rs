@@ -10,7 +10,7 @@ use async_nats::jetstream::stream::{Config, Info, RawMessageErrorKind, StorageTy
 use kubewitness_core::stream::{CarrierClaim, ReaderCandidate, ReaderClaim, ReaderStart};
 use tokio::time::Instant;
 
-use crate::server::{Away, Server};
+use crate::server::{ServerAway, StreamServer};
 
 /// The process that holds a claim. A claim without it was given up.
 const INSTANCE: &str = "Kubewitness-Instance";
@@ -21,7 +21,7 @@ pub(crate) const RENEW: Duration = Duration::from_secs(3);
 const LAPSE: Duration = Duration::from_secs(12);
 
 /// A claim on the server: its text, and the number under which it may be replaced.
-struct Found {
+struct FoundClaim {
     text: String,
     instance: Option<Arc<str>>,
     sequence: u64,
@@ -66,7 +66,7 @@ fn parse_carrier(text: &str, instance: Option<Arc<str>>) -> Option<CarrierClaim>
     Some(CarrierClaim { line, former, sources, position, instance })
 }
 
-/// What a refused copy may do.
+/// The remedy for a refused copy.
 pub(crate) const ONE_COPY: &str = "run one of the two, and give a copy a stream of its own. A process that was killed \
     is followed within a minute";
 
@@ -87,14 +87,14 @@ impl PartitionClaim {
     }
 }
 
-pub(crate) struct Claims {
-    server: Server,
+pub(crate) struct ServerClaims {
+    server: StreamServer,
     context: Context,
     stream: Stream<Info>,
 }
 
-impl Claims {
-    pub async fn open(server: &Server, context: &Context) -> Result<Self, Away> {
+impl ServerClaims {
+    pub async fn open(server: &StreamServer, context: &Context) -> Result<Self, ServerAway> {
         let config = Config {
             name: format!("{}_claims", server.name()),
             subjects: vec![server.claim("readers.>"), server.claim("carrier")],
@@ -109,12 +109,12 @@ impl Claims {
         Ok(Self { server: server.clone(), context: context.clone(), stream })
     }
 
-    async fn find(&self, subject: &str) -> Result<Option<Found>, Away> {
+    async fn find(&self, subject: &str) -> Result<Option<FoundClaim>, ServerAway> {
         match self.stream.get_last_raw_message_by_subject(subject).await {
             Ok(found) => {
                 let text = String::from_utf8_lossy(&found.payload).into_owned();
                 let instance = found.headers.get(INSTANCE).map(|instance| instance.as_str().into());
-                Ok(Some(Found { text, instance, sequence: found.sequence }))
+                Ok(Some(FoundClaim { text, instance, sequence: found.sequence }))
             }
             Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => Ok(None),
             Err(error) => {
@@ -130,7 +130,7 @@ impl Claims {
         text: String,
         instance: Option<&str>,
         found: u64,
-    ) -> Result<u64, Away> {
+    ) -> Result<u64, ServerAway> {
         let failed =
             |error: String| self.server.away("its carrier and readers can't be written to its server", error);
         let mut claim = PublishMessage::build().payload(text.into());
@@ -144,13 +144,13 @@ impl Claims {
     }
 
     /// Claims a partition for a reader. Each partition has one reader, because what is read is removed from the stream.
-    pub async fn read(&self, claim: &mut PartitionClaim, take_over: Option<&str>) -> Result<(), Away> {
+    pub async fn read(&self, claim: &mut PartitionClaim, take_over: Option<&str>) -> Result<(), ServerAway> {
         let PartitionClaim { source, partition, reader, sequence: number, lapse } = claim;
         let (source, reader) = (&*source, &*reader);
         let (subject, instance) = (self.partition_subject(source, *partition), &*self.server.instance);
         let found = self.find(&subject).await?;
         let sequence = found.as_ref().map_or(0, |found| found.sequence);
-        let found = found.map(|Found { text, instance, .. }| ReaderClaim { reader: text, instance });
+        let found = found.map(|FoundClaim { text, instance, .. }| ReaderClaim { reader: text, instance });
         let candidate = ReaderCandidate { reader, instance, take_over };
         let why = match candidate.start(found.as_ref(), lapse.has_lapsed(sequence)) {
             ReaderStart::Read => {
@@ -171,7 +171,7 @@ impl Claims {
     }
 
     /// Fails if another reader has taken the partition over.
-    pub async fn renew(&self, claim: &mut PartitionClaim) -> Result<(), Away> {
+    pub async fn renew(&self, claim: &mut PartitionClaim) -> Result<(), ServerAway> {
         let subject = self.partition_subject(&claim.source, claim.partition);
         let (text, instance) = (claim.reader.clone(), Some(&*self.server.instance));
         claim.sequence = self.put(subject, text, instance, claim.sequence).await?;
@@ -179,7 +179,7 @@ impl Claims {
     }
 
     /// Lets another process of this reader begin at once.
-    pub async fn give_up(&self, claim: &PartitionClaim) -> Result<(), Away> {
+    pub async fn give_up(&self, claim: &PartitionClaim) -> Result<(), ServerAway> {
         let subject = self.partition_subject(&claim.source, claim.partition);
         self.put(subject, claim.reader.clone(), None, claim.sequence).await.map(drop)
     }
@@ -189,13 +189,14 @@ impl Claims {
     }
 
     /// The claim of the carrier; `None` before the first.
-    pub async fn carrier(&self) -> Result<Option<(CarrierClaim, u64)>, Away> {
+    pub async fn carrier(&self) -> Result<Option<(CarrierClaim, u64)>, ServerAway> {
         let found = self.find(&self.server.claim("carrier")).await?;
-        Ok(found
-            .and_then(|Found { text, instance, sequence }| Some((parse_carrier(&text, instance)?, sequence))))
+        Ok(found.and_then(|FoundClaim { text, instance, sequence }| {
+            Some((parse_carrier(&text, instance)?, sequence))
+        }))
     }
 
-    pub async fn carry(&self, claim: &CarrierClaim, found: u64) -> Result<u64, Away> {
+    pub async fn carry(&self, claim: &CarrierClaim, found: u64) -> Result<u64, ServerAway> {
         self.put(self.server.claim("carrier"), carrier_text(claim), claim.instance.as_deref(), found).await
     }
 }

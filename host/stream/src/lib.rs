@@ -2,7 +2,7 @@
 //! No other crate knows NATS.
 //!
 //! ```text
-//! journal ─▶ Carrier ─▶ the stream on the server ─▶ Reader ─▶ the journal of another host
+//! journal ─▶ StreamCarrier ─▶ the stream on the server ─▶ StreamReader ─▶ the journal of another host
 //! ```
 //!
 //! The server is trusted with as little as possible. It may forget what it acknowledged, send messages twice,
@@ -25,7 +25,7 @@ mod reader;
 mod server;
 mod session;
 
-pub use carrier::{Carrier, CarrierHandle, CarrierSnapshot};
+pub use carrier::{CarrierHandle, CarrierSnapshot, StreamCarrier};
 pub use progress::{new_name, progress_name};
-pub use reader::Reader;
-pub use server::{Secret, Server};
+pub use reader::StreamReader;
+pub use server::{SecretReader, StreamServer};

@@ -4,25 +4,25 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use kubewitness_core::bucket::Bucket;
-use kubewitness_core::config::Quota;
-use kubewitness_core::ports::Poison;
+use kubewitness_core::bucket::TokenBucket;
+use kubewitness_core::config::RateQuota;
+use kubewitness_core::ports::PoisonMessage;
 use tokio::time::Instant;
 
-/// Of each message: enough to see who sent it.
+/// The bytes of each message that are kept: enough to see who sent it.
 const KEPT_BYTES: usize = 4096;
 /// A day of nothing but poison adds 6 MiB to the journal.
-const KEPT: Quota = Quota { most: 60, within: Duration::from_secs(3600) };
+const KEPT: RateQuota = RateQuota { most: 60, within: Duration::from_secs(3600) };
 
 pub(crate) struct PoisonKeeper {
     began: Instant,
-    kept: Bucket,
+    kept: TokenBucket,
     passed: u64,
 }
 
 impl Default for PoisonKeeper {
     fn default() -> Self {
-        Self { began: Instant::now(), kept: Bucket::within(KEPT), passed: 0 }
+        Self { began: Instant::now(), kept: TokenBucket::within(KEPT), passed: 0 }
     }
 }
 
@@ -32,7 +32,13 @@ impl PoisonKeeper {
     }
 
     /// `None`: too many came, and this one is only counted. `now`: a time that never goes back.
-    pub fn keep(&mut self, raw: &Bytes, error: &str, observed_ms: u64, now: Duration) -> Option<Poison> {
+    pub fn keep(
+        &mut self,
+        raw: &Bytes,
+        error: &str,
+        observed_ms: u64,
+        now: Duration,
+    ) -> Option<PoisonMessage> {
         if self.kept.available(now) == 0 {
             self.passed += 1;
             return None;
@@ -50,7 +56,7 @@ impl PoisonKeeper {
                 Bytes::copy_from_slice(&raw[..KEPT_BYTES])
             }
         };
-        Some(Poison { raw, error, observed_ms })
+        Some(PoisonMessage { raw, error, observed_ms })
     }
 }
 

@@ -5,11 +5,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use kubewitness_core::config::StreamSpec;
-use kubewitness_core::ports::{Backlog, JournalError, KvWrite, Progress, Save, SourceStart};
-use kubewitness_core::stream::{Lineage, partition};
+use kubewitness_core::ports::{Backlog, JournalError, KvWrite, PluginProgress, ProgressSave, SourceStart};
+use kubewitness_core::stream::{JournalLineage, partition};
 use kubewitness_core::{Seq, State};
 
-use crate::acknowledged::Acknowledged;
+use crate::acknowledged::AckTracker;
 
 /// The lines of this journal, and what the server may forget.
 const LINE: &str = "line";
@@ -32,11 +32,11 @@ pub(crate) struct CarrierProgress {
     backlog: Arc<dyn Backlog>,
     name: String,
     partitions: u32,
-    pub progress: Progress,
-    pub lineage: Lineage,
+    pub progress: PluginProgress,
+    pub lineage: JournalLineage,
     /// Whether the journal had no line before.
     pub is_new: bool,
-    pub acked: Acknowledged,
+    pub acked: AckTracker,
     /// The last carried position in each partition.
     before: HashMap<(Arc<str>, u32), Seq>,
 }
@@ -50,9 +50,9 @@ impl CarrierProgress {
         let found = backlog.progress(&name).await?;
         let kv: HashMap<_, _> = backlog.kv(&name).await?.into_iter().collect();
         let text = |value: &Vec<u8>| String::from_utf8_lossy(value).into_owned();
-        let lineage = kv.get(LINE).map(|lines| Lineage::parse(&text(lines))).transpose();
+        let lineage = kv.get(LINE).map(|lines| JournalLineage::parse(&text(lines))).transpose();
         let lineage = lineage.map_err(|error| JournalError::Fatal(format!("`{name}` in `kv`: {error}")))?;
-        let acked = kv.get(ACKED).and_then(|acked| Acknowledged::parse(&text(acked))).unwrap_or_default();
+        let acked = kv.get(ACKED).and_then(|acked| AckTracker::parse(&text(acked))).unwrap_or_default();
         let entry = |(key, value): (&String, &Vec<u8>)| {
             let (source, partition) = key.rsplit_once('/')?;
             Some(((Arc::from(source), partition.parse().ok()?), text(value).parse().ok()?))
@@ -60,7 +60,7 @@ impl CarrierProgress {
         let before = kv.iter().filter_map(entry).collect();
         let is_new = found.is_none() || lineage.is_none();
         let progress = subscribed(found.clone().unwrap_or_default(), &spec.carry);
-        let lineage = lineage.unwrap_or_else(|| Lineage::new(new_name()));
+        let lineage = lineage.unwrap_or_else(|| JournalLineage::new(new_name()));
         let partitions = spec.partitions;
         let kept = Self { backlog, name, partitions, progress, lineage, is_new, acked, before };
         if is_new || found.as_ref() != Some(&kept.progress) {
@@ -139,7 +139,7 @@ impl CarrierProgress {
     }
 
     /// Goes on in another line. The server knows it by its claim already.
-    pub async fn begin_line(&mut self, lineage: Lineage) -> Result<(), JournalError> {
+    pub async fn begin_line(&mut self, lineage: JournalLineage) -> Result<(), JournalError> {
         self.lineage = lineage;
         self.save(vec![self.line_write()]).await
     }
@@ -153,7 +153,9 @@ impl CarrierProgress {
     }
 
     async fn save(&self, kv: Vec<KvWrite>) -> Result<(), JournalError> {
-        self.backlog.save(&self.name, Save { progress: self.progress.clone(), kv, ..Save::default() }).await
+        self.backlog
+            .save(&self.name, ProgressSave { progress: self.progress.clone(), kv, ..ProgressSave::default() })
+            .await
     }
 }
 
@@ -161,8 +163,8 @@ fn before_write((source, partition): &(Arc<str>, u32), seq: Option<Seq>) -> KvWr
     KvWrite { key: format!("{source}/{partition}"), value: seq.map(|seq| seq.to_string().into_bytes()) }
 }
 
-fn subscribed(found: Progress, carry: &[String]) -> Progress {
-    let mut progress = Progress { retired_ms: None, ..found };
+fn subscribed(found: PluginProgress, carry: &[String]) -> PluginProgress {
+    let mut progress = PluginProgress { retired_ms: None, ..found };
     let cursor = progress.cursor;
     for start in progress.sources.iter_mut().filter(|start| start.until.is_none()) {
         if !carry.iter().any(|name| **name == *start.source) {

@@ -8,29 +8,29 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{Context, ErrorCode};
 use futures::FutureExt;
 
-use crate::message::{MessageKeys, Part};
-use crate::server::{Away, Link, Server};
+use crate::message::{MessageKeys, MessagePart};
+use crate::server::{ServerAway, ServerLink, StreamServer};
 
 /// The most bytes that are sent and not acknowledged.
 const FLYING_BYTES: usize = 8 << 20;
 const FLYING: usize = 256;
 
-struct Flight {
+struct PublishInFlight {
     ack: PublishAckFuture,
     bytes: usize,
     /// Whether it is the last message of a state.
     ends: bool,
 }
 
-pub(crate) struct Publisher {
-    server: Server,
-    link: Link,
+pub(crate) struct StreamPublisher {
+    server: StreamServer,
+    link: ServerLink,
     keys: Option<MessageKeys>,
     /// The number after which the next message stands, if the server takes every message in flight.
     last: u64,
     /// The greatest acknowledged number.
     newest: u64,
-    flying: VecDeque<Flight>,
+    flying: VecDeque<PublishInFlight>,
     bytes: usize,
     /// Whether messages go one at a time. The server may have some of them already, and then the number
     /// before the later ones is not known.
@@ -41,8 +41,8 @@ pub(crate) struct Publisher {
     acknowledged: usize,
 }
 
-impl Publisher {
-    pub async fn new(server: &Server) -> Result<Self, Away> {
+impl StreamPublisher {
+    pub async fn new(server: &StreamServer) -> Result<Self, ServerAway> {
         let keys = server.keys().await?;
         let link = server.link_to_carry().await?;
         let last = link.stream.cached_info().state.last_sequence;
@@ -61,7 +61,7 @@ impl Publisher {
     }
 
     /// When the stream was made, and its last number.
-    pub fn found(&self) -> (String, u64) {
+    pub fn stream_identity(&self) -> (String, u64) {
         let info = self.link.stream.cached_info();
         (info.created.unix_timestamp_nanos().to_string(), info.state.last_sequence)
     }
@@ -72,7 +72,7 @@ impl Publisher {
     }
 
     /// Looks at the stream. Returns the number of the first message that it still has.
-    pub async fn look(&mut self) -> Result<u64, Away> {
+    pub async fn look(&mut self) -> Result<u64, ServerAway> {
         let info = self.link.stream.info().await;
         let info = info.map_err(|error| self.server.away("its state can't be read", error))?;
         Ok(info.state.first_sequence)
@@ -86,7 +86,12 @@ impl Publisher {
         self.link.client.server_info().max_payload
     }
 
-    pub async fn send(&mut self, subject: String, mut part: Part, ends: bool) -> Result<(), Away> {
+    pub async fn send(
+        &mut self,
+        subject: String,
+        mut part: MessagePart,
+        ends: bool,
+    ) -> Result<(), ServerAway> {
         part.expect(self.last);
         if let Some(keys) = &self.keys {
             keys.sign(&subject, &mut part.headers, &part.body);
@@ -97,22 +102,22 @@ impl Publisher {
         let ack = sent.map_err(|error| self.refused(&error))?;
         self.last += 1;
         self.bytes += bytes;
-        self.flying.push_back(Flight { ack, bytes, ends });
+        self.flying.push_back(PublishInFlight { ack, bytes, ends });
         while self.flying.len() >= FLYING
             || self.bytes > FLYING_BYTES
             || (self.careful && !self.flying.is_empty())
         {
-            self.land().await?;
+            self.await_ack().await?;
         }
         Ok(())
     }
 
     /// Waits for every message in flight. Returns how many states the server has taken since the last call.
     /// States after an error are not among them.
-    pub async fn settle(&mut self) -> (usize, Result<(), Away>) {
+    pub async fn settle(&mut self) -> (usize, Result<(), ServerAway>) {
         let mut settled = Ok(());
         while !self.flying.is_empty() && settled.is_ok() {
-            settled = self.land().await;
+            settled = self.await_ack().await;
         }
         if settled.is_ok() {
             self.careful = std::mem::take(&mut self.met);
@@ -120,8 +125,8 @@ impl Publisher {
         (std::mem::take(&mut self.acknowledged), settled)
     }
 
-    async fn land(&mut self) -> Result<(), Away> {
-        let Some(Flight { ack, bytes, ends }) = self.flying.pop_front() else { return Ok(()) };
+    async fn await_ack(&mut self) -> Result<(), ServerAway> {
+        let Some(PublishInFlight { ack, bytes, ends }) = self.flying.pop_front() else { return Ok(()) };
         self.bytes -= bytes;
         let ack = ack.into_future().boxed().await.map_err(|error| self.refused(&error))?;
         self.newest = self.newest.max(ack.sequence);
@@ -136,7 +141,7 @@ impl Publisher {
         Ok(())
     }
 
-    fn refused(&self, error: &PublishError) -> Away {
+    fn refused(&self, error: &PublishError) -> ServerAway {
         let code = |error: &PublishError| {
             let source = std::error::Error::source(error)?;
             source.downcast_ref::<async_nats::jetstream::Error>().map(|error| error.error_code())

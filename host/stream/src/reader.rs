@@ -7,16 +7,16 @@ use async_trait::async_trait;
 use kubewitness_core::Version;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::FromSpec;
-use kubewitness_core::ports::Append;
-use kubewitness_core::stream::{Fed, Feed, FeedError, Intake, Places};
+use kubewitness_core::ports::AppendBatch;
+use kubewitness_core::stream::{FeedError, FeedItem, ReaderPositions, StateFeed, StreamIntake};
 use tokio::time::{Instant, timeout};
 
-use crate::batch::{Batch, BatchBuilder};
+use crate::batch::{BatchBuilder, StateBatch};
 use crate::claims::PartitionClaim;
 use crate::poison::PoisonKeeper;
 use crate::progress::new_name;
-use crate::server::{Away, Server};
-use crate::session::Session;
+use crate::server::{ServerAway, StreamServer};
+use crate::session::ReaderSession;
 
 /// How often the reader checks whether it has reached the end, until it has, or while a state waits for that.
 const LOOK: Duration = Duration::from_millis(200);
@@ -25,8 +25,8 @@ const PURGE: Duration = Duration::from_secs(1);
 /// The limit for giving up the claims at the stop. They lapse by themselves, too.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
-pub struct Reader {
-    server: Server,
+pub struct StreamReader {
+    server: StreamServer,
     source: Arc<str>,
     kind: String,
     partitions: Vec<u32>,
@@ -35,22 +35,33 @@ pub struct Reader {
     take_over: Option<String>,
     clock: Arc<dyn Clock>,
     /// The part that is durable here.
-    durable: Intake,
+    durable: StreamIntake,
     /// Whether its name is new and not yet durable.
     is_new: bool,
-    session: Option<(Session, Intake)>,
+    session: Option<(ReaderSession, StreamIntake)>,
     poison: PoisonKeeper,
     purged_at: Instant,
 }
 
-impl Reader {
+impl StreamReader {
     /// The source's name and the kind of its objects must match.
-    pub fn new(server: Server, source: &str, kind: &str, from: &FromSpec, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        server: StreamServer,
+        source: &str,
+        kind: &str,
+        from: &FromSpec,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let (source, kind): (Arc<str>, _) = (source.into(), kind.to_owned());
         let partitions = from.partitions(server.spec.partitions);
         let take_over = from.take_over.clone();
-        let durable =
-            Intake::new(source.clone(), server.spec.name.clone(), &partitions, None, Places::default());
+        let durable = StreamIntake::new(
+            source.clone(),
+            server.spec.name.clone(),
+            &partitions,
+            None,
+            ReaderPositions::default(),
+        );
         let (session, purged_at) = (None, Instant::now());
         Self {
             server,
@@ -68,20 +79,21 @@ impl Reader {
         }
     }
 
-    async fn open(&mut self) -> Result<(), Away> {
+    async fn open(&mut self) -> Result<(), ServerAway> {
         if self.session.is_none() {
             let mut intake = self.durable.anew();
             let take_over = self.take_over.as_deref();
-            let session = Session::open(&self.server, &self.source, &mut self.held, take_over, &mut intake);
+            let session =
+                ReaderSession::open(&self.server, &self.source, &mut self.held, take_over, &mut intake);
             self.session = Some((session.await?, intake));
         }
         Ok(())
     }
 
     /// Reads what is there, up to one append. It waits until there is something, or everything was read.
-    async fn read(&mut self) -> Result<Fed, Away> {
+    async fn read(&mut self) -> Result<FeedItem, ServerAway> {
         self.open().await?;
-        let Some((session, intake)) = &mut self.session else { return Ok(Fed::default()) };
+        let Some((session, intake)) = &mut self.session else { return Ok(FeedItem::default()) };
         session.renew(&mut self.held).await?;
         let was_level = session.is_level();
         let mut builder = BatchBuilder::new(session, intake, &mut self.poison, &self.kind, &*self.clock);
@@ -112,22 +124,22 @@ impl Reader {
                 break;
             }
         }
-        let Batch { append, late, repeats, passed, .. } = builder.batch;
+        let StateBatch { append, late, repeats, passed, .. } = builder.batch;
         let moved = intake.places() != self.durable.places();
-        let append = Append {
+        let append = AppendBatch {
             source: self.source.clone(),
             epoch: intake.epoch(),
             checkpoint: moved.then(|| Version::new(&intake.places().to_string())),
             ..append
         };
-        Ok(Fed { append, late, repeats, passed, level: session.is_level() })
+        Ok(FeedItem { append, late, repeats, passed, level: session.is_level() })
     }
 }
 
 #[async_trait]
-impl Feed for Reader {
+impl StateFeed for StreamReader {
     fn resume(&mut self, epoch: Option<u32>, checkpoint: Option<&Version>) {
-        let known = checkpoint.map(|checkpoint| Places::parse(checkpoint.as_str()));
+        let known = checkpoint.map(|checkpoint| ReaderPositions::parse(checkpoint.as_str()));
         let places = match known {
             Some(Ok(places)) => places,
             other => {
@@ -135,29 +147,29 @@ impl Feed for Reader {
                     tracing::warn!(source = &*self.source, "the stream is read from its beginning: {error}");
                 }
                 self.is_new = true;
-                Places { reader: new_name().to_string(), ..Places::default() }
+                ReaderPositions { reader: new_name().to_string(), ..ReaderPositions::default() }
             }
         };
         let claim = |partition: &u32| PartitionClaim::new(&self.source, *partition, &places.reader);
         self.held = self.partitions.iter().map(claim).collect();
         let (source, stream) = (self.source.clone(), self.server.spec.name.clone());
-        self.durable = Intake::new(source, stream, &self.partitions, epoch, places);
+        self.durable = StreamIntake::new(source, stream, &self.partitions, epoch, places);
         self.session = None;
     }
 
-    async fn next(&mut self) -> Result<Fed, FeedError> {
+    async fn next(&mut self) -> Result<FeedItem, FeedError> {
         // Other hosts learn its name, so it must be the same after a restart.
         if self.is_new {
             let checkpoint = Some(Version::new(&self.durable.places().to_string()));
-            let append = Append {
+            let append = AppendBatch {
                 source: self.source.clone(),
                 epoch: self.durable.epoch(),
                 checkpoint,
-                ..Append::default()
+                ..AppendBatch::default()
             };
-            return Ok(Fed { append, ..Fed::default() });
+            return Ok(FeedItem { append, ..FeedItem::default() });
         }
-        self.read().await.map_err(|Away(why)| {
+        self.read().await.map_err(|ServerAway(why)| {
             self.session = None;
             FeedError(why)
         })
@@ -170,7 +182,7 @@ impl Feed for Reader {
         session.is_durable();
         if self.purged_at.elapsed() > PURGE {
             self.purged_at = Instant::now();
-            if let Err(Away(why)) = session.purge(&mut self.held).await {
+            if let Err(ServerAway(why)) = session.purge(&mut self.held).await {
                 self.session = None;
                 return Err(FeedError(why));
             }
@@ -182,7 +194,7 @@ impl Feed for Reader {
         let Some((session, _)) = self.session.take() else { return };
         match timeout(GIVE_UP, session.give_up(&self.held)).await {
             Ok(Ok(())) => {}
-            Ok(Err(Away(why))) => {
+            Ok(Err(ServerAway(why))) => {
                 tracing::debug!(source = &*self.source, "the next reader has to wait: {why}");
             }
             Err(_) => tracing::debug!(source = &*self.source, "the next reader has to wait for its claim"),

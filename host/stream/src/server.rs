@@ -21,34 +21,34 @@ const ANSWER: Duration = Duration::from_secs(5);
 const SIGN: &str = "kubewitness.dev/stream/v1 partitions=";
 
 /// Reads a secret anew each time, because it may be rotated.
-pub type Secret = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
+pub type SecretReader = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
 /// The server can't be used now. The text says what to do, and never contains the address, which is a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
-pub(crate) struct Away(pub String);
+pub(crate) struct ServerAway(pub String);
 
 /// A stream on a server.
 #[derive(Clone)]
-pub struct Server {
+pub struct StreamServer {
     pub spec: StreamSpec,
-    pub address: Secret,
+    pub address: SecretReader,
     /// The content of a `.creds` file, if the server asks for one.
-    pub credentials: Option<Secret>,
-    /// What messages are signed with, if they are.
-    pub key: Option<Secret>,
+    pub credentials: Option<SecretReader>,
+    /// The secret that signs messages, if they are signed.
+    pub key: Option<SecretReader>,
     /// Names this process among those that carry and read. No data folder holds it, so a copy of one has another.
     pub instance: Arc<str>,
 }
 
 /// A connection, and the stream's state when the connection was made.
-pub(crate) struct Link {
+pub(crate) struct ServerLink {
     pub client: Client,
     pub context: Context,
     pub stream: Stream<Info>,
 }
 
-impl Server {
+impl StreamServer {
     /// The stream's name on the server.
     pub fn name(&self) -> String {
         format!("kubewitness-{}", self.spec.name)
@@ -63,17 +63,17 @@ impl Server {
         format!("kubewitness.{}.{what}", self.spec.name)
     }
 
-    pub(crate) fn away(&self, what: &str, error: impl std::fmt::Display) -> Away {
-        Away(format!("the stream `{}`: {what}: {error}", self.spec.name))
+    pub(crate) fn away(&self, what: &str, error: impl std::fmt::Display) -> ServerAway {
+        ServerAway(format!("the stream `{}`: {what}: {error}", self.spec.name))
     }
 
-    pub(crate) async fn keys(&self) -> Result<Option<MessageKeys>, Away> {
+    pub(crate) async fn keys(&self) -> Result<Option<MessageKeys>, ServerAway> {
         let Some(key) = &self.key else { return Ok(None) };
         let text = key().await.map_err(|error| self.away("its key", error))?;
         MessageKeys::of(&text).map(Some).map_err(|error| self.away("its key", error))
     }
 
-    async fn connect(&self) -> Result<(Client, Context), Away> {
+    async fn connect(&self) -> Result<(Client, Context), ServerAway> {
         let address = (self.address)().await.map_err(|error| self.away("its address", error))?;
         let servers: Result<Vec<_>, _> =
             address.split(',').map(|one| one.trim().parse::<async_nats::ServerAddr>()).collect();
@@ -106,7 +106,7 @@ impl Server {
     }
 
     /// The client does not take credentials from the address by itself.
-    async fn authenticated(&self, servers: &[async_nats::ServerAddr]) -> Result<ConnectOptions, Away> {
+    async fn authenticated(&self, servers: &[async_nats::ServerAddr]) -> Result<ConnectOptions, ServerAway> {
         let options = ConnectOptions::new();
         if let Some(credentials) = &self.credentials {
             let text = credentials().await.map_err(|error| self.away("its credentials", error))?;
@@ -123,7 +123,7 @@ impl Server {
     }
 
     /// Connects a reader. If the stream does not exist, the reader waits for it.
-    pub(crate) async fn link(&self) -> Result<Link, Away> {
+    pub(crate) async fn link(&self) -> Result<ServerLink, ServerAway> {
         let (client, context) = self.connect().await?;
         let stream = context.get_stream(self.name()).await.map_err(|error| {
             let what =
@@ -131,11 +131,11 @@ impl Server {
             self.away(what, error)
         })?;
         self.check(stream.cached_info())?;
-        Ok(Link { client, context, stream })
+        Ok(ServerLink { client, context, stream })
     }
 
     /// Connects a carrier. It makes the stream if there is none, and sets its size from the settings.
-    pub(crate) async fn link_to_carry(&self) -> Result<Link, Away> {
+    pub(crate) async fn link_to_carry(&self) -> Result<ServerLink, ServerAway> {
         use async_nats::jetstream::context::GetStreamErrorKind::JetStream;
         let (client, context) = self.connect().await?;
         let config = self.config();
@@ -163,7 +163,7 @@ impl Server {
             let changed = context.update_stream(Config { subjects: is.subjects.clone(), ..config }).await;
             changed.map_err(|error| self.away("its settings can't be changed on the server", error))?;
         }
-        Ok(Link { client, context, stream })
+        Ok(ServerLink { client, context, stream })
     }
 
     fn config(&self) -> Config {
@@ -183,7 +183,7 @@ impl Server {
         }
     }
 
-    fn check(&self, info: &Info) -> Result<(), Away> {
+    fn check(&self, info: &Info) -> Result<(), ServerAway> {
         let description = info.config.description.as_deref().unwrap_or_default();
         let Some(partitions) = description.strip_prefix(SIGN) else {
             let why =
@@ -216,10 +216,10 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("nats://{}", silent.local_addr().unwrap());
         let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
-        let address: Secret = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
-        let server = Server { spec, address, credentials: None, key: None, instance: "a1".into() };
+        let address: SecretReader = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
+        let server = StreamServer { spec, address, credentials: None, key: None, instance: "a1".into() };
         let began = tokio::time::Instant::now();
-        let Err(Away(why)) = server.link().await else { panic!("nobody answers") };
+        let Err(ServerAway(why)) = server.link().await else { panic!("nobody answers") };
         assert!(why.starts_with("the stream `platform`: its server"), "{why}");
         assert!(began.elapsed() <= 2 * ANSWER, "{:?}", began.elapsed());
     }
@@ -243,8 +243,8 @@ mod tests {
         let (own, other) = (listeners.0.unwrap(), listeners.1.unwrap());
         let address = format!("nats://user:hush@{}", own.local_addr().unwrap());
         let spec = serde_json::from_str(r#"{"name": "platform", "urlFrom": {"env": "UNUSED"}}"#).unwrap();
-        let address: Secret = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
-        let server = Server { spec, address, credentials: None, key: None, instance: "a1".into() };
+        let address: SecretReader = Arc::new(move || Box::pin(std::future::ready(Ok(address.clone()))));
+        let server = StreamServer { spec, address, credentials: None, key: None, instance: "a1".into() };
         let named = other.local_addr().unwrap().to_string();
         let answering = async {
             loop {

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures::stream::Stream as _;
-use kubewitness_core::stream::{Arrival, Intake, PartitionStates};
+use kubewitness_core::stream::{PartitionStates, StateArrival, StreamIntake};
 
-use crate::claims::{Claims, PartitionClaim, RENEW};
-use crate::message::{MessageKeys, Parts};
-use crate::server::{Away, Link, Server};
+use crate::claims::{PartitionClaim, RENEW, ServerClaims};
+use crate::message::{MessageKeys, PartJoiner};
+use crate::server::{ServerAway, ServerLink, StreamServer};
 
 /// Messages of each partition that the server sends ahead for one request. The client library has two
 /// requests at most.
@@ -26,11 +26,11 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const LEFT: Duration = Duration::from_secs(30);
 
 /// One partition.
-pub(crate) struct Lane {
+pub(crate) struct PartitionLane {
     pub partition: u32,
     consumer: PullConsumer,
     messages: pull::Stream,
-    pub parts: Parts,
+    pub parts: PartJoiner,
     /// The last number that came, the last durable one, and the last one that was removed from the stream.
     pub came: u64,
     /// The number of messages that came.
@@ -38,35 +38,35 @@ pub(crate) struct Lane {
     durable: u64,
     purged: u64,
     /// A state that waits for other partitions. Nothing behind it is read meanwhile.
-    pub stash: Option<(Arrival, bytes::Bytes)>,
+    pub stash: Option<(StateArrival, bytes::Bytes)>,
     /// Whether the server had nothing more when the last message came.
     pub level: bool,
 }
 
-pub(crate) struct Session {
-    server: Server,
+pub(crate) struct ReaderSession {
+    server: StreamServer,
     source: String,
-    link: Link,
+    link: ServerLink,
     keys: Option<MessageKeys>,
-    claims: Claims,
+    claims: ServerClaims,
     renewed: Instant,
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<PartitionLane>,
     /// The partition whose turn it is.
     turn: usize,
 }
 
-impl Session {
+impl ReaderSession {
     /// Claims the partitions and reads them.
     pub async fn open(
-        server: &Server,
+        server: &StreamServer,
         source: &str,
         held: &mut [PartitionClaim],
         take_over: Option<&str>,
-        intake: &mut Intake,
-    ) -> Result<Self, Away> {
+        intake: &mut StreamIntake,
+    ) -> Result<Self, ServerAway> {
         let keys = server.keys().await?;
         let link = server.link().await?;
-        let claims = Claims::open(server, &link.context).await?;
+        let claims = ServerClaims::open(server, &link.context).await?;
         let mut session = Self {
             server: server.clone(),
             source: source.to_owned(),
@@ -88,7 +88,7 @@ impl Session {
     }
 
     /// Checks that a carrier carries what is read.
-    async fn is_carried(&self) -> Result<(), Away> {
+    async fn is_carried(&self) -> Result<(), ServerAway> {
         if let Some((claim, _)) = self.claims.carrier().await?
             && !claim.sources.contains(&self.source)
         {
@@ -102,7 +102,7 @@ impl Session {
     }
 
     /// Renews the claims on the partitions in good time. Fails if another reader has one of them.
-    pub async fn renew(&mut self, held: &mut [PartitionClaim]) -> Result<(), Away> {
+    pub async fn renew(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
         if self.renewed.elapsed() > RENEW {
             self.is_carried().await?;
             for claim in held {
@@ -114,14 +114,14 @@ impl Session {
     }
 
     /// Lets another process of this reader begin at once.
-    pub async fn give_up(&self, held: &[PartitionClaim]) -> Result<(), Away> {
+    pub async fn give_up(&self, held: &[PartitionClaim]) -> Result<(), ServerAway> {
         for claim in held {
             self.claims.give_up(claim).await?;
         }
         Ok(())
     }
 
-    async fn lane(&self, partition: u32) -> Result<Lane, Away> {
+    async fn lane(&self, partition: u32) -> Result<PartitionLane, ServerAway> {
         let config = pull::Config {
             filter_subject: self.server.subject(&self.source, partition),
             deliver_policy: DeliverPolicy::All,
@@ -142,8 +142,8 @@ impl Session {
             .expires(HEARTBEAT * 5)
             .messages();
         let messages = messages.await.map_err(|error| failed(error.to_string()))?;
-        let (parts, stash, level) = (Parts::default(), None, false);
-        Ok(Lane {
+        let (parts, stash, level) = (PartJoiner::default(), None, false);
+        Ok(PartitionLane {
             partition,
             consumer,
             messages,
@@ -166,12 +166,12 @@ impl Session {
     }
 
     /// Whether the carrier's claim names this line of a journal, or a line that came after it.
-    pub async fn is_carried_by(&self, line: &str) -> Result<bool, Away> {
+    pub async fn is_carried_by(&self, line: &str) -> Result<bool, ServerAway> {
         let claim = self.claims.carrier().await?;
         Ok(claim.is_none_or(|(claim, _)| *claim.line == *line || claim.former.iter().any(|it| **it == *line)))
     }
 
-    /// What the states of a partition have in common.
+    /// The values that the states of a partition have in common.
     pub fn expected(&self, partition: u32) -> PartitionStates<'_> {
         PartitionStates { source: &self.source, partition, partitions: self.server.spec.partitions }
     }
@@ -184,14 +184,14 @@ impl Session {
     }
 
     /// Reads a partition again from its first message.
-    pub async fn read_again(&mut self, place: usize) -> Result<(), Away> {
+    pub async fn read_again(&mut self, place: usize) -> Result<(), ServerAway> {
         self.lanes[place] = self.lane(self.lanes[place].partition).await?;
         Ok(())
     }
 
     /// The next message of any partition that does not wait, and the partition. Dropping the future loses
     /// nothing.
-    pub async fn next(&mut self) -> Result<(usize, Message), Away> {
+    pub async fn next(&mut self) -> Result<(usize, Message), ServerAway> {
         let (place, message) = std::future::poll_fn(|cx| self.poll(cx)).await;
         let what = format!("partition {} can't be read", self.lanes[place].partition);
         match message {
@@ -219,7 +219,7 @@ impl Session {
 
     /// Finds how far each partition was read. If the server has nothing more of it, it was read to the
     /// stream's end.
-    pub async fn look(&mut self, intake: &mut Intake) -> Result<(), Away> {
+    pub async fn look(&mut self, intake: &mut StreamIntake) -> Result<(), ServerAway> {
         let failed = |error: String| self.server.away("its state can't be read", error);
         // The end comes first, then what is there: messages in between lie behind the end.
         let info = self.link.stream.get_info().await.map_err(|error| failed(error.to_string()))?;
@@ -234,7 +234,7 @@ impl Session {
         Ok(())
     }
 
-    pub fn away(&self, what: &str, why: impl std::fmt::Display) -> Away {
+    pub fn away(&self, what: &str, why: impl std::fmt::Display) -> ServerAway {
         self.server.away(what, why)
     }
 
@@ -251,14 +251,14 @@ impl Session {
         for lane in &mut self.lanes {
             let waits = lane.stash.as_ref().map(|(waits, _)| waits.sequence);
             // An incomplete state must come again as a whole.
-            let first = waits.into_iter().chain(lane.parts.begun()).min();
+            let first = waits.into_iter().chain(lane.parts.first_number()).min();
             lane.durable = first.map_or(lane.came, |first| first.saturating_sub(1));
         }
     }
 
     /// A stream that was made anew, or that lost its last messages, gives the numbers of messages that were read to
     /// others that were not.
-    async fn is_the_same_stream(&self) -> Result<(), Away> {
+    async fn is_the_same_stream(&self) -> Result<(), ServerAway> {
         let found = self.link.stream.get_info().await;
         let found = found.map_err(|error| self.server.away("its state can't be read", error))?;
         let durable = self.lanes.iter().map(|lane| lane.durable).max().unwrap_or_default();
@@ -273,7 +273,7 @@ impl Session {
     }
 
     /// Removes durable messages from the stream.
-    pub async fn purge(&mut self, held: &mut [PartitionClaim]) -> Result<(), Away> {
+    pub async fn purge(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
         // On another connection the numbers may belong to other messages.
         if self.link.client.statistics().connects.load(Ordering::Relaxed) > 1 {
             return Err(self.server.away("its server", "the connection broke"));

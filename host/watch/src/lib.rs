@@ -3,7 +3,7 @@
 //!
 //! `kube` gives transport, TLS and authentication. Lists and watches are raw requests, so that an object that
 //! does not decode is kept all the same. The crate knows neither the journal's store nor plugins: it writes
-//! through `core::ports::Witness`. It returns futures, and the controller spawns them.
+//! through `core::ports::StateWitness`. It returns futures, and the controller spawns them.
 //!
 //! A folder uses only folders that stand above it in this list:
 //!
@@ -20,7 +20,7 @@
 //! | `cluster` | reads ConfigMaps as configuration, holds the leader's Lease, asks who may see what, and creates Jobs that people submit; uses `connect` alone |
 //!
 //! ```text
-//! read ─▶ lines, items ─▶ write ─▶ journal (`Witness`), then cache ─▶ `Listers`
+//! read ─▶ lines, items ─▶ write ─▶ journal (`StateWitness`), then cache ─▶ `CacheListers`
 //!           repair ─▶ versions that were missed ─▶ write
 //! ```
 
@@ -36,17 +36,17 @@ mod tuning;
 mod version;
 mod write;
 
-pub use cluster::checkup::{ApiServer, Checkup, CheckupError, Whose};
-pub use cluster::configmaps::{self, ConfigMapDoc, ConfigMaps, Snapshot};
-pub use cluster::forward::{Forward, ForwardError, PodTrust};
-pub use cluster::jobs::Jobs;
+pub use cluster::checkup::{ApiServer, CheckupError, RightsCheckup, RightsOwner};
+pub use cluster::configmaps::{self, ConfigMapDoc, ConfigMapSnapshot, ConfigMaps};
+pub use cluster::forward::{ForwardError, PodTrust, PortForward};
+pub use cluster::jobs::JobClient;
 pub use cluster::lease as election;
-pub use cluster::reviews::{AUDIENCE, Reviews};
+pub use cluster::reviews::{AUDIENCE, ReviewClient};
 pub use connect::client::KeepAlive;
-pub use connect::{ConnectError, ConnectOptions, Connection, SignedIn, connect, connect_with, namespace};
-pub use run::{Source, Split};
+pub use connect::{ApiConnection, ConnectError, ConnectOptions, SignedIn, connect, connect_with, namespace};
+pub use run::{SourceTask, SourceTasks};
 pub use source::handle::{SourceHandle, SourceSnapshot};
-pub use source::listers::Listers;
+pub use source::listers::CacheListers;
 pub use source::parts::SourceError;
 pub use source::repair_budget::RepairBudget;
-pub use tuning::{Tuning, WalkBudget};
+pub use tuning::{WalkBudget, WatchTuning};

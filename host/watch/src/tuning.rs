@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-pub struct Tuning {
+pub struct WatchTuning {
     /// The objects in one page of a list, as kubectl and client-go ask for.
     pub page: usize,
     /// Whether lists are first asked for as streams. If the server refuses, pages are used.
@@ -75,7 +75,7 @@ pub struct WalkBudget {
     pub sweep_time: Duration,
 }
 
-impl Default for Tuning {
+impl Default for WatchTuning {
     fn default() -> Self {
         Self {
             page: 500,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::line::Behind;
+use crate::line::ChangeCause;
 use crate::{ChangeKept, Config, TRAIL};
 
 /// A longer name is no person's, and a record has a bound.
@@ -18,7 +18,7 @@ const PATCH_BYTES: usize = 64 * 1024;
 /// What is read of a change: the managers that it touches, and whether it begins a deletion.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Touched {
+struct TouchedFields {
     metadata: Option<Metadata>,
 }
 
@@ -26,23 +26,23 @@ struct Touched {
 #[serde(default, rename_all = "camelCase")]
 struct Metadata {
     deletion_timestamp: Option<String>,
-    managed_fields: Option<Vec<Managed>>,
+    managed_fields: Option<Vec<ManagedFields>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Managed {
+struct ManagedFields {
     manager: String,
     operation: String,
     time: String,
 }
 
 /// A deletion leaves the object as the last writer wrote it: nothing in it says who deleted it.
-pub fn of(config: &Config, state: &State) -> Result<Behind, Error> {
+pub fn of(config: &Config, state: &State) -> Result<ChangeCause, Error> {
     if state.change != Change::Present {
-        return Ok(Behind::default());
+        return Ok(ChangeCause::default());
     }
-    let mut behind = Behind { persons: concealed(config, state.seq)?, ..Behind::default() };
+    let mut behind = ChangeCause { persons: concealed(config, state.seq)?, ..ChangeCause::default() };
     if !config.managers && config.change == ChangeKept::None {
         return Ok(behind);
     }
@@ -64,9 +64,9 @@ pub fn of(config: &Config, state: &State) -> Result<Behind, Error> {
 /// nothing names, and so is one that begins a deletion: the server notes no manager of it.
 ///
 /// Times are of one second: of entries with the same time, the server has written the later one last.
-fn writer(patch: &str) -> Option<Managed> {
+fn writer(patch: &str) -> Option<ManagedFields> {
     let Metadata { deletion_timestamp, managed_fields } =
-        serde_json::from_str::<Touched>(patch).ok()?.metadata?;
+        serde_json::from_str::<TouchedFields>(patch).ok()?.metadata?;
     let entries = managed_fields.filter(|_| deletion_timestamp.is_none())?;
     entries.into_iter().max_by(|one, other| one.time.cmp(&other.time))
 }

@@ -12,7 +12,7 @@ use kubewitness_sdk::{About, Change, Error, FieldError, Plugin, State, Verdict, 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::line::Chain;
+use crate::line::LineChain;
 
 /// The plugin's name for its ledger and its key. The operator says which they are.
 const TRAIL: &str = "trail";
@@ -103,7 +103,7 @@ kubewitness_sdk::export!(Audit);
 fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
     // From here to the end of the batch the host reserves the ledger for this call.
     let last = ledger::last(TRAIL)?;
-    let mut chain = Chain::after(last.as_deref())?;
+    let mut chain = LineChain::after(last.as_deref())?;
     let mut verdicts = Vec::with_capacity(states.len());
     let mut lines = Vec::with_capacity(states.len());
     for state in states {

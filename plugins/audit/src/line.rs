@@ -43,12 +43,12 @@ struct Body<'a> {
     observed_at: String,
     document_sha256: Option<&'a str>,
     #[serde(flatten)]
-    behind: &'a Behind,
+    behind: &'a ChangeCause,
 }
 
 /// Who and what is behind a change.
 #[derive(Debug, Default, PartialEq, Serialize)]
-pub struct Behind {
+pub struct ChangeCause {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manager: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,22 +62,22 @@ pub struct Behind {
 }
 
 #[derive(Deserialize)]
-struct Last {
+struct LastLine {
     n: u64,
     hash: String,
 }
 
 /// The end of the trail. Lines are added to it.
 #[derive(Debug)]
-pub struct Chain {
+pub struct LineChain {
     n: u64,
     head: String,
 }
 
-impl Chain {
+impl LineChain {
     pub fn after(last: Option<&[u8]>) -> Result<Self, Error> {
         let Some(last) = last else { return Ok(Self { n: 0, head: START.to_string() }) };
-        match serde_json::from_slice::<Last>(last) {
+        match serde_json::from_slice::<LastLine>(last) {
             Ok(last) if last.hash.len() == START.len() => Ok(Self { n: last.n, head: last.hash }),
             _ => Err(Error::Unavailable("the ledger's last line is not one of a trail".to_string())),
         }
@@ -87,7 +87,12 @@ impl Chain {
         &self.head
     }
 
-    pub fn line(&mut self, state: &State, document: Option<&str>, behind: &Behind) -> Result<String, Error> {
+    pub fn line(
+        &mut self,
+        state: &State,
+        document: Option<&str>,
+        behind: &ChangeCause,
+    ) -> Result<String, Error> {
         let object = &state.object;
         let body = Body {
             n: self.n + 1,

@@ -12,7 +12,7 @@ const BODY_BYTES: usize = 300;
 const LONGEST_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum SendAnswer {
     Taken,
     /// Time cures it: too slow, too early, too often, or the server's own trouble.
     Later {
@@ -25,18 +25,18 @@ pub enum Answer {
     Refused(String),
 }
 
-impl From<Answer> for Verdict {
-    fn from(answer: Answer) -> Self {
+impl From<SendAnswer> for Verdict {
+    fn from(answer: SendAnswer) -> Self {
         match answer {
-            Answer::Taken => Self::Done,
-            Answer::Later { after_ms: Some(after_ms), why } => Self::retry_after(after_ms, why),
-            Answer::Later { after_ms: None, why } | Answer::AddressLater(why) => Self::retry(why),
-            Answer::Refused(why) => Self::reject(why),
+            SendAnswer::Taken => Self::Done,
+            SendAnswer::Later { after_ms: Some(after_ms), why } => Self::retry_after(after_ms, why),
+            SendAnswer::Later { after_ms: None, why } | SendAnswer::AddressLater(why) => Self::retry(why),
+            SendAnswer::Refused(why) => Self::reject(why),
         }
     }
 }
 
-impl From<Error> for Answer {
+impl From<Error> for SendAnswer {
     fn from(error: Error) -> Self {
         match error {
             Error::RateLimited(after_ms) => {
@@ -51,41 +51,41 @@ impl From<Error> for Answer {
     }
 }
 
-pub fn of_status(response: &Response) -> Answer {
+pub fn of_status(response: &Response) -> SendAnswer {
     let status = response.status;
     match status {
-        200..=299 => Answer::Taken,
-        408 | 425 | 429 | 500..=599 => Answer::Later {
+        200..=299 => SendAnswer::Taken,
+        408 | 425 | 429 | 500..=599 => SendAnswer::Later {
             after_ms: retry_after(response),
             why: format!("the destination answered {status}"),
         },
         300..=399 => {
-            Answer::Refused(format!("the destination answered {status}: redirects are not followed"))
+            SendAnswer::Refused(format!("the destination answered {status}: redirects are not followed"))
         }
-        _ => Answer::Refused(format!("the destination answered {status}: {}", excerpt(&response.body))),
+        _ => SendAnswer::Refused(format!("the destination answered {status}: {}", excerpt(&response.body))),
     }
 }
 
 /// The answer of a server that reports failure in the JSON body of a 200: 0 is success, and `again` are the codes that
 /// time cures. `fields` are the names of the code and of its text, in the order of preference.
-pub fn of_code(response: &Response, fields: &[(&str, &str)], again: &[i64]) -> Answer {
+pub fn of_code(response: &Response, fields: &[(&str, &str)], again: &[i64]) -> SendAnswer {
     let status = of_status(response);
-    if status != Answer::Taken {
+    if status != SendAnswer::Taken {
         return status;
     }
     let body: Value = facts::read(&response.body).unwrap_or(Value::Null);
     let code = fields.iter().find_map(|(code, text)| Some((body[*code].as_i64()?, &body[*text])));
     match code {
-        Some((0, _)) => Answer::Taken,
+        Some((0, _)) => SendAnswer::Taken,
         Some((code, text)) => {
             let text = excerpt(text.as_str().unwrap_or("without a reason").as_bytes());
             let why = format!("the destination answered code {code}: {text}");
             match again.contains(&code) {
-                true => Answer::Later { after_ms: None, why },
-                false => Answer::Refused(why),
+                true => SendAnswer::Later { after_ms: None, why },
+                false => SendAnswer::Refused(why),
             }
         }
-        None => Answer::Refused(format!("the destination answered no code: {}", excerpt(&response.body))),
+        None => SendAnswer::Refused(format!("the destination answered no code: {}", excerpt(&response.body))),
     }
 }
 
@@ -106,7 +106,7 @@ fn excerpt(body: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
+    fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> SendAnswer {
         let headers = headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         of_status(&Response { status, headers, body: body.as_bytes().to_vec() })
     }
@@ -114,17 +114,17 @@ mod tests {
     #[test]
     fn any_success_is_done() {
         for status in [200, 201, 202, 204] {
-            assert_eq!(answer(status, &[], ""), Answer::Taken);
+            assert_eq!(answer(status, &[], ""), SendAnswer::Taken);
         }
     }
 
     #[test]
     fn what_time_can_mend_is_tried_again_when_the_destination_says() {
         for status in [408, 425, 429, 500, 502, 503] {
-            assert!(matches!(answer(status, &[], ""), Answer::Later { after_ms: None, .. }), "{status}");
+            assert!(matches!(answer(status, &[], ""), SendAnswer::Later { after_ms: None, .. }), "{status}");
         }
         let after = |value| match answer(429, &[("Retry-After", value)], "") {
-            Answer::Later { after_ms, .. } => after_ms,
+            SendAnswer::Later { after_ms, .. } => after_ms,
             _ => panic!("no retry"),
         };
         assert_eq!(after("7"), Some(7000));
@@ -134,9 +134,11 @@ mod tests {
 
     #[test]
     fn a_refusal_is_kept_with_what_the_destination_said() {
-        let Answer::Refused(reason) = answer(400, &[], "no such\nchannel") else { panic!("no rejection") };
+        let SendAnswer::Refused(reason) = answer(400, &[], "no such\nchannel") else {
+            panic!("no rejection")
+        };
         assert_eq!(reason, "the destination answered 400: no such channel");
-        assert!(matches!(answer(302, &[], ""), Answer::Refused(reason) if reason.contains("redirects")));
+        assert!(matches!(answer(302, &[], ""), SendAnswer::Refused(reason) if reason.contains("redirects")));
     }
 
     #[test]
@@ -145,25 +147,25 @@ mod tests {
             let response = Response { status: 200, headers: vec![], body: body.into() };
             of_code(&response, &[("code", "msg"), ("StatusCode", "StatusMessage")], &[7])
         };
-        assert_eq!(of(r#"{"code": 0, "msg": "success"}"#), Answer::Taken);
-        assert_eq!(of(r#"{"StatusCode": 0}"#), Answer::Taken);
-        assert!(matches!(of(r#"{"code": 7, "msg": "slow down"}"#), Answer::Later { .. }));
-        let refused = Answer::Refused("the destination answered code 9: sign match fail".into());
+        assert_eq!(of(r#"{"code": 0, "msg": "success"}"#), SendAnswer::Taken);
+        assert_eq!(of(r#"{"StatusCode": 0}"#), SendAnswer::Taken);
+        assert!(matches!(of(r#"{"code": 7, "msg": "slow down"}"#), SendAnswer::Later { .. }));
+        let refused = SendAnswer::Refused("the destination answered code 9: sign match fail".into());
         assert_eq!(of(r#"{"code": 9, "msg": "sign match fail"}"#), refused);
         for odd in ["", "ok", "[]", r#"{"code": "0"}"#] {
-            assert!(matches!(of(odd), Answer::Refused(why) if why.contains("no code")), "{odd}");
+            assert!(matches!(of(odd), SendAnswer::Refused(why) if why.contains("no code")), "{odd}");
         }
     }
 
     #[test]
     fn an_answer_is_the_verdict_of_a_state_and_an_error_is_an_answer() {
-        assert_eq!(Verdict::from(Answer::Taken), Verdict::Done);
-        assert_eq!(Verdict::from(Answer::Refused("no".into())), Verdict::reject("no"));
-        let limited = Answer::from(Error::RateLimited(70));
+        assert_eq!(Verdict::from(SendAnswer::Taken), Verdict::Done);
+        assert_eq!(Verdict::from(SendAnswer::Refused("no".into())), Verdict::reject("no"));
+        let limited = SendAnswer::from(Error::RateLimited(70));
         assert_eq!(Verdict::from(limited), Verdict::retry_after(70, "rate limited"));
-        assert!(matches!(Answer::from(Error::Invalid("x".into())), Answer::Refused(_)));
-        assert!(matches!(Answer::from(Error::Denied("x".into())), Answer::Refused(_)));
-        let away = Verdict::from(Answer::from(Error::Unavailable("down".into())));
+        assert!(matches!(SendAnswer::from(Error::Invalid("x".into())), SendAnswer::Refused(_)));
+        assert!(matches!(SendAnswer::from(Error::Denied("x".into())), SendAnswer::Refused(_)));
+        let away = Verdict::from(SendAnswer::from(Error::Unavailable("down".into())));
         assert_eq!(away, Verdict::retry("unavailable: down"));
     }
 }

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use kubewitness_sdk::http::{self, Request};
 use kubewitness_sdk::{Change, Error, FieldError, State, Status, Verdict, clock, log};
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, SendAnswer};
 use crate::config::Config;
 use crate::facts::{self, Facts};
-use crate::mutes::Mutes;
+use crate::mutes::StoredMutes;
 use crate::report::{self, Report};
 use crate::template;
 
@@ -25,9 +25,9 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = template::pointers(&config.template);
     let mut down: Option<Verdict> = None;
     let mut reports = Vec::new();
-    let mutes = match Mutes::read() {
+    let mutes = match StoredMutes::read() {
         // Without the grant of `kv` nobody mutes anything but by the manifest.
-        Err(Error::Denied(_)) => Mutes::default(),
+        Err(Error::Denied(_)) => StoredMutes::default(),
         Err(error) => return vec![Verdict::retry(error.text()); states.len()],
         Ok(mutes) => mutes,
     };
@@ -50,7 +50,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
             Err(error) => {
                 let lasting =
                     matches!(error, Error::Unavailable(_) | Error::Timeout(_) | Error::RateLimited(_));
-                let answer = Answer::from(error);
+                let answer = SendAnswer::from(error);
                 down = lasting.then(|| answer.clone().into());
                 answer
             }

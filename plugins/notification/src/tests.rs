@@ -11,12 +11,12 @@ use super::*;
 
 /// A destination that gives the answers of a list, then 200.
 #[derive(Default)]
-struct Destination {
+struct ListedAnswers {
     answers: RefCell<Vec<Result<u16, Error>>>,
     sent: RefCell<Vec<Request>>,
 }
 
-impl testing::Host for Destination {
+impl testing::Host for ListedAnswers {
     fn http_send(&self, destination: &str, request: &Request) -> Result<Response, Error> {
         assert_eq!(destination, "people");
         self.sent.borrow_mut().push(request.clone());
@@ -35,7 +35,7 @@ fn handle(
     config: &Config,
     states: &[State],
 ) -> (Vec<Verdict>, Vec<Request>) {
-    let destination = Rc::new(Destination { answers: RefCell::new(answers), ..Destination::default() });
+    let destination = Rc::new(ListedAnswers { answers: RefCell::new(answers), ..ListedAnswers::default() });
     let verdicts = testing::with_host(destination.clone(), || Notification::handle(config, states));
     let sent = destination.sent.take();
     (verdicts, sent)
@@ -66,9 +66,9 @@ fn a_transition_is_posted_with_its_id_and_the_standard_template() {
 
 /// Where `kv` is granted.
 #[derive(Default)]
-struct Remembering(RefCell<Vec<(String, Value)>>);
+struct KvGranted(RefCell<Vec<(String, Value)>>);
 
-impl testing::Host for Remembering {
+impl testing::Host for KvGranted {
     fn http_send(&self, _: &str, request: &Request) -> Result<Response, Error> {
         let body = String::from_utf8(request.body.clone()).unwrap();
         let status = if body.contains("Failed") { 410 } else { 200 };
@@ -88,7 +88,7 @@ impl testing::Host for Remembering {
 
 #[test]
 fn with_kv_each_request_is_reported() {
-    let host = Rc::new(Remembering::default());
+    let host = Rc::new(KvGranted::default());
     let states = [moved(1, "a", "Pending", "Running"), moved(2, "a", "Running", "Failed")];
     testing::with_host(host.clone(), || Notification::handle(&Config::default(), &states));
     let reports = host.0.take();
@@ -245,8 +245,8 @@ fn what_has_no_effect_without_channels_is_a_fault() {
 
 #[test]
 fn a_value_of_the_document_is_filled_where_the_destination_is_one() {
-    struct Documented(RefCell<Vec<Value>>);
-    impl testing::Host for Documented {
+    struct DocumentHost(RefCell<Vec<Value>>);
+    impl testing::Host for DocumentHost {
         fn document_value(&self, seq: u64, pointer: &str) -> Result<Option<String>, Error> {
             assert_eq!((seq, pointer), (1, "/spec/parallelism"));
             Ok(Some("8".into()))
@@ -256,7 +256,7 @@ fn a_value_of_the_document_is_filled_where_the_destination_is_one() {
             Ok(Response { status: 200, headers: vec![], body: vec![] })
         }
     }
-    let host = Rc::new(Documented(RefCell::default()));
+    let host = Rc::new(DocumentHost(RefCell::default()));
     let config = config(json!({"template": {"pods": "{{/spec/parallelism}}"}}));
     testing::with_host(host.clone(), || Notification::handle(&config, &[moved(1, "a", "x", "y")]));
     assert_eq!(host.0.take(), [json!({"pods": 8})]);

@@ -18,30 +18,30 @@ const TEXT_BYTES: usize = 4096;
 const READS: usize = 3;
 
 /// Reads all columns of a state with few calls to the host.
-pub struct Reader<'c> {
+pub struct ColumnReader<'c> {
     columns: &'c [Column],
     kept: Documents,
-    reads: Vec<Read>,
+    reads: Vec<DocumentValue>,
     /// The columns with a value of a wrong type, and how many there were.
-    wrong: RefCell<Vec<Wrong>>,
+    wrong: RefCell<Vec<WrongColumn>>,
 }
 
 /// One value of the document, and the columns that are within it.
 #[derive(Debug, PartialEq, Eq)]
-struct Read {
+struct DocumentValue {
     pointer: String,
     columns: Vec<usize>,
 }
 
 /// What the rows of one state get from its document.
-pub struct Values {
+pub struct RowValues {
     /// In the order of the configuration.
     pub columns: Vec<Value>,
     /// For object_history.
     pub document: Value,
 }
 
-struct Wrong {
+struct WrongColumn {
     column: usize,
     count: usize,
     example: String,
@@ -52,7 +52,7 @@ thread_local! {
     static TOLD: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-impl<'c> Reader<'c> {
+impl<'c> ColumnReader<'c> {
     pub fn new(config: &'c Config) -> Self {
         let columns = config.columns.as_slice();
         let most = if config.gpus.is_empty() { READS } else { READS - gpus::READS };
@@ -63,7 +63,7 @@ impl<'c> Reader<'c> {
         Self { columns, kept: config.documents, reads, wrong: RefCell::new(Vec::new()) }
     }
 
-    pub fn values(&self, state: &State) -> Result<Values, Error> {
+    pub fn values(&self, state: &State) -> Result<RowValues, Error> {
         let mut values = vec![Value::Null; self.columns.len()];
         let mut kept = Value::Null;
         for read in &self.reads {
@@ -74,18 +74,18 @@ impl<'c> Reader<'c> {
             if read.columns.is_empty() {
                 continue;
             }
-            let document = Parsed::of(&text)?;
+            let document = ParsedValue::of(&text)?;
             for place in &read.columns {
                 let Column { pointer, holds, .. } = &self.columns[*place];
                 let within = pointer.strip_prefix(read.pointer.as_str()).unwrap_or(pointer);
                 match document.value(within, *holds) {
-                    Found::Nothing => {}
-                    Found::Value(value) => values[*place] = value,
-                    Found::OtherType => self.note(*place, state),
+                    FoundValue::Nothing => {}
+                    FoundValue::Value(value) => values[*place] = value,
+                    FoundValue::OtherType => self.note(*place, state),
                 }
             }
         }
-        Ok(Values { columns: values, document: kept })
+        Ok(RowValues { columns: values, document: kept })
     }
 
     fn note(&self, column: usize, state: &State) {
@@ -93,14 +93,14 @@ impl<'c> Reader<'c> {
         match wrong.iter_mut().find(|wrong| wrong.column == column) {
             Some(wrong) => wrong.count += 1,
             None => {
-                wrong.push(Wrong { column, count: 1, example: named(state) });
+                wrong.push(WrongColumn { column, count: 1, example: named(state) });
             }
         }
     }
 
     /// Logs each column with wrong values once for an instance of the plugin.
     pub fn tell(&self) {
-        for Wrong { column, count, example } in self.wrong.borrow().iter() {
+        for WrongColumn { column, count, example } in self.wrong.borrow().iter() {
             let Column { name, pointer, holds } = &self.columns[*column];
             if !TOLD.with_borrow_mut(|told| told.insert(name.clone())) {
                 continue;
@@ -121,34 +121,36 @@ impl<'c> Reader<'c> {
 
 /// A part of a document. JSON allows numbers that no float can hold, such as `1e400`, and one of them makes the parser
 /// refuse the whole text. Then each column's value is looked for in the text, and only that value is parsed.
-enum Parsed<'t> {
+enum ParsedValue<'t> {
     Whole(Json),
     Text(&'t RawValue),
 }
 
-enum Found {
+enum FoundValue {
     Nothing,
     Value(Value),
     OtherType,
 }
 
-impl<'t> Parsed<'t> {
+impl<'t> ParsedValue<'t> {
     fn of(text: &'t str) -> Result<Self, Error> {
         let whole = serde_json::from_str(text).map(Self::Whole);
         let parsed = whole.or_else(|_| serde_json::from_str(text).map(Self::Text));
         parsed.map_err(|error| Error::Invalid(error.to_string()))
     }
 
-    fn value(&self, pointer: &str, holds: Type) -> Found {
+    fn value(&self, pointer: &str, holds: Type) -> FoundValue {
         let of = |found: &Json| match found {
-            Json::Null => Found::Nothing,
-            found => value(holds, found).map_or(Found::OtherType, Found::Value),
+            Json::Null => FoundValue::Nothing,
+            found => value(holds, found).map_or(FoundValue::OtherType, FoundValue::Value),
         };
         match self {
-            Self::Whole(json) => json.pointer(pointer).map_or(Found::Nothing, of),
+            Self::Whole(json) => json.pointer(pointer).map_or(FoundValue::Nothing, of),
             Self::Text(text) => match within(text, pointer) {
-                None => Found::Nothing,
-                Some(found) => serde_json::from_str(found.get()).map_or(Found::OtherType, |json| of(&json)),
+                None => FoundValue::Nothing,
+                Some(found) => {
+                    serde_json::from_str(found.get()).map_or(FoundValue::OtherType, |json| of(&json))
+                }
             },
         }
     }
@@ -185,8 +187,8 @@ fn read(seq: u64, pointer: &str) -> Result<Option<String>, Error> {
 }
 
 /// Columns of one part of the document share a call: all labels, or all of the template.
-fn reads(columns: &[Column], most: usize) -> Vec<Read> {
-    let mut reads: Vec<Read> = Vec::new();
+fn reads(columns: &[Column], most: usize) -> Vec<DocumentValue> {
+    let mut reads: Vec<DocumentValue> = Vec::new();
     for (place, column) in columns.iter().enumerate() {
         let part = first_keys(&column.pointer, 2);
         match reads.iter_mut().find(|read| first_keys(&read.pointer, 2) == part) {
@@ -194,7 +196,7 @@ fn reads(columns: &[Column], most: usize) -> Vec<Read> {
                 read.columns.push(place);
                 read.pointer = part.to_string();
             }
-            None => reads.push(Read { pointer: column.pointer.clone(), columns: vec![place] }),
+            None => reads.push(DocumentValue { pointer: column.pointer.clone(), columns: vec![place] }),
         }
     }
     if reads.len() > most {
@@ -203,8 +205,8 @@ fn reads(columns: &[Column], most: usize) -> Vec<Read> {
     reads
 }
 
-fn whole(columns: &[Column]) -> Vec<Read> {
-    vec![Read { pointer: String::new(), columns: (0..columns.len()).collect() }]
+fn whole(columns: &[Column]) -> Vec<DocumentValue> {
+    vec![DocumentValue { pointer: String::new(), columns: (0..columns.len()).collect() }]
 }
 
 /// The beginning of a pointer, up to so many keys.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kubewitness_sdk::FieldError;
 use serde::Deserialize;
 
-use crate::retention::Keep;
+use crate::retention::KeepRows;
 use crate::schema;
 pub use crate::schema::Type;
 
@@ -46,7 +46,7 @@ pub struct Config {
     /// How long rows of object_history and object_transitions are kept, such as `90d` or `12h`. Older ones are deleted in
     /// ticks, so the manifest needs `tick`. Left out, they stay.
     #[cfg_attr(test, schemars(with = "Option<String>", regex(pattern = "^[0-9]+[dh]$")))]
-    pub keep: Option<Keep>,
+    pub keep: Option<KeepRows>,
     /// Stands before the name of each table, index and view, such as `batch_`: several installations can share one
     /// database then. A letter, then letters, digits and underscores, all in lower case, at most 24.
     #[cfg_attr(test, schemars(regex(pattern = "^([a-z][a-z0-9_]{0,23})?$")))]

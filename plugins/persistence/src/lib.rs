@@ -24,10 +24,10 @@ use std::collections::BTreeSet;
 use kubewitness_sdk::sql::{self, OnConflict, TableCopy, TableWrite, Value};
 use kubewitness_sdk::{About, Error, FieldError, Plugin, State, Ticking, Verdict};
 
-use self::columns::{Reader, Values};
+use self::columns::{ColumnReader, RowValues};
 pub use self::config::Config;
-use self::schema::Names;
-use self::tables::Ready;
+use self::schema::PrefixedNames;
+use self::tables::ReadyTables;
 
 /// The plugin's name for its database. The operator says which one it is.
 const DATABASE: &str = "main";
@@ -53,7 +53,7 @@ impl Plugin for Persistence {
 
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         let writer = match ready(config) {
-            Ok(ready) => Writer { config, ready, reader: Reader::new(config) },
+            Ok(ready) => CallWriter { config, ready, reader: ColumnReader::new(config) },
             Err(error) => return vec![Verdict::from(error); states.len()],
         };
         let verdicts = match writer.write(states) {
@@ -81,13 +81,13 @@ impl Ticking for Persistence {
 kubewitness_sdk::export!(Persistence, tick);
 
 thread_local! {
-    /// What this instance found of the tables. It is only a shortcut: [`Writer::write`] notices if they are gone.
-    static SEEN: RefCell<Option<Ready>> = const { RefCell::new(None) };
+    /// What this instance found of the tables. It is only a shortcut: [`CallWriter::write`] notices if they are gone.
+    static SEEN: RefCell<Option<ReadyTables>> = const { RefCell::new(None) };
     /// Whether a write found a table missing.
     static MISSING: Cell<bool> = const { Cell::new(false) };
 }
 
-fn ready(config: &Config) -> Result<Ready, Error> {
+fn ready(config: &Config) -> Result<ReadyTables, Error> {
     if let Some(ready) = SEEN.with_borrow(Clone::clone) {
         return Ok(ready);
     }
@@ -98,13 +98,13 @@ fn ready(config: &Config) -> Result<Ready, Error> {
 }
 
 /// Writes the states of one call.
-struct Writer<'c> {
+struct CallWriter<'c> {
     config: &'c Config,
-    ready: Ready,
-    reader: Reader<'c>,
+    ready: ReadyTables,
+    reader: ColumnReader<'c>,
 }
 
-impl Writer<'_> {
+impl CallWriter<'_> {
     fn one(&self, state: &State) -> Verdict {
         match self.write(std::slice::from_ref(state)) {
             Ok(()) => Verdict::Done,
@@ -143,8 +143,8 @@ impl Writer<'_> {
         sql::write(DATABASE, &TableWrite { table, columns, key, on_conflict, rows: shown }).map(drop)
     }
 
-    fn names(&self) -> Names<'_> {
-        Names(&self.config.prefix)
+    fn names(&self) -> PrefixedNames<'_> {
+        PrefixedNames(&self.config.prefix)
     }
 
     fn history(&self, states: &[&State]) -> Result<TableWrite, Error> {
@@ -186,7 +186,7 @@ impl Writer<'_> {
 
     /// The row of object_status, and the document for object_history.
     fn row(&self, state: &State) -> Result<(Vec<Value>, Value), Error> {
-        let Values { columns, document } = self.reader.values(state)?;
+        let RowValues { columns, document } = self.reader.values(state)?;
         let mut row = rows::status(state);
         row.extend(columns);
         row.extend(self.ready.retired.iter().map(|_| Value::Null));

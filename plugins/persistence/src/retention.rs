@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::DATABASE;
 use crate::config::Config;
-use crate::schema::{HISTORY, Names, STATUS, TRANSITIONS};
+use crate::schema::{HISTORY, PrefixedNames, STATUS, TRANSITIONS};
 
 /// Rows of each table that one step looks for and deletes, and steps of a tick. States wait meanwhile.
 const ROWS: usize = 500;
@@ -16,11 +16,11 @@ const TICKING_MS: u64 = 2000;
 
 /// How long rows are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
+pub struct KeepRows {
     pub ms: u64,
 }
 
-impl Keep {
+impl KeepRows {
     /// Rows of the last hour are still written to.
     const LEAST_MS: u64 = 3_600_000;
 
@@ -35,7 +35,7 @@ impl Keep {
     }
 }
 
-impl<'de> Deserialize<'de> for Keep {
+impl<'de> Deserialize<'de> for KeepRows {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let wrong =
@@ -45,10 +45,10 @@ impl<'de> Deserialize<'de> for Keep {
 }
 
 /// Deletes what is too old, as far as the time of one tick goes.
-pub fn tick(config: &Config, keep: Keep) -> Result<(), Error> {
+pub fn tick(config: &Config, keep: KeepRows) -> Result<(), Error> {
     let begun_ms = clock::now_ms();
     let before_ms = begun_ms.saturating_sub(keep.ms);
-    let names = Names(&config.prefix);
+    let names = PrefixedNames(&config.prefix);
     for _ in 0..STEPS {
         let found = history(names, before_ms)? + transitions(names, before_ms)?;
         if found == 0 || clock::now_ms().saturating_sub(begun_ms) > TICKING_MS {
@@ -59,7 +59,7 @@ pub fn tick(config: &Config, keep: Keep) -> Result<(), Error> {
 }
 
 /// States, with their documents. Where the last one of an object goes, its status goes, too.
-fn history(names: Names<'_>, before_ms: u64) -> Result<usize, Error> {
+fn history(names: PrefixedNames<'_>, before_ms: u64) -> Result<usize, Error> {
     let (history, status) = (names.of(HISTORY), names.of(STATUS));
     let before = Value::from(time::rfc3339(before_ms));
     let asked = format!(
@@ -79,7 +79,7 @@ fn history(names: Names<'_>, before_ms: u64) -> Result<usize, Error> {
 }
 
 /// The newest transition of an object that exists says since when it is in its phase.
-fn transitions(names: Names<'_>, before_ms: u64) -> Result<usize, Error> {
+fn transitions(names: PrefixedNames<'_>, before_ms: u64) -> Result<usize, Error> {
     let (transitions, status) = (names.of(TRANSITIONS), names.of(STATUS));
     let asked = format!(
         "SELECT t.uid, t.seq FROM {transitions} t WHERE t.changed_ms < ? \
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn a_time_is_days_or_hours() {
         for (text, ms) in [("90d", 7_776_000_000), ("1h", 3_600_000), ("0036h", 129_600_000)] {
-            assert_eq!(Keep::parse(text), Some(Keep { ms }), "{text}");
+            assert_eq!(KeepRows::parse(text), Some(KeepRows { ms }), "{text}");
         }
         for text in ["", "d", "0d", "0h", "59m", "-1d", "1.5d", "90", "99999999999d"] {
-            assert_eq!(Keep::parse(text), None, "{text}");
+            assert_eq!(KeepRows::parse(text), None, "{text}");
         }
     }
 }

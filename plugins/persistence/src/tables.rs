@@ -9,7 +9,7 @@ use kubewitness_sdk::{Error, log};
 
 use crate::DATABASE;
 use crate::config::{Column, Config};
-use crate::schema::{self, COLUMNS_TABLE, HISTORY, Names, SCHEMA, STATUS, VERSION};
+use crate::schema::{self, COLUMNS_TABLE, HISTORY, PrefixedNames, SCHEMA, STATUS, VERSION};
 
 /// Columns that configurations have added over time. Each costs every write a value, also if no configuration names it
 /// any more.
@@ -22,16 +22,16 @@ const LET_A_USER: &str = "let a user who may";
 
 /// What was found or made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
+pub struct ReadyTables {
     /// Columns that a former configuration added and this one does not name.
     pub retired: Vec<String>,
 }
 
 /// Creates what is missing, and refuses tables that a newer version of this plugin has changed. `missing`: a
 /// table was missing, whatever the version says.
-pub fn prepare(config: &Config, missing: bool) -> Result<Ready, Error> {
+pub fn prepare(config: &Config, missing: bool) -> Result<ReadyTables, Error> {
     let dialect = sql::dialect_of(DATABASE)?;
-    let tables = Tables { config, names: Names(&config.prefix), dialect };
+    let tables = Tables { config, names: PrefixedNames(&config.prefix), dialect };
     tables.prepare(missing).map_err(|error| match error {
         // No state is at fault for what is wrong with tables, so none is parked for it.
         Error::Invalid(why) => Error::Unavailable(format!("the tables can't be prepared: {why}")),
@@ -44,13 +44,13 @@ pub fn prepare(config: &Config, missing: bool) -> Result<Ready, Error> {
 
 struct Tables<'c> {
     config: &'c Config,
-    names: Names<'c>,
+    names: PrefixedNames<'c>,
     dialect: Dialect,
 }
 
 impl Tables<'_> {
     /// First all statements that make tables, then rows: MySQL commits at the former.
-    fn prepare(&self, missing: bool) -> Result<Ready, Error> {
+    fn prepare(&self, missing: bool) -> Result<ReadyTables, Error> {
         let newest = self.version()?;
         if let Some(newer) = newest.filter(|newest| *newest > VERSION) {
             return Err(Error::Unavailable(format!(
@@ -83,7 +83,7 @@ impl Tables<'_> {
         let new = self.config.columns.iter().filter(|column| !known.contains_key(&column.name));
         let new = new.map(|column| vec![column.name.as_str().into(), column.holds.word().into()]);
         self.note(COLUMNS_TABLE, &["name", "type"], new)?;
-        Ok(Ready { retired: self.retired(&known)? })
+        Ok(ReadyTables { retired: self.retired(&known)? })
     }
 
     fn version(&self) -> Result<Option<i64>, Error> {
@@ -119,7 +119,7 @@ impl Tables<'_> {
             "" => String::new(),
             prefix => format!(", with {prefix} before each name that begins with object_"),
         };
-        told(
+        warn_administrator(
             why,
             &format!(
                 "let a user who may make tables run the files of {folder} that the database lacks{prefix}"
@@ -195,7 +195,7 @@ impl Tables<'_> {
         }
         lacking.iter().try_for_each(|statement| self.make(statement)).map_err(|error| match error {
             Error::Unavailable(why) if why.contains(REFUSES) => {
-                told(&format!("columns of the configuration are missing, and {why}"), &what())
+                warn_administrator(&format!("columns of the configuration are missing, and {why}"), &what())
             }
             other => other,
         })
@@ -251,7 +251,7 @@ impl Tables<'_> {
 
 /// What an administrator does about it. A refusal undoes the transaction, and the host then tells that alone, so the log
 /// has both.
-fn told(why: &str, what: &str) -> Error {
+fn warn_administrator(why: &str, what: &str) -> Error {
     log::warn(what, &[("why", why)]);
     Error::Unavailable(format!("{why}: {what}"))
 }

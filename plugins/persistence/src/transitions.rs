@@ -10,7 +10,7 @@ use kubewitness_sdk::sql::{self, OnConflict, TableWrite, Value};
 use kubewitness_sdk::{Error, State, time};
 
 use crate::config::Config;
-use crate::schema::{Names, STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY};
+use crate::schema::{PrefixedNames, STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY};
 use crate::{DATABASE, gpus, rows};
 
 /// Objects of one question. Numbers of parameters are powers of two up to it, so that the database prepares few
@@ -19,7 +19,7 @@ const ASKED: usize = 256;
 
 /// The newest row of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Last {
+struct NewestRow {
     seq: u64,
     phase: String,
     at_ms: u64,
@@ -28,7 +28,7 @@ struct Last {
 
 /// The rows for these states, which are in the order of the journal.
 pub fn write(states: &[&State], config: &Config) -> Result<(), Error> {
-    let names = Names(&config.prefix);
+    let names = PrefixedNames(&config.prefix);
     let changes: Vec<_> = states.iter().filter(|state| changes_phase(state)).collect();
     if changes.is_empty() {
         return Ok(());
@@ -45,7 +45,7 @@ pub fn write(states: &[&State], config: &Config) -> Result<(), Error> {
         let gpus = gpus_of(state, before, &config.gpus)?;
         made.push(row(state, before, gpus));
         let phase = rows::phase(state);
-        last.insert(uid, Last { seq: state.seq, phase, at_ms: state.observed_ms, gpus });
+        last.insert(uid, NewestRow { seq: state.seq, phase, at_ms: state.observed_ms, gpus });
     }
     if made.is_empty() {
         return Ok(());
@@ -67,14 +67,14 @@ fn changes_phase(state: &State) -> bool {
 }
 
 /// An object that is gone may have no document any more: it had the GPUs that it had before.
-fn gpus_of(state: &State, before: Option<&Last>, resource: &str) -> Result<Option<i64>, Error> {
+fn gpus_of(state: &State, before: Option<&NewestRow>, resource: &str) -> Result<Option<i64>, Error> {
     if resource.is_empty() {
         return Ok(None);
     }
     Ok(gpus::count(state, resource)?.or_else(|| before.and_then(|before| before.gpus)))
 }
 
-fn row(state: &State, before: Option<&Last>, gpus: Option<i64>) -> Vec<Value> {
+fn row(state: &State, before: Option<&NewestRow>, gpus: Option<i64>) -> Vec<Value> {
     let (object, status) = (&state.object, &state.status);
     // Where no row was written before, as when version 1 wrote the tables, the host knows the phase and nobody its time.
     let known = state.previous.as_ref().map(|previous| rows::word(&previous.phase));
@@ -106,7 +106,10 @@ fn row(state: &State, before: Option<&Last>, gpus: Option<i64>) -> Vec<Value> {
 
 /// The newest row of each object. object_status has one row an object, so each costs two look-ups by key, however often
 /// an object has changed.
-fn last_of(uids: impl Iterator<Item = String>, names: Names<'_>) -> Result<BTreeMap<String, Last>, Error> {
+fn last_of(
+    uids: impl Iterator<Item = String>,
+    names: PrefixedNames<'_>,
+) -> Result<BTreeMap<String, NewestRow>, Error> {
     let mut uids: Vec<_> = uids.collect();
     uids.sort_unstable();
     uids.dedup();
@@ -130,7 +133,7 @@ fn last_of(uids: impl Iterator<Item = String>, names: Names<'_>) -> Result<BTree
             };
             // Neither is ever written with a sign.
             let gpus = if let Value::Integer(gpus) = gpus { Some(gpus) } else { None };
-            last.insert(uid, Last { seq: seq.cast_unsigned(), phase, at_ms: at.cast_unsigned(), gpus });
+            last.insert(uid, NewestRow { seq: seq.cast_unsigned(), phase, at_ms: at.cast_unsigned(), gpus });
         }
     }
     Ok(last)

@@ -3,12 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{Cause, Expected, History, Operation, Outcome};
+use crate::{Cause, Expected, Operation, Outcome, RecordedHistory};
 
 /// Fails if a fact that the label names is not in the history.
-pub fn check_label(history: &History) -> Result<()> {
+pub fn check_label(history: &RecordedHistory) -> Result<()> {
     let expected = &history.header.expected;
-    let facts = Facts { history };
+    let facts = LabelFacts { history };
     facts.outcome(expected)?;
     facts.attempts(expected)?;
     facts.termination(expected)?;
@@ -30,11 +30,11 @@ pub fn check_label(history: &History) -> Result<()> {
     Ok(())
 }
 
-struct Facts<'a> {
-    history: &'a History,
+struct LabelFacts<'a> {
+    history: &'a RecordedHistory,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> LabelFacts<'a> {
     fn subject_key(&self) -> String {
         let subject = &self.history.header.object;
         format!("{}s/{}/{}", subject.kind.to_lowercase(), subject.namespace, subject.name)

@@ -14,11 +14,11 @@ use crate::merge_patch;
 /// The first line of a file.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Header {
+pub struct HistoryHeader {
     pub name: String,
     /// The version of the servers. One that was written by hand says so.
     pub kubernetes: String,
-    pub object: Subject,
+    pub object: LabelSubject,
     pub held_out: bool,
     /// What the recorder did, in a sentence for readers.
     pub scenario: String,
@@ -28,7 +28,7 @@ pub struct Header {
 /// The object that the label is about.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Subject {
+pub struct LabelSubject {
     pub kind: String,
     pub group: String,
     pub namespace: String,
@@ -45,7 +45,7 @@ pub enum Operation {
 /// A line as it stands in the file.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Line {
+pub(crate) struct HistoryLine {
     pub op: Operation,
     /// The resource and the name, such as `pods/team/train-x` or `nodes/gpu-1`.
     pub key: String,
@@ -61,7 +61,7 @@ pub(crate) struct Line {
 
 /// A put or a delete.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct HistoryChange {
     pub op: Operation,
     pub key: String,
     pub at_ms: u64,
@@ -70,9 +70,9 @@ pub struct Change {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct History {
-    pub header: Header,
-    pub changes: Vec<Change>,
+pub struct RecordedHistory {
+    pub header: HistoryHeader,
+    pub changes: Vec<HistoryChange>,
 }
 
 /// Which of the recorded histories a test reads.
@@ -96,7 +96,7 @@ pub fn is_held_out(name: &str) -> bool {
 }
 
 /// The histories of this repository, by name.
-pub fn recorded(selection: Selection) -> Result<Vec<History>> {
+pub fn recorded(selection: Selection) -> Result<Vec<RecordedHistory>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("histories");
     let folder = if selection == Selection::ByHand { folder.join("by-hand") } else { folder };
     let entries = fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
@@ -111,13 +111,13 @@ pub fn recorded(selection: Selection) -> Result<Vec<History>> {
             Selection::All | Selection::ByHand => true,
         };
         if is_wanted {
-            histories.push(History::read(file)?);
+            histories.push(RecordedHistory::read(file)?);
         }
     }
     Ok(histories)
 }
 
-impl History {
+impl RecordedHistory {
     pub fn read(file: &Path) -> Result<Self> {
         let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
         let history = Self::parse(&text).with_context(|| format!("in {}", file.display()))?;
@@ -128,14 +128,14 @@ impl History {
 
     pub fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines();
-        let header: Header =
+        let header: HistoryHeader =
             serde_json::from_str(lines.next().context("an empty file")?).context("the header")?;
         ensure!(header.held_out == is_held_out(&header.name), "`held_out` does not follow from the name");
         let mut newest = HashMap::new();
         let mut changes = Vec::new();
         for (at, line) in lines.enumerate() {
             let place = || format!("line {}", at + 2);
-            let line: Line = serde_json::from_str(line).with_context(place)?;
+            let line: HistoryLine = serde_json::from_str(line).with_context(place)?;
             changes.push(change(line, &mut newest).with_context(place)?);
         }
         Ok(Self { header, changes })
@@ -143,8 +143,8 @@ impl History {
 }
 
 /// The change of a line, given the newest version of each object before it.
-fn change(line: Line, newest: &mut HashMap<String, Value>) -> Result<Change> {
-    let Line { op, key, at_ms, object, patch, .. } = line;
+fn change(line: HistoryLine, newest: &mut HashMap<String, Value>) -> Result<HistoryChange> {
+    let HistoryLine { op, key, at_ms, object, patch, .. } = line;
     let document = match (op, object, patch) {
         (Operation::Put, Some(object), None) => {
             ensure!(!newest.contains_key(&key), "{key} exists already, so a patch is due");
@@ -164,7 +164,7 @@ fn change(line: Line, newest: &mut HashMap<String, Value>) -> Result<Change> {
     if op == Operation::Put {
         newest.insert(key.clone(), document.clone());
     }
-    Ok(Change { op, key, at_ms, document })
+    Ok(HistoryChange { op, key, at_ms, document })
 }
 
 #[cfg(test)]
@@ -174,15 +174,15 @@ mod tests {
     use super::*;
     use crate::{Cause, Outcome, write_history};
 
-    fn change(op: Operation, key: &str, at_ms: u64, document: Value) -> Change {
-        Change { op, key: key.into(), at_ms, document }
+    fn change(op: Operation, key: &str, at_ms: u64, document: Value) -> HistoryChange {
+        HistoryChange { op, key: key.into(), at_ms, document }
     }
 
-    fn example() -> History {
-        let header = Header {
+    fn example() -> RecordedHistory {
+        let header = HistoryHeader {
             name: "example".into(),
             kubernetes: "1.36.3".into(),
-            object: Subject {
+            object: LabelSubject {
                 kind: "Job".into(),
                 group: "batch".into(),
                 namespace: "a".into(),
@@ -201,7 +201,7 @@ mod tests {
             change(Operation::Delete, "jobs/a/b", 8, second),
             change(Operation::Put, "jobs/a/b", 9, first),
         ];
-        History { header, changes }
+        RecordedHistory { header, changes }
     }
 
     #[test]
@@ -209,19 +209,19 @@ mod tests {
         let text = write_history(&example()).expect("text");
         assert_eq!(text.lines().count(), 6, "{text}");
         assert!(text.contains(r#""patch":{"status":{"active":1}}"#), "{text}");
-        assert_eq!(History::parse(&text).expect("a history"), example());
+        assert_eq!(RecordedHistory::parse(&text).expect("a history"), example());
     }
 
     #[test]
     fn a_line_that_does_not_follow_from_the_ones_before_is_refused() {
-        let header = write_history(&History { changes: Vec::new(), ..example() }).expect("text");
+        let header = write_history(&RecordedHistory { changes: Vec::new(), ..example() }).expect("text");
         for line in [
             r#"{"op": "put", "key": "pods/a/b", "at_ms": 1, "patch": {}}"#,
             r#"{"op": "delete", "key": "pods/a/b", "at_ms": 1}"#,
             r#"{"op": "put", "key": "pods/a/b", "at_ms": 1}"#,
             r#"{"op": "moved", "key": "pods/a/b", "at_ms": 1}"#,
         ] {
-            let told = History::parse(&format!("{header}{line}\n")).expect_err(line);
+            let told = RecordedHistory::parse(&format!("{header}{line}\n")).expect_err(line);
             assert!(format!("{told:#}").contains("line 2"), "{told:#}");
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! A history is a file `histories/NAME.jsonl`:
 //!
-//! - The first line is the [`Header`]: the object in question, and the [`Expected`] answer. The label says what the
+//! - The first line is the [`HistoryHeader`]: the object in question, and the [`Expected`] answer. The label says what the
 //!   recorder injected. No rule that is judged by the label has had a part in it.
 //! - Each other line is a put or a delete, in the order of etcd's revisions. The first put of an object has the whole
 //!   `object`. A later one has a `patch` (RFC 7386) against the version before. A delete has neither.
@@ -25,6 +25,8 @@ mod writer;
 
 pub use expected::{Cause, Expected, Outcome};
 pub use facts::check_label;
-pub use history::{Change, Header, History, Operation, Selection, Subject, is_held_out, recorded};
+pub use history::{
+    HistoryChange, HistoryHeader, LabelSubject, Operation, RecordedHistory, Selection, is_held_out, recorded,
+};
 pub use merge_patch::apply as apply_merge_patch;
 pub use writer::write_history;

@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::history::Line;
+use crate::history::HistoryLine;
 use crate::merge_patch;
-use crate::{History, Operation};
+use crate::{Operation, RecordedHistory};
 
 /// The text of the file. Nulls in documents are left out, because a merge patch can't write them.
-pub fn write_history(history: &History) -> Result<String> {
+pub fn write_history(history: &RecordedHistory) -> Result<String> {
     let mut text = serde_json::to_string(&history.header)? + "\n";
     let mut newest: HashMap<&str, Value> = HashMap::new();
     for change in &history.changes {
-        let mut line = Line {
+        let mut line = HistoryLine {
             op: change.op,
             key: change.key.clone(),
             at_ms: change.at_ms,

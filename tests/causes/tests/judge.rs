@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kubewitness_causes::{Change as Recorded, History, Operation, Selection, recorded};
-use kubewitness_core::project::{Envelope, envelope};
-use kubewitness_core::status::Rules;
+use kubewitness_causes::{HistoryChange as Recorded, Operation, RecordedHistory, Selection, recorded};
+use kubewitness_core::project::{ObjectEnvelope, envelope};
+use kubewitness_core::status::StatusRules;
 use kubewitness_core::story::events;
-use kubewitness_core::views::{DocumentsBySeq, EventView, Story, WhyView};
+use kubewitness_core::views::{DocumentsBySeq, EventView, ExplainedStates, WhyView};
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
 use kubewitness_harness::{GENERATED, cell, reference};
 
@@ -32,7 +32,7 @@ two tables.";
 
 /// A history as the journal would have it.
 #[derive(Default)]
-struct Witnessed {
+struct WitnessedHistory {
     states: Vec<Arc<State>>,
     related: Vec<Arc<State>>,
     events: Vec<EventView>,
@@ -40,9 +40,9 @@ struct Witnessed {
     until_ms: u64,
 }
 
-impl Witnessed {
-    fn of(history: &History) -> Self {
-        let (subject, rules) = (&history.header.object, Rules::builtin());
+impl WitnessedHistory {
+    fn of(history: &RecordedHistory) -> Self {
+        let (subject, rules) = (&history.header.object, StatusRules::builtin());
         let is_subject = |object: &ObjectRef| object.kind == subject.kind && object.name == subject.name;
         let uids = owned_by_subject(history, is_subject);
         let mut witnessed = Self::default();
@@ -86,7 +86,7 @@ impl Witnessed {
 
     fn why(&self) -> WhyView {
         let Self { states, related, events, .. } = self;
-        let story = Story { states, related, events, is_cut: false };
+        let story = ExplainedStates { states, related, events, is_cut: false };
         let wanted: BTreeSet<_> = story.documents_wanted().into_iter().collect();
         let documents = self.documents.iter().filter(|(seq, _)| wanted.contains(seq));
         story.explain(&documents.map(|(seq, document)| (*seq, document.clone())).collect(), self.until_ms)
@@ -94,7 +94,7 @@ impl Witnessed {
 }
 
 /// The uids of the object of the label and of all that it owns, however deep.
-fn owned_by_subject(history: &History, is_subject: impl Fn(&ObjectRef) -> bool) -> BTreeSet<String> {
+fn owned_by_subject(history: &RecordedHistory, is_subject: impl Fn(&ObjectRef) -> bool) -> BTreeSet<String> {
     let mut uids = BTreeSet::new();
     for change in &history.changes {
         let bytes = change.document.to_string();
@@ -107,7 +107,7 @@ fn owned_by_subject(history: &History, is_subject: impl Fn(&ObjectRef) -> bool) 
     uids
 }
 
-fn object_of(envelope: &Envelope<'_>) -> ObjectRef {
+fn object_of(envelope: &ObjectEnvelope<'_>) -> ObjectRef {
     let (group, version) = envelope.api_version.split_once('/').unwrap_or(("", &envelope.api_version));
     ObjectRef {
         group: group.to_owned(),
@@ -119,7 +119,7 @@ fn object_of(envelope: &Envelope<'_>) -> ObjectRef {
     }
 }
 
-fn state(change: &Recorded, object: ObjectRef, rules: &Rules, bytes: &[u8], seq: Seq) -> State {
+fn state(change: &Recorded, object: ObjectRef, rules: &StatusRules, bytes: &[u8], seq: Seq) -> State {
     let present = Arc::new(rules.status(&object.group, &object.kind, bytes));
     let is_gone = change.op == Operation::Delete;
     State {
@@ -131,7 +131,7 @@ fn state(change: &Recorded, object: ObjectRef, rules: &Rules, bytes: &[u8], seq:
         object: Arc::new(object),
         owner: None,
         resource_version: Version::new("1"),
-        status: if is_gone { Arc::new(Rules::deleted(&present)) } else { present.clone() },
+        status: if is_gone { Arc::new(StatusRules::deleted(&present)) } else { present.clone() },
         previous: is_gone.then_some(present),
         observed_ms: change.at_ms,
         late: false,
@@ -140,7 +140,7 @@ fn state(change: &Recorded, object: ObjectRef, rules: &Rules, bytes: &[u8], seq:
 }
 
 /// Says what an explanation gets wrong about its label.
-fn differences(history: &History, why: &WhyView) -> Vec<String> {
+fn differences(history: &RecordedHistory, why: &WhyView) -> Vec<String> {
     let expected = &history.header.expected;
     let (word, label) = (kind(why), json_word(&expected.cause));
     let mut wrong = Vec::new();
@@ -191,19 +191,19 @@ struct CauseCounts {
 }
 
 /// What became of the histories of one half.
-struct Judgement {
+struct HalfJudgement {
     table: BTreeMap<String, CauseCounts>,
     /// The name of each history, what was done, the sentence, and what is wrong with the explanation.
     cases: Vec<[String; 4]>,
     right: usize,
 }
 
-impl Judgement {
+impl HalfJudgement {
     fn of(selection: Selection) -> Self {
         let histories = recorded(selection).expect("recorded histories");
         let mut judgement = Self { table: BTreeMap::new(), cases: Vec::new(), right: 0 };
         for history in &histories {
-            let why = Witnessed::of(history).why();
+            let why = WitnessedHistory::of(history).why();
             let (said, labelled) = (kind(&why), json_word(&history.header.expected.cause));
             let wrong = differences(history, &why);
             judgement.table.entry(said).or_default().said += 1;
@@ -258,25 +258,25 @@ impl Judgement {
 
 #[test]
 fn causes_of_histories_that_real_controllers_wrote_are_right() {
-    Judgement::of(Selection::Open).is_all_right();
+    HalfJudgement::of(Selection::Open).is_all_right();
 }
 
 #[test]
 fn causes_of_histories_that_were_written_by_hand_are_right() {
-    Judgement::of(Selection::ByHand).is_all_right();
+    HalfJudgement::of(Selection::ByHand).is_all_right();
 }
 
 /// Its cases are not named, so that nobody writes rules for them.
 #[test]
 fn most_causes_of_held_out_histories_are_right() {
-    let share = Judgement::of(Selection::HeldOut).share();
+    let share = HalfJudgement::of(Selection::HeldOut).share();
     assert!(share >= HELD_OUT_RIGHT, "only {share:.2} are right");
 }
 
 #[test]
 fn the_reference_says_how_often_causes_are_right() {
     let [open, held_out, by_hand] =
-        [Selection::Open, Selection::HeldOut, Selection::ByHand].map(Judgement::of);
+        [Selection::Open, Selection::HeldOut, Selection::ByHand].map(HalfJudgement::of);
     const HEAD: &str = "| history | what happened | what is said |\n|---|---|---|";
     let page = format!(
         "{GENERATED}# How often causes are right\n\n{INTRODUCTION}\n\n## Histories that rules were written by\n\n{}\n\

@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-use kubewitness_core::ports::Progress;
+use kubewitness_core::ports::PluginProgress;
 use kubewitness_core::{Seq, StateId};
 
 /// What is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Breach {
+pub enum DeliveryBreach {
     /// A state neither took effect, nor is parked, nor waits behind one that is.
     Lost,
     /// It took effect twice, although receipts are kept.
@@ -35,12 +35,12 @@ pub enum Breach {
 
 /// One breach.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    pub breach: Breach,
+pub struct FoundBreach {
+    pub breach: DeliveryBreach,
     pub about: String,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundBreach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.breach, self.about)
     }
@@ -48,7 +48,7 @@ impl fmt::Display for Found {
 
 /// A state of the journal within a subscription.
 #[derive(Clone, Debug)]
-pub struct Due {
+pub struct DueState {
     pub seq: Seq,
     pub id: StateId,
     /// The object, by its name.
@@ -59,7 +59,7 @@ pub struct Due {
 
 /// One state's effect at the sink, in the order in which they came.
 #[derive(Clone, Debug)]
-pub struct Effect {
+pub struct SinkEffect {
     pub id: StateId,
     /// Which start of the dispatcher.
     pub life: u32,
@@ -67,16 +67,16 @@ pub struct Effect {
 
 /// A plugin's account at one moment.
 #[derive(Clone, Debug)]
-pub struct Account {
+pub struct PluginAccount {
     pub plugin: String,
     /// By position.
-    pub due: Vec<Due>,
-    pub effects: Vec<Effect>,
+    pub due: Vec<DueState>,
+    pub effects: Vec<SinkEffect>,
     /// Parked, and whether it is taken back.
     pub letters: BTreeMap<Seq, bool>,
     /// All that ever were parked: those that are replayed come late.
     pub ever_parked: BTreeSet<Seq>,
-    pub progress: Progress,
+    pub progress: PluginProgress,
     /// Receipts are kept with the effects.
     pub once: bool,
     /// A dead letter holds its lane.
@@ -85,9 +85,9 @@ pub struct Account {
     pub quiet: bool,
 }
 
-impl Account {
-    pub fn judge(&self) -> Vec<Found> {
-        let mut found = Founds(&self.plugin, Vec::new());
+impl PluginAccount {
+    pub fn judge(&self) -> Vec<FoundBreach> {
+        let mut found = FoundBreaches(&self.plugin, Vec::new());
         let took: HashSet<&StateId> = self.effects.iter().map(|effect| &effect.id).collect();
         self.finished(&took, &mut found);
         self.called(&mut found);
@@ -104,7 +104,7 @@ impl Account {
     }
 
     /// What is durable of the progress, and its sums.
-    fn finished(&self, took: &HashSet<&StateId>, found: &mut Founds<'_>) {
+    fn finished(&self, took: &HashSet<&StateId>, found: &mut FoundBreaches<'_>) {
         let (mut wanted, mut filtered) = (0, 0);
         for due in self.due.iter().filter(|due| self.is_finished(due.seq)) {
             if !due.wanted {
@@ -113,36 +113,39 @@ impl Account {
             }
             wanted += 1;
             if !took.contains(&due.id) && !self.letters.contains_key(&due.seq) {
-                found.add(Breach::Ahead, format!("{} at {} is finished, and nobody had it", due.id, due.seq));
+                found.add(
+                    DeliveryBreach::Ahead,
+                    format!("{} at {} is finished, and nobody had it", due.id, due.seq),
+                );
             }
         }
         let (progress, letters) = (&self.progress, self.letters.len() as u64);
         if progress.filtered != filtered || progress.delivered + letters != wanted {
             let kept = (progress.delivered, progress.filtered);
             let about = format!("{kept:?} delivered and filtered, {letters} parked, of {wanted}+{filtered}");
-            found.add(Breach::Sum, about);
+            found.add(DeliveryBreach::Sum, about);
         }
     }
 
-    fn called(&self, found: &mut Founds<'_>) {
+    fn called(&self, found: &mut FoundBreaches<'_>) {
         let wanted: HashSet<&StateId> = self.due.iter().filter(|due| due.wanted).map(|due| &due.id).collect();
         let mut seen = HashSet::new();
-        for Effect { id, .. } in &self.effects {
+        for SinkEffect { id, .. } in &self.effects {
             if !wanted.contains(id) {
-                found.add(Breach::Uncalled, format!("{id} took effect"));
+                found.add(DeliveryBreach::Uncalled, format!("{id} took effect"));
             }
             if !seen.insert(id) && self.once {
-                found.add(Breach::Twice, format!("{id} took effect twice"));
+                found.add(DeliveryBreach::Twice, format!("{id} took effect twice"));
             }
         }
     }
 
-    fn ordered(&self, found: &mut Founds<'_>) {
-        let due: HashMap<&StateId, &Due> = self.due.iter().map(|due| (&due.id, due)).collect();
+    fn ordered(&self, found: &mut FoundBreaches<'_>) {
+        let due: HashMap<&StateId, &DueState> = self.due.iter().map(|due| (&due.id, due)).collect();
         let mut first: HashMap<&str, Seq> = HashMap::new();
         let mut in_life: HashMap<(u32, &str), Seq> = HashMap::new();
         let mut seen = HashSet::new();
-        for Effect { id, life } in &self.effects {
+        for SinkEffect { id, life } in &self.effects {
             let Some(due) = due.get(id) else { continue };
             // What is taken back under `continue` comes late, as the operator wanted it.
             if self.ever_parked.contains(&due.seq) && !self.hold {
@@ -154,7 +157,7 @@ impl Account {
                 in_life.entry((*life, &due.lane)).or_default()
             };
             if due.seq < *last {
-                found.add(Breach::Order, format!("{id} at {} took effect after {last}", due.seq));
+                found.add(DeliveryBreach::Order, format!("{id} at {} took effect after {last}", due.seq));
             }
             *last = due.seq.max(*last);
             let last = in_life.entry((*life, &due.lane)).or_default();
@@ -163,7 +166,7 @@ impl Account {
     }
 
     /// Wanted states that wait behind a dead letter which holds its lane.
-    pub fn held(&self) -> u64 {
+    pub fn held_count(&self) -> u64 {
         if !self.hold {
             return 0;
         }
@@ -171,35 +174,38 @@ impl Account {
         for due in self.due.iter().filter(|due| self.letters.contains_key(&due.seq)) {
             holders.entry(&due.lane).or_insert(due.seq);
         }
-        let behind = |due: &&Due| holders.get(due.lane.as_str()).is_some_and(|holder| *holder < due.seq);
-        let waits = |due: &&Due| due.wanted && !self.letters.contains_key(&due.seq);
+        let behind = |due: &&DueState| holders.get(due.lane.as_str()).is_some_and(|holder| *holder < due.seq);
+        let waits = |due: &&DueState| due.wanted && !self.letters.contains_key(&due.seq);
         self.due.iter().filter(waits).filter(behind).count() as u64
     }
 
-    fn complete(&self, took: &HashSet<&StateId>, found: &mut Founds<'_>) {
+    fn complete(&self, took: &HashSet<&StateId>, found: &mut FoundBreaches<'_>) {
         let mut missing = Vec::new();
         for due in self.due.iter().filter(|due| due.wanted && !self.letters.contains_key(&due.seq)) {
             if !took.contains(&due.id) {
                 missing.push(due);
             }
         }
-        let held = self.held();
+        let held = self.held_count();
         if missing.len() as u64 > held {
             let ids: Vec<_> = missing.iter().take(5).map(|due| (due.seq, due.id.as_str())).collect();
             let many = missing.len();
-            found.add(Breach::Lost, format!("{many} states had no effect and {held} may wait: {ids:?}"));
+            found.add(
+                DeliveryBreach::Lost,
+                format!("{many} states had no effect and {held} may wait: {ids:?}"),
+            );
         }
         let dead = self.letters.values().filter(|replaying| !**replaying).count() as u64;
         if self.progress.dead != dead {
-            found.add(Breach::Sum, format!("{} are parked and {} counted", dead, self.progress.dead));
+            found.add(DeliveryBreach::Sum, format!("{} are parked and {} counted", dead, self.progress.dead));
         }
     }
 }
 
-struct Founds<'a>(&'a str, Vec<Found>);
+struct FoundBreaches<'a>(&'a str, Vec<FoundBreach>);
 
-impl Founds<'_> {
-    fn add(&mut self, breach: Breach, about: impl fmt::Display) {
-        self.1.push(Found { breach, about: format!("{}: {about}", self.0) });
+impl FoundBreaches<'_> {
+    fn add(&mut self, breach: DeliveryBreach, about: impl fmt::Display) {
+        self.1.push(FoundBreach { breach, about: format!("{}: {about}", self.0) });
     }
 }

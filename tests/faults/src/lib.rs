@@ -9,5 +9,5 @@ pub mod truth;
 
 pub use kubewitness_chance::Dice;
 pub use marks::Marks;
-pub use oracle::{Fault, Rule, judge};
-pub use truth::{Entry, Event, Floor, History, Told, Truth};
+pub use oracle::{OracleFault, OracleRule, judge};
+pub use truth::{JournalRecord, ResourceHistory, ServerTruth, TruthEvent, TruthFloor, WrittenEntry};

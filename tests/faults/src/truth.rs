@@ -7,7 +7,7 @@ use kubewitness_core::{Gap, Seq, State};
 use serde_json::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TruthEvent {
     /// Added or changed.
     Written,
     Deleted,
@@ -15,9 +15,9 @@ pub enum Event {
 
 /// One version of one object.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct WrittenEntry {
     pub version: u64,
-    pub event: Event,
+    pub event: TruthEvent,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub uid: Arc<str>,
@@ -29,16 +29,16 @@ pub struct Entry {
 
 /// From this moment on nothing below this version could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Floor {
+pub struct TruthFloor {
     pub since_ms: u64,
     pub version: u64,
 }
 
 /// What one resource went through on a server, up to where another history took its place.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub struct ResourceHistory {
     /// In order of version.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<WrittenEntry>,
     /// The source's first list of this history was not before this version. What was overwritten
     /// by then nobody can have witnessed, and everything after it must be.
     pub listed: u64,
@@ -46,13 +46,13 @@ pub struct History {
     /// overwritten with by then, may have taken its place in the list.
     pub listed_until: u64,
     /// In order of time.
-    pub floors: Vec<Floor>,
+    pub floors: Vec<TruthFloor>,
     /// Another one took its place: it can't be asked any more.
     pub over: bool,
 }
 
-impl History {
-    pub fn new(entries: Vec<Entry>, listed: u64) -> Self {
+impl ResourceHistory {
+    pub fn new(entries: Vec<WrittenEntry>, listed: u64) -> Self {
         Self { entries, listed, listed_until: listed, floors: Vec::new(), over: false }
     }
 
@@ -65,7 +65,7 @@ impl History {
     pub fn live(&self) -> BTreeMap<String, String> {
         let mut live = BTreeMap::new();
         for entry in &self.entries {
-            if entry.event == Event::Written && entry.in_scope {
+            if entry.event == TruthEvent::Written && entry.in_scope {
                 live.insert(entry.uid.to_string(), entry.version.to_string());
             } else {
                 live.remove(&*entry.uid);
@@ -77,13 +77,13 @@ impl History {
 
 /// What the server had: one history an epoch, in their order.
 #[derive(Clone, Debug, Default)]
-pub struct Truth {
-    pub histories: Vec<History>,
+pub struct ServerTruth {
+    pub histories: Vec<ResourceHistory>,
 }
 
 /// What the journal says.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct JournalRecord {
     /// Of one source, by position.
     pub states: Vec<Arc<State>>,
     /// Of the source and of its objects.

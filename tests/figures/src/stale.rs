@@ -16,7 +16,7 @@ pub struct StaleBenchmark {
 }
 
 /// What git knows of a repository. A test has one of its own.
-pub trait History {
+pub trait GitHistory {
     fn has(&self, commit: &str) -> bool;
     /// The newest commit after `commit` that touches one of the paths.
     fn touched_since(&self, commit: &str, code: &[&str]) -> Result<Option<String>>;
@@ -39,7 +39,7 @@ impl GitClone {
     }
 }
 
-impl History for GitClone {
+impl GitHistory for GitClone {
     fn has(&self, commit: &str) -> bool {
         git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]).is_ok()
             && git(&["merge-base", "--is-ancestor", commit, "HEAD"]).is_ok()
@@ -57,7 +57,7 @@ impl History for GitClone {
 }
 
 /// All benchmarks with a figure that is stale or was never measured.
-pub fn stale(store: &FigureStore, history: &dyn History) -> Result<Vec<StaleBenchmark>> {
+pub fn stale(store: &FigureStore, history: &dyn GitHistory) -> Result<Vec<StaleBenchmark>> {
     let mut all = Vec::new();
     for benchmark in BENCHMARKS {
         if let Some(why) = reason(benchmark, store, history)? {
@@ -67,7 +67,7 @@ pub fn stale(store: &FigureStore, history: &dyn History) -> Result<Vec<StaleBenc
     Ok(all)
 }
 
-fn reason(benchmark: &Benchmark, store: &FigureStore, history: &dyn History) -> Result<Option<String>> {
+fn reason(benchmark: &Benchmark, store: &FigureStore, history: &dyn GitHistory) -> Result<Option<String>> {
     let mut runs: BTreeMap<&str, &MeasuredRun> = BTreeMap::new();
     for figure in benchmark.figures {
         let Some(measured) = store.figures.get(figure.name) else {
@@ -105,7 +105,7 @@ mod tests {
         is_changed: bool,
     }
 
-    impl History for ScriptedHistory {
+    impl GitHistory for ScriptedHistory {
         fn has(&self, _: &str) -> bool {
             self.has
         }

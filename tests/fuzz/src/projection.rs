@@ -6,13 +6,13 @@
 
 use std::sync::LazyLock;
 
-use kubewitness_core::project::{self, Envelope, EventType, ListPage, OwnerRef};
-use kubewitness_core::status::{PHASES, Rules};
+use kubewitness_core::project::{self, EventType, ListPage, ObjectEnvelope, OwnerRef};
+use kubewitness_core::status::{PHASES, StatusRules};
 use serde::de::IgnoredAny;
 
-use crate::tree::Tree;
+use crate::tree::JsonTree;
 
-static RULES: LazyLock<Rules> = LazyLock::new(Rules::builtin);
+static RULES: LazyLock<StatusRules> = LazyLock::new(StatusRules::builtin);
 
 /// Kinds with a rule of their own, and one without.
 const KINDS: [(&str, &str); 3] = [("batch", "Job"), ("", "Pod"), ("example.dev", "Widget")];
@@ -22,14 +22,14 @@ pub fn check(input: &[u8]) {
     let text = std::str::from_utf8(input).ok();
     let grammatical = text.is_some_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
     // Beyond grammar: every string has a meaning, every number a value.
-    let tree = if grammatical { Tree::parse(input) } else { None };
+    let tree = if grammatical { JsonTree::parse(input) } else { None };
     watched(input, grammatical, tree.as_ref());
     listed(input, grammatical, tree.as_ref());
     alone(input, tree.as_ref());
 }
 
 /// As a line of a watch.
-fn watched(input: &[u8], grammatical: bool, tree: Option<&Tree>) {
+fn watched(input: &[u8], grammatical: bool, tree: Option<&JsonTree>) {
     let one = project::project(input);
     let frame = project::frame(input);
     let two = frame.clone().and_then(|frame| {
@@ -49,7 +49,7 @@ fn watched(input: &[u8], grammatical: bool, tree: Option<&Tree>) {
         assert!(one.is_err());
         return;
     };
-    assert_eq!(Tree::parse(frame.object).as_ref(), Some(object), "the object is cut out as it came");
+    assert_eq!(JsonTree::parse(frame.object).as_ref(), Some(object), "the object is cut out as it came");
     if let Ok((_, Some(envelope))) = one {
         assert_eq!(Some(&envelope), expected_envelope(object).as_ref());
     }
@@ -57,7 +57,7 @@ fn watched(input: &[u8], grammatical: bool, tree: Option<&Tree>) {
 }
 
 /// As an answer to a list.
-fn listed(input: &[u8], grammatical: bool, tree: Option<&Tree>) {
+fn listed(input: &[u8], grammatical: bool, tree: Option<&JsonTree>) {
     let page = project::list_page(input);
     if let Ok(page) = &page {
         assert!(grammatical, "no JSON is a page");
@@ -71,19 +71,20 @@ fn listed(input: &[u8], grammatical: bool, tree: Option<&Tree>) {
     let expected = expected_page(tree);
     assert_eq!(page.is_ok(), expected.is_some());
     let (Ok(page), Some((head, items))) = (page, expected) else { return };
-    let found: Vec<_> = page.items.iter().filter_map(|item| Tree::parse(item)).collect();
+    let found: Vec<_> = page.items.iter().filter_map(|item| JsonTree::parse(item)).collect();
     assert_eq!(found, items, "each item is cut out as it came");
     // How many are left is a hint: read where it is a whole number, and never made up.
     if let Some(remaining) = page.remaining {
-        let said =
-            |metadata: Tree| metadata.all("remainingItemCount").any(|n| *n == Tree::Number(remaining as f64));
+        let said = |metadata: JsonTree| {
+            metadata.all("remainingItemCount").any(|n| *n == JsonTree::Number(remaining as f64))
+        };
         assert!(metadata(tree).is_some_and(said), "nobody said {remaining}");
     }
     assert_eq!(ListPage { items: Vec::new(), remaining: None, ..page }, head);
 }
 
 /// As an object: of a frame, of a list, a bookmark, an error.
-fn alone(input: &[u8], tree: Option<&Tree>) {
+fn alone(input: &[u8], tree: Option<&JsonTree>) {
     let envelope = project::envelope(input).ok();
     let version = project::bookmark_version(input).ok();
     let ends = project::ends_initial_events(input);
@@ -98,7 +99,7 @@ fn alone(input: &[u8], tree: Option<&Tree>) {
     assert_eq!(envelope, expected_envelope(tree));
     assert_eq!(version.as_deref(), expected_version(tree).as_deref());
     assert_eq!(ends.ok(), expected_end(tree));
-    if !tree.all("kind").any(|kind| *kind == Tree::Text("Status".into())) {
+    if !tree.all("kind").any(|kind| *kind == JsonTree::Text("Status".into())) {
         assert_eq!((error.code, &*error.reason), (0, ""));
     }
 }
@@ -108,9 +109,9 @@ fn lies_within(whole: &[u8], part: &[u8]) -> bool {
     whole.start <= part.start && part.end <= whole.end
 }
 
-fn expected_event(line: &Tree) -> Option<(EventType, &Tree)> {
+fn expected_event(line: &JsonTree) -> Option<(EventType, &JsonTree)> {
     let kind = match line.all("type").next()? {
-        Tree::Text(kind) => match kind.as_str() {
+        JsonTree::Text(kind) => match kind.as_str() {
             "ADDED" => EventType::Added,
             "MODIFIED" => EventType::Modified,
             "DELETED" => EventType::Deleted,
@@ -124,26 +125,29 @@ fn expected_event(line: &Tree) -> Option<(EventType, &Tree)> {
 }
 
 /// A string, or nothing where it is null; `None` where it is anything else.
-fn text(value: &Tree) -> Option<String> {
+fn text(value: &JsonTree) -> Option<String> {
     match value {
-        Tree::Null => Some(String::new()),
-        Tree::Text(text) => Some(text.clone()),
+        JsonTree::Null => Some(String::new()),
+        JsonTree::Text(text) => Some(text.clone()),
         _ => None,
     }
 }
 
 /// The first text that is not empty. Every one of them must be a text.
-fn field(of: &Tree, key: &str) -> Option<String> {
+fn field(of: &JsonTree, key: &str) -> Option<String> {
     let texts: Vec<String> = of.all(key).map(text).collect::<Option<_>>()?;
     Some(texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default())
 }
 
-fn expected_envelope(object: &Tree) -> Option<Envelope<'static>> {
+fn expected_envelope(object: &JsonTree) -> Option<ObjectEnvelope<'static>> {
     object.members()?;
     let top = |key| object.all(key).next().map_or(Some(String::new()), text);
-    let mut envelope =
-        Envelope { kind: top("kind")?.into(), api_version: top("apiVersion")?.into(), ..Envelope::default() };
-    let metadata = object.all("metadata").next().filter(|metadata| **metadata != Tree::Null)?;
+    let mut envelope = ObjectEnvelope {
+        kind: top("kind")?.into(),
+        api_version: top("apiVersion")?.into(),
+        ..ObjectEnvelope::default()
+    };
+    let metadata = object.all("metadata").next().filter(|metadata| **metadata != JsonTree::Null)?;
     metadata.members()?;
     envelope.name = field(metadata, "name")?.into();
     envelope.namespace = field(metadata, "namespace")?.into();
@@ -151,7 +155,7 @@ fn expected_envelope(object: &Tree) -> Option<Envelope<'static>> {
     envelope.resource_version = field(metadata, "resourceVersion")?.into();
     envelope.deleting = !field(metadata, "deletionTimestamp")?.is_empty();
     for labels in metadata.all("labels") {
-        if *labels == Tree::Null || !envelope.labels.is_empty() {
+        if *labels == JsonTree::Null || !envelope.labels.is_empty() {
             continue;
         }
         for (key, value) in labels.members()? {
@@ -159,10 +163,10 @@ fn expected_envelope(object: &Tree) -> Option<Envelope<'static>> {
         }
     }
     for owners in metadata.all("ownerReferences") {
-        if *owners == Tree::Null || !envelope.owners.is_empty() {
+        if *owners == JsonTree::Null || !envelope.owners.is_empty() {
             continue;
         }
-        let Tree::List(owners) = owners else { return None };
+        let JsonTree::List(owners) = owners else { return None };
         envelope.owners = owners.iter().map(expected_owner).collect::<Option<_>>()?;
     }
     let complete =
@@ -170,35 +174,35 @@ fn expected_envelope(object: &Tree) -> Option<Envelope<'static>> {
     complete.then_some(envelope)
 }
 
-fn expected_owner(owner: &Tree) -> Option<OwnerRef<'static>> {
+fn expected_owner(owner: &JsonTree) -> Option<OwnerRef<'static>> {
     owner.members()?;
     Some(OwnerRef {
         api_version: field(owner, "apiVersion")?.into(),
         kind: field(owner, "kind")?.into(),
         name: field(owner, "name")?.into(),
         uid: field(owner, "uid")?.into(),
-        controller: owner.all("controller").any(|controller| *controller == Tree::Bool(true)),
+        controller: owner.all("controller").any(|controller| *controller == JsonTree::Bool(true)),
     })
 }
 
 /// The one object that all metadata of an object are together.
-fn metadata(object: &Tree) -> Option<Tree> {
+fn metadata(object: &JsonTree) -> Option<JsonTree> {
     object.members()?;
     let mut members = Vec::new();
-    for metadata in object.all("metadata").filter(|metadata| **metadata != Tree::Null) {
+    for metadata in object.all("metadata").filter(|metadata| **metadata != JsonTree::Null) {
         members.extend(metadata.members()?.iter().cloned());
     }
-    Some(Tree::Object(members))
+    Some(JsonTree::Object(members))
 }
 
-fn expected_version(object: &Tree) -> Option<String> {
+fn expected_version(object: &JsonTree) -> Option<String> {
     field(&metadata(object)?, "resourceVersion").filter(|version| !version.is_empty())
 }
 
-fn expected_end(object: &Tree) -> Option<bool> {
+fn expected_end(object: &JsonTree) -> Option<bool> {
     let metadata = metadata(object)?;
     let mut ends = false;
-    for annotations in metadata.all("annotations").filter(|annotations| **annotations != Tree::Null) {
+    for annotations in metadata.all("annotations").filter(|annotations| **annotations != JsonTree::Null) {
         annotations.members()?;
         for value in annotations.all("k8s.io/initial-events-end") {
             ends |= text(value)? == "true";
@@ -207,7 +211,7 @@ fn expected_end(object: &Tree) -> Option<bool> {
     Some(ends)
 }
 
-fn expected_page(page: &Tree) -> Option<(ListPage<'static>, Vec<Tree>)> {
+fn expected_page(page: &JsonTree) -> Option<(ListPage<'static>, Vec<JsonTree>)> {
     let metadata = metadata(page)?;
     let head = ListPage {
         resource_version: field(&metadata, "resourceVersion")?.into(),
@@ -218,8 +222,8 @@ fn expected_page(page: &Tree) -> Option<(ListPage<'static>, Vec<Tree>)> {
         items: Vec::new(),
     };
     let items = match page.all("items").next()? {
-        Tree::Null => Vec::new(),
-        Tree::List(items) => items.clone(),
+        JsonTree::Null => Vec::new(),
+        JsonTree::List(items) => items.clone(),
         _ => return None,
     };
     (!head.resource_version.is_empty()).then_some((head, items))

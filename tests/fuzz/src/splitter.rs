@@ -1,7 +1,7 @@
 //! The frame splitter: no frame's bounds are lost, however the stream is cut into chunks.
 
 use bytes::Bytes;
-use kubewitness_core::frames::{Line, OVERSIZED_KEPT, Splitter};
+use kubewitness_core::frames::{FrameLine, FrameSplitter, OVERSIZED_KEPT};
 
 /// Limits that an input chooses from: smaller than most lines, as large, and larger than what is
 /// kept of an oversized one.
@@ -13,7 +13,7 @@ pub fn check(input: &[u8]) {
     let limit = LIMITS[usize::from(*limit) % LIMITS.len()];
     let (expected, left) = at_once(limit, stream);
     for chunks in [vec![stream], stream.chunks(1).collect(), cut(*seed, stream), around_newlines(stream)] {
-        let (mut splitter, mut lines) = (Splitter::new(limit), Vec::new());
+        let (mut splitter, mut lines) = (FrameSplitter::new(limit), Vec::new());
         for chunk in &chunks {
             splitter.push(Bytes::copy_from_slice(chunk), &mut lines);
             assert!(splitter.pending() <= limit, "{} bytes are held, over {limit}", splitter.pending());
@@ -24,16 +24,17 @@ pub fn check(input: &[u8]) {
 }
 
 /// The lines of the whole stream, and how much of a frame is left that has not ended.
-fn at_once(limit: usize, stream: &[u8]) -> (Vec<Line>, usize) {
+fn at_once(limit: usize, stream: &[u8]) -> (Vec<FrameLine>, usize) {
     let mut parts: Vec<&[u8]> = stream.split(|byte| *byte == b'\n').collect();
     let last = parts.pop().unwrap_or_default();
-    let oversized = |part: &[u8]| Line::Oversized(Bytes::copy_from_slice(&part[..limit.min(OVERSIZED_KEPT)]));
-    let mut lines: Vec<Line> = parts
+    let oversized =
+        |part: &[u8]| FrameLine::Oversized(Bytes::copy_from_slice(&part[..limit.min(OVERSIZED_KEPT)]));
+    let mut lines: Vec<FrameLine> = parts
         .into_iter()
         .filter_map(|part| match part {
             part if part.len() > limit => Some(oversized(part)),
             part if part.trim_ascii().is_empty() => None,
-            part => Some(Line::Frame(Bytes::copy_from_slice(part))),
+            part => Some(FrameLine::Frame(Bytes::copy_from_slice(part))),
         })
         .collect();
     if last.len() > limit {

@@ -91,21 +91,21 @@ fn holds_for_changed_inputs(target: &str) {
             let other = dice.index(short.len());
             change(&mut input, &mut dice, &tokens, &short[other]);
         }
-        told(&format!("{:?}", input.escape_ascii().to_string()), || check(&input));
+        replay_input(&format!("{:?}", input.escape_ascii().to_string()), || check(&input));
     }
 }
 
 /// Runs a property, and says which input it does not hold for.
-fn told(input: &str, property: impl FnOnce()) {
-    struct Told<'a>(&'a str);
-    impl Drop for Told<'_> {
+fn replay_input(input: &str, property: impl FnOnce()) {
+    struct ReplayLog<'a>(&'a str);
+    impl Drop for ReplayLog<'_> {
         fn drop(&mut self) {
             if std::thread::panicking() {
                 eprintln!("{}: the property does not hold for {}", repeat_command(seed()), self.0);
             }
         }
     }
-    let _told = Told(input);
+    let _told = ReplayLog(input);
     property();
 }
 
@@ -113,7 +113,7 @@ fn told(input: &str, property: impl FnOnce()) {
 fn every_kept_input_holds() {
     for (target, check) in TARGETS {
         for (name, input) in corpus(target) {
-            told(&format!("{target}/{name}"), || check(&input));
+            replay_input(&format!("{target}/{name}"), || check(&input));
         }
     }
 }

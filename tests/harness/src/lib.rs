@@ -16,21 +16,21 @@ mod truth;
 mod wire;
 
 pub use kubewitness_chance::{Dice, kills, seed};
-pub use mail::{Encryption, MailServer, Received};
+pub use mail::{Encryption, MailServer, ReceivedMail};
 pub use poll::{until, until_ok};
 pub use programs::{
-    Ended, Kubectl, Kubewitness, PlatformAddress, Process, Ran, Requests, RunOptions, SHORT_TIMERS,
-    Simulator, SimulatorOptions, command, command_in, command_json, command_json_in, compiled,
+    ChildProcess, Kubectl, KubectlRun, Kubewitness, PlatformAddress, ProcessEnd, RequestCounts, RunOptions,
+    SHORT_TIMERS, Simulator, SimulatorOptions, command, command_in, command_json, command_json_in, compiled,
     kubewitness_binary, plugins_folder, project_root, services_folder, simulator_binary,
 };
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
 pub use services::{
-    ADDRESS_SECRET, Chats, DatabaseServer, MessageServer, PASSWORD, Pooler, RunServers, SIGNING_SECRET,
-    Service, SmallDisk, database_of, shared_server,
+    ADDRESS_SECRET, ChatServices, DatabaseServer, MessageServer, PASSWORD, Pooler, RunServers,
+    SIGNING_SECRET, SmallDisk, SqlService, database_of, shared_server,
 };
-pub use truth::{Platform, Row, Truth, TruthEntry, TruthObject, compare, compare_newest};
-pub use wire::{Wire, free_port};
+pub use truth::{Platform, PlatformRow, ResourceVersions, TruthEntry, TruthObject, compare, compare_newest};
+pub use wire::{TestWire, free_port};
 
 /// Whether a missing tool is a failure rather than a skipped test.
 pub fn nothing_may_be_skipped() -> bool {

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::tls::Certificates;
+use crate::tls::TestCertificates;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
@@ -20,7 +20,7 @@ pub enum Encryption {
 
 /// One message, as the server was given it.
 #[derive(Clone, Debug)]
-pub struct Received {
+pub struct ReceivedMail {
     pub from: String,
     pub to: Vec<String>,
     pub data: String,
@@ -39,7 +39,7 @@ pub struct MailServer {
 struct Mailbox {
     encryption: Encryption,
     acceptor: Option<TlsAcceptor>,
-    received: Mutex<Vec<Received>>,
+    received: Mutex<Vec<ReceivedMail>>,
     connections: Mutex<usize>,
     takes_all_addresses: AtomicBool,
 }
@@ -53,7 +53,7 @@ impl Drop for MailServer {
 impl MailServer {
     /// Recipients whose name begins with `nobody` are refused for good, and with `later` for now. A subject with
     /// `spam` refuses the message, and the sender `flood@…` is answered without an end.
-    pub async fn start(encryption: Encryption, certificates: Option<&Certificates>) -> Result<Self> {
+    pub async fn start(encryption: Encryption, certificates: Option<&TestCertificates>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("binding a mail server")?;
         let address = listener.local_addr()?;
         let acceptor = certificates.map(|it| it.acceptor(false)).transpose()?;
@@ -81,7 +81,7 @@ impl MailServer {
         self.mailbox.takes_all_addresses.store(true, Ordering::Relaxed);
     }
 
-    pub fn received(&self) -> Vec<Received> {
+    pub fn received(&self) -> Vec<ReceivedMail> {
         lock(&self.mailbox.received).clone()
     }
 
@@ -121,8 +121,13 @@ impl Mailbox {
         if greets {
             stream.write_all(b"220 mail.test ready\r\n").await?;
         }
-        let mut mail =
-            Received { from: String::new(), to: Vec::new(), data: String::new(), is_encrypted, login: None };
+        let mut mail = ReceivedMail {
+            from: String::new(),
+            to: Vec::new(),
+            data: String::new(),
+            is_encrypted,
+            login: None,
+        };
         let takes_all = self.takes_all_addresses.load(Ordering::Relaxed);
         let mut is_asked = false;
         let mut line = String::new();

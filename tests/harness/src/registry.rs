@@ -19,14 +19,14 @@ use tokio::net::TcpListener;
 const TOKEN: &str = "a-token-of-the-registry";
 
 /// Runs until it is dropped.
-pub struct Registry {
+pub struct ImageRegistry {
     address: SocketAddr,
-    shelves: Arc<Shelves>,
+    shelves: Arc<RegistryShelves>,
     server: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Shelves {
+struct RegistryShelves {
     /// Manifests by `REPOSITORY/manifests/NAME`, and blobs by `REPOSITORY/blobs/DIGEST`.
     things: Mutex<BTreeMap<String, Vec<u8>>>,
     /// In base64, as HTTP has it.
@@ -34,7 +34,7 @@ struct Shelves {
     asked: Mutex<Vec<String>>,
 }
 
-impl Drop for Registry {
+impl Drop for ImageRegistry {
     fn drop(&mut self) {
         self.server.abort();
     }
@@ -45,12 +45,13 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex::encode(digest(&SHA256, bytes))
 }
 
-impl Registry {
+impl ImageRegistry {
     /// `login`: `NAME:PASSWORD` in base64. Without one, strangers may pull.
     pub async fn start(login: Option<&str>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("binding a registry")?;
         let address = listener.local_addr()?;
-        let shelves = Arc::new(Shelves { login: login.map(str::to_owned), ..Shelves::default() });
+        let shelves =
+            Arc::new(RegistryShelves { login: login.map(str::to_owned), ..RegistryShelves::default() });
         let app = Router::new().route("/token", get(token)).fallback(thing).with_state(shelves.clone());
         #[allow(clippy::disallowed_methods)]
         let server = tokio::spawn(async move {
@@ -120,7 +121,7 @@ impl Registry {
     }
 }
 
-async fn token(State(shelves): State<Arc<Shelves>>, headers: HeaderMap, uri: Uri) -> Response {
+async fn token(State(shelves): State<Arc<RegistryShelves>>, headers: HeaderMap, uri: Uri) -> Response {
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let wanted = shelves.login.as_ref().map(|login| format!("Basic {login}"));
     let asked =
@@ -132,7 +133,7 @@ async fn token(State(shelves): State<Arc<Shelves>>, headers: HeaderMap, uri: Uri
     }
 }
 
-async fn thing(State(shelves): State<Arc<Shelves>>, headers: HeaderMap, uri: Uri) -> Response {
+async fn thing(State(shelves): State<Arc<RegistryShelves>>, headers: HeaderMap, uri: Uri) -> Response {
     let path = uri.path().strip_prefix("/v2/").unwrap_or(uri.path()).to_owned();
     shelves.asked.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());

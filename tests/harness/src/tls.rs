@@ -18,13 +18,13 @@ const PROGRAM: &str = "openssl";
 
 /// What a server shows, and by what a client knows it.
 #[derive(Clone, Debug)]
-pub struct Certificates {
+pub struct TestCertificates {
     pub authority: PathBuf,
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-impl Certificates {
+impl TestCertificates {
     /// `asks`: each client has to show a certificate of the same authority.
     pub fn acceptor(&self, asks: bool) -> Result<TlsAcceptor> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -53,12 +53,12 @@ fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 }
 
 /// Takes the encryption off what clients send to a server that knows none, until it is dropped.
-pub struct Front {
+pub struct TlsFront {
     pub address: SocketAddr,
     task: JoinHandle<()>,
 }
 
-impl Front {
+impl TlsFront {
     #[allow(clippy::disallowed_methods)]
     pub async fn of(server: SocketAddr, acceptor: TlsAcceptor) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listening")?;
@@ -84,7 +84,7 @@ impl Front {
     }
 }
 
-impl Drop for Front {
+impl Drop for TlsFront {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -104,7 +104,7 @@ fn openssl(folder: &Path, words: &str) -> Result<()> {
 }
 
 /// An authority, and a certificate of it for 127.0.0.1 alone.
-pub fn make(folder: &Path) -> Result<Certificates> {
+pub fn make(folder: &Path) -> Result<TestCertificates> {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc";
     openssl(folder, &format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority"))?;
     openssl(folder, &format!("req {key} -keyout server.key -out server.csr -subj /CN=server"))?;
@@ -112,5 +112,9 @@ pub fn make(folder: &Path) -> Result<Certificates> {
     let sign = "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names";
     openssl(folder, &format!("{sign} -out server.pem"))?;
     let path = |name: &str| folder.join(name);
-    Ok(Certificates { authority: path("ca.pem"), certificate: path("server.pem"), key: path("server.key") })
+    Ok(TestCertificates {
+        authority: path("ca.pem"),
+        certificate: path("server.pem"),
+        key: path("server.key"),
+    })
 }

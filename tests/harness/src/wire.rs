@@ -33,26 +33,26 @@ pub fn free_port() -> Result<u16> {
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedWire {
     is_deaf: AtomicBool,
     is_shut: AtomicBool,
     /// Bytes of the server that nobody heard.
     lost: AtomicU64,
 }
 
-pub struct Wire {
+pub struct TestWire {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<SharedWire>,
     cut: std::sync::Mutex<CancellationToken>,
     task: AbortOnDropHandle<()>,
 }
 
-impl Wire {
+impl TestWire {
     #[allow(clippy::disallowed_methods)]
     pub async fn to(server: SocketAddr) -> Result<Arc<Self>> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listening")?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedWire::default());
         let (accepted, clients) = tokio::sync::mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -101,7 +101,7 @@ impl Wire {
 
 #[allow(clippy::disallowed_methods)]
 async fn serve(
-    wire: std::sync::Weak<Wire>,
+    wire: std::sync::Weak<TestWire>,
     server: SocketAddr,
     mut clients: tokio::sync::mpsc::UnboundedReceiver<TcpStream>,
 ) {
@@ -115,7 +115,7 @@ async fn serve(
     }
 }
 
-async fn pipe(mut client: TcpStream, server: SocketAddr, shared: &Shared) {
+async fn pipe(mut client: TcpStream, server: SocketAddr, shared: &SharedWire) {
     let Ok(mut server) = TcpStream::connect(server).await else { return };
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
         (client.split(), server.split());

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
-use crate::build::{self, Lints, cargo, check, root, step};
+use crate::build::{self, LintMode, cargo, check, root, step};
 use crate::measure::figures;
 use crate::suite::TestSelection;
 use crate::{fuzz, real, run, services, structure};
@@ -30,11 +30,11 @@ pub fn all() -> Result<ExitCode> {
     dependencies.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     fuzz::compiles()?;
     // They include the tests that compare docs/reference with the code, and the figures of pages with those measured.
-    if run::test(&TestSelection::default(), Lints::Denied)? != ExitCode::SUCCESS {
+    if run::test(&TestSelection::default(), LintMode::Denied)? != ExitCode::SUCCESS {
         return Ok(ExitCode::FAILURE);
     }
     step("what a state costs");
-    if figures::gate(Lints::Denied)? != ExitCode::SUCCESS {
+    if figures::gate(LintMode::Denied)? != ExitCode::SUCCESS {
         return Ok(ExitCode::FAILURE);
     }
     real::in_ci()
@@ -43,7 +43,7 @@ pub fn all() -> Result<ExitCode> {
 /// Compiles everything that tests do not compile, under the same lints.
 fn lints() -> Result<()> {
     // First what tests need, so that each crate is compiled once.
-    build::tests(&[], Lints::Denied, &mut BuildTimes::default())?;
+    build::tests(&[], LintMode::Denied, &mut BuildTimes::default())?;
     step("lints of the benchmarks, the examples and the production build");
     let mut benches = cargo();
     benches.args(["build", "--locked", "--workspace", "--benches", "--examples"]);
@@ -56,7 +56,7 @@ fn lints() -> Result<()> {
         production.env("JEMALLOC_OVERRIDE", library);
     }
     for mut command in [benches, production] {
-        Lints::Denied.apply(&mut command);
+        LintMode::Denied.apply(&mut command);
         check(&mut command)?;
     }
     production_names_the_playground()?;

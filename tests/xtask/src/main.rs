@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use build::{Host, Lints};
+use build::{HostBuild, LintMode};
 use measure::figures;
 use proof::real;
 
@@ -80,15 +80,15 @@ fn main() -> ExitCode {
 fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
     match command {
         "playground" => run::playground(args),
-        "test" => run::test(&run::selection(args)?, Lints::Ignored),
+        "test" => run::test(&run::selection(args)?, LintMode::Ignored),
         "build" => match args {
-            [] => built(Host::Tests),
-            [flag] if flag == "--release" => built(Host::Release),
-            [flag] if flag == "--image" => built(Host::Image),
+            [] => built(HostBuild::Tests),
+            [flag] if flag == "--release" => built(HostBuild::Release),
+            [flag] if flag == "--image" => built(HostBuild::Image),
             _ => bail!("`build` takes --release, --image or nothing"),
         },
         "plugins" => build::plugins::shipped(&build::plugins::SHIPPED).map(|()| ExitCode::SUCCESS),
-        "bench" => measure::bench(args, None, Lints::Ignored).map(|()| ExitCode::SUCCESS),
+        "bench" => measure::bench(args, None, LintMode::Ignored).map(|()| ExitCode::SUCCESS),
         "prove" => proof::command(args),
         "real" => real::command(args),
         "figures" => figures::command(args),
@@ -106,6 +106,6 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
     }
 }
 
-fn built(host: Host) -> Result<ExitCode> {
+fn built(host: HostBuild) -> Result<ExitCode> {
     build::everything(host).map(|()| ExitCode::SUCCESS)
 }

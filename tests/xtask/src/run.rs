@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
-use crate::build::{self, Host, Lints, cargo, check, step};
+use crate::build::{self, HostBuild, LintMode, cargo, check, step};
 use crate::services::SharedServers;
 use crate::suite::{TestSelection, packages};
 use crate::{services, suite};
@@ -21,7 +21,7 @@ pub fn playground(args: &[String]) -> Result<ExitCode> {
     if !binary.is_file() {
         step(FIRST_BUILD);
     }
-    build::everything(Host::Playground)?;
+    build::everything(HostBuild::Playground)?;
     replace(Command::new(&binary).arg("playground").args(args))
 }
 
@@ -51,20 +51,20 @@ pub fn selection(args: &[String]) -> Result<TestSelection> {
     Ok(selection)
 }
 
-pub fn test(selection: &TestSelection, lints: Lints) -> Result<ExitCode> {
+pub fn test(selection: &TestSelection, lints: LintMode) -> Result<ExitCode> {
     test_with(selection, lints, |_| ()).map(|()| ExitCode::SUCCESS)
 }
 
 /// Runs the tests whose names contain this. They append what they measure to `records`.
 pub fn test_recorded(filter: &str, records: &Path) -> Result<()> {
     let selection = TestSelection { filters: vec![filter.to_owned()], ..TestSelection::default() };
-    test_with(&selection, Lints::Ignored, |command| {
+    test_with(&selection, LintMode::Ignored, |command| {
         command.env(build::RECORDS, records);
     })
 }
 
 /// The same as [`test`] with more variables for the tests.
-pub fn test_with(selection: &TestSelection, lints: Lints, variables: impl Fn(&mut Command)) -> Result<()> {
+pub fn test_with(selection: &TestSelection, lints: LintMode, variables: impl Fn(&mut Command)) -> Result<()> {
     let mut times = BuildTimes::new(selection.timings);
     // Installing waits for the network and for disks, and compiling does not.
     let (artifacts, missing) = std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 //! effect: that is for the capabilities.
 //!
 //! What can't be opened holds up nobody but the plugins that are granted it: it stays here as a named failure until
-//! [`Capabilities::reload`] opens it. Settings that can't be meant (a fault of their shape, two owners of one file)
+//! [`OpenCapabilities::reload`] opens it. Settings that can't be meant (a fault of their shape, two owners of one file)
 //! are refused as a whole.
 
 mod open;
@@ -16,52 +16,54 @@ use std::time::Duration;
 use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
-use kubewitness_core::intents::requests::Requests;
-use kubewitness_core::intents::writes::Writes;
+use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, HostSpec, ManifestFault, PluginSpec};
+use kubewitness_core::intents::requests::RequestNotes;
+use kubewitness_core::intents::writes::WriteNotes;
 use kubewitness_core::limits::TICK_TIMEOUT;
-use kubewitness_core::ports::{Documents, GrantError, Grants, Ledgers, Lister, NOTE, Notes};
+use kubewitness_core::ports::{
+    DocumentReader, GrantError, GrantProvider, Ledgers, NOTE, NoteStore, ObjectLister,
+};
 use thiserror::Error;
 
-use crate::http::Destination;
-use crate::kv::{ReportRoom, Told};
-use crate::ledger::ship::{ShipPauses, Shipping};
-use crate::ledger::{Databases, Ledger};
-use crate::mail::Relay;
+use crate::http::HttpDestination;
+use crate::kv::{ReportRoom, SharedValue};
+use crate::ledger::ship::{ShipPauses, ShippingStatus};
+use crate::ledger::{LedgerDatabases, PluginLedger};
+use crate::mail::MailRelay;
 use crate::objects::lister;
-use crate::objects::subscribed::Subscribed;
-use crate::secrets::redaction::{Party, Redacted, Redaction};
-use crate::secrets::signing_keys::Key;
-use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
-use crate::session::outbound::Outbox;
-use crate::session::uses::Uses;
+use crate::objects::subscribed::SubscribedKinds;
+use crate::secrets::redaction::{RedactedDocuments, SecretRedaction, ThreadParty};
+use crate::secrets::signing_keys::SigningKey;
+use crate::session::granted::{GrantedDatabase, PluginAccess, PluginGrants, ReceiptStores, ReceiptTracker};
+use crate::session::outbound::RequestOutbox;
+use crate::session::uses::GrantUses;
 use crate::sql::guard::RenderedStatements;
 use crate::{kv, log, sql};
 pub use open::forget_receipts;
-use open::{Opener, load_keys, open_database, open_destinations, open_ledgers, open_relays};
-use places::Unclaimed;
+use open::{GrantOpener, load_keys, open_database, open_destinations, open_ledgers, open_relays};
+use places::ClaimFailure;
 
 /// Everything that plugins can be granted, opened once and shared by them.
 #[derive(Clone)]
-pub struct Capabilities {
-    databases: Arc<Vec<(DatabaseSpec, sql::Shared)>>,
+pub struct OpenCapabilities {
+    databases: Arc<Vec<(DatabaseSpec, sql::SharedEngine)>>,
     /// The same, by name.
-    deciders: Databases,
-    destinations: Arc<HashMap<String, Arc<Destination>>>,
-    relays: Arc<HashMap<String, Arc<Relay>>>,
-    ledgers: Arc<HashMap<String, Arc<Ledger>>>,
-    keys: Arc<HashMap<String, Arc<Key>>>,
-    redaction: Arc<Redaction>,
-    /// What can't be opened now, by the list of the settings and its name there.
-    closed: Arc<BTreeMap<(&'static str, String), Fault>>,
-    plugins: Arc<Mutex<HashMap<String, Arc<Standing>>>>,
-    kv: kv::Most,
-    lent: Lent,
+    deciders: LedgerDatabases,
+    destinations: Arc<HashMap<String, Arc<HttpDestination>>>,
+    relays: Arc<HashMap<String, Arc<MailRelay>>>,
+    ledgers: Arc<HashMap<String, Arc<PluginLedger>>>,
+    keys: Arc<HashMap<String, Arc<SigningKey>>>,
+    redaction: Arc<SecretRedaction>,
+    /// The entries that can't be opened now, by the list of the settings and the name there.
+    closed: Arc<BTreeMap<(&'static str, String), ManifestFault>>,
+    plugins: Arc<Mutex<HashMap<String, Arc<ReceiptTracker>>>>,
+    kv: kv::KvLimits,
+    lent: SharedServices,
 }
 
-/// What the controller lends to all grants.
+/// The services that the controller lends to all grants.
 #[derive(Clone, Default)]
-pub struct Lent {
+pub struct SharedServices {
     /// One of several processes that may hand states to the same plugins has a name of its own, at most 32 characters
     /// long.
     pub reader: Option<Arc<str>>,
@@ -70,23 +72,23 @@ pub struct Lent {
     pub shipping: ShipPauses,
 }
 
-/// What the controller lends to the grants of one plugin.
-pub struct Backing {
-    pub documents: Arc<dyn Documents>,
-    pub lister: Arc<dyn Lister>,
+/// The services that the controller lends to the grants of one plugin.
+pub struct PluginServices {
+    pub documents: Arc<dyn DocumentReader>,
+    pub lister: Arc<dyn ObjectLister>,
     /// Whose states the plugin is handed.
-    pub subscribed: Subscribed,
+    pub subscribed: SubscribedKinds,
     pub clock: Arc<dyn Clock>,
     /// Counts what the plugin calls.
-    pub uses: Arc<Uses>,
-    /// What the plugin has stored, and the journal's notes of its calls.
+    pub uses: Arc<GrantUses>,
+    /// The plugin's stored entries, and the journal's notes of its calls.
     pub kv: Vec<(String, Vec<u8>)>,
-    /// What the controller tells every plugin that has `kv`.
-    pub told: Told,
+    /// The value that the controller shows to every plugin with `kv`.
+    pub told: SharedValue,
     /// How much the plugin has reported of objects.
     pub reports: ReportRoom,
     /// Where calls are noted before they have an effect.
-    pub notes: Arc<dyn Notes>,
+    pub notes: Arc<dyn NoteStore>,
     /// The plugin's version, for people.
     pub version: String,
     /// Everything up to it is finished.
@@ -99,27 +101,31 @@ pub struct Backing {
 pub enum CapabilityError {
     /// Fix the manifest: [`PluginSpec::check`] finds the same.
     #[error("{}: {}", .0.field, .0.message)]
-    Manifest(Fault),
+    Manifest(ManifestFault),
     /// Try again later: what the plugin is granted can't be opened now.
     #[error("{}: {}", .0.field, .0.message)]
-    Closed(Fault),
+    Closed(ManifestFault),
     /// Try again later: a database or a ledger does not answer.
     #[error("{0}")]
     Store(#[from] GrantError),
 }
 
-fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
-    Fault { field: field.into(), message: message.into() }
+fn fault(field: impl Into<String>, message: impl Into<String>) -> ManifestFault {
+    ManifestFault { field: field.into(), message: message.into() }
 }
 
-impl Capabilities {
+impl OpenCapabilities {
     /// Opens what the host's settings name. Relative paths lie in `data`. What can't be opened is in
     /// [`Self::closed`].
-    pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
-        Self::open_with(host, data, Lent::default()).await
+    pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<ManifestFault>> {
+        Self::open_with(host, data, SharedServices::default()).await
     }
 
-    pub async fn open_with(host: &HostSpec, data: &Path, lent: Lent) -> Result<Self, Vec<Fault>> {
+    pub async fn open_with(
+        host: &HostSpec,
+        data: &Path,
+        lent: SharedServices,
+    ) -> Result<Self, Vec<ManifestFault>> {
         Self::build(None, host, data, lent).await
     }
 
@@ -128,12 +134,12 @@ impl Capabilities {
     ///
     /// A new or changed entry that can't be opened refuses the change: the old settings go on. An entry that was
     /// closed before may stay closed.
-    pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
+    pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<ManifestFault>> {
         Self::build(Some(self), host, data, self.lent.clone()).await
     }
 
     /// What people are given of documents too.
-    pub fn redaction(&self) -> Arc<Redaction> {
+    pub fn redaction(&self) -> Arc<SecretRedaction> {
         self.redaction.clone()
     }
 
@@ -143,12 +149,12 @@ impl Capabilities {
     }
 
     /// With secrets hidden as somebody else hides them.
-    pub fn hiding_as(self, redaction: Arc<Redaction>) -> Self {
+    pub fn hiding_as(self, redaction: Arc<SecretRedaction>) -> Self {
         Self { redaction, ..self }
     }
 
-    /// What can't be opened now, as faults of the settings.
-    pub fn closed(&self) -> Vec<Fault> {
+    /// The entries that can't be opened now, as faults of the settings.
+    pub fn closed(&self) -> Vec<ManifestFault> {
         self.closed.values().cloned().collect()
     }
 
@@ -156,10 +162,10 @@ impl Capabilities {
         old: Option<&'a Self>,
         host: &'a HostSpec,
         data: &'a Path,
-        lent: Lent,
-    ) -> Result<Self, Vec<Fault>> {
+        lent: SharedServices,
+    ) -> Result<Self, Vec<ManifestFault>> {
         let mut faults = host.check();
-        let mut opener = Opener::default();
+        let mut opener = GrantOpener::default();
         if !faults.is_empty() {
             return Err(faults);
         }
@@ -178,14 +184,14 @@ impl Capabilities {
         };
         let databases = opener.open_all("databases", host.databases.iter().map(open)).await;
         let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
-        let deciders: Databases = Arc::new(by_name.collect());
+        let deciders: LedgerDatabases = Arc::new(by_name.collect());
         let keys = load_keys(old, host, &mut opener).await;
         let ledgers = open_ledgers(old, host, data, &deciders, &keys, &lent, &mut opener).await;
         let destinations = open_destinations(old, host, &mut opener).await;
         let relays = open_relays(old, host, &mut opener).await;
         let redaction = match old.filter(|old| old.redaction.is_of(&host.redaction)) {
             Some(old) => old.redaction.clone(),
-            None => Arc::new(Redaction::open(host, data).await?),
+            None => Arc::new(SecretRedaction::open(host, data).await?),
         };
         redaction.watch(&host.sources);
         if let Some(fault) = redaction.retry().await {
@@ -219,14 +225,14 @@ impl Capabilities {
         &self,
         plugin: &str,
         spec: &PluginSpec,
-        backing: Backing,
-    ) -> Result<Arc<dyn Grants>, CapabilityError> {
+        backing: PluginServices,
+    ) -> Result<Arc<dyn GrantProvider>, CapabilityError> {
         let (mut granted, told) = (self.resolve(plugin, spec, &backing)?, backing.told.clone());
         let (most, reports) = (self.kv.clone(), backing.reports.clone());
-        let Found { entries, writes, requests } = found(backing.kv)?;
-        granted.kv = spec.grants.kv.then(|| kv::Kv::new(entries, writes, told, most, reports));
-        granted.outbox = Outbox::new(plugin, &backing.version, backing.notes, requests);
-        let stores = Stores {
+        let PluginEntries { entries, writes, requests } = found(backing.kv)?;
+        granted.kv = spec.grants.kv.then(|| kv::PluginKv::new(entries, writes, told, most, reports));
+        granted.outbox = RequestOutbox::new(plugin, &backing.version, backing.notes, requests);
+        let stores = ReceiptStores {
             databases: granted.sql.values().map(|database| database.engine.clone()).collect(),
             ledgers: granted.ledgers.values().cloned().collect(),
             deciders: self.deciders.clone(),
@@ -240,8 +246,8 @@ impl Capabilities {
         &self,
         plugin: &str,
         spec: &PluginSpec,
-        backing: &Backing,
-    ) -> Result<Granted, CapabilityError> {
+        backing: &PluginServices,
+    ) -> Result<PluginAccess, CapabilityError> {
         let grants = &spec.grants;
         let missing = |list: &str, index: usize, name: &str| {
             let of_host = match list {
@@ -265,12 +271,12 @@ impl Capabilities {
             }
         }
         let documents = backing.documents.clone();
-        let redacted = (grants.documents != DocumentsGrant::Raw).then(|| Redacted {
+        let redacted = (grants.documents != DocumentsGrant::Raw).then(|| RedactedDocuments {
             documents: documents.clone(),
             redaction: self.redaction.clone(),
-            party: Party::Plugin(plugin.into()),
+            party: ThreadParty::Plugin(plugin.into()),
         });
-        let mut granted = Granted {
+        let mut granted = PluginAccess {
             plugin: plugin.to_owned(),
             config: serde_json::Value::Object(spec.config.clone()).to_string(),
             standing: self.standing(plugin),
@@ -280,10 +286,15 @@ impl Capabilities {
             ledgers: Default::default(),
             keys: Default::default(),
             kv: None,
-            outbox: Outbox::new(plugin, &backing.version, backing.notes.clone(), Requests::default()),
+            outbox: RequestOutbox::new(
+                plugin,
+                &backing.version,
+                backing.notes.clone(),
+                RequestNotes::default(),
+            ),
             tick_timeout: spec.tick.map(|tick| tick.timeout()).unwrap_or(TICK_TIMEOUT),
             deciders: self.deciders.clone(),
-            lister: lister::Granted::new(backing.lister.clone(), &grants.lister, redacted.clone()),
+            lister: lister::GrantedLister::new(backing.lister.clone(), &grants.lister, redacted.clone()),
             documents: match redacted.clone() {
                 Some(redacted) => Arc::new(redacted),
                 None => documents,
@@ -294,14 +305,17 @@ impl Capabilities {
             redacted,
             clock: backing.clock.clone(),
             uses: backing.uses.clone(),
-            log: log::Log::new(plugin),
+            log: log::PluginLog::new(plugin),
             statements: RenderedStatements::default(),
         };
         for (index, grant) in grants.sql.iter().enumerate() {
             let engine =
                 self.deciders.get(&grant.database).ok_or_else(|| missing("sql", index, &grant.database))?;
-            let database =
-                Database { name: grant.database.clone(), engine: engine.clone(), access: grant.access };
+            let database = GrantedDatabase {
+                name: grant.database.clone(),
+                engine: engine.clone(),
+                access: grant.access,
+            };
             granted.sql.insert(grant.name.clone(), database);
         }
         for (index, grant) in grants.http.iter().enumerate() {
@@ -327,7 +341,7 @@ impl Capabilities {
     }
 
     /// Two versions of one plugin share it while the old one drains.
-    fn standing(&self, plugin: &str) -> Arc<Standing> {
+    fn standing(&self, plugin: &str) -> Arc<ReceiptTracker> {
         let mut plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
         plugins.entry(plugin.to_owned()).or_default().clone()
     }
@@ -364,8 +378,8 @@ impl Capabilities {
     }
 
     /// How it stands, by the names of the ledgers that are shipped.
-    pub fn shipping(&self) -> BTreeMap<String, Shipping> {
-        let of = |ledger: &Arc<Ledger>| Some((ledger.spec.name.clone(), ledger.shipping()?));
+    pub fn shipping(&self) -> BTreeMap<String, ShippingStatus> {
+        let of = |ledger: &Arc<PluginLedger>| Some((ledger.spec.name.clone(), ledger.shipping()?));
         self.ledgers.values().filter_map(of).collect()
     }
 
@@ -389,14 +403,14 @@ impl Capabilities {
 
 /// A plugin's own entries, and what was noted of its calls.
 #[derive(Default)]
-struct Found {
+struct PluginEntries {
     entries: Vec<(String, Vec<u8>)>,
-    writes: Writes,
-    requests: Requests,
+    writes: WriteNotes,
+    requests: RequestNotes,
 }
 
-fn found(kept: Vec<(String, Vec<u8>)>) -> Result<Found, GrantError> {
-    let mut found = Found::default();
+fn found(kept: Vec<(String, Vec<u8>)>) -> Result<PluginEntries, GrantError> {
+    let mut found = PluginEntries::default();
     for (key, value) in kept {
         if !key.starts_with(NOTE) {
             found.entries.push((key, value));
@@ -415,7 +429,12 @@ fn found(kept: Vec<(String, Vec<u8>)>) -> Result<Found, GrantError> {
 }
 
 /// Before anything is opened: opening makes files. A place whose disk does not answer is not opened.
-async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>, opener: &mut Opener) {
+async fn claim_places(
+    host: &HostSpec,
+    data: &Path,
+    faults: &mut Vec<ManifestFault>,
+    opener: &mut GrantOpener,
+) {
     let mut taken = match places::places(data).await {
         Ok(taken) => taken,
         Err(error) => return faults.push(fault("spec", format!("the data folder: {error}"))),
@@ -423,10 +442,10 @@ async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>, ope
     for store in host.stores() {
         match places::claim(&mut taken, data, &store).await {
             Ok(()) => {}
-            Err(Unclaimed::Unknown(message)) => {
+            Err(ClaimFailure::Unknown(message)) => {
                 opener.hold_up(store.list, store.index, store.field, message);
             }
-            Err(Unclaimed::Taken(message)) => faults.push(store.fault(message)),
+            Err(ClaimFailure::Taken(message)) => faults.push(store.fault(message)),
         }
     }
 }

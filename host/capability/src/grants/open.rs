@@ -9,31 +9,31 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kubewitness_core::Seq;
 use kubewitness_core::config::{
-    DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, MailSpec,
+    DatabaseKind, DatabaseSpec, DestinationSpec, HostSpec, KeySpec, LedgerSpec, MailSpec, ManifestFault,
 };
 
-use super::{Capabilities, Lent, fault};
-use crate::http::Destination;
-use crate::ledger::{Databases, Ledger};
-use crate::mail::Relay;
-use crate::secrets::signing_keys::Key;
+use super::{OpenCapabilities, SharedServices, fault};
+use crate::http::HttpDestination;
+use crate::ledger::{LedgerDatabases, PluginLedger};
+use crate::mail::MailRelay;
+use crate::secrets::signing_keys::SigningKey;
 use crate::sql;
 
 /// How many of a list are opened at a time. Opening one takes milliseconds, or as long as its disk is silent.
 const AT_A_TIME: usize = 8;
 
-/// What is wrong is told with the field that it belongs to.
-type Opening<'a, T> = BoxFuture<'a, Result<T, (String, String)>>;
+/// An error comes with the field that it belongs to.
+type OpeningResult<'a, T> = BoxFuture<'a, Result<T, (String, String)>>;
 
-/// What can't be opened is kept by its name, with its field of the settings.
+/// An entry that can't be opened is kept by its name, with its field of the settings.
 #[derive(Default)]
-pub struct Opener {
-    pub closed: BTreeMap<(&'static str, String), Fault>,
-    /// What is not to be opened, by list and index.
+pub struct GrantOpener {
+    pub closed: BTreeMap<(&'static str, String), ManifestFault>,
+    /// The entries that are not to be opened, by list and index.
     held_up: HashMap<(&'static str, usize), (String, String)>,
 }
 
-impl Opener {
+impl GrantOpener {
     pub fn hold_up(&mut self, list: &'static str, index: usize, field: &str, message: String) {
         self.held_up.insert((list, index), (field.to_owned(), message));
     }
@@ -43,7 +43,7 @@ impl Opener {
     pub async fn open_all<'a, T>(
         &mut self,
         list: &'static str,
-        opening: impl Iterator<Item = (String, Opening<'a, T>)>,
+        opening: impl Iterator<Item = (String, OpeningResult<'a, T>)>,
     ) -> Vec<T> {
         let opening: Vec<_> = opening.collect();
         let opening = opening.into_iter().enumerate().map(|(index, (name, opening))| {
@@ -74,11 +74,11 @@ impl Opener {
 
 /// A server is not connected here: one that is away holds up nothing but the plugins that need it.
 pub async fn open_database(
-    old: Option<&Capabilities>,
+    old: Option<&OpenCapabilities>,
     spec: &DatabaseSpec,
     data: &Path,
     reader: Option<Arc<str>>,
-) -> Result<sql::Shared, (&'static str, String)> {
+) -> Result<sql::SharedEngine, (&'static str, String)> {
     let same = old.and_then(|old| old.databases.iter().find(|(before, _)| before == spec));
     if let Some((_, engine)) = same {
         return Ok(engine.clone());
@@ -90,17 +90,17 @@ pub async fn open_database(
             if sqlite.path.is_empty() || sqlite.path.starts_with(':') {
                 return Err(at("names no file".into()));
             }
-            let opened = sql::sqlite::Sqlite::open(&data.join(&sqlite.path), sqlite.size).await;
+            let opened = sql::sqlite::SqliteDatabase::open(&data.join(&sqlite.path), sqlite.size).await;
             Ok(Arc::new(opened.map_err(at)?))
         }
         Some(DatabaseKind::Postgres(server)) => {
             let at = |message| ("postgres.urlFrom", message);
-            let remote = sql::servers::Remote::<sql::postgres::Postgres>::new(name, server).await;
+            let remote = sql::servers::RemoteDatabase::<sql::postgres::PostgresLink>::new(name, server).await;
             Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
         }
         Some(DatabaseKind::Mysql(server)) => {
             let at = |message| ("mysql.urlFrom", message);
-            let remote = sql::servers::Remote::<sql::mysql::Mysql>::new(name, server).await;
+            let remote = sql::servers::RemoteDatabase::<sql::mysql::MysqlLink>::new(name, server).await;
             Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
         }
         None => Err(("name", "names no database: give one of `sqlite`, `postgres` and `mysql`".into())),
@@ -115,14 +115,14 @@ pub async fn forget_receipts(spec: &DatabaseSpec, data: &Path, plugin: &str) -> 
 }
 
 pub async fn open_ledgers<'a>(
-    old: Option<&'a Capabilities>,
+    old: Option<&'a OpenCapabilities>,
     host: &'a HostSpec,
     data: &'a Path,
-    deciders: &'a Databases,
-    keys: &'a HashMap<String, Arc<Key>>,
-    lent: &'a Lent,
-    opener: &mut Opener,
-) -> HashMap<String, Arc<Ledger>> {
+    deciders: &'a LedgerDatabases,
+    keys: &'a HashMap<String, Arc<SigningKey>>,
+    lent: &'a SharedServices,
+    opener: &mut GrantOpener,
+) -> HashMap<String, Arc<PluginLedger>> {
     let open = |spec: &'a LedgerSpec| {
         let opening = async move {
             let key = match &spec.signing {
@@ -140,7 +140,7 @@ pub async fn open_ledgers<'a>(
                 }
                 Some(ledger) => Ok(Arc::new(ledger.with(spec, key).pausing(lent.shipping))),
                 None => {
-                    let opened = Ledger::open(spec, key, data, deciders, lent.ledgers.clone()).await;
+                    let opened = PluginLedger::open(spec, key, data, deciders, lent.ledgers.clone()).await;
                     opened.map(|ledger| Arc::new(ledger.pausing(lent.shipping)))
                 }
             };
@@ -152,16 +152,16 @@ pub async fn open_ledgers<'a>(
 }
 
 pub async fn open_destinations<'a>(
-    old: Option<&'a Capabilities>,
+    old: Option<&'a OpenCapabilities>,
     host: &'a HostSpec,
-    opener: &mut Opener,
-) -> HashMap<String, Arc<Destination>> {
+    opener: &mut GrantOpener,
+) -> HashMap<String, Arc<HttpDestination>> {
     let open = |spec: &'a DestinationSpec| {
         let opening = async move {
             let same = old.and_then(|old| old.destinations.get(&spec.name));
             let opened = match same.filter(|before| before.spec == *spec) {
                 Some(destination) => Ok(destination.clone()),
-                None => Destination::open(spec).await.map(Arc::new),
+                None => HttpDestination::open(spec).await.map(Arc::new),
             };
             opened.map(|destination| (spec.name.clone(), destination))
         };
@@ -171,16 +171,16 @@ pub async fn open_destinations<'a>(
 }
 
 pub async fn open_relays<'a>(
-    old: Option<&'a Capabilities>,
+    old: Option<&'a OpenCapabilities>,
     host: &'a HostSpec,
-    opener: &mut Opener,
-) -> HashMap<String, Arc<Relay>> {
+    opener: &mut GrantOpener,
+) -> HashMap<String, Arc<MailRelay>> {
     let open = |spec: &'a MailSpec| {
         let opening = async move {
             let same = old.and_then(|old| old.relays.get(&spec.name)).filter(|before| before.spec == *spec);
             let opened = match same {
                 Some(relay) => Ok(relay.clone()),
-                None => Relay::open(spec).await.map(Arc::new),
+                None => MailRelay::open(spec).await.map(Arc::new),
             };
             opened.map(|relay| (spec.name.clone(), relay))
         };
@@ -190,16 +190,16 @@ pub async fn open_relays<'a>(
 }
 
 pub async fn load_keys<'a>(
-    old: Option<&'a Capabilities>,
+    old: Option<&'a OpenCapabilities>,
     host: &'a HostSpec,
-    opener: &mut Opener,
-) -> HashMap<String, Arc<Key>> {
+    opener: &mut GrantOpener,
+) -> HashMap<String, Arc<SigningKey>> {
     let load = |spec: &'a KeySpec| {
         let loading = async move {
             let same = old.and_then(|old| old.keys.get(&spec.name)).filter(|before| before.spec == *spec);
             let loaded = match same {
                 Some(key) => Ok(key.clone()),
-                None => Key::load(spec).await.map(Arc::new),
+                None => SigningKey::load(spec).await.map(Arc::new),
             };
             loaded.map(|key| (spec.name.clone(), key)).map_err(|message| ("valueFrom".to_owned(), message))
         };
@@ -211,7 +211,7 @@ pub async fn load_keys<'a>(
 }
 
 /// A plugin that is granted the same secret under another name could sign what the controller says in a ledger.
-fn refuse_twins(keys: &mut HashMap<String, Arc<Key>>, host: &HostSpec, opener: &mut Opener) {
+fn refuse_twins(keys: &mut HashMap<String, Arc<SigningKey>>, host: &HostSpec, opener: &mut GrantOpener) {
     let signing = host.ledgers.iter().filter_map(|ledger| ledger.signing.as_ref());
     let signing: BTreeSet<_> = signing.map(|signing| signing.key.as_str()).collect();
     for (index, spec) in

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use kubewitness_core::config::files::{Places, Store, plain};
+use kubewitness_core::config::files::{ClaimedPaths, FileStore, plain};
 use kubewitness_core::files;
 
 /// Why a store can't have its place.
 #[derive(Debug)]
-pub(crate) enum Unclaimed {
+pub(crate) enum ClaimFailure {
     /// The settings have to change.
     Taken(String),
     /// The disk did not say where the path leads: ask again.
@@ -15,15 +15,19 @@ pub(crate) enum Unclaimed {
 }
 
 /// The places of a data folder, none of them taken yet.
-pub(crate) async fn places(data: &Path) -> std::io::Result<Places> {
-    Ok(Places::new(asked(data.to_path_buf()).await?))
+pub(crate) async fn places(data: &Path) -> std::io::Result<ClaimedPaths> {
+    Ok(ClaimedPaths::new(asked(data.to_path_buf()).await?))
 }
 
 /// Takes the place to which the path of a store leads.
-pub(crate) async fn claim(places: &mut Places, data: &Path, store: &Store<'_>) -> Result<(), Unclaimed> {
-    let unknown = |error| Unclaimed::Unknown(format!("`{}`: {error}", store.path));
+pub(crate) async fn claim(
+    places: &mut ClaimedPaths,
+    data: &Path,
+    store: &FileStore<'_>,
+) -> Result<(), ClaimFailure> {
+    let unknown = |error| ClaimFailure::Unknown(format!("`{}`: {error}", store.path));
     let place = asked(data.join(store.path)).await.map_err(unknown)?;
-    places.claim(store, place).map_err(Unclaimed::Taken)
+    places.claim(store, place).map_err(ClaimFailure::Taken)
 }
 
 /// Links are followed on disks that may not answer.
@@ -49,8 +53,8 @@ fn resolved(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn ledger<'a>(path: &'a str, name: &'a str) -> Store<'a> {
-        Store { list: "ledgers", index: 0, field: "path", path, name }
+    fn ledger<'a>(path: &'a str, name: &'a str) -> FileStore<'a> {
+        FileStore { list: "ledgers", index: 0, field: "path", path, name }
     }
 
     #[tokio::test]
@@ -66,9 +70,12 @@ mod tests {
         link("journal.db", "link.db");
         link("a.jsonl", "b.jsonl");
         let own = claim(&mut taken, data.path(), &ledger("link.db", "a")).await.unwrap_err();
-        assert!(matches!(&own, Unclaimed::Taken(told) if told.contains("the controller's own")), "{own:?}");
+        assert!(
+            matches!(&own, ClaimFailure::Taken(told) if told.contains("the controller's own")),
+            "{own:?}"
+        );
         claim(&mut taken, data.path(), &ledger("a.jsonl", "a")).await.unwrap();
         let other = claim(&mut taken, data.path(), &ledger("b.jsonl", "b")).await.unwrap_err();
-        assert!(matches!(&other, Unclaimed::Taken(told) if told.contains("the ledger `a`")), "{other:?}");
+        assert!(matches!(&other, ClaimFailure::Taken(told) if told.contains("the ledger `a`")), "{other:?}");
     }
 }

@@ -14,20 +14,20 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use kubewitness_core::StateId;
-use kubewitness_core::bucket::Bucket;
+use kubewitness_core::bucket::TokenBucket;
 use kubewitness_core::config::{
-    DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec, Scheme, SecretRef, is_plugin_header,
+    DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec, SecretRef, SigningScheme, is_plugin_header,
 };
 use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
 use tokio::time::Instant;
 
-use crate::secrets::{self, Secret};
-use resolver::{Forbidden, Guard, Unresolved};
-use schemes::Outgoing;
+use crate::secrets::{self, ResolvedSecret};
+use resolver::{AddressGuard, ForbiddenName, ResolveFailure};
+use schemes::OutgoingRequest;
 use target::below;
-use tls::Clients;
+use tls::DestinationClient;
 pub(crate) use tls::plain_client;
 
 const HEADERS: usize = 64;
@@ -41,7 +41,7 @@ const SEEN_PREFIX: &str = "x-ratelimit-";
 const SEEN_BYTES: usize = 8 * 1024;
 
 /// A request that the destination takes.
-pub struct Prepared {
+pub struct PreparedRequest {
     client: Client,
     method: Method,
     url: Url,
@@ -50,29 +50,29 @@ pub struct Prepared {
 }
 
 /// A request that got no answer.
-pub struct Unanswered {
+pub struct UnansweredRequest {
     pub error: GrantError,
     /// No byte of it was sent.
     pub is_unsent: bool,
 }
 
-pub struct Destination {
+pub struct HttpDestination {
     pub spec: DestinationSpec,
     /// As it was when the destination was opened. One that is a secret is read again for each request.
     base: Url,
     /// The names of the headers that the controller sets: those with secrets, whose values are read for each request,
     /// and the scheme's.
     own_headers: Vec<HeaderName>,
-    clients: Clients,
-    rates: Mutex<Vec<Bucket>>,
+    clients: DestinationClient,
+    rates: Mutex<Vec<TokenBucket>>,
     opened: Instant,
 }
 
 /// A field of the specification, below the destination's own, and what is wrong with it.
-pub type Wrong = (String, String);
+pub type SpecFault = (String, String);
 
-impl Destination {
-    pub async fn open(spec: &DestinationSpec) -> Result<Self, Wrong> {
+impl HttpDestination {
+    pub async fn open(spec: &DestinationSpec) -> Result<Self, SpecFault> {
         let (field, text) = match &spec.url_from {
             None => ("url", spec.url.clone()),
             Some(reference) => {
@@ -81,11 +81,11 @@ impl Destination {
             }
         };
         let base = address(spec, &text).map_err(|message| (field.to_owned(), message))?;
-        let guard = Guard::new(&spec.name, spec.reachable(base.as_str()));
+        let guard = AddressGuard::new(&spec.name, spec.reachable(base.as_str()));
         Self::with(spec, base, guard).await
     }
 
-    async fn with(spec: &DestinationSpec, base: Url, guard: Guard) -> Result<Self, Wrong> {
+    async fn with(spec: &DestinationSpec, base: Url, guard: AddressGuard) -> Result<Self, SpecFault> {
         let wrong = |field: &str, message: String| (field.to_owned(), message);
         let mut own_headers = Vec::new();
         for (index, header) in spec.headers.iter().enumerate() {
@@ -99,14 +99,14 @@ impl Destination {
             value.map_err(|_| wrong(&field, "the secret can't be sent as a header's value".into()))?;
             own_headers.push(name);
         }
-        if let Some(Scheme::Hmac(signature)) = spec.scheme() {
+        if let Some(SigningScheme::Hmac(signature)) = spec.scheme() {
             let name = HeaderName::try_from(&signature.header);
             own_headers.push(name.map_err(|_| wrong("scheme.hmac.header", "is not a header's name".into()))?);
         }
-        if let Some(secret) = spec.scheme().and_then(Scheme::secret) {
+        if let Some(secret) = spec.scheme().and_then(SigningScheme::secret) {
             secrets::resolve(secret).await.map_err(|message| wrong("scheme", message))?;
         }
-        let clients = Clients::open(spec.tls.as_ref(), spec.timeout.0, guard).await?;
+        let clients = DestinationClient::open(spec.tls.as_ref(), spec.timeout.0, guard).await?;
         let rates = Mutex::new(rates(spec));
         Ok(Self { spec: spec.clone(), base, own_headers, clients, rates, opened: Instant::now() })
     }
@@ -117,13 +117,13 @@ impl Destination {
         request: HttpRequest,
         id: Option<&StateId>,
         now_ms: u64,
-    ) -> Result<Prepared, GrantError> {
+    ) -> Result<PreparedRequest, GrantError> {
         let method = method_of(&request, self.spec.request_size.0)?;
         let mut url = below(&self.base().await?, &request.path)?;
         self.allow(method, &request.path)?;
         let mut headers = self.headers(&request.headers, id).await?;
         let mut body = request.body;
-        let mut outgoing = Outgoing { url: &mut url, headers: &mut headers, body: &mut body };
+        let mut outgoing = OutgoingRequest { url: &mut url, headers: &mut headers, body: &mut body };
         self.sign(&mut outgoing, now_ms).await?;
         let method =
             Method::try_from(method.as_str()).map_err(|_| GrantError::Invalid("the method".into()))?;
@@ -136,18 +136,18 @@ impl Destination {
             );
             GrantError::Unavailable("the destination's certificates can't be used".into())
         })?;
-        Ok(Prepared { client, method, url, headers, body })
+        Ok(PreparedRequest { client, method, url, headers, body })
     }
 
     pub async fn send(
         &self,
-        Prepared { client, method, url, headers, body }: Prepared,
-    ) -> Result<HttpResponse, Unanswered> {
+        PreparedRequest { client, method, url, headers, body }: PreparedRequest,
+    ) -> Result<HttpResponse, UnansweredRequest> {
         let sent = client.request(method, url).headers(headers).body(body).send().await;
-        let sent =
-            sent.map_err(|error| Unanswered { is_unsent: error.is_connect(), error: refusal(&error) })?;
+        let sent = sent
+            .map_err(|error| UnansweredRequest { is_unsent: error.is_connect(), error: refusal(&error) })?;
         let received = receive(sent, self.spec.response_size.0).await;
-        received.map_err(|error| Unanswered { is_unsent: false, error })
+        received.map_err(|error| UnansweredRequest { is_unsent: false, error })
     }
 
     /// The address now. A secret may be rotated, but it leads to where it led when the destination was opened: that was
@@ -166,14 +166,14 @@ impl Destination {
         })
     }
 
-    async fn sign(&self, request: &mut Outgoing<'_>, now_ms: u64) -> Result<(), GrantError> {
+    async fn sign(&self, request: &mut OutgoingRequest<'_>, now_ms: u64) -> Result<(), GrantError> {
         let Some(scheme) = self.spec.scheme() else { return Ok(()) };
         let Some(reference) = scheme.secret() else { return Ok(()) };
         let secret = self.secret(reference, "the scheme's secret").await?;
         schemes::sign(scheme, &secret, now_ms, request)
     }
 
-    async fn secret(&self, reference: &SecretRef, what: &str) -> Result<Secret, GrantError> {
+    async fn secret(&self, reference: &SecretRef, what: &str) -> Result<ResolvedSecret, GrantError> {
         secrets::resolve(reference).await.map_err(|message| {
             tracing::warn!(destination = self.spec.name, what, message, "a secret can't be read");
             GrantError::Unavailable("a secret of the destination can't be read".into())
@@ -202,7 +202,7 @@ impl Destination {
     /// Asks the rates before a request is sent.
     pub fn take(&self) -> Result<(), GrantError> {
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = Bucket::take_all(&mut rates, self.opened.elapsed());
+        let taken = TokenBucket::take_all(&mut rates, self.opened.elapsed());
         // Rounded up: a plugin that waits so long finds a token.
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
     }
@@ -259,10 +259,10 @@ fn address(spec: &DestinationSpec, text: &str) -> Result<Url, String> {
     }
 }
 
-fn rates(spec: &DestinationSpec) -> Vec<Bucket> {
+fn rates(spec: &DestinationSpec) -> Vec<TokenBucket> {
     match (spec.rate, spec.scheme()) {
-        (Some(per_second), _) => vec![Bucket::new(RateSpec { per_second, burst: None })],
-        (None, Some(scheme)) => scheme.quotas().iter().map(|quota| Bucket::within(*quota)).collect(),
+        (Some(per_second), _) => vec![TokenBucket::new(RateSpec { per_second, burst: None })],
+        (None, Some(scheme)) => scheme.quotas().iter().map(|quota| TokenBucket::within(*quota)).collect(),
         (None, None) => Vec::new(),
     }
 }
@@ -341,7 +341,7 @@ pub(crate) fn refusal(error: &reqwest::Error) -> GrantError {
     if error.is_timeout() {
         return GrantError::Timeout("the destination did not answer in time".into());
     }
-    if let Some(Forbidden(kind)) = forbidden(error) {
+    if let Some(ForbiddenName(kind)) = forbidden(error) {
         return GrantError::Unavailable(format!(
             "the destination's name resolves to {kind}, which the destination's `addresses` do not allow"
         ));
@@ -371,11 +371,11 @@ fn tls_refusal(error: &reqwest::Error) -> Option<String> {
     })
 }
 
-fn forbidden(error: &reqwest::Error) -> Option<&Forbidden> {
+fn forbidden(error: &reqwest::Error) -> Option<&ForbiddenName> {
     let mut sources = std::iter::successors(error.source(), |error| (*error).source());
     sources.find_map(|error| match error.downcast_ref()? {
-        Unresolved::Forbidden(forbidden) => Some(forbidden),
-        Unresolved::Lookup(_) => None,
+        ResolveFailure::Forbidden(forbidden) => Some(forbidden),
+        ResolveFailure::Lookup(_) => None,
     })
 }
 

@@ -17,33 +17,33 @@ const ADDRESSES: usize = 64;
 /// A plugin that tries again and again does not fill the log.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
+type AddressLookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
 
 /// The name has no address that the destination may be reached at.
 #[derive(Debug, Error)]
 #[error("resolves to {0}")]
-pub struct Forbidden(pub AddressKind);
+pub struct ForbiddenName(pub AddressKind);
 
 /// Why a name has no address to connect to.
 #[derive(Debug, Error)]
-pub enum Unresolved {
+pub enum ResolveFailure {
     #[error(transparent)]
-    Forbidden(#[from] Forbidden),
+    Forbidden(#[from] ForbiddenName),
     #[error(transparent)]
     Lookup(#[from] std::io::Error),
 }
 
 #[derive(Clone)]
-pub struct Guard {
+pub struct AddressGuard {
     destination: String,
     /// Where an operator names addresses that are meant.
     setting: &'static str,
     reachable: Arc<[AddressRange]>,
-    lookup: Lookup,
+    lookup: AddressLookup,
     told: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Guard {
+impl AddressGuard {
     pub fn new(destination: &str, reachable: Vec<AddressRange>) -> Self {
         Self::with(destination, reachable, Arc::new(|name| system(name).boxed()))
     }
@@ -56,7 +56,7 @@ impl Guard {
         }
     }
 
-    pub fn with(destination: &str, reachable: Vec<AddressRange>, lookup: Lookup) -> Self {
+    pub fn with(destination: &str, reachable: Vec<AddressRange>, lookup: AddressLookup) -> Self {
         Self {
             destination: destination.to_owned(),
             setting: "`addresses` of the destination",
@@ -67,16 +67,16 @@ impl Guard {
     }
 }
 
-impl Guard {
+impl AddressGuard {
     /// The addresses of a name that may be connected to.
-    pub async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, Unresolved> {
+    pub async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveFailure> {
         let found = (self.lookup)(name.to_owned()).await?;
         let is_reachable = |address: &IpAddr| self.reachable.iter().any(|range| range.contains(*address));
         let kept: Vec<_> = found.iter().copied().filter(is_reachable).collect();
         if let (true, Some(first)) = (kept.is_empty(), found.first()) {
             let kind = AddressKind::of(*first);
             self.tell(*first, kind);
-            return Err(Forbidden(kind).into());
+            return Err(ForbiddenName(kind).into());
         }
         Ok(kept)
     }
@@ -100,7 +100,7 @@ async fn system(name: String) -> std::io::Result<Vec<IpAddr>> {
     Ok(tokio::net::lookup_host((name, 0)).await?.take(ADDRESSES).map(|address| address.ip()).collect())
 }
 
-impl Resolve for Guard {
+impl Resolve for AddressGuard {
     fn resolve(&self, name: Name) -> Resolving {
         let (guard, name) = (self.clone(), name.as_str().to_owned());
         Box::pin(async move {

@@ -14,12 +14,12 @@ use super::*;
 
 const NOW: u64 = 1_700_000_000_123;
 
-type Seen = Arc<Async<Vec<(String, HeaderMap, Vec<u8>)>>>;
+type SeenRequests = Arc<Async<Vec<(String, HeaderMap, Vec<u8>)>>>;
 
 /// A receiver that answers by the last word of the path, and remembers what it was sent.
 #[allow(clippy::disallowed_methods)]
-async fn receiver() -> (String, Seen) {
-    let seen = Seen::default();
+async fn receiver() -> (String, SeenRequests) {
+    let seen = SeenRequests::default();
     let kept = seen.clone();
     let answer = move |uri: Uri, headers: HeaderMap, body: Bytes| {
         let kept = kept.clone();
@@ -55,7 +55,7 @@ fn post(path: &str, headers: &[(&str, &str)]) -> HttpRequest {
 }
 
 async fn send(
-    destination: &Destination,
+    destination: &HttpDestination,
     request: HttpRequest,
     id: Option<&StateId>,
 ) -> Result<HttpResponse, GrantError> {
@@ -73,7 +73,7 @@ async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
     let value_from = SecretRef::File(token.to_str().unwrap().into());
     let headers = vec![HeaderSpec { name: "Authorization".into(), value_from }];
     let spec = DestinationSpec { headers, allow_plain: true, ..spec(&url) };
-    let destination = Destination::open(&spec).await.unwrap();
+    let destination = HttpDestination::open(&spec).await.unwrap();
     let id = StateId::parse("jobs/0/batch/Job/u/1");
     let typed = [("Content-Type", "application/json")];
     let sent = send(&destination, post("/jobs?a=b", &typed), Some(&id)).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
 #[tokio::test]
 async fn redirects_are_not_followed_and_answers_are_bounded() {
     let (url, seen) = receiver().await;
-    let destination = Destination::open(&spec(&url)).await.unwrap();
+    let destination = HttpDestination::open(&spec(&url)).await.unwrap();
     let moved = send(&destination, post("moved", &[]), None).await.unwrap();
     assert_eq!((moved.status, moved.headers.iter().any(|(name, _)| name == "location")), (302, false));
     let later = send(&destination, post("later", &[]), None).await.unwrap();
@@ -109,12 +109,12 @@ async fn redirects_are_not_followed_and_answers_are_bounded() {
 async fn errors_say_what_to_do_and_not_where_it_was() {
     let (url, _) = receiver().await;
     let short = Span(Duration::from_millis(50));
-    let destination = Destination::open(&DestinationSpec { timeout: short, ..spec(&url) }).await.unwrap();
+    let destination = HttpDestination::open(&DestinationSpec { timeout: short, ..spec(&url) }).await.unwrap();
     let error = send(&destination, post("never", &[]), None).await.unwrap_err();
     assert!(matches!(error, GrantError::Timeout(_)), "{error}");
     // Bound and dropped: nobody listens there.
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let destination = Destination::open(&spec(&format!("http://{free}/hush"))).await.unwrap();
+    let destination = HttpDestination::open(&spec(&format!("http://{free}/hush"))).await.unwrap();
     let error = send(&destination, post("", &[]), None).await.unwrap_err();
     assert!(matches!(error, GrantError::Unavailable(_)), "{error}");
     assert!(!error.to_string().contains("127.0.0.1") && !error.to_string().contains("hush"), "{error}");
@@ -123,7 +123,7 @@ async fn errors_say_what_to_do_and_not_where_it_was() {
 #[tokio::test]
 async fn a_destinations_rate_is_kept() {
     let (url, seen) = receiver().await;
-    let destination = Destination::open(&DestinationSpec { rate: Some(1), ..spec(&url) }).await.unwrap();
+    let destination = HttpDestination::open(&DestinationSpec { rate: Some(1), ..spec(&url) }).await.unwrap();
     send(&destination, post("", &[]), None).await.unwrap();
     let limited = send(&destination, post("", &[]), None).await;
     assert!(matches!(limited, Err(GrantError::RateLimited { after_ms: 1..=1001 })), "{limited:?}");
@@ -140,7 +140,7 @@ async fn a_header_that_nobody_named_is_refused_beside_the_operators_secret() {
     let headers = vec![HeaderSpec { name: "X-Token".into(), value_from }];
     let plugin_headers = vec!["x-team".into(), "x-token".into()];
     let spec = DestinationSpec { headers, plugin_headers, allow_plain: true, ..spec(&url) };
-    let destination = Destination::open(&spec).await.unwrap();
+    let destination = HttpDestination::open(&spec).await.unwrap();
     send(&destination, post("", &[("X-Team", "ai")]), None).await.unwrap();
     let sent = seen.lock().await[0].1.clone();
     assert_eq!((sent["x-team"].as_bytes(), sent["x-token"].as_bytes()), (&b"ai"[..], &b"hush"[..]));
@@ -156,12 +156,12 @@ async fn a_header_that_nobody_named_is_refused_beside_the_operators_secret() {
 
 #[tokio::test]
 async fn a_destination_with_a_password_in_its_address_is_a_fault() {
-    let (field, _) = Destination::open(&spec("https://me:hush@hooks.example/")).await.err().unwrap();
+    let (field, _) = HttpDestination::open(&spec("https://me:hush@hooks.example/")).await.err().unwrap();
     assert_eq!(field, "url");
     let missing =
         HeaderSpec { name: "a".into(), value_from: SecretRef::Env("KUBEWITNESS_TEST_NO_SUCH".into()) };
     let spec = DestinationSpec { headers: vec![missing], ..spec("https://hooks.example/") };
-    assert_eq!(Destination::open(&spec).await.err().unwrap().0, "headers[0].valueFrom");
+    assert_eq!(HttpDestination::open(&spec).await.err().unwrap().0, "headers[0].valueFrom");
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn a_destination_takes_the_methods_paths_and_sizes_that_it_names() {
         response_size: Size(4),
         ..spec(&url)
     };
-    let destination = Destination::open(&spec).await.unwrap();
+    let destination = HttpDestination::open(&spec).await.unwrap();
     assert_eq!(send(&destination, post("/jobs/7", &[]), None).await.unwrap().body, b"fine");
     let get = HttpRequest { method: "GET".into(), ..post("/jobs", &[]) };
     let told = send(&destination, get, None).await.unwrap_err().to_string();
@@ -194,7 +194,7 @@ async fn a_destination_takes_the_methods_paths_and_sizes_that_it_names() {
 }
 
 /// A destination whose name answers with one after the other of these, and the last one ever after.
-async fn named(url: &str, addresses: &[&str], answers: &'static [&'static str]) -> Destination {
+async fn named(url: &str, addresses: &[&str], answers: &'static [&'static str]) -> HttpDestination {
     let port = Url::parse(url).unwrap().port().unwrap();
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let lookup = move |_: String| {
@@ -205,9 +205,13 @@ async fn named(url: &str, addresses: &[&str], answers: &'static [&'static str]) 
     let addresses: Vec<AddressRange> = addresses.iter().map(|range| range.parse().unwrap()).collect();
     let spec = DestinationSpec { addresses, ..spec(&format!("http://hooks.example.com:{port}/base")) };
     let base = Url::parse(&spec.url).unwrap();
-    Destination::with(&spec, base, Guard::with("hook", spec.reachable(&spec.url), Arc::new(lookup)))
-        .await
-        .unwrap()
+    HttpDestination::with(
+        &spec,
+        base,
+        AddressGuard::with("hook", spec.reachable(&spec.url), Arc::new(lookup)),
+    )
+    .await
+    .unwrap()
 }
 
 #[tokio::test]
@@ -268,7 +272,7 @@ async fn a_request_is_signed_by_its_scheme_with_the_secret_of_the_moment() {
     let open = async |text: &str, from: &SecretRef| {
         let url_from = url_from.clone();
         let spec = DestinationSpec { url_from, allow_plain: true, scheme: scheme(text, from), ..spec("") };
-        Destination::open(&spec).await.unwrap()
+        HttpDestination::open(&spec).await.unwrap()
     };
     send(&open(r#"{"feishu": {FROM}}"#, &from).await, post("", &[]), None).await.unwrap();
     send(&open(r#"{"dingtalk": {FROM}}"#, &from).await, post("", &[]), None).await.unwrap();
@@ -308,14 +312,14 @@ async fn an_address_that_is_a_secret_is_told_nowhere_and_leads_where_it_was_judg
         ("https://joe:hush@example.com", "holds a name or password"),
         ("http://169.254.169.254/hush", "leads to an address that `addresses` does not name"),
     ] {
-        let (field, message) = Destination::open(&from(wrong)).await.err().unwrap();
+        let (field, message) = HttpDestination::open(&from(wrong)).await.err().unwrap();
         assert_eq!(field, "urlFrom");
         assert!(message.contains(told) && !message.contains("hush"), "{message}");
     }
     let plain = DestinationSpec { allow_plain: false, ..from("http://example.com/hush") };
-    assert!(Destination::open(&plain).await.err().unwrap().1.contains("`allowPlain: true`"));
+    assert!(HttpDestination::open(&plain).await.err().unwrap().1.contains("`allowPlain: true`"));
 
-    let destination = Destination::open(&from(&format!("{url}/one"))).await.unwrap();
+    let destination = HttpDestination::open(&from(&format!("{url}/one"))).await.unwrap();
     send(&destination, post("", &[]), None).await.unwrap();
     from(&format!("{url}/two"));
     send(&destination, post("", &[]), None).await.unwrap();
@@ -337,7 +341,7 @@ async fn a_scheme_has_the_rate_of_its_service_unless_the_operator_names_one() {
     ] {
         let scheme = Some(serde_json::from_str(text).unwrap());
         let spec = DestinationSpec { scheme, rate, ..spec("http://127.0.0.1:1") };
-        let destination = Destination::open(&spec).await.unwrap();
+        let destination = HttpDestination::open(&spec).await.unwrap();
         let taken = (0..50).take_while(|_| destination.take().is_ok()).count();
         assert_eq!(taken, at_once, "{text}");
         let Err(GrantError::RateLimited { after_ms }) = destination.take() else { panic!("{text}") };

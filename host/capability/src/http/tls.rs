@@ -1,4 +1,5 @@
-//! What the controller trusts and shows over https. A client is made once, and again where a file was rotated.
+//! Makes the client of a destination, with the certificates that the controller trusts and shows. A client is
+//! made once, and again after a file was rotated.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,31 +8,31 @@ use kubewitness_core::config::{SecretRef, TlsSpec};
 use reqwest::{Certificate, Client, Identity, redirect};
 use ring::digest::{Context, SHA256};
 
-use super::Wrong;
-use super::resolver::Guard;
-use crate::secrets::{self, Secret};
+use super::SpecFault;
+use super::resolver::AddressGuard;
+use crate::secrets::{self, ResolvedSecret};
 
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// The client of one destination, with the files that it was made of.
-pub struct Clients {
+pub struct DestinationClient {
     spec: TlsSpec,
     timeout: Duration,
-    guard: Guard,
+    guard: AddressGuard,
     /// By the digest of the files.
     made: Mutex<(Vec<u8>, Client)>,
 }
 
 /// The files, as they are now.
 #[derive(Default)]
-struct Files {
-    ca: Option<Secret>,
-    certificate: Option<Secret>,
-    key: Option<Secret>,
+struct TlsFiles {
+    ca: Option<ResolvedSecret>,
+    certificate: Option<ResolvedSecret>,
+    key: Option<ResolvedSecret>,
 }
 
-impl Files {
-    async fn read(spec: &TlsSpec) -> Result<Self, Wrong> {
+impl TlsFiles {
+    async fn read(spec: &TlsSpec) -> Result<Self, SpecFault> {
         let file = async |field: &str, path: &Option<String>| match path {
             Some(path) => resolved(field, &SecretRef::File(path.clone())).await.map(Some),
             None => Ok(None),
@@ -56,7 +57,7 @@ impl Files {
     }
 
     /// The client's own messages may quote a file: these do not.
-    fn client(&self, timeout: Duration, guard: &Guard) -> Result<Client, Wrong> {
+    fn client(&self, timeout: Duration, guard: &AddressGuard) -> Result<Client, SpecFault> {
         let wrong = |field: &str, message: &str| (field.to_owned(), message.to_owned());
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Another thread may have been first; either way there is one now.
@@ -91,25 +92,29 @@ impl Files {
 }
 
 /// One that trusts what the system trusts, and shows nothing.
-pub fn plain_client(timeout: Duration, guard: &Guard) -> Result<Client, String> {
-    Files::default().client(timeout, guard).map_err(|(_, message)| message)
+pub fn plain_client(timeout: Duration, guard: &AddressGuard) -> Result<Client, String> {
+    TlsFiles::default().client(timeout, guard).map_err(|(_, message)| message)
 }
 
-async fn resolved(field: &str, reference: &SecretRef) -> Result<Secret, Wrong> {
+async fn resolved(field: &str, reference: &SecretRef) -> Result<ResolvedSecret, SpecFault> {
     secrets::resolve(reference).await.map_err(|message| (field.to_owned(), message))
 }
 
-impl Clients {
-    pub async fn open(spec: Option<&TlsSpec>, timeout: Duration, guard: Guard) -> Result<Self, Wrong> {
+impl DestinationClient {
+    pub async fn open(
+        spec: Option<&TlsSpec>,
+        timeout: Duration,
+        guard: AddressGuard,
+    ) -> Result<Self, SpecFault> {
         let spec = spec.cloned().unwrap_or_default();
-        let files = Files::read(&spec).await?;
+        let files = TlsFiles::read(&spec).await?;
         let made = Mutex::new((files.digest(), files.client(timeout, &guard)?));
         Ok(Self { spec, timeout, guard, made })
     }
 
     /// The client of the files as they are now.
-    pub async fn client(&self) -> Result<Client, Wrong> {
-        let files = Files::read(&self.spec).await?;
+    pub async fn client(&self) -> Result<Client, SpecFault> {
+        let files = TlsFiles::read(&self.spec).await?;
         let digest = files.digest();
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.0 != digest {

@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::config::Bytes;
-use kubewitness_core::intents::writes::{Mark, Writes};
+use kubewitness_core::intents::writes::{ReceiptKey, WriteNotes};
 use kubewitness_core::limits::{KV_BYTES, KV_RATE};
-use kubewitness_core::ports::{GrantError, KvTurn, KvWrite, KvWrites, Rest};
+use kubewitness_core::ports::{CallPause, GrantError, KvTurn, KvWrite, KvWrites};
 use kubewitness_core::{Seq, mutes, reports};
-use rate::Spent;
+use rate::WriteDebt;
 
 /// Whoever rests asks again after so long: the operator may have raised the rate.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -30,11 +30,11 @@ const KEY_BYTES: usize = 512;
 /// Keys that one listing may return.
 const LIST_KEYS: usize = 10_000;
 
-/// What the controller tells every plugin: the value of the key [`mutes::KEY`], which no plugin writes.
+/// The value that the controller shows to every plugin under the key [`mutes::KEY`], which no plugin writes.
 #[derive(Clone, Debug, Default)]
-pub struct Told(Arc<Mutex<Option<Vec<u8>>>>);
+pub struct SharedValue(Arc<Mutex<Option<Vec<u8>>>>);
 
-impl Told {
+impl SharedValue {
     pub fn set(&self, value: Vec<u8>) {
         *self.lock() = Some(value).filter(|value| !value.is_empty());
     }
@@ -51,21 +51,21 @@ impl Told {
 /// The most bytes that each plugin's `kv` holds, keys and values together, and how many each may write in a second. All
 /// plugins share it, and it changes while they run.
 #[derive(Clone, Debug)]
-pub struct Most(Arc<Bounds>);
+pub struct KvLimits(Arc<EntryBounds>);
 
 #[derive(Debug)]
-struct Bounds {
+struct EntryBounds {
     bytes: AtomicU64,
     a_second: AtomicU64,
 }
 
-impl Default for Most {
+impl Default for KvLimits {
     fn default() -> Self {
-        Self(Arc::new(Bounds { bytes: KV_BYTES.into(), a_second: KV_RATE.into() }))
+        Self(Arc::new(EntryBounds { bytes: KV_BYTES.into(), a_second: KV_RATE.into() }))
     }
 }
 
-impl Most {
+impl KvLimits {
     pub fn set(&self, bytes: u64, a_second: u64) {
         self.0.bytes.store(bytes, Ordering::Relaxed);
         self.0.a_second.store(a_second, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Most {
         self.0.a_second.load(Ordering::Relaxed)
     }
 
-    /// What is over the bound already may shrink.
+    /// An entry that is over the bound already may shrink.
     fn holds(&self, bytes: usize, before: usize) -> Result<(), GrantError> {
         let most = self.0.bytes.load(Ordering::Relaxed);
         if bytes as u64 <= most || bytes <= before {
@@ -113,22 +113,22 @@ impl ReportRoom {
     }
 }
 
-type Entries = BTreeMap<String, Vec<u8>>;
+type EntryMap = BTreeMap<String, Vec<u8>>;
 
 #[derive(Debug, Default)]
-struct Stored {
-    entries: Entries,
+struct StoredEntries {
+    entries: EntryMap,
     /// Of keys and values: a call that writes many keys does not count all of them each time.
     bytes: usize,
     /// Writes of calls whose receipt may have been committed.
-    noted: Writes,
-    told: Told,
-    most: Most,
+    noted: WriteNotes,
+    told: SharedValue,
+    most: KvLimits,
     reports: ReportRoom,
-    spent: Spent,
+    spent: WriteDebt,
 }
 
-impl Stored {
+impl StoredEntries {
     fn apply(&mut self, writes: &[KvWrite]) {
         for KvWrite { key, value } in writes {
             if reports::is_report(key) {
@@ -160,46 +160,47 @@ impl Stored {
     }
 }
 
-/// What one plugin has stored, shared by its calls.
+/// The entries that one plugin has stored, shared by its calls.
 #[derive(Clone, Debug, Default)]
-pub struct Kv {
-    stored: Arc<Mutex<Stored>>,
+pub struct PluginKv {
+    stored: Arc<Mutex<StoredEntries>>,
     /// Of calls that commit writes.
     turns: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Kv {
+impl PluginKv {
     pub fn new(
         entries: Vec<(String, Vec<u8>)>,
-        noted: Writes,
-        told: Told,
-        most: Most,
+        noted: WriteNotes,
+        told: SharedValue,
+        most: KvLimits,
         reports: ReportRoom,
     ) -> Self {
-        let entries: Entries = entries.into_iter().collect();
+        let entries: EntryMap = entries.into_iter().collect();
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-        let stored = Stored { entries, bytes, noted, told, most, reports, spent: Spent::default() };
+        let stored =
+            StoredEntries { entries, bytes, noted, told, most, reports, spent: WriteDebt::default() };
         Self { stored: Arc::new(Mutex::new(stored)), turns: Arc::default() }
     }
 
-    pub fn open(&self) -> Overlay {
-        Overlay { base: self.clone(), writes: BTreeMap::new(), written: 0, hidden: 0, reported: 0 }
+    pub fn open(&self) -> CallOverlay {
+        CallOverlay { base: self.clone(), writes: BTreeMap::new(), written: 0, hidden: 0, reported: 0 }
     }
 
     /// Applies what receipts that were read say is committed.
-    pub fn settle(&self, is_applied: impl Fn(Mark) -> bool) {
+    pub fn settle(&self, is_applied: impl Fn(ReceiptKey) -> bool) {
         let mut base = self.lock();
         let writes = base.noted.settle(is_applied);
         base.apply(&writes);
     }
 
-    /// What the next save has to remove of these states' notes, where nothing of their call is committed.
+    /// The notes of these states that the next save must remove, if nothing of their call was committed.
     pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
         self.lock().noted.finish(seqs)
     }
 
     /// How long the next call waits, where the plugin has written ahead of its rate.
-    pub fn rest(&self, now: Duration) -> Option<Rest> {
+    pub fn rest(&self, now: Duration) -> Option<CallPause> {
         let base = self.lock();
         let wait = base.spent.rest(base.most.a_second(), now)?.min(LOOK_AGAIN);
         let why = format!(
@@ -207,10 +208,10 @@ impl Kv {
              (`spec.limits.plugins.kvRate` of the host's settings)",
             Bytes(base.most.a_second())
         );
-        Some(Rest { wait, why: why.into() })
+        Some(CallPause { wait, why: why.into() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Stored> {
+    fn lock(&self) -> MutexGuard<'_, StoredEntries> {
         // Every change under this lock is whole after any panic, but for writes of a call, which its note has.
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,8 +230,8 @@ fn expect_own(key: &str) -> Result<(), GrantError> {
 
 /// The view of one call: what is stored, and over it what this call wrote.
 #[derive(Debug)]
-pub struct Overlay {
-    base: Kv,
+pub struct CallOverlay {
+    base: PluginKv,
     writes: BTreeMap<String, Option<Vec<u8>>>,
     /// The bytes of the writes.
     written: usize,
@@ -240,7 +241,7 @@ pub struct Overlay {
     reported: usize,
 }
 
-impl Overlay {
+impl CallOverlay {
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
         match self.writes.get(key) {
             _ if key == mutes::KEY => self.base.lock().told.get(),
@@ -314,8 +315,8 @@ impl Overlay {
         base.most.holds(bytes, base.bytes)
     }
 
-    /// What has to be kept before the receipt of these states commits, and its number.
-    pub fn note(&self, marks: &[Mark], now: Duration) -> Option<(u64, KvWrite)> {
+    /// The note that must be kept before the receipt of these states commits, and its number.
+    pub fn note(&self, marks: &[ReceiptKey], now: Duration) -> Option<(u64, KvWrite)> {
         let writes =
             self.writes.iter().map(|(key, value)| KvWrite { key: key.clone(), value: value.clone() });
         let writes: Vec<_> = writes.collect();
@@ -363,9 +364,9 @@ mod tests {
 
     #[test]
     fn reports_are_written_and_neither_kept_here_nor_counted_but_bounded() {
-        let (most, room) = (Most::default(), ReportRoom::default());
+        let (most, room) = (KvLimits::default(), ReportRoom::default());
         most.set(10, KV_RATE);
-        let kv = Kv::new(Vec::new(), Writes::default(), Told::default(), most, room.clone());
+        let kv = PluginKv::new(Vec::new(), WriteNotes::default(), SharedValue::default(), most, room.clone());
         let mut call = kv.open();
         call.set("report/u/1", vec![b'x'; 90]).unwrap();
         call.delete("report/u/0").unwrap();
@@ -385,11 +386,11 @@ mod tests {
 
     #[test]
     fn a_call_sees_its_own_writes_and_others_see_them_after_the_commit() {
-        let kv = Kv::new(
+        let kv = PluginKv::new(
             vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())],
-            Writes::default(),
-            Told::default(),
-            Most::default(),
+            WriteNotes::default(),
+            SharedValue::default(),
+            KvLimits::default(),
             ReportRoom::default(),
         );
         let mut call = kv.open();
@@ -405,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_call_that_is_thrown_away_leaves_nothing() {
-        let kv = Kv::default();
+        let kv = PluginKv::default();
         kv.open().set("a", b"1".to_vec()).unwrap();
         assert_eq!(kv.open().get("a"), None);
     }
@@ -413,7 +414,13 @@ mod tests {
     #[test]
     fn the_bound_counts_keys_and_values_of_both_layers() {
         let kept = vec![("a".into(), vec![0; KV_BYTES as usize - 11])];
-        let kv = Kv::new(kept, Writes::default(), Told::default(), Most::default(), ReportRoom::default());
+        let kv = PluginKv::new(
+            kept,
+            WriteNotes::default(),
+            SharedValue::default(),
+            KvLimits::default(),
+            ReportRoom::default(),
+        );
         let mut call = kv.open();
         call.set("b", vec![0; 9]).unwrap();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
@@ -424,9 +431,15 @@ mod tests {
 
     #[test]
     fn a_bound_that_is_lowered_lets_what_is_stored_shrink_and_not_grow() {
-        let most = Most::default();
+        let most = KvLimits::default();
         let kept = vec![("a".into(), vec![0; 99])];
-        let kv = Kv::new(kept, Writes::default(), Told::default(), most.clone(), ReportRoom::default());
+        let kv = PluginKv::new(
+            kept,
+            WriteNotes::default(),
+            SharedValue::default(),
+            most.clone(),
+            ReportRoom::default(),
+        );
         most.set(50, KV_RATE);
         let mut call = kv.open();
         call.fits().expect("a call that writes nothing is made");
@@ -448,7 +461,7 @@ mod tests {
 
     #[test]
     fn the_bytes_that_are_counted_while_keys_are_written_are_those_that_are_there() {
-        let kv = Kv::default();
+        let kv = PluginKv::default();
         let mut random = 7_u32;
         for _ in 0..20 {
             let mut call = kv.open();
@@ -460,7 +473,7 @@ mod tests {
                     size => call.set(&key, vec![0; size as usize * 100]).unwrap(),
                 }
             }
-            let exact = |entries: &Entries| entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+            let exact = |entries: &EntryMap| entries.iter().map(|(key, value)| key.len() + value.len()).sum();
             let expected = call.base.lock().bytes + call.written - call.hidden;
             call.commit(&[], None, None, Duration::ZERO);
             let base = kv.lock();
@@ -471,11 +484,11 @@ mod tests {
     #[test]
     fn a_call_that_writes_and_lists_many_keys_looks_at_each_a_few_times() {
         let entries = (0..100_000).map(|key| (format!("{key:06}"), vec![0; 8]));
-        let kv = Kv::new(
+        let kv = PluginKv::new(
             entries.collect(),
-            Writes::default(),
-            Told::default(),
-            Most::default(),
+            WriteNotes::default(),
+            SharedValue::default(),
+            KvLimits::default(),
             ReportRoom::default(),
         );
         let mut call = kv.open();
@@ -491,8 +504,14 @@ mod tests {
 
     #[test]
     fn a_plugin_reads_what_the_host_tells_and_can_t_write_it() {
-        let told = Told::default();
-        let kv = Kv::new(vec![], Writes::default(), told.clone(), Most::default(), ReportRoom::default());
+        let told = SharedValue::default();
+        let kv = PluginKv::new(
+            vec![],
+            WriteNotes::default(),
+            told.clone(),
+            KvLimits::default(),
+            ReportRoom::default(),
+        );
         assert_eq!(kv.open().get(mutes::KEY), None);
         told.set(b"[]".to_vec());
         let mut call = kv.open();
@@ -504,8 +523,14 @@ mod tests {
 
     #[test]
     fn a_plugin_that_writes_ahead_of_its_rate_rests_and_is_told_why() {
-        let most = Most::default();
-        let kv = Kv::new(vec![], Writes::default(), Told::default(), most.clone(), ReportRoom::default());
+        let most = KvLimits::default();
+        let kv = PluginKv::new(
+            vec![],
+            WriteNotes::default(),
+            SharedValue::default(),
+            most.clone(),
+            ReportRoom::default(),
+        );
         most.set(1 << 30, 1 << 20);
         let write = |key: &str, mebibytes: usize| {
             let mut call = kv.open();
@@ -516,7 +541,7 @@ mod tests {
         write("a", 3).commit(&[], None, None, now);
         assert_eq!(kv.rest(now), None);
         write("b", 7).commit(&[], None, None, now);
-        let Rest { wait, why } = kv.rest(now).unwrap();
+        let CallPause { wait, why } = kv.rest(now).unwrap();
         assert_eq!(wait.as_secs(), 6);
         assert!(why.contains("more to `kv` than 1Mi a second") && why.contains("kvRate"), "{why}");
         most.set(1 << 30, 1);
@@ -539,7 +564,13 @@ mod tests {
     fn a_plugin_deletes_its_own_keys_alone_and_others_cost_the_journal_nothing() {
         let request = "\0request/1".to_owned();
         let kept = vec![("a".into(), vec![0; 8]), (request.clone(), vec![0; 8])];
-        let kv = Kv::new(kept, Writes::default(), Told::default(), Most::default(), ReportRoom::default());
+        let kv = PluginKv::new(
+            kept,
+            WriteNotes::default(),
+            SharedValue::default(),
+            KvLimits::default(),
+            ReportRoom::default(),
+        );
         let mut call = kv.open();
         assert!(matches!(call.delete(&request), Err(GrantError::Invalid(_))));
         for n in 0..1000 {
@@ -556,7 +587,7 @@ mod tests {
 
     #[test]
     fn keys_are_bounded() {
-        let mut call = Kv::default().open();
+        let mut call = PluginKv::default().open();
         for key in ["", "a\0b", &"k".repeat(KEY_BYTES + 1)] {
             assert!(matches!(call.set(key, vec![]), Err(GrantError::Invalid(_))));
             assert!(matches!(call.delete(key), Err(GrantError::Invalid(_))));

@@ -10,14 +10,14 @@ use std::time::Duration;
 /// A plugin may be ahead by what it may write in so long. At the default rate it may fill all of its `kv` at once.
 const AHEAD: Duration = Duration::from_secs(4);
 
-/// What was written and is not worked off yet.
+/// The bytes that were written and still count against the rate.
 #[derive(Debug, Default)]
-pub struct Spent {
+pub struct WriteDebt {
     bytes: f64,
     at: Duration,
 }
 
-impl Spent {
+impl WriteDebt {
     pub fn add(&mut self, bytes: usize, a_second: u64, now: Duration) {
         self.bytes = self.left(a_second, now) + bytes as f64;
         self.at = now;
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn what_is_within_the_rate_never_rests_and_a_pause_saves_up_no_more_than_the_advance() {
-        let mut spent = Spent::default();
+        let mut spent = WriteDebt::default();
         for second in 0..100 {
             spent.add(1000, 1000, second * SECOND);
             assert_eq!(spent.rest(1000, second * SECOND), None);
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn whoever_writes_all_it_may_at_each_call_gets_the_rate_on_the_average() {
-        let (mut spent, mut now, mut written) = (Spent::default(), Duration::ZERO, 0);
+        let (mut spent, mut now, mut written) = (WriteDebt::default(), Duration::ZERO, 0);
         while now < 1000 * SECOND {
             spent.add(50_000, 1000, now);
             written += 50_000;

@@ -16,58 +16,60 @@ use std::time::Duration;
 
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::LedgerSpec;
-use kubewitness_core::ledger::{NAME_BYTES, Reached, is_statement};
+use kubewitness_core::ledger::{LedgerProgress, NAME_BYTES, is_statement};
 use kubewitness_core::ports::{GrantError, Ledgers};
 use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use self::book::{Book, Cut, Decider, Intent, Opening, RECORD_BYTES, expect_reached};
-use self::persons::Persons;
-use self::sealing::Sealing;
-use self::ship::{ShipPauses, Shipper, Shipping};
-use crate::receipts::Mark;
-use crate::secrets::signing_keys::Key;
+use self::book::{
+    AppendIntent, AppendUndo, BookOpening, DecidingTransaction, LedgerBook, RECORD_BYTES, expect_reached,
+};
+use self::persons::PersonsFile;
+use self::sealing::SealingTask;
+use self::ship::{FileShipper, ShipPauses, ShippingStatus};
+use crate::receipts::ReceiptMark;
+use crate::secrets::signing_keys::SigningKey;
 use crate::sql;
 
 /// Waiting for other calls that hold the ledger.
 const WAIT: Duration = Duration::from_secs(10);
 /// The database that decides about the last append doesn't answer now.
 const UNDECIDED: io::ErrorKind = io::ErrorKind::NotConnected;
-/// What one call may append.
+/// The most that one call may append.
 const CALL_BYTES: usize = 16 * 1024 * 1024;
 
 /// The databases by name: they decide appends of calls that also wrote rows.
-pub type Databases = Arc<HashMap<String, sql::Shared>>;
+pub type LedgerDatabases = Arc<HashMap<String, sql::SharedEngine>>;
 
-pub struct Ledger {
+pub struct PluginLedger {
     pub spec: LedgerSpec,
     path: PathBuf,
-    slot: Arc<Mutex<Slot>>,
-    sealing: Sealing,
-    persons: Arc<Persons>,
-    shipper: Option<Shipper>,
+    slot: Arc<Mutex<LedgerSlot>>,
+    sealing: SealingTask,
+    persons: Arc<PersonsFile>,
+    shipper: Option<FileShipper>,
 }
 
 /// Closed after any fault; the next call opens it again and repairs it.
 #[derive(Default)]
-struct Slot {
-    book: Option<Book>,
-    cut: Option<Cut>,
-    /// What the journal keeps of a ledger that is signed, or once was.
-    reached: Option<Reached>,
+struct LedgerSlot {
+    book: Option<LedgerBook>,
+    cut: Option<AppendUndo>,
+    /// The journal's progress of a ledger that is signed, or once was.
+    reached: Option<LedgerProgress>,
 }
 
-impl Ledger {
+impl PluginLedger {
     pub async fn open(
         spec: &LedgerSpec,
-        key: Option<Arc<Key>>,
+        key: Option<Arc<SigningKey>>,
         data: &Path,
-        databases: &Databases,
+        databases: &LedgerDatabases,
         journal: Option<Arc<dyn Ledgers>>,
     ) -> Result<Self, String> {
         let path = data.join(&spec.path);
-        let persons = Arc::new(Persons::of(&path));
-        let sealing = Sealing::new(spec.schedule(), key, journal);
+        let persons = Arc::new(PersonsFile::of(&path));
+        let sealing = SealingTask::new(spec.schedule(), key, journal);
         let ledger = Self::of(spec, sealing, path, Arc::default(), persons);
         let mut slot = ledger.slot.lock().await;
         if let Some(journal) = ledger.sealing.journal() {
@@ -75,7 +77,7 @@ impl Ledger {
             let kept = kept.map_err(|_| "the journal does not answer".to_owned())?;
             slot.reached = kept.map_err(|error| error.to_string())?;
         }
-        match ledger.open_book(&slot, Opening::First, databases).await {
+        match ledger.open_book(&slot, BookOpening::First, databases).await {
             Ok(book) => slot.book = Some(book),
             // Only calls that need the ledger wait for the database.
             Err(error) if error.kind() == UNDECIDED => {
@@ -88,8 +90,8 @@ impl Ledger {
     }
 
     /// The same files under changed settings: calls in progress are not disturbed.
-    pub fn with(&self, spec: &LedgerSpec, key: Option<Arc<Key>>) -> Self {
-        let sealing = Sealing::new(spec.schedule(), key, self.sealing.journal().cloned());
+    pub fn with(&self, spec: &LedgerSpec, key: Option<Arc<SigningKey>>) -> Self {
+        let sealing = SealingTask::new(spec.schedule(), key, self.sealing.journal().cloned());
         Self::of(spec, sealing, self.path.clone(), self.slot.clone(), self.persons.clone())
     }
 
@@ -101,18 +103,18 @@ impl Ledger {
 
     fn of(
         spec: &LedgerSpec,
-        sealing: Sealing,
+        sealing: SealingTask,
         path: PathBuf,
-        slot: Arc<Mutex<Slot>>,
-        persons: Arc<Persons>,
+        slot: Arc<Mutex<LedgerSlot>>,
+        persons: Arc<PersonsFile>,
     ) -> Self {
-        let ship = |ship| Shipper::new(&spec.name, &path, ship, Arc::new(SystemClock::default()));
+        let ship = |ship| FileShipper::new(&spec.name, &path, ship, Arc::new(SystemClock::default()));
         let shipper = spec.ship.as_ref().map(ship);
         Self { spec: spec.clone(), path, slot, sealing, persons, shipper }
     }
 
     /// Whether statements are signed with this key.
-    pub fn is_signed_with(&self, key: Option<&Arc<Key>>) -> bool {
+    pub fn is_signed_with(&self, key: Option<&Arc<SigningKey>>) -> bool {
         self.sealing.is_signed_with(key)
     }
 
@@ -127,7 +129,7 @@ impl Ledger {
         if name.is_empty() || name.len() > NAME_BYTES {
             return Err(GrantError::TooLarge(format!("a name has 1 to {NAME_BYTES} bytes")));
         }
-        if let Some(digest) = self.persons.known(&name) {
+        if let Some(digest) = self.persons.recent_digest(&name) {
             return Ok(digest);
         }
         let persons = self.persons.clone();
@@ -143,8 +145,8 @@ impl Ledger {
     }
 
     /// `None` if the settings ship nothing.
-    pub fn shipping(&self) -> Option<Shipping> {
-        self.shipper.as_ref().map(Shipper::shipping)
+    pub fn shipping(&self) -> Option<ShippingStatus> {
+        self.shipper.as_ref().map(FileShipper::shipping)
     }
 
     /// Signs what no call will follow any more.
@@ -155,19 +157,24 @@ impl Ledger {
         signed.map_err(|error| self.refusal(&error))
     }
 
-    async fn open_book(&self, slot: &Slot, opening: Opening, databases: &Databases) -> io::Result<Book> {
+    async fn open_book(
+        &self,
+        slot: &LedgerSlot,
+        opening: BookOpening,
+        databases: &LedgerDatabases,
+    ) -> io::Result<LedgerBook> {
         let (path, cut, reached) = (self.path.clone(), slot.cut, slot.reached.clone());
         let open = move || {
             if let Some(reached) = &reached {
                 expect_reached(&path, reached)?;
             }
-            let mut book = Book::open(&path, cut, opening)?;
+            let mut book = LedgerBook::open(&path, cut, opening)?;
             book.reached = reached;
             Ok(book)
         };
         let mut book = asked(&self.path, open).await?;
         let Some(intent) = book.doubt.take() else { return Ok(book) };
-        let Some(Decider { database, token }) = &intent.decided_by else { return Ok(book) };
+        let Some(DecidingTransaction { database, token }) = &intent.decided_by else { return Ok(book) };
         let Some(engine) = databases.get(database) else {
             return Err(io::Error::other(format!(
                 "its last append depends on a transaction in the database `{database}`, which is not open or not in the settings"
@@ -184,17 +191,17 @@ impl Ledger {
             let cut = book.cut_at(intent.offset);
             // The lock goes with the book, so that the file can be opened again.
             drop(book);
-            Book::open(&path, Some(cut), Opening::Again)
+            LedgerBook::open(&path, Some(cut), BookOpening::Again)
         })
         .await
     }
 
-    async fn slot(&self, databases: &Databases) -> Result<OwnedMutexGuard<Slot>, GrantError> {
+    async fn slot(&self, databases: &LedgerDatabases) -> Result<OwnedMutexGuard<LedgerSlot>, GrantError> {
         let waited = tokio::time::timeout(WAIT, self.slot.clone().lock_owned()).await;
         let mut slot =
             waited.map_err(|_| GrantError::Unavailable("the ledger is busy with other calls".into()))?;
         if slot.book.is_none() {
-            let book = self.open_book(&slot, Opening::Again, databases).await;
+            let book = self.open_book(&slot, BookOpening::Again, databases).await;
             let book = book.map_err(|error| self.refusal(&error))?;
             slot.book = Some(book);
             slot.cut = None;
@@ -203,9 +210,9 @@ impl Ledger {
     }
 
     /// Holds the ledger for one call.
-    pub async fn hold(&self, databases: &Databases) -> Result<Held, GrantError> {
+    pub async fn hold(&self, databases: &LedgerDatabases) -> Result<LedgerHold, GrantError> {
         let slot = self.slot(databases).await?;
-        Ok(Held {
+        Ok(LedgerHold {
             slot,
             name: self.spec.name.clone(),
             path: self.path.clone(),
@@ -216,12 +223,21 @@ impl Ledger {
         })
     }
 
-    pub async fn receipts(&self, plugin: &str, databases: &Databases) -> Result<Vec<Mark>, GrantError> {
+    pub async fn receipts(
+        &self,
+        plugin: &str,
+        databases: &LedgerDatabases,
+    ) -> Result<Vec<ReceiptMark>, GrantError> {
         let slot = self.slot(databases).await?;
         Ok(slot.book.as_ref().map(|book| book.receipts(plugin)).unwrap_or_default())
     }
 
-    pub async fn forget(&self, plugin: &str, through: Seq, databases: &Databases) -> Result<(), GrantError> {
+    pub async fn forget(
+        &self,
+        plugin: &str,
+        through: Seq,
+        databases: &LedgerDatabases,
+    ) -> Result<(), GrantError> {
         let mut slot = self.slot(databases).await?;
         let Some(mut book) = slot.book.take() else { return Ok(()) };
         let plugin = plugin.to_owned();
@@ -256,17 +272,17 @@ async fn asked<T: Send + 'static>(
 }
 
 /// A ledger in the hands of one call.
-pub struct Held {
-    slot: OwnedMutexGuard<Slot>,
+pub struct LedgerHold {
+    slot: OwnedMutexGuard<LedgerSlot>,
     pub name: String,
     path: PathBuf,
-    sealing: Sealing,
+    sealing: SealingTask,
     data: Vec<u8>,
     records: u64,
     last: Option<Vec<u8>>,
 }
 
-impl Held {
+impl LedgerHold {
     /// The position that the last of them will have once the call is committed; the first has 1.
     pub fn append(&mut self, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
         let bytes: usize = records.iter().map(|record| record.len() + 1).sum();
@@ -303,14 +319,14 @@ impl Held {
         self.records > 0
     }
 
-    /// Puts the records on disk. They count once [`Written::keep`] is called, or, with a decider,
+    /// Puts the records on disk. They count once [`PendingRecords::keep`] is called, or, with a decider,
     /// once that transaction is committed.
     pub async fn write(
         self,
         plugin: &str,
-        marks: &[Mark],
-        decider: Option<Decider>,
-    ) -> Result<Written, GrantError> {
+        marks: &[ReceiptMark],
+        decider: Option<DecidingTransaction>,
+    ) -> Result<PendingRecords, GrantError> {
         let Self { mut slot, name, path, sealing, data, records, last } = self;
         // Before the records, so that a root never covers some that do not count yet.
         sealing.tend(&name, &path, &mut slot).await.map_err(|error| refusal(&name, &path, &error))?;
@@ -339,22 +355,22 @@ impl Held {
             // From here on the database's answer counts, and the next call asks for it.
             slot.cut = None;
         }
-        Ok(Written { slot, name, path, book, intent, last })
+        Ok(PendingRecords { slot, name, path, book, intent, last })
     }
 }
 
 /// Records on disk that do not count yet. Dropped, the ledger is closed; opening it cuts them off,
 /// unless they have a decider that says otherwise.
-pub struct Written {
-    slot: OwnedMutexGuard<Slot>,
+pub struct PendingRecords {
+    slot: OwnedMutexGuard<LedgerSlot>,
     name: String,
     path: PathBuf,
-    book: Book,
-    intent: Intent,
+    book: LedgerBook,
+    intent: AppendIntent,
     last: Vec<u8>,
 }
 
-impl Written {
+impl PendingRecords {
     pub async fn keep(self) -> Result<(), GrantError> {
         let Self { mut slot, name, path, mut book, intent, last } = self;
         slot.cut = None;

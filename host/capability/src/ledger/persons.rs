@@ -13,19 +13,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kubewitness_core::files;
-use kubewitness_core::ledger::{PERSON_BYTES, PERSONS, Person, SALT_BYTES, persons_file};
+use kubewitness_core::ledger::{PERSON_BYTES, PERSONS, PersonEntry, SALT_BYTES, persons_file};
 use ring::rand::{SecureRandom, SystemRandom};
 
 /// A name that is known is not looked for again within this time. Meanwhile records may get the digest of a name that was
 /// just erased, which is no harm.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
-pub struct Persons {
+pub struct PersonsFile {
     pub path: PathBuf,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenPersons>>,
 }
 
-struct Open {
+struct OpenPersons {
     file: File,
     /// Device, inode, length and time of change, as they were left.
     left: (u64, u64, u64, i64, i64),
@@ -36,17 +36,17 @@ struct Open {
     is_full_told: bool,
 }
 
-impl Persons {
+impl PersonsFile {
     pub fn of(ledger: &Path) -> Self {
         Self { path: persons_file(ledger), open: Mutex::new(None) }
     }
 
-    fn open(&self) -> MutexGuard<'_, Option<Open>> {
+    fn open(&self) -> MutexGuard<'_, Option<OpenPersons>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The digest of a name that was looked for a moment ago. It waits for nobody.
-    pub fn known(&self, name: &str) -> Option<String> {
+    pub fn recent_digest(&self, name: &str) -> Option<String> {
         let slot = self.open.try_lock().ok()?;
         let open = slot.as_ref().filter(|open| open.looked.elapsed() < KNOWN_FOR)?;
         open.known.get(name).cloned()
@@ -57,9 +57,9 @@ impl Persons {
         let mut slot = self.open();
         let open = match slot.take() {
             Some(open) if files::look(&self.path)?.as_ref().map(identity) == Some(open.left) => {
-                Open { looked: Instant::now(), ..open }
+                OpenPersons { looked: Instant::now(), ..open }
             }
-            _ => Open::read(&self.path)?,
+            _ => OpenPersons::read(&self.path)?,
         };
         // Whatever fails below, the file is read anew.
         let (open, digest) = open.conceal(name)?;
@@ -72,7 +72,7 @@ fn identity(found: &Metadata) -> (u64, u64, u64, i64, i64) {
     (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec())
 }
 
-impl Open {
+impl OpenPersons {
     fn read(path: &Path) -> io::Result<Self> {
         let file = files::open(path, OpenOptions::new().read(true).append(true).create(true).mode(0o600))?;
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -89,7 +89,7 @@ impl Open {
             }
             whole += line.len() as u64;
             lines += 1;
-            if let Some(Person::Named { digest, name, .. }) = Person::parse(&line) {
+            if let Some(PersonEntry::Named { digest, name, .. }) = PersonEntry::parse(&line) {
                 known.insert(name, digest);
             }
             line.clear();
@@ -115,7 +115,7 @@ impl Open {
         }
         let mut salt = [0; SALT_BYTES];
         SystemRandom::new().fill(&mut salt).map_err(|_| io::Error::other("the machine has no randomness"))?;
-        let person = Person::named(name, salt);
+        let person = PersonEntry::named(name, salt);
         let digest = person.digest().to_owned();
         // Whoever can name people must not hold up the trail: a name too many is not kept.
         if self.lines >= PERSONS {
@@ -137,19 +137,19 @@ impl Open {
 mod tests {
     use super::*;
 
-    fn folder() -> (tempfile::TempDir, Persons) {
+    fn folder() -> (tempfile::TempDir, PersonsFile) {
         let folder = tempfile::tempdir().unwrap();
-        let persons = Persons::of(&folder.path().join("trail.jsonl"));
+        let persons = PersonsFile::of(&folder.path().join("trail.jsonl"));
         (folder, persons)
     }
 
-    fn lines(persons: &Persons) -> Vec<String> {
+    fn lines(persons: &PersonsFile) -> Vec<String> {
         std::fs::read_to_string(&persons.path).unwrap().lines().map(str::to_owned).collect()
     }
 
     /// As the next process of the controller does, or the same one after a while.
-    fn later(persons: &Persons) -> Persons {
-        Persons { path: persons.path.clone(), open: Mutex::new(None) }
+    fn later(persons: &PersonsFile) -> PersonsFile {
+        PersonsFile { path: persons.path.clone(), open: Mutex::new(None) }
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
         let (_folder, persons) = folder();
         let before = persons.conceal("ada").unwrap();
         let line = format!("{}\n", lines(&persons)[0]);
-        let erased = Person::parse(line.as_bytes()).unwrap().erased("now", line.len()).unwrap();
+        let erased = PersonEntry::parse(line.as_bytes()).unwrap().erased("now", line.len()).unwrap();
         let left = identity(&std::fs::metadata(&persons.path).unwrap());
         // Times of files are coarse.
         while identity(&std::fs::metadata(&persons.path).unwrap()) == left {
@@ -183,7 +183,7 @@ mod tests {
         persons.conceal("bob").unwrap();
         let after = persons.conceal("ada").unwrap();
         assert_ne!(after, before);
-        assert_eq!(persons.known("ada"), Some(after));
+        assert_eq!(persons.recent_digest("ada"), Some(after));
         assert_eq!(lines(&persons).len(), 3);
     }
 

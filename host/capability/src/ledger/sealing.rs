@@ -5,23 +5,27 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ledger::{Kind, Schedule};
+use kubewitness_core::ledger::{LedgerSchedule, StatementKind};
 use kubewitness_core::ports::Ledgers;
 
-use super::{Slot, WAIT, asked};
-use crate::secrets::signing_keys::Key;
+use super::{LedgerSlot, WAIT, asked};
+use crate::secrets::signing_keys::SigningKey;
 
 #[derive(Clone)]
-pub struct Sealing {
-    schedule: Schedule,
-    key: Option<Arc<Key>>,
+pub struct SealingTask {
+    schedule: LedgerSchedule,
+    key: Option<Arc<SigningKey>>,
     clock: Arc<dyn Clock>,
     /// Where it is kept how far a signed ledger has come.
     journal: Option<Arc<dyn Ledgers>>,
 }
 
-impl Sealing {
-    pub fn new(schedule: Schedule, key: Option<Arc<Key>>, journal: Option<Arc<dyn Ledgers>>) -> Self {
+impl SealingTask {
+    pub fn new(
+        schedule: LedgerSchedule,
+        key: Option<Arc<SigningKey>>,
+        journal: Option<Arc<dyn Ledgers>>,
+    ) -> Self {
         Self { schedule, key, clock: Arc::new(SystemClock::default()), journal }
     }
 
@@ -29,7 +33,7 @@ impl Sealing {
         self.journal.as_ref()
     }
 
-    pub fn is_signed_with(&self, key: Option<&Arc<Key>>) -> bool {
+    pub fn is_signed_with(&self, key: Option<&Arc<SigningKey>>) -> bool {
         match (&self.key, key) {
             (Some(own), Some(key)) => Arc::ptr_eq(own, key),
             (own, key) => own.is_none() && key.is_none(),
@@ -45,10 +49,10 @@ impl Sealing {
     }
 
     /// Writes the statement that is due, and begins the next file after a seal. After an error the ledger is closed.
-    pub async fn tend(&self, name: &str, path: &Path, slot: &mut Slot) -> io::Result<()> {
+    pub async fn tend(&self, name: &str, path: &Path, slot: &mut LedgerSlot) -> io::Result<()> {
         let now_ms = self.now_ms();
         let is_open =
-            |book: &mut super::Book| self.schedule.is_any() && !book.is_quiet(&self.schedule, now_ms);
+            |book: &mut super::LedgerBook| self.schedule.is_any() && !book.is_quiet(&self.schedule, now_ms);
         let Some(mut book) = slot.book.take_if(is_open) else { return Ok(()) };
         book.now_ms = now_ms;
         // Until the statement is known to be on disk, the next call cuts it off.
@@ -71,7 +75,7 @@ impl Sealing {
         // A step of its own: a settled statement that is cut off looks as if somebody had removed records.
         let settled = asked(path, move || {
             let (statement, line) = book.settle_statement(written)?;
-            if statement.kind == Kind::Seal {
+            if statement.kind == StatementKind::Seal {
                 book.close(&statement, &line)?;
             }
             Ok(book)
@@ -84,8 +88,8 @@ impl Sealing {
     }
 
     /// A root that the journal does not keep is covered by the next one.
-    async fn remember(&self, name: &str, slot: &mut Slot) {
-        let reached = slot.book.as_ref().and_then(super::Book::has_reached);
+    async fn remember(&self, name: &str, slot: &mut LedgerSlot) {
+        let reached = slot.book.as_ref().and_then(super::LedgerBook::has_reached);
         let (Some(journal), Some(reached)) = (&self.journal, reached) else { return };
         let why = match tokio::time::timeout(WAIT, journal.reach(name, &reached)).await {
             Ok(Ok(())) => {

@@ -3,16 +3,16 @@ use std::sync::Mutex as Lock;
 use async_trait::async_trait;
 use futures::FutureExt;
 use kubewitness_core::intents::prints::IdPrint;
-use kubewitness_core::ledger::{Statement, Tally};
+use kubewitness_core::ledger::{LedgerStatement, LedgerTally};
 use kubewitness_core::ports::JournalError;
 
 use super::*;
 
-async fn ledger(folder: &Path) -> (Ledger, Databases) {
+async fn ledger(folder: &Path) -> (PluginLedger, LedgerDatabases) {
     let spec: LedgerSpec =
         serde_json::from_value(serde_json::json!({"name": "trail", "path": "ledger.jsonl"})).unwrap();
-    let databases = Databases::default();
-    (Ledger::open(&spec, None, folder, &databases, None).await.unwrap(), databases)
+    let databases = LedgerDatabases::default();
+    (PluginLedger::open(&spec, None, folder, &databases, None).await.unwrap(), databases)
 }
 
 #[tokio::test]
@@ -45,10 +45,10 @@ async fn a_call_waits_for_a_ledger_that_another_holds_no_longer_than_its_bound()
     assert!(ledger.hold(&databases).await.is_ok());
 }
 
-async fn append(ledger: &Ledger, databases: &Databases, seq: Seq) -> Result<(), GrantError> {
+async fn append(ledger: &PluginLedger, databases: &LedgerDatabases, seq: Seq) -> Result<(), GrantError> {
     let mut held = ledger.hold(databases).await?;
     held.append(vec![format!("state {seq}").into_bytes()])?;
-    held.write("p", &[Mark { seq, print: IdPrint::of("1") }], None).await?.keep().await
+    held.write("p", &[ReceiptMark { seq, print: IdPrint::of("1") }], None).await?.keep().await
 }
 
 #[tokio::test]
@@ -74,8 +74,8 @@ async fn a_ledger_that_is_taken_away_fails_its_calls_and_goes_on_when_it_is_back
 }
 
 /// Signed after each record, and closed with each root.
-async fn signed_ledger(folder: &Path, rotates: bool) -> (Ledger, Databases) {
-    let databases = Databases::default();
+async fn signed_ledger(folder: &Path, rotates: bool) -> (PluginLedger, LedgerDatabases) {
+    let databases = LedgerDatabases::default();
     (open_signed(folder, rotates, None).await.unwrap(), databases)
 }
 
@@ -83,44 +83,44 @@ async fn open_signed(
     folder: &Path,
     rotates: bool,
     journal: Option<Arc<dyn Ledgers>>,
-) -> Result<Ledger, String> {
-    open_with(folder, rotates, journal, Some(Arc::new(Key::fresh()))).await
+) -> Result<PluginLedger, String> {
+    open_with(folder, rotates, journal, Some(Arc::new(SigningKey::fresh()))).await
 }
 
 async fn open_with(
     folder: &Path,
     rotates: bool,
     journal: Option<Arc<dyn Ledgers>>,
-    key: Option<Arc<Key>>,
-) -> Result<Ledger, String> {
+    key: Option<Arc<SigningKey>>,
+) -> Result<PluginLedger, String> {
     let rotate = rotates.then(|| serde_json::json!({"size": "1"}));
     let spec = serde_json::from_value(serde_json::json!({
         "name": "trail", "path": "ledger.jsonl", "rotate": rotate, "signing": {"key": "seal", "records": 1},
     }));
-    Ledger::open(&spec.unwrap(), key, folder, &Databases::default(), journal).await
+    PluginLedger::open(&spec.unwrap(), key, folder, &LedgerDatabases::default(), journal).await
 }
 
 #[derive(Default)]
-struct Paper(Lock<HashMap<String, Reached>>);
+struct PaperNotes(Lock<HashMap<String, LedgerProgress>>);
 
 #[async_trait]
-impl Ledgers for Paper {
-    async fn reached(&self, ledger: &str) -> Result<Option<Reached>, JournalError> {
+impl Ledgers for PaperNotes {
+    async fn reached(&self, ledger: &str) -> Result<Option<LedgerProgress>, JournalError> {
         Ok(self.0.lock().unwrap().get(ledger).cloned())
     }
 
-    async fn reach(&self, ledger: &str, reached: &Reached) -> Result<(), JournalError> {
+    async fn reach(&self, ledger: &str, reached: &LedgerProgress) -> Result<(), JournalError> {
         self.0.lock().unwrap().insert(ledger.to_owned(), reached.clone());
         Ok(())
     }
 }
 
-/// What somebody with the files, but without the key and the journal, makes of them.
+/// Forges the files as an attacker would who has neither the key nor the journal.
 fn rewritten(lines: &[String], keeps_the_roots: bool) -> String {
-    let mut tally = Tally::first(0);
+    let mut tally = LedgerTally::first(0);
     let mut forged = String::new();
     for line in lines {
-        let line = match Statement::parse(line.as_bytes()) {
+        let line = match LedgerStatement::parse(line.as_bytes()) {
             Some(root) if keeps_the_roots => {
                 let forged = tally.statement(root.kind, &root.ledger, 0, root.key).line(None).unwrap();
                 String::from_utf8(forged).unwrap()
@@ -139,11 +139,11 @@ async fn a_signed_ledger_that_was_rewritten_or_removed_is_refused_until_it_is_ba
     for rotates in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let (path, receipts) = (folder.path().join("ledger.jsonl"), folder.path().join("ledger.receipts"));
-        let journal: Arc<dyn Ledgers> = Arc::new(Paper::default());
+        let journal: Arc<dyn Ledgers> = Arc::new(PaperNotes::default());
         let open = || open_signed(folder.path(), rotates, Some(journal.clone()));
         let ledger = open().await.unwrap();
         for seq in 1..=3 {
-            append(&ledger, &Databases::default(), seq).await.unwrap();
+            append(&ledger, &LedgerDatabases::default(), seq).await.unwrap();
         }
         ledger.sign_off().await.unwrap();
         drop(ledger);
@@ -164,18 +164,18 @@ async fn a_signed_ledger_that_was_rewritten_or_removed_is_refused_until_it_is_ba
             std::fs::write(&path, &own[0]).unwrap();
         }
         std::fs::write(&receipts, &own[1]).unwrap();
-        append(&open().await.unwrap(), &Databases::default(), 4).await.unwrap();
+        append(&open().await.unwrap(), &LedgerDatabases::default(), 4).await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_ledger_that_is_no_longer_signed_goes_on_without_the_files_that_it_closed_long_ago() {
     let folder = tempfile::tempdir().unwrap();
-    let journal: Arc<dyn Ledgers> = Arc::new(Paper::default());
-    for key in [Some(Arc::new(Key::fresh())), None] {
+    let journal: Arc<dyn Ledgers> = Arc::new(PaperNotes::default());
+    for key in [Some(Arc::new(SigningKey::fresh())), None] {
         let ledger = open_with(folder.path(), true, Some(journal.clone()), key).await.unwrap();
         for seq in 1..=3 {
-            append(&ledger, &Databases::default(), seq).await.unwrap();
+            append(&ledger, &LedgerDatabases::default(), seq).await.unwrap();
         }
         ledger.sign_off().await.unwrap();
     }
@@ -190,7 +190,7 @@ async fn a_ledger_that_is_no_longer_signed_goes_on_without_the_files_that_it_clo
     }
     assert!(removed >= 3, "{removed}");
     let ledger = open_with(folder.path(), true, Some(journal), None).await.unwrap();
-    append(&ledger, &Databases::default(), 9).await.unwrap();
+    append(&ledger, &LedgerDatabases::default(), 9).await.unwrap();
 }
 
 #[tokio::test]
@@ -198,17 +198,17 @@ async fn the_first_root_tells_how_many_lines_were_taken_over() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.jsonl");
     std::fs::write(&path, "state 1\nstate 2\n").unwrap();
-    let journal: Arc<dyn Ledgers> = Arc::new(Paper::default());
+    let journal: Arc<dyn Ledgers> = Arc::new(PaperNotes::default());
     let open = || open_signed(folder.path(), false, Some(journal.clone()));
     let ledger = open().await.unwrap();
     for seq in 3..=4 {
-        append(&ledger, &Databases::default(), seq).await.unwrap();
+        append(&ledger, &LedgerDatabases::default(), seq).await.unwrap();
     }
     ledger.sign_off().await.unwrap();
     drop(ledger);
     let adopted = || {
         let lines = lines(&path);
-        let statements = lines.iter().filter_map(|line| Statement::parse(line.as_bytes()));
+        let statements = lines.iter().filter_map(|line| LedgerStatement::parse(line.as_bytes()));
         statements.map(|statement| statement.adopted).collect::<Vec<_>>()
     };
     assert_eq!(adopted(), [Some(2), None, None]);
@@ -225,16 +225,16 @@ async fn the_first_root_tells_how_many_lines_were_taken_over() {
 async fn a_statement_that_is_written_after_its_caller_gave_up_is_cut_and_the_ledger_goes_on() {
     for rotates in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let journal: Arc<dyn Ledgers> = Arc::new(Paper::default());
+        let journal: Arc<dyn Ledgers> = Arc::new(PaperNotes::default());
         let ledger = open_signed(folder.path(), rotates, Some(journal.clone())).await.unwrap();
         let mut given_up = 0;
         for seq in 1..=5 {
-            append(&ledger, &Databases::default(), seq).await.unwrap();
+            append(&ledger, &LedgerDatabases::default(), seq).await.unwrap();
             given_up += usize::from(ledger.tend().now_or_never().is_none());
         }
         assert!(given_up > 0);
         ledger.sign_off().await.unwrap();
-        assert_eq!(ledger.receipts("p", &Databases::default()).await.unwrap().len(), 5);
+        assert_eq!(ledger.receipts("p", &LedgerDatabases::default()).await.unwrap().len(), 5);
         drop(ledger);
         open_signed(folder.path(), rotates, Some(journal)).await.unwrap();
     }
@@ -264,7 +264,7 @@ async fn a_root_covers_no_record_that_does_not_count_yet() {
     append(&ledger, &databases, 1).await.unwrap();
     let mut held = ledger.hold(&databases).await.unwrap();
     held.append(vec![b"undone".to_vec()]).unwrap();
-    let written = held.write("p", &[Mark { seq: 2, print: IdPrint::of("1") }], None).await.unwrap();
+    let written = held.write("p", &[ReceiptMark { seq: 2, print: IdPrint::of("1") }], None).await.unwrap();
     // The call holds the ledger, and its records are taken back.
     ledger.tend().await.unwrap();
     drop(written);
@@ -285,7 +285,7 @@ async fn a_file_is_closed_while_nobody_writes_and_under_settings_that_changed() 
     let closed = |file: u64| folder.path().join(format!("ledger-00000{file}.jsonl"));
     assert_eq!((lines(&closed(1)).len(), lines(&folder.path().join("ledger.jsonl")).len()), (2, 1));
     // The same files: they stay open, and nobody else can open them.
-    let other = Arc::new(Key::fresh());
+    let other = Arc::new(SigningKey::fresh());
     let ledger = ledger.with(&ledger.spec, Some(other.clone()));
     append(&ledger, &databases, 2).await.unwrap();
     append(&ledger, &databases, 3).await.unwrap();
@@ -294,15 +294,15 @@ async fn a_file_is_closed_while_nobody_writes_and_under_settings_that_changed() 
 }
 
 /// Never answers.
-struct Silent;
+struct SilentDatabase;
 
 #[async_trait]
-impl Ledgers for Silent {
-    async fn reached(&self, _: &str) -> Result<Option<Reached>, JournalError> {
+impl Ledgers for SilentDatabase {
+    async fn reached(&self, _: &str) -> Result<Option<LedgerProgress>, JournalError> {
         std::future::pending().await
     }
 
-    async fn reach(&self, _: &str, _: &Reached) -> Result<(), JournalError> {
+    async fn reach(&self, _: &str, _: &LedgerProgress) -> Result<(), JournalError> {
         std::future::pending().await
     }
 }
@@ -312,7 +312,7 @@ async fn a_journal_that_does_not_answer_holds_a_ledger_up_no_longer_than_its_bou
     let folder = tempfile::tempdir().unwrap();
     tokio::time::pause();
     let before = tokio::time::Instant::now();
-    let told = open_signed(folder.path(), false, Some(Arc::new(Silent))).await.err().unwrap();
+    let told = open_signed(folder.path(), false, Some(Arc::new(SilentDatabase))).await.err().unwrap();
     assert!(told.contains("the journal does not answer"), "{told}");
     assert_eq!(before.elapsed().as_secs(), WAIT.as_secs());
 }

@@ -23,19 +23,19 @@ use tokio::net::TcpStream;
 const ANSWERS: usize = 256 * 1024;
 
 /// A stream that ends once the server has said too much.
-struct Bounded<S> {
+struct BoundedStream<S> {
     stream: S,
     peer: SocketAddr,
     left: usize,
 }
 
-impl<S> fmt::Debug for Bounded<S> {
+impl<S> fmt::Debug for BoundedStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a connection to {}", self.peer)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -70,13 +70,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> AsyncTokioStream for Bounded<S> {
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> AsyncTokioStream for BoundedStream<S> {
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.peer)
     }
 }
 
-/// What lettre encrypts with after STARTTLS.
+/// The TLS settings that lettre uses after STARTTLS.
 pub fn parameters(server: &str, ca: Option<&[u8]>) -> Result<TlsParameters, String> {
     let mut builder: TlsParametersBuilder = TlsParameters::builder(server.to_owned());
     if let Some(pem) = ca {
@@ -98,9 +98,9 @@ pub async fn to(
     let stream: Box<dyn AsyncTokioStream> = match spec.tls {
         MailTls::Implicit => {
             let stream = encrypted(&spec.server, ca, stream).await?;
-            Box::new(Bounded { stream, peer, left: ANSWERS })
+            Box::new(BoundedStream { stream, peer, left: ANSWERS })
         }
-        MailTls::StartTls | MailTls::None => Box::new(Bounded { stream, peer, left: ANSWERS }),
+        MailTls::StartTls | MailTls::None => Box::new(BoundedStream { stream, peer, left: ANSWERS }),
     };
     let told = |error: lettre::transport::smtp::Error| error.to_string();
     let mut connection = AsyncSmtpConnection::connect_with_transport(stream, &hello).await.map_err(told)?;

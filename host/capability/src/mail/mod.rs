@@ -10,7 +10,7 @@ mod connect;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-use kubewitness_core::bucket::Bucket;
+use kubewitness_core::bucket::TokenBucket;
 use kubewitness_core::config::{MailSpec, RECIPIENTS_MOST, RateSpec};
 use kubewitness_core::files;
 use kubewitness_core::ports::{GrantError, MailMessage, MailRefusal};
@@ -23,8 +23,8 @@ use lettre::{Address, Message};
 use ring::digest::{SHA256, digest};
 use tokio::time::{Instant, timeout_at};
 
-use crate::http::resolver::{Forbidden, Guard, Unresolved};
-use crate::http::{Unanswered, Wrong};
+use crate::http::resolver::{AddressGuard, ForbiddenName, ResolveFailure};
+use crate::http::{SpecFault, UnansweredRequest};
 use crate::secrets;
 
 /// Certificates of authorities are a few kilobytes each.
@@ -34,7 +34,7 @@ const SUBJECT_BYTES: usize = 512;
 /// A server's own words about a recipient or a message.
 const WORDS: usize = 256;
 
-/// What is wrong with a message whatever server it is for.
+/// Finds the fault of a message that no server would take.
 pub fn check(mail: &MailMessage) -> Result<(), GrantError> {
     bounded(mail)?;
     mail.to.iter().try_for_each(|text| address(text).map(drop))?;
@@ -63,23 +63,23 @@ fn one_line(mail: &MailMessage) -> Result<(), GrantError> {
 }
 
 /// A message that the server may be handed.
-pub struct Letter {
+pub struct PreparedMail {
     to: Vec<Address>,
     bytes: Vec<u8>,
 }
 
-pub struct Relay {
+pub struct MailRelay {
     pub spec: MailSpec,
-    guard: Guard,
+    guard: AddressGuard,
     from: Mailbox,
     /// PEM of authorities that are trusted besides.
     ca: Option<Vec<u8>>,
-    rate: Mutex<Bucket>,
+    rate: Mutex<TokenBucket>,
     opened: Instant,
 }
 
-impl Relay {
-    pub async fn open(spec: &MailSpec) -> Result<Self, Wrong> {
+impl MailRelay {
+    pub async fn open(spec: &MailSpec) -> Result<Self, SpecFault> {
         let wrong = |field: &str, message: String| (field.to_owned(), message);
         let from = spec.from.parse::<Mailbox>();
         let from = from.map_err(|error| wrong("from", format!("`{}` is no sender: {error}", spec.from)))?;
@@ -99,32 +99,36 @@ impl Relay {
             let password = secrets::resolve(&login.password_from).await;
             password.map_err(|message| wrong("login.passwordFrom", message))?;
         }
-        let guard = Guard::new(&spec.name, spec.reachable());
-        let rate = Mutex::new(Bucket::new(RateSpec { per_second: spec.rate, burst: None }));
+        let guard = AddressGuard::new(&spec.name, spec.reachable());
+        let rate = Mutex::new(TokenBucket::new(RateSpec { per_second: spec.rate, burst: None }));
         Ok(Self { spec: spec.clone(), guard, from, ca, rate, opened: Instant::now() })
     }
 
-    pub fn prepare(&self, mail: &MailMessage, now_ms: u64) -> Result<Letter, GrantError> {
+    pub fn prepare(&self, mail: &MailMessage, now_ms: u64) -> Result<PreparedMail, GrantError> {
         let to = self.recipients(mail)?;
         let bytes = self.write(mail, &to, now_ms)?;
-        Ok(Letter { to, bytes })
+        Ok(PreparedMail { to, bytes })
     }
 
     /// Hands the message over once for all recipients. Answers those that the server refused.
-    pub async fn send(&self, Letter { to, bytes }: Letter) -> Result<Vec<MailRefusal>, Unanswered> {
+    pub async fn send(
+        &self,
+        PreparedMail { to, bytes }: PreparedMail,
+    ) -> Result<Vec<MailRefusal>, UnansweredRequest> {
         let deadline = Instant::now() + self.spec.timeout.0;
         let late = || GrantError::Timeout("the mail server did not answer in time".into());
         // Before DATA is answered no byte of the message has left, whatever the server does.
         let asked = timeout_at(deadline, self.address(&to, &bytes)).await.unwrap_or_else(|_| Err(late()));
-        let (mut connection, refusals) = asked.map_err(|error| Unanswered { error, is_unsent: true })?;
+        let (mut connection, refusals) =
+            asked.map_err(|error| UnansweredRequest { error, is_unsent: true })?;
         if refusals.len() < to.len() {
             // A server that answers has not taken it; of one that does not, nobody knows.
-            let in_doubt = |error: &lettre::transport::smtp::Error| Unanswered {
+            let in_doubt = |error: &lettre::transport::smtp::Error| UnansweredRequest {
                 is_unsent: error.status().is_some(),
                 error: refused("the message", error),
             };
             let handed = timeout_at(deadline, connection.message(&bytes)).await;
-            let handed = handed.map_err(|_| Unanswered { error: late(), is_unsent: false })?;
+            let handed = handed.map_err(|_| UnansweredRequest { error: late(), is_unsent: false })?;
             handed.map_err(|error| in_doubt(&error))?;
         }
         // The message is the server's by now, whatever it says to a farewell.
@@ -233,10 +237,10 @@ impl Relay {
     async fn connect(&self) -> Result<AsyncSmtpConnection, GrantError> {
         let found = self.guard.addresses(&self.spec.server).await.map_err(|error| {
             GrantError::Unavailable(match error {
-                Unresolved::Forbidden(Forbidden(kind)) => format!(
+                ResolveFailure::Forbidden(ForbiddenName(kind)) => format!(
                     "the mail server's name resolves to {kind}, which the mail server's `addresses` do not allow"
                 ),
-                Unresolved::Lookup(_) => "the mail server's name can't be resolved".into(),
+                ResolveFailure::Lookup(_) => "the mail server's name can't be resolved".into(),
             })
         })?;
         connect::to(&self.spec, &found, self.ca.as_deref()).await.map_err(|why| {
@@ -260,7 +264,7 @@ impl Relay {
     }
 }
 
-/// What a server says of a step. Its permanent answer is about what the plugin has sent.
+/// Classifies the server's answer to a step. A permanent refusal concerns the plugin's message.
 fn refused(what: &str, error: &lettre::transport::smtp::Error) -> GrantError {
     match error.status() {
         Some(_) if error.is_permanent() => {

@@ -31,13 +31,13 @@ fn mail(to: &[&str], subject: &str) -> MailMessage {
     }
 }
 
-async fn plain() -> (MailServer, Relay) {
+async fn plain() -> (MailServer, MailRelay) {
     let server = MailServer::start(Encryption::None, None).await.unwrap();
-    let relay = Relay::open(&spec(&server)).await.unwrap();
+    let relay = MailRelay::open(&spec(&server)).await.unwrap();
     (server, relay)
 }
 
-async fn send(relay: &Relay, mail: &MailMessage, now_ms: u64) -> Result<Vec<MailRefusal>, GrantError> {
+async fn send(relay: &MailRelay, mail: &MailMessage, now_ms: u64) -> Result<Vec<MailRefusal>, GrantError> {
     let letter = relay.prepare(mail, now_ms)?;
     relay.take()?;
     relay.send(letter).await.map_err(|unanswered| unanswered.error)
@@ -126,7 +126,7 @@ async fn what_the_settings_do_not_allow_is_refused_before_the_server_is_asked() 
     let large = MailMessage { text: "x".repeat(300 << 10), ..mail(&["ada@example.com"], "s") };
     assert!(matches!(send(&relay, &large, NOW).await, Err(GrantError::TooLarge(_))));
     assert_eq!(server.connections(), 0);
-    let slow = Relay::open(&MailSpec { rate: 1, ..spec(&server) }).await.unwrap();
+    let slow = MailRelay::open(&MailSpec { rate: 1, ..spec(&server) }).await.unwrap();
     send(&slow, &mail(&["ada@example.com"], "s"), NOW).await.unwrap();
     let limited = send(&slow, &mail(&["ada@example.com"], "s"), NOW).await;
     assert!(matches!(limited, Err(GrantError::RateLimited { .. })), "{limited:?}");
@@ -151,7 +151,7 @@ async fn a_server_that_never_ends_its_answer_is_cut_off() {
         timeout: Span(Duration::from_secs(60)),
         ..spec(&server)
     };
-    let relay = Relay::open(&flood).await.unwrap();
+    let relay = MailRelay::open(&flood).await.unwrap();
     let begun = Instant::now();
     let cut = send(&relay, &mail(&["ada@example.com"], "s"), NOW).await;
     assert!(matches!(cut, Err(GrantError::Unavailable(_))), "{cut:?}");
@@ -164,7 +164,7 @@ async fn a_server_that_never_answers_costs_the_time_out() {
     let (server, _) = plain().await;
     let port = Some(listener.local_addr().unwrap().port());
     let silent = MailSpec { port, timeout: Span(Duration::from_millis(200)), ..spec(&server) };
-    let relay = Relay::open(&silent).await.unwrap();
+    let relay = MailRelay::open(&silent).await.unwrap();
     let letter = relay.prepare(&mail(&["ada@example.com"], "s"), NOW).unwrap();
     let waited = relay.send(letter).await.err().unwrap();
     assert!(matches!(waited.error, GrantError::Timeout(_)), "{}", waited.error);
@@ -176,7 +176,7 @@ async fn an_address_that_is_not_allowed_is_not_connected_to() {
     let (server, _) = plain().await;
     let named =
         MailSpec { server: "localhost".into(), addresses: vec![AddressRange::Public], ..spec(&server) };
-    let relay = Relay::open(&named).await.unwrap();
+    let relay = MailRelay::open(&named).await.unwrap();
     let refused = send(&relay, &mail(&["ada@example.com"], "s"), NOW).await;
     assert!(
         matches!(&refused, Err(GrantError::Unavailable(why)) if why.contains("a loopback address")),
@@ -205,7 +205,7 @@ async fn with_tls_the_login_and_the_message_are_encrypted_and_the_certificate_is
         let server = MailServer::start(encryption, Some(&certificates)).await.unwrap();
         let ca = Some(certificates.authority.to_str().unwrap().to_owned());
         let known = MailSpec { tls, ca, ..with_login(spec(&server), folder.path(), "right") };
-        let relay = Relay::open(&known).await.unwrap();
+        let relay = MailRelay::open(&known).await.unwrap();
         assert_eq!(send(&relay, &mail(&["ada@example.com"], "s"), NOW).await.unwrap(), []);
         let received = server.received();
         assert!(received[0].is_encrypted, "{received:?}");
@@ -214,14 +214,14 @@ async fn with_tls_the_login_and_the_message_are_encrypted_and_the_certificate_is
         std::fs::write(folder.path().join("password"), "wrong").unwrap();
         let refused = send(&relay, &mail(&["ada@example.com"], "s"), NOW).await.unwrap_err();
         assert_eq!(refused, GrantError::Unavailable("the mail server refuses the login".into()));
-        let stranger = Relay::open(&MailSpec { ca: None, ..known }).await.unwrap();
+        let stranger = MailRelay::open(&MailSpec { ca: None, ..known }).await.unwrap();
         let refused = send(&stranger, &mail(&["ada@example.com"], "s"), NOW).await;
         assert!(matches!(refused, Err(GrantError::Unavailable(_))), "{refused:?}");
         assert_eq!(server.received().len(), 1);
     }
     // A server without STARTTLS gets no message, and no password.
     let (server, _) = plain().await;
-    let relay = Relay::open(&MailSpec { tls: MailTls::StartTls, ..spec(&server) }).await.unwrap();
+    let relay = MailRelay::open(&MailSpec { tls: MailTls::StartTls, ..spec(&server) }).await.unwrap();
     assert!(matches!(
         send(&relay, &mail(&["ada@example.com"], "s"), NOW).await,
         Err(GrantError::Unavailable(_))

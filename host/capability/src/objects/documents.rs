@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{Documents, GrantError, JournalError, ShownState};
+use kubewitness_core::ports::{DocumentReader, GrantError, JournalError, ShownState};
 use kubewitness_core::{Change, Seq, State};
 
-use super::subscribed::Subscribed;
-use crate::receipts::Mark;
-use crate::secrets::redaction::Redacted;
+use super::subscribed::SubscribedKinds;
+use crate::receipts::ReceiptMark;
+use crate::secrets::redaction::RedactedDocuments;
 
 /// The states of one call, by position.
-pub type Batch = HashMap<Seq, Mark>;
+pub type CallBatch = HashMap<Seq, ReceiptMark>;
 
 pub async fn document(
-    documents: &Arc<dyn Documents>,
-    batch: &Batch,
+    documents: &Arc<dyn DocumentReader>,
+    batch: &CallBatch,
     seq: Seq,
 ) -> Result<Option<Bytes>, GrantError> {
     belongs(batch, seq)?;
@@ -24,8 +24,8 @@ pub async fn document(
 }
 
 pub async fn before(
-    documents: &Arc<dyn Documents>,
-    batch: &Batch,
+    documents: &Arc<dyn DocumentReader>,
+    batch: &CallBatch,
     seq: Seq,
 ) -> Result<Option<Bytes>, GrantError> {
     belongs(batch, seq)?;
@@ -34,14 +34,14 @@ pub async fn before(
 
 /// A state as the plugin may see it.
 pub async fn show(
-    raw: &dyn Documents,
-    redacted: Option<&Redacted>,
+    raw: &dyn DocumentReader,
+    redacted: Option<&RedactedDocuments>,
     has_digest: bool,
-    subscribed: &Subscribed,
+    subscribed: &SubscribedKinds,
     state: &Arc<State>,
 ) -> Result<ShownState, GrantError> {
     let shown = match redacted {
-        Some(Redacted { redaction, party, .. }) => {
+        Some(RedactedDocuments { redaction, party, .. }) => {
             redaction.state(raw, state, party).await.map_err(|error| refusal(&error))?
         }
         None => state.clone(),
@@ -55,7 +55,7 @@ pub async fn show(
     Ok(ShownState { state: shown, document_digest: document.map(digest), has_subscribed_owner })
 }
 
-fn belongs(batch: &Batch, seq: Seq) -> Result<(), GrantError> {
+fn belongs(batch: &CallBatch, seq: Seq) -> Result<(), GrantError> {
     if batch.contains_key(&seq) {
         return Ok(());
     }

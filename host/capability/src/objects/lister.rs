@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use kubewitness_core::ObjectRef;
 use kubewitness_core::document;
-use kubewitness_core::ports::{Delivery, GrantError, Lister, SelectError, Selection};
+use kubewitness_core::ports::{GrantError, ObjectLister, ObjectSelection, SelectError, StateDelivery};
 use tokio::time::timeout;
 
 use super::documents;
-use crate::secrets::redaction::Redacted;
+use crate::secrets::redaction::RedactedDocuments;
 
 /// Objects that one listing may return.
 const LIST_OBJECTS: usize = 10_000;
@@ -19,15 +19,19 @@ const LIST_OBJECTS: usize = 10_000;
 /// can't have it by then asks again later.
 const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 
-pub struct Granted {
-    lister: Arc<dyn Lister>,
+pub struct GrantedLister {
+    lister: Arc<dyn ObjectLister>,
     sources: BTreeSet<String>,
     /// None for a plugin that may see secrets.
-    redaction: Option<Redacted>,
+    redaction: Option<RedactedDocuments>,
 }
 
-impl Granted {
-    pub fn new(lister: Arc<dyn Lister>, sources: &[String], redaction: Option<Redacted>) -> Self {
+impl GrantedLister {
+    pub fn new(
+        lister: Arc<dyn ObjectLister>,
+        sources: &[String],
+        redaction: Option<RedactedDocuments>,
+    ) -> Self {
         Self { lister, sources: sources.iter().cloned().collect(), redaction }
     }
 
@@ -40,7 +44,7 @@ impl Granted {
 
     /// Waits until the cache has the states of the call, so that a plugin finds each state that it is
     /// handed, or a newer one.
-    pub async fn shows(&self, batch: &[Delivery]) -> Result<(), GrantError> {
+    pub async fn shows(&self, batch: &[StateDelivery]) -> Result<(), GrantError> {
         for source in &self.sources {
             let of_source = batch.iter().map(|one| &one.state).filter(|state| *state.source == **source);
             let newest = of_source.map(|state| state.seq).max().unwrap_or_default();
@@ -57,7 +61,7 @@ impl Granted {
         let Some(current) = found else { return Ok(None) };
         match (document::unpack(&current.packed), &self.redaction) {
             (Ok(bytes), Some(redaction)) => redaction
-                .shown(std::future::ready(Ok(Some(bytes))))
+                .redacted_document(std::future::ready(Ok(Some(bytes))))
                 .await
                 .map_err(|error| documents::refusal(&error)),
             (Ok(bytes), None) => Ok(Some(bytes)),
@@ -78,7 +82,8 @@ impl Granted {
         self.allow(source)?;
         let rules = self.redaction.as_ref().map(|redacted| redacted.redaction.rules());
         let index = (!index.is_empty()).then(|| (index.to_owned(), key.to_owned()));
-        let selection = Selection { index, limit: limit.min(LIST_OBJECTS), rules, ..Selection::default() };
+        let selection =
+            ObjectSelection { index, limit: limit.min(LIST_OBJECTS), rules, ..ObjectSelection::default() };
         let found = self.lister.select(source, &selection).map_err(refusal)?;
         Ok(found.objects.into_iter().map(|current| (*current.object).clone()).collect())
     }
@@ -101,27 +106,27 @@ mod tests {
 
     use async_trait::async_trait;
     use kubewitness_core::Seq;
-    use kubewitness_core::ports::{Current, Selected};
-    use kubewitness_core::views::Counts;
+    use kubewitness_core::ports::{CurrentObject, SelectedObjects};
+    use kubewitness_core::views::ObjectCounts;
 
     use super::*;
 
     /// Keeps how many objects it was last asked for.
     #[derive(Default)]
-    struct Asked(AtomicUsize);
+    struct AskedLimit(AtomicUsize);
 
     #[async_trait]
-    impl Lister for Asked {
-        fn get(&self, _: &str, _: &str, _: &str) -> Result<Option<Current>, SelectError> {
+    impl ObjectLister for AskedLimit {
+        fn get(&self, _: &str, _: &str, _: &str) -> Result<Option<CurrentObject>, SelectError> {
             Ok(None)
         }
 
-        fn select(&self, _: &str, selection: &Selection) -> Result<Selected, SelectError> {
+        fn select(&self, _: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
             self.0.store(selection.limit, Ordering::Relaxed);
-            Ok(Selected::default())
+            Ok(SelectedObjects::default())
         }
 
-        fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {
+        fn tally(&self, _: &str, _: &ObjectSelection, _: &mut ObjectCounts) -> Result<(), SelectError> {
             Ok(())
         }
 
@@ -134,8 +139,8 @@ mod tests {
 
     #[test]
     fn a_listing_asks_for_no_more_objects_than_its_bound() {
-        let cache = Arc::new(Asked::default());
-        let granted = Granted::new(cache.clone(), &["jobs".to_owned()], None);
+        let cache = Arc::new(AskedLimit::default());
+        let granted = GrantedLister::new(cache.clone(), &["jobs".to_owned()], None);
         for (limit, asked) in [(7, 7), (LIST_OBJECTS, LIST_OBJECTS), (usize::MAX, LIST_OBJECTS)] {
             granted.list("jobs", "", "", limit).unwrap();
             assert_eq!(cache.0.load(Ordering::Relaxed), asked);

@@ -5,9 +5,9 @@ use kubewitness_core::ObjectRef;
 
 /// The kinds of a plugin's subscriptions. The default knows none of them, and leaves nobody out.
 #[derive(Clone, Debug, Default)]
-pub struct Subscribed(Option<Vec<(String, String)>>);
+pub struct SubscribedKinds(Option<Vec<(String, String)>>);
 
-impl Subscribed {
+impl SubscribedKinds {
     /// Group and kind of each subscription. One that is not known may be of any kind.
     pub fn of(kinds: impl IntoIterator<Item = Option<(String, String)>>) -> Self {
         let kinds: Option<Vec<_>> = kinds.into_iter().collect();
@@ -28,11 +28,11 @@ mod tests {
     fn an_owner_is_left_out_where_all_kinds_are_known_and_none_is_its_own() {
         let of = |group: &str, kind: &str| Some((group.to_owned(), kind.to_owned()));
         let job = ObjectRef { group: "batch".into(), kind: "Job".into(), ..ObjectRef::default() };
-        assert!(!Subscribed::default().leaves_out(&job) && !Subscribed::of([]).leaves_out(&job));
-        assert!(!Subscribed::of([of("", "Pod"), of("batch", "Job")]).leaves_out(&job));
-        assert!(Subscribed::of([of("", "Pod"), of("batch.volcano.sh", "Job")]).leaves_out(&job));
+        assert!(!SubscribedKinds::default().leaves_out(&job) && !SubscribedKinds::of([]).leaves_out(&job));
+        assert!(!SubscribedKinds::of([of("", "Pod"), of("batch", "Job")]).leaves_out(&job));
+        assert!(SubscribedKinds::of([of("", "Pod"), of("batch.volcano.sh", "Job")]).leaves_out(&job));
         assert!(
-            !Subscribed::of([of("", "Pod"), None]).leaves_out(&job),
+            !SubscribedKinds::of([of("", "Pod"), None]).leaves_out(&job),
             "it may be the one that is not known"
         );
     }

@@ -14,22 +14,22 @@ use kubewitness_core::files;
 const SECRET_BYTES: u64 = 64 * 1024;
 
 /// A resolved secret. It has no `Display`, and its `Debug` says nothing.
-pub struct Secret(String);
+pub struct ResolvedSecret(String);
 
-impl Secret {
+impl ResolvedSecret {
     pub fn expose(&self) -> &str {
         &self.0
     }
 }
 
 #[cfg(test)]
-impl Secret {
+impl ResolvedSecret {
     pub fn of_test(text: &str) -> Self {
         Self(text.to_owned())
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for ResolvedSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
@@ -38,7 +38,7 @@ impl fmt::Debug for Secret {
 /// Reads the value behind a reference. Mounted files are replaced when a secret is rotated, so
 /// those who send it read it each time, and wait for it no longer than [`files::ANSWER`]. Trailing line
 /// ends belong to the editor, not the secret.
-pub async fn resolve(reference: &SecretRef) -> Result<Secret, String> {
+pub async fn resolve(reference: &SecretRef) -> Result<ResolvedSecret, String> {
     let value = match reference {
         SecretRef::Env(name) => {
             std::env::var(name).map_err(|_| format!("the environment has no readable variable `{name}`"))?
@@ -51,7 +51,7 @@ pub async fn resolve(reference: &SecretRef) -> Result<Secret, String> {
     if value.is_empty() {
         return Err("the secret is empty".into());
     }
-    Ok(Secret(value.to_owned()))
+    Ok(ResolvedSecret(value.to_owned()))
 }
 
 async fn read(path: &str) -> std::io::Result<String> {

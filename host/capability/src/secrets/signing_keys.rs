@@ -9,15 +9,15 @@ use rustls::pki_types::pem::PemObject;
 
 use super::resolve;
 
-/// What is signed is a line of a ledger or a hash, not a file.
+/// The signed text is a line of a ledger or a hash, not a file.
 const MESSAGE_BYTES: usize = 64 * 1024;
 
-pub struct Key {
+pub struct SigningKey {
     pub spec: KeySpec,
     pair: Ed25519KeyPair,
 }
 
-impl Key {
+impl SigningKey {
     /// Read once: a rotated key is another key, and gets another name.
     pub async fn load(spec: &KeySpec) -> Result<Self, String> {
         let secret = resolve(&spec.value_from).await?;
@@ -58,7 +58,7 @@ impl Key {
 }
 
 #[cfg(test)]
-impl Key {
+impl SigningKey {
     /// The pair is made here and not read from a file, so that nothing else is looked at.
     pub fn fresh() -> Self {
         let pkcs8 = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
@@ -77,12 +77,12 @@ mod tests {
     /// The example key of RFC 8410.
     const KEY: &str = "MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC";
 
-    async fn load(text: &str) -> Result<Key, String> {
+    async fn load(text: &str) -> Result<SigningKey, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         std::fs::write(&path, text).unwrap();
         let value_from = SecretRef::File(path.to_str().unwrap().into());
-        Key::load(&KeySpec { name: "audit".into(), value_from }).await
+        SigningKey::load(&KeySpec { name: "audit".into(), value_from }).await
     }
 
     #[tokio::test]
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_message_to_sign_has_no_more_bytes_than_its_bound() {
-        let key = Key::fresh();
+        let key = SigningKey::fresh();
         assert!(key.sign(&vec![7; MESSAGE_BYTES]).is_ok());
         assert!(matches!(key.sign(&vec![7; MESSAGE_BYTES + 1]), Err(GrantError::TooLarge(_))));
     }

@@ -5,18 +5,18 @@ use kubewitness_core::ports::{GrantError, KvWrites};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::CallSession;
-use super::granted::{Granted, Standing};
+use super::granted::{PluginAccess, ReceiptTracker};
 use crate::kv;
-use crate::ledger::book::Decider;
-use crate::ledger::{Held, Written};
-use crate::receipts::Mark;
-use crate::sql::receipt::Receipt;
-use crate::sql::{CommitError, Transaction};
+use crate::ledger::book::DecidingTransaction;
+use crate::ledger::{LedgerHold, PendingRecords};
+use crate::receipts::ReceiptMark;
+use crate::sql::receipt::StoredReceipt;
+use crate::sql::{CommitError, SqlTransaction};
 
 /// Unless it is told that all went well, the receipts are read again before the next call.
-struct Doubt<'a>(Option<&'a Standing>);
+struct CommitDoubt<'a>(Option<&'a ReceiptTracker>);
 
-impl Drop for Doubt<'_> {
+impl Drop for CommitDoubt<'_> {
     fn drop(&mut self) {
         if let Some(standing) = self.0 {
             standing.mark_stale();
@@ -60,12 +60,12 @@ impl CallSession {
         if let Some(kv) = &self.kv {
             kv.fits()?;
         }
-        let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(Held::has_records);
+        let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(LedgerHold::has_records);
         let granted = self.granted.clone();
         if self.outbound.has_sent() {
             granted.outbox.flush().await;
         }
-        let (mut noted, mut doubt) = (None, Doubt(None));
+        let (mut noted, mut doubt) = (None, CommitDoubt(None));
         if wrote {
             noted = note_kv(&granted, self.kv.as_ref(), &receipt).await?;
             doubt.0 = Some(&granted.standing);
@@ -89,7 +89,7 @@ impl CallSession {
     }
 
     /// What was done, in order of position.
-    pub(super) fn marks(&self, done: &[Seq]) -> Result<Vec<Mark>, GrantError> {
+    pub(super) fn marks(&self, done: &[Seq]) -> Result<Vec<ReceiptMark>, GrantError> {
         let mark = |seq: &Seq| match self.batch.get(seq) {
             Some(mark) => Ok(*mark),
             None => Err(GrantError::Other(format!("state {seq} is not one of this call's"))),
@@ -100,22 +100,25 @@ impl CallSession {
         Ok(marks)
     }
 
-    pub(super) fn receipt(&self, marks: Vec<Mark>) -> Result<Receipt, GrantError> {
+    pub(super) fn receipt(&self, marks: Vec<ReceiptMark>) -> Result<StoredReceipt, GrantError> {
         let mut random = [0; 16];
         let filled = SystemRandom::new().fill(&mut random);
         filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
         let token = format!("{}.{}", self.granted.plugin, hex::encode(random));
         let (plugin, claims) = (self.granted.plugin.clone(), self.claims.clone());
-        Ok(Receipt { plugin, marks, token, at_ms: self.granted.clock.now_ms(), claims })
+        Ok(StoredReceipt { plugin, marks, token, at_ms: self.granted.clock.now_ms(), claims })
     }
 
     /// Puts the ledger's records on disk; they count once the database, if there is one, agrees.
-    pub(super) async fn write_ledger(&mut self, receipt: &Receipt) -> Result<Option<Written>, GrantError> {
-        let Some(held) = self.ledger.take().filter(Held::has_records) else { return Ok(None) };
+    pub(super) async fn write_ledger(
+        &mut self,
+        receipt: &StoredReceipt,
+    ) -> Result<Option<PendingRecords>, GrantError> {
+        let Some(held) = self.ledger.take().filter(LedgerHold::has_records) else { return Ok(None) };
         let decider = match (&self.sql, self.granted.sql.values().next()) {
             // Without a receipt there is nothing that could be asked for.
             (Some(_), Some(database)) if !receipt.marks.is_empty() => {
-                Some(Decider { database: database.name.clone(), token: receipt.token.clone() })
+                Some(DecidingTransaction { database: database.name.clone(), token: receipt.token.clone() })
             }
             _ => None,
         };
@@ -125,9 +128,9 @@ impl CallSession {
 
 /// The receipt commits before `kv` is saved: what is written to `kv` is noted before both.
 async fn note_kv(
-    granted: &Granted,
-    kv: Option<&kv::Overlay>,
-    receipt: &Receipt,
+    granted: &PluginAccess,
+    kv: Option<&kv::CallOverlay>,
+    receipt: &StoredReceipt,
 ) -> Result<Option<u64>, GrantError> {
     let marks: Vec<_> = receipt.marks.iter().map(|mark| (mark.seq, mark.print)).collect();
     let Some((number, note)) = kv.and_then(|kv| kv.note(&marks, granted.clock.elapsed())) else {
@@ -139,9 +142,9 @@ async fn note_kv(
 
 /// Commits the rows; the ledger follows what becomes of them.
 async fn settle(
-    transaction: Option<Box<dyn Transaction>>,
-    written: Option<Written>,
-    receipt: &Receipt,
+    transaction: Option<Box<dyn SqlTransaction>>,
+    written: Option<PendingRecords>,
+    receipt: &StoredReceipt,
 ) -> Result<(), GrantError> {
     if let Some(transaction) = transaction {
         transaction.commit(receipt).await.map_err(|error| match error {

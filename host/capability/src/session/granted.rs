@@ -9,21 +9,23 @@ use async_trait::async_trait;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::intents::prints::IdPrint;
-use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Rest, Session};
+use kubewitness_core::ports::{
+    CallPause, DocumentReader, EffectSession, GrantError, GrantProvider, StateDelivery,
+};
 use kubewitness_core::{Seq, State};
 
 use super::CallSession;
-use super::outbound::Outbox;
-use super::uses::Uses;
-use crate::http::Destination;
-use crate::kv::Kv;
-use crate::ledger::{Databases, Ledger};
-use crate::mail::Relay;
+use super::outbound::RequestOutbox;
+use super::uses::GrantUses;
+use crate::http::HttpDestination;
+use crate::kv::PluginKv;
+use crate::ledger::{LedgerDatabases, PluginLedger};
+use crate::mail::MailRelay;
 use crate::objects::lister;
-use crate::objects::subscribed::Subscribed;
-use crate::receipts::{Applied, Mark, SavedCursors};
-use crate::secrets::redaction::Redacted;
-use crate::secrets::signing_keys::Key;
+use crate::objects::subscribed::SubscribedKinds;
+use crate::receipts::{AppliedReceipts, ReceiptMark, SavedCursors};
+use crate::secrets::redaction::RedactedDocuments;
+use crate::secrets::signing_keys::SigningKey;
 use crate::sql::guard::RenderedStatements;
 use crate::{log, sql};
 
@@ -35,10 +37,10 @@ const ELSEWHERE: &str = "the database has receipts of states that this journal d
     newest commits, or another journal wrote to the database under this plugin's name. `object_status` may keep that \
     journal's rows. Give each journal its own database; if the other journal is gone, empty `object_status` and the plugin's rows of `kubewitness_receipts`";
 
-/// What outlives a change of the plugin's configuration: its receipts.
+/// The part that outlives a change of the plugin's configuration: its receipts.
 #[derive(Default)]
-pub struct Standing {
-    pub applied: Applied,
+pub struct ReceiptTracker {
+    pub applied: AppliedReceipts,
     /// How often the receipts were read. It counts from the beginning of each reading.
     readings: AtomicU64,
     /// The receipts have to be read before the next call: a commit ended in doubt, or a server was
@@ -55,19 +57,19 @@ pub struct Standing {
     told: AtomicBool,
     forgotten: AtomicU64,
     saved_cursors: Mutex<SavedCursors>,
-    stores: Mutex<Stores>,
+    stores: Mutex<ReceiptStores>,
 }
 
 /// Where the plugin's receipts are.
 #[derive(Clone, Default)]
-pub struct Stores {
-    pub databases: Vec<sql::Shared>,
-    pub ledgers: Vec<Arc<Ledger>>,
+pub struct ReceiptStores {
+    pub databases: Vec<sql::SharedEngine>,
+    pub ledgers: Vec<Arc<PluginLedger>>,
     /// All of the controller's, for ledgers that ask one of them.
-    pub deciders: Databases,
+    pub deciders: LedgerDatabases,
 }
 
-impl Standing {
+impl ReceiptTracker {
     /// Readings that have begun. What was applied when a call began is not all once there was another one.
     pub fn readings(&self) -> u64 {
         self.readings.load(Ordering::Acquire)
@@ -83,7 +85,7 @@ impl Standing {
     }
 
     fn has(&self, (seq, print): (Seq, IdPrint)) -> bool {
-        self.applied.contains(Mark { seq, print })
+        self.applied.contains(ReceiptMark { seq, print })
     }
 
     #[cfg(test)]
@@ -91,7 +93,7 @@ impl Standing {
         self.told.load(Ordering::Acquire)
     }
 
-    fn stores(&self) -> Stores {
+    fn stores(&self) -> ReceiptStores {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -109,7 +111,7 @@ impl Standing {
     pub async fn load(
         &self,
         plugin: &str,
-        stores: Stores,
+        stores: ReceiptStores,
         cursor: Seq,
         newest: Seq,
     ) -> Result<(), GrantError> {
@@ -196,43 +198,43 @@ impl Standing {
     }
 }
 
-/// What one plugin may reach, by the names that it uses itself.
-pub struct Granted {
+/// The services that one plugin may reach, by the names that it uses itself.
+pub struct PluginAccess {
     pub plugin: String,
     pub config: String,
-    pub standing: Arc<Standing>,
-    pub sql: BTreeMap<String, Database>,
-    pub http: BTreeMap<String, Arc<Destination>>,
-    pub mail: BTreeMap<String, Arc<Relay>>,
-    pub ledgers: BTreeMap<String, Arc<Ledger>>,
-    pub keys: BTreeMap<String, Arc<Key>>,
-    pub kv: Option<Kv>,
-    pub outbox: Outbox,
+    pub standing: Arc<ReceiptTracker>,
+    pub sql: BTreeMap<String, GrantedDatabase>,
+    pub http: BTreeMap<String, Arc<HttpDestination>>,
+    pub mail: BTreeMap<String, Arc<MailRelay>>,
+    pub ledgers: BTreeMap<String, Arc<PluginLedger>>,
+    pub keys: BTreeMap<String, Arc<SigningKey>>,
+    pub kv: Option<PluginKv>,
+    pub outbox: RequestOutbox,
     /// How long a tick may take.
     pub tick_timeout: Duration,
-    pub deciders: Databases,
-    pub lister: lister::Granted,
-    pub documents: Arc<dyn Documents>,
+    pub deciders: LedgerDatabases,
+    pub lister: lister::GrantedLister,
+    pub documents: Arc<dyn DocumentReader>,
     /// As the API server sent them, for the digest.
-    pub raw: Arc<dyn Documents>,
+    pub raw: Arc<dyn DocumentReader>,
     pub has_digest: bool,
-    pub subscribed: Subscribed,
+    pub subscribed: SubscribedKinds,
     /// None for a plugin that may see secrets.
-    pub redacted: Option<Redacted>,
+    pub redacted: Option<RedactedDocuments>,
     pub clock: Arc<dyn Clock>,
-    pub uses: Arc<Uses>,
-    pub log: log::Log,
+    pub uses: Arc<GrantUses>,
+    pub log: log::PluginLog,
     pub statements: RenderedStatements,
 }
 
-pub struct Database {
-    /// What the controller calls it.
+pub struct GrantedDatabase {
+    /// The controller's name of the database.
     pub name: String,
-    pub engine: sql::Shared,
+    pub engine: sql::SharedEngine,
     pub access: SqlAccess,
 }
 
-impl Granted {
+impl PluginAccess {
     /// After the receipts were read: what was written to `kv` with one of them counts, also where the call itself
     /// never got to its end.
     pub fn settle_kv(&self) {
@@ -250,10 +252,10 @@ impl Granted {
 }
 
 /// The grants, as the sandbox holds them.
-pub struct PluginGrants(pub Arc<Granted>);
+pub struct PluginGrants(pub Arc<PluginAccess>);
 
 #[async_trait]
-impl Grants for PluginGrants {
+impl GrantProvider for PluginGrants {
     fn config(&self) -> &str {
         &self.0.config
     }
@@ -262,11 +264,11 @@ impl Grants for PluginGrants {
         self.0.outbox.begin_version(version);
     }
 
-    fn rest(&self) -> Option<Rest> {
+    fn rest(&self) -> Option<CallPause> {
         self.0.kv.as_ref()?.rest(self.0.clock.elapsed())
     }
 
-    async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
+    async fn open(&self, batch: &[StateDelivery]) -> Result<Box<dyn EffectSession>, GrantError> {
         if let Some(redacted) = &self.0.redacted {
             redacted.redaction.ready().map_err(GrantError::Unavailable)?;
         }
@@ -286,8 +288,8 @@ impl Grants for PluginGrants {
             return Ok(Box::new(CallSession::of_tick(self.0.clone(), self.0.tick_timeout)));
         }
         self.0.lister.shows(batch).await?;
-        let marks: HashMap<Seq, Mark> =
-            batch.iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect();
+        let marks: HashMap<Seq, ReceiptMark> =
+            batch.iter().map(|one| (one.state.seq, ReceiptMark::of(&one.state))).collect();
         // Up to the cursor, states come only because somebody asks for them again.
         let cursor = standing.cursor();
         let is_applied = |state: &State| {

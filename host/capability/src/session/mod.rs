@@ -25,22 +25,22 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::ports::{
-    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, KvWrites, LogLevel, MailMessage, MailRefusal,
-    Session, ShownState, SqlValue, TableCopy, TableWrite,
+    EffectSession, GrantError, HttpRequest, HttpResponse, KvWrite, KvWrites, LogLevel, MailMessage,
+    MailRefusal, ShownState, SqlDialect, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use tokio::time::Instant;
 
 use crate::http::IDEMPOTENCY_KEY;
-use crate::ledger::Held;
-use crate::objects::documents::{self, Batch};
-use crate::sql::guard::{self, Purpose};
-use crate::sql::receipt::claims::{Claim, Claims};
-use crate::sql::{Transaction, TransactionMode};
+use crate::ledger::LedgerHold;
+use crate::objects::documents::{self, CallBatch};
+use crate::sql::guard::{self, StatementPurpose};
+use crate::sql::receipt::claims::{TransactionClaims, WriteClaim};
+use crate::sql::{SqlTransaction, TransactionMode};
 use crate::{denied, kv};
-use granted::{Database, Granted};
-use outbound::Outbound;
-use post::{Mail, Request};
+use granted::{GrantedDatabase, PluginAccess};
+use outbound::SentRequests;
+use post::{HttpPost, MailPost};
 use send::patient;
 
 /// The next try knows what was found.
@@ -48,21 +48,21 @@ const READ_SINCE: &str =
     "the plugin's receipts were read again since this call began: the call is made again";
 
 pub struct CallSession {
-    granted: Arc<Granted>,
-    batch: Batch,
+    granted: Arc<PluginAccess>,
+    batch: CallBatch,
     applied: HashSet<Seq>,
     /// The reading of receipts that told what is applied.
     reading: u64,
     /// The id of the only state of the batch, for requests that carry none.
     only: Option<StateId>,
-    sql: Option<Box<dyn Transaction>>,
-    claims: Claims,
+    sql: Option<Box<dyn SqlTransaction>>,
+    claims: TransactionClaims,
     /// The database could not be had. Whatever the plugin makes of that, the call can't count as
     /// made: its states are to blame for nothing, and use up no tries.
     unreachable: Option<GrantError>,
-    ledger: Option<Held>,
-    kv: Option<kv::Overlay>,
-    outbound: Outbound,
+    ledger: Option<LedgerHold>,
+    kv: Option<kv::CallOverlay>,
+    outbound: SentRequests,
     /// The document that the plugin read last. A plugin often asks several things of one document.
     read: Option<(Seq, Option<Bytes>)>,
     /// When a tick is cut off.
@@ -70,9 +70,14 @@ pub struct CallSession {
 }
 
 impl CallSession {
-    pub fn new(granted: Arc<Granted>, batch: Batch, applied: HashSet<Seq>, only: Option<StateId>) -> Self {
-        let kv = granted.kv.as_ref().map(kv::Kv::open);
-        let claims = Claims::default();
+    pub fn new(
+        granted: Arc<PluginAccess>,
+        batch: CallBatch,
+        applied: HashSet<Seq>,
+        only: Option<StateId>,
+    ) -> Self {
+        let kv = granted.kv.as_ref().map(kv::PluginKv::open);
+        let claims = TransactionClaims::default();
         let reading = granted.standing.readings();
         Self {
             granted,
@@ -85,7 +90,7 @@ impl CallSession {
             unreachable: None,
             ledger: None,
             kv,
-            outbound: Outbound::default(),
+            outbound: SentRequests::default(),
             read: None,
             ends: None,
         }
@@ -97,12 +102,12 @@ impl CallSession {
     }
 
     /// The session of a tick, which is cut off after `timeout`.
-    pub fn of_tick(granted: Arc<Granted>, timeout: Duration) -> Self {
+    pub fn of_tick(granted: Arc<PluginAccess>, timeout: Duration) -> Self {
         let ends = Some(Instant::now() + timeout);
-        Self { ends, ..Self::new(granted, Batch::default(), HashSet::new(), None) }
+        Self { ends, ..Self::new(granted, CallBatch::default(), HashSet::new(), None) }
     }
 
-    fn database(&self, name: &str) -> Result<&Database, GrantError> {
+    fn database(&self, name: &str) -> Result<&GrantedDatabase, GrantError> {
         self.granted.sql.get(name).ok_or_else(|| denied("database", name, "spec.grants.sql"))
     }
 
@@ -121,8 +126,8 @@ impl CallSession {
     }
 
     /// The call's transaction, begun when it is first needed.
-    async fn transaction(&mut self, database: &str) -> Result<&mut Box<dyn Transaction>, GrantError> {
-        let Database { engine, access, .. } = self.database(database)?;
+    async fn transaction(&mut self, database: &str) -> Result<&mut Box<dyn SqlTransaction>, GrantError> {
+        let GrantedDatabase { engine, access, .. } = self.database(database)?;
         let (engine, mode) = (engine.clone(), TransactionMode::of(*access));
         if self.sql.is_none() {
             if let Some(error) = &self.unreachable {
@@ -144,7 +149,7 @@ impl CallSession {
         self.sql.as_mut().ok_or_else(|| GrantError::Other("the transaction is gone".into()))
     }
 
-    async fn ledger(&mut self, name: &str) -> Result<&mut Held, GrantError> {
+    async fn ledger(&mut self, name: &str) -> Result<&mut LedgerHold, GrantError> {
         let granted = self.granted.clone();
         let ledger = granted.ledgers.get(name).ok_or_else(|| denied("ledger", name, "spec.grants.ledger"))?;
         if self.ledger.is_none() {
@@ -153,7 +158,7 @@ impl CallSession {
         self.ledger.as_mut().ok_or_else(|| GrantError::Other("the ledger is gone".into()))
     }
 
-    fn kv(&mut self) -> Result<&mut kv::Overlay, GrantError> {
+    fn kv(&mut self) -> Result<&mut kv::CallOverlay, GrantError> {
         self.kv
             .as_mut()
             .ok_or_else(|| GrantError::Denied("kv was not granted: add `kv: true` to spec.grants".into()))
@@ -167,9 +172,9 @@ impl CallSession {
 }
 
 #[async_trait]
-impl Session for CallSession {
+impl EffectSession for CallSession {
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
-        let Granted { raw, redacted, has_digest, subscribed, uses, .. } = &*self.granted;
+        let PluginAccess { raw, redacted, has_digest, subscribed, uses, .. } = &*self.granted;
         // Of whole documents, reading one is the use.
         if *has_digest && redacted.is_some() {
             uses.count("documents", "");
@@ -181,7 +186,7 @@ impl Session for CallSession {
         &self.applied
     }
 
-    fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError> {
+    fn sql_dialect(&self, database: &str) -> Result<SqlDialect, GrantError> {
         Ok(self.database(database)?.engine.dialect())
     }
 
@@ -194,7 +199,7 @@ impl Session for CallSession {
         self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
         let statement = self.granted.statements.rendered(statement, dialect)?;
-        let checked = guard::check(&statement, Purpose::Execute, dialect)?;
+        let checked = guard::check(&statement, StatementPurpose::Execute, dialect)?;
         self.may(database, checked.access())?;
         let done = self.transaction(database).await?.execute(&statement, rows).await?;
         self.claims.ran(&checked);
@@ -209,7 +214,8 @@ impl Session for CallSession {
     ) -> Result<u64, GrantError> {
         self.granted.uses.count("sql", database);
         self.may(database, SqlAccess::Write)?;
-        let claims = [Some(Claim::of(&write)), copy.as_ref().map(|copy| Claim::of_copy(copy, &write))];
+        let claims =
+            [Some(WriteClaim::of(&write)), copy.as_ref().map(|copy| WriteClaim::of_copy(copy, &write))];
         let done = self.transaction(database).await?.write(write, copy).await?;
         claims.into_iter().flatten().for_each(|claim| self.claims.wrote(claim));
         Ok(done)
@@ -224,7 +230,7 @@ impl Session for CallSession {
         self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
         let statement = self.granted.statements.rendered(statement, dialect)?;
-        let checked = guard::check(&statement, Purpose::Query, dialect)?;
+        let checked = guard::check(&statement, StatementPurpose::Query, dialect)?;
         self.may(database, checked.access())?;
         let rows = self.transaction(database).await?.query(&statement, params).await?;
         // A WITH may also write.
@@ -251,7 +257,7 @@ impl Session for CallSession {
         };
         let prepared = granted.prepare(request, self.only.as_ref(), self.granted.clock.now_ms()).await?;
         let ends = self.ends;
-        patient(ends, self.send_once(Request { destination: &granted, prepared }, seqs, digest)).await
+        patient(ends, self.send_once(HttpPost { destination: &granted, prepared }, seqs, digest)).await
     }
 
     async fn mail_send(
@@ -266,7 +272,7 @@ impl Session for CallSession {
         let digest = || post::digest_of_mail(&message);
         let (seqs, digest) = self.known_by(Some(&message.id), granted.spec.repeat, digest)?;
         let ends = self.ends;
-        patient(ends, self.send_once(Mail { relay: &granted, letter }, seqs, digest)).await
+        patient(ends, self.send_once(MailPost { relay: &granted, letter }, seqs, digest)).await
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {

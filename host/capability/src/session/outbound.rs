@@ -1,33 +1,33 @@
-//! What leaves the controller in a call and can't be rolled back. It is noted in the journal before it is sent, and
-//! so is its answer: [`requests`] decides what a repeat of the call makes of that.
+//! Sends requests that can't be rolled back. Each is noted in the journal before it is sent, and so is its
+//! answer: [`requests`] decides what a repeat of the call makes of that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use kubewitness_core::Seq;
 use kubewitness_core::intents::requests::{
-    Answer, Asked, Decision, Full, MAY_HAVE_BEEN_SENT, Repeat, Requests, TICK,
+    MAY_HAVE_BEEN_SENT, NotesFull, PluginRequest, Repeat, RequestDecision, RequestNotes, StoredAnswer, TICK,
 };
-use kubewitness_core::ports::{GrantError, JournalError, Kept, KvWrite, Notes};
+use kubewitness_core::ports::{GrantError, JournalError, KvWrite, NoteDurability, NoteStore};
 
-use crate::http::Unanswered;
+use crate::http::UnansweredRequest;
 
 /// What a receiver lacks that is told nothing of states.
 const SAYS_NO_STATE: &str = "the receiver is `repeat: never`, and what is sent does not say which state it is about: \
     send the state's id as `Idempotency-Key`, or as the id of a message";
 
 /// The notes of one plugin, shared by its calls.
-pub struct Outbox {
+pub struct RequestOutbox {
     plugin: String,
     /// Of the plugin, for people.
     version: RwLock<Arc<str>>,
-    journal: Arc<dyn Notes>,
-    requests: Mutex<Requests>,
+    journal: Arc<dyn NoteStore>,
+    requests: Mutex<RequestNotes>,
 }
 
-/// What one call has sent.
+/// The requests that one call has sent.
 #[derive(Default)]
-pub struct Outbound {
+pub struct SentRequests {
     /// The notes of its requests.
     used: BTreeSet<u64>,
     /// Those that end with a tick that is kept.
@@ -40,16 +40,16 @@ pub struct Outbound {
     needs_split: Option<GrantError>,
 }
 
-/// What is to be done with a request.
-pub enum Next {
+/// The next step with a request.
+pub enum NextSend {
     /// Send it. What comes of it is told under this number.
-    Send(Asked, Option<u64>),
+    Send(PluginRequest, Option<u64>),
     SendAgain(u64),
-    Answer(Answer),
+    Answer(StoredAnswer),
 }
 
-impl Outbox {
-    pub fn new(plugin: &str, version: &str, journal: Arc<dyn Notes>, requests: Requests) -> Self {
+impl RequestOutbox {
+    pub fn new(plugin: &str, version: &str, journal: Arc<dyn NoteStore>, requests: RequestNotes) -> Self {
         let (plugin, version) = (plugin.to_owned(), RwLock::new(version.into()));
         Self { plugin, version, journal, requests: Mutex::new(requests) }
     }
@@ -63,20 +63,20 @@ impl Outbox {
         self.version.read().unwrap_or_else(PoisonError::into_inner).to_string()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Requests> {
+    fn lock(&self) -> MutexGuard<'_, RequestNotes> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a note of `kv` before a receipt commits.
     pub async fn keep(&self, note: KvWrite) -> Result<(), GrantError> {
-        let kept = self.journal.note(&self.plugin, vec![note], Kept::ByTheDisk).await;
+        let kept = self.journal.note(&self.plugin, vec![note], NoteDurability::PowerLoss).await;
         kept.map_err(|error| unkept(&error))
     }
 
     /// Returns the request's number once it may be sent.
     pub async fn intend(
         &self,
-        asked: Asked,
+        asked: PluginRequest,
         number: Option<u64>,
         repeat: Repeat,
         cursor: Seq,
@@ -84,16 +84,16 @@ impl Outbox {
         let (number, notes) = {
             let mut requests = self.lock();
             let (old, intended) = match requests.intend(asked.clone(), number) {
-                Err(Full) => (requests.make_room(cursor), requests.intend(asked, number)),
+                Err(NotesFull) => (requests.make_room(cursor), requests.intend(asked, number)),
                 intended => (Vec::new(), intended),
             };
-            let full = |Full| GrantError::Unavailable("too many requests have no verdict yet".into());
+            let full = |NotesFull| GrantError::Unavailable("too many requests have no verdict yet".into());
             let (number, note) = intended.map_err(full)?;
             (number, [old, vec![note]].concat())
         };
         let kept = match repeat {
-            Repeat::Never => Kept::ByTheDisk,
-            Repeat::InDoubt => Kept::ByTheMachine,
+            Repeat::Never => NoteDurability::PowerLoss,
+            Repeat::InDoubt => NoteDurability::ProcessCrash,
         };
         let noted = self.journal.note(&self.plugin, notes, kept).await;
         if let Err(error) = noted {
@@ -103,8 +103,8 @@ impl Outbox {
         Ok(number)
     }
 
-    /// What became of a request. One that got no answer and may have been sent stays in doubt.
-    pub fn ended(&self, number: u64, sent: Result<Answer, &Unanswered>) {
+    /// The outcome of a request. A request that got no answer and may have been sent stays in doubt.
+    pub fn ended(&self, number: u64, sent: Result<StoredAnswer, &UnansweredRequest>) {
         let note = match sent {
             Ok(answer) => self.lock().answered(number, answer),
             Err(unanswered) if unanswered.is_unsent => self.lock().unsent(number),
@@ -115,17 +115,17 @@ impl Outbox {
 
     /// Returns once the answers before are kept. Where that fails a kill leaves more in doubt, and nothing else.
     pub async fn flush(&self) {
-        if let Err(error) = self.journal.note(&self.plugin, Vec::new(), Kept::ByTheMachine).await {
+        if let Err(error) = self.journal.note(&self.plugin, Vec::new(), NoteDurability::ProcessCrash).await {
             tracing::debug!(plugin = self.plugin, %error, "answers could not be noted");
         }
     }
 
-    /// What removes the notes that a tick has used, in the save that has the tick.
-    pub fn end_tick(&self, sent: &Outbound) -> Vec<KvWrite> {
+    /// Removes the notes that a tick has used, in the save that has the tick.
+    pub fn end_tick(&self, sent: &SentRequests) -> Vec<KvWrite> {
         self.lock().end_tick(&sent.ends)
     }
 
-    /// What removes the notes of these states, which have verdicts.
+    /// Removes the notes of these states, which have verdicts.
     pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
         self.lock().finish(seqs)
     }
@@ -135,16 +135,16 @@ fn unkept(error: &JournalError) -> GrantError {
     GrantError::Unavailable(format!("the journal can't note what the call is about to do: {error}"))
 }
 
-impl Outbound {
+impl SentRequests {
     /// `seqs`: the state that it is about, or all of the call where that is not known.
     pub fn next(
         &mut self,
-        outbox: &Outbox,
+        outbox: &RequestOutbox,
         to: String,
         seqs: Vec<Seq>,
         digest: String,
         repeat: Repeat,
-    ) -> Result<Next, GrantError> {
+    ) -> Result<NextSend, GrantError> {
         if repeat == Repeat::Never && seqs.len() > 1 {
             let refused = GrantError::Invalid(SAYS_NO_STATE.into());
             self.needs_split = Some(refused.clone());
@@ -154,17 +154,17 @@ impl Outbound {
             [seq] => self.counts.get(&(to.clone(), seq)).copied().unwrap_or_default(),
             _ => 0,
         };
-        let asked = Asked { seqs, to, nth, digest, version: outbox.version() };
+        let asked = PluginRequest { seqs, to, nth, digest, version: outbox.version() };
         let decision = outbox.lock().decide(&asked, repeat, &self.used);
         match decision {
-            Decision::Send(number) => Ok(Next::Send(asked, number)),
-            Decision::SendAgain(number) => Ok(Next::SendAgain(number)),
-            Decision::Answer(number, answer) => {
+            RequestDecision::Send(number) => Ok(NextSend::Send(asked, number)),
+            RequestDecision::SendAgain(number) => Ok(NextSend::SendAgain(number)),
+            RequestDecision::Answer(number, answer) => {
                 self.count(&asked.to, &asked.seqs, number);
                 self.ends.insert(number);
-                Ok(Next::Answer(answer))
+                Ok(NextSend::Answer(answer))
             }
-            Decision::Doubtful(why) => {
+            RequestDecision::Doubtful(why) => {
                 // No state of a tick could be parked with it.
                 if asked.seqs == [TICK] {
                     tracing::warn!(

@@ -1,17 +1,17 @@
-//! What a call sends: a request over HTTP or a message by e-mail, and the note of its answer.
+//! The two kinds of posts of a call, a request over HTTP and a message by e-mail, and the note of an answer.
 
 use async_trait::async_trait;
-use kubewitness_core::intents::requests::{Answer, Repeat};
+use kubewitness_core::intents::requests::{Repeat, StoredAnswer};
 use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse, MailMessage, MailRefusal};
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-use crate::http::{Destination, Prepared, Unanswered};
-use crate::mail::{Letter, Relay};
+use crate::http::{HttpDestination, PreparedRequest, UnansweredRequest};
+use crate::mail::{MailRelay, PreparedMail};
 
 /// Something that is ready to be sent.
 #[async_trait]
-pub trait Post: Send {
+pub trait OutboundPost: Send {
     type Answer: Send;
 
     /// The kind of the receiver and its name.
@@ -19,30 +19,30 @@ pub trait Post: Send {
     fn repeat(&self) -> Repeat;
     /// Asks the receiver's rate.
     fn take(&self) -> Result<(), GrantError>;
-    async fn send(self) -> Result<Self::Answer, Unanswered>;
-    fn keep(answer: &Self::Answer) -> Answer;
-    fn read(answer: Answer) -> Result<Self::Answer, GrantError>;
+    async fn send(self) -> Result<Self::Answer, UnansweredRequest>;
+    fn keep(answer: &Self::Answer) -> StoredAnswer;
+    fn read(answer: StoredAnswer) -> Result<Self::Answer, GrantError>;
 }
 
-pub struct Request<'d> {
-    pub destination: &'d Destination,
-    pub prepared: Prepared,
+pub struct HttpPost<'d> {
+    pub destination: &'d HttpDestination,
+    pub prepared: PreparedRequest,
 }
 
-pub struct Mail<'r> {
-    pub relay: &'r Relay,
-    pub letter: Letter,
+pub struct MailPost<'r> {
+    pub relay: &'r MailRelay,
+    pub letter: PreparedMail,
 }
 
 /// An answer over HTTP, but for its body.
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct AnswerHead {
     status: u16,
     headers: Vec<(String, String)>,
 }
 
 #[async_trait]
-impl Post for Request<'_> {
+impl OutboundPost for HttpPost<'_> {
     type Answer = HttpResponse;
 
     fn to(&self) -> String {
@@ -57,26 +57,26 @@ impl Post for Request<'_> {
         self.destination.take()
     }
 
-    async fn send(self) -> Result<HttpResponse, Unanswered> {
+    async fn send(self) -> Result<HttpResponse, UnansweredRequest> {
         self.destination.send(self.prepared).await
     }
 
-    fn keep(HttpResponse { status, headers, body }: &HttpResponse) -> Answer {
-        let head = Head { status: *status, headers: headers.clone() };
-        Answer { head: told(&head), body: Some(body.clone()) }
+    fn keep(HttpResponse { status, headers, body }: &HttpResponse) -> StoredAnswer {
+        let head = AnswerHead { status: *status, headers: headers.clone() };
+        StoredAnswer { head: encode_head(&head), body: Some(body.clone()) }
     }
 
-    fn read(answer: Answer) -> Result<HttpResponse, GrantError> {
-        let Head { status, headers } = untold(&answer.head)?;
+    fn read(answer: StoredAnswer) -> Result<HttpResponse, GrantError> {
+        let AnswerHead { status, headers } = decode_head(&answer.head)?;
         Ok(HttpResponse { status, headers, body: answer.body.unwrap_or_default() })
     }
 }
 
 /// The recipients that were refused: the recipient, whether for good, and why.
-type Refusals = Vec<(String, bool, String)>;
+type RefusedRecipients = Vec<(String, bool, String)>;
 
 #[async_trait]
-impl Post for Mail<'_> {
+impl OutboundPost for MailPost<'_> {
     type Answer = Vec<MailRefusal>;
 
     fn to(&self) -> String {
@@ -91,27 +91,27 @@ impl Post for Mail<'_> {
         self.relay.take()
     }
 
-    async fn send(self) -> Result<Vec<MailRefusal>, Unanswered> {
+    async fn send(self) -> Result<Vec<MailRefusal>, UnansweredRequest> {
         self.relay.send(self.letter).await
     }
 
-    fn keep(refusals: &Vec<MailRefusal>) -> Answer {
+    fn keep(refusals: &Vec<MailRefusal>) -> StoredAnswer {
         let refusals = refusals.iter().map(|it| (it.recipient.clone(), it.is_permanent, it.reason.clone()));
-        Answer { head: told(&refusals.collect::<Refusals>()), body: Some(Vec::new()) }
+        StoredAnswer { head: encode_head(&refusals.collect::<RefusedRecipients>()), body: Some(Vec::new()) }
     }
 
-    fn read(answer: Answer) -> Result<Vec<MailRefusal>, GrantError> {
-        let refusals: Refusals = untold(&answer.head)?;
+    fn read(answer: StoredAnswer) -> Result<Vec<MailRefusal>, GrantError> {
+        let refusals: RefusedRecipients = decode_head(&answer.head)?;
         let refusal = |(recipient, is_permanent, reason)| MailRefusal { recipient, is_permanent, reason };
         Ok(refusals.into_iter().map(refusal).collect())
     }
 }
 
-fn told(head: &impl Serialize) -> String {
+fn encode_head(head: &impl Serialize) -> String {
     serde_json::to_string(head).expect("strings and numbers always serialize")
 }
 
-fn untold<T: for<'d> Deserialize<'d>>(head: &str) -> Result<T, GrantError> {
+fn decode_head<T: for<'d> Deserialize<'d>>(head: &str) -> Result<T, GrantError> {
     let unreadable = |error| GrantError::Other(format!("a kept answer can't be read: {error}"));
     serde_json::from_str(head).map_err(unreadable)
 }

@@ -8,9 +8,9 @@ use kubewitness_core::ports::GrantError;
 use tokio::time::Instant;
 
 use super::CallSession;
-use super::outbound::Next;
-use super::post::{self, Post};
-use crate::http::Unanswered;
+use super::outbound::NextSend;
+use super::post::{self, OutboundPost};
+use crate::http::UnansweredRequest;
 
 /// What a receiver lacks that is told nothing twice.
 const SAYS_NO_ID: &str = "the receiver is `repeat: never`: a request in a tick needs an `Idempotency-Key`";
@@ -47,7 +47,7 @@ impl CallSession {
     }
 
     /// Sends what an earlier call of its states has not sent. A failure to note it is nobody's fault.
-    pub(super) async fn send_once<P: Post>(
+    pub(super) async fn send_once<P: OutboundPost>(
         &mut self,
         post: P,
         seqs: Vec<Seq>,
@@ -61,12 +61,12 @@ impl CallSession {
         }
         let (to, repeat) = (post.to(), post.repeat());
         let number = match self.outbound.next(&granted.outbox, to.clone(), seqs.clone(), digest, repeat)? {
-            Next::Answer(answer) => return P::read(answer),
-            Next::SendAgain(number) => {
+            NextSend::Answer(answer) => return P::read(answer),
+            NextSend::SendAgain(number) => {
                 post.take()?;
                 number
             }
-            Next::Send(asked, number) => {
+            NextSend::Send(asked, number) => {
                 post.take()?;
                 let noted = granted.outbox.intend(asked, number, repeat, granted.standing.cursor()).await;
                 noted.inspect_err(|error| self.unreachable = Some(error.clone()))?
@@ -75,8 +75,8 @@ impl CallSession {
         self.outbound.begin(number, repeat);
         let sent = post.send().await;
         match &sent {
-            Err(Unanswered { is_unsent: true, .. }) => {}
-            Err(Unanswered { error, .. }) => {
+            Err(UnansweredRequest { is_unsent: true, .. }) => {}
+            Err(UnansweredRequest { error, .. }) => {
                 self.outbound.count(&to, &seqs, number);
                 self.outbound.unanswered(&seqs, repeat, error);
             }

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{HostSpec, PluginSpec, SqlAccess};
-use kubewitness_core::index::Indexes;
+use kubewitness_core::index::IndexSet;
 use kubewitness_core::ports::{
-    Current, Delivery, Documents, Grants, JournalError, Kept, Lister, Notes, OnConflict, SelectError,
-    Selected, Selection,
+    CurrentObject, DocumentReader, GrantProvider, JournalError, NoteDurability, NoteStore, ObjectLister,
+    ObjectSelection, OnConflict, SelectError, SelectedObjects, StateDelivery,
 };
-use kubewitness_core::views::Counts;
+use kubewitness_core::views::ObjectCounts;
 use kubewitness_core::{Change, State, Version};
 use serde_json::json;
 
 use super::*;
-use crate::receipts::Mark;
-use crate::{Backing, Capabilities, CapabilityError, Subscribed};
+use crate::receipts::ReceiptMark;
+use crate::{CapabilityError, OpenCapabilities, PluginServices, SubscribedKinds};
 
 mod documents;
 mod kills;
@@ -28,10 +28,10 @@ mod servers;
 mod settings;
 mod turns;
 
-struct Papers;
+struct SessionPapers;
 
 #[async_trait]
-impl Documents for Papers {
+impl DocumentReader for SessionPapers {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         let variables = r#"[{"name":"HF_TOKEN","value":"hush"}]"#;
         Ok(Some(Bytes::from(format!(r#"{{"seq":{seq},"env":{variables}}}"#))))
@@ -46,25 +46,25 @@ impl Documents for Papers {
     }
 }
 
-struct Cache;
+struct EmptyCache;
 
 #[async_trait]
-impl Lister for Cache {
-    fn get(&self, source: &str, _: &str, _: &str) -> Result<Option<Current>, SelectError> {
-        self.select(source, &Selection::default()).map(|_| None)
+impl ObjectLister for EmptyCache {
+    fn get(&self, source: &str, _: &str, _: &str) -> Result<Option<CurrentObject>, SelectError> {
+        self.select(source, &ObjectSelection::default()).map(|_| None)
     }
 
-    fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
+    fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
         if source != "jobs" {
             return Err(SelectError::Source { source_name: source.into(), known: vec!["jobs".into()] });
         }
         if let Some((name, key)) = &selection.index {
-            Indexes::new(&[]).key(name, key)?;
+            IndexSet::new(&[]).key(name, key)?;
         }
-        Ok(Selected::default())
+        Ok(SelectedObjects::default())
     }
 
-    fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {
+    fn tally(&self, _: &str, _: &ObjectSelection, _: &mut ObjectCounts) -> Result<(), SelectError> {
         Ok(())
     }
 
@@ -82,13 +82,13 @@ impl Lister for Cache {
 
 /// The journal's part of a plugin's `kv`: what a kill leaves.
 #[derive(Default)]
-struct Paper {
+struct KvPaper {
     kept: Mutex<BTreeMap<String, Vec<u8>>>,
     later: Mutex<Vec<KvWrite>>,
     is_away: AtomicBool,
 }
 
-impl Paper {
+impl KvPaper {
     fn keep(&self, writes: &[KvWrite]) {
         let mut kept = self.kept.lock().unwrap();
         for KvWrite { key, value } in self.later.lock().unwrap().drain(..).chain(writes.iter().cloned()) {
@@ -107,8 +107,8 @@ impl Paper {
 }
 
 #[async_trait]
-impl Notes for Paper {
-    async fn note(&self, _: &str, notes: Vec<KvWrite>, _: Kept) -> Result<(), JournalError> {
+impl NoteStore for KvPaper {
+    async fn note(&self, _: &str, notes: Vec<KvWrite>, _: NoteDurability) -> Result<(), JournalError> {
         if self.is_away.load(Ordering::Relaxed) {
             return Err(JournalError::Unavailable("the disk is full".into()));
         }
@@ -121,12 +121,12 @@ impl Notes for Paper {
     }
 }
 
-struct World {
+struct SessionWorld {
     folder: tempfile::TempDir,
-    paper: Arc<Paper>,
+    paper: Arc<KvPaper>,
 }
 
-impl World {
+impl SessionWorld {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), paper: Arc::default() }
     }
@@ -148,14 +148,14 @@ impl World {
         .unwrap()
     }
 
-    async fn open(&self) -> Capabilities {
-        Capabilities::open(&self.settings(), self.folder.path()).await.unwrap()
+    async fn open(&self) -> OpenCapabilities {
+        OpenCapabilities::open(&self.settings(), self.folder.path()).await.unwrap()
     }
 
     /// A plugin as a start finds it, after a kill of the process that had it before.
-    async fn started(&self, capabilities: &Capabilities, spec: &PluginSpec) -> Arc<dyn Grants> {
+    async fn started(&self, capabilities: &OpenCapabilities, spec: &PluginSpec) -> Arc<dyn GrantProvider> {
         let notes = self.paper.clone();
-        let backing = Backing { kv: self.paper.read(), notes, ..backing(0) };
+        let backing = PluginServices { kv: self.paper.read(), notes, ..backing(0) };
         capabilities.grants("p", spec, backing).await.unwrap()
     }
 }
@@ -176,28 +176,28 @@ fn everything() -> PluginSpec {
     }))
 }
 
-fn backing(cursor: Seq) -> Backing {
-    Backing {
-        documents: Arc::new(Papers),
-        lister: Arc::new(Cache),
-        subscribed: Subscribed::of([Some(("batch".to_owned(), "Job".to_owned()))]),
+fn backing(cursor: Seq) -> PluginServices {
+    PluginServices {
+        documents: Arc::new(SessionPapers),
+        lister: Arc::new(EmptyCache),
+        subscribed: SubscribedKinds::of([Some(("batch".to_owned(), "Job".to_owned()))]),
         clock: Arc::new(SystemClock::default()),
         uses: Arc::default(),
         kv: vec![("seen".into(), b"1".to_vec())],
         told: Default::default(),
         reports: Default::default(),
-        notes: Arc::new(Paper::default()),
+        notes: Arc::new(KvPaper::default()),
         version: "v1".into(),
         cursor,
         newest: cursor,
     }
 }
 
-async fn grants(capabilities: &Capabilities, spec: &PluginSpec) -> Arc<dyn Grants> {
+async fn grants(capabilities: &OpenCapabilities, spec: &PluginSpec) -> Arc<dyn GrantProvider> {
     capabilities.grants("p", spec, backing(0)).await.unwrap()
 }
 
-fn delivery(seq: Seq, id: &str) -> Delivery {
+fn delivery(seq: Seq, id: &str) -> StateDelivery {
     let state = State {
         id: StateId::parse(id),
         seq,
@@ -213,16 +213,16 @@ fn delivery(seq: Seq, id: &str) -> Delivery {
         late: false,
         quotes_none_under: None,
     };
-    Delivery { state: Arc::new(state), attempt: 1, resync: false }
+    StateDelivery { state: Arc::new(state), attempt: 1, resync: false }
 }
 
-fn batch(seqs: &[Seq]) -> Vec<Delivery> {
+fn batch(seqs: &[Seq]) -> Vec<StateDelivery> {
     seqs.iter().map(|seq| delivery(*seq, &format!("id-{seq}"))).collect()
 }
 
 /// The same states as the session has them.
-fn marks(seqs: &[Seq]) -> Batch {
-    batch(seqs).iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect()
+fn marks(seqs: &[Seq]) -> CallBatch {
+    batch(seqs).iter().map(|one| (one.state.seq, ReceiptMark::of(&one.state))).collect()
 }
 
 fn rows(seqs: &[Seq]) -> TableWrite {
@@ -237,12 +237,12 @@ fn rows(seqs: &[Seq]) -> TableWrite {
 
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS t (seq INTEGER PRIMARY KEY)";
 
-async fn insert(session: &mut Box<dyn Session>, seqs: &[Seq]) {
+async fn insert(session: &mut Box<dyn EffectSession>, seqs: &[Seq]) {
     session.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
     session.sql_write("main", rows(seqs), None).await.unwrap();
 }
 
-async fn stored(grants: &Arc<dyn Grants>) -> usize {
+async fn stored(grants: &Arc<dyn GrantProvider>) -> usize {
     let mut session = grants.open(&[]).await.unwrap();
     session.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
     let rows = session.sql_query("main", "SELECT seq FROM t", vec![]).await.unwrap();
@@ -250,7 +250,7 @@ async fn stored(grants: &Arc<dyn Grants>) -> usize {
     rows.len()
 }
 
-async fn applied(grants: &Arc<dyn Grants>, seqs: &[Seq]) -> Vec<Seq> {
+async fn applied(grants: &Arc<dyn GrantProvider>, seqs: &[Seq]) -> Vec<Seq> {
     let session = grants.open(&batch(seqs)).await.unwrap();
     let mut applied: Vec<_> = session.applied().iter().copied().collect();
     session.rollback().await;
@@ -260,7 +260,7 @@ async fn applied(grants: &Arc<dyn Grants>, seqs: &[Seq]) -> Vec<Seq> {
 
 #[tokio::test]
 async fn what_was_done_is_applied_and_what_was_not_comes_again() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1, 2, 3])).await.unwrap();
@@ -278,7 +278,7 @@ async fn what_was_done_is_applied_and_what_was_not_comes_again() {
 
 #[tokio::test]
 async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1, 9000])).await.unwrap();
@@ -302,7 +302,7 @@ async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
 /// The past of a source that was added to a plugin at work lies before positions that its cursor has passed.
 #[tokio::test]
 async fn receipts_of_a_past_stay_while_a_cursor_that_went_back_has_not_passed_them_again() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let far = 10_000_000;
     drop(capabilities.grants("p", &everything(), backing(far)).await.unwrap());
@@ -324,7 +324,7 @@ async fn receipts_of_a_past_stay_while_a_cursor_that_went_back_has_not_passed_th
 
 #[tokio::test]
 async fn rolled_back_means_nothing_anywhere() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
@@ -339,7 +339,7 @@ async fn rolled_back_means_nothing_anywhere() {
 
 #[tokio::test]
 async fn a_call_whose_states_are_not_all_done_keeps_nothing_however_often_it_comes() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     for settled in [&[][..], &[1, 2]] {
@@ -365,7 +365,7 @@ async fn a_call_whose_states_are_not_all_done_keeps_nothing_however_often_it_com
 
 #[tokio::test]
 async fn kv_is_handed_back_by_the_commit_and_seen_by_the_next_call() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
@@ -382,7 +382,7 @@ async fn kv_is_handed_back_by_the_commit_and_seen_by_the_next_call() {
 #[tokio::test]
 async fn kv_of_a_call_with_a_receipt_is_there_after_a_kill_before_the_progress_is_saved() {
     for effect in ["rows", "records"] {
-        let world = World::new();
+        let world = SessionWorld::new();
         let capabilities = world.open().await;
         let killed = world.started(&capabilities, &everything()).await;
         let mut session = killed.open(&batch(&[1])).await.unwrap();
@@ -409,7 +409,7 @@ async fn kv_of_a_call_with_a_receipt_is_there_after_a_kill_before_the_progress_i
 
 #[tokio::test]
 async fn kv_of_a_call_whose_commit_failed_is_not_there_after_a_kill() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let killed = world.started(&capabilities, &everything()).await;
     let mut session = killed.open(&batch(&[1])).await.unwrap();
@@ -434,7 +434,7 @@ async fn kv_of_a_call_whose_commit_failed_is_not_there_after_a_kill() {
 
 #[tokio::test]
 async fn nothing_is_committed_while_the_journal_can_not_note_it() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &everything()).await;
     world.paper.is_away.store(true, Ordering::Relaxed);
@@ -448,11 +448,11 @@ async fn nothing_is_committed_while_the_journal_can_not_note_it() {
 #[tokio::test]
 async fn a_request_in_a_tick_ends_before_the_tick_is_cut_off() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let world = World::new();
+    let world = SessionWorld::new();
     let mut settings = world.settings();
     let url = format!("http://{}", silent.local_addr().unwrap());
     settings.destinations.push(kubewitness_core::config::DestinationSpec::of("people", &url));
-    let capabilities = Capabilities::open(&settings, world.folder.path()).await.unwrap();
+    let capabilities = OpenCapabilities::open(&settings, world.folder.path()).await.unwrap();
     let mut spec = plugin(json!({"http": [{"name": "people", "destination": "people"}], "kv": true}));
     spec.tick = Some(serde_json::from_value(json!({"every": "10s", "timeout": "6s"})).unwrap());
     let plugin = grants(&capabilities, &spec).await;

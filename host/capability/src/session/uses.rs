@@ -8,7 +8,7 @@ use kubewitness_core::config::{DocumentsGrant, GrantsSpec, SqlAccess};
 /// The calls of one plugin to the controller since it was started, by grant. A call that is refused counts, too.
 /// What was not granted is not counted: a plugin chooses those names.
 #[derive(Debug, Default)]
-pub struct Uses {
+pub struct GrantUses {
     calls: BTreeMap<&'static str, BTreeMap<String, AtomicU64>>,
     /// Of databases: what is granted, and the most that a statement has needed, counted from 1.
     access: BTreeMap<String, (SqlAccess, AtomicU8)>,
@@ -16,7 +16,7 @@ pub struct Uses {
 
 const ACCESSES: [SqlAccess; 3] = [SqlAccess::Read, SqlAccess::Write, SqlAccess::Schema];
 
-impl Uses {
+impl GrantUses {
     pub fn of(grants: &GrantsSpec) -> Self {
         let mut uses = Self::default();
         let GrantsSpec { sql, http, mail, ledger, keys, kv, lister, documents } = grants;
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_access_that_would_have_been_enough_is_the_most_that_was_needed() {
         let grants = serde_json::json!({"sql": [{"name": "main", "database": "d", "access": "write"}]});
-        let uses = Uses::of(&serde_json::from_value(grants).unwrap());
+        let uses = GrantUses::of(&serde_json::from_value(grants).unwrap());
         assert_eq!(uses.access("sql:main"), Some((SqlAccess::Write, None)));
         uses.needed("main", SqlAccess::Schema);
         uses.needed("main", SqlAccess::Read);
@@ -100,7 +100,7 @@ mod tests {
             "lister": ["jobs"],
             "documents": "raw",
         });
-        let uses = Uses::of(&serde_json::from_value(grants).unwrap());
+        let uses = GrantUses::of(&serde_json::from_value(grants).unwrap());
         for (capability, name) in
             [("sql", "main"), ("sql", "main"), ("sql", "other"), ("kv", ""), ("http", "x"), ("documents", "")]
         {
@@ -109,7 +109,7 @@ mod tests {
         let all: Vec<_> = uses.all().collect();
         let expected = [("documents", 1), ("key:k", 0), ("kv", 1), ("lister:jobs", 0), ("sql:main", 2)];
         assert_eq!(all, expected.map(|(name, calls)| (name.to_owned(), calls)));
-        let redacted = Uses::of(&GrantsSpec::default());
+        let redacted = GrantUses::of(&GrantsSpec::default());
         redacted.count("documents", "");
         assert_eq!(redacted.all().count(), 0, "every plugin has them");
     }

@@ -1,4 +1,4 @@
-//! What every database promises to plugins, the same for all of them.
+//! Tests the promises of a database to plugins, which are the same for every database.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,27 @@ use kubewitness_chance::{Dice, ReplayHint, repeat_command, seed, statements};
 use kubewitness_core::config::{DatabaseSpec, SecretRef, ServerSpec};
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::OnConflict;
-use kubewitness_harness::{Service, shared_server};
+use kubewitness_harness::{SqlService, shared_server};
 
-use super::mysql::Mysql;
-use super::postgres::Postgres;
+use super::mysql::MysqlLink;
+use super::postgres::PostgresLink;
 use super::proof::{DatabaseProof, ReceiptProof};
-use super::receipt::Receipt;
-use super::receipt::claims::{Claim, Claims};
-use super::servers::Remote;
-use super::sqlite::Sqlite;
+use super::receipt::StoredReceipt;
+use super::receipt::claims::{TransactionClaims, WriteClaim};
+use super::servers::RemoteDatabase;
+use super::sqlite::SqliteDatabase;
 use super::values::QUERY_ROWS;
 use super::*;
 
 /// A database of one test's own; without a server it is SQLite.
-struct World {
-    service: Option<Service>,
+struct SuiteDatabase {
+    service: Option<SqlService>,
     folder: tempfile::TempDir,
 }
 
-impl World {
+impl SuiteDatabase {
     /// `None` where the server is not installed, which is counted.
-    fn new(service: Option<Service>, test: &str) -> Option<Self> {
+    fn new(service: Option<SqlService>, test: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         if let Some(service) = service {
             let url = shared_server(service, test)?.create_database().unwrap();
@@ -36,13 +36,15 @@ impl World {
     }
 
     /// As a host that is started anew would.
-    async fn open(&self) -> Shared {
+    async fn open(&self) -> SharedEngine {
         let url = self.folder.path().join("url").to_string_lossy().into_owned();
         let spec = ServerSpec { url_from: SecretRef::File(url), connections: 4 };
         match self.service {
-            None => Arc::new(Sqlite::open(&self.folder.path().join("p.db"), None).await.unwrap()),
-            Some(Service::Postgres) => Arc::new(Remote::<Postgres>::new("platform", &spec).await.unwrap()),
-            Some(_) => Arc::new(Remote::<Mysql>::new("platform", &spec).await.unwrap()),
+            None => Arc::new(SqliteDatabase::open(&self.folder.path().join("p.db"), None).await.unwrap()),
+            Some(SqlService::Postgres) => {
+                Arc::new(RemoteDatabase::<PostgresLink>::new("platform", &spec).await.unwrap())
+            }
+            Some(_) => Arc::new(RemoteDatabase::<MysqlLink>::new("platform", &spec).await.unwrap()),
         }
     }
 
@@ -71,7 +73,7 @@ impl World {
     }
 
     /// With a table `t`.
-    async fn prepared(&self) -> Shared {
+    async fn prepared(&self) -> SharedEngine {
         let engine = self.open().await;
         let mut transaction = engine.begin("p").await.unwrap();
         transaction.execute(&self.create("t"), vec![vec![]]).await.unwrap();
@@ -82,7 +84,7 @@ impl World {
     fn create(&self, table: &str) -> String {
         let (text, blob) = match self.service {
             None => ("TEXT", "BLOB"),
-            Some(Service::Postgres) => ("text", "bytea"),
+            Some(SqlService::Postgres) => ("text", "bytea"),
             Some(_) => ("VARCHAR(100) COLLATE utf8mb4_bin", "BLOB"),
         };
         format!(
@@ -92,9 +94,15 @@ impl World {
     }
 }
 
-fn receipt(token: &str, seqs: &[Seq]) -> Receipt {
-    let marks = seqs.iter().map(|seq| Mark { seq: *seq, print: IdPrint::of("9") }).collect();
-    Receipt { plugin: "p".into(), marks, token: token.into(), at_ms: 1, claims: Claims::default() }
+fn receipt(token: &str, seqs: &[Seq]) -> StoredReceipt {
+    let marks = seqs.iter().map(|seq| ReceiptMark { seq: *seq, print: IdPrint::of("9") }).collect();
+    StoredReceipt {
+        plugin: "p".into(),
+        marks,
+        token: token.into(),
+        at_ms: 1,
+        claims: TransactionClaims::default(),
+    }
 }
 
 fn text(text: &str) -> SqlValue {
@@ -114,19 +122,19 @@ fn newer() -> OnConflict {
     OnConflict::ReplaceOlder { newer: "n".into() }
 }
 
-async fn rows(engine: &Shared) -> Vec<Vec<SqlValue>> {
+async fn rows(engine: &SharedEngine) -> Vec<Vec<SqlValue>> {
     let mut transaction = engine.begin("q").await.unwrap();
     let rows = transaction.query("SELECT k, n, \"change\" FROM t ORDER BY k", vec![]).await.unwrap();
     transaction.rollback().await;
     rows
 }
 
-async fn a_transaction_that_only_reads_is_held_to_it_by_the_database_itself(world: World) {
+async fn a_transaction_that_only_reads_is_held_to_it_by_the_database_itself(world: SuiteDatabase) {
     let engine = world.prepared().await;
     world.run("INSERT INTO t (k, n) VALUES ('a', 1)").await;
     // As the database may be led to by what a query calls. MySQL's functions that write need a right of their own.
     let writing = match world.service {
-        Some(Service::Postgres) => Some("WITH x AS (DELETE FROM t RETURNING k) SELECT k FROM x"),
+        Some(SqlService::Postgres) => Some("WITH x AS (DELETE FROM t RETURNING k) SELECT k FROM x"),
         Some(_) => None,
         None => Some("WITH x AS (SELECT 1) DELETE FROM t RETURNING k"),
     };
@@ -151,7 +159,7 @@ async fn a_transaction_that_only_reads_is_held_to_it_by_the_database_itself(worl
 }
 
 /// In a transaction that could write, so that the guard alone is between the statement and the rows.
-async fn what_the_guard_takes_for_a_read_changes_nothing(world: World) {
+async fn what_the_guard_takes_for_a_read_changes_nothing(world: SuiteDatabase) {
     let engine = world.prepared().await;
     world.run("INSERT INTO t (k, n) VALUES ('a', 1)").await;
     let mut transaction = engine.begin("p").await.unwrap();
@@ -159,9 +167,9 @@ async fn what_the_guard_takes_for_a_read_changes_nothing(world: World) {
     transaction.commit(&receipt("p.other", &[])).await.unwrap();
     let before = rows(&engine).await;
     let (dialect, number) = match world.service {
-        None => (Dialect::Sqlite, 200),
-        Some(Service::Postgres) => (Dialect::Postgres, 400),
-        Some(_) => (Dialect::Mysql, 400),
+        None => (SqlDialect::Sqlite, 200),
+        Some(SqlService::Postgres) => (SqlDialect::Postgres, 400),
+        Some(_) => (SqlDialect::Mysql, 400),
     };
     let mut answered = 0;
     for statement in guard::differential::reads(dialect, statements(number)) {
@@ -183,7 +191,7 @@ async fn what_the_guard_takes_for_a_read_changes_nothing(world: World) {
     assert_eq!(rows(&engine).await, before);
 }
 
-async fn rows_and_receipt_are_there_together(world: World) {
+async fn rows_and_receipt_are_there_together(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
     let two = vec![row("a", 1, "x"), row("b", 2, "it's")];
@@ -202,15 +210,15 @@ async fn rows_and_receipt_are_there_together(world: World) {
 }
 
 /// A call that writes these rows.
-async fn call(engine: &Shared, token: &str, seq: Seq, written: TableWrite) {
+async fn call(engine: &SharedEngine, token: &str, seq: Seq, written: TableWrite) {
     let mut transaction = engine.begin("p").await.unwrap();
-    let mut claims = Claims::default();
-    claims.wrote(Claim::of(&written));
+    let mut claims = TransactionClaims::default();
+    claims.wrote(WriteClaim::of(&written));
     transaction.write(written, None).await.unwrap();
-    transaction.commit(&Receipt { claims, ..receipt(token, &[seq]) }).await.unwrap();
+    transaction.commit(&StoredReceipt { claims, ..receipt(token, &[seq]) }).await.unwrap();
 }
 
-async fn a_receipt_tells_of_its_rows_until_they_may_be_gone(world: World) {
+async fn a_receipt_tells_of_its_rows_until_they_may_be_gone(world: SuiteDatabase) {
     let proof = async || proof::database(&world.spec(), world.folder.path()).await;
     assert_eq!(proof().await.receipts, [], "nothing was made by looking");
     let engine = world.prepared().await;
@@ -229,9 +237,9 @@ async fn a_receipt_tells_of_its_rows_until_they_may_be_gone(world: World) {
     // The plugin itself takes one away: nothing more is told of what was there until then.
     let mut own = engine.begin("p").await.unwrap();
     own.execute("DELETE FROM t WHERE k = ?", vec![vec![text("a")]]).await.unwrap();
-    let mut claims = Claims::default();
+    let mut claims = TransactionClaims::default();
     claims.takes = true;
-    own.commit(&Receipt { claims, ..receipt("p.four", &[6]) }).await.unwrap();
+    own.commit(&StoredReceipt { claims, ..receipt("p.four", &[6]) }).await.unwrap();
     let after = proof().await;
     assert_eq!((after.rows, after.receipts.len(), after.problems), (0, 3, Vec::new()));
     call(&engine, "p.five", 7, write(OnConflict::Ignore, vec![row("c", 1, "x")])).await;
@@ -240,7 +248,7 @@ async fn a_receipt_tells_of_its_rows_until_they_may_be_gone(world: World) {
     assert_eq!(proof().await, DatabaseProof { database: "platform".into(), ..DatabaseProof::default() });
 }
 
-async fn a_receipt_that_was_changed_is_found(world: World) {
+async fn a_receipt_that_was_changed_is_found(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let planted = [
         ("UPDATE kubewitness_receipts SET last = 9 WHERE plugin = 'p'", "is not what was written"),
@@ -262,7 +270,7 @@ async fn a_receipt_that_was_changed_is_found(world: World) {
     }
 }
 
-async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody(world: World) {
+async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody(world: SuiteDatabase) {
     let engine = world.prepared().await;
     for dropped in [true, false] {
         let mut transaction = engine.begin("p").await.unwrap();
@@ -277,7 +285,7 @@ async fn a_call_that_goes_away_leaves_nothing_and_blocks_nobody(world: World) {
     }
 }
 
-async fn an_older_row_never_replaces_a_newer_one(world: World) {
+async fn an_older_row_never_replaces_a_newer_one(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
     for n in [5, 4, 6, 6, 1] {
@@ -289,7 +297,7 @@ async fn an_older_row_never_replaces_a_newer_one(world: World) {
     assert_eq!(rows(&engine).await, [row("a", 6, "at 6"), row("first", 5, "at 5")]);
 }
 
-async fn a_write_that_fails_is_undone_alone(world: World) {
+async fn a_write_that_fails_is_undone_alone(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")]), None).await.unwrap();
@@ -315,7 +323,7 @@ fn copy_into(table: &str) -> TableCopy {
     TableCopy { table: table.into(), columns, key: vec!["k".into()], on_conflict: newer(), without: vec![0] }
 }
 
-async fn the_same_rows_go_to_a_second_table_or_to_none(world: World) {
+async fn the_same_rows_go_to_a_second_table_or_to_none(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
     transaction.execute(&world.create("s"), vec![vec![]]).await.unwrap();
@@ -351,7 +359,7 @@ async fn the_same_rows_go_to_a_second_table_or_to_none(world: World) {
     transaction.rollback().await;
 }
 
-async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null(world: World) {
+async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
     let insert = "INSERT INTO t (k, n, \"change\") VALUES (?, ?, ?)";
@@ -370,7 +378,7 @@ async fn one_statement_runs_for_many_rows_and_missing_values_are_not_null(world:
     transaction.rollback().await;
 }
 
-async fn values_come_back_as_what_they_are(world: World) {
+async fn values_come_back_as_what_they_are(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
     let columns = ["k", "n", "change", "small", "f", "b"].map(str::to_owned).to_vec();
@@ -400,7 +408,7 @@ async fn values_come_back_as_what_they_are(world: World) {
     transaction.rollback().await;
 }
 
-async fn a_table_is_made_and_written_in_one_call(world: World) {
+async fn a_table_is_made_and_written_in_one_call(world: SuiteDatabase) {
     let engine = world.open().await;
     let mut transaction = engine.begin("p").await.unwrap();
     let missing = transaction.write(write(OnConflict::Ignore, vec![row("a", 1, "x")]), None).await;
@@ -418,7 +426,7 @@ async fn a_table_is_made_and_written_in_one_call(world: World) {
     assert_eq!(rows(&engine).await, [row("a", 1, "x")]);
 }
 
-async fn calls_that_make_the_same_tables_at_once_all_succeed(world: World) {
+async fn calls_that_make_the_same_tables_at_once_all_succeed(world: SuiteDatabase) {
     let engine = world.open().await;
     let call = |n: i64| {
         let (engine, create) = (engine.clone(), world.create("t"));
@@ -436,7 +444,7 @@ async fn calls_that_make_the_same_tables_at_once_all_succeed(world: World) {
     assert_eq!(engine.receipts("p").await.unwrap().len(), 8);
 }
 
-async fn a_query_gives_no_more_than_its_bound(world: World) {
+async fn a_query_gives_no_more_than_its_bound(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let mut transaction = engine.begin("p").await.unwrap();
     let most = QUERY_ROWS as i64;
@@ -455,7 +463,7 @@ async fn a_query_gives_no_more_than_its_bound(world: World) {
 }
 
 /// Against a model that applies the rows one by one.
-async fn any_writes_leave_what_a_model_has(world: World) {
+async fn any_writes_leave_what_a_model_has(world: SuiteDatabase) {
     let engine = world.prepared().await;
     let mut model: BTreeMap<String, (i64, String)> = BTreeMap::new();
     let seed = kubewitness_chance::seed();
@@ -504,9 +512,9 @@ async fn any_writes_leave_what_a_model_has(world: World) {
 macro_rules! for_each_database {
     ($($test:ident),* $(,)?) => {
         for_each_database!(@ sqlite (None) [$($test),*]);
-        for_each_database!(@ postgres (Some(Service::Postgres)) [$($test),*]);
-        for_each_database!(@ mariadb (Some(Service::MariaDb)) [$($test),*]);
-        for_each_database!(@ mysql (Some(Service::MySql)) [$($test),*]);
+        for_each_database!(@ postgres (Some(SqlService::Postgres)) [$($test),*]);
+        for_each_database!(@ mariadb (Some(SqlService::MariaDb)) [$($test),*]);
+        for_each_database!(@ mysql (Some(SqlService::MySql)) [$($test),*]);
     };
     (@ $name:ident $service:tt [$($test:ident),*]) => {
         mod $name {
@@ -515,7 +523,7 @@ macro_rules! for_each_database {
             $(#[tokio::test]
             async fn $test() {
                 let test = concat!(stringify!($name), "::", stringify!($test));
-                if let Some(world) = World::new($service, test) {
+                if let Some(world) = SuiteDatabase::new($service, test) {
                     super::$test(world).await;
                 }
             })*

@@ -2,7 +2,7 @@
 //! receipt of its states commits with it.
 //!
 //! [`guard`] checks the statements of plugins, and [`write`] builds the controller's own. Each database has a
-//! module behind [`Engine`] and [`Transaction`]; servers share [`servers`]. [`receipt`] is stored with the rows, and
+//! module behind [`DatabaseEngine`] and [`SqlTransaction`]; servers share [`servers`]. [`receipt`] is stored with the rows, and
 //! [`proof`] compares it with them. Nothing here knows of other capabilities.
 
 pub mod guard;
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::config::SqlAccess;
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableCopy, TableWrite};
+use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableCopy, TableWrite};
 
-use self::receipt::Receipt;
-use crate::receipts::Mark;
+use self::receipt::StoredReceipt;
+use crate::receipts::ReceiptMark;
 
 /// Whether a transaction writes. The database itself keeps a `ReadOnly` one from writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,46 +47,49 @@ fn only_reads() -> GrantError {
 
 /// One database, shared by the plugins that were granted it.
 #[async_trait]
-pub trait Engine: Send + Sync {
-    fn dialect(&self) -> Dialect;
+pub trait DatabaseEngine: Send + Sync {
+    fn dialect(&self) -> SqlDialect;
     /// Whether it is a server, which may be away for a while.
     fn is_remote(&self) -> bool {
         false
     }
     /// Waits for the writer or a connection, within a bound, and begins.
-    async fn begin_in(&self, mode: TransactionMode, plugin: &str)
-    -> Result<Box<dyn Transaction>, GrantError>;
+    async fn begin_in(
+        &self,
+        mode: TransactionMode,
+        plugin: &str,
+    ) -> Result<Box<dyn SqlTransaction>, GrantError>;
     #[cfg(test)]
-    async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
+    async fn begin(&self, plugin: &str) -> Result<Box<dyn SqlTransaction>, GrantError> {
         self.begin_in(TransactionMode::ReadWrite, plugin).await
     }
     /// Every receipt of this plugin.
-    async fn receipts(&self, plugin: &str) -> Result<Vec<Mark>, GrantError>;
+    async fn receipts(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError>;
     /// Drops receipts that lie at or below the position.
     async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError>;
     /// Whether the transaction with this token was committed.
     async fn committed(&self, token: &str) -> Result<bool, GrantError>;
 }
 
-/// What became of a transaction that could not be committed.
+/// The outcome of a transaction that could not be committed.
 #[derive(Debug)]
 pub enum CommitError {
     /// Nothing of it is there.
     RolledBack(GrantError),
-    /// It may be there or not; [`Engine::committed`] will know once the database answers again.
+    /// It may be there or not; [`DatabaseEngine::committed`] will know once the database answers again.
     InDoubt(GrantError),
 }
 
 /// Why a statement was not run, or may not have been.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
+pub enum SqlFault {
     /// It alone: what the transaction did before is still there.
     Own(GrantError),
     /// The transaction can't go on: the server undid it, or doesn't answer.
     Lost(GrantError),
 }
 
-impl Fault {
+impl SqlFault {
     pub fn into_error(self) -> GrantError {
         match self {
             Self::Own(error) | Self::Lost(error) => error,
@@ -95,7 +98,7 @@ impl Fault {
 }
 
 #[async_trait]
-pub trait Transaction: Send {
+pub trait SqlTransaction: Send {
     async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError>;
     /// Both or neither, where the rows are for a second table as well.
     async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError>;
@@ -108,11 +111,11 @@ pub trait Transaction: Send {
     fn wrote(&self) -> bool;
     /// Refuses where an earlier fault has already undone the transaction.
     fn intact(&self) -> Result<(), GrantError>;
-    async fn commit(self: Box<Self>, receipt: &Receipt) -> Result<(), CommitError>;
+    async fn commit(self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError>;
     async fn rollback(self: Box<Self>);
 }
 
-pub type Shared = Arc<dyn Engine>;
+pub type SharedEngine = Arc<dyn DatabaseEngine>;
 
 #[cfg(test)]
 mod conformance;

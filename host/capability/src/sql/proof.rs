@@ -7,18 +7,18 @@ use std::path::Path;
 use async_trait::async_trait;
 use kubewitness_core::config::{DatabaseKind, DatabaseSpec, HostSpec, ServerSpec};
 use kubewitness_core::intents::prints::IdPrint;
-use kubewitness_core::ports::{Dialect, SqlValue};
+use kubewitness_core::ports::{SqlDialect, SqlValue};
 use kubewitness_core::{Seq, address, files};
 use rusqlite::{Connection, OpenFlags};
 
-use super::Fault;
-use super::guard::{self, Purpose};
-use super::receipt::claims::{self, Claim, OWNER};
-use super::receipt::{Columns, KEPT, Row};
-use super::servers::{Link, PATIENCE, READER};
-use super::sqlite::{bind, said};
+use super::SqlFault;
+use super::guard::{self, StatementPurpose};
+use super::receipt::claims::{self, OWNER, WriteClaim};
+use super::receipt::{KEPT, ReceiptColumns, ReceiptRow};
+use super::servers::{PATIENCE, READER, ServerLink};
+use super::sqlite::{bind, safe_message};
 use super::write::quote;
-use crate::receipts::{self, Mark};
+use crate::receipts::{self, ReceiptMark};
 use crate::secrets;
 
 /// Keys of one question.
@@ -32,14 +32,14 @@ pub struct ReceiptProof {
     pub marks: Vec<(Seq, IdPrint)>,
 }
 
-/// What was found in one database.
+/// The findings in one database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatabaseProof {
     pub database: String,
     pub receipts: Vec<ReceiptProof>,
     /// Rows that were looked for.
     pub rows: u64,
-    /// What is not as it was written.
+    /// A receipt or row that differs from what was written.
     pub problems: Vec<String>,
     /// Why it, or some of it, could not be looked at.
     pub unread: Option<String>,
@@ -47,17 +47,17 @@ pub struct DatabaseProof {
 
 /// A connection that only reads.
 #[async_trait]
-trait Reader: Send {
-    fn dialect(&self) -> Dialect;
-    async fn kept(&mut self) -> Result<Option<Vec<Row>>, String>;
+trait ReadConnection: Send {
+    fn dialect(&self) -> SqlDialect;
+    async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, String>;
     async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String>;
 }
 
 /// Away while a thread works with it.
-struct File(Option<Connection>);
+struct FileReader(Option<Connection>);
 
-impl File {
-    /// What waits for the disk does so where a thread may block.
+impl FileReader {
+    /// Work that waits for the disk runs on a thread that may block.
     async fn ask<T: Send + 'static>(
         &mut self,
         question: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
@@ -69,24 +69,24 @@ impl File {
         });
         let (connection, answer) = asked.await.map_err(|error| error.to_string())?;
         self.0 = Some(connection);
-        answer.map_err(|error| said(&error))
+        answer.map_err(|error| safe_message(&error))
     }
 }
 
 #[async_trait]
-impl Reader for File {
-    fn dialect(&self) -> Dialect {
-        Dialect::Sqlite
+impl ReadConnection for FileReader {
+    fn dialect(&self) -> SqlDialect {
+        SqlDialect::Sqlite
     }
 
-    async fn kept(&mut self) -> Result<Option<Vec<Row>>, String> {
+    async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, String> {
         self.ask(|connection| {
             let there = "SELECT 1 FROM sqlite_schema WHERE name = 'kubewitness_receipts'";
             if !connection.prepare(there)?.exists([])? {
                 return Ok(None);
             }
             let mut kept = connection.prepare(KEPT)?;
-            let rows = kept.query_map([], |row| Columns::try_from(row).map(Row::from))?;
+            let rows = kept.query_map([], |row| ReceiptColumns::try_from(row).map(ReceiptRow::from))?;
             rows.collect::<Result<_, _>>().map(Some)
         })
         .await
@@ -105,7 +105,7 @@ impl Reader for File {
     }
 }
 
-struct Served<L>(L);
+struct ServerReader<L>(L);
 
 /// Of a server, whose answer is waited for so long and no longer.
 async fn in_time<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
@@ -114,20 +114,21 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T
 }
 
 #[async_trait]
-impl<L: Link> Reader for Served<L> {
-    fn dialect(&self) -> Dialect {
+impl<L: ServerLink> ReadConnection for ServerReader<L> {
+    fn dialect(&self) -> SqlDialect {
         L::DIALECT
     }
 
-    async fn kept(&mut self) -> Result<Option<Vec<Row>>, String> {
-        in_time(async { self.0.kept().await.map_err(|error| L::reason(&error)) }).await
+    async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, String> {
+        in_time(async { self.0.receipt_rows().await.map_err(|error| L::reason(&error)) }).await
     }
 
     async fn count(&mut self, text: &str, values: Vec<SqlValue>) -> Result<u64, String> {
-        let checked = guard::check(text, Purpose::Query, L::DIALECT).map_err(|error| error.to_string())?;
+        let checked =
+            guard::check(text, StatementPurpose::Query, L::DIALECT).map_err(|error| error.to_string())?;
         let asked = async {
             let rows = self.0.query(&checked, values).await;
-            rows.map_err(|fault: Fault| fault.into_error().to_string())
+            rows.map_err(|fault: SqlFault| fault.into_error().to_string())
         };
         match in_time(asked).await?.first().and_then(|row| row.first()) {
             Some(SqlValue::Integer(count)) => Ok(*count as u64),
@@ -136,7 +137,7 @@ impl<L: Link> Reader for Served<L> {
     }
 }
 
-async fn file(path: &Path) -> Result<Option<Box<dyn Reader>>, String> {
+async fn file(path: &Path) -> Result<Option<Box<dyn ReadConnection>>, String> {
     let asked = path.to_owned();
     let looked = files::within(path, files::ANSWER, move || files::look(&asked)).await;
     if looked.map_err(|error| error.to_string())?.is_none() {
@@ -150,11 +151,11 @@ async fn file(path: &Path) -> Result<Option<Box<dyn Reader>>, String> {
         Ok::<_, rusqlite::Error>(connection)
     });
     let opened = opened.await.map_err(|error| error.to_string())?;
-    let connection = opened.map_err(|error| said(&error))?;
-    Ok(Some(Box::new(File(Some(connection)))))
+    let connection = opened.map_err(|error| safe_message(&error))?;
+    Ok(Some(Box::new(FileReader(Some(connection)))))
 }
 
-async fn served<L: Link>(spec: &ServerSpec) -> Result<Option<Box<dyn Reader>>, String> {
+async fn served<L: ServerLink>(spec: &ServerSpec) -> Result<Option<Box<dyn ReadConnection>>, String> {
     let url = secrets::resolve(&spec.url_from).await?;
     let options = L::options(url.expose())?;
     address::expect_files(url.expose()).await?;
@@ -163,7 +164,7 @@ async fn served<L: Link>(spec: &ServerSpec) -> Result<Option<Box<dyn Reader>>, S
         link.run(L::SNAPSHOT).await.map_err(|error| L::reason(&error))?;
         Ok(link)
     });
-    Ok(Some(Box::new(Served(connected.await?))))
+    Ok(Some(Box::new(ServerReader(connected.await?))))
 }
 
 /// The receipts in the databases that these settings name, and whether the rows are there that were
@@ -182,8 +183,8 @@ pub(super) async fn database(spec: &DatabaseSpec, data: &Path) -> DatabaseProof 
     let mut proof = DatabaseProof { database: spec.name.clone(), ..DatabaseProof::default() };
     let reader = match spec.kind() {
         Some(DatabaseKind::Sqlite(sqlite)) => file(&data.join(&sqlite.path)).await,
-        Some(DatabaseKind::Postgres(server)) => served::<super::postgres::Postgres>(server).await,
-        Some(DatabaseKind::Mysql(server)) => served::<super::mysql::Mysql>(server).await,
+        Some(DatabaseKind::Postgres(server)) => served::<super::postgres::PostgresLink>(server).await,
+        Some(DatabaseKind::Mysql(server)) => served::<super::mysql::MysqlLink>(server).await,
         None => Ok(None),
     };
     let read = match reader {
@@ -196,15 +197,16 @@ pub(super) async fn database(spec: &DatabaseSpec, data: &Path) -> DatabaseProof 
     proof
 }
 
-async fn whole(reader: &mut dyn Reader, proof: &mut DatabaseProof) -> Result<(), String> {
-    let Some(rows) = reader.kept().await? else { return Ok(()) };
+async fn whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof) -> Result<(), String> {
+    let Some(rows) = reader.receipt_rows().await? else { return Ok(()) };
     // Who reads them is no receipt.
     let rows = rows.into_iter().filter(|row| row.plugin != READER);
-    let (told, receipts): (Vec<Row>, Vec<Row>) = rows.partition(|row| row.plugin == OWNER);
-    let mut told: HashMap<String, Row> = told.into_iter().map(|row| (row.token.clone(), row)).collect();
+    let (told, receipts): (Vec<ReceiptRow>, Vec<ReceiptRow>) = rows.partition(|row| row.plugin == OWNER);
+    let mut told: HashMap<String, ReceiptRow> =
+        told.into_iter().map(|row| (row.token.clone(), row)).collect();
     for row in receipts {
         let said = told.remove(&row.token);
-        let Row { plugin, first, last, states, .. } = row;
+        let ReceiptRow { plugin, first, last, states, .. } = row;
         let name = format!("the receipt of {plugin} for positions {first} to {last}");
         match marks(&states, first, last) {
             None => proof.problems.push(format!("{name} is not what was written")),
@@ -235,7 +237,7 @@ async fn whole(reader: &mut dyn Reader, proof: &mut DatabaseProof) -> Result<(),
         }
     }
     for row in told.into_values() {
-        let Row { first, last, .. } = row;
+        let ReceiptRow { first, last, .. } = row;
         proof.problems.push(format!("rows of positions {first} to {last} are there without their receipt"));
     }
     Ok(())
@@ -243,14 +245,14 @@ async fn whole(reader: &mut dyn Reader, proof: &mut DatabaseProof) -> Result<(),
 
 fn marks(states: &[u8], first: i64, last: i64) -> Option<Vec<(Seq, IdPrint)>> {
     let marks = receipts::decode(states)?;
-    let at = |mark: Option<&Mark>| mark.and_then(|mark| i64::try_from(mark.seq).ok());
+    let at = |mark: Option<&ReceiptMark>| mark.and_then(|mark| i64::try_from(mark.seq).ok());
     let is_whole = at(marks.first()) == Some(first) && at(marks.last()) == Some(last);
     let ascends = marks.windows(2).all(|pair| pair[0].seq < pair[1].seq);
     (is_whole && ascends).then(|| marks.into_iter().map(|mark| (mark.seq, mark.print)).collect())
 }
 
 /// How many of the rows are there.
-async fn found(reader: &mut dyn Reader, claim: &Claim) -> Result<u64, String> {
+async fn found(reader: &mut dyn ReadConnection, claim: &WriteClaim) -> Result<u64, String> {
     let dialect = reader.dialect();
     let names: Vec<_> =
         claim.columns.iter().map(|column| format!("{} = ?", quote(column, dialect))).collect();
@@ -259,7 +261,7 @@ async fn found(reader: &mut dyn Reader, claim: &Claim) -> Result<u64, String> {
     for keys in claim.keys.chunks(PAGE) {
         let all = vec![one.as_str(); keys.len()].join(" OR ");
         let text = format!("SELECT count(*) FROM {} WHERE {all}", quote(&claim.table, dialect));
-        let values = keys.iter().flatten().map(claims::Part::value).collect();
+        let values = keys.iter().flatten().map(claims::KeyPart::value).collect();
         found += reader.count(&text, values).await?;
     }
     Ok(found)

@@ -3,7 +3,7 @@
 use futures::{Stream, TryStreamExt};
 use kubewitness_core::ports::{GrantError, SqlValue};
 
-pub type Rows = Vec<Vec<SqlValue>>;
+pub type ValueRows = Vec<Vec<SqlValue>>;
 
 /// Rows of one call; a batch has at most 1,024 states.
 pub const MAX_ROWS: usize = 65_536;

@@ -7,9 +7,9 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableWrite};
+use kubewitness_core::ports::{GrantError, OnConflict, SqlDialect, SqlValue, TableWrite};
 
-use super::guard::{MAX_BINDS, OWN_PREFIX, Statement, invalid};
+use super::guard::{GuardedStatement, MAX_BINDS, OWN_PREFIX, invalid};
 use super::values::{MAX_ROWS, size};
 
 /// Rows of one statement. Beyond it the cost of a statement no longer matters.
@@ -19,8 +19,8 @@ const NAME_BYTES: usize = 63;
 
 /// Rows that fit their columns, one of each key, ready to be written.
 #[derive(Debug)]
-pub struct Plan {
-    dialect: Dialect,
+pub struct WritePlan {
+    dialect: SqlDialect,
     pub table: String,
     pub columns: Vec<String>,
     /// The columns of the key.
@@ -46,15 +46,15 @@ fn check_name(what: &str, name: &str) -> Result<(), GrantError> {
     Ok(())
 }
 
-pub fn quote(name: &str, dialect: Dialect) -> String {
+pub fn quote(name: &str, dialect: SqlDialect) -> String {
     // The name has been checked: it has no quote of its own.
     match dialect {
-        Dialect::Mysql => format!("`{name}`"),
-        Dialect::Sqlite | Dialect::Postgres => format!("\"{name}\""),
+        SqlDialect::Mysql => format!("`{name}`"),
+        SqlDialect::Sqlite | SqlDialect::Postgres => format!("\"{name}\""),
     }
 }
 
-pub fn plan(write: TableWrite, dialect: Dialect) -> Result<Plan, GrantError> {
+pub fn plan(write: TableWrite, dialect: SqlDialect) -> Result<WritePlan, GrantError> {
     let key = check_shape(&write)?;
     let newer = match &write.on_conflict {
         OnConflict::Ignore => None,
@@ -63,10 +63,10 @@ pub fn plan(write: TableWrite, dialect: Dialect) -> Result<Plan, GrantError> {
     check_newer(write.rows.iter(), newer)?;
     let rows = match dialect {
         // It takes one row after the other, each on top of those before it.
-        Dialect::Sqlite => write.rows,
-        Dialect::Postgres | Dialect::Mysql => merge(write.rows, &key, newer),
+        SqlDialect::Sqlite => write.rows,
+        SqlDialect::Postgres | SqlDialect::Mysql => merge(write.rows, &key, newer),
     };
-    Ok(Plan { dialect, table: write.table, columns: write.columns, key, newer, rows })
+    Ok(WritePlan { dialect, table: write.table, columns: write.columns, key, newer, rows })
 }
 
 /// Checks names and shapes; gives the positions of the key's columns.
@@ -205,7 +205,10 @@ pub fn chunks(rows: usize, width: usize) -> impl Iterator<Item = usize> {
 
 /// A plugin's statement for all its rows: where it inserts one row, as few as there can be. Those with the same text share
 /// it: a long one for each of many rows would not fit into memory.
-pub fn statements(checked: &Statement<'_>, rows: Vec<Vec<SqlValue>>) -> Vec<(Arc<str>, Vec<SqlValue>)> {
+pub fn statements(
+    checked: &GuardedStatement<'_>,
+    rows: Vec<Vec<SqlValue>>,
+) -> Vec<(Arc<str>, Vec<SqlValue>)> {
     let Some(insert) = checked.as_row_insert().filter(|_| rows.len() > 1) else {
         let text: Arc<str> = checked.text.into();
         return rows.into_iter().map(|row| (Arc::clone(&text), row)).collect();
@@ -237,7 +240,7 @@ fn repeat(head: &str, tuple: &str, tail: &str, rows: usize) -> String {
     text
 }
 
-impl Plan {
+impl WritePlan {
     pub fn quoted_table(&self) -> String {
         quote(&self.table, self.dialect)
     }
@@ -273,11 +276,11 @@ impl Plan {
         format!("{}VALUES {}{}", self.head(), self.tuple(), self.tail())
     }
 
-    /// What happens to a row whose key is there.
+    /// The treatment of a row whose key exists.
     pub fn tail(&self) -> String {
         match self.dialect {
-            Dialect::Sqlite | Dialect::Postgres => self.on_conflict(),
-            Dialect::Mysql => self.on_duplicate_key(),
+            SqlDialect::Sqlite | SqlDialect::Postgres => self.on_conflict(),
+            SqlDialect::Mysql => self.on_duplicate_key(),
         }
     }
 
@@ -352,7 +355,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sql::guard::{Purpose, check};
+    use crate::sql::guard::{StatementPurpose, check};
     use crate::sql::values::{VALUE_BYTES, check_size};
 
     fn strings(names: &[&str]) -> Vec<String> {
@@ -380,7 +383,7 @@ mod tests {
     fn the_newest_row_of_a_key_is_written_and_the_first_where_rows_stay() {
         let rows = [("a", 2, "Running"), ("b", 1, "Pending"), ("a", 3, "Failed"), ("a", 1, "Queued")];
         let phases = |on_conflict| {
-            let plan = plan(write(on_conflict, &rows), Dialect::Mysql).unwrap();
+            let plan = plan(write(on_conflict, &rows), SqlDialect::Mysql).unwrap();
             plan.rows.into_iter().map(|mut row| row.remove(2)).collect::<Vec<_>>()
         };
         assert_eq!(phases(newer()), [SqlValue::Text("Failed".into()), SqlValue::Text("Pending".into())]);
@@ -412,7 +415,7 @@ mod tests {
     #[test]
     fn a_statement_for_many_rows_is_in_memory_once() {
         for text in ["UPDATE t SET n = ? WHERE k = ?", "INSERT INTO t (k, n) VALUES (?, ?)"] {
-            let checked = check(text, Purpose::Execute, Dialect::Postgres).unwrap();
+            let checked = check(text, StatementPurpose::Execute, SqlDialect::Postgres).unwrap();
             let rows = vec![vec![SqlValue::Integer(1); 2]; 1024];
             let made = statements(&checked, rows);
             assert_eq!(made.iter().map(|(_, values)| values.len()).sum::<usize>(), 2048);
@@ -422,7 +425,7 @@ mod tests {
 
     #[test]
     fn the_statement_guards_by_the_newer_column() {
-        let plan = plan(write(newer(), &[("a", 1, "x"), ("b", 1, "x")]), Dialect::Sqlite).unwrap();
+        let plan = plan(write(newer(), &[("a", 1, "x"), ("b", 1, "x")]), SqlDialect::Sqlite).unwrap();
         assert_eq!(
             plan.into_statements(VALUE_BYTES)[0].0,
             "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") VALUES (?,?,?),(?,?,?) ON CONFLICT (\"uid\") \
@@ -434,7 +437,7 @@ mod tests {
     #[test]
     fn each_database_has_its_own_fastest_form() {
         let rows = [("b", 1, "x"), ("a", 1, "y")];
-        let postgres = plan(write(newer(), &rows), Dialect::Postgres).unwrap();
+        let postgres = plan(write(newer(), &rows), SqlDialect::Postgres).unwrap();
         assert_eq!(
             postgres.unnested(&["text", "int8", "text"], &[None, None, Some("date")]),
             "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") SELECT c0, c1, CAST(c2 AS date) \
@@ -443,25 +446,25 @@ mod tests {
              WHERE excluded.\"seq\" > \"status\".\"seq\""
         );
         assert_eq!(postgres.rows[0][0], SqlValue::Text("a".into()), "rows are locked in order of their keys");
-        let sqlite = plan(write(OnConflict::Ignore, &rows), Dialect::Sqlite).unwrap();
+        let sqlite = plan(write(OnConflict::Ignore, &rows), SqlDialect::Sqlite).unwrap();
         assert_eq!(
             sqlite.for_one_row(),
             "INSERT INTO \"status\" (\"uid\", \"seq\", \"phase\") VALUES (?,?,?) ON CONFLICT (\"uid\") DO NOTHING"
         );
-        let mysql = plan(write(newer(), &rows), Dialect::Mysql).unwrap();
+        let mysql = plan(write(newer(), &rows), SqlDialect::Mysql).unwrap();
         assert_eq!(
             mysql.tail(),
             " ON DUPLICATE KEY UPDATE `phase` = IF(VALUES(`seq`) > `seq`, VALUES(`phase`), `phase`), \
              `seq` = IF(VALUES(`seq`) > `seq`, VALUES(`seq`), `seq`)"
         );
-        let mysql = plan(write(OnConflict::Ignore, &rows), Dialect::Mysql).unwrap();
+        let mysql = plan(write(OnConflict::Ignore, &rows), SqlDialect::Mysql).unwrap();
         assert_eq!(mysql.tail(), " ON DUPLICATE KEY UPDATE `uid` = `uid`");
     }
 
     #[test]
     fn a_statement_holds_no_more_bytes_than_it_may() {
         let rows: Vec<_> = ["a", "b", "c", "d", "e"].map(|key| (key, 1, "0123456789")).to_vec();
-        let plan = plan(write(newer(), &rows), Dialect::Mysql).unwrap();
+        let plan = plan(write(newer(), &rows), SqlDialect::Mysql).unwrap();
         let sizes: Vec<_> = plan.into_statements(40).iter().map(|(_, values)| values.len() / 3).collect();
         assert_eq!(sizes, [2, 2, 1], "19 bytes a row");
     }
@@ -496,7 +499,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut TableWrite)| {
             let mut write = write(newer(), &[("a", 1, "x")]);
             change(&mut write);
-            plan(write, Dialect::Sqlite).is_err()
+            plan(write, SqlDialect::Sqlite).is_err()
         };
         assert!(refused(&|w| w.table = "kubewitness_receipts".into()));
         assert!(refused(&|w| w.table = "sqlite_master".into()));

@@ -18,7 +18,7 @@ mod values;
 use serde::{Deserialize, Serialize};
 
 pub use crate::find::index::IndexSpec;
-pub use crate::model::fault::Fault;
+pub use crate::model::fault::ManifestFault;
 pub use crate::model::kinds::is_name;
 pub use components::{
     CeilingSpec, ComponentsSpec, ConfigField, GrantKind, HostLimitsSpec, ModuleKind, OciReference,

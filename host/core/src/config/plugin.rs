@@ -171,7 +171,7 @@ pub enum Start {
     #[default]
     Beginning,
     /// With the first state that was observed at this time or later.
-    Since(Since),
+    Since(StartTime),
     /// With this position of the journal.
     Position(u64),
 }
@@ -179,13 +179,13 @@ pub enum Start {
 /// A time, or how long ago it is when the subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Since {
+pub enum StartTime {
     /// In milliseconds since 1970.
     At(u64),
     Ago(Duration),
 }
 
-impl Since {
+impl StartTime {
     pub fn ms(self, now_ms: u64) -> u64 {
         match self {
             Self::At(ms) => ms,
@@ -194,7 +194,7 @@ impl Since {
     }
 }
 
-impl TryFrom<String> for Since {
+impl TryFrom<String> for StartTime {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -210,11 +210,11 @@ impl TryFrom<String> for Since {
     }
 }
 
-impl From<Since> for String {
-    fn from(since: Since) -> Self {
+impl From<StartTime> for String {
+    fn from(since: StartTime) -> Self {
         match since {
-            Since::At(ms) => calendar::rfc3339(ms),
-            Since::Ago(ago) => ago.into(),
+            StartTime::At(ms) => calendar::rfc3339(ms),
+            StartTime::Ago(ago) => ago.into(),
         }
     }
 }

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::SecretRef;
-use crate::model::fault::{Fault, fault};
-use crate::project::Pointer;
-use crate::redact::{self, Field, Redactor};
+use crate::model::fault::{ManifestFault, fault};
+use crate::project::JsonPointer;
+use crate::redact::{self, RedactionRules, SecretField};
 
 /// Names of variables, patterns and fields that are looked for at most: each costs time with every document.
 const RULES_MOST: usize = 256;
@@ -156,7 +156,7 @@ impl RedactionSpec {
         *self == Self::default()
     }
 
-    pub(crate) fn redactor(&self) -> Result<Redactor, Vec<Fault>> {
+    pub(crate) fn redactor(&self) -> Result<RedactionRules, Vec<ManifestFault>> {
         let mut faults = Vec::new();
         for (list, length) in [("variables", self.variables.len()), ("fields", self.fields.len())] {
             if length > RULES_MOST {
@@ -173,23 +173,23 @@ impl RedactionSpec {
         }
         let mut fields = Vec::new();
         for (place, field) in self.fields.iter().enumerate() {
-            match Pointer::parse(&field.pointer) {
+            match JsonPointer::parse(&field.pointer) {
                 Ok(path) if is_ambiguous(&path) => {
                     let message = "has `**` twice or at its end: write it once, before the last key";
                     faults.push(fault(format!("spec.redaction.fields[{place}].pointer"), message));
                 }
-                Ok(path) => fields.push(Field { kind: field.kind.clone(), path }),
+                Ok(path) => fields.push(SecretField { kind: field.kind.clone(), path }),
                 Err(message) => {
                     faults.push(fault(format!("spec.redaction.fields[{place}].pointer"), message));
                 }
             }
         }
-        if faults.is_empty() { Ok(Redactor::new(&self.variables, fields)) } else { Err(faults) }
+        if faults.is_empty() { Ok(RedactionRules::new(&self.variables, fields)) } else { Err(faults) }
     }
 }
 
 /// Each `**` costs time at every place of a document, and one at the end would be everything below.
-fn is_ambiguous(path: &Pointer) -> bool {
+fn is_ambiguous(path: &JsonPointer) -> bool {
     let tokens = path.tokens();
     let stars = tokens.iter().filter(|token| *token == "**").count();
     stars > 1 || tokens.last().is_some_and(|token| token == "**")

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::values::{check_secret, unknown};
 use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
 use crate::limits::PARTITIONS;
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 
 /// A smaller stream would not hold one large object and its other messages.
 const BYTES_LEAST: u64 = 64 << 20;
@@ -101,7 +101,7 @@ impl FromSpec {
     }
 }
 
-pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
+pub(super) fn check(host: &HostSpec, faults: &mut Vec<ManifestFault>) {
     for (index, stream) in host.streams.iter().enumerate() {
         check_stream(&format!("spec.streams[{index}]"), stream, host, faults);
     }
@@ -112,7 +112,7 @@ pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
     }
 }
 
-fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut Vec<Fault>) {
+fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut Vec<ManifestFault>) {
     check_secret(&format!("{place}.urlFrom"), &stream.url_from, faults);
     if let Some(key) = &stream.key_from {
         check_secret(&format!("{place}.keyFrom"), key, faults);
@@ -154,7 +154,7 @@ fn check_from(
     source: &SourceSpec,
     from: &FromSpec,
     streams: &[StreamSpec],
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ManifestFault>,
 ) {
     let names: Vec<_> = streams.iter().map(|stream| stream.name.as_str()).collect();
     let Some(stream) = streams.iter().find(|stream| stream.name == from.stream) else {

@@ -16,7 +16,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-pub use own_key::{KEY_BYTES, Origin, own_key};
+pub use own_key::{KEY_BYTES, KeyOrigin, own_key};
 pub use sockets::send_at_once;
 pub use time_limit::{ANSWER, WORK, within, within_blocking};
 pub use unnamed::unnamed;
@@ -98,7 +98,7 @@ pub fn is_handed_over(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd")
 }
 
-/// What a command was told to read: a regular file, or whatever was handed over.
+/// Opens the input of a command: a regular file, or whatever was handed over.
 pub fn named(path: &Path) -> io::Result<File> {
     match is_handed_over(path) {
         true => File::open(path),
@@ -116,7 +116,7 @@ fn expect_file(found: &Metadata) -> io::Result<()> {
     }
 }
 
-/// What people call this type of file; `None` for a regular file.
+/// The word for this type of file; `None` for a regular file.
 fn kind(found: FileType) -> Option<&'static str> {
     match () {
         () if found.is_file() => None,

@@ -15,20 +15,20 @@ const OTHERS: u32 = 0o007;
 
 /// Where a key comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum KeyOrigin {
     Kept,
     Made,
     /// The file had something else, or was open to others.
     MadeAnew,
 }
 
-pub type OwnKey = ([u8; KEY_BYTES], Origin);
+pub type OwnKey = ([u8; KEY_BYTES], KeyOrigin);
 
 /// The key in this file. Where there is none, or one that is damaged or open to others, `random` makes one.
 pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<OwnKey> {
     let was_there = look(path)?.is_some();
     if let Some(key) = kept(path)? {
-        return Ok((key, Origin::Kept));
+        return Ok((key, KeyOrigin::Kept));
     }
     let mut key = [0; KEY_BYTES];
     random(&mut key)?;
@@ -36,12 +36,12 @@ pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) ->
         Ok(mut file) => {
             file.write_all(&key)?;
             file.sync_all()?;
-            Ok((key, if was_there { Origin::MadeAnew } else { Origin::Made }))
+            Ok((key, if was_there { KeyOrigin::MadeAnew } else { KeyOrigin::Made }))
         }
         // Another process was quicker; its key is the file's.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let key = kept(path)?;
-            key.map(|key| (key, Origin::Kept))
+            key.map(|key| (key, KeyOrigin::Kept))
                 .ok_or_else(|| io::Error::other("another process is writing the key"))
         }
         Err(error) => Err(error),
@@ -73,8 +73,8 @@ mod tests {
     fn a_key_is_made_once_and_only_its_owner_reads_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
-        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], Origin::Made));
-        assert_eq!(own_key(&path, random(2)).unwrap(), ([1; 32], Origin::Kept));
+        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], KeyOrigin::Made));
+        assert_eq!(own_key(&path, random(2)).unwrap(), ([1; 32], KeyOrigin::Kept));
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
@@ -83,9 +83,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         std::fs::write(&path, "short").unwrap();
-        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], Origin::MadeAnew));
+        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], KeyOrigin::MadeAnew));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o604)).unwrap();
-        assert_eq!(own_key(&path, random(2)).unwrap(), ([2; 32], Origin::MadeAnew));
+        assert_eq!(own_key(&path, random(2)).unwrap(), ([2; 32], KeyOrigin::MadeAnew));
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(own_key(&path, random(3)).is_err());

@@ -27,11 +27,11 @@ const LEFT_BEHIND: usize = 64;
 /// The number of paths that are remembered before unused ones are dropped.
 const PATHS: usize = 256;
 
-static PLACES: Places =
-    Places { known: Mutex::new(BTreeMap::new()), silence: ANSWER, left_behind: LEFT_BEHIND };
+static PLACES: PathLocks =
+    PathLocks { known: Mutex::new(BTreeMap::new()), silence: ANSWER, left_behind: LEFT_BEHIND };
 
-struct Places {
-    known: Mutex<BTreeMap<PathBuf, Arc<Place>>>,
+struct PathLocks {
+    known: Mutex<BTreeMap<PathBuf, Arc<PathLock>>>,
     /// A thread that has waited for this long counts as blocked.
     silence: Duration,
     left_behind: usize,
@@ -39,31 +39,31 @@ struct Places {
 
 /// One path: the turn to ask for it, and since when the current asker works.
 #[derive(Default)]
-struct Place {
+struct PathLock {
     turn: Arc<tokio::sync::Mutex<()>>,
     since: Mutex<Option<Instant>>,
 }
 
 /// The asking thread holds this, also while its work panics.
-struct Asking {
-    place: Arc<Place>,
+struct AskingGuard {
+    place: Arc<PathLock>,
     _turn: OwnedMutexGuard<()>,
 }
 
-impl Asking {
-    fn begin(place: Arc<Place>, turn: OwnedMutexGuard<()>) -> Self {
+impl AskingGuard {
+    fn begin(place: Arc<PathLock>, turn: OwnedMutexGuard<()>) -> Self {
         *lock(&place.since) = Some(Instant::now());
         Self { place, _turn: turn }
     }
 }
 
-impl Drop for Asking {
+impl Drop for AskingGuard {
     fn drop(&mut self) {
         *lock(&self.place.since) = None;
     }
 }
 
-impl Place {
+impl PathLock {
     fn has_been_silent(&self, limit: Duration) -> bool {
         lock(&self.since).is_some_and(|since| since.elapsed() >= limit)
     }
@@ -84,7 +84,7 @@ pub async fn within<T: Send + 'static>(
     PLACES.within(path, limit, work).await
 }
 
-impl Places {
+impl PathLocks {
     async fn within<T: Send + 'static>(
         &self,
         path: &Path,
@@ -97,7 +97,7 @@ impl Places {
         }
         let asking = async {
             let turn = place.turn.clone().lock_owned().await;
-            let asking = Asking::begin(place.clone(), turn);
+            let asking = AskingGuard::begin(place.clone(), turn);
             let (sender, answer) = oneshot::channel();
             begin(move || {
                 // A caller that has given up takes nothing. What the work made, such as a locked file, goes
@@ -112,7 +112,7 @@ impl Places {
         tokio::time::timeout(limit, asking).await.unwrap_or_else(|_| Err(silent(limit)))
     }
 
-    fn place(&self, path: &Path) -> io::Result<Arc<Place>> {
+    fn place(&self, path: &Path) -> io::Result<Arc<PathLock>> {
         let mut known = lock(&self.known);
         if let Some(place) = known.get(path) {
             return Ok(place.clone());
@@ -209,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn where_many_paths_hang_no_further_thread_is_left_behind() {
         let (_folder, path) = fifo("mount");
-        let places = Places { known: Mutex::default(), silence: SHORT, left_behind: 2 };
+        let places = PathLocks { known: Mutex::default(), silence: SHORT, left_behind: 2 };
         let tries = Arc::new(AtomicUsize::new(0));
         for name in ["a", "b", "c"] {
             places.within(Path::new(name), SHORT, hangs(&path, &tries)).await.unwrap_err();
@@ -221,7 +221,7 @@ mod tests {
 
     #[tokio::test]
     async fn paths_that_nobody_asks_for_are_not_remembered() {
-        let places = Places { known: Mutex::default(), silence: ANSWER, left_behind: 2 };
+        let places = PathLocks { known: Mutex::default(), silence: ANSWER, left_behind: 2 };
         for n in 0..3 * PATHS {
             places.within(Path::new(&n.to_string()), ANSWER, || Ok(())).await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! What a list shows of an object's document, and what its search looks at.
+//! Reads the parts of an object's document that lists show and searches look at.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::index::SUBMITTER;
-use crate::project::{Flow, ProjectError, Scanner, Text};
+use crate::project::{JsonScanner, ProjectError, RawString, ScanFlow};
 
-/// What a document says of its object besides its name.
+/// The facts of a document about its object, besides its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub struct DocumentFacts {
     pub labels: BTreeMap<String, String>,
     pub submitter: Option<String>,
     /// As the document says it.
@@ -18,14 +18,14 @@ pub struct About {
 }
 
 #[derive(Deserialize)]
-struct Document<'a> {
+struct DocumentHead<'a> {
     #[serde(borrow)]
-    metadata: Metadata<'a>,
+    metadata: DocumentMetadata<'a>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata<'a> {
+struct DocumentMetadata<'a> {
     #[serde(borrow, default)]
     labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
     #[serde(borrow, default)]
@@ -34,10 +34,10 @@ struct Metadata<'a> {
     creation_timestamp: Option<Cow<'a, str>>,
 }
 
-impl About {
+impl DocumentFacts {
     /// A document that is no object, such as that of a gap, says nothing.
     pub fn read(document: &[u8]) -> Self {
-        let Ok(Document { metadata }) = serde_json::from_slice(document) else { return Self::default() };
+        let Ok(DocumentHead { metadata }) = serde_json::from_slice(document) else { return Self::default() };
         let owned = |(key, value): (Cow<'_, str>, Cow<'_, str>)| (key.into_owned(), value.into_owned());
         let submitter = metadata.annotations.and_then(|mut all| all.remove(SUBMITTER));
         Self {
@@ -51,56 +51,58 @@ impl About {
     /// the same of it. The rest may be long and a stranger's: a list does not redact it. None for what is no object.
     pub fn cut(document: &[u8]) -> Option<Vec<u8>> {
         let text = std::str::from_utf8(document).ok()?;
-        let (mut scanner, mut cut) = (Scanner::of_text(text), Cut { text, out: Vec::new() });
-        cut.object(&mut scanner, Within::Document).and_then(|()| scanner.end()).ok()?;
+        let (mut scanner, mut cut) = (JsonScanner::of_text(text), CutMember { text, out: Vec::new() });
+        cut.object(&mut scanner, ScanLevel::Document).and_then(|()| scanner.end()).ok()?;
         Some(cut.out)
     }
 }
 
 #[derive(Clone, Copy)]
-enum Within {
+enum ScanLevel {
     Document,
     Metadata,
     Annotations,
 }
 
-/// What is kept of a member.
-enum Kept {
+/// The parts of a member that are kept.
+enum MemberFilter {
     Nothing,
     All,
-    Members(Within),
+    Members(ScanLevel),
 }
 
-impl Within {
+impl ScanLevel {
     /// `first`: the byte that the value begins with. A value of an unexpected type is kept: it makes the whole unreadable.
-    fn kept(self, key: &Text<'_>, first: u8) -> Kept {
+    fn kept(self, key: &RawString<'_>, first: u8) -> MemberFilter {
         let is = |names: &[&str]| names.iter().any(|name| key.is(name.as_bytes()));
         match self {
-            Self::Document if is(&["metadata"]) && first == b'{' => Kept::Members(Self::Metadata),
-            Self::Metadata if is(&["annotations"]) && first == b'{' => Kept::Members(Self::Annotations),
+            Self::Document if is(&["metadata"]) && first == b'{' => MemberFilter::Members(Self::Metadata),
+            Self::Metadata if is(&["annotations"]) && first == b'{' => {
+                MemberFilter::Members(Self::Annotations)
+            }
             // Some rules are of one kind only.
-            Self::Document if is(&["kind", "metadata"]) => Kept::All,
-            Self::Metadata if is(&["labels", "annotations", "creationTimestamp"]) => Kept::All,
-            Self::Annotations if is(&[SUBMITTER]) || first != b'"' => Kept::All,
-            _ => Kept::Nothing,
+            Self::Document if is(&["kind", "metadata"]) => MemberFilter::All,
+            Self::Metadata if is(&["labels", "annotations", "creationTimestamp"]) => MemberFilter::All,
+            Self::Annotations if is(&[SUBMITTER]) || first != b'"' => MemberFilter::All,
+            _ => MemberFilter::Nothing,
         }
     }
 }
 
-struct Cut<'t> {
+struct CutMember<'t> {
     text: &'t str,
     out: Vec<u8>,
 }
 
-impl Cut<'_> {
-    fn object(&mut self, scanner: &mut Scanner<'_>, within: Within) -> Result<(), ProjectError> {
+impl CutMember<'_> {
+    fn object(&mut self, scanner: &mut JsonScanner<'_>, within: ScanLevel) -> Result<(), ProjectError> {
         self.out.push(b'{');
         let mut before: &[u8] = b"\"";
         scanner.members(|key, scanner| {
             let kept = within.kept(&key, scanner.peek());
-            if let Kept::Nothing = kept {
+            if let MemberFilter::Nothing = kept {
                 scanner.skip()?;
-                return Ok(Flow::Next);
+                return Ok(ScanFlow::Next);
             }
             let (at, length, _) = key.place();
             for part in [before, &self.text.as_bytes()[at..at + length], b"\":"] {
@@ -108,10 +110,10 @@ impl Cut<'_> {
             }
             before = b",\"";
             match kept {
-                Kept::Members(within) => self.object(scanner, within)?,
-                Kept::All | Kept::Nothing => self.out.extend_from_slice(scanner.value()?),
+                MemberFilter::Members(within) => self.object(scanner, within)?,
+                MemberFilter::All | MemberFilter::Nothing => self.out.extend_from_slice(scanner.value()?),
             }
-            Ok(Flow::Next)
+            Ok(ScanFlow::Next)
         })?;
         self.out.push(b'}');
         Ok(())
@@ -125,21 +127,21 @@ mod tests {
 
     use super::*;
     use crate::config::{HostSpec, RedactedField, RedactionSpec};
-    use crate::redact::Redactor;
+    use crate::redact::RedactionRules;
 
     #[test]
     fn a_document_that_is_no_object_says_nothing() {
         for document in [&b""[..], b"{}", b"[1]", br#"{"metadata":{"labels":{"a":1}}}"#] {
-            assert_eq!(About::read(document), About::default());
+            assert_eq!(DocumentFacts::read(document), DocumentFacts::default());
         }
         let empty = br#"{"metadata":{"labels":null,"annotations":{"kubewitness.dev/submitter":""}}}"#;
-        assert_eq!(About::read(empty), About::default());
+        assert_eq!(DocumentFacts::read(empty), DocumentFacts::default());
         for document in [&b""[..], b"[1]", b"{", b"{} x", b"\xff"] {
-            assert_eq!(About::cut(document), None);
+            assert_eq!(DocumentFacts::cut(document), None);
         }
     }
 
-    fn rules(pointers: &[&str]) -> Redactor {
+    fn rules(pointers: &[&str]) -> RedactionRules {
         let mut redaction = RedactionSpec::default();
         redaction.fields.extend(pointers.iter().map(|pointer| RedactedField {
             kind: Some("Job".into()).filter(|_| pointer.contains("team")),
@@ -148,10 +150,10 @@ mod tests {
         HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
     }
 
-    fn redacted(rules: &Redactor, document: &[u8]) -> About {
+    fn redacted(rules: &RedactionRules, document: &[u8]) -> DocumentFacts {
         match rules.redact(document, |value| format!("{:016x}", value.len())) {
-            Ok(shown) => About::read(shown.as_deref().unwrap_or(document)),
-            Err(_) => About::default(),
+            Ok(shown) => DocumentFacts::read(shown.as_deref().unwrap_or(document)),
+            Err(_) => DocumentFacts::default(),
         }
     }
 
@@ -195,8 +197,8 @@ mod tests {
             if is_broken {
                 text.pop();
             }
-            let (rules, cut) = (rules(&pointers), About::cut(text.as_bytes()));
-            let told = cut.map_or_else(About::default, |cut| redacted(&rules, &cut));
+            let (rules, cut) = (rules(&pointers), DocumentFacts::cut(text.as_bytes()));
+            let told = cut.map_or_else(DocumentFacts::default, |cut| redacted(&rules, &cut));
             prop_assert_eq!(told, redacted(&rules, text.as_bytes()), "{}", text);
         }
     }
@@ -206,7 +208,7 @@ mod tests {
         let document =
             br#"{ "kind" : "Job", "spec": {"args": ["a"]}, "metadata": {"name": "x", "labels": {"a" : "b"},
             "annotations": {"note": "c", "kubewitness.dev/submitter": "ana"}, "managedFields": []}}"#;
-        let cut = String::from_utf8(About::cut(document).unwrap()).unwrap();
+        let cut = String::from_utf8(DocumentFacts::cut(document).unwrap()).unwrap();
         assert_eq!(
             cut,
             r#"{"kind":"Job","metadata":{"labels":{"a" : "b"},"annotations":{"kubewitness.dev/submitter":"ana"}}}"#

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::Seq;
 
-/// Of a story: the states before one position, and those of what the object owns before another. 0 is before all.
+/// A cursor of a story: the states before one position, and the states of owned objects before another. 0 is
+/// before all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct StoryCursor {
@@ -24,7 +25,7 @@ impl StoryCursor {
     pub const NEWEST: Self = Self { states: Seq::MAX, related: Seq::MAX, owned: u64::MAX };
 }
 
-/// Of dead letters: those behind the one of this plugin at this position.
+/// A cursor of dead letters: those after the letter of this plugin at this position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct LetterCursor {

@@ -7,9 +7,9 @@ use thiserror::Error;
 
 use crate::state::{Seq, Status};
 
-/// What objects are ordered by.
+/// The value that objects are ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum OrderKey {
     /// The position of the last change.
     #[default]
     Changed,
@@ -39,27 +39,27 @@ pub const ORDERS: [&str; 12] = [
 ];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Order {
-    pub by: By,
+pub struct ObjectOrder {
+    pub by: OrderKey,
     /// The oldest change, the oldest object, `z`, or the fewest restarts first.
     pub turned: bool,
 }
 
 /// Where an object stands in an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct OrderPosition {
     /// Of names and phases. Of a namespace: it, a space, which no name has and which comes before all that names have,
     /// and the name.
     pub text: String,
-    /// Of a phase: a newer change has a lower number.
+    /// The second key of a phase: a newer change has a lower number.
     pub number: u64,
     /// Empty where the number alone says which object it is.
     pub uid: String,
 }
 
-/// What an object says of its place.
+/// The fields of an object that decide its place.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed<'a> {
+pub struct OrderFields<'a> {
     pub seq: Seq,
     /// In seconds; 0 where it is not known.
     pub created_s: u32,
@@ -72,16 +72,16 @@ pub struct Placed<'a> {
 #[error("`{0}` is no order: there are {list}, and each with a `-` before it to turn it around", list = ORDERS[..ORDERS.len() / 2].join(", "))]
 pub struct UnknownOrder(pub String);
 
-impl Order {
+impl ObjectOrder {
     pub fn parse(text: &str) -> Result<Self, UnknownOrder> {
         let (turned, word) = text.strip_prefix('-').map_or((false, text), |word| (true, word));
         let by = match word {
-            "changed" => By::Changed,
-            "created" => By::Created,
-            "name" => By::Name,
-            "namespace" => By::Namespace,
-            "phase" => By::Phase,
-            "restarts" => By::Restarts,
+            "changed" => OrderKey::Changed,
+            "created" => OrderKey::Created,
+            "name" => OrderKey::Name,
+            "namespace" => OrderKey::Namespace,
+            "phase" => OrderKey::Phase,
+            "restarts" => OrderKey::Restarts,
             _ => return Err(UnknownOrder(text.to_owned())),
         };
         Ok(Self { by, turned })
@@ -89,46 +89,54 @@ impl Order {
 
     pub fn word(self) -> &'static str {
         let by = match self.by {
-            By::Changed => 0,
-            By::Created => 1,
-            By::Name => 2,
-            By::Namespace => 3,
-            By::Phase => 4,
-            By::Restarts => 5,
+            OrderKey::Changed => 0,
+            OrderKey::Created => 1,
+            OrderKey::Name => 2,
+            OrderKey::Namespace => 3,
+            OrderKey::Phase => 4,
+            OrderKey::Restarts => 5,
         };
         ORDERS[by + if self.turned { ORDERS.len() / 2 } else { 0 }]
     }
 
     /// Whether the greater place comes first. Names and phases ascend; of all else, people want the most first.
     pub fn descends(self) -> bool {
-        matches!(self.by, By::Changed | By::Created | By::Restarts) != self.turned
+        matches!(self.by, OrderKey::Changed | OrderKey::Created | OrderKey::Restarts) != self.turned
     }
 
-    pub fn place(self, object: &Placed<'_>, uid: impl FnOnce() -> String) -> Place {
+    pub fn place(self, object: &OrderFields<'_>, uid: impl FnOnce() -> String) -> OrderPosition {
         let text = |text: &str| text.to_owned();
         match self.by {
-            By::Changed => Place { number: object.seq, ..Place::default() },
-            By::Phase => {
-                Place { text: text(&object.status.phase), number: u64::MAX - object.seq, ..Place::default() }
+            OrderKey::Changed => OrderPosition { number: object.seq, ..OrderPosition::default() },
+            OrderKey::Phase => OrderPosition {
+                text: text(&object.status.phase),
+                number: u64::MAX - object.seq,
+                ..OrderPosition::default()
+            },
+            OrderKey::Created => {
+                OrderPosition { number: object.created_s.into(), uid: uid(), ..OrderPosition::default() }
             }
-            By::Created => Place { number: object.created_s.into(), uid: uid(), ..Place::default() },
-            By::Restarts => Place { number: object.status.attempt.into(), uid: uid(), ..Place::default() },
-            By::Name => Place { text: text(object.name), uid: uid(), ..Place::default() },
-            By::Namespace => {
+            OrderKey::Restarts => {
+                OrderPosition { number: object.status.attempt.into(), uid: uid(), ..OrderPosition::default() }
+            }
+            OrderKey::Name => {
+                OrderPosition { text: text(object.name), uid: uid(), ..OrderPosition::default() }
+            }
+            OrderKey::Namespace => {
                 let text = format!("{} {}", object.namespace, object.name);
-                Place { text, uid: uid(), ..Place::default() }
+                OrderPosition { text, uid: uid(), ..OrderPosition::default() }
             }
         }
     }
 
     /// Whether a place comes before another one.
-    pub fn is_before(self, place: &Place, other: &Place) -> bool {
+    pub fn is_before(self, place: &OrderPosition, other: &OrderPosition) -> bool {
         if self.descends() { place > other } else { place < other }
     }
 }
 
-impl Place {
-    /// Of a change, or of an end.
+impl OrderPosition {
+    /// The time of a change or of an end.
     pub fn at(seq: Seq) -> Self {
         Self { number: seq, ..Self::default() }
     }
@@ -156,12 +164,12 @@ mod tests {
     #[test]
     fn an_order_has_a_word_and_another_word_is_told_with_those_that_there_are() {
         for word in ORDERS {
-            let order = Order::parse(word).unwrap();
+            let order = ObjectOrder::parse(word).unwrap();
             assert_eq!((order.turned, order.word()), (word.starts_with('-'), word));
         }
-        assert_eq!(Order::parse("changed").unwrap(), Order::default());
+        assert_eq!(ObjectOrder::parse("changed").unwrap(), ObjectOrder::default());
         for wrong in ["", "-", "--name", "queued", "Name"] {
-            let told = Order::parse(wrong).unwrap_err().to_string();
+            let told = ObjectOrder::parse(wrong).unwrap_err().to_string();
             assert!(told.contains("there are changed, created, name, namespace, phase, restarts"), "{told}");
         }
     }
@@ -169,33 +177,35 @@ mod tests {
     #[test]
     fn a_place_comes_back_from_its_cursor_whatever_the_name_is() {
         let places = [
-            Place::at(7),
-            Place { text: "a/b c".into(), number: 0, uid: "u-1".into() },
-            Place { text: "Running".into(), number: u64::MAX, uid: String::new() },
-            Place { text: "a b".into(), number: 0, uid: "u-2".into() },
+            OrderPosition::at(7),
+            OrderPosition { text: "a/b c".into(), number: 0, uid: "u-1".into() },
+            OrderPosition { text: "Running".into(), number: u64::MAX, uid: String::new() },
+            OrderPosition { text: "a b".into(), number: 0, uid: "u-2".into() },
         ];
         for place in places {
-            assert_eq!(Place::parse(&place.cursor()), Some(place));
+            assert_eq!(OrderPosition::parse(&place.cursor()), Some(place));
         }
-        assert_eq!(Place::parse("ended-7"), None);
+        assert_eq!(OrderPosition::parse("ended-7"), None);
     }
 
     #[test]
     fn the_newest_comes_first_and_names_ascend_unless_the_order_is_turned() {
-        let before = |order: &str, a: &Place, b: &Place| Order::parse(order).unwrap().is_before(a, b);
-        assert!(before("changed", &Place::at(2), &Place::at(1)));
-        assert!(before("-created", &Place::at(1), &Place::at(2)));
-        let named = |name: &str| Place { text: name.into(), ..Place::default() };
+        let before = |order: &str, a: &OrderPosition, b: &OrderPosition| {
+            ObjectOrder::parse(order).unwrap().is_before(a, b)
+        };
+        assert!(before("changed", &OrderPosition::at(2), &OrderPosition::at(1)));
+        assert!(before("-created", &OrderPosition::at(1), &OrderPosition::at(2)));
+        let named = |name: &str| OrderPosition { text: name.into(), ..OrderPosition::default() };
         assert!(before("name", &named("a"), &named("b")) && before("-name", &named("b"), &named("a")));
         let status = Status { phase: "Failed".into(), ..Status::default() };
         let of = |seq| {
-            let placed = Placed { seq, created_s: 0, namespace: "n", name: "x", status: &status };
-            Order { by: By::Phase, turned: false }.place(&placed, String::new)
+            let placed = OrderFields { seq, created_s: 0, namespace: "n", name: "x", status: &status };
+            ObjectOrder { by: OrderKey::Phase, turned: false }.place(&placed, String::new)
         };
         assert!(before("phase", &of(9), &of(8)), "within a phase the newest change comes first");
         let in_namespace = |namespace, name| {
-            let placed = Placed { seq: 1, created_s: 0, namespace, name, status: &status };
-            Order { by: By::Namespace, turned: false }.place(&placed, String::new)
+            let placed = OrderFields { seq: 1, created_s: 0, namespace, name, status: &status };
+            ObjectOrder { by: OrderKey::Namespace, turned: false }.place(&placed, String::new)
         };
         let wanted = [("a", "x"), ("a", "z"), ("a-b", "y"), ("a.b", "y"), ("ab", "a")];
         let places = wanted.map(|(namespace, name)| in_namespace(namespace, name));

@@ -4,31 +4,31 @@ use std::sync::Arc;
 
 use memchr::memmem;
 
-pub use crate::find::about::About;
-use crate::find::index::Key;
+pub use crate::find::about::DocumentFacts;
+use crate::find::index::IndexKey;
 pub use crate::find::index::SUBMITTER;
-use crate::find::search_filter::{Grams, Signature};
-use crate::redact::{Redactor, may_hold_secret};
+use crate::find::search_filter::{SearchGrams, SearchSignature};
+use crate::redact::{RedactionRules, may_hold_secret};
 
 /// The longest text that is looked for. Names and uids are no longer, and neither are the values of labels.
 pub const TEXT_BYTES: usize = 253;
 
-/// What is looked for, in lower-case letters.
+/// The searched text, in lower-case letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Search {
+pub struct SearchText {
     text: String,
-    /// What they hide is not looked at.
-    rules: Option<Arc<Redactor>>,
+    /// The search skips the values that the rules hide.
+    rules: Option<Arc<RedactionRules>>,
 }
 
-impl Signature {
+impl SearchSignature {
     /// Adds what a search looks at among the keys of the object's document. A text that may hold a secret rules out
     /// nothing: whether its object is looked at must not depend on it. What is within the name or the uid, as labels of
     /// Jobs are, is found by them.
-    pub fn add_key(&mut self, key: Key<'_>, name: &str, uid: &str) {
+    pub fn add_key(&mut self, key: IndexKey<'_>, name: &str, uid: &str) {
         let (place, text) = match key {
-            Key::Label(label, value) => (label, value),
-            Key::Submitter(submitter) => (SUBMITTER, submitter),
+            IndexKey::Label(label, value) => (label, value),
+            IndexKey::Submitter(submitter) => (SUBMITTER, submitter),
             _ => return,
         };
         if may_hold_secret(place, text) {
@@ -42,7 +42,7 @@ impl Signature {
     }
 }
 
-impl Search {
+impl SearchText {
     /// `None` for an empty text, which everything fits.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim().to_lowercase();
@@ -50,18 +50,18 @@ impl Search {
     }
 
     /// Looks at no value that the rules hide, whole or in part: by its answers, somebody could guess it letter by letter.
-    pub fn beside(self, rules: Arc<Redactor>) -> Self {
+    pub fn beside(self, rules: Arc<RedactionRules>) -> Self {
         Self { rules: Some(rules), ..self }
     }
 
     /// What rules objects out by their signatures. None where the rules may hide a text of a signature: how far a page
     /// comes would tell of it.
-    pub fn grams(&self) -> Option<Grams> {
-        let may_hide = |rules: &Arc<Redactor>| {
+    pub fn grams(&self) -> Option<SearchGrams> {
+        let may_hide = |rules: &Arc<RedactionRules>| {
             rules.hides_any(&["metadata", "labels"])
                 || rules.hides(None, &["metadata", "annotations", SUBMITTER])
         };
-        let grams = Grams::of(&self.text);
+        let grams = SearchGrams::of(&self.text);
         (!grams.is_empty() && !self.rules.as_ref().is_some_and(may_hide)).then_some(grams)
     }
 
@@ -87,16 +87,16 @@ impl Search {
         if !self.may_be_in(document) {
             return false;
         }
-        let Some(cut) = About::cut(document) else { return false };
-        let about = self.fitting(About::read(&cut));
-        if about == About::default() {
+        let Some(cut) = DocumentFacts::cut(document) else { return false };
+        let about = self.fitting(DocumentFacts::read(&cut));
+        if about == DocumentFacts::default() {
             return false;
         }
         let Some(rules) = &self.rules else { return true };
         match rules.redact(&cut, |_| String::new()) {
             Ok(None) => true,
             Ok(Some(shown)) => {
-                let shown = About::read(&shown);
+                let shown = DocumentFacts::read(&shown);
                 (about.submitter.is_some() && about.submitter == shown.submitter)
                     || about.labels.iter().any(|(label, it)| shown.labels.get(label) == Some(it))
             }
@@ -105,7 +105,7 @@ impl Search {
         }
     }
 
-    fn fitting(&self, mut about: About) -> About {
+    fn fitting(&self, mut about: DocumentFacts) -> DocumentFacts {
         about.labels.retain(|_, it| self.is_in(it));
         about.submitter = about.submitter.filter(|name| self.is_in(name));
         about.created = None;
@@ -144,7 +144,7 @@ mod tests {
                 document = document.replace('a', "\\u0061").replace("l\\u0061bels", "labels");
                 document = document.replace("met\\u0061d\\u0061t\\u0061", "metadata");
             }
-            let search = Search::new(&part).unwrap();
+            let search = SearchText::new(&part).unwrap();
             let expected = value.to_lowercase().contains(&search.text);
             prop_assert_eq!(search.fits_document(document.as_bytes()), expected);
             prop_assert_eq!(search.fits_name(&value, ""), expected);
@@ -156,7 +156,7 @@ mod tests {
         let document = br#"{"metadata":{"name":"a","labels":{"team":"Vision"},
             "annotations":{"kubewitness.dev/submitter":"ana@example.com","note":"secret"}}}"#;
         let fits = |text: &str| {
-            let search = Search::new(text).unwrap();
+            let search = SearchText::new(text).unwrap();
             search.fits_name("LLM-train-7", "0a1b") || search.fits_document(document)
         };
         for text in ["llm", "TRAIN-7", " 0A1 ", "vision", "ana@"] {
@@ -165,7 +165,7 @@ mod tests {
         for text in ["team", "secret", "llm-train-77", "bob"] {
             assert!(!fits(text), "{text}");
         }
-        assert_eq!((Search::new(""), Search::new("  ")), (None, None));
+        assert_eq!((SearchText::new(""), SearchText::new("  ")), (None, None));
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
             "annotations":{"note":"\u0061"}}}"#;
         let rules = Arc::new(crate::config::RedactionSpec::default().redactor().unwrap());
         for text in ["zz qq", "no/such", "zz\"", "zzé", "zzqq"] {
-            let search = Search::new(text).unwrap();
+            let search = SearchText::new(text).unwrap();
             assert!(!search.fits_document(document), "{text}");
             assert!(!search.beside(rules.clone()).fits_document(document), "{text}");
         }
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_long_document_is_searched_once_whatever_it_repeats() {
         let document = format!(r#"{{"metadata":{{"labels":{{"a":"b"}}}},"x":"{}"}}"#, "a".repeat(4 << 20));
-        let search = Search::new(&format!("{}b", "a".repeat(TEXT_BYTES - 1))).unwrap();
+        let search = SearchText::new(&format!("{}b", "a".repeat(TEXT_BYTES - 1))).unwrap();
         let begun = std::time::Instant::now();
         assert!((0..4).all(|_| !search.fits_document(document.as_bytes())));
         // A search that begins anew at each place takes four thousand million steps.
@@ -203,7 +203,7 @@ mod tests {
                 r#"{{"kind":"Job","metadata":{{"labels":{{"team":"vision","code":"redacts"}},
                 "annotations":{{"kubewitness.dev/submitter":"{submitter}"}}}}}}"#
             );
-            Search::new(text).unwrap().beside(rules.clone()).fits_document(document.as_bytes())
+            SearchText::new(text).unwrap().beside(rules.clone()).fits_document(document.as_bytes())
         };
         let hidden = "https://u:rsecret@x";
         for text in ["https://u:rse", "https://u", "https://r", "rsecret", "@x", "redact"] {
@@ -211,7 +211,7 @@ mod tests {
         }
         assert!(fits("vision", hidden) && fits("ana@", "ana@example.com"));
         assert!(
-            !Search::new("a")
+            !SearchText::new("a")
                 .unwrap()
                 .beside(rules.clone())
                 .fits_document(br#"{"metadata":{"labels":{"a":"a"}},"#)
@@ -226,7 +226,7 @@ mod tests {
         let rules = Arc::new(crate::config::RedactionSpec::default().redactor().unwrap());
         let arguments = "KEY=a ".repeat(10_000);
         let document = format!(r#"{{"metadata":{{"labels":{{"a":"b"}}}},"args":["-c","{arguments}"]}}"#);
-        let search = Search::new("b").unwrap().beside(rules.clone());
+        let search = SearchText::new("b").unwrap().beside(rules.clone());
         let took = |work: &dyn Fn()| {
             let begun = computed();
             work();

@@ -12,20 +12,20 @@ const BITS: u32 = (WORDS * 64) as u32;
 const GRAMS: usize = 32;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Signature {
-    named: Set,
-    said: Set,
+pub struct SearchSignature {
+    named: BitSet,
+    said: BitSet,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Set([u64; WORDS]);
+struct BitSet([u64; WORDS]);
 
 /// The pairs and triples of what is looked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Grams(Vec<u16>);
+pub struct SearchGrams(Vec<u16>);
 
-impl Signature {
-    /// Of an object, before its document was read.
+impl SearchSignature {
+    /// The signature of an object before its document was read.
     pub fn of(name: &str, uid: &str) -> Self {
         let mut signature = Self::default();
         signature.named.add(name);
@@ -40,32 +40,32 @@ impl Signature {
 
     /// Whatever the document says, it is looked at.
     pub fn open(&mut self) {
-        self.said = Set([u64::MAX; WORDS]);
+        self.said = BitSet([u64::MAX; WORDS]);
     }
 
     /// Whether the name or the uid may have these pairs and triples.
-    pub fn may_be_named(&self, grams: &Grams) -> bool {
+    pub fn may_be_named(&self, grams: &SearchGrams) -> bool {
         self.named.may_hold(grams)
     }
 
     /// Whether a text of the document may have them.
-    pub fn may_say(&self, grams: &Grams) -> bool {
+    pub fn may_say(&self, grams: &SearchGrams) -> bool {
         self.said.may_hold(grams)
     }
 }
 
-impl Set {
+impl BitSet {
     fn add(&mut self, text: &str) {
         grams(text, |bit| self.0[usize::from(bit / 64)] |= 1 << (bit % 64));
     }
 
-    fn may_hold(&self, grams: &Grams) -> bool {
+    fn may_hold(&self, grams: &SearchGrams) -> bool {
         grams.0.iter().all(|bit| self.0[usize::from(bit / 64)] & (1 << (bit % 64)) != 0)
     }
 }
 
-impl Grams {
-    /// Of a text of one byte there are none.
+impl SearchGrams {
+    /// A text of one byte has none.
     pub fn of(text: &str) -> Self {
         let mut bits = Vec::new();
         grams(text, |bit| {
@@ -118,19 +118,20 @@ mod tests {
             texts in prop::collection::vec("[abAB1-9.\u{212a}éÉΣς-]{0,40}", 0..5),
             (text, from, length) in (any::<prop::sample::Index>(), 0usize..40, 0usize..40),
         ) {
-            let mut signature = Signature::default();
+            let mut signature = SearchSignature::default();
             texts.iter().for_each(|text| signature.add(text));
             if !texts.is_empty() {
                 let part: String =
                     text.get(&texts).to_lowercase().chars().skip(from).take(length).collect();
-                prop_assert!(signature.may_say(&Grams::of(&part)), "{part}");
+                prop_assert!(signature.may_say(&SearchGrams::of(&part)), "{part}");
             }
         }
     }
 
     #[test]
     fn what_is_nowhere_in_the_texts_of_a_job_is_ruled_out_but_for_a_few() {
-        let mut signature = Signature::of("llama-pretrain-x7k2p", "9f1c2b3a-77d0-4e55-8a1f-0c9d8e7f6a5b");
+        let mut signature =
+            SearchSignature::of("llama-pretrain-x7k2p", "9f1c2b3a-77d0-4e55-8a1f-0c9d8e7f6a5b");
         ["vision", "ana@example.com", "gpu-a100", "training"]
             .into_iter()
             .for_each(|text| signature.add(text));
@@ -138,12 +139,12 @@ mod tests {
             let bits: u32 = set.0.iter().map(|word| word.count_ones()).sum();
             assert!(bits < BITS * 2 / 5, "{bits} of {BITS}");
         }
-        let passes = |grams: &Grams| signature.may_be_named(grams) || signature.may_say(grams);
-        let words = (0..1_000).map(|number| Grams::of(&format!("bob{number}")));
+        let passes = |grams: &SearchGrams| signature.may_be_named(grams) || signature.may_say(grams);
+        let words = (0..1_000).map(|number| SearchGrams::of(&format!("bob{number}")));
         let passed = words.filter(passes).count();
         assert!(passed < 10, "{passed}");
-        assert!(passes(&Grams::of("x")) && Grams::of("x").is_empty());
-        let nobody = Grams::of("nobody");
+        assert!(passes(&SearchGrams::of("x")) && SearchGrams::of("x").is_empty());
+        let nobody = SearchGrams::of("nobody");
         signature.open();
         assert!(signature.may_say(&nobody) && !signature.may_be_named(&nobody));
     }
@@ -151,6 +152,6 @@ mod tests {
     #[test]
     fn the_pairs_and_triples_of_a_long_text_are_bounded() {
         let long: String = (0..10_000).map(|number| number.to_string()).collect();
-        assert_eq!(Grams::of(&long).0.len(), GRAMS);
+        assert_eq!(SearchGrams::of(&long).0.len(), GRAMS);
     }
 }

@@ -31,21 +31,21 @@ pub const TICK: Seq = 0;
 
 /// A request that a plugin makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct PluginRequest {
     /// The state that it is about, or all of the call.
     pub seqs: Vec<Seq>,
     /// The kind of the receiver and its name.
     pub to: String,
     /// Its number among those of this state to this destination, from 0.
     pub nth: u32,
-    /// Of all that is sent, hex.
+    /// The digest of the whole request, in hexadecimal digits.
     pub digest: String,
     /// The plugin's version, for people.
     pub version: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct StoredAnswer {
     /// Everything but the body, as the controller reads it back.
     pub head: String,
     /// `None`: it was too large to be kept.
@@ -53,135 +53,137 @@ pub struct Answer {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
+enum RequestFate {
     /// It was surely not sent.
     Unsent,
     Sent,
-    Answered(Answer),
+    Answered(StoredAnswer),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Note {
-    asked: Asked,
-    fate: Fate,
+struct RequestNote {
+    asked: PluginRequest,
+    fate: RequestFate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum RequestDecision {
     /// Note it, under the number of its last note if there is one, and send it.
     Send(Option<u64>),
     /// It is noted under this number already, and may be sent again.
     SendAgain(u64),
     /// It was sent, and this is its answer.
-    Answer(u64, Answer),
+    Answer(u64, StoredAnswer),
     /// It may have been sent, and is not sent again. Says why.
     Doubtful(String),
 }
 
 /// The plugin has as many notes as it may have, none of them old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct NotesFull;
 
 /// The notes of one plugin, by number.
 #[derive(Clone, Debug, Default)]
-pub struct Requests {
-    notes: BTreeMap<u64, Note>,
+pub struct RequestNotes {
+    notes: BTreeMap<u64, RequestNote>,
     by_seq: BTreeMap<Seq, BTreeSet<u64>>,
     last: u64,
-    /// Of the answers' bodies that are kept.
+    /// The bytes of the answers' bodies that are kept.
     bytes: usize,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct RequestHead {
     #[serde(flatten)]
-    asked: Asked,
-    fate: Word,
+    asked: PluginRequest,
+    fate: RequestState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     head: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Word {
+enum RequestState {
     Unsent,
     Sent,
     Answered,
     TooLarge,
 }
 
-impl Requests {
+impl RequestNotes {
     /// Takes a note that was read back. `None`: the key is another's. `Some(false)`: it can't be read.
     pub fn read(&mut self, key: &str, value: &[u8]) -> Option<bool> {
         let number = super::number(KIND, key)?;
-        let Some(note) = Note::decode(value) else { return Some(false) };
+        let Some(note) = RequestNote::decode(value) else { return Some(false) };
         self.put(number, note);
         Some(true)
     }
 
     /// `used`: the notes of requests that this call has made already.
-    pub fn decide(&self, asked: &Asked, repeat: Repeat, used: &BTreeSet<u64>) -> Decision {
-        let Some((number, note)) = self.find(asked, used) else { return Decision::Send(None) };
+    pub fn decide(&self, asked: &PluginRequest, repeat: Repeat, used: &BTreeSet<u64>) -> RequestDecision {
+        let Some((number, note)) = self.find(asked, used) else { return RequestDecision::Send(None) };
         let is_same = note.asked.digest == asked.digest;
         let doubtful = |what: &str| {
             let version = &note.asked.version;
-            Decision::Doubtful(format!("{MAY_HAVE_BEEN_SENT}: {what} (plugin {version})"))
+            RequestDecision::Doubtful(format!("{MAY_HAVE_BEEN_SENT}: {what} (plugin {version})"))
         };
         match (&note.fate, repeat) {
-            (Fate::Unsent, _) => Decision::Send(Some(number)),
-            (Fate::Answered(answer @ Answer { body: Some(_), .. }), _) if is_same => {
-                Decision::Answer(number, answer.clone())
+            (RequestFate::Unsent, _) => RequestDecision::Send(Some(number)),
+            (RequestFate::Answered(answer @ StoredAnswer { body: Some(_), .. }), _) if is_same => {
+                RequestDecision::Answer(number, answer.clone())
             }
-            (Fate::Sent, Repeat::InDoubt) if is_same => Decision::SendAgain(number),
-            (_, Repeat::InDoubt) => Decision::Send(Some(number)),
-            (Fate::Sent, Repeat::Never) if asked.seqs == [TICK] => {
+            (RequestFate::Sent, Repeat::InDoubt) if is_same => RequestDecision::SendAgain(number),
+            (_, Repeat::InDoubt) => RequestDecision::Send(Some(number)),
+            (RequestFate::Sent, Repeat::Never) if asked.seqs == [TICK] => {
                 doubtful("an earlier tick had begun to send this request and got no answer")
             }
-            (Fate::Sent, Repeat::Never) => {
+            (RequestFate::Sent, Repeat::Never) => {
                 doubtful("an earlier call had begun to send a request of this state and got no answer")
             }
-            (Fate::Answered(_), Repeat::Never) if is_same => {
+            (RequestFate::Answered(_), Repeat::Never) if is_same => {
                 doubtful("an earlier call has sent this request, and the answer is too large to be kept")
             }
-            (Fate::Answered(_), Repeat::Never) => {
+            (RequestFate::Answered(_), Repeat::Never) => {
                 doubtful("an earlier call has sent another request in its place and got an answer")
             }
         }
     }
 
     /// Notes that a request is about to be sent: its number, and what has to be kept before it is.
-    pub fn intend(&mut self, asked: Asked, number: Option<u64>) -> Result<(u64, KvWrite), Full> {
+    pub fn intend(&mut self, asked: PluginRequest, number: Option<u64>) -> Result<(u64, KvWrite), NotesFull> {
         if number.is_none() && self.notes.len() >= limits::INTENTS {
-            return Err(Full);
+            return Err(NotesFull);
         }
         let number = number.unwrap_or(self.last + 1);
-        self.put(number, Note { asked, fate: Fate::Sent });
+        self.put(number, RequestNote { asked, fate: RequestFate::Sent });
         Ok((number, self.write(number)))
     }
 
     /// The request got its answer, or it is known that it was not sent: what is kept of that.
-    pub fn answered(&mut self, number: u64, answer: Answer) -> KvWrite {
-        self.settle(number, Fate::Answered(answer))
+    pub fn answered(&mut self, number: u64, answer: StoredAnswer) -> KvWrite {
+        self.settle(number, RequestFate::Answered(answer))
     }
 
     pub fn unsent(&mut self, number: u64) -> KvWrite {
-        self.settle(number, Fate::Unsent)
+        self.settle(number, RequestFate::Unsent)
     }
 
-    fn settle(&mut self, number: u64, fate: Fate) -> KvWrite {
+    fn settle(&mut self, number: u64, fate: RequestFate) -> KvWrite {
         if let Some(note) = self.take(number) {
-            self.put(number, Note { fate: self.fitting(fate), ..note });
+            self.put(number, RequestNote { fate: self.fitting(fate), ..note });
         }
         self.write(number)
     }
 
     /// An answer beyond the bounds is kept without its body.
-    fn fitting(&self, fate: Fate) -> Fate {
+    fn fitting(&self, fate: RequestFate) -> RequestFate {
         let fits = |body: &Vec<u8>| {
             body.len() <= limits::ANSWER_KEPT && self.bytes + body.len() <= limits::ANSWERS_KEPT
         };
         match fate {
-            Fate::Answered(Answer { head, body }) => Fate::Answered(Answer { head, body: body.filter(fits) }),
+            RequestFate::Answered(StoredAnswer { head, body }) => {
+                RequestFate::Answered(StoredAnswer { head, body: body.filter(fits) })
+            }
             other => other,
         }
     }
@@ -204,7 +206,7 @@ impl Requests {
 
     /// Removes the notes that only states up to the cursor have: what is left of states that never came again.
     pub fn make_room(&mut self, cursor: Seq) -> Vec<KvWrite> {
-        let is_old = |note: &Note| note.asked.seqs.iter().all(|seq| *seq <= cursor);
+        let is_old = |note: &RequestNote| note.asked.seqs.iter().all(|seq| *seq <= cursor);
         let old: Vec<u64> =
             self.notes.iter().filter(|(_, note)| is_old(note)).map(|(number, _)| *number).collect();
         self.remove(old)
@@ -228,7 +230,7 @@ impl Requests {
         self.notes.is_empty()
     }
 
-    fn find(&self, asked: &Asked, used: &BTreeSet<u64>) -> Option<(u64, &Note)> {
+    fn find(&self, asked: &PluginRequest, used: &BTreeSet<u64>) -> Option<(u64, &RequestNote)> {
         let numbers = asked.seqs.iter().filter_map(|seq| self.by_seq.get(seq)).flatten();
         let notes = numbers.filter_map(|number| Some((*number, self.notes.get(number)?)));
         let notes = notes.filter(|(number, note)| note.asked.to == asked.to && !used.contains(number));
@@ -245,7 +247,7 @@ impl Requests {
         }
     }
 
-    fn put(&mut self, number: u64, note: Note) {
+    fn put(&mut self, number: u64, note: RequestNote) {
         self.take(number);
         self.last = self.last.max(number);
         self.bytes += note.bytes();
@@ -255,7 +257,7 @@ impl Requests {
         self.notes.insert(number, note);
     }
 
-    fn take(&mut self, number: u64) -> Option<Note> {
+    fn take(&mut self, number: u64) -> Option<RequestNote> {
         let note = self.notes.remove(&number)?;
         self.bytes -= note.bytes();
         for seq in &note.asked.seqs {
@@ -270,36 +272,42 @@ impl Requests {
     }
 
     fn write(&self, number: u64) -> KvWrite {
-        let value = self.notes.get(&number).map(Note::encode);
+        let value = self.notes.get(&number).map(RequestNote::encode);
         KvWrite { key: super::key(KIND, number), value }
     }
 }
 
-impl Note {
+impl RequestNote {
     fn bytes(&self) -> usize {
         match &self.fate {
-            Fate::Answered(answer) => answer.body.as_ref().map_or(0, Vec::len),
+            RequestFate::Answered(answer) => answer.body.as_ref().map_or(0, Vec::len),
             _ => 0,
         }
     }
 
     fn encode(&self) -> Vec<u8> {
         let (fate, head, body) = match &self.fate {
-            Fate::Unsent => (Word::Unsent, None, None),
-            Fate::Sent => (Word::Sent, None, None),
-            Fate::Answered(Answer { head, body: None }) => (Word::TooLarge, Some(head.clone()), None),
-            Fate::Answered(Answer { head, body }) => (Word::Answered, Some(head.clone()), body.as_deref()),
+            RequestFate::Unsent => (RequestState::Unsent, None, None),
+            RequestFate::Sent => (RequestState::Sent, None, None),
+            RequestFate::Answered(StoredAnswer { head, body: None }) => {
+                (RequestState::TooLarge, Some(head.clone()), None)
+            }
+            RequestFate::Answered(StoredAnswer { head, body }) => {
+                (RequestState::Answered, Some(head.clone()), body.as_deref())
+            }
         };
-        record::encode(&Head { asked: self.asked.clone(), fate, head }, &[body.unwrap_or_default()])
+        record::encode(&RequestHead { asked: self.asked.clone(), fate, head }, &[body.unwrap_or_default()])
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (Head { asked, fate, head }, body) = record::decode(bytes)?;
+        let (RequestHead { asked, fate, head }, body) = record::decode(bytes)?;
         let fate = match (fate, head) {
-            (Word::Unsent, _) => Fate::Unsent,
-            (Word::Sent, _) => Fate::Sent,
-            (Word::TooLarge, head) => Fate::Answered(Answer { head: head?, body: None }),
-            (Word::Answered, head) => Fate::Answered(Answer { head: head?, body: Some(body.to_vec()) }),
+            (RequestState::Unsent, _) => RequestFate::Unsent,
+            (RequestState::Sent, _) => RequestFate::Sent,
+            (RequestState::TooLarge, head) => RequestFate::Answered(StoredAnswer { head: head?, body: None }),
+            (RequestState::Answered, head) => {
+                RequestFate::Answered(StoredAnswer { head: head?, body: Some(body.to_vec()) })
+            }
         };
         Some(Self { asked, fate })
     }

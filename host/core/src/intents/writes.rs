@@ -17,51 +17,51 @@ use crate::state::Seq;
 const KIND: &str = "kv";
 
 /// A state, as receipts have it.
-pub type Mark = (Seq, IdPrint);
+pub type ReceiptKey = (Seq, IdPrint);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Note {
+struct WriteNote {
     /// Those that no later call has finished.
-    marks: Vec<Mark>,
+    marks: Vec<ReceiptKey>,
     writes: Vec<KvWrite>,
 }
 
 /// The notes of one plugin, by number.
 #[derive(Clone, Debug, Default)]
-pub struct Writes {
-    notes: BTreeMap<u64, Note>,
-    /// Of calls that were committed: their writes and what removes their notes, for the next save.
+pub struct WriteNotes {
+    notes: BTreeMap<u64, WriteNote>,
+    /// The writes of committed calls, and the removals of their notes, for the next save.
     owed: Vec<KvWrite>,
     last: u64,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Head {
-    marks: Vec<Mark>,
+struct WriteHead {
+    marks: Vec<ReceiptKey>,
     /// Keys, with the number of bytes of the value behind the head. `None` deletes the key.
     writes: Vec<(String, Option<usize>)>,
 }
 
-impl Writes {
+impl WriteNotes {
     /// Takes a note that was read back. `None`: the key is another's. `Some(false)`: it can't be read.
     pub fn read(&mut self, key: &str, value: &[u8]) -> Option<bool> {
         let number = super::number(KIND, key)?;
-        let Some(note) = Note::decode(value) else { return Some(false) };
+        let Some(note) = WriteNote::decode(value) else { return Some(false) };
         self.last = self.last.max(number);
         self.notes.insert(number, note);
         Some(true)
     }
 
-    /// What has to be kept before the receipt of these states commits, and its number; `None` where a kill would lose
-    /// nothing.
-    pub fn note(&mut self, marks: &[Mark], writes: &[KvWrite]) -> Option<(u64, KvWrite)> {
+    /// The note that must be kept before the receipt of these states commits, and its number; `None` if a
+    /// kill would lose nothing.
+    pub fn note(&mut self, marks: &[ReceiptKey], writes: &[KvWrite]) -> Option<(u64, KvWrite)> {
         let is_repeat = self.notes.values().any(|note| note.has_one_of(marks));
         // Without a receipt a repeat does everything again.
         if marks.is_empty() || (writes.is_empty() && !is_repeat) {
             return None;
         }
         self.last += 1;
-        let note = Note { marks: marks.to_vec(), writes: writes.to_vec() };
+        let note = WriteNote { marks: marks.to_vec(), writes: writes.to_vec() };
         let value = Some(note.encode());
         self.notes.insert(self.last, note);
         Some((self.last, KvWrite { key: super::key(KIND, self.last), value }))
@@ -72,7 +72,7 @@ impl Writes {
         self.notes.contains_key(&number)
     }
 
-    /// What removes the notes of states whose call is finished, in the save that has its writes.
+    /// Removes the notes of states whose call is finished, in the save that has its writes.
     pub fn finish(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
         for note in self.notes.values_mut() {
             note.marks.retain(|(seq, _)| !seqs.contains(seq));
@@ -82,8 +82,8 @@ impl Writes {
     }
 
     /// Once the receipts were read: answers the writes that count now, in their order. The next save owes them.
-    pub fn settle(&mut self, is_applied: impl Fn(Mark) -> bool) -> Vec<KvWrite> {
-        let counts = |number: &u64, note: &Note| {
+    pub fn settle(&mut self, is_applied: impl Fn(ReceiptKey) -> bool) -> Vec<KvWrite> {
+        let counts = |number: &u64, note: &WriteNote| {
             note.marks.iter().all(|mark| is_applied(*mark))
                 && !self.notes.range(number + 1..).any(|(_, later)| later.has_one_of(&note.marks))
         };
@@ -112,20 +112,20 @@ impl Writes {
     }
 }
 
-impl Note {
-    fn has_one_of(&self, marks: &[Mark]) -> bool {
+impl WriteNote {
+    fn has_one_of(&self, marks: &[ReceiptKey]) -> bool {
         self.marks.iter().any(|mark| marks.contains(mark))
     }
 
     fn encode(&self) -> Vec<u8> {
         let length = |write: &KvWrite| (write.key.clone(), write.value.as_ref().map(Vec::len));
-        let head = Head { marks: self.marks.clone(), writes: self.writes.iter().map(length).collect() };
+        let head = WriteHead { marks: self.marks.clone(), writes: self.writes.iter().map(length).collect() };
         let values: Vec<_> = self.writes.iter().filter_map(|write| write.value.as_deref()).collect();
         record::encode(&head, &values)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (Head { marks, writes: lengths }, mut rest) = record::decode(bytes)?;
+        let (WriteHead { marks, writes: lengths }, mut rest) = record::decode(bytes)?;
         let mut writes = Vec::with_capacity(lengths.len());
         for (key, length) in lengths {
             let value = match length {
@@ -150,12 +150,12 @@ mod tests {
         KvWrite { key: key.into(), value: Some(value.into()) }
     }
 
-    fn mark(seq: Seq, print: u32) -> Mark {
+    fn mark(seq: Seq, print: u32) -> ReceiptKey {
         (seq, IdPrint::short(print))
     }
 
-    fn after_a_kill(kept: &[KvWrite]) -> Writes {
-        let mut writes = Writes::default();
+    fn after_a_kill(kept: &[KvWrite]) -> WriteNotes {
+        let mut writes = WriteNotes::default();
         for KvWrite { key, value } in kept {
             assert_eq!(writes.read(key, value.as_deref().unwrap()), Some(true));
         }
@@ -166,7 +166,7 @@ mod tests {
     fn what_was_noted_counts_once_its_states_have_receipts() {
         let gone = KvWrite { key: "b".into(), value: None };
         let writes = [set("a", "1\n2"), gone, set("c", "")];
-        let (_, kept) = Writes::default().note(&[mark(5, 7), (6, IdPrint::of("6"))], &writes).unwrap();
+        let (_, kept) = WriteNotes::default().note(&[mark(5, 7), (6, IdPrint::of("6"))], &writes).unwrap();
         let mut found = after_a_kill(std::slice::from_ref(&kept));
         assert_eq!(found.settle(|(seq, _)| seq == 5), [], "a receipt is whole or not there");
         assert_eq!(
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_note_of_a_call_that_was_rolled_back_does_not_count_for_the_next_call() {
-        let mut killed = Writes::default();
+        let mut killed = WriteNotes::default();
         let whole = killed.note(&[mark(5, 1), mark(6, 1)], &[set("a", "undone")]);
         // The batch is split, and a half writes nothing to kv.
         let halves = [killed.note(&[mark(5, 1)], &[]), killed.note(&[mark(6, 1)], &[set("a", "done")])];
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn nothing_is_noted_where_a_kill_loses_nothing_and_what_is_finished_is_removed() {
-        let mut writes = Writes::default();
+        let mut writes = WriteNotes::default();
         assert_eq!(writes.note(&[mark(1, 1)], &[]), None);
         assert_eq!(writes.note(&[], &[set("a", "1")]), None, "without a receipt all of it comes again");
         let (number, kept) = writes.note(&[mark(1, 1), mark(2, 1)], &[set("a", "1")]).unwrap();
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn other_keys_are_left_alone_and_a_damaged_note_is_told() {
-        let mut writes = Writes::default();
+        let mut writes = WriteNotes::default();
         assert_eq!(writes.read("kv/1", b""), None);
         assert_eq!(writes.read("\0request/00000000000000000001", b""), None);
         assert_eq!(writes.read(&super::super::key(KIND, 1), b"{}\n"), Some(false));

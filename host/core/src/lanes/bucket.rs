@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use crate::config::{Quota, RateSpec};
+use crate::config::{RateQuota, RateSpec};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bucket {
+pub struct TokenBucket {
     /// The time between two tokens.
     interval: Duration,
     /// How far ahead of time tokens may be spent.
@@ -17,7 +17,7 @@ pub struct Bucket {
     spent_until: Duration,
 }
 
-impl Bucket {
+impl TokenBucket {
     pub fn new(rate: RateSpec) -> Self {
         let interval = Duration::from_secs(1) / rate.per_second.max(1);
         let depth = interval * rate.burst().max(1);
@@ -26,7 +26,7 @@ impl Bucket {
 
     /// Never gives more than the quota, whatever moment its time begins at: half of it may come at once, and the other
     /// half comes evenly.
-    pub fn within(quota: Quota) -> Self {
+    pub fn within(quota: RateQuota) -> Self {
         let burst = (quota.most / 2).max(1);
         let interval = quota.within / quota.most.saturating_sub(burst).max(1);
         Self { interval, depth: interval * burst, spent_until: Duration::ZERO }
@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
 
-    fn bucket(per_second: u32, burst: u32) -> Bucket {
-        Bucket::new(RateSpec { per_second, burst: Some(burst) })
+    fn bucket(per_second: u32, burst: u32) -> TokenBucket {
+        TokenBucket::new(RateSpec { per_second, burst: Some(burst) })
     }
 
     fn ms(ms: u64) -> Duration {
@@ -127,9 +127,9 @@ mod tests {
     #[test]
     fn buckets_give_one_token_of_each_or_none() {
         let mut both = [bucket(10, 1), bucket(1, 2)];
-        let takes = [0, 50, 100, 200, 1000].map(|now| Bucket::take_all(&mut both, ms(now)));
+        let takes = [0, 50, 100, 200, 1000].map(|now| TokenBucket::take_all(&mut both, ms(now)));
         assert_eq!(takes, [Ok(()), Err(ms(50)), Ok(()), Err(ms(800)), Ok(())]);
-        assert_eq!(Bucket::take_all(&mut [], ms(0)), Ok(()));
+        assert_eq!(TokenBucket::take_all(&mut [], ms(0)), Ok(()));
     }
 
     proptest! {
@@ -137,7 +137,7 @@ mod tests {
         fn a_quota_is_kept_in_any_stretch_of_its_time(
             most in 1u32..120, pauses in proptest::collection::vec(0u64..3_000, 1..400),
         ) {
-            let mut bucket = Bucket::within(Quota { most, within: ms(60_000) });
+            let mut bucket = TokenBucket::within(RateQuota { most, within: ms(60_000) });
             let (mut now, mut given) = (0, Vec::new());
             for pause in pauses {
                 now += pause;
@@ -157,7 +157,7 @@ mod tests {
             rate in 1u32..50, burst in 1u32..20,
             steps in proptest::collection::vec((0u64..700, 0usize..8), 1..60),
         ) {
-            let mut bucket = Bucket::new(RateSpec { per_second: 1000 / rate, burst: Some(burst) });
+            let mut bucket = TokenBucket::new(RateSpec { per_second: 1000 / rate, burst: Some(burst) });
             let interval = Duration::from_secs(1).as_nanos() / u128::from(1000 / rate);
             let full = u128::from(burst) * interval;
             let (mut level, mut now) = (full, 0);

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::in_flight::Flight;
-use super::lane::{Failed, Latest, Origin, Place, Slot};
-use super::{Lanes, Now, Settled};
+use super::in_flight::FlightEntry;
+use super::lane::{FailedTries, LanePlace, LaneSlot, LatestKey, SlotOrigin};
+use super::{ClockReading, Lanes, SettledAs};
 use crate::config::OnDeadLetter;
 use crate::limits;
-use crate::ports::{DeadLetter, Delivery, Try, Verdict};
+use crate::ports::{DeadLetter, StateDelivery, Try, Verdict};
 use crate::state::{LaneKey, Seq};
 
 impl Lanes {
     /// Takes the next batch: the heads of at most `max` lanes. Each is in flight until it is
     /// [`finish`](Self::finish)ed or [given back](Self::give_back). A rate may make the batch smaller or
     /// empty.
-    pub fn take(&mut self, now: Duration, max: usize) -> Vec<Delivery> {
+    pub fn take(&mut self, now: Duration, max: usize) -> Vec<StateDelivery> {
         self.wake(now);
         let mut batch = Vec::new();
         let max = max.min(self.allowance(now));
@@ -27,11 +27,11 @@ impl Lanes {
                 continue;
             };
             let attempt = slot.attempts() + 1;
-            let resync = slot.origin == Origin::Resync;
-            batch.push(Delivery { state: Arc::clone(state), attempt, resync });
+            let resync = slot.origin == SlotOrigin::Resync;
+            batch.push(StateDelivery { state: Arc::clone(state), attempt, resync });
             self.meter.waited.observe(now.saturating_sub(slot.since));
             self.flying.insert(slot.seq, key, now);
-            lane.place = Place::Flying;
+            lane.place = LanePlace::Flying;
         }
         if let Some(rate) = &mut self.rate {
             rate.spend(batch.len(), now);
@@ -84,8 +84,10 @@ impl Lanes {
     }
 
     /// Applies a verdict to a state in flight.
-    pub fn finish(&mut self, seq: Seq, verdict: Verdict, now: Now) -> Settled {
-        let Some(Flight { lane: key, since }) = self.land(seq, now.elapsed) else { return Settled::Unknown };
+    pub fn finish(&mut self, seq: Seq, verdict: Verdict, now: ClockReading) -> SettledAs {
+        let Some(FlightEntry { lane: key, since }) = self.finish_flight(seq, now.elapsed) else {
+            return SettledAs::Unknown;
+        };
         let took = now.elapsed.saturating_sub(since);
         let settled = match verdict {
             Verdict::Done => self.deliver(key, seq),
@@ -105,7 +107,7 @@ impl Lanes {
     /// Gives back a state in flight that was not tried. It is the next of its lane, and its lane is the next
     /// in line.
     pub fn give_back(&mut self, seq: Seq, now: Duration) {
-        if let Some(Flight { lane: key, .. }) = self.land(seq, now) {
+        if let Some(FlightEntry { lane: key, .. }) = self.finish_flight(seq, now) {
             if !self.make_way(key, seq) {
                 self.give_way(key, seq);
             }
@@ -115,7 +117,7 @@ impl Lanes {
 
     /// Puts a state in flight off until this moment. It counts no try, and other lanes have their turns meanwhile.
     pub fn put_off(&mut self, seq: Seq, until: Duration, now: Duration) {
-        let Some(Flight { lane: key, .. }) = self.land(seq, now) else { return };
+        let Some(FlightEntry { lane: key, .. }) = self.finish_flight(seq, now) else { return };
         if !self.make_way(key, seq)
             && !self.give_way(key, seq)
             && let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq))
@@ -125,22 +127,29 @@ impl Lanes {
         self.place(key, false);
     }
 
-    fn deliver(&mut self, key: LaneKey, seq: Seq) -> Settled {
-        let Some(slot) = self.close(key, seq) else { return Settled::Unknown };
-        if slot.origin == Origin::Resync {
+    fn deliver(&mut self, key: LaneKey, seq: Seq) -> SettledAs {
+        let Some(slot) = self.close(key, seq) else { return SettledAs::Unknown };
+        if slot.origin == SlotOrigin::Resync {
             self.resync.delivered += 1;
-            return Settled::Resynced;
+            return SettledAs::Resynced;
         }
         self.delivered += 1;
-        if let Origin::Letter(_) = slot.origin {
+        if let SlotOrigin::Letter(_) = slot.origin {
             self.letters.revived.push(seq);
         }
-        Settled::Delivered
+        SettledAs::Delivered
     }
 
-    fn retry(&mut self, key: LaneKey, seq: Seq, after_ms: Option<u64>, reason: &str, now: Now) -> Settled {
+    fn retry(
+        &mut self,
+        key: LaneKey,
+        seq: Seq,
+        after_ms: Option<u64>,
+        reason: &str,
+        now: ClockReading,
+    ) -> SettledAs {
         if self.make_way(key, seq) || self.give_way(key, seq) {
-            return Settled::Superseded;
+            return SettledAs::Superseded;
         }
         let slot = self.lanes.get(&key).and_then(|lane| lane.queue.get(lane.index(seq)?));
         let tries = slot.and_then(|slot| slot.failed).map_or(0, |failed| failed.tries);
@@ -160,30 +169,32 @@ impl Lanes {
             slot.not_before = at;
         }
         self.meter.retries += 1;
-        Settled::Retried(at)
+        SettledAs::Retried(at)
     }
 
     /// Counts a failed try.
-    fn fail(&mut self, key: LaneKey, seq: Seq, reason: &str, took: Duration, now: Now) {
+    fn fail(&mut self, key: LaneKey, seq: Seq, reason: &str, took: Duration, now: ClockReading) {
         let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) else { return };
         let attempt = slot.attempts() + 1;
-        let failed = slot.failed.get_or_insert(Failed { tries: 0, first_ms: now.wall_ms });
-        self.retrying += u64::from(failed.tries == 0 && slot.origin != Origin::Resync);
+        let failed = slot.failed.get_or_insert(FailedTries { tries: 0, first_ms: now.wall_ms });
+        self.retrying += u64::from(failed.tries == 0 && slot.origin != SlotOrigin::Resync);
         failed.tries += 1;
         let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         slot.tried(Try { attempt, at_ms: now.wall_ms, took_ms, error: cut(reason, limits::TRY_TEXT) });
     }
 
-    fn bury(&mut self, key: LaneKey, seq: Seq, reason: &str, now: Now) -> Settled {
-        let Some(slot) = self.close(key, seq) else { return Settled::Unknown };
+    fn bury(&mut self, key: LaneKey, seq: Seq, reason: &str, now: ClockReading) -> SettledAs {
+        let Some(slot) = self.close(key, seq) else { return SettledAs::Unknown };
         let attempts = slot.attempts();
-        let Slot { state: Some(state), failed, origin, tries, .. } = slot else { return Settled::Unknown };
+        let LaneSlot { state: Some(state), failed, origin, tries, .. } = slot else {
+            return SettledAs::Unknown;
+        };
         let prior = match origin {
-            Origin::Journal => None,
-            Origin::Letter(prior) => Some(prior),
-            Origin::Resync => {
+            SlotOrigin::Journal => None,
+            SlotOrigin::Letter(prior) => Some(prior),
+            SlotOrigin::Resync => {
                 self.resync.failed += 1;
-                return Settled::Dropped;
+                return SettledAs::Dropped;
             }
         };
         let is_new = prior.is_none();
@@ -212,7 +223,7 @@ impl Lanes {
             }
             OnDeadLetter::Continue => {}
         }
-        Settled::Parked
+        SettledAs::Parked
     }
 
     fn unload(&mut self, key: LaneKey) {
@@ -226,7 +237,7 @@ impl Lanes {
     // ---- only the latest -----------------------------------------------------------------
 
     /// Replaces states that wait in a lane and are not in flight by a newer state of the same object.
-    pub(super) fn replace(&mut self, key: LaneKey, newer: Latest) {
+    pub(super) fn replace(&mut self, key: LaneKey, newer: LatestKey) {
         let Some(lane) = self.lanes.get(&key) else { return };
         // A replayed letter can lie before the state in flight.
         let waits = lane.queue.iter().filter(|slot| !self.flying.contains(slot.seq));
@@ -241,7 +252,7 @@ impl Lanes {
     fn give_way(&mut self, key: LaneKey, seq: Seq) -> bool {
         let is_old = self.lanes.get(&key).is_some_and(|lane| {
             let Some(index) = lane.index(seq) else { return false };
-            let newer = |latest: Latest| {
+            let newer = |latest: LatestKey| {
                 lane.queue
                     .iter()
                     .skip(index + 1)
@@ -265,25 +276,25 @@ impl Lanes {
     // ---- common --------------------------------------------------------------------------
 
     /// Removes a finished slot from its lane and from the accounts.
-    pub(super) fn close(&mut self, key: LaneKey, seq: Seq) -> Option<Slot> {
+    pub(super) fn close(&mut self, key: LaneKey, seq: Seq) -> Option<LaneSlot> {
         let slot = self.lanes.get_mut(&key)?.remove(seq)?;
         match slot.state {
             Some(_) => self.shares.unload(key.namespace, 1),
             None => self.shares.recall(key.namespace, 1),
         }
-        self.retrying -= u64::from(slot.failed.is_some() && slot.origin != Origin::Resync);
+        self.retrying -= u64::from(slot.failed.is_some() && slot.origin != SlotOrigin::Resync);
         match slot.origin {
-            Origin::Journal => self.positions.finish(seq),
-            Origin::Letter(_) => self.replaying -= 1,
-            Origin::Resync => self.resync.held -= 1,
+            SlotOrigin::Journal => self.positions.finish(seq),
+            SlotOrigin::Letter(_) => self.replaying -= 1,
+            SlotOrigin::Resync => self.resync.held -= 1,
         }
         Some(slot)
     }
 
-    fn land(&mut self, seq: Seq, now: Duration) -> Option<Flight> {
+    fn finish_flight(&mut self, seq: Seq, now: Duration) -> Option<FlightEntry> {
         let flight = self.flying.remove(seq)?;
         self.meter.worked.observe(now.saturating_sub(flight.since));
-        self.lanes.get_mut(&flight.lane)?.place = Place::Idle;
+        self.lanes.get_mut(&flight.lane)?.place = LanePlace::Idle;
         Some(flight)
     }
 }

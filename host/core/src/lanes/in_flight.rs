@@ -9,25 +9,25 @@ use hashbrown::HashMap;
 use crate::state::{LaneKey, Seq};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
+pub(super) struct FlightEntry {
     pub lane: LaneKey,
     pub since: Duration,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    flights: HashMap<Seq, Flight>,
+    flights: HashMap<Seq, FlightEntry>,
     /// The number of states handed over at each moment. A batch has one moment.
     moments: BTreeMap<Duration, u32>,
 }
 
 impl InFlight {
     pub fn insert(&mut self, seq: Seq, lane: LaneKey, since: Duration) {
-        self.flights.insert(seq, Flight { lane, since });
+        self.flights.insert(seq, FlightEntry { lane, since });
         *self.moments.entry(since).or_default() += 1;
     }
 
-    pub fn remove(&mut self, seq: Seq) -> Option<Flight> {
+    pub fn remove(&mut self, seq: Seq) -> Option<FlightEntry> {
         let flight = self.flights.remove(&seq)?;
         if let Some(count) = self.moments.get_mut(&flight.since) {
             *count -= 1;

@@ -11,50 +11,50 @@ use crate::state::{Change, Seq, State};
 
 /// A state that waits in its lane.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct LaneSlot {
     pub seq: Seq,
     /// `None`: only the position is known, and the state must be read again.
     pub state: Option<Arc<State>>,
-    pub failed: Option<Failed>,
+    pub failed: Option<FailedTries>,
     /// The state is not handed over before this moment.
     pub not_before: Duration,
     /// Since when the lane allows that the state is handed over.
     pub since: Duration,
-    pub origin: Origin,
+    pub origin: SlotOrigin,
     /// The object of a state under `latest`.
-    pub latest: Option<Latest>,
+    pub latest: Option<LatestKey>,
     /// The failed tries, also those before the state was parked.
     pub tries: Vec<Try>,
 }
 
 /// Why a state is in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum SlotOrigin {
     /// The state comes from the journal. Its position is open until it is finished.
     Journal,
     /// The state is a dead letter that was taken back.
-    Letter(Prior),
+    Letter(LetterHistory),
     /// The state comes from a resync. The lanes owe it to nobody.
     Resync,
 }
 
 /// The failed tries of a slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Failed {
+pub(super) struct FailedTries {
     pub tries: u32,
     pub first_ms: u64,
 }
 
 /// The history of a dead letter before it was taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Prior {
+pub(super) struct LetterHistory {
     pub attempts: u32,
     pub first_ms: u64,
 }
 
 /// Where a lane is kept. A lane is in one place at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum LanePlace {
     /// The lane has nothing to hand over: it is empty or held, or its head must be read again.
     #[default]
     Idle,
@@ -63,9 +63,9 @@ pub(super) enum Place {
     Flying,
 }
 
-/// What keeps the head of a lane from being handed over, if anything does.
+/// The reason that keeps the head of a lane from being handed over, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Head {
+pub(super) enum LaneHead {
     Nothing,
     Held,
     Unloaded,
@@ -73,8 +73,8 @@ pub(super) enum Head {
     Ready,
 }
 
-impl Slot {
-    pub fn new(seq: Seq, state: Option<Arc<State>>, origin: Origin, since: Duration) -> Self {
+impl LaneSlot {
+    pub fn new(seq: Seq, state: Option<Arc<State>>, origin: SlotOrigin, since: Duration) -> Self {
         Self {
             seq,
             state,
@@ -96,7 +96,7 @@ impl Slot {
 
     /// The number of tries, also before the state was parked.
     pub fn attempts(&self) -> u32 {
-        let before = if let Origin::Letter(prior) = self.origin { prior.attempts } else { 0 };
+        let before = if let SlotOrigin::Letter(prior) = self.origin { prior.attempts } else { 0 };
         before + self.failed.map_or(0, |failed| failed.tries)
     }
 }
@@ -104,14 +104,14 @@ impl Slot {
 /// Names the object of a state under `latest`, where only the newest state of an object is wanted. A gap is
 /// no state of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Latest {
+pub(super) struct LatestKey {
     /// A hash of the uid. An object that is made again under the same name is another object.
     object: u64,
     /// Whether a newer state may replace this one. A state that tells of an end is never replaced.
     gives_way: bool,
 }
 
-impl Latest {
+impl LatestKey {
     pub fn of(state: &State) -> Option<Self> {
         let mut hasher = DefaultHasher::new();
         state.object.uid.hash(&mut hasher);
@@ -127,31 +127,32 @@ impl Latest {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     /// In the order of positions.
-    pub queue: VecDeque<Slot>,
+    pub queue: VecDeque<LaneSlot>,
     /// The number of slots that hold their state.
     pub loaded: usize,
     /// Positions of parked states that later states must not overtake.
     pub held: BTreeSet<Seq>,
-    pub place: Place,
+    pub place: LanePlace,
 }
 
 impl Lane {
     pub fn is_spent(&self) -> bool {
-        self.queue.is_empty() && self.held.is_empty() && self.place == Place::Idle
+        self.queue.is_empty() && self.held.is_empty() && self.place == LanePlace::Idle
     }
 
-    pub fn head(&self) -> Head {
-        let Some(slot) = self.queue.front() else { return Head::Nothing };
+    pub fn head(&self) -> LaneHead {
+        let Some(slot) = self.queue.front() else { return LaneHead::Nothing };
         // An operator who takes a letter back wants it handed over, whatever else is parked in its lane.
-        if !matches!(slot.origin, Origin::Letter(_)) && self.held.first().is_some_and(|held| *held < slot.seq)
+        if !matches!(slot.origin, SlotOrigin::Letter(_))
+            && self.held.first().is_some_and(|held| *held < slot.seq)
         {
-            Head::Held
+            LaneHead::Held
         } else if slot.state.is_none() {
-            Head::Unloaded
+            LaneHead::Unloaded
         } else if slot.not_before > Duration::ZERO {
-            Head::Later(slot.not_before)
+            LaneHead::Later(slot.not_before)
         } else {
-            Head::Ready
+            LaneHead::Ready
         }
     }
 
@@ -159,18 +160,18 @@ impl Lane {
         self.queue.binary_search_by_key(&seq, |slot| slot.seq).ok()
     }
 
-    pub fn get_mut(&mut self, seq: Seq) -> Option<&mut Slot> {
+    pub fn get_mut(&mut self, seq: Seq) -> Option<&mut LaneSlot> {
         let index = self.index(seq)?;
         self.queue.get_mut(index)
     }
 
-    pub fn insert(&mut self, slot: Slot) {
+    pub fn insert(&mut self, slot: LaneSlot) {
         self.loaded += usize::from(slot.state.is_some());
         let index = self.queue.partition_point(|other| other.seq < slot.seq);
         self.queue.insert(index, slot);
     }
 
-    pub fn remove(&mut self, seq: Seq) -> Option<Slot> {
+    pub fn remove(&mut self, seq: Seq) -> Option<LaneSlot> {
         let slot = self.index(seq).and_then(|index| self.queue.remove(index))?;
         self.loaded -= usize::from(slot.state.is_some());
         Some(slot)
@@ -187,7 +188,7 @@ impl Lane {
         let before = self.loaded;
         // A letter that was taken back keeps its state. Its position is not among the open ones, so it would
         // not be found again.
-        for slot in self.queue.iter_mut().filter(|slot| slot.origin == Origin::Journal) {
+        for slot in self.queue.iter_mut().filter(|slot| slot.origin == SlotOrigin::Journal) {
             self.loaded -= usize::from(slot.state.take().is_some());
         }
         before - self.loaded

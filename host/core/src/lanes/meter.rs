@@ -72,7 +72,7 @@ impl QueueStats {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct LaneMeter {
     pub adds: u64,
     pub retries: u64,
     pub waited: Histogram,

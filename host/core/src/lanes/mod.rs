@@ -45,45 +45,45 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use in_flight::InFlight;
-use lane::{Head, Lane, Place, Prior};
-use meter::Meter;
+use lane::{Lane, LaneHead, LanePlace, LetterHistory};
+use meter::LaneMeter;
 pub use meter::{BOUNDS, Histogram, QueueStats};
-pub use options::{LaneOptions, Now};
-use positions::Positions;
+pub use options::{ClockReading, LaneOptions};
+use positions::PositionTracker;
 pub use positions::holes;
-use resync::Resync;
-pub use take_in::Behind;
-use turns::past::Past;
-use turns::ready::Ready;
-use turns::shares::Shares;
+use resync::ResyncState;
+pub use take_in::CatchUpRange;
+use turns::past::BackfillTurns;
+use turns::ready::ReadyLanes;
+use turns::shares::WindowShares;
 
-use crate::ports::{DeadLetter, Progress, Try};
+use crate::ports::{DeadLetter, PluginProgress, Try};
 use crate::state::{LaneKey, Seq};
-use bucket::Bucket;
+use bucket::TokenBucket;
 
 /// How a subscription fits a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
+pub enum SubscriptionFit {
     Wanted,
     /// Wanted, unless a newer state of its object arrives before it is handed over.
     Latest,
     /// Part of the subscription, but its filter or mode refuses it. Counted.
     Filtered,
-    /// Of another source, or from before the subscription. Not counted.
+    /// A state of another source, or from before the subscription. Not counted.
     Foreign,
 }
 
-/// What became of a state that was handed over.
+/// The outcome of a state that was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub enum SettledAs {
     Delivered,
     /// It waits in its lane until this moment.
     Retried(Duration),
     Parked,
     /// A state of a resync was handed over.
     Resynced,
-    /// A state behind it in its lane took its place. Any state replaces one of a resync; a newer state of the
-    /// object replaces one of `mode: latest`.
+    /// A later state of its lane replaced it. Any state replaces one of a resync; a newer state of the object
+    /// replaces one of `mode: latest`.
     Superseded,
     /// A state of a resync failed for the last time.
     Dropped,
@@ -95,15 +95,15 @@ pub enum Settled {
 pub struct LaneStats {
     pub delivered: u64,
     pub filtered: u64,
-    /// Of the filtered, those that a newer state replaced.
+    /// The filtered states that a newer state replaced.
     pub superseded: u64,
     /// Parked, or dropped.
     pub dead: u64,
-    /// Of the dead, those that an operator dropped.
+    /// The dead letters that an operator dropped.
     pub dropped: u64,
     /// Unfinished states: in lanes, left in the journal, or counted and not yet read.
     pub waiting: u64,
-    /// Of the waiting, those that failed since they entered their lane.
+    /// The waiting states that failed since they entered their lane.
     pub retrying: u64,
     pub in_flight: u64,
     /// States of resyncs, in three figures: handed over; not handed over, because their lane had the same or
@@ -115,15 +115,15 @@ pub struct LaneStats {
 
 /// The letters to save along with the progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Letters {
+pub struct LetterChanges {
     pub parked: Vec<DeadLetter>,
     pub revived: Vec<Seq>,
 }
 
 /// A dead letter that is being replayed.
 #[derive(Debug)]
-struct Recalled {
-    prior: Prior,
+struct RecalledLetter {
+    prior: LetterHistory,
     tries: Vec<Try>,
 }
 
@@ -131,27 +131,27 @@ struct Recalled {
 pub struct Lanes {
     options: LaneOptions,
     lanes: HashMap<LaneKey, Lane>,
-    ready: Ready,
+    ready: ReadyLanes,
     delayed: BTreeSet<(Duration, LaneKey)>,
     /// Lanes with room for states of which only the position is known.
     hungry: BTreeSet<LaneKey>,
     flying: InFlight,
-    positions: Positions,
-    shares: Shares,
-    pasts: Vec<Past>,
+    positions: PositionTracker,
+    shares: WindowShares,
+    pasts: Vec<BackfillTurns>,
     /// The position up to which the states of the subscription are counted.
     counted: Seq,
-    /// Of those, the states that were not taken in.
+    /// The states among those that were not taken in.
     unread: u64,
     /// When the last state that was read was observed.
     observed_ms: u64,
     /// Dead letters that are replayed and whose state is not yet read.
-    replays: BTreeMap<Seq, Recalled>,
-    letters: Letters,
-    rate: Option<Bucket>,
-    call_rate: Option<Bucket>,
-    retry_rate: Option<Bucket>,
-    meter: Meter,
+    replays: BTreeMap<Seq, RecalledLetter>,
+    letters: LetterChanges,
+    rate: Option<TokenBucket>,
+    call_rate: Option<TokenBucket>,
+    retry_rate: Option<TokenBucket>,
+    meter: LaneMeter,
     /// Replayed letters in lanes.
     replaying: usize,
     retrying: u64,
@@ -160,38 +160,38 @@ pub struct Lanes {
     superseded: u64,
     /// The positions of parked dead letters.
     parked: BTreeSet<Seq>,
-    /// Of these, the positions whose lanes wait until the letter is saved.
+    /// The positions among these whose lanes wait until the letter is saved.
     unkept: BTreeMap<Seq, LaneKey>,
     /// The lanes of letters that hold them until an operator decides.
     holders: HashMap<Seq, LaneKey>,
     dropped: u64,
-    resync: Resync,
+    resync: ResyncState,
 }
 
 impl Lanes {
     /// Goes on from a saved progress. Reading begins at its cursor and skips what it calls finished above
     /// that. The caller then adds its dead letters with [`park`](Self::park) and [`replay`](Self::replay),
     /// and the unread states with [`count`](Self::count).
-    pub fn new(options: LaneOptions, progress: &Progress) -> Self {
-        let positions = Positions::new(progress);
+    pub fn new(options: LaneOptions, progress: &PluginProgress) -> Self {
+        let positions = PositionTracker::new(progress);
         Self {
             lanes: HashMap::new(),
-            ready: Ready::default(),
+            ready: ReadyLanes::default(),
             delayed: BTreeSet::new(),
             hungry: BTreeSet::new(),
             flying: InFlight::default(),
             counted: positions.through(),
             positions,
-            shares: Shares::new(options.window, options.deferred),
+            shares: WindowShares::new(options.window, options.deferred),
             pasts: Vec::new(),
             unread: 0,
             observed_ms: 0,
             replays: BTreeMap::new(),
-            letters: Letters::default(),
-            rate: options.rate.map(Bucket::new),
-            call_rate: options.call_rate.map(Bucket::new),
-            retry_rate: options.retry_rate.map(Bucket::new),
-            meter: Meter::default(),
+            letters: LetterChanges::default(),
+            rate: options.rate.map(TokenBucket::new),
+            call_rate: options.call_rate.map(TokenBucket::new),
+            retry_rate: options.retry_rate.map(TokenBucket::new),
+            meter: LaneMeter::default(),
             replaying: 0,
             retrying: 0,
             delivered: progress.delivered,
@@ -201,7 +201,7 @@ impl Lanes {
             unkept: BTreeMap::new(),
             holders: HashMap::new(),
             dropped: 0,
-            resync: Resync::default(),
+            resync: ResyncState::default(),
             options,
         }
     }
@@ -217,27 +217,27 @@ impl Lanes {
             self.hungry.remove(&key);
         }
         let place = match (lane.place, head) {
-            (Place::Flying, _) => return,
-            (_, Head::Ready) => Place::Ready,
-            (_, Head::Later(at)) => Place::Delayed(at),
-            (_, Head::Nothing | Head::Held | Head::Unloaded) => Place::Idle,
+            (LanePlace::Flying, _) => return,
+            (_, LaneHead::Ready) => LanePlace::Ready,
+            (_, LaneHead::Later(at)) => LanePlace::Delayed(at),
+            (_, LaneHead::Nothing | LaneHead::Held | LaneHead::Unloaded) => LanePlace::Idle,
         };
         if place != lane.place {
             match lane.place {
-                Place::Delayed(at) => {
+                LanePlace::Delayed(at) => {
                     self.delayed.remove(&(at, key));
                 }
                 // This is rare: the ready state was replaced by a state that must be read again.
-                Place::Ready => self.ready.remove(key),
-                Place::Idle | Place::Flying => {}
+                LanePlace::Ready => self.ready.remove(key),
+                LanePlace::Idle | LanePlace::Flying => {}
             }
             match place {
-                Place::Ready if first => self.ready.push_front(key),
-                Place::Ready => self.ready.push_back(key),
-                Place::Delayed(at) => {
+                LanePlace::Ready if first => self.ready.push_front(key),
+                LanePlace::Ready => self.ready.push_back(key),
+                LanePlace::Delayed(at) => {
                     self.delayed.insert((at, key));
                 }
-                Place::Idle | Place::Flying => {}
+                LanePlace::Idle | LanePlace::Flying => {}
             }
             lane.place = place;
         }
@@ -293,21 +293,21 @@ impl Lanes {
     }
 
     /// The progress to save. The caller knows where the subscription starts.
-    pub fn progress(&self) -> Progress {
-        Progress {
+    pub fn progress(&self) -> PluginProgress {
+        PluginProgress {
             cursor: self.positions.cursor(),
             above: self.positions.above(),
             delivered: self.delivered,
             filtered: self.filtered,
             superseded: self.superseded,
             dead: self.parked.len() as u64 + self.dropped,
-            ..Progress::default()
+            ..PluginProgress::default()
         }
     }
 
     /// The letters since the last call. The caller saves them together with [`progress`](Self::progress), and
-    /// then calls [`kept`](Self::kept) with them.
-    pub fn take_letters(&mut self) -> Letters {
+    /// then calls [`kept`](Self::letters_saved) with them.
+    pub fn take_letters(&mut self) -> LetterChanges {
         std::mem::take(&mut self.letters)
     }
 }

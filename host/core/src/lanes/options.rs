@@ -11,7 +11,7 @@ pub struct LaneOptions {
     pub plugin: String,
     /// The most states in memory.
     pub window: usize,
-    /// Of these, the most that one lane holds.
+    /// The most of these that one lane holds.
     pub depth: usize,
     /// The most positions without their states.
     pub deferred: usize,
@@ -56,12 +56,12 @@ impl LaneOptions {
 
 /// A moment in two clocks: `elapsed` decides, `wall_ms` is for records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Now {
+pub struct ClockReading {
     pub elapsed: Duration,
     pub wall_ms: u64,
 }
 
-impl Now {
+impl ClockReading {
     pub fn read(clock: &dyn Clock) -> Self {
         Self { elapsed: clock.elapsed(), wall_ms: clock.now_ms() }
     }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::ports::Progress;
+use crate::ports::PluginProgress;
 use crate::state::{LaneKey, Seq};
 
 /// An unfinished position.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Open {
+pub(super) struct OpenPosition {
     pub lane: LaneKey,
     pub observed_ms: u64,
 }
@@ -15,10 +15,10 @@ pub(super) struct Open {
 /// Everything up to `through` was read. All of it is finished, except what is `open` or was `left`. Positions
 /// that hold no state, or a state of a source without a subscription, count as finished.
 #[derive(Debug, Default)]
-pub(super) struct Positions {
+pub(super) struct PositionTracker {
     through: Seq,
-    open: BTreeMap<Seq, Open>,
-    left: Left,
+    open: BTreeMap<Seq, OpenPosition>,
+    left: DeferredRuns,
     /// Ranges above `through` that were finished before the start. They are not read again.
     ahead: VecDeque<(Seq, Seq)>,
 }
@@ -26,13 +26,13 @@ pub(super) struct Positions {
 /// Runs of positions that were read past. Each has its first and last position, and when its first state was
 /// observed, if that is known. Nothing in a run was taken in.
 #[derive(Debug, Default)]
-pub(super) struct Left {
+pub(super) struct DeferredRuns {
     runs: BTreeMap<Seq, (Seq, u64)>,
     /// The end of the last run, if nothing was taken in after it. The next run that is added continues it.
     goes_on: Option<Seq>,
 }
 
-impl Left {
+impl DeferredRuns {
     fn add(&mut self, from: Seq, to: Seq, observed_ms: u64) {
         match self.runs.last_entry() {
             Some(mut last) if self.goes_on == Some(last.get().0) || last.get().0 + 1 == from => {
@@ -67,8 +67,8 @@ impl Left {
     }
 
     /// Removes what lies between two positions.
-    fn lift(&mut self, from: Seq, end: Seq) -> Left {
-        let mut lifted = Left::default();
+    fn lift(&mut self, from: Seq, end: Seq) -> DeferredRuns {
+        let mut lifted = DeferredRuns::default();
         let before = self.runs.range(..from).next_back().filter(|(_, (to, _))| *to >= from);
         let first = before.map_or(from, |(first, _)| *first);
         let touched: Vec<Seq> = self.runs.range(first..=end).map(|(first, _)| *first).collect();
@@ -88,12 +88,12 @@ impl Left {
 
 /// A stretch of left positions while the lanes go through it again.
 #[derive(Debug)]
-pub(super) struct Stretch {
-    was: Left,
-    stays: Left,
+pub(super) struct DeferredStretch {
+    was: DeferredRuns,
+    stays: DeferredRuns,
 }
 
-impl Stretch {
+impl DeferredStretch {
     pub fn contains(&self, seq: Seq) -> bool {
         self.was.contains(seq)
     }
@@ -112,9 +112,9 @@ impl Stretch {
     }
 }
 
-impl Positions {
+impl PositionTracker {
     /// Begins from a saved progress. What it calls finished above its cursor is not read again.
-    pub fn new(progress: &Progress) -> Self {
+    pub fn new(progress: &PluginProgress) -> Self {
         let ahead = progress.above.iter().copied().collect();
         let mut positions = Self { through: progress.cursor, ahead, ..Self::default() };
         positions.advance(progress.cursor);
@@ -139,7 +139,7 @@ impl Positions {
         self.advance(seq);
     }
 
-    pub fn open(&mut self, seq: Seq, open: Open) {
+    pub fn open(&mut self, seq: Seq, open: OpenPosition) {
         self.cut(seq);
         self.advance(seq);
         self.open.insert(seq, open);
@@ -204,17 +204,17 @@ impl Positions {
         self.left.runs.len()
     }
 
-    /// Begins to go through a stretch of left positions. Positions that are not told to stay are no longer
-    /// left.
-    pub fn lift(&mut self, from: Seq, end: Seq) -> Stretch {
-        Stretch { was: self.left.lift(from, end), stays: Left::default() }
+    /// Begins to go through a stretch of deferred positions. Positions that no call keeps are deferred no
+    /// longer.
+    pub fn lift(&mut self, from: Seq, end: Seq) -> DeferredStretch {
+        DeferredStretch { was: self.left.lift(from, end), stays: DeferredRuns::default() }
     }
 
-    pub fn put_back(&mut self, stretch: Stretch) {
+    pub fn put_back(&mut self, stretch: DeferredStretch) {
         self.left.runs.extend(stretch.stays.runs);
     }
 
-    pub fn get(&self, seq: Seq) -> Option<Open> {
+    pub fn get(&self, seq: Seq) -> Option<OpenPosition> {
         self.open.get(&seq).copied()
     }
 
@@ -264,7 +264,7 @@ impl Positions {
 }
 
 /// The unfinished positions up to `newest`, as ranges `(after, through]`.
-pub fn holes(progress: &Progress, newest: Seq) -> impl Iterator<Item = (Seq, Seq)> + '_ {
+pub fn holes(progress: &PluginProgress, newest: Seq) -> impl Iterator<Item = (Seq, Seq)> + '_ {
     let starts = std::iter::once(progress.cursor).chain(progress.above.iter().map(|&(_, last)| last));
     let ends = progress.above.iter().map(|&(first, _)| first - 1).chain([newest]);
     starts.zip(ends).filter(|(after, through)| after < through)
@@ -278,13 +278,13 @@ mod tests {
 
     use super::*;
 
-    fn open() -> Open {
-        Open { lane: LaneKey::default(), observed_ms: 1 }
+    fn open() -> OpenPosition {
+        OpenPosition { lane: LaneKey::default(), observed_ms: 1 }
     }
 
     #[test]
     fn what_was_left_is_not_finished_until_it_is_gone_through() {
-        let mut positions = Positions::default();
+        let mut positions = PositionTracker::default();
         positions.leave(1, 3, 10);
         positions.open(4, open());
         positions.leave(5, 5, 50);
@@ -305,8 +305,9 @@ mod tests {
 
     #[test]
     fn what_was_finished_before_the_start_is_neither_read_nor_left() {
-        let progress = Progress { cursor: 2, above: vec![(3, 4), (7, 8), (10, 12)], ..Progress::default() };
-        let mut positions = Positions::new(&progress);
+        let progress =
+            PluginProgress { cursor: 2, above: vec![(3, 4), (7, 8), (10, 12)], ..PluginProgress::default() };
+        let mut positions = PositionTracker::new(&progress);
         assert_eq!(positions.through(), 4);
         assert!(positions.is_ahead(8) && !positions.is_ahead(9));
         positions.leave(5, 11, 0);
@@ -320,7 +321,7 @@ mod tests {
         /// The model is a map of single positions. Progress is saved and loaded all the while.
         #[test]
         fn runs_say_what_single_positions_say(steps in proptest::collection::vec((0u8..6, 1u64..6, any::<u64>()), 1..80)) {
-            let mut positions = Positions::default();
+            let mut positions = PositionTracker::default();
             // For each unfinished position: whether it is left. A finished position may or may not be part of
             // the run that it lies in.
             let mut model: BTreeMap<Seq, bool> = BTreeMap::new();
@@ -354,9 +355,9 @@ mod tests {
                         positions.put_back(stretch);
                     }
                     _ => {
-                        let progress = Progress { cursor: positions.cursor(), above: positions.above(), ..Progress::default() };
+                        let progress = PluginProgress { cursor: positions.cursor(), above: positions.above(), ..PluginProgress::default() };
                         let known = progress.above.last().map_or(progress.cursor, |last| last.1);
-                        positions = Positions::new(&progress);
+                        positions = PositionTracker::new(&progress);
                         model.retain(|seq, _| *seq > positions.through() && *seq <= known);
                         while positions.through() < known {
                             let next = positions.through() + 1;

@@ -8,12 +8,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lane::{Origin, Place, Slot};
+use super::lane::{LanePlace, LaneSlot, SlotOrigin};
 use super::{LaneKey, Lanes};
 use crate::state::{Seq, State};
 
 #[derive(Debug, Default)]
-pub(super) struct Resync {
+pub(super) struct ResyncState {
     /// The states of resyncs in lanes now.
     pub held: usize,
     pub delivered: u64,
@@ -45,7 +45,7 @@ impl Lanes {
             self.resync.skipped += 1;
             return false;
         }
-        self.lanes.entry(key).or_default().insert(Slot::new(seq, Some(state), Origin::Resync, now));
+        self.lanes.entry(key).or_default().insert(LaneSlot::new(seq, Some(state), SlotOrigin::Resync, now));
         self.shares.load(key.namespace, 1);
         self.meter.adds += 1;
         self.resync.held += 1;
@@ -55,18 +55,18 @@ impl Lanes {
 
     /// Drops a waiting resync. Call it before anything is put into the lane.
     pub(super) fn supersede(&mut self, key: LaneKey) {
-        let Some(lane) = self.lanes.get(&key).filter(|lane| lane.place != Place::Flying) else { return };
-        let waiting = lane.queue.front().filter(|slot| slot.origin == Origin::Resync);
+        let Some(lane) = self.lanes.get(&key).filter(|lane| lane.place != LanePlace::Flying) else { return };
+        let waiting = lane.queue.front().filter(|slot| slot.origin == SlotOrigin::Resync);
         if let Some(seq) = waiting.map(|slot| slot.seq) {
             self.close(key, seq);
             self.resync.skipped += 1;
         }
     }
 
-    /// Drops a resync that was in flight and failed, if other states wait behind it.
+    /// Drops a resync that was in flight and failed, if other states wait after it.
     pub(super) fn make_way(&mut self, key: LaneKey, seq: Seq) -> bool {
         let Some(lane) = self.lanes.get_mut(&key).filter(|lane| lane.queue.len() > 1) else { return false };
-        if lane.get_mut(seq).is_none_or(|slot| slot.origin != Origin::Resync) {
+        if lane.get_mut(seq).is_none_or(|slot| slot.origin != SlotOrigin::Resync) {
             return false;
         }
         self.close(key, seq);

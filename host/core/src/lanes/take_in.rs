@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::lane::{Latest, Origin, Prior, Slot};
-use super::positions::Open;
-use super::{Fit, Lanes, Recalled};
+use super::lane::{LaneSlot, LatestKey, LetterHistory, SlotOrigin};
+use super::positions::OpenPosition;
+use super::{Lanes, RecalledLetter, SubscriptionFit};
 use crate::config::{OnDeadLetter, RateSpec};
-use crate::lanes::turns::past::Past;
+use crate::lanes::turns::past::BackfillTurns;
 use crate::limits;
 use crate::ports::DeadLetter;
 use crate::state::{LaneKey, Seq, State};
 
 /// The group that a state is left with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Group {
+enum DeferredGroup {
     Namespace(u64),
     /// A past, by its index.
     Past(usize),
@@ -25,7 +25,7 @@ enum Group {
 
 /// A stretch of the journal where enough was left to make a read worthwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Behind {
+pub struct CatchUpRange {
     pub from: Seq,
     pub limit: usize,
 }
@@ -39,7 +39,7 @@ impl Lanes {
         self.counted = self.counted.max(through);
     }
 
-    /// Whether the unread states are exactly those behind the reading position.
+    /// Whether the unread states are exactly those after the reading position.
     pub fn is_countable(&self) -> bool {
         self.unread > 0 && self.positions.is_one_piece()
     }
@@ -76,7 +76,7 @@ impl Lanes {
     pub fn begin_past(&mut self, source: &Arc<str>, until: Seq, rate: RateSpec) {
         let next = self.positions.cursor() + 1;
         if until >= next {
-            self.pasts.push(Past::new(source, next, until, rate));
+            self.pasts.push(BackfillTurns::new(source, next, until, rate));
         }
     }
 
@@ -90,11 +90,11 @@ impl Lanes {
     /// Puts a state at the end of its lane, or leaves it. Positions come in order.
     pub fn push(&mut self, state: Arc<State>, now: Duration) {
         let seq = state.seq;
-        self.read(vec![(state, Fit::Wanted)], seq, now);
+        self.read(vec![(state, SubscriptionFit::Wanted)], seq, now);
     }
 
     /// Takes in everything that the journal has up to `through`.
-    pub fn read(&mut self, states: Vec<(Arc<State>, Fit)>, through: Seq, now: Duration) {
+    pub fn read(&mut self, states: Vec<(Arc<State>, SubscriptionFit)>, through: Seq, now: Duration) {
         for (state, fit) in states {
             self.read_one(state, fit, now);
         }
@@ -102,7 +102,7 @@ impl Lanes {
     }
 
     /// Does the same with states that exclude the namespaces that are [`behind`](Self::behind).
-    pub fn read_outside(&mut self, states: Vec<(Arc<State>, Fit)>, through: Seq, now: Duration) {
+    pub fn read_outside(&mut self, states: Vec<(Arc<State>, SubscriptionFit)>, through: Seq, now: Duration) {
         for (state, fit) in states {
             let next = self.positions.through() + 1;
             if state.seq > next {
@@ -129,9 +129,10 @@ impl Lanes {
         }
     }
 
-    fn read_one(&mut self, state: Arc<State>, fit: Fit, now: Duration) {
+    fn read_one(&mut self, state: Arc<State>, fit: SubscriptionFit, now: Duration) {
         let seq = state.seq;
-        if seq <= self.positions.through() || self.positions.is_ahead(seq) || fit == Fit::Foreign {
+        if seq <= self.positions.through() || self.positions.is_ahead(seq) || fit == SubscriptionFit::Foreign
+        {
             self.positions.read_through(seq);
             return;
         }
@@ -144,34 +145,34 @@ impl Lanes {
         }
         self.unread += u64::from(seq > self.counted);
         match group {
-            Group::Past(index) => self.pasts[index].remember(&state),
-            Group::Namespace(namespace) if self.next_of(group).is_none() => {
+            DeferredGroup::Past(index) => self.pasts[index].remember(&state),
+            DeferredGroup::Namespace(namespace) if self.next_of(group).is_none() => {
                 self.shares.set_behind(namespace, &state.object.namespace, seq);
             }
-            Group::Namespace(_) => {}
+            DeferredGroup::Namespace(_) => {}
         }
         self.positions.leave(seq, seq, state.observed_ms);
     }
 
-    fn group(&self, state: &State) -> Group {
+    fn group(&self, state: &State) -> DeferredGroup {
         match self.pasts.iter().position(|past| past.has(state)) {
-            Some(index) => Group::Past(index),
-            None => Group::Namespace(state.lane().namespace),
+            Some(index) => DeferredGroup::Past(index),
+            None => DeferredGroup::Namespace(state.lane().namespace),
         }
     }
 
     /// The first position that was left of this group.
-    fn next_of(&self, group: Group) -> Option<Seq> {
+    fn next_of(&self, group: DeferredGroup) -> Option<Seq> {
         match group {
-            Group::Namespace(namespace) => self.shares.next(namespace),
-            Group::Past(index) => Some(self.pasts[index].next),
+            DeferredGroup::Namespace(namespace) => self.shares.next(namespace),
+            DeferredGroup::Past(index) => Some(self.pasts[index].next),
         }
     }
 
-    fn take_in(&mut self, state: Arc<State>, fit: Fit, now: Duration) {
+    fn take_in(&mut self, state: Arc<State>, fit: SubscriptionFit, now: Duration) {
         let seq = state.seq;
-        if matches!(fit, Fit::Wanted | Fit::Latest) {
-            self.put(state, fit == Fit::Latest, now);
+        if matches!(fit, SubscriptionFit::Wanted | SubscriptionFit::Latest) {
+            self.put(state, fit == SubscriptionFit::Latest, now);
         } else {
             self.filtered += 1;
             self.positions.close(seq);
@@ -180,9 +181,9 @@ impl Lanes {
 
     fn put(&mut self, state: Arc<State>, latest: bool, now: Duration) {
         let (seq, key) = (state.seq, state.lane());
-        self.positions.open(seq, Open { lane: key, observed_ms: state.observed_ms });
+        self.positions.open(seq, OpenPosition { lane: key, observed_ms: state.observed_ms });
         self.supersede(key);
-        let latest = if latest { Latest::of(&state) } else { None };
+        let latest = if latest { LatestKey::of(&state) } else { None };
         if let Some(newer) = latest {
             self.replace(key, newer);
         }
@@ -194,7 +195,7 @@ impl Lanes {
             Some(_) => self.shares.load(key.namespace, 1),
             None => self.shares.defer(key.namespace, 1),
         }
-        lane.insert(Slot { latest, ..Slot::new(seq, state, Origin::Journal, now) });
+        lane.insert(LaneSlot { latest, ..LaneSlot::new(seq, state, SlotOrigin::Journal, now) });
         self.meter.adds += 1;
         self.place(key, false);
     }
@@ -203,7 +204,7 @@ impl Lanes {
 
     /// The stretch to go back to for groups that have room again. What was left first comes first. Once there
     /// are too many runs, only the group that owns the first run goes on.
-    pub fn next_behind(&self, now: Duration) -> Option<Behind> {
+    pub fn next_behind(&self, now: Duration) -> Option<CatchUpRange> {
         let first = self.positions.first_left()?;
         let is_crowded = self.positions.runs() >= self.options.runs;
         let is_starving = !self.has_ready(now);
@@ -212,24 +213,31 @@ impl Lanes {
             self.shares.has_room(*namespace) || is_starving && self.shares.fits(*namespace)
         });
         let namespaces =
-            namespaces.filter_map(|(_, next, _)| Some(Behind { from: from(next)?, limit: usize::MAX }));
+            namespaces.filter_map(|(_, next, _)| Some(CatchUpRange { from: from(next)?, limit: usize::MAX }));
         let pasts = self.pasts.iter().filter(|past| {
             let waits_for = past.waits_for.is_some_and(|namespace| !self.shares.fits(namespace));
             !waits_for && self.shares.free() > 0 && past.due() <= now
         });
-        let pasts = pasts.filter_map(|past| Some(Behind { from: from(past.next)?, limit: past.limit(now) }));
+        let pasts =
+            pasts.filter_map(|past| Some(CatchUpRange { from: from(past.next)?, limit: past.limit(now) }));
         namespaces.chain(pasts).min_by_key(|behind| behind.from)
     }
 
     /// When a past that waits for its rate may go on.
     pub fn past_due(&self) -> Option<Duration> {
-        let has_left = |past: &&Past| self.positions.next_left(past.next).is_some();
-        self.pasts.iter().filter(has_left).map(Past::due).min()
+        let has_left = |past: &&BackfillTurns| self.positions.next_left(past.next).is_some();
+        self.pasts.iter().filter(has_left).map(BackfillTurns::due).min()
     }
 
     /// Takes in what was left in this stretch, as far as there is room. `states` is all that the journal has
     /// of it.
-    pub fn catch_up(&mut self, from: Seq, states: Vec<(Arc<State>, Fit)>, end: Seq, now: Duration) {
+    pub fn catch_up(
+        &mut self,
+        from: Seq,
+        states: Vec<(Arc<State>, SubscriptionFit)>,
+        end: Seq,
+        now: Duration,
+    ) {
         let end = end.min(self.positions.through());
         self.go_on(0, 0, &HashSet::new());
         let mut stretch = self.positions.lift(from, end);
@@ -237,7 +245,7 @@ impl Lanes {
         let is_first = self.positions.first_left().is_none_or(|first| first > from);
         for (state, fit) in states {
             let seq = state.seq;
-            if seq < from || seq > end || fit == Fit::Foreign {
+            if seq < from || seq > end || fit == SubscriptionFit::Foreign {
                 continue;
             }
             if !stretch.contains(seq) {
@@ -265,22 +273,30 @@ impl Lanes {
         self.go_on(from, end, &stopped);
     }
 
-    fn may_go_on(&mut self, group: Group, state: &State, fit: Fit, now: Duration) -> bool {
+    fn may_go_on(
+        &mut self,
+        group: DeferredGroup,
+        state: &State,
+        fit: SubscriptionFit,
+        now: Duration,
+    ) -> bool {
         self.shares.fits(state.lane().namespace)
             && match group {
-                Group::Past(index) if fit != Fit::Filtered => self.pasts[index].spend(now),
+                DeferredGroup::Past(index) if fit != SubscriptionFit::Filtered => {
+                    self.pasts[index].spend(now)
+                }
                 _ => true,
             }
     }
 
-    /// Notes that this state and everything behind it of its group stay in this stretch.
-    fn stop(&mut self, group: Group, state: &State) {
+    /// Notes that this state and all later states of its group stay in this stretch.
+    fn stop(&mut self, group: DeferredGroup, state: &State) {
         let namespace = state.lane().namespace;
         match group {
-            Group::Namespace(namespace) => {
+            DeferredGroup::Namespace(namespace) => {
                 self.shares.set_behind(namespace, &state.object.namespace, state.seq);
             }
-            Group::Past(index) => {
+            DeferredGroup::Past(index) => {
                 let waits = !self.shares.fits(namespace);
                 let past = &mut self.pasts[index];
                 past.next = state.seq;
@@ -291,16 +307,16 @@ impl Lanes {
 
     /// Moves every group on to its next position that was left. Groups that had their turn and were not
     /// stopped have nothing left between `from` and `end`.
-    fn go_on(&mut self, from: Seq, end: Seq, stopped: &HashSet<Group>) {
+    fn go_on(&mut self, from: Seq, end: Seq, stopped: &HashSet<DeferredGroup>) {
         let positions = &self.positions;
-        let next_of = |group: Group, next: Seq| {
+        let next_of = |group: DeferredGroup, next: Seq| {
             let is_through = (from..=end).contains(&next) && !stopped.contains(&group);
             positions.next_left(if is_through { end + 1 } else { next })
         };
-        self.shares.go_on(|namespace, next| next_of(Group::Namespace(namespace), next));
+        self.shares.go_on(|namespace, next| next_of(DeferredGroup::Namespace(namespace), next));
         let through = positions.through();
         for (index, past) in self.pasts.iter_mut().enumerate() {
-            let group = Group::Past(index);
+            let group = DeferredGroup::Past(index);
             if !stopped.contains(&group) {
                 past.waits_for = None;
             }
@@ -332,7 +348,7 @@ impl Lanes {
     }
 
     /// Notes that these letters are durable. They are owed no more, and their lanes go on.
-    pub fn kept(&mut self, letters: impl IntoIterator<Item = Seq>) {
+    pub fn letters_saved(&mut self, letters: impl IntoIterator<Item = Seq>) {
         for seq in letters {
             if self.unkept.contains_key(&seq) {
                 self.release(seq);
@@ -351,10 +367,10 @@ impl Lanes {
     /// Takes a dead letter back. Its position becomes [`wanted`](Self::wanted), and its state then goes into
     /// its lane in the order of positions.
     pub fn replay(&mut self, letter: &DeadLetter) {
-        self.kept([letter.seq]);
+        self.letters_saved([letter.seq]);
         self.parked.remove(&letter.seq);
-        let prior = Prior { attempts: letter.attempts, first_ms: letter.first_ms };
-        self.replays.insert(letter.seq, Recalled { prior, tries: letter.tries.clone() });
+        let prior = LetterHistory { attempts: letter.attempts, first_ms: letter.first_ms };
+        self.replays.insert(letter.seq, RecalledLetter { prior, tries: letter.tries.clone() });
     }
 
     // ---- reading again -------------------------------------------------------------------
@@ -397,7 +413,7 @@ impl Lanes {
             }
             return known;
         }
-        let Some(Open { lane: key, .. }) = self.positions.get(seq) else { return true };
+        let Some(OpenPosition { lane: key, .. }) = self.positions.get(seq) else { return true };
         let Some(lane) = self.lanes.get_mut(&key) else { return true };
         match (lane.get_mut(seq), state) {
             (Some(slot), Some(state)) if slot.state.is_none() => {
@@ -434,13 +450,18 @@ impl Lanes {
         }
     }
 
-    fn take_back(&mut self, state: Arc<State>, Recalled { prior, tries }: Recalled, now: Duration) {
+    fn take_back(
+        &mut self,
+        state: Arc<State>,
+        RecalledLetter { prior, tries }: RecalledLetter,
+        now: Duration,
+    ) {
         let (seq, key) = (state.seq, state.lane());
         self.supersede(key);
         let lane = self.lanes.entry(key).or_default();
         lane.held.remove(&seq);
         self.holders.remove(&seq);
-        lane.insert(Slot { tries, ..Slot::new(seq, Some(state), Origin::Letter(prior), now) });
+        lane.insert(LaneSlot { tries, ..LaneSlot::new(seq, Some(state), SlotOrigin::Letter(prior), now) });
         self.shares.load(key.namespace, 1);
         self.replaying += 1;
         self.meter.adds += 1;

@@ -5,30 +5,30 @@
 
 use sha2::{Digest, Sha256};
 
-pub type Hash = [u8; 32];
+pub type MerkleHash = [u8; 32];
 
 /// Leaves and nodes begin with different bytes, so that no leaf passes for a node.
 const LEAF: [u8; 1] = [0];
 const NODE: [u8; 1] = [1];
 
-pub fn sha256(bytes: &[u8]) -> Hash {
+pub fn sha256(bytes: &[u8]) -> MerkleHash {
     Sha256::digest(bytes).into()
 }
 
-fn node(left: &Hash, right: &Hash) -> Hash {
+fn node(left: &MerkleHash, right: &MerkleHash) -> MerkleHash {
     Sha256::new().chain_update(NODE).chain_update(left).chain_update(right).finalize().into()
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tree {
+pub struct MerkleTree {
     leaves: u64,
     /// The roots of perfect subtrees, the largest first: one for each bit that is set in `leaves`.
-    subtrees: Vec<Hash>,
+    subtrees: Vec<MerkleHash>,
 }
 
-impl Tree {
+impl MerkleTree {
     pub fn push(&mut self, leaf: &[u8]) {
-        let mut hash: Hash = Sha256::new().chain_update(LEAF).chain_update(leaf).finalize().into();
+        let mut hash: MerkleHash = Sha256::new().chain_update(LEAF).chain_update(leaf).finalize().into();
         for _ in 0..self.leaves.trailing_ones() {
             if let Some(left) = self.subtrees.pop() {
                 hash = node(&left, &hash);
@@ -42,7 +42,7 @@ impl Tree {
         self.leaves
     }
 
-    pub fn root(&self) -> Hash {
+    pub fn root(&self) -> MerkleHash {
         let mut smallest_first = self.subtrees.iter().rev();
         match smallest_first.next() {
             Some(first) => smallest_first.fold(*first, |right, left| node(left, &right)),
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     /// As RFC 6962 writes it down, in section 2.1.
-    fn defined(leaves: &[Vec<u8>]) -> Hash {
+    fn defined(leaves: &[Vec<u8>]) -> MerkleHash {
         match leaves {
             [] => sha256(b""),
             [leaf] => sha256(&[&[0], leaf.as_slice()].concat()),
@@ -82,7 +82,7 @@ mod tests {
             b"\x50\x51\x52\x53\x54\x55\x56\x57",
             b"\x60\x61\x62\x63\x64\x65\x66\x67\x68\x69\x6a\x6b\x6c\x6d\x6e\x6f",
         ];
-        let mut tree = Tree::default();
+        let mut tree = MerkleTree::default();
         leaves.iter().for_each(|leaf| tree.push(leaf));
         let known = "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328";
         assert_eq!(hex::encode(tree.root()), known);
@@ -91,7 +91,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_root_is_the_defined_one_after_every_leaf(leaves: Vec<Vec<u8>>) {
-            let mut tree = Tree::default();
+            let mut tree = MerkleTree::default();
             prop_assert_eq!(tree.root(), defined(&[]));
             for end in 1..=leaves.len() {
                 tree.push(&leaves[end - 1]);

@@ -25,14 +25,14 @@ mod schedule;
 mod statement;
 mod tally;
 
-pub use merkle::{Hash, Tree, sha256};
+pub use merkle::{MerkleHash, MerkleTree, sha256};
 pub use names::{closed_file, closed_number, is_closed_file};
-pub use persons::{NAME_BYTES, PERSON_BYTES, PERSONS, Person, SALT_BYTES, persons_file};
-pub use schedule::{Due, Rotation, Schedule, Signing};
-pub use statement::{CONTEXT, Kind, Statement, is_statement, key_id};
-pub use tally::{Reached, Tally};
+pub use persons::{NAME_BYTES, PERSON_BYTES, PERSONS, PersonEntry, SALT_BYTES, persons_file};
+pub use schedule::{DueWrite, FileRotation, LedgerSchedule, SigningInterval};
+pub use statement::{CONTEXT, LedgerStatement, StatementKind, is_statement, key_id};
+pub use tally::{LedgerProgress, LedgerTally};
 
-/// What stands for the file before the first.
+/// The digest in place of the file before the first.
 pub const NO_FILE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 /// A statement is shorter.
 pub const STATEMENT_BYTES: usize = 1024;

@@ -25,7 +25,7 @@ pub const PERSON_BYTES: usize = 6 * NAME_BYTES + 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Person {
+pub enum PersonEntry {
     Named { digest: String, salt: String, name: String },
     Erased { digest: String, erased: String },
 }
@@ -35,7 +35,7 @@ pub fn persons_file(file: &Path) -> PathBuf {
     names::open_file(file).unwrap_or_else(|| file.to_owned()).with_extension("persons")
 }
 
-impl Person {
+impl PersonEntry {
     pub fn named(name: &str, salt: [u8; SALT_BYTES]) -> Self {
         let digest = hex::encode(sha256(&[salt.as_slice(), name.as_bytes()].concat()));
         Self::Named { digest, salt: hex::encode(salt), name: name.to_owned() }
@@ -68,7 +68,7 @@ impl Person {
         Ok(line)
     }
 
-    /// What takes the place of a line of so many bytes, its end included. It says when the name was erased.
+    /// The line that replaces a line of so many bytes, its end included. It says when the name was erased.
     pub fn erased(&self, at: &str, bytes: usize) -> Result<Vec<u8>, serde_json::Error> {
         let erased = Self::Erased { digest: self.digest().to_owned(), erased: at.to_owned() };
         let mut line = serde_json::to_vec(&erased)?;
@@ -94,34 +94,34 @@ mod tests {
 
     #[test]
     fn a_name_under_the_digest_of_another_says_nothing() {
-        let line = Person::named("ada", [7; SALT_BYTES]).line().unwrap();
+        let line = PersonEntry::named("ada", [7; SALT_BYTES]).line().unwrap();
         let text = String::from_utf8(line).unwrap();
-        assert!(Person::parse(text.as_bytes()).is_some());
-        assert_eq!(Person::parse(text.replace("ada", "bob").as_bytes()), None);
-        assert_eq!(Person::parse(text.replace("07", "08").as_bytes()), None);
-        assert_eq!(Person::parse(b""), None);
+        assert!(PersonEntry::parse(text.as_bytes()).is_some());
+        assert_eq!(PersonEntry::parse(text.replace("ada", "bob").as_bytes()), None);
+        assert_eq!(PersonEntry::parse(text.replace("07", "08").as_bytes()), None);
+        assert_eq!(PersonEntry::parse(b""), None);
     }
 
     #[test]
     fn an_erasure_with_a_name_behind_it_says_nothing() {
         let torn = br#"{"digest":"ab","erased":"2026-11-26T10:00:00.000Z","name":"ada"}"#;
-        assert_eq!(Person::parse(torn), None);
+        assert_eq!(PersonEntry::parse(torn), None);
         let whole = b"{\"digest\":\"ab\",\"erased\":\"2026-11-26T10:00:00.000Z\"}     \n";
-        assert!(matches!(Person::parse(whole), Some(Person::Erased { .. })));
+        assert!(matches!(PersonEntry::parse(whole), Some(PersonEntry::Erased { .. })));
     }
 
     proptest! {
         #[test]
         fn what_takes_the_place_of_a_name_has_its_length_and_its_digest_and_not_the_name(name in "[^\"\\\\]{1,64}") {
-            let person = Person::named(&name, [9; SALT_BYTES]);
+            let person = PersonEntry::named(&name, [9; SALT_BYTES]);
             let line = person.line().unwrap();
             prop_assert!(line.len() <= PERSON_BYTES);
-            prop_assert_eq!(Person::parse(&line), Some(person.clone()));
+            prop_assert_eq!(PersonEntry::parse(&line), Some(person.clone()));
             let erased = person.erased("2026-11-26T10:00:00.000Z", line.len()).unwrap();
             prop_assert_eq!(erased.len(), line.len());
-            let read = Person::parse(&erased).unwrap();
+            let read = PersonEntry::parse(&erased).unwrap();
             prop_assert_eq!(read.digest(), person.digest());
-            let is_erased = matches!(read, Person::Erased { .. });
+            let is_erased = matches!(read, PersonEntry::Erased { .. });
             prop_assert!(is_erased && !String::from_utf8_lossy(&erased).contains("name"));
         }
     }

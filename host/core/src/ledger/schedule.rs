@@ -1,10 +1,10 @@
 //! Decides when a ledger gets a signed root, and when its file is closed.
 
-use super::Tally;
+use super::LedgerTally;
 
 /// When a file is closed and the next one begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rotation {
+pub struct FileRotation {
     pub bytes: u64,
     /// The age of a file.
     pub every_ms: Option<u64>,
@@ -12,26 +12,26 @@ pub struct Rotation {
 
 /// How long records may wait for a root over them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signing {
+pub struct SigningInterval {
     pub records: u64,
     pub every_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Schedule {
-    pub rotation: Option<Rotation>,
-    pub signing: Option<Signing>,
+pub struct LedgerSchedule {
+    pub rotation: Option<FileRotation>,
+    pub signing: Option<SigningInterval>,
 }
 
-/// What is to be written now.
+/// The statement that is due now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum DueWrite {
     Nothing,
     Root,
     Seal,
 }
 
-impl Schedule {
+impl LedgerSchedule {
     /// Whether the controller writes statements at all.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
@@ -39,27 +39,27 @@ impl Schedule {
 
     /// When nothing more is to come: what waits for a root gets one.
     pub fn at_the_end(&self) -> Self {
-        let signing = self.signing.map(|_| Signing { records: 1, every_ms: 0 });
+        let signing = self.signing.map(|_| SigningInterval { records: 1, every_ms: 0 });
         Self { signing, ..*self }
     }
 
     /// `bytes` is the length of the open file.
-    pub fn due(&self, tally: &Tally, bytes: u64, now_ms: u64) -> Due {
+    pub fn due(&self, tally: &LedgerTally, bytes: u64, now_ms: u64) -> DueWrite {
         if !tally.has_records() {
-            return Due::Nothing;
+            return DueWrite::Nothing;
         }
-        let is_full = |rotation: Rotation| {
+        let is_full = |rotation: FileRotation| {
             let is_old = rotation.every_ms.is_some_and(|every| has_passed(tally.began_ms(), every, now_ms));
             bytes >= rotation.bytes || is_old
         };
-        let is_waiting = |signing: Signing| {
+        let is_waiting = |signing: SigningInterval| {
             let Some((records, since_ms)) = tally.waiting() else { return false };
             records >= signing.records || has_passed(since_ms, signing.every_ms, now_ms)
         };
         match () {
-            () if self.rotation.is_some_and(is_full) => Due::Seal,
-            () if self.signing.is_some_and(is_waiting) => Due::Root,
-            () => Due::Nothing,
+            () if self.rotation.is_some_and(is_full) => DueWrite::Seal,
+            () if self.signing.is_some_and(is_waiting) => DueWrite::Root,
+            () => DueWrite::Nothing,
         }
     }
 }
@@ -73,56 +73,59 @@ fn has_passed(since_ms: u64, every_ms: u64, now_ms: u64) -> bool {
 mod tests {
     use super::*;
 
-    const BOTH: Schedule = Schedule {
-        rotation: Some(Rotation { bytes: 1000, every_ms: Some(500) }),
-        signing: Some(Signing { records: 3, every_ms: 100 }),
+    const BOTH: LedgerSchedule = LedgerSchedule {
+        rotation: Some(FileRotation { bytes: 1000, every_ms: Some(500) }),
+        signing: Some(SigningInterval { records: 3, every_ms: 100 }),
     };
 
-    fn tally(records: u64, now_ms: u64) -> Tally {
-        let mut tally = Tally::first(now_ms);
+    fn tally(records: u64, now_ms: u64) -> LedgerTally {
+        let mut tally = LedgerTally::first(now_ms);
         (0..records).for_each(|number| tally.record(number.to_string().as_bytes(), now_ms));
         tally
     }
 
     #[test]
     fn a_file_without_records_is_neither_signed_nor_closed() {
-        assert_eq!(BOTH.due(&tally(0, 0), 5000, 10_000), Due::Nothing);
+        assert_eq!(BOTH.due(&tally(0, 0), 5000, 10_000), DueWrite::Nothing);
     }
 
     #[test]
     fn a_root_is_due_after_so_many_records_or_so_long() {
-        assert_eq!(BOTH.due(&tally(2, 0), 10, 99), Due::Nothing);
-        assert_eq!(BOTH.due(&tally(3, 0), 10, 99), Due::Root);
-        assert_eq!(BOTH.due(&tally(1, 0), 10, 100), Due::Root);
+        assert_eq!(BOTH.due(&tally(2, 0), 10, 99), DueWrite::Nothing);
+        assert_eq!(BOTH.due(&tally(3, 0), 10, 99), DueWrite::Root);
+        assert_eq!(BOTH.due(&tally(1, 0), 10, 100), DueWrite::Root);
     }
 
     #[test]
     fn at_the_end_whatever_waits_is_signed() {
-        assert_eq!(BOTH.at_the_end().due(&tally(1, 0), 10, 0), Due::Root);
-        let unsigned = Schedule { signing: None, ..BOTH };
-        assert_eq!(unsigned.at_the_end().due(&tally(1, 0), 10, 0), Due::Nothing);
+        assert_eq!(BOTH.at_the_end().due(&tally(1, 0), 10, 0), DueWrite::Root);
+        let unsigned = LedgerSchedule { signing: None, ..BOTH };
+        assert_eq!(unsigned.at_the_end().due(&tally(1, 0), 10, 0), DueWrite::Nothing);
     }
 
     #[test]
     fn a_root_that_covers_every_record_is_not_repeated() {
         let mut tally = tally(3, 0);
         tally.root(b"a root");
-        assert_eq!(BOTH.due(&tally, 10, 400), Due::Nothing);
+        assert_eq!(BOTH.due(&tally, 10, 400), DueWrite::Nothing);
         tally.record(b"one more", 400);
-        assert_eq!((BOTH.due(&tally, 10, 499), BOTH.due(&tally, 10, 500)), (Due::Nothing, Due::Seal));
+        assert_eq!(
+            (BOTH.due(&tally, 10, 499), BOTH.due(&tally, 10, 500)),
+            (DueWrite::Nothing, DueWrite::Seal)
+        );
     }
 
     #[test]
     fn a_file_is_closed_by_its_size_or_its_age() {
-        assert_eq!(BOTH.due(&tally(1, 0), 1000, 1), Due::Seal);
-        assert_eq!(BOTH.due(&tally(1, 0), 1, 500), Due::Seal);
-        let never = Schedule { rotation: None, signing: None };
-        assert_eq!(never.due(&tally(9, 0), u64::MAX, u64::MAX), Due::Nothing);
+        assert_eq!(BOTH.due(&tally(1, 0), 1000, 1), DueWrite::Seal);
+        assert_eq!(BOTH.due(&tally(1, 0), 1, 500), DueWrite::Seal);
+        let never = LedgerSchedule { rotation: None, signing: None };
+        assert_eq!(never.due(&tally(9, 0), u64::MAX, u64::MAX), DueWrite::Nothing);
     }
 
     #[test]
     fn a_clock_that_is_set_back_makes_a_root_due() {
-        let schedule = Schedule { rotation: None, ..BOTH };
-        assert_eq!(schedule.due(&tally(1, 1000), 10, 900), Due::Root);
+        let schedule = LedgerSchedule { rotation: None, ..BOTH };
+        assert_eq!(schedule.due(&tally(1, 1000), 10, 900), DueWrite::Root);
     }
 }

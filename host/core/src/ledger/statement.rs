@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use super::sha256;
 
-/// What precedes a signed text, so that no signature of something else passes for one of a ledger.
+/// The text before each signed text, so that no signature of something else passes for one of a ledger.
 pub const CONTEXT: &str = "kubewitness ledger statement, version 1\n";
 /// How every statement begins, and no record.
 const START: &[u8] = b"{\"kubewitness.dev/ledger\":\"";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum StatementKind {
     Head,
     Root,
     Seal,
@@ -19,9 +19,9 @@ pub enum Kind {
 
 /// The fields are written in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Statement {
+pub struct LedgerStatement {
     #[serde(rename = "kubewitness.dev/ledger")]
-    pub kind: Kind,
+    pub kind: StatementKind,
     pub ledger: String,
     pub file: u64,
     pub previous: String,
@@ -50,16 +50,16 @@ pub fn key_id(public: &[u8]) -> String {
 }
 
 /// Signs bytes.
-pub type Signer<'a> = dyn Fn(&[u8]) -> Vec<u8> + 'a;
+pub type StatementSigner<'a> = dyn Fn(&[u8]) -> Vec<u8> + 'a;
 
-impl Statement {
+impl LedgerStatement {
     /// `None` if the line is a record, or no statement that this version knows.
     pub fn parse(line: &[u8]) -> Option<Self> {
         is_statement(line).then(|| serde_json::from_slice(line).ok()).flatten()
     }
 
     /// The line without its end. `sign` gets the bytes to sign.
-    pub fn line(&self, sign: Option<&Signer<'_>>) -> Result<Vec<u8>, serde_json::Error> {
+    pub fn line(&self, sign: Option<&StatementSigner<'_>>) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = serde_json::to_vec(self)?;
         if let Some(sign) = sign {
             text.truncate(text.len() - 1);
@@ -75,9 +75,9 @@ mod tests {
     use super::*;
     use crate::ledger::{NO_FILE, STATEMENT_BYTES};
 
-    fn seal() -> Statement {
-        Statement {
-            kind: Kind::Seal,
+    fn seal() -> LedgerStatement {
+        LedgerStatement {
+            kind: StatementKind::Seal,
             ledger: "ab".repeat(16),
             file: u64::MAX,
             previous: NO_FILE.to_owned(),
@@ -97,7 +97,7 @@ mod tests {
         let text = String::from_utf8(line.clone()).unwrap();
         let (signed, rest) = text.split_once(",\"signature\":\"").unwrap();
         assert_eq!(rest, format!("{}\"}}", hex::encode(sha256(format!("{CONTEXT}{signed}").as_bytes()))));
-        assert_eq!(Statement::parse(&line), Some(seal()));
+        assert_eq!(LedgerStatement::parse(&line), Some(seal()));
     }
 
     #[test]
@@ -111,9 +111,9 @@ mod tests {
         for record in
             ["", "{}", "{\"n\":1,\"kubewitness.dev/ledger\":\"root\"}", " {\"kubewitness.dev/ledger\":\""]
         {
-            assert!(!is_statement(record.as_bytes()) && Statement::parse(record.as_bytes()).is_none());
+            assert!(!is_statement(record.as_bytes()) && LedgerStatement::parse(record.as_bytes()).is_none());
         }
         let unknown = b"{\"kubewitness.dev/ledger\":\"later\"}";
-        assert!(is_statement(unknown) && Statement::parse(unknown).is_none());
+        assert!(is_statement(unknown) && LedgerStatement::parse(unknown).is_none());
     }
 }

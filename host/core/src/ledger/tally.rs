@@ -1,17 +1,17 @@
-//! What the open file of a ledger holds, counted and hashed line by line.
+//! Counts and hashes the lines of a ledger's open file.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, NO_FILE, Statement, Tree, sha256};
+use super::{LedgerStatement, MerkleTree, NO_FILE, StatementKind, sha256};
 use crate::model::calendar;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tally {
+pub struct LedgerTally {
     /// Known once the controller has written a statement.
     ledger: Option<String>,
     file: u64,
     previous: String,
-    tree: Tree,
+    tree: MerkleTree,
     /// Of this file.
     records: u64,
     /// Of the files before.
@@ -25,7 +25,7 @@ pub struct Tally {
 
 /// How far a signed ledger has come: the journal keeps it, so that files that were rewritten are not signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reached {
+pub struct LedgerProgress {
     pub ledger: String,
     pub file: u64,
     /// Of this file, and the root over them.
@@ -33,14 +33,14 @@ pub struct Reached {
     pub root: String,
 }
 
-impl Tally {
-    /// Of a ledger that has no statement yet.
+impl LedgerTally {
+    /// The tally of a ledger that has no statement yet.
     pub fn first(now_ms: u64) -> Self {
         Self {
             ledger: None,
             file: 1,
             previous: NO_FILE.to_owned(),
-            tree: Tree::default(),
+            tree: MerkleTree::default(),
             records: 0,
             records_before: 0,
             began_ms: now_ms,
@@ -55,16 +55,16 @@ impl Tally {
             self.record(line, now_ms);
             return Ok(());
         }
-        let statement = Statement::parse(line).ok_or("is a statement that this version can't read")?;
+        let statement = LedgerStatement::parse(line).ok_or("is a statement that this version can't read")?;
         let at_ms = calendar::parse(&statement.at).ok_or("is a statement without a time")?;
         match (statement.kind, self.tree.leaves()) {
-            (Kind::Head, 0) => {
+            (StatementKind::Head, 0) => {
                 self.file = statement.file;
                 self.previous = statement.previous;
                 self.records_before = statement.records;
                 self.began_ms = at_ms;
             }
-            (Kind::Head, _) => return Err("begins another file"),
+            (StatementKind::Head, _) => return Err("begins another file"),
             _ if statement.root != Some(hex::encode(self.tree.root())) => {
                 return Err("has another root than the lines before it");
             }
@@ -95,21 +95,27 @@ impl Tally {
     }
 
     /// Lines that are there already are taken over, but for those that the journal knows.
-    pub fn adopt(&mut self, reached: Option<&Reached>) {
+    pub fn adopt(&mut self, reached: Option<&LedgerProgress>) {
         let known = reached.filter(|reached| reached.file == self.file).map_or(0, |reached| reached.lines);
         self.adopted = self.tree.leaves().checked_sub(known).filter(|lines| *lines > 0);
     }
 
     /// `None` before the first statement.
-    pub fn reached(&self) -> Option<Reached> {
+    pub fn reached(&self) -> Option<LedgerProgress> {
         let ledger = self.ledger.clone()?;
         let (file, lines, root) = (self.file, self.tree.leaves(), hex::encode(self.tree.root()));
-        Some(Reached { ledger, file, lines, root })
+        Some(LedgerProgress { ledger, file, lines, root })
     }
 
     /// The next statement. `fresh` becomes the ledger's id if it has none yet.
-    pub fn statement(&self, kind: Kind, fresh: &str, now_ms: u64, key: Option<String>) -> Statement {
-        Statement {
+    pub fn statement(
+        &self,
+        kind: StatementKind,
+        fresh: &str,
+        now_ms: u64,
+        key: Option<String>,
+    ) -> LedgerStatement {
+        LedgerStatement {
             kind,
             ledger: self.ledger.clone().unwrap_or_else(|| fresh.to_owned()),
             file: self.file,
@@ -136,11 +142,11 @@ impl Tally {
     }
 }
 
-impl Statement {
+impl LedgerStatement {
     /// The head of the file after the one that this seal ends; `line` is the seal as it stands in the file.
     pub fn head_after(&self, line: &[u8]) -> Self {
         Self {
-            kind: Kind::Head,
+            kind: StatementKind::Head,
             ledger: self.ledger.clone(),
             file: self.file + 1,
             previous: hex::encode(sha256(line)),

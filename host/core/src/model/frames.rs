@@ -11,26 +11,26 @@ use bytes::{Bytes, BytesMut};
 pub const OVERSIZED_KEPT: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum FrameLine {
     Frame(Bytes),
     /// The beginning of a frame over the limit.
     Oversized(Bytes),
 }
 
 #[derive(Debug)]
-pub struct Splitter {
+pub struct FrameSplitter {
     limit: usize,
     carry: BytesMut,
     skipping: bool,
 }
 
-impl Splitter {
+impl FrameSplitter {
     pub fn new(limit: usize) -> Self {
         Self { limit, carry: BytesMut::new(), skipping: false }
     }
 
     /// Appends each complete frame to `out`, in order. Empty lines are skipped.
-    pub fn push(&mut self, mut chunk: Bytes, out: &mut Vec<Line>) {
+    pub fn push(&mut self, mut chunk: Bytes, out: &mut Vec<FrameLine>) {
         while let Some(end) = memchr::memchr(b'\n', &chunk) {
             let head = chunk.split_to(end + 1);
             self.end_of_line(head.slice(..end), out);
@@ -46,7 +46,7 @@ impl Splitter {
         self.carry.extend_from_slice(&chunk);
     }
 
-    fn end_of_line(&mut self, tail: Bytes, out: &mut Vec<Line>) {
+    fn end_of_line(&mut self, tail: Bytes, out: &mut Vec<FrameLine>) {
         if std::mem::take(&mut self.skipping) {
             return;
         }
@@ -61,19 +61,19 @@ impl Splitter {
             self.carry.split().freeze()
         };
         if !line.iter().all(u8::is_ascii_whitespace) {
-            out.push(Line::Frame(line));
+            out.push(FrameLine::Frame(line));
         }
     }
 
     /// Keeps the same number of bytes however the stream was cut into chunks, so that the same frame is
     /// always the same poison message.
-    fn oversized(&mut self, more: &[u8], out: &mut Vec<Line>) {
+    fn oversized(&mut self, more: &[u8], out: &mut Vec<FrameLine>) {
         let most = OVERSIZED_KEPT.min(self.limit);
         let mut kept = std::mem::take(&mut self.carry);
         kept.truncate(most);
         kept.extend_from_slice(&more[..more.len().min(most - kept.len())]);
         // This is a copy, so that the ten megabytes behind it are freed.
-        out.push(Line::Oversized(Bytes::copy_from_slice(&kept)));
+        out.push(FrameLine::Oversized(Bytes::copy_from_slice(&kept)));
     }
 
     /// The bytes of a frame that has not ended yet.
@@ -87,16 +87,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn split(limit: usize, chunks: &[&[u8]]) -> (Vec<Line>, usize) {
-        let (mut splitter, mut out) = (Splitter::new(limit), Vec::new());
+    fn split(limit: usize, chunks: &[&[u8]]) -> (Vec<FrameLine>, usize) {
+        let (mut splitter, mut out) = (FrameSplitter::new(limit), Vec::new());
         for chunk in chunks {
             splitter.push(Bytes::copy_from_slice(chunk), &mut out);
         }
         (out, splitter.pending())
     }
 
-    fn frame(text: &str) -> Line {
-        Line::Frame(Bytes::copy_from_slice(text.as_bytes()))
+    fn frame(text: &str) -> FrameLine {
+        FrameLine::Frame(Bytes::copy_from_slice(text.as_bytes()))
     }
 
     #[test]
@@ -109,13 +109,13 @@ mod tests {
     #[test]
     fn a_frame_of_three_megabytes_in_many_chunks_is_one_frame() {
         let body = vec![b'x'; 3 * 1024 * 1024];
-        let (mut splitter, mut out) = (Splitter::new(10 * 1024 * 1024), Vec::new());
+        let (mut splitter, mut out) = (FrameSplitter::new(10 * 1024 * 1024), Vec::new());
         for chunk in body.chunks(16 * 1024) {
             splitter.push(Bytes::copy_from_slice(chunk), &mut out);
         }
         assert!(out.is_empty());
         splitter.push(Bytes::from_static(b"\nnext\n"), &mut out);
-        assert_eq!(out, [Line::Frame(body.into()), frame("next")]);
+        assert_eq!(out, [FrameLine::Frame(body.into()), frame("next")]);
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
         for chunks in [whole, parts] {
             let (lines, _) = split(10, chunks);
             assert_eq!(lines.len(), 2, "{lines:?}");
-            assert_eq!(lines[0], Line::Oversized(Bytes::from_static(b"0123456789")));
+            assert_eq!(lines[0], FrameLine::Oversized(Bytes::from_static(b"0123456789")));
             assert_eq!(lines[1], frame("ok"));
         }
     }
@@ -138,7 +138,7 @@ mod tests {
             limit in 5usize..50,
         ) {
             let stream = frames.iter().fold(String::new(), |all, frame| all + frame + "\n").into_bytes();
-            let (mut splitter, mut out) = (Splitter::new(limit), Vec::new());
+            let (mut splitter, mut out) = (FrameSplitter::new(limit), Vec::new());
             let mut rest = &stream[..];
             for cut in cuts.iter().cycle() {
                 if rest.is_empty() { break; }
@@ -149,11 +149,11 @@ mod tests {
             prop_assert_eq!(out.len(), frames.len());
             for (line, sent) in out.iter().zip(&frames) {
                 match line {
-                    Line::Frame(bytes) => {
+                    FrameLine::Frame(bytes) => {
                         prop_assert!(sent.len() <= limit);
                         prop_assert_eq!(&bytes[..], sent.as_bytes());
                     }
-                    Line::Oversized(kept) => {
+                    FrameLine::Oversized(kept) => {
                         prop_assert!(sent.len() > limit);
                         prop_assert_eq!(&kept[..], &sent.as_bytes()[..limit]);
                     }

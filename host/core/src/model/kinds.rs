@@ -42,7 +42,7 @@ const SHORT: [(&str, &str); 37] = [
     ("wl", "Workload"),
 ];
 
-/// What is told of other objects, and has no progress of its own.
+/// Kinds that report about other objects, and have no progress of their own.
 pub fn is_event(group: &str, kind: &str) -> bool {
     kind == "Event" && matches!(group, "" | "events.k8s.io")
 }

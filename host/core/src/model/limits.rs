@@ -101,7 +101,7 @@ pub const ANSWERS_KEPT: usize = 16 * 1024 * 1024;
 /// The longest version that every store can index. Kubernetes' own versions have up to 20 digits.
 pub const VERSION_BYTES: usize = 1024;
 
-/// Of the name of a source. Every store's index holds so much.
+/// The most bytes of a source's name. Every store's index holds so much.
 pub const SOURCE_BYTES: usize = 1024;
 
 /// The greatest position that a reader of a stream takes: a journal that writes a million states a second has it after

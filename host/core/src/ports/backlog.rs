@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::watch;
 
-use super::{JournalError, Progress};
-use crate::ledger::Reached;
+use super::{JournalError, PluginProgress};
+use crate::ledger::LedgerProgress;
 use crate::state::{ObjectRef, Seq, State, StateId};
 
 /// A state that was parked after its last try.
@@ -37,7 +37,7 @@ pub struct DeadLetter {
 
 /// A pause that an operator has ordered and that is not over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paused {
+pub struct PluginPause {
     pub who: String,
     pub why: String,
     pub at_ms: u64,
@@ -64,8 +64,8 @@ pub struct KvWrite {
 
 /// The changes of one save of a plugin's progress. One transaction writes all of them.
 #[derive(Clone, Debug, Default)]
-pub struct Save {
-    pub progress: Progress,
+pub struct ProgressSave {
+    pub progress: PluginProgress,
     pub parked: Vec<DeadLetter>,
     /// Dead letters that were replayed and are finished now.
     pub revived: Vec<Seq>,
@@ -74,7 +74,7 @@ pub struct Save {
 
 /// A part of a source's present objects: the newest state of each.
 #[derive(Clone, Debug, Default)]
-pub struct Present {
+pub struct PresentPage {
     pub states: Vec<Arc<State>>,
     /// Where the next part begins; `None` after the last part.
     pub next: Option<u64>,
@@ -82,13 +82,13 @@ pub struct Present {
 
 /// States whose objects are outside some namespaces.
 #[derive(Clone, Debug, Default)]
-pub struct Outside {
+pub struct OtherNamespaces {
     pub states: Vec<Arc<State>>,
     /// Up to this position there are no others.
     pub looked: Seq,
 }
 
-impl Outside {
+impl OtherNamespaces {
     /// Filters states that were read from all namespaces. `limit` is the number that was asked for.
     pub fn of(mut states: Vec<Arc<State>>, through: Seq, limit: usize, namespaces: &[String]) -> Self {
         let is_all = states.len() < limit;
@@ -98,7 +98,7 @@ impl Outside {
     }
 }
 
-/// What dispatch reads and writes in the journal.
+/// The part of the journal that dispatch reads and writes.
 #[async_trait]
 pub trait Backlog: Send + Sync {
     /// The newest durable position. A change wakes the dispatchers.
@@ -114,18 +114,18 @@ pub trait Backlog: Send + Sync {
         through: Seq,
         limit: usize,
         namespaces: &[String],
-    ) -> Result<Outside, JournalError> {
-        Ok(Outside::of(self.read(after, limit).await?, through, limit, namespaces))
+    ) -> Result<OtherNamespaces, JournalError> {
+        Ok(OtherNamespaces::of(self.read(after, limit).await?, through, limit, namespaces))
     }
     /// Reads single states by position, for replays. It leaves out unknown positions.
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError>;
     /// Reads at most `limit` present objects of a source, from the end of the part before (0: from the
     /// first). The answer contains everything that is durable when the call begins.
-    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError>;
+    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<PresentPage, JournalError>;
     /// Counts the states of these sources in `(after, through]`.
     async fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Result<u64, JournalError>;
-    async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError>;
-    async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError>;
+    async fn progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError>;
+    async fn save(&self, plugin: &str, save: ProgressSave) -> Result<(), JournalError>;
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError>;
     /// Marks dead letters as replaying, durably, before they go back into their lanes.
     async fn mark_replaying(
@@ -144,7 +144,7 @@ pub trait Backlog: Send + Sync {
         why: &str,
     ) -> Result<(), JournalError>;
     /// The plugin's pause, if there is one. It belongs to the plugin's name, and not to a version of it.
-    async fn paused(&self, plugin: &str) -> Result<Option<Paused>, JournalError>;
+    async fn paused(&self, plugin: &str) -> Result<Option<PluginPause>, JournalError>;
     /// Records, durably, that an operator pauses the plugin or resumes it.
     async fn mark_paused(&self, plugin: &str, pauses: bool, who: &str, why: &str)
     -> Result<(), JournalError>;
@@ -157,11 +157,12 @@ pub trait Backlog: Send + Sync {
 
 /// Keeps what a plugin's calls are about to do, beside its `kv` and fenced as its progress is. The keys begin with
 /// [`NOTE`], so that they are none of the plugin's own. [`Backlog::kv`] reads them back, and the writes of a
-/// [`Save`] remove them.
+/// [`ProgressSave`] remove them.
 #[async_trait]
-pub trait Notes: Send + Sync {
+pub trait NoteStore: Send + Sync {
     /// Returns once the notes are kept.
-    async fn note(&self, plugin: &str, notes: Vec<KvWrite>, kept: Kept) -> Result<(), JournalError>;
+    async fn note(&self, plugin: &str, notes: Vec<KvWrite>, kept: NoteDurability)
+    -> Result<(), JournalError>;
     /// Keeps them with the next transaction of the journal, behind all that was noted before. They may be lost:
     /// nothing may rely on them but a repeat that does less.
     fn note_later(&self, plugin: &str, notes: Vec<KvWrite>);
@@ -170,26 +171,26 @@ pub trait Notes: Send + Sync {
 /// Keeps how far each signed ledger has come, fenced as notes are.
 #[async_trait]
 pub trait Ledgers: Send + Sync {
-    async fn reached(&self, ledger: &str) -> Result<Option<Reached>, JournalError>;
+    async fn reached(&self, ledger: &str) -> Result<Option<LedgerProgress>, JournalError>;
     /// A loss of power may take the newest.
-    async fn reach(&self, ledger: &str, reached: &Reached) -> Result<(), JournalError>;
+    async fn reach(&self, ledger: &str, reached: &LedgerProgress) -> Result<(), JournalError>;
 }
 
 /// No key of a plugin has a NUL.
 pub const NOTE: char = '\0';
 
-/// What a note outlives.
+/// The failure that a note survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum NoteDurability {
     /// The process. A loss of power may take it, as long as nothing else was written to the journal since.
-    ByTheMachine,
+    ProcessCrash,
     /// A loss of power as well.
-    ByTheDisk,
+    PowerLoss,
 }
 
 /// Reads documents back, byte for byte.
 #[async_trait]
-pub trait Documents: Send + Sync {
+pub trait DocumentReader: Send + Sync {
     /// None where the journal has no document: of a position that nobody has, and of a deletion that a comparison found.
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
     /// The version of the same object that was journaled before this one.

@@ -5,49 +5,49 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use thiserror::Error;
 
-use super::Current;
-use super::views::Counts;
+use super::CurrentObject;
+use super::views::ObjectCounts;
 use crate::index::IndexError;
-use crate::order::{Order, Place};
-use crate::redact::Redactor;
-use crate::search::Search;
-use crate::selector::Selector;
+use crate::order::{ObjectOrder, OrderPosition};
+use crate::redact::RedactionRules;
+use crate::search::SearchText;
+use crate::selector::LabelSelector;
 use crate::state::Seq;
 
 /// Selects objects of one source. An object must fit every condition that is given.
 #[derive(Clone, Debug, Default)]
-pub struct Selection {
+pub struct ObjectSelection {
     pub namespace: Option<String>,
     pub name: Option<String>,
     pub phase: Option<String>,
-    pub labels: Selector,
+    pub labels: LabelSelector,
     /// The name of an index ([`crate::index`]) and a key in it.
     pub index: Option<(String, String)>,
     pub limit: usize,
     /// A part of what the object is known by.
-    pub search: Option<Search>,
+    pub search: Option<SearchText>,
     /// For somebody who may not see secrets: what hides them. An index over a hidden place is refused.
-    pub rules: Option<Arc<Redactor>>,
+    pub rules: Option<Arc<RedactionRules>>,
     /// Only objects that were created at this moment or later, and whose document says so.
     pub created_since_ms: Option<u64>,
     /// Return the first objects of this order, in order, without a continuation. Otherwise they have none.
-    pub order: Option<Order>,
+    pub order: Option<ObjectOrder>,
     /// With `order`: only objects behind this place.
-    pub beyond: Option<Place>,
-    /// The [`next`](Selected::next) of the page before.
+    pub beyond: Option<OrderPosition>,
+    /// The [`next`](SelectedObjects::next) of the page before.
     pub after: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Selected {
-    pub objects: Vec<Current>,
+pub struct SelectedObjects {
+    pub objects: Vec<CurrentObject>,
     /// Where the next page begins, if there may be more.
     pub next: Option<u32>,
     /// With `order`: the place of each object.
-    pub places: Vec<Place>,
+    pub places: Vec<OrderPosition>,
     /// With `order`: the search ended early, and has looked at no object behind this place. The object there is one
     /// that fits, but for what only its document tells.
-    pub looked: Option<Place>,
+    pub looked: Option<OrderPosition>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -66,11 +66,16 @@ fn list(names: &[String]) -> String {
 
 /// Reads the objects that exist now from the cache. No request reaches the API server.
 #[async_trait]
-pub trait Lister: Send + Sync {
-    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError>;
-    fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError>;
+pub trait ObjectLister: Send + Sync {
+    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<CurrentObject>, SelectError>;
+    fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError>;
     /// Adds what is selected to the counts, whatever the selection's limit is.
-    fn tally(&self, source: &str, selection: &Selection, counts: &mut Counts) -> Result<(), SelectError>;
+    fn tally(
+        &self,
+        source: &str,
+        selection: &ObjectSelection,
+        counts: &mut ObjectCounts,
+    ) -> Result<(), SelectError>;
     fn count(&self, source: &str) -> usize;
     /// Returns once the source is loaded and shows its state at this position or a later one. Returns at once
     /// if the source does not run.

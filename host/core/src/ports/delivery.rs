@@ -10,7 +10,7 @@ use super::{KvWrite, KvWrites};
 use crate::state::State;
 
 #[derive(Clone, Debug)]
-pub struct Delivery {
+pub struct StateDelivery {
     pub state: Arc<State>,
     /// 1 for the first try.
     pub attempt: u32,
@@ -41,7 +41,7 @@ impl Verdict {
 
 /// The result of a call: one verdict for each state, in order, and the call's writes to `kv`.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct CallOutcome {
     pub verdicts: Vec<Verdict>,
     pub kv: KvWrites,
     /// [`WritesFate::Apart`]: the verdicts do not count, and only say how to take the states apart.
@@ -150,7 +150,7 @@ impl CallError {
 
 /// One call on the schedule of a plugin's manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tick {
+pub struct ScheduledCall {
     /// When it was due, in milliseconds since 1970. The call may begin later.
     pub due_ms: u64,
     /// How long it may take, the controller's work included, and without waiting for turns of the processor.
@@ -159,7 +159,7 @@ pub struct Tick {
 
 /// No call begins for so long: the plugin has taken ahead of what it may.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rest {
+pub struct CallPause {
     pub wait: Duration,
     /// For people.
     pub why: Arc<str>,
@@ -167,16 +167,16 @@ pub struct Rest {
 
 /// A plugin that is ready to be called.
 #[async_trait]
-pub trait Handler: Send + Sync {
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError>;
+pub trait PluginHandler: Send + Sync {
+    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError>;
 
     /// Calls the plugin without a state. It answers the writes to `kv`. A plugin without a schedule refuses.
-    async fn tick(&self, _tick: Tick) -> Result<Vec<KvWrite>, CallError> {
+    async fn tick(&self, _tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         Err(CallError::Protocol("it exports no `ticker`".into()))
     }
 
     /// Asked before each call. The states wait meanwhile, and use up no tries.
-    fn rest(&self) -> Option<Rest> {
+    fn rest(&self) -> Option<CallPause> {
         None
     }
 }

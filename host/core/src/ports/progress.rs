@@ -14,7 +14,7 @@ use crate::state::{Seq, State};
 
 /// How far a plugin is. One transaction writes all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct PluginProgress {
     /// Everything after this position belongs to the subscription.
     pub start: Seq,
     /// Every state up to here is finished (delivered, filtered or dead).
@@ -24,7 +24,7 @@ pub struct Progress {
     pub delivered: u64,
     /// States that the subscription does not want, and states that `mode: latest` replaced.
     pub filtered: u64,
-    /// Of the filtered, those that a newer state of their object replaced.
+    /// The filtered states that a newer state of their object replaced.
     #[serde(default)]
     pub superseded: u64,
     /// Dead letters that are parked now, and those that an operator dropped.
@@ -37,8 +37,8 @@ pub struct Progress {
     /// means the same moment after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pasts: Vec<(Arc<str>, Seq)>,
-    /// Where the plugin was each time that a source with an earlier beginning was added, until the cursor is there
-    /// again.
+    /// The positions of the plugin each time that a source with an earlier beginning was added. Each stays
+    /// until the cursor reaches it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_cursors: Vec<FormerCursor>,
     /// When the plugin was found to be removed. The next start of the plugin first takes that back.
@@ -46,7 +46,7 @@ pub struct Progress {
     pub retired_ms: Option<u64>,
 }
 
-impl Progress {
+impl PluginProgress {
     /// Whether the state of this source at this position is delivered, filtered or dead.
     pub fn has_finished(&self, source: &str, seq: Seq) -> bool {
         is_within(self.cursor, &self.above, seq)
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_position_is_finished_up_to_the_cursor_and_in_the_ranges_above_it() {
-        let progress = Progress { cursor: 2, above: vec![(4, 5), (8, 8)], ..Progress::default() };
+        let progress = PluginProgress { cursor: 2, above: vec![(4, 5), (8, 8)], ..PluginProgress::default() };
         let finished: Vec<_> = (0..=9).filter(|seq| progress.has_finished("jobs", *seq)).collect();
         assert_eq!(finished, [0, 1, 2, 4, 5, 8]);
     }
@@ -195,8 +195,12 @@ mod tests {
     #[test]
     fn a_source_that_begins_before_the_cursor_takes_it_back_and_what_was_finished_stays_so() {
         let start = SourceStart { source: "jobs".into(), after: 0, until: None };
-        let mut progress =
-            Progress { cursor: 20, above: vec![(25, 30)], sources: vec![start], ..Progress::default() };
+        let mut progress = PluginProgress {
+            cursor: 20,
+            above: vec![(25, 30)],
+            sources: vec![start],
+            ..PluginProgress::default()
+        };
         progress.add_sources(vec![("pods".into(), 10), ("nodes".into(), 50)]);
         assert_eq!((progress.cursor, &*progress.above, progress.furthest()), (10, &[][..], 30));
         let finished = |source: &str| (1..=60).filter(|seq| progress.has_finished(source, *seq)).count();
@@ -208,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_source_that_begins_behind_what_was_read_moves_nothing() {
-        let mut progress = Progress { cursor: 20, above: vec![(25, 30)], ..Progress::default() };
+        let mut progress = PluginProgress { cursor: 20, above: vec![(25, 30)], ..PluginProgress::default() };
         progress.add_sources(vec![("pods".into(), 30)]);
         assert_eq!((progress.cursor, progress.former_cursors.len()), (20, 0));
         progress.add_sources(vec![("nodes".into(), 29)]);
@@ -217,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_source_that_ends_while_the_cursor_is_back_ends_at_what_was_read_of_it() {
-        let mut progress = Progress { cursor: 30, ..Progress::default() };
+        let mut progress = PluginProgress { cursor: 30, ..PluginProgress::default() };
         progress.sources.push(SourceStart { source: "jobs".into(), after: 0, until: None });
         progress.add_sources(vec![("pods".into(), 0)]);
         progress.cursor = 12;
@@ -230,18 +234,18 @@ mod tests {
     const SOURCES: [&str; 3] = ["a", "b", "c"];
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum ProgressStep {
         /// Finishes everything up to so far, and a range above it.
         Read(Seq, Seq, Seq),
         Add(usize, Seq),
         End(usize),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = ProgressStep> {
         prop_oneof![
-            4 => (0u64..12, 1u64..6, 0u64..6).prop_map(|(on, hole, length)| Step::Read(on, hole, length)),
-            2 => (0usize..3, 0u64..60).prop_map(|(source, after)| Step::Add(source, after)),
-            1 => (0usize..3).prop_map(Step::End),
+            4 => (0u64..12, 1u64..6, 0u64..6).prop_map(|(on, hole, length)| ProgressStep::Read(on, hole, length)),
+            2 => (0usize..3, 0u64..60).prop_map(|(source, after)| ProgressStep::Add(source, after)),
+            1 => (0usize..3).prop_map(ProgressStep::End),
         ]
     }
 
@@ -251,15 +255,15 @@ mod tests {
         fn no_state_is_finished_before_it_was_passed_and_none_twice(
             steps in proptest::collection::vec(step(), 1..40),
         ) {
-            let mut progress = Progress::default();
+            let mut progress = PluginProgress::default();
             let mut model: BTreeSet<(usize, Seq)> = BTreeSet::new();
-            let subscribed = |progress: &Progress, source: usize, seq: Seq| {
+            let subscribed = |progress: &PluginProgress, source: usize, seq: Seq| {
                 let mut starts = progress.sources.iter().filter(|start| &*start.source == SOURCES[source]);
                 starts.any(|start| seq > start.after && start.until.is_none_or(|until| seq <= until))
             };
             for step in steps {
                 match step {
-                    Step::Read(on, hole, length) => {
+                    ProgressStep::Read(on, hole, length) => {
                         let cursor = progress.read_through() + on;
                         let above = (cursor + 1 + hole, cursor + 1 + hole + length);
                         let passed = (progress.cursor + 1..=cursor).chain(above.0..=above.1);
@@ -272,12 +276,12 @@ mod tests {
                         (progress.cursor, progress.above) = (cursor, vec![above]);
                         progress.former_cursors.retain(|former| former.last() > cursor);
                     }
-                    Step::Add(source, after) if !progress.is_subscribed(SOURCES[source]) => {
+                    ProgressStep::Add(source, after) if !progress.is_subscribed(SOURCES[source]) => {
                         let after = after.max(progress.first_beginning(SOURCES[source]));
                         progress.add_sources(vec![(SOURCES[source].into(), after)]);
                     }
-                    Step::End(source) => progress.end_sources(|name| name != SOURCES[source]),
-                    Step::Add(..) => {}
+                    ProgressStep::End(source) => progress.end_sources(|name| name != SOURCES[source]),
+                    ProgressStep::Add(..) => {}
                 }
                 let end = progress.furthest() + 1;
                 for (source, name) in SOURCES.iter().enumerate() {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::{Delivery, KvWrite, KvWrites, Rest};
+use super::{CallPause, KvWrite, KvWrites, StateDelivery};
 use crate::state::{ObjectRef, Seq, State};
 
 /// The refusal or fault of one capability call, as a plugin may see it. It contains no addresses or secrets.
@@ -40,13 +40,13 @@ pub enum SqlValue {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dialect {
+pub enum SqlDialect {
     Sqlite,
     Postgres,
     Mysql,
 }
 
-/// What happens to a row whose key already exists.
+/// The treatment of a row whose key already exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnConflict {
     /// Keep the existing row.
@@ -160,14 +160,14 @@ pub enum LogLevel {
 
 /// The grants of one plugin. `open` begins the effects of one call.
 #[async_trait]
-pub trait Grants: Send + Sync {
+pub trait GrantProvider: Send + Sync {
     /// The plugin's own configuration, as JSON.
     fn config(&self) -> &str;
-    async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError>;
+    async fn open(&self, batch: &[StateDelivery]) -> Result<Box<dyn EffectSession>, GrantError>;
     /// Calls from now on are of this version of the plugin, by its digest. What it is granted stays.
     fn begin_version(&self, _version: &str) {}
     /// Whether the plugin has to rest before its next call.
-    fn rest(&self) -> Option<Rest> {
+    fn rest(&self) -> Option<CallPause> {
         None
     }
 }
@@ -184,14 +184,14 @@ pub struct ShownState {
 
 /// The effects of one call. They are committed together with the receipt, or not at all.
 #[async_trait]
-pub trait Session: Send {
+pub trait EffectSession: Send {
     /// A state of this call as the plugin may see it.
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError>;
 
     /// States of this batch that already have a receipt. They are done and are not handed over again.
     fn applied(&self) -> &HashSet<Seq>;
 
-    fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError>;
+    fn sql_dialect(&self, database: &str) -> Result<SqlDialect, GrantError>;
     async fn sql_execute(
         &mut self,
         database: &str,
@@ -260,7 +260,7 @@ pub trait Session: Send {
         Vec::new()
     }
 
-    /// What the save that has these verdicts writes, where the call itself is rolled back.
+    /// The writes of the save that has these verdicts, if the call itself is rolled back.
     fn settle(&mut self, _seqs: &[Seq]) -> Vec<KvWrite> {
         Vec::new()
     }

@@ -10,11 +10,11 @@ use thiserror::Error;
 
 use super::Person;
 use crate::config::templates::{Credentials, ParameterSpec, TemplateSpec};
-use crate::redact::Redactor;
+use crate::redact::RedactionRules;
 
 /// In whose name the API server is asked.
 #[derive(Clone, Copy, Debug)]
-pub enum Acting<'a> {
+pub enum ActingIdentity<'a> {
     /// With this token of the person.
     Token(&'a str),
     /// With the controller's credentials, as this person.
@@ -23,9 +23,9 @@ pub enum Acting<'a> {
     Controller,
 }
 
-/// What is wrong with one field of a Job, in the API server's words.
+/// A fault of one field of a Job, in the API server's words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cause {
+pub struct FieldCause {
     /// Such as `spec.template.spec.containers[0].image`.
     pub field: String,
     pub message: String,
@@ -35,7 +35,7 @@ pub struct Cause {
 pub enum SubmitError {
     /// The API server has answered, and has done nothing.
     #[error("{message}")]
-    Refused { status: u16, message: String, causes: Vec<Cause> },
+    Refused { status: u16, message: String, causes: Vec<FieldCause> },
     /// The API server has not answered. Whether it has done what it was asked for is not known.
     #[error("{0}")]
     Unanswered(String),
@@ -43,23 +43,23 @@ pub enum SubmitError {
 
 /// The templates of this controller, and how Jobs are made of them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offer {
+pub struct TemplateOffer {
     pub credentials: Credentials,
     pub templates: BTreeMap<String, TemplateSpec>,
     /// Which values of a template people do not see.
-    pub rules: Arc<Redactor>,
+    pub rules: Arc<RedactionRules>,
 }
 
 /// Creates Jobs. Every call is one request, with a bound in time.
 #[async_trait]
-pub trait Submitter: Send + Sync {
+pub trait JobSubmitter: Send + Sync {
     /// `None`: nobody submits here.
-    fn offer(&self) -> Option<Arc<Offer>>;
+    fn offer(&self) -> Option<Arc<TemplateOffer>>;
 
     /// The Job as the API server has created it; with `dry_run`, as it would.
     async fn create(
         &self,
-        acting: Acting<'_>,
+        acting: ActingIdentity<'_>,
         namespace: &str,
         job: &Value,
         dry_run: bool,
@@ -68,7 +68,7 @@ pub trait Submitter: Send + Sync {
     /// The Job of this name; `None` if there is none.
     async fn job(
         &self,
-        acting: Acting<'_>,
+        acting: ActingIdentity<'_>,
         namespace: &str,
         name: &str,
     ) -> Result<Option<Value>, SubmitError>;

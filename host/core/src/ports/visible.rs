@@ -10,19 +10,19 @@ use crate::{Change, ObjectRef, Seq, State, calendar, project};
 /// By the name of the source. What is not here is not shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VisibleObjects {
-    pub sources: BTreeMap<String, Shown>,
+    pub sources: BTreeMap<String, SourceVisibility>,
 }
 
-/// What is shown of one source.
+/// The part of one source that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum SourceVisibility {
     Everything,
     /// These namespaces, and of each the objects that were created at this moment or later: an older
     /// object belongs to a namespace that had the name before.
     Namespaces(BTreeMap<String, u64>),
 }
 
-impl Shown {
+impl SourceVisibility {
     /// Whether anything of the source could be shown. Nothing is looked up for those to whom it can't.
     pub fn is_something(&self) -> bool {
         !matches!(self, Self::Namespaces(none) if none.is_empty())
@@ -31,7 +31,7 @@ impl Shown {
 
 /// A resource that a source witnesses, as rules of RBAC name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchedResource {
     pub source: String,
     pub group: String,
     pub kind: String,

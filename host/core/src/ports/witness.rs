@@ -8,14 +8,14 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use crate::document::Packed;
+use crate::document::PackedDocument;
 use crate::state::{Change, Gap, ObjectRef, RulesPrint, Seq, State, StateId, Status};
 use crate::version::Version;
 use crate::views::DiscrepancyView;
 
 /// One state as the watch saw it. It has no position yet.
 #[derive(Clone, Debug)]
-pub struct Witnessed {
+pub struct WitnessedState {
     pub id: StateId,
     pub change: Change,
     pub object: Arc<ObjectRef>,
@@ -36,7 +36,7 @@ pub struct Witnessed {
     pub quotes_none_under: Option<RulesPrint>,
 }
 
-impl Witnessed {
+impl WitnessedState {
     /// A state that another journal holds, with its document.
     pub fn elsewhere(state: State, document: Bytes) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Witnessed {
 
 /// Bytes that were not an object of their kind.
 #[derive(Clone, Debug)]
-pub struct Poison {
+pub struct PoisonMessage {
     pub raw: Bytes,
     pub error: String,
     pub observed_ms: u64,
@@ -66,11 +66,11 @@ pub struct Poison {
 
 /// Everything that one transaction stores. The checkpoint never runs ahead of the states.
 #[derive(Clone, Debug, Default)]
-pub struct Append {
+pub struct AppendBatch {
     pub source: Arc<str>,
     pub epoch: u32,
-    pub states: Vec<Witnessed>,
-    pub poison: Vec<Poison>,
+    pub states: Vec<WitnessedState>,
+    pub poison: Vec<PoisonMessage>,
     /// Gaps of the whole source. Gaps of one object are states.
     pub gaps: Vec<Gap>,
     /// Differences that an audit found. The journal counts all of them and keeps the newest.
@@ -86,7 +86,7 @@ pub struct Append {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Appended {
+pub struct AppendResult {
     /// The position of each state; `None` if its id was already stored.
     pub seqs: Vec<Option<Seq>>,
     /// The newest position of these states, including those that were already stored.
@@ -97,30 +97,30 @@ pub struct Appended {
 
 /// An object as it was last witnessed.
 #[derive(Clone, Debug)]
-pub struct Current {
+pub struct CurrentObject {
     pub object: Arc<ObjectRef>,
     pub owner: Option<Arc<ObjectRef>>,
     pub resource_version: Version,
     pub status: Arc<Status>,
     pub seq: Seq,
     pub observed_ms: u64,
-    pub packed: Packed,
+    pub packed: PackedDocument,
 }
 
-/// What a source starts from after a restart.
+/// The start of a source after a restart.
 #[derive(Clone, Debug, Default)]
-pub struct Warm {
+pub struct WarmStart {
     pub epoch: u32,
     pub checkpoint: Option<Version>,
     /// Only objects that exist. Deleted objects, and those that left the selector, are history.
-    pub objects: Vec<Current>,
+    pub objects: Vec<CurrentObject>,
     /// It contains all states of the source up to this position. Later states have greater positions.
     pub through: Seq,
 }
 
 /// The differences that audits of a source have found since its journal began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Discrepancies {
+pub struct AuditDifferences {
     pub count: u64,
     /// Newest first, up to [`DISCREPANCIES`](crate::limits::DISCREPANCIES).
     pub newest: Vec<DiscrepancyView>,
@@ -145,7 +145,7 @@ pub enum JournalError {
 
 /// How the known history of an object ends, when the object no longer exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FormerEnd {
     /// Nothing was witnessed of the object, or its last version was not.
     Unknown,
     /// The object left the selector at this version.
@@ -154,7 +154,7 @@ pub enum Fate {
     Ended,
 }
 
-impl Fate {
+impl FormerEnd {
     /// Finds the fate from the object's states, in any order. A state that came late says nothing about the
     /// end.
     pub fn of<'a>(states: impl Iterator<Item = (Change, &'a Version)>) -> Self {
@@ -169,7 +169,7 @@ impl Fate {
 
 /// A witnessed version of an object, from a history that may be over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Former {
+pub struct FormerVersion {
     pub object: ObjectRef,
     pub version: Version,
     pub document: Bytes,
@@ -177,23 +177,23 @@ pub struct Former {
     pub before: Option<Bytes>,
 }
 
-/// What the watch writes to.
+/// The store that the watch writes to.
 #[async_trait]
-pub trait Witness: Send + Sync {
+pub trait StateWitness: Send + Sync {
     /// Returns when the append is durable. Repeats are harmless, because every state has an id.
-    async fn append(&self, append: Append) -> Result<Appended, JournalError>;
-    async fn warm(&self, source: &str) -> Result<Warm, JournalError>;
+    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError>;
+    async fn warm(&self, source: &str) -> Result<WarmStart, JournalError>;
     /// The differences that were found before; none if the store does not keep them.
-    async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {
-        Ok(Discrepancies::default())
+    async fn discrepancies(&self, _source: &str) -> Result<AuditDifferences, JournalError> {
+        Ok(AuditDifferences::default())
     }
     /// Does the work of [`warm`](Self::warm) and passes the objects on part by part, so that the caller can place
     /// one part while the next is read. The answer holds the objects that were not passed on.
     async fn warm_by_parts(
         &self,
         source: &str,
-        parts: mpsc::Sender<Vec<Current>>,
-    ) -> Result<Warm, JournalError> {
+        parts: mpsc::Sender<Vec<CurrentObject>>,
+    ) -> Result<WarmStart, JournalError> {
         let mut warm = self.warm(source).await?;
         if let Err(unheard) = parts.send(std::mem::take(&mut warm.objects)).await {
             warm.objects = unheard.0;
@@ -222,9 +222,9 @@ pub trait Witness: Send + Sync {
         Ok(None)
     }
     /// The fate of an object that does not exist, from the witnessed states. A store that can't tell returns
-    /// `Unknown`: the history is then told again, with the same ids.
-    async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<Fate, JournalError> {
-        Ok(Fate::Unknown)
+    /// `Unknown`: the history is then sent again, with the same ids.
+    async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<FormerEnd, JournalError> {
+        Ok(FormerEnd::Unknown)
     }
     /// The newest version within these numbers that was witnessed in an epoch.
     async fn former(
@@ -232,7 +232,7 @@ pub trait Witness: Send + Sync {
         _source: &str,
         _epoch: u32,
         _within: RangeInclusive<u64>,
-    ) -> Result<Option<Former>, JournalError> {
+    ) -> Result<Option<FormerVersion>, JournalError> {
         Err(JournalError::Invalid("this journal does not find states by their version".into()))
     }
 }

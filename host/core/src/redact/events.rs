@@ -1,11 +1,11 @@
-//! What an Event tells of the object that it is about: its texts may quote a secret of that object.
+//! Reads the texts of an Event, which may quote a secret of the object that it is about.
 
 use std::ops::Range;
 
 use super::quoted::{add_places, merge};
-use super::{Redactor, Secrets, Withheld, replaced};
+use super::{RedactionRules, SecretDigests, WithheldDocument, replaced};
 use crate::events;
-use crate::project::{Flow, ProjectError, Scanner};
+use crate::project::{JsonScanner, ProjectError, ScanFlow};
 use crate::state::ObjectRef;
 
 /// The members of an Event in which its writer tells something, in both forms of an Event.
@@ -24,17 +24,17 @@ pub fn about(document: &[u8]) -> Option<ObjectRef> {
     Some(ObjectRef { namespace, ..about })
 }
 
-impl Redactor {
+impl RedactionRules {
     /// An Event as [`Self::redact`] gives it, with a digest also in the place of each secret of the object that it is
     /// about.
     pub fn redact_event(
         &self,
         event: &[u8],
-        of_object: &Secrets,
+        of_object: &SecretDigests,
         digest: impl Fn(&[u8]) -> String,
-    ) -> Result<Option<Vec<u8>>, Withheld> {
+    ) -> Result<Option<Vec<u8>>, WithheldDocument> {
         let mut found = self.find(event)?;
-        let text = std::str::from_utf8(event).map_err(Withheld::because)?;
+        let text = std::str::from_utf8(event).map_err(WithheldDocument::because)?;
         let sought = of_object.sought();
         for range in parts(text)?.texts {
             add_places(text, range, |_| false, |text| of_object.places(&sought, text), &mut found);
@@ -45,20 +45,20 @@ impl Redactor {
 }
 
 #[derive(Default)]
-struct Parts {
+struct EventParts {
     is_event: bool,
     namespace: String,
     texts: Vec<Range<usize>>,
 }
 
-fn parts(event: &str) -> Result<Parts, ProjectError> {
-    let (mut parts, mut is_another) = (Parts::default(), false);
-    let mut scanner = Scanner::of_text(event);
+fn parts(event: &str) -> Result<EventParts, ProjectError> {
+    let (mut parts, mut is_another) = (EventParts::default(), false);
+    let mut scanner = JsonScanner::of_text(event);
     scanner.members(|key, scanner| {
         let start = scanner.start();
         if key.is(b"metadata") && scanner.peek() == b'{' {
             parts.read_metadata(scanner)?;
-            return Ok(Flow::Next);
+            return Ok(ScanFlow::Next);
         }
         let value = scanner.value()?;
         parts.is_event |= key.is(b"involvedObject") || key.is(b"regarding");
@@ -67,25 +67,25 @@ fn parts(event: &str) -> Result<Parts, ProjectError> {
         if TEXTS.iter().any(|name| key.is(name)) {
             parts.texts.push(start..scanner.position());
         }
-        Ok(Flow::Next)
+        Ok(ScanFlow::Next)
     })?;
     parts.is_event &= !is_another;
     Ok(parts)
 }
 
-impl Parts {
-    fn read_metadata(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ProjectError> {
+impl EventParts {
+    fn read_metadata(&mut self, scanner: &mut JsonScanner<'_>) -> Result<(), ProjectError> {
         scanner.members(|key, scanner| {
             let start = scanner.start();
             if key.is(b"namespace") && scanner.peek() == b'"' {
                 self.namespace = scanner.text()?.decode()?.into_owned();
-                return Ok(Flow::Next);
+                return Ok(ScanFlow::Next);
             }
             scanner.skip()?;
             if key.is(b"annotations") {
                 self.texts.push(start..scanner.position());
             }
-            Ok(Flow::Next)
+            Ok(ScanFlow::Next)
         })
     }
 }
@@ -104,15 +104,15 @@ mod tests {
         )
     }
 
-    fn shown(event: &str, of_object: &Secrets) -> String {
+    fn shown(event: &str, of_object: &SecretDigests) -> String {
         let rules = HostSpec::default().redactor().unwrap();
         let shown = rules.redact_event(event.as_bytes(), of_object, |value| value.len().to_string()).unwrap();
         shown.map_or_else(|| event.to_owned(), |shown| String::from_utf8(shown).unwrap())
     }
 
-    fn of(object: &str) -> Secrets {
-        let mut secrets = Secrets::default();
-        let digest = |value: &[u8]| Ok::<_, Withheld>(value.len().to_string());
+    fn of(object: &str) -> SecretDigests {
+        let mut secrets = SecretDigests::default();
+        let digest = |value: &[u8]| Ok::<_, WithheldDocument>(value.len().to_string());
         HostSpec::default().redactor().unwrap().add_secrets(object.as_bytes(), digest, &mut secrets).unwrap();
         secrets
     }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_known_of_the_object_all_texts_are_hidden() {
-        let shown = shown(&event(r#""message":"any","reason":"""#), &Secrets::unknown());
+        let shown = shown(&event(r#""message":"any","reason":"""#), &SecretDigests::unknown());
         assert!(shown.contains(r#""message":"redacted:3","reason":"""#), "{shown}");
     }
 

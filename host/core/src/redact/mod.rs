@@ -1,6 +1,6 @@
 //! Takes secrets out of documents before a person or a plugin is given them.
 //!
-//! A [`Redactor`] finds the values that its rules name and puts `"redacted:DIGEST"` in the place of each. Where only a
+//! A [`RedactionRules`] finds the values that its rules name and puts `"redacted:DIGEST"` in the place of each. Where only a
 //! part of a text is a secret, such as the password of an address, only that part is replaced. The digest is keyed by
 //! the caller, so equal values are still seen to be equal, and nobody can look a value up. All other bytes stay as they
 //! are. It changes nothing in the journal and does no I/O.
@@ -21,17 +21,17 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::project::{Flow, ProjectError, Scanner};
+use crate::project::{JsonScanner, ProjectError, ScanFlow};
 
 pub use events::about;
-pub use quoted::Secrets;
+pub use quoted::SecretDigests;
 pub(crate) use revealing_queries::{may_hold_secret, names_an_address};
-pub use rules::{Field, Redactor, RulesInForce};
+pub use rules::{RedactionRules, RulesInForce, SecretField};
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use tests::{computed, hiding};
 pub use text::digest::DIGEST_CHARS;
 use text::digest::MARK;
-use walk::Search;
+use walk::SecretSearch;
 
 /// Annotations in which tools keep all of what they were given, variables included.
 pub(crate) const COPIES: [&str; 5] = [
@@ -45,15 +45,15 @@ pub(crate) const COPIES: [&str; 5] = [
 /// A document that can't be read can't be redacted either. It is withheld.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("the document can't be searched for secrets ({0}), so it is withheld")]
-pub struct Withheld(String);
+pub struct WithheldDocument(String);
 
-impl Withheld {
+impl WithheldDocument {
     pub fn because(error: impl std::fmt::Display) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<ProjectError> for Withheld {
+impl From<ProjectError> for WithheldDocument {
     fn from(error: ProjectError) -> Self {
         Self::because(error)
     }
@@ -61,7 +61,7 @@ impl From<ProjectError> for Withheld {
 
 /// One secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
+struct FoundSecret {
     range: Range<usize>,
     /// Whether it is a part of a text, and not a whole value.
     is_part: bool,
@@ -69,7 +69,7 @@ struct Found {
     is_copy: bool,
 }
 
-impl Found {
+impl FoundSecret {
     fn part(range: Range<usize>) -> Self {
         Self { range, is_part: true, is_copy: false }
     }
@@ -92,13 +92,13 @@ impl Found {
     }
 }
 
-impl Redactor {
+impl RedactionRules {
     /// The document without secrets; none where it holds none. `digest` makes a short text of a value's bytes.
     pub fn redact(
         &self,
         document: &[u8],
         digest: impl Fn(&[u8]) -> String,
-    ) -> Result<Option<Vec<u8>>, Withheld> {
+    ) -> Result<Option<Vec<u8>>, WithheldDocument> {
         Ok(replaced(document, self.find(document)?, digest))
     }
 
@@ -107,15 +107,15 @@ impl Redactor {
         &self,
         settings: &[u8],
         digest: impl Fn(&[u8]) -> String,
-    ) -> Result<Option<Vec<u8>>, Withheld> {
-        let text = std::str::from_utf8(settings).map_err(Withheld::because)?;
-        let found = Search::of_settings(self, settings).all(&mut Scanner::of_text(text))?;
+    ) -> Result<Option<Vec<u8>>, WithheldDocument> {
+        let text = std::str::from_utf8(settings).map_err(WithheldDocument::because)?;
+        let found = SecretSearch::of_settings(self, settings).all(&mut JsonScanner::of_text(text))?;
         Ok(replaced(settings, found, digest))
     }
 
     /// Where the secrets lie, in order, none within another.
-    fn find(&self, document: &[u8]) -> Result<Vec<Found>, Withheld> {
-        let text = std::str::from_utf8(document).map_err(Withheld::because)?;
+    fn find(&self, document: &[u8]) -> Result<Vec<FoundSecret>, WithheldDocument> {
+        let text = std::str::from_utf8(document).map_err(WithheldDocument::because)?;
         let (mut found, status) = self.search(text)?;
         if !found.is_empty() {
             self.add_repeats(text, status, &mut found);
@@ -123,18 +123,18 @@ impl Redactor {
         Ok(found)
     }
 
-    /// What the rules hide, and where the status is, which may quote it.
-    fn search(&self, document: &str) -> Result<(Vec<Found>, Option<Range<usize>>), Withheld> {
-        let mut scanner = Scanner::of_text(document);
-        let top = Top::of(scanner.clone())?;
-        let found = Search::new(self, document.as_bytes(), top.kind.as_deref()).all(&mut scanner)?;
+    /// Finds the values that the rules hide, and the status, which may quote them.
+    fn search(&self, document: &str) -> Result<(Vec<FoundSecret>, Option<Range<usize>>), WithheldDocument> {
+        let mut scanner = JsonScanner::of_text(document);
+        let top = DocumentTop::of(scanner.clone())?;
+        let found = SecretSearch::new(self, document.as_bytes(), top.kind.as_deref()).all(&mut scanner)?;
         scanner.end()?;
         Ok((found, top.status))
     }
 }
 
 /// A document with a digest in the place of each secret; none where it holds none.
-fn replaced(document: &[u8], found: Vec<Found>, digest: impl Fn(&[u8]) -> String) -> Option<Vec<u8>> {
+fn replaced(document: &[u8], found: Vec<FoundSecret>, digest: impl Fn(&[u8]) -> String) -> Option<Vec<u8>> {
     if found.is_empty() {
         return None;
     }
@@ -153,16 +153,16 @@ fn replaced(document: &[u8], found: Vec<Found>, digest: impl Fn(&[u8]) -> String
     Some(out)
 }
 
-/// What is known of a document before it is searched.
+/// The facts about a document before it is searched.
 #[derive(Default)]
-struct Top {
+struct DocumentTop {
     /// Rules of one kind apply to every document that does not say its kind.
     kind: Option<String>,
     status: Option<Range<usize>>,
 }
 
-impl Top {
-    fn of(mut scanner: Scanner<'_>) -> Result<Self, ProjectError> {
+impl DocumentTop {
+    fn of(mut scanner: JsonScanner<'_>) -> Result<Self, ProjectError> {
         let mut top = Self::default();
         if scanner.peek() != b'{' {
             return Ok(top);
@@ -170,14 +170,14 @@ impl Top {
         scanner.members(|key, scanner| {
             if key.is(b"kind") && scanner.peek() == b'"' {
                 top.kind = Some(scanner.text()?.decode()?.into_owned());
-                return Ok(Flow::Next);
+                return Ok(ScanFlow::Next);
             }
             let start = scanner.start();
             scanner.skip()?;
             if key.is(b"status") {
                 top.status = Some(start..scanner.position());
             }
-            Ok(Flow::Next)
+            Ok(ScanFlow::Next)
         })?;
         Ok(top)
     }

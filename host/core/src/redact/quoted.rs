@@ -9,10 +9,10 @@ use super::fixed_texts::is_fixed_text;
 use super::repeats::VisibleText;
 use super::text::commands::{escaped, merged};
 use super::text::digest::{MARK, is_digest};
-use super::walk::Search;
+use super::walk::SecretSearch;
 use super::words::SECRET_CHARS;
-use super::{Found, Redactor, Withheld};
-use crate::project::Scanner;
+use super::{FoundSecret, RedactionRules, WithheldDocument};
+use crate::project::JsonScanner;
 use crate::state::Status;
 
 /// A text of a status that is longer may have been cut, so that it ends within a secret.
@@ -22,32 +22,32 @@ pub(super) const SECRETS: usize = 256;
 
 /// The secrets of some documents, each with its digest, the longest first.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Secrets {
+pub struct SecretDigests {
     found: Vec<(String, String)>,
 }
 
-impl Redactor {
+impl RedactionRules {
     /// Adds the secrets of a document. `digest` as for [`Self::redact`].
-    pub fn add_secrets<E: From<Withheld>>(
+    pub fn add_secrets<E: From<WithheldDocument>>(
         &self,
         document: &[u8],
         digest: impl Fn(&[u8]) -> Result<String, E>,
-        secrets: &mut Secrets,
+        secrets: &mut SecretDigests,
     ) -> Result<(), E> {
         let found = self.find(document)?;
-        let text = std::str::from_utf8(document).map_err(Withheld::because)?;
-        let shown = VisibleText::of(text, &found).map_err(Withheld::from)?;
+        let text = std::str::from_utf8(document).map_err(WithheldDocument::because)?;
+        let shown = VisibleText::of(text, &found).map_err(WithheldDocument::from)?;
         self.add_words_of(document, &found, |word| shown.has(word), digest, secrets)
     }
 
     /// `is_shown`: of a word that stands elsewhere in the document, too.
-    fn add_words_of<E: From<Withheld>>(
+    fn add_words_of<E: From<WithheldDocument>>(
         &self,
         document: &[u8],
-        found: &[Found],
+        found: &[FoundSecret],
         is_shown: impl Fn(&str) -> bool,
         digest: impl Fn(&[u8]) -> Result<String, E>,
-        secrets: &mut Secrets,
+        secrets: &mut SecretDigests,
     ) -> Result<(), E> {
         for one in found {
             let secret = one.secret(document);
@@ -75,17 +75,24 @@ impl Redactor {
         &self,
         document: &[u8],
         kind: &str,
-        secrets: &mut Secrets,
-    ) -> Result<(), Withheld> {
-        let mut scanner = Scanner::of_text(std::str::from_utf8(document).map_err(Withheld::because)?);
-        let found = Search::new(self, document, Some(kind)).all(&mut scanner)?;
+        secrets: &mut SecretDigests,
+    ) -> Result<(), WithheldDocument> {
+        let mut scanner =
+            JsonScanner::of_text(std::str::from_utf8(document).map_err(WithheldDocument::because)?);
+        let found = SecretSearch::new(self, document, Some(kind)).all(&mut scanner)?;
         scanner.end()?;
         match found.is_empty() {
             true => Ok(()),
             // What its status quotes may be a part of a secret, and has parts of its own.
             false => {
                 let found = self.find(document)?;
-                self.add_words_of(document, &found, |_| false, |_| Ok::<_, Withheld>(String::new()), secrets)
+                self.add_words_of(
+                    document,
+                    &found,
+                    |_| false,
+                    |_| Ok::<_, WithheldDocument>(String::new()),
+                    secrets,
+                )
             }
         }
     }
@@ -98,12 +105,12 @@ pub(super) fn add_places(
     value: Range<usize>,
     spares: impl Fn(&str) -> bool,
     quotes: impl Fn(&str) -> Vec<Range<usize>>,
-    found: &mut Vec<Found>,
+    found: &mut Vec<FoundSecret>,
 ) {
     let mut at = value.start;
     while let Some(quote) = document[at..value.end].find('"') {
         at += quote;
-        let mut scanner = Scanner::of_text(&document[at..value.end]);
+        let mut scanner = JsonScanner::of_text(&document[at..value.end]);
         // The document was read before, so this can't fail.
         let Ok(text) = scanner.text() else { break };
         let (start, length, is_escaped) = text.place();
@@ -112,7 +119,7 @@ pub(super) fn add_places(
         if scanner.peek() == b':' {
             if spares(raw) {
                 let colon = document[at..].find(':').unwrap_or_default();
-                let mut scanner = Scanner::of_text(&document[at + colon + 1..value.end]);
+                let mut scanner = JsonScanner::of_text(&document[at + colon + 1..value.end]);
                 let Ok(()) = scanner.skip() else { break };
                 at += colon + 1 + scanner.position();
             }
@@ -122,7 +129,7 @@ pub(super) fn add_places(
         let ranges = merged(quotes(&decoded));
         let ranges = if is_escaped { escaped(raw.as_bytes(), &ranges) } else { ranges };
         for range in ranges {
-            let one = Found::part(start + range.start..start + range.end);
+            let one = FoundSecret::part(start + range.start..start + range.end);
             if !is_digest(one.secret(document.as_bytes())) {
                 found.push(one);
             }
@@ -131,7 +138,7 @@ pub(super) fn add_places(
 }
 
 /// A quote may lie within what is hidden, or across its end.
-pub(super) fn merge(found: &mut Vec<Found>) {
+pub(super) fn merge(found: &mut Vec<FoundSecret>) {
     found.sort_by_key(|one| one.range.start);
     found.dedup_by(|next, last| {
         let overlaps = next.range.start < last.range.end;
@@ -144,9 +151,9 @@ pub(super) fn merge(found: &mut Vec<Found>) {
 
 /// Words that are looked for in one text after another. To prepare the search for a word takes as long as the word is,
 /// so that is done once.
-pub(super) struct Sought<'w>(Vec<Finder<'w>>);
+pub(super) struct SoughtWord<'w>(Vec<Finder<'w>>);
 
-impl<'w> Sought<'w> {
+impl<'w> SoughtWord<'w> {
     pub(super) fn of(words: impl Iterator<Item = &'w str>) -> Self {
         Self(words.take(SECRETS + 1).map(Finder::new).collect())
     }
@@ -167,13 +174,13 @@ fn places_of<'t>(word: &'t Finder<'_>, text: &'t str) -> impl Iterator<Item = Ra
     places.into_iter().flatten().map(move |start| start..start + length)
 }
 
-impl Secrets {
-    /// Of a document that can't be searched: whatever its status says is hidden.
+impl SecretDigests {
+    /// The secrets of a document that can't be searched: its whole status is hidden.
     pub fn unknown() -> Self {
         Self { found: vec![Default::default(); SECRETS + 1] }
     }
 
-    /// What a search for them goes through beside the text.
+    /// The bytes that a search for them reads besides the text.
     pub fn bytes(&self) -> usize {
         self.found.iter().map(|(word, _)| word.len()).sum()
     }
@@ -188,12 +195,12 @@ impl Secrets {
         may_quote(&status.reason) || may_quote(&status.message)
     }
 
-    pub(super) fn sought(&self) -> Sought<'_> {
-        Sought::of(self.found.iter().map(|(word, _)| word.as_str()))
+    pub(super) fn sought(&self) -> SoughtWord<'_> {
+        SoughtWord::of(self.found.iter().map(|(word, _)| word.as_str()))
     }
 
     /// Where a text quotes one of them, or ends within one. `sought`: the same.
-    pub(super) fn places(&self, sought: &Sought<'_>, text: &str) -> Vec<Range<usize>> {
+    pub(super) fn places(&self, sought: &SoughtWord<'_>, text: &str) -> Vec<Range<usize>> {
         let mut places = sought.places(text);
         if text.len() >= MAY_BE_CUT {
             places.extend(self.cut_end(text).map(|(range, _)| range));
@@ -269,9 +276,9 @@ mod tests {
     use super::*;
     use crate::config::{HostSpec, RedactedField, RedactionSpec};
 
-    fn secrets(document: &str) -> Secrets {
-        let mut secrets = Secrets::default();
-        let digest = |value: &[u8]| Ok::<_, Withheld>(value.len().to_string());
+    fn secrets(document: &str) -> SecretDigests {
+        let mut secrets = SecretDigests::default();
+        let digest = |value: &[u8]| Ok::<_, WithheldDocument>(value.len().to_string());
         HostSpec::default()
             .redactor()
             .unwrap()
@@ -302,7 +309,7 @@ mod tests {
         assert_eq!(told("abcdef", "nothing of it"), None);
         let status = Status { reason: "abcdef".into(), ..Status::default() };
         assert_eq!(secrets(&variable("abcdef")).hidden_in(&status).unwrap().reason, "redacted:6");
-        assert!(Secrets::may_stand_in(&status) && !Secrets::may_stand_in(&Status::default()));
+        assert!(SecretDigests::may_stand_in(&status) && !SecretDigests::may_stand_in(&Status::default()));
     }
 
     #[test]
@@ -315,13 +322,17 @@ mod tests {
                 ("", "redacted: the object can't be searched for what this may quote"),
             ),
         ] {
-            let hidden = Secrets::unknown().hidden_in(&status).unwrap();
+            let hidden = SecretDigests::unknown().hidden_in(&status).unwrap();
             assert_eq!((&*hidden.reason, &*hidden.message), told);
         }
-        assert_eq!(Secrets::unknown().hidden_in(&Status::default()), None);
+        assert_eq!(SecretDigests::unknown().hidden_in(&Status::default()), None);
         let fixed =
             Status { reason: "JobSuspended".into(), message: "Job suspended".into(), ..Status::default() };
-        assert_eq!(Secrets::unknown().hidden_in(&fixed), None, "Kubernetes says it of each suspended Job");
+        assert_eq!(
+            SecretDigests::unknown().hidden_in(&fixed),
+            None,
+            "Kubernetes says it of each suspended Job"
+        );
     }
 
     #[test]
@@ -341,8 +352,8 @@ mod tests {
         let rules = HostSpec { redaction: rules, ..HostSpec::default() }.redactor().unwrap();
         let document =
             br#"{"spec":{"credentials":{"user":"ada","list":[{"password":"hush-hush"}],"pin":1234567}}}"#;
-        let mut secrets = Secrets::default();
-        let digest = |value: &[u8]| Ok::<_, Withheld>(value.len().to_string());
+        let mut secrets = SecretDigests::default();
+        let digest = |value: &[u8]| Ok::<_, WithheldDocument>(value.len().to_string());
         rules.add_secrets(document, digest, &mut secrets).unwrap();
         let status = Status { message: "ada: hush-hush 1234567".into(), ..Status::default() };
         let told = secrets.hidden_in(&status).unwrap().message;
@@ -393,7 +404,7 @@ mod tests {
     fn words_are_those_of_the_secrets_that_would_be_hidden() {
         let rules = HostSpec::default().redactor().unwrap();
         let words = |document: &str| {
-            let mut words = Secrets::default();
+            let mut words = SecretDigests::default();
             rules.add_secret_words(document.as_bytes(), "Job", &mut words).map(|()| words.found)
         };
         let document =

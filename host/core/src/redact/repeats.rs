@@ -10,14 +10,14 @@ use std::ops::Range;
 
 use memchr::memmem;
 
-use super::quoted::{SECRETS, Sought, add_places, merge};
-use super::{Found, Redactor, Top};
-use crate::project::{ProjectError, Scanner};
+use super::quoted::{SECRETS, SoughtWord, add_places, merge};
+use super::{DocumentTop, FoundSecret, RedactionRules};
+use crate::project::{JsonScanner, ProjectError};
 
 /// A shorter secret may stand elsewhere by chance, and mean something else there.
 const LONG_CHARS: usize = 16;
-/// What the searches for all words of a document go through: 64 MiB take some hundredths of a second. Beyond it, only the
-/// status is searched.
+/// The most bytes that the searches for all words of a document read: 64 MiB take some hundredths of a
+/// second. Beyond it, only the status is searched.
 const SEARCHED_BYTES: usize = 64 << 20;
 
 /// Whether the value under a key says what the object is, refers to another one, or selects it.
@@ -61,9 +61,14 @@ fn is_long(word: &str) -> bool {
         && has(u8::is_ascii_alphabetic)
 }
 
-impl Redactor {
+impl RedactionRules {
     /// Adds the places at which a document repeats what was found.
-    pub(super) fn add_repeats(&self, document: &str, status: Option<Range<usize>>, found: &mut Vec<Found>) {
+    pub(super) fn add_repeats(
+        &self,
+        document: &str,
+        status: Option<Range<usize>>,
+        found: &mut Vec<FoundSecret>,
+    ) {
         let words = found.iter().flat_map(|one| self.quotable(one, document.as_bytes()));
         let mut words: BTreeSet<String> = words.collect();
         let is_searched = words.len() <= SECRETS && words.len() * document.len() <= SEARCHED_BYTES;
@@ -75,7 +80,7 @@ impl Redactor {
                 .filter(|word| is_long(word) && shown.has_part(word))
                 .collect();
             if !long.is_empty() {
-                let long = Sought::of(long.into_iter());
+                let long = SoughtWord::of(long.into_iter());
                 let status = status.clone().unwrap_or(document.len()..document.len());
                 for part in [0..status.start, status.end..document.len()] {
                     add_places(document, part, is_structural, |text| long.places(text), found);
@@ -90,17 +95,18 @@ impl Redactor {
                 |word: &str| memmem::find(document[status.clone()].as_bytes(), word.as_bytes()).is_some();
             words.retain(|word| !(is_quoted(word) && shown.has(word)));
         }
-        let words = Sought::of(words.iter().map(String::as_str));
+        let words = SoughtWord::of(words.iter().map(String::as_str));
         add_places(document, status, is_structural, |text| words.places(text), found);
         merge(found);
     }
 }
 
-fn ranges(found: &[Found]) -> Vec<Range<usize>> {
+fn ranges(found: &[FoundSecret]) -> Vec<Range<usize>> {
     found.iter().map(|one| one.range.clone()).collect()
 }
 
-/// What a document shows to everybody: all but what is hidden, and but its status, which quotes.
+/// The part of a document that everybody sees: everything except hidden values and the status, which may
+/// quote them.
 pub(super) struct VisibleText<'d> {
     document: &'d str,
     status: Option<Range<usize>>,
@@ -109,8 +115,9 @@ pub(super) struct VisibleText<'d> {
 }
 
 impl<'d> VisibleText<'d> {
-    pub fn of(document: &'d str, found: &[Found]) -> Result<Self, ProjectError> {
-        let status = if found.is_empty() { None } else { Top::of(Scanner::of_text(document))?.status };
+    pub fn of(document: &'d str, found: &[FoundSecret]) -> Result<Self, ProjectError> {
+        let status =
+            if found.is_empty() { None } else { DocumentTop::of(JsonScanner::of_text(document))?.status };
         Ok(Self { document, status, hidden: ranges(found) })
     }
 

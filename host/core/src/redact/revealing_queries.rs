@@ -1,40 +1,40 @@
 //! Finds questions whose answer would reveal a secret. An answer to "which objects have this value here" reveals it to
 //! somebody who guesses.
 
-use super::Redactor;
-use super::rules::Named;
+use super::RedactionRules;
+use super::rules::PathToken;
 use super::text::addresses::in_addresses;
-use super::walk::{Under, under};
+use super::walk::{ParentKey, under};
 
-impl Redactor {
+impl RedactionRules {
     /// Whether the value at this place of an object is hidden, or may be. `kind`: none where it may be any.
     pub fn hides(&self, kind: Option<&str>, path: &[&str]) -> bool {
         let mut here = self.matches(kind);
-        let (mut above, mut depth) = (Under::Other, 0);
+        let (mut above, mut depth) = (ParentKey::Other, 0);
         for token in path {
-            here = here.step(Named::Key(token));
-            if here.is_met() || (above != Under::Other && self.is_secret_name(token)) {
+            here = here.step(PathToken::Key(token));
+            if here.is_met() || (above != ParentKey::Other && self.is_secret_name(token)) {
                 return true;
             }
             // Of a list of variables or arguments, nobody knows which place has the secret.
-            if above != Under::Other && (token.parse::<usize>().is_ok() || *token == "*") {
+            if above != ParentKey::Other && (token.parse::<usize>().is_ok() || *token == "*") {
                 return true;
             }
             above = under(kind, token, depth);
             depth += 1;
         }
         // An index has each element of a list.
-        above == Under::Command || here.step(Named::Element).is_met()
+        above == ParentKey::Command || here.step(PathToken::Element).is_met()
     }
 
     /// Whether a field's rule hides the object at this place of a document, or may hide a value of it.
     pub fn hides_any(&self, path: &[&str]) -> bool {
         let mut here = self.matches(None);
         let is_hidden = path.iter().any(|token| {
-            here = here.step(Named::Key(token));
+            here = here.step(PathToken::Key(token));
             here.is_met()
         });
-        is_hidden || here.step(Named::AnyKey).is_met()
+        is_hidden || here.step(PathToken::AnyKey).is_met()
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn names_an_address(text: &str) -> bool {
 
 /// Whether a label or an annotation may hold a secret, whatever the names and the fields of the rules are.
 pub(crate) fn may_hold_secret(key: &str, value: &str) -> bool {
-    under(None, key, 2) != Under::Other || names_an_address(value)
+    under(None, key, 2) != ParentKey::Other || names_an_address(value)
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! What counts as a secret: names of environment variables, and places in documents.
+//! The rules for secrets: names of environment variables, and places in documents.
 
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use sha2::{Digest, Sha256};
 
-use crate::project::Pointer;
+use crate::project::JsonPointer;
 use crate::state::RulesPrint;
 
 /// The version of the search. Count it up when the search finds more than before: what was found to quote nothing under
@@ -14,25 +14,25 @@ const SEARCH_VERSION: u32 = 2;
 
 /// Rules that can be asked, made of the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redactor {
-    names: Vec<Pattern>,
+pub struct RedactionRules {
+    names: Vec<NamePattern>,
     /// Names that are no secret's, whatever else they look like.
-    plain: Vec<Pattern>,
-    fields: Vec<Field>,
+    plain: Vec<NamePattern>,
+    fields: Vec<SecretField>,
     print: RulesPrint,
 }
 
 /// The rules in force. Settings may change them while states are witnessed.
 #[derive(Clone, Debug, Default)]
-pub struct RulesInForce(Arc<RwLock<Option<Arc<Redactor>>>>);
+pub struct RulesInForce(Arc<RwLock<Option<Arc<RedactionRules>>>>);
 
 impl RulesInForce {
-    pub fn set(&self, rules: Arc<Redactor>) {
+    pub fn set(&self, rules: Arc<RedactionRules>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(rules);
     }
 
     /// None until the settings were read.
-    pub fn get(&self) -> Option<Arc<Redactor>> {
+    pub fn get(&self) -> Option<Arc<RedactionRules>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -42,23 +42,27 @@ const NAME_BYTES: usize = 1024;
 
 /// A place whose value is a secret. The token `*` stands for every key or place, and `**` for any number of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct SecretField {
     /// None: of every kind.
     pub kind: Option<String>,
-    pub path: Pointer,
+    pub path: JsonPointer,
 }
 
-impl Redactor {
+impl RedactionRules {
     /// `names` are patterns: `*` stands for any characters. The case of letters does not matter, and neither does how
     /// words are joined: `apiKey`, `api-key`, `api.key` and `API_KEY` are the same. A pattern after `!` is of names that
     /// are no secret's.
-    pub fn new(names: &[String], fields: Vec<Field>) -> Self {
+    pub fn new(names: &[String], fields: Vec<SecretField>) -> Self {
         let print = print_of(names, &fields);
         let (plain, names): (Vec<_>, Vec<_>) = names.iter().partition(|pattern| pattern.starts_with('!'));
         Self {
             print,
-            names: names.into_iter().flat_map(|pattern| spellings(pattern)).map(Pattern::of).collect(),
-            plain: plain.into_iter().flat_map(|pattern| spellings(&pattern[1..])).map(Pattern::of).collect(),
+            names: names.into_iter().flat_map(|pattern| spellings(pattern)).map(NamePattern::of).collect(),
+            plain: plain
+                .into_iter()
+                .flat_map(|pattern| spellings(&pattern[1..]))
+                .map(NamePattern::of)
+                .collect(),
             fields,
         }
     }
@@ -72,15 +76,16 @@ impl Redactor {
             return true;
         }
         let names = spellings(name);
-        let is_any =
-            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.fits(name)));
+        let is_any = |patterns: &[NamePattern]| {
+            patterns.iter().any(|pattern| names.iter().any(|name| pattern.fits(name)))
+        };
         is_any(&self.names) && !is_any(&self.plain)
     }
 
     /// Where a search begins. A document without a kind is searched for the fields of every kind.
-    pub(super) fn matches(&self, kind: Option<&str>) -> Matches<'_> {
+    pub(super) fn matches(&self, kind: Option<&str>) -> FieldMatches<'_> {
         let is_asked =
-            |field: &Field| field.kind.as_deref().is_none_or(|of| kind.is_none_or(|kind| kind == of));
+            |field: &SecretField| field.kind.as_deref().is_none_or(|of| kind.is_none_or(|kind| kind == of));
         let asked = (0..self.fields.len()).filter(|place| is_asked(&self.fields[*place]));
         let mut open = OpenFields { fields: &self.fields, places: Vec::new() };
         asked.for_each(|place| open.go_on(place, 0));
@@ -88,7 +93,7 @@ impl Redactor {
     }
 }
 
-fn print_of(names: &[String], fields: &[Field]) -> RulesPrint {
+fn print_of(names: &[String], fields: &[SecretField]) -> RulesPrint {
     let mut hash = Sha256::new();
     let mut add = |text: &str| {
         hash.update((text.len() as u64).to_le_bytes());
@@ -135,14 +140,14 @@ fn spellings(name: &str) -> Vec<String> {
 
 /// A name with `*`. Every name of a document is compared with all of them, and most have a simple form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Pattern {
+enum NamePattern {
     Name(String),
     End(String),
     Part(String),
     Other(String),
 }
 
-impl Pattern {
+impl NamePattern {
     fn of(written: String) -> Self {
         let inner = written.strip_prefix('*').filter(|rest| !rest.is_empty());
         match (inner, inner.and_then(|rest| rest.strip_suffix('*'))) {
@@ -184,7 +189,7 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Named<'a> {
+pub(super) enum PathToken<'a> {
     Key(&'a str),
     Index(usize),
     /// Any element of a list.
@@ -194,8 +199,8 @@ pub(super) enum Named<'a> {
 
 /// The fields that may still lie below one place of a document.
 #[derive(Clone)]
-pub(super) struct Matches<'r> {
-    fields: &'r [Field],
+pub(super) struct FieldMatches<'r> {
+    fields: &'r [SecretField],
     /// Each with how much of its path was met. Most places of a document have the same as the place above.
     open: Rc<[(usize, usize)]>,
     keys: KeyShapes,
@@ -229,20 +234,20 @@ impl KeyShapes {
         1 << token.len().min(63)
     }
 
-    fn may_fit(self, name: Named<'_>) -> bool {
+    fn may_fit(self, name: PathToken<'_>) -> bool {
         match name {
             _ if self.is_any => true,
-            Named::AnyKey => true,
-            Named::Key(key) => self.lengths & Self::length(key) != 0,
-            Named::Index(_) | Named::Element => self.has_index,
+            PathToken::AnyKey => true,
+            PathToken::Key(key) => self.lengths & Self::length(key) != 0,
+            PathToken::Index(_) | PathToken::Element => self.has_index,
         }
     }
 }
 
-impl<'r> Matches<'r> {
-    pub fn step(&self, name: Named<'_>) -> Matches<'r> {
+impl<'r> FieldMatches<'r> {
+    pub fn step(&self, name: PathToken<'_>) -> FieldMatches<'r> {
         if self.is_repeated && !self.keys.may_fit(name) {
-            return Matches { is_met: false, ..self.clone() };
+            return FieldMatches { is_met: false, ..self.clone() };
         }
         let (mut next, mut is_met) = (OpenFields { fields: self.fields, places: Vec::new() }, false);
         for (place, met) in &*self.open {
@@ -252,10 +257,10 @@ impl<'r> Matches<'r> {
                 continue;
             }
             let fits = match (path[*met].as_str(), name) {
-                ("*", _) | (_, Named::AnyKey) => true,
-                (token, Named::Key(key)) => token == key,
-                (token, Named::Index(index)) => token.parse() == Ok(index),
-                (token, Named::Element) => token.parse::<usize>().is_ok(),
+                ("*", _) | (_, PathToken::AnyKey) => true,
+                (token, PathToken::Key(key)) => token == key,
+                (token, PathToken::Index(index)) => token.parse() == Ok(index),
+                (token, PathToken::Element) => token.parse::<usize>().is_ok(),
             };
             if fits && met + 1 == path.len() {
                 is_met = true;
@@ -271,9 +276,9 @@ impl<'r> Matches<'r> {
     }
 }
 
-/// [`Matches`] in the making.
+/// [`FieldMatches`] in the making.
 struct OpenFields<'r> {
-    fields: &'r [Field],
+    fields: &'r [SecretField],
     places: Vec<(usize, usize)>,
 }
 
@@ -294,7 +299,7 @@ impl<'r> OpenFields<'r> {
         }
     }
 
-    fn into_matches(self, is_met: bool) -> Matches<'r> {
+    fn into_matches(self, is_met: bool) -> FieldMatches<'r> {
         // What follows a `**` is opened by it again below each key.
         let is_again = |(place, met): &(usize, usize)| {
             let path = self.fields[*place].path.tokens();
@@ -303,6 +308,6 @@ impl<'r> OpenFields<'r> {
         let is_repeated = self.places.iter().all(is_again);
         let mut keys = KeyShapes::default();
         self.places.iter().for_each(|(place, met)| keys.add(&self.fields[*place].path.tokens()[*met]));
-        Matches { fields: self.fields, open: self.places.into(), keys, is_repeated, is_met }
+        FieldMatches { fields: self.fields, open: self.places.into(), keys, is_repeated, is_met }
     }
 }

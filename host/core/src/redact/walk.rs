@@ -2,18 +2,18 @@
 
 use std::ops::Range;
 
-use super::rules::{Matches, Named};
+use super::rules::{FieldMatches, PathToken};
 use super::text::addresses::in_addresses;
-use super::text::commands::{self, Next};
+use super::text::commands::{self, NextElement};
 use super::text::digest::is_digest;
 use super::text::pairs::in_pairs;
-use super::text::unescaped::Unescaped;
-use super::{COPIES, Found, Redactor};
-use crate::project::{Flow, NESTING, ProjectError, Scanner, Text};
+use super::text::unescaped::UnescapedText;
+use super::{COPIES, FoundSecret, RedactionRules};
+use crate::project::{JsonScanner, NESTING, ProjectError, RawString, ScanFlow};
 
-/// What a value is taken for, by the key that it stands under.
+/// The meaning of a value, by the key above it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Under {
+pub(super) enum ParentKey {
     /// Named values: a list of `{"name": …, "value": …}`, or an object.
     Variables,
     /// The same, and each value may be a command line or JSON.
@@ -23,8 +23,8 @@ pub(super) enum Under {
     Other,
 }
 
-pub(super) struct Search<'r> {
-    redactor: &'r Redactor,
+pub(super) struct SecretSearch<'r> {
+    redactor: &'r RedactionRules,
     document: &'r [u8],
     kind: Option<&'r str>,
     /// Every name counts, wherever it stands.
@@ -32,7 +32,7 @@ pub(super) struct Search<'r> {
     /// The texts of JSON around this one that are being read, and the levels of brackets around it.
     within: u32,
     depth: u32,
-    found: Vec<Found>,
+    found: Vec<FoundSecret>,
 }
 
 /// Keys of Kubernetes under which a secret is named, and has no value. Texts of JSON have them where a variable holds a
@@ -50,25 +50,25 @@ const REFERENCES: [&str; 6] = [
 /// is decoded and searched anew.
 pub(super) const TEXTS_WITHIN: u32 = 4;
 
-impl<'r> Search<'r> {
-    pub fn new(redactor: &'r Redactor, document: &'r [u8], kind: Option<&'r str>) -> Self {
+impl<'r> SecretSearch<'r> {
+    pub fn new(redactor: &'r RedactionRules, document: &'r [u8], kind: Option<&'r str>) -> Self {
         Self { redactor, document, kind, is_settings: false, within: 0, depth: 0, found: Vec::new() }
     }
 
-    pub fn of_settings(redactor: &'r Redactor, settings: &'r [u8]) -> Self {
+    pub fn of_settings(redactor: &'r RedactionRules, settings: &'r [u8]) -> Self {
         Self { is_settings: true, ..Self::new(redactor, settings, None) }
     }
 
-    pub fn all(mut self, scanner: &mut Scanner<'_>) -> Result<Vec<Found>, ProjectError> {
+    pub fn all(mut self, scanner: &mut JsonScanner<'_>) -> Result<Vec<FoundSecret>, ProjectError> {
         let fields = self.redactor.matches(self.kind);
         self.value(scanner, &fields, self.otherwise(), self.depth)?;
         self.found.sort_by_key(|found| found.range.start);
         Ok(self.found)
     }
 
-    fn under(&self, key: &str, depth: u32) -> Under {
+    fn under(&self, key: &str, depth: u32) -> ParentKey {
         match under(self.kind, key, depth) {
-            Under::Other => self.otherwise(),
+            ParentKey::Other => self.otherwise(),
             under => under,
         }
     }
@@ -77,22 +77,22 @@ impl<'r> Search<'r> {
         self.is_settings && self.is_secret_name_in_text(name)
     }
 
-    /// Of a name within a text. In the operator's settings all names count.
+    /// Whether a name within a text is one of a secret. In the operator's settings all names count.
     fn is_secret_name_in_text(&self, name: &str) -> bool {
         let is_reference = REFERENCES.contains(&name) && (self.within > 0 || !self.is_settings);
         !is_reference && self.redactor.is_secret_name(name)
     }
 
-    /// What a value is taken for whose key says nothing.
-    fn otherwise(&self) -> Under {
-        if self.is_settings { Under::Variables } else { Under::Other }
+    /// The meaning of a value whose key says nothing.
+    fn otherwise(&self) -> ParentKey {
+        if self.is_settings { ParentKey::Variables } else { ParentKey::Other }
     }
 
     fn value(
         &mut self,
-        scanner: &mut Scanner<'_>,
-        here: &Matches<'_>,
-        under: Under,
+        scanner: &mut JsonScanner<'_>,
+        here: &FieldMatches<'_>,
+        under: ParentKey,
         depth: u32,
     ) -> Result<(), ProjectError> {
         if depth > NESTING {
@@ -103,10 +103,10 @@ impl<'r> Search<'r> {
             b'{' if self.is_settings => self.variable(scanner, here, false, under, depth),
             b'{' => self.object(scanner, here, under, depth),
             b'[' => self.list(scanner, here, under, depth),
-            b'"' if under == Under::Command => self.text(scanner, Some(&mut Next::Script), depth),
-            b'"' if under == Under::Environment => self.variable_text(scanner, depth),
+            b'"' if under == ParentKey::Command => self.text(scanner, Some(&mut NextElement::Script), depth),
+            b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth),
             // It may be a command line, whatever the program calls it that reads this JSON.
-            b'"' if self.within > 0 => self.text(scanner, Some(&mut Next::Argument), depth),
+            b'"' if self.within > 0 => self.text(scanner, Some(&mut NextElement::Argument), depth),
             b'"' => self.text(scanner, None, depth),
             _ => scanner.skip(),
         }
@@ -114,23 +114,23 @@ impl<'r> Search<'r> {
 
     fn list(
         &mut self,
-        scanner: &mut Scanner<'_>,
-        here: &Matches<'_>,
-        under: Under,
+        scanner: &mut JsonScanner<'_>,
+        here: &FieldMatches<'_>,
+        under: ParentKey,
         depth: u32,
     ) -> Result<(), ProjectError> {
-        let (mut place, mut next) = (0, Next::default());
+        let (mut place, mut next) = (0, NextElement::default());
         scanner.elements(|scanner| {
-            let within = here.step(Named::Index(place));
+            let within = here.step(PathToken::Index(place));
             place += 1;
             match (under, scanner.peek()) {
                 _ if within.is_met() => self.take(scanner),
-                (Under::Command | Under::Variables | Under::Environment, b'{') => {
+                (ParentKey::Command | ParentKey::Variables | ParentKey::Environment, b'{') => {
                     self.variable(scanner, &within, false, under, depth + 1)
                 }
-                (Under::Command, b'[') => self.value(scanner, &within, Under::Command, depth + 1),
+                (ParentKey::Command, b'[') => self.value(scanner, &within, ParentKey::Command, depth + 1),
                 // Variables and headers may stand there as `NAME=value` and `Name: value`.
-                (Under::Command | Under::Variables | Under::Environment, b'"') => {
+                (ParentKey::Command | ParentKey::Variables | ParentKey::Environment, b'"') => {
                     self.text(scanner, Some(&mut next), depth + 1)
                 }
                 _ => self.value(scanner, &within, self.otherwise(), depth + 1),
@@ -140,15 +140,15 @@ impl<'r> Search<'r> {
 
     fn object(
         &mut self,
-        scanner: &mut Scanner<'_>,
-        here: &Matches<'_>,
-        under: Under,
+        scanner: &mut JsonScanner<'_>,
+        here: &FieldMatches<'_>,
+        under: ParentKey,
         depth: u32,
     ) -> Result<(), ProjectError> {
         scanner.members(|key, scanner| {
             let name = key.decode()?;
-            let within = here.step(Named::Key(&name));
-            let is_secret = under != Under::Other && self.redactor.is_secret_name(&name);
+            let within = here.step(PathToken::Key(&name));
+            let is_secret = under != ParentKey::Other && self.redactor.is_secret_name(&name);
             match scanner.peek() {
                 _ if within.is_met() => {
                     self.take(scanner)?;
@@ -161,10 +161,10 @@ impl<'r> Search<'r> {
                     self.variable(scanner, &within, true, under, depth + 1)?;
                 }
                 _ if is_secret => self.take(scanner)?,
-                b'"' if under == Under::Environment => self.variable_text(scanner, depth + 1)?,
+                b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth + 1)?,
                 _ => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
             }
-            Ok(Flow::Next)
+            Ok(ScanFlow::Next)
         })
     }
 
@@ -172,16 +172,16 @@ impl<'r> Search<'r> {
     /// is. `is_secret`: the key before the object is a secret's name. `under`: what the key of the list says.
     fn variable(
         &mut self,
-        scanner: &mut Scanner<'_>,
-        here: &Matches<'_>,
+        scanner: &mut JsonScanner<'_>,
+        here: &FieldMatches<'_>,
         mut is_secret: bool,
-        under: Under,
+        under: ParentKey,
         depth: u32,
     ) -> Result<(), ProjectError> {
         let (begun, mut values) = (self.found.len(), Vec::new());
         scanner.members(|key, scanner| {
             let name = key.decode()?;
-            let within = here.step(Named::Key(&name));
+            let within = here.step(PathToken::Key(&name));
             match &*name {
                 _ if within.is_met() => self.take(scanner)?,
                 _ if self.within > 0 && REFERENCES.contains(&&*name) => scanner.skip()?,
@@ -196,19 +196,19 @@ impl<'r> Search<'r> {
                 "value" | "Value" | "VALUE" => {
                     let start = scanner.start();
                     // What is hidden as a whole has no parts to look for.
-                    let is_read = under == Under::Environment && !is_secret;
-                    let read = if is_read { under } else { Under::Other };
+                    let is_read = under == ParentKey::Environment && !is_secret;
+                    let read = if is_read { under } else { ParentKey::Other };
                     self.value(scanner, &within, read, depth + 1)?;
                     values.push(start..scanner.position());
                 }
                 _ => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
             }
-            Ok(Flow::Next)
+            Ok(ScanFlow::Next)
         })?;
         if is_secret {
             let within = self.found.split_off(begun);
             // They are in order, as they came.
-            let is_outside = |found: &Found| {
+            let is_outside = |found: &FoundSecret| {
                 let next = values.partition_point(|value| value.end <= found.range.start);
                 values.get(next).is_none_or(|value| found.range.start < value.start)
             };
@@ -221,8 +221,8 @@ impl<'r> Search<'r> {
     /// A text may hold secrets among other words. `command`: what the text before says of this one.
     fn text(
         &mut self,
-        scanner: &mut Scanner<'_>,
-        command: Option<&mut Next>,
+        scanner: &mut JsonScanner<'_>,
+        command: Option<&mut NextElement>,
         depth: u32,
     ) -> Result<(), ProjectError> {
         let start = scanner.start();
@@ -233,19 +233,25 @@ impl<'r> Search<'r> {
 
     /// The value of a variable, as a command line or as JSON. One without a blank, a sign or an escape is neither, as most
     /// are.
-    fn variable_text(&mut self, scanner: &mut Scanner<'_>, depth: u32) -> Result<(), ProjectError> {
+    fn variable_text(&mut self, scanner: &mut JsonScanner<'_>, depth: u32) -> Result<(), ProjectError> {
         let start = scanner.start();
         let text = scanner.text()?;
         let (at, length, is_escaped) = text.place();
         let raw = &self.document[at..at + length];
         let may_hold_names = is_escaped || memchr::memchr3(b'=', b':', b' ', raw).is_some();
-        let mut next = Next::Arguments;
+        let mut next = NextElement::Arguments;
         let command = may_hold_names.then_some(&mut next);
         self.parts_of(&text, start..scanner.position(), command, depth);
         Ok(())
     }
 
-    fn parts_of(&mut self, text: &Text<'_>, whole: Range<usize>, command: Option<&mut Next>, depth: u32) {
+    fn parts_of(
+        &mut self,
+        text: &RawString<'_>,
+        whole: Range<usize>,
+        command: Option<&mut NextElement>,
+        depth: u32,
+    ) {
         let (at, length, is_escaped) = text.place();
         let raw = &self.document[at..at + length];
         if command.is_none() && !is_escaped && memchr::memmem::find(raw, b"://").is_none() {
@@ -258,13 +264,13 @@ impl<'r> Search<'r> {
         let mut this = command.as_deref().copied();
         let json = this.and_then(|_| self.in_json(&decoded, depth));
         // A whole template of a pod is JSON and nothing else. An argument may be both to the shell that reads it.
-        let is_json = json.is_some() && this == Some(Next::Arguments);
+        let is_json = json.is_some() && this == Some(NextElement::Arguments);
         let mut secrets = self.in_words(&decoded, command.filter(|_| !is_json));
         match json {
             Some(within) => secrets.extend(within),
             // A program that reads JSON among other words reads its escapes.
             None => {
-                if let Some(copy) = Unescaped::of(&decoded) {
+                if let Some(copy) = UnescapedText::of(&decoded) {
                     secrets.extend(copy.places(self.in_words(&copy.text, this.as_mut())));
                 }
             }
@@ -276,7 +282,7 @@ impl<'r> Search<'r> {
         }
     }
 
-    fn in_words(&self, text: &str, command: Option<&mut Next>) -> Vec<Range<usize>> {
+    fn in_words(&self, text: &str, command: Option<&mut NextElement>) -> Vec<Range<usize>> {
         let mut secrets = Vec::new();
         if let Some(next) = command {
             let is_secret = |name: &str| self.is_secret_name_in_text(name);
@@ -299,16 +305,19 @@ impl<'r> Search<'r> {
             return whole;
         }
         // The brackets around the text count too: all of them lie on the stack at once.
-        let search =
-            Search { within: self.within + 1, depth, ..Search::of_settings(self.redactor, text.as_bytes()) };
-        match search.all(&mut Scanner::of_text(text)) {
+        let search = SecretSearch {
+            within: self.within + 1,
+            depth,
+            ..SecretSearch::of_settings(self.redactor, text.as_bytes())
+        };
+        match search.all(&mut JsonScanner::of_text(text)) {
             Ok(found) => Some(found.iter().map(|found| found.within(text.as_bytes())).collect()),
             Err(ProjectError::TooDeep { .. }) => whole,
             Err(_) => None,
         }
     }
 
-    fn take(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ProjectError> {
+    fn take(&mut self, scanner: &mut JsonScanner<'_>) -> Result<(), ProjectError> {
         let start = scanner.start();
         scanner.skip()?;
         self.add(start..scanner.position(), false);
@@ -316,23 +325,23 @@ impl<'r> Search<'r> {
     }
 
     fn add(&mut self, range: Range<usize>, is_part: bool) {
-        let found = Found { range, is_part, is_copy: false };
+        let found = FoundSecret { range, is_part, is_copy: false };
         if !is_digest(found.secret(self.document)) {
             self.found.push(found);
         }
     }
 }
 
-/// What stands under a key. Keys of a `ConfigMap` are names, too.
-pub(super) fn under(kind: Option<&str>, key: &str, depth: u32) -> Under {
+/// The meaning of a value under a key. Keys of a `ConfigMap` are names, too.
+pub(super) fn under(kind: Option<&str>, key: &str, depth: u32) -> ParentKey {
     let is_config_map = || kind.is_none_or(|kind| kind == "ConfigMap");
     match key {
-        "env" | "envVars" | "env_vars" | "parameters" => Under::Environment,
-        "sparkConf" | "hadoopConf" | "rayStartParams" => Under::Environment,
-        "headers" | "httpHeaders" | "volumeAttributes" | "options" => Under::Variables,
-        "command" | "args" | "kubernetes.io/change-cause" => Under::Command,
-        "arguments" | "entrypoint" | "javaOptions" | "runtimeEnvYAML" | "source" => Under::Command,
-        "data" | "binaryData" if depth == 0 && is_config_map() => Under::Variables,
-        _ => Under::Other,
+        "env" | "envVars" | "env_vars" | "parameters" => ParentKey::Environment,
+        "sparkConf" | "hadoopConf" | "rayStartParams" => ParentKey::Environment,
+        "headers" | "httpHeaders" | "volumeAttributes" | "options" => ParentKey::Variables,
+        "command" | "args" | "kubernetes.io/change-cause" => ParentKey::Command,
+        "arguments" | "entrypoint" | "javaOptions" | "runtimeEnvYAML" | "source" => ParentKey::Command,
+        "data" | "binaryData" if depth == 0 && is_config_map() => ParentKey::Variables,
+        _ => ParentKey::Other,
     }
 }

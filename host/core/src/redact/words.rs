@@ -5,25 +5,25 @@ use serde_json::Value;
 use super::quoted::SECRETS;
 use super::text::addresses::in_addresses;
 use super::walk::TEXTS_WITHIN;
-use super::{Found, Redactor};
-use crate::project::Scanner;
+use super::{FoundSecret, RedactionRules};
+use crate::project::JsonScanner;
 
 /// A shorter secret is not looked for: it would be found in ordinary words.
 pub(super) const SECRET_CHARS: usize = 6;
 /// Copies of the document within each other that are read as documents. `kubectl` makes one.
 const COPIES_WITHIN: u32 = 2;
 
-impl Redactor {
+impl RedactionRules {
     /// The whole, and the parts that a program uses for themselves. Those are the password of an address, what follows
     /// `Bearer` or its like, and each line. What is too short is not looked for. Of a copy of the document, it is what
     /// the rules would hide in the document.
-    pub(super) fn quotable(&self, one: &Found, document: &[u8]) -> Vec<String> {
-        let mut words = Words::default();
+    pub(super) fn quotable(&self, one: &FoundSecret, document: &[u8]) -> Vec<String> {
+        let mut words = SecretWords::default();
         self.add_words(one, document, COPIES_WITHIN, &mut words);
         words.0
     }
 
-    fn add_words(&self, one: &Found, document: &[u8], copies: u32, words: &mut Words) {
+    fn add_words(&self, one: &FoundSecret, document: &[u8], copies: u32, words: &mut SecretWords) {
         let secret = one.secret(document);
         if one.is_container(document) {
             // The document was read before, so this can't fail.
@@ -41,23 +41,23 @@ impl Redactor {
     }
 
     /// None where it is no document. What its status quotes is left out: the document has its own.
-    fn found_in(&self, copy: &str) -> Option<Vec<Found>> {
+    fn found_in(&self, copy: &str) -> Option<Vec<FoundSecret>> {
         copy.trim_start().starts_with('{').then(|| self.search(copy).ok()).flatten().map(|(found, _)| found)
     }
 }
 
-/// What stands between the quotes of a text.
+/// The text between its quotes.
 fn decoded(raw: &[u8]) -> Option<String> {
     let quoted = [b"\"", raw, b"\""].concat();
-    let text = Scanner::new(&quoted).text().ok()?;
+    let text = JsonScanner::new(&quoted).text().ok()?;
     text.decode().ok().map(|text| text.into_owned())
 }
 
 /// Each once, the whole first.
 #[derive(Default)]
-struct Words(Vec<String>);
+struct SecretWords(Vec<String>);
 
-impl Words {
+impl SecretWords {
     fn add(&mut self, word: &str) {
         let is_long = word.chars().count() >= SECRET_CHARS;
         if is_long && self.0.len() <= SECRETS && !self.0.iter().any(|known| known == word) {

@@ -1,13 +1,13 @@
 //! Compiles a written rule into one that can be evaluated. It reports every fault with its field.
 
 use super::PHASES;
-use super::path::{Path, Slots, text_of};
-use super::rule::{Case, Check, Number, Rule, Test, Text};
+use super::path::{MemberSlots, RulePath, text_of};
+use super::rule::{RuleCase, RuleCheck, RuleNumber, RuleTest, RuleText, StatusRule};
 use super::spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
-use crate::model::fault::Fault;
+use crate::model::fault::ManifestFault;
 
-pub(super) fn compile(spec: &RuleSpec) -> Result<Rule, Vec<Fault>> {
-    let mut compiler = Compiler::default();
+pub(super) fn compile(spec: &RuleSpec) -> Result<StatusRule, Vec<ManifestFault>> {
+    let mut compiler = RuleCompiler::default();
     compiler.names(spec);
     let attempt = compiler.numbers("attempt", &spec.attempt);
     let ready = compiler.numbers("ready", &spec.ready);
@@ -17,18 +17,18 @@ pub(super) fn compile(spec: &RuleSpec) -> Result<Rule, Vec<Fault>> {
     if !compiler.faults.is_empty() {
         return Err(compiler.faults);
     }
-    Ok(Rule { spec: spec.clone(), slots: compiler.slots, attempt, ready, total, exit, cases })
+    Ok(StatusRule { spec: spec.clone(), slots: compiler.slots, attempt, ready, total, exit, cases })
 }
 
 #[derive(Default)]
-struct Compiler {
-    slots: Slots,
-    faults: Vec<Fault>,
+struct RuleCompiler {
+    slots: MemberSlots,
+    faults: Vec<ManifestFault>,
 }
 
-impl Compiler {
+impl RuleCompiler {
     fn fault(&mut self, field: &str, message: impl Into<String>) {
-        self.faults.push(Fault { field: field.to_owned(), message: message.into() });
+        self.faults.push(ManifestFault { field: field.to_owned(), message: message.into() });
     }
 
     fn names(&mut self, spec: &RuleSpec) {
@@ -45,7 +45,7 @@ impl Compiler {
         }
     }
 
-    fn cases(&mut self, specs: &[CaseSpec]) -> Vec<Case> {
+    fn cases(&mut self, specs: &[CaseSpec]) -> Vec<RuleCase> {
         let Some(last) = specs.len().checked_sub(1) else {
             self.fault("cases", "is empty: the last case has an empty `when`, so that one always holds");
             return Vec::new();
@@ -65,13 +65,13 @@ impl Compiler {
         cases
     }
 
-    fn case(&mut self, at: &str, spec: &CaseSpec) -> Option<Case> {
+    fn case(&mut self, at: &str, spec: &CaseSpec) -> Option<RuleCase> {
         let phase = PHASES.into_iter().find(|phase| *phase == spec.phase);
         if phase.is_none() {
             let message = format!("`{}` is no phase; there are {}", spec.phase, PHASES.join(", "));
             self.fault(&format!("{at}.phase"), message);
         }
-        Some(Case {
+        Some(RuleCase {
             when: self.tests(at, &spec.when),
             terminal: spec.terminal,
             reason: self.texts(&format!("{at}.reason"), &spec.reason),
@@ -80,11 +80,11 @@ impl Compiler {
         })
     }
 
-    fn numbers(&mut self, field: &str, specs: &[NumberSpec]) -> Vec<Number> {
+    fn numbers(&mut self, field: &str, specs: &[NumberSpec]) -> Vec<RuleNumber> {
         let mut numbers = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
             let at = format!("{field}[{index}]");
-            numbers.push(Number {
+            numbers.push(RuleNumber {
                 when: self.tests(&at, &spec.when),
                 sum: self.paths(&format!("{at}.sum"), &spec.sum),
                 max: self.paths(&format!("{at}.max"), &spec.max),
@@ -95,45 +95,45 @@ impl Compiler {
         numbers
     }
 
-    fn texts(&mut self, field: &str, specs: &[String]) -> Vec<Text> {
+    fn texts(&mut self, field: &str, specs: &[String]) -> Vec<RuleText> {
         let mut texts = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
             match spec.strip_prefix('@') {
-                Some(path) => texts.extend(self.path(&format!("{field}[{index}]"), path).map(Text::At)),
-                None => texts.push(Text::Fixed(spec.clone())),
+                Some(path) => texts.extend(self.path(&format!("{field}[{index}]"), path).map(RuleText::At)),
+                None => texts.push(RuleText::Fixed(spec.clone())),
             }
         }
         texts
     }
 
-    fn tests(&mut self, at: &str, specs: &[TestSpec]) -> Vec<Test> {
+    fn tests(&mut self, at: &str, specs: &[TestSpec]) -> Vec<RuleTest> {
         let tests = specs.iter().enumerate();
         tests.filter_map(|(index, spec)| self.test(&format!("{at}.when[{index}]"), spec)).collect()
     }
 
-    fn test(&mut self, field: &str, spec: &TestSpec) -> Option<Test> {
+    fn test(&mut self, field: &str, spec: &TestSpec) -> Option<RuleTest> {
         let at = self.one_or_many(&format!("{field}.at"), &spec.at);
         let mut wanted = !spec.not;
         let mut checks = Vec::new();
         if let Some(exists) = spec.exists {
             wanted = exists != spec.not;
-            checks.push(Check::Exists);
+            checks.push(RuleCheck::Exists);
         }
         if let Some(value) = &spec.is {
             match text_of(value) {
-                Some(scalar) => checks.push(Check::In(vec![scalar.into_owned()])),
+                Some(scalar) => checks.push(RuleCheck::In(vec![scalar.into_owned()])),
                 None => self.fault(&format!("{field}.is"), "is no text, number, true or false"),
             }
         }
-        checks.extend(spec.one_of.clone().map(Check::In));
-        checks.extend(spec.like.clone().map(Check::Like));
-        checks.extend(spec.above.map(Check::Above));
-        checks.extend(spec.below.map(Check::Below));
+        checks.extend(spec.one_of.clone().map(RuleCheck::In));
+        checks.extend(spec.like.clone().map(RuleCheck::Like));
+        checks.extend(spec.above.map(RuleCheck::Above));
+        checks.extend(spec.below.map(RuleCheck::Below));
         if let Some(path) = &spec.behind {
-            checks.push(Check::Behind(self.path(&format!("{field}.behind"), path)?));
+            checks.push(RuleCheck::Behind(self.path(&format!("{field}.behind"), path)?));
         }
         match (checks.pop(), checks.is_empty()) {
-            (Some(check), true) => Some(Test { at, wanted, check }),
+            (Some(check), true) => Some(RuleTest { at, wanted, check }),
             (None, _) if spec.is.is_some() => None,
             _ => {
                 let message = "needs exactly one of exists, is, in, like, above, below and behind";
@@ -143,7 +143,7 @@ impl Compiler {
         }
     }
 
-    fn one_or_many(&mut self, field: &str, texts: &OneOrMany) -> Vec<Path> {
+    fn one_or_many(&mut self, field: &str, texts: &OneOrMany) -> Vec<RulePath> {
         match texts.0.as_slice() {
             [] => {
                 self.fault(field, "names no path");
@@ -154,12 +154,12 @@ impl Compiler {
         }
     }
 
-    fn paths(&mut self, field: &str, texts: &[String]) -> Vec<Path> {
+    fn paths(&mut self, field: &str, texts: &[String]) -> Vec<RulePath> {
         let texts = texts.iter().enumerate();
         texts.filter_map(|(index, text)| self.path(&format!("{field}[{index}]"), text)).collect()
     }
 
-    fn path(&mut self, field: &str, text: &str) -> Option<Path> {
-        Path::parse(text, &mut self.slots).map_err(|message| self.fault(field, message)).ok()
+    fn path(&mut self, field: &str, text: &str) -> Option<RulePath> {
+        RulePath::parse(text, &mut self.slots).map_err(|message| self.fault(field, message)).ok()
     }
 }

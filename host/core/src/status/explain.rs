@@ -1,15 +1,15 @@
 //! Explains an object's status: which case decided, which tests held, and which test ruled out each earlier
-//! case. People read this. The path of a state only calls `Rule::status`.
+//! case. People read this. The path of a state only calls `StatusRule::status`.
 
 use serde::Serialize;
 
-use super::node::Node;
-use super::path::{Cut, Path};
-use super::rule::{Rule, Test, first_text};
+use super::node::StatusNode;
+use super::path::{MemberCut, RulePath};
+use super::rule::{RuleTest, StatusRule, first_text};
 use super::spec::RuleSpec;
-use super::{Origin, Rules};
+use super::{RuleOrigin, StatusRules};
 use crate::model::fault::shortened;
-use crate::project::Outline;
+use crate::project::ObjectOutline;
 use crate::state::Status;
 
 /// The values of one test that are shown, and the bytes of each. A person reads them.
@@ -17,24 +17,24 @@ const VALUES: usize = 4;
 const VALUE_BYTES: usize = 80;
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Explanation<'r> {
+pub struct RuleExplanation<'r> {
     pub status: Status,
-    pub origin: Origin,
+    pub origin: RuleOrigin,
     #[serde(skip)]
     pub rule: &'r RuleSpec,
     /// The number of the deciding case, from 0.
     pub case: usize,
     /// The tests of the deciding case. All of them held.
-    pub held: Vec<Tested>,
+    pub held: Vec<TestedCase>,
     /// For each case before it, the first test that did not hold.
-    pub before: Vec<Tested>,
+    pub before: Vec<TestedCase>,
     /// The item of the case's `reason` that gave the reason. The message has the same field.
     pub reason_from: Option<String>,
     pub message_from: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Tested {
+pub struct TestedCase {
     /// The place in the rule, such as `cases[3].when[0]`.
     pub field: String,
     pub test: String,
@@ -42,17 +42,17 @@ pub struct Tested {
     pub found: Vec<String>,
 }
 
-impl Rules {
+impl StatusRules {
     /// Returns `None` if the bytes are not an object.
-    pub fn explain(&self, group: &str, kind: &str, object: &[u8]) -> Option<Explanation<'_>> {
+    pub fn explain(&self, group: &str, kind: &str, object: &[u8]) -> Option<RuleExplanation<'_>> {
         let (origin, rule) = self.find(group, kind);
-        let cut = Cut::new(&rule.slots, object, &Outline::of(object).ok()?);
+        let cut = MemberCut::new(&rule.slots, object, &ObjectOutline::of(object).ok()?);
         let decided = rule.deciding(&cut)?;
         let case = rule.cases.get(decided)?;
         let spec = rule.spec.cases.get(decided)?;
         let from = |texts, items: &[String]| items.get(first_text(texts, &cut, VALUE_BYTES).1?).cloned();
-        Some(Explanation {
-            status: rule.told(case, &cut),
+        Some(RuleExplanation {
+            status: rule.case_status(case, &cut),
             origin: *origin,
             rule: &rule.spec,
             case: decided,
@@ -64,23 +64,23 @@ impl Rules {
     }
 }
 
-fn failed(rule: &Rule, case: usize, cut: &Cut<'_>) -> Option<Tested> {
+fn failed(rule: &StatusRule, case: usize, cut: &MemberCut<'_>) -> Option<TestedCase> {
     let test = rule.cases.get(case)?.when.iter().position(|test| !test.holds(cut))?;
     tested(rule, case, test, cut)
 }
 
-fn tested(rule: &Rule, case: usize, test: usize, cut: &Cut<'_>) -> Option<Tested> {
+fn tested(rule: &StatusRule, case: usize, test: usize, cut: &MemberCut<'_>) -> Option<TestedCase> {
     let spec = rule.spec.cases.get(case)?.when.get(test)?;
-    Some(Tested {
+    Some(TestedCase {
         field: format!("cases[{case}].when[{test}]"),
         test: spec.to_string(),
         found: found(rule.cases.get(case)?.when.get(test)?, cut),
     })
 }
 
-fn found(test: &Test, cut: &Cut<'_>) -> Vec<String> {
+fn found(test: &RuleTest, cut: &MemberCut<'_>) -> Vec<String> {
     let mut values = Vec::new();
-    let mut visit = |path: &Path| {
+    let mut visit = |path: &RulePath| {
         path.any(cut, |value| {
             values.push(shown(value));
             values.len() >= VALUES
@@ -90,6 +90,6 @@ fn found(test: &Test, cut: &Cut<'_>) -> Vec<String> {
     values
 }
 
-fn shown(value: &Node<'_>) -> String {
+fn shown(value: &StatusNode<'_>) -> String {
     shortened(&value.to_string(), VALUE_BYTES).into_owned()
 }

@@ -17,14 +17,14 @@ mod tests;
 
 use std::sync::{Arc, LazyLock};
 
-pub use explain::{Explanation, Tested};
+pub use explain::{RuleExplanation, TestedCase};
 pub use spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
 
-use crate::model::fault::Fault;
+use crate::model::fault::ManifestFault;
 pub use crate::model::phases::{PHASES, phase};
-use crate::project::Outline;
+use crate::project::ObjectOutline;
 use crate::state::Status;
-use rule::Rule;
+use rule::StatusRule;
 use serde::Serialize;
 
 /// The group and kind of the rule for every kind without a rule of its own.
@@ -64,7 +64,7 @@ files!(
 /// Where a rule comes from: the program, or the operator's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Origin {
+pub enum RuleOrigin {
     /// The name of its file, without the ending.
     Builtin(&'static str),
     /// Its index in the operator's list.
@@ -73,51 +73,51 @@ pub enum Origin {
 
 /// The rules of every kind. They are compiled once and shared.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct StatusRules {
     /// Sorted by kind and group, for a binary search.
-    kinds: Vec<Known>,
-    generic: (Origin, Arc<Rule>),
+    kinds: Vec<KnownKinds>,
+    generic: (RuleOrigin, Arc<StatusRule>),
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownKinds {
     kind: String,
     group: String,
-    rule: (Origin, Arc<Rule>),
+    rule: (RuleOrigin, Arc<StatusRule>),
 }
 
-static BUILTIN: LazyLock<Rules> = LazyLock::new(|| {
+static BUILTIN: LazyLock<StatusRules> = LazyLock::new(|| {
     let parse = |(name, text): &(&'static str, &str)| {
         let spec: RuleSpec = serde_json::from_str(text).expect("a built-in rule is tested");
-        (Origin::Builtin(name), Arc::new(compile::compile(&spec).expect("a built-in rule is tested")))
+        (RuleOrigin::Builtin(name), Arc::new(compile::compile(&spec).expect("a built-in rule is tested")))
     };
     let mut all = FILES.iter().map(parse);
     let generic = all.next().expect("the first file is the generic ladder");
-    let mut rules = Rules { kinds: Vec::new(), generic };
+    let mut rules = StatusRules { kinds: Vec::new(), generic };
     all.for_each(|(origin, rule)| rules.put(origin, &rule));
     rules
 });
 
-impl Rules {
+impl StatusRules {
     pub fn builtin() -> Self {
         BUILTIN.clone()
     }
 
     /// The built-in rules, except where an operator's replace them. A fault names its field as
     /// `[2].cases[0].phase`.
-    pub fn with(specs: &[RuleSpec]) -> Result<Self, Vec<Fault>> {
+    pub fn with(specs: &[RuleSpec]) -> Result<Self, Vec<ManifestFault>> {
         let (mut rules, mut faults) = (Self::builtin(), Vec::new());
         let mut seen = std::collections::HashMap::new();
         for (index, spec) in specs.iter().enumerate() {
             for kind in &spec.kind.0 {
                 if let Some(first) = seen.insert((&spec.group, kind), index) {
                     let message = format!("the rule {first} is for {kind} already: keep one of them");
-                    faults.push(Fault { field: format!("[{index}].kind"), message });
+                    faults.push(ManifestFault { field: format!("[{index}].kind"), message });
                 }
             }
             match compile::compile(spec) {
-                Ok(rule) => rules.put(Origin::Operator(index), &Arc::new(rule)),
-                Err(found) => faults.extend(found.into_iter().map(|fault| Fault {
+                Ok(rule) => rules.put(RuleOrigin::Operator(index), &Arc::new(rule)),
+                Err(found) => faults.extend(found.into_iter().map(|fault| ManifestFault {
                     field: format!("[{index}].{}", fault.field),
                     message: fault.message,
                 })),
@@ -127,7 +127,7 @@ impl Rules {
     }
 
     /// Replaces the rule for each of the kinds that this rule names.
-    fn put(&mut self, origin: Origin, rule: &Arc<Rule>) {
+    fn put(&mut self, origin: RuleOrigin, rule: &Arc<StatusRule>) {
         let group = &rule.spec.group;
         for kind in &rule.spec.kind.0 {
             let value = (origin, Arc::clone(rule));
@@ -138,7 +138,8 @@ impl Rules {
             match self.position(group, kind) {
                 Ok(at) => self.kinds[at].rule = value,
                 Err(at) => {
-                    self.kinds.insert(at, Known { kind: kind.clone(), group: group.clone(), rule: value });
+                    self.kinds
+                        .insert(at, KnownKinds { kind: kind.clone(), group: group.clone(), rule: value });
                 }
             }
         }
@@ -148,17 +149,23 @@ impl Rules {
         self.kinds.binary_search_by(|known| (&*known.kind, &*known.group).cmp(&(kind, group)))
     }
 
-    fn find(&self, group: &str, kind: &str) -> &(Origin, Arc<Rule>) {
+    fn find(&self, group: &str, kind: &str) -> &(RuleOrigin, Arc<StatusRule>) {
         self.position(group, kind).map_or(&self.generic, |at| &self.kinds[at].rule)
     }
 
     /// The status of an object. Bytes that are no object are `Unknown`.
     pub fn status(&self, group: &str, kind: &str, object: &[u8]) -> Status {
-        self.outlined(group, kind, object, Outline::of(object).ok().as_ref())
+        self.outlined(group, kind, object, ObjectOutline::of(object).ok().as_ref())
     }
 
     /// Does the work of [`Self::status`] with an outline that the caller has; `None` if it has none.
-    pub fn outlined(&self, group: &str, kind: &str, object: &[u8], outline: Option<&Outline>) -> Status {
+    pub fn outlined(
+        &self,
+        group: &str,
+        kind: &str,
+        object: &[u8],
+        outline: Option<&ObjectOutline>,
+    ) -> Status {
         let rule = &self.find(group, kind).1;
         outline.and_then(|outline| rule.status(object, outline)).unwrap_or_else(|| Status {
             phase: "Unknown".into(),
@@ -180,8 +187,8 @@ impl Rules {
     }
 
     /// Every rule once, with its origin. The ladder for all other kinds comes last.
-    pub fn all(&self) -> Vec<(Origin, &RuleSpec)> {
-        let mut all: Vec<(Origin, &RuleSpec)> = Vec::new();
+    pub fn all(&self) -> Vec<(RuleOrigin, &RuleSpec)> {
+        let mut all: Vec<(RuleOrigin, &RuleSpec)> = Vec::new();
         for (origin, rule) in self.kinds.iter().map(|known| &known.rule).chain([&self.generic]) {
             if !all.iter().any(|(known, _)| known == origin) {
                 all.push((*origin, &rule.spec));
@@ -214,7 +221,7 @@ impl Rules {
     }
 }
 
-impl Default for Rules {
+impl Default for StatusRules {
     fn default() -> Self {
         Self::builtin()
     }

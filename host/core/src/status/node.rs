@@ -6,31 +6,31 @@ use std::fmt;
 
 use serde_json::Number;
 
-use crate::project::{Flow, MEMBERS, ProjectError, Scanner};
+use crate::project::{JsonScanner, MEMBERS, ProjectError, ScanFlow};
 
 /// A number with at most this many digits always fits 64 bits.
 const SAFE_DIGITS: usize = 18;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Node<'a> {
+pub(super) enum StatusNode<'a> {
     Null,
     Bool(bool),
     /// An integer and its text, if it is written in the usual form.
     Integer(&'a str, i64),
     Number(Number),
     Text(Cow<'a, str>),
-    List(Vec<Node<'a>>),
+    List(Vec<StatusNode<'a>>),
     /// If a key occurs twice, the last value counts.
-    Map(Vec<(Cow<'a, str>, Node<'a>)>),
+    Map(Vec<(Cow<'a, str>, StatusNode<'a>)>),
 }
 
-impl<'a> Node<'a> {
+impl<'a> StatusNode<'a> {
     /// Parses a value. It is null if `serde_json` refuses something that the scanner did not need to decode.
     pub fn parse(bytes: &'a [u8]) -> Self {
-        Self::read(&mut Scanner::new(bytes)).ok().flatten().unwrap_or(Self::Null)
+        Self::read(&mut JsonScanner::new(bytes)).ok().flatten().unwrap_or(Self::Null)
     }
 
-    fn read(value: &mut Scanner<'a>) -> Result<Option<Self>, ProjectError> {
+    fn read(value: &mut JsonScanner<'a>) -> Result<Option<Self>, ProjectError> {
         Ok(Some(match value.peek() {
             b'"' => Self::Text(value.text()?.decode()?),
             b'{' => {
@@ -43,7 +43,7 @@ impl<'a> Node<'a> {
                         Some(node) => map.push((key.decode()?, node)),
                         None => is_whole = false,
                     }
-                    Ok(Flow::Next)
+                    Ok(ScanFlow::Next)
                 })?;
                 return Ok(is_whole.then_some(Self::Map(map)));
             }
@@ -130,7 +130,7 @@ impl<'a> Node<'a> {
 }
 
 /// Writes the value as JSON.
-impl fmt::Display for Node<'_> {
+impl fmt::Display for StatusNode<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |text: &str| serde_json::to_string(text).map_err(|_| fmt::Error);
         match self {
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    fn agree(node: &Node<'_>, value: &Value) {
+    fn agree(node: &StatusNode<'_>, value: &Value) {
         assert_eq!(
             (node.is_null(), node.as_i64(), node.as_u64()),
             (value.is_null(), value.as_i64(), value.as_u64())
@@ -203,7 +203,7 @@ mod tests {
             r#"[1,{"a":"\u0041\n"},null,true]"#,
             r#"{"a":[1e999]}"#,
         ] {
-            agree(&Node::parse(text.as_bytes()), &serde_json::from_str(text).unwrap_or_default());
+            agree(&StatusNode::parse(text.as_bytes()), &serde_json::from_str(text).unwrap_or_default());
         }
     }
 
@@ -229,7 +229,7 @@ mod tests {
         #[test]
         fn any_json_reads_as_serde_reads_it(value in any_json()) {
             let text = value.to_string();
-            agree(&Node::parse(text.as_bytes()), &serde_json::from_str(&text).unwrap());
+            agree(&StatusNode::parse(text.as_bytes()), &serde_json::from_str(&text).unwrap());
         }
     }
 }

@@ -18,29 +18,29 @@ use std::cell::OnceCell;
 
 use serde_json::Value;
 
-use super::node::Node;
-use crate::project::Outline;
+use super::node::StatusNode;
+use crate::project::ObjectOutline;
 
 /// The second-level members that a rule may read, such as `status.conditions`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slots {
+pub(super) struct MemberSlots {
     /// Grouped by the first key, so that a member is only compared within its group.
-    tops: Vec<Top>,
+    tops: Vec<TopMembers>,
     count: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Top {
+struct TopMembers {
     key: String,
     members: Vec<(String, usize)>,
 }
 
-impl Slots {
+impl MemberSlots {
     /// The slot of a member. It makes a new one if no path began with this member yet.
     fn place(&mut self, top: &str, second: &str) -> usize {
         let known = self.tops.iter().position(|known| known.key == top);
         let known = known.unwrap_or_else(|| {
-            self.tops.push(Top { key: top.to_owned(), members: Vec::new() });
+            self.tops.push(TopMembers { key: top.to_owned(), members: Vec::new() });
             self.tops.len() - 1
         });
         let members = &mut self.tops[known].members;
@@ -54,29 +54,29 @@ impl Slots {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Path {
+pub(super) struct RulePath {
     slot: usize,
-    rest: Vec<Segment>,
+    rest: Vec<PathSegment>,
 }
 
 #[derive(Clone, Debug)]
-enum Segment {
+enum PathSegment {
     Key(String),
     Each,
-    Where { key: Vec<String>, test: Where },
+    Where { key: Vec<String>, test: ElementTest },
 }
 
 #[derive(Clone, Debug)]
-enum Where {
+enum ElementTest {
     Is(String),
     IsNot(String),
     Exists,
     Absent,
 }
 
-impl Path {
+impl RulePath {
     /// Parses a path, and notes in `slots` the member with which it begins.
-    pub(super) fn parse(text: &str, slots: &mut Slots) -> Result<Self, String> {
+    pub(super) fn parse(text: &str, slots: &mut MemberSlots) -> Result<Self, String> {
         let wrong = |what: &str| format!("`{text}` is not a path: {what}");
         let mut segments = Vec::new();
         let mut rest = text;
@@ -85,12 +85,12 @@ impl Path {
             if end == 0 {
                 return Err(wrong("a key is missing"));
             }
-            segments.push(Segment::Key(rest[..end].to_owned()));
+            segments.push(PathSegment::Key(rest[..end].to_owned()));
             rest = &rest[end..];
             while let Some(inner) = rest.strip_prefix('[') {
                 let end = if inner.starts_with('"') { "\"]" } else { "]" };
                 let close = inner.find(end).ok_or_else(|| wrong("a `]` is missing"))?;
-                segments.push(Segment::selector(&inner[..close]).map_err(wrong)?);
+                segments.push(PathSegment::selector(&inner[..close]).map_err(wrong)?);
                 rest = &inner[close + end.len()..];
             }
             match rest.strip_prefix('.') {
@@ -101,7 +101,9 @@ impl Path {
             }
         }
         let mut segments = segments.into_iter();
-        let (Some(Segment::Key(top)), Some(Segment::Key(second))) = (segments.next(), segments.next()) else {
+        let (Some(PathSegment::Key(top)), Some(PathSegment::Key(second))) =
+            (segments.next(), segments.next())
+        else {
             return Err(wrong("it needs at least two keys, such as `status.phase`"));
         };
         let slot = slots.place(&top, &second);
@@ -109,12 +111,12 @@ impl Path {
     }
 
     /// Calls `visit` with each value until it returns `true`. Returns whether it did.
-    pub(super) fn any(&self, cut: &Cut<'_>, mut visit: impl FnMut(&Node<'_>) -> bool) -> bool {
+    pub(super) fn any(&self, cut: &MemberCut<'_>, mut visit: impl FnMut(&StatusNode<'_>) -> bool) -> bool {
         walk(cut.value(self.slot), &self.rest, &mut visit)
     }
 
     /// The first value, if it is an integer.
-    pub(super) fn integer(&self, cut: &Cut<'_>) -> Option<i64> {
+    pub(super) fn integer(&self, cut: &MemberCut<'_>) -> Option<i64> {
         let mut found = None;
         self.any(cut, |value| {
             found = value.as_i64();
@@ -124,9 +126,9 @@ impl Path {
     }
 }
 
-impl Segment {
+impl PathSegment {
     fn selector(text: &str) -> Result<Self, &'static str> {
-        let selected = |key: &str, test: Where| {
+        let selected = |key: &str, test: ElementTest| {
             let key = key.split('.').filter(|key| !key.is_empty()).map(str::to_owned).collect();
             Ok(Self::Where { key, test })
         };
@@ -139,37 +141,41 @@ impl Segment {
             _ => {}
         }
         if let Some((key, value)) = text.split_once("!=") {
-            return selected(key, Where::IsNot(value.to_owned()));
+            return selected(key, ElementTest::IsNot(value.to_owned()));
         }
         match (text.split_once('='), text.strip_prefix('!')) {
-            (Some((key, value)), _) => selected(key, Where::Is(value.to_owned())),
-            (None, Some(key)) => selected(key, Where::Absent),
-            (None, None) => selected(text, Where::Exists),
+            (Some((key, value)), _) => selected(key, ElementTest::Is(value.to_owned())),
+            (None, Some(key)) => selected(key, ElementTest::Absent),
+            (None, None) => selected(text, ElementTest::Exists),
         }
     }
 }
 
-fn walk(value: &Node<'_>, segments: &[Segment], visit: &mut dyn FnMut(&Node<'_>) -> bool) -> bool {
+fn walk(
+    value: &StatusNode<'_>,
+    segments: &[PathSegment],
+    visit: &mut dyn FnMut(&StatusNode<'_>) -> bool,
+) -> bool {
     let Some((segment, rest)) = segments.split_first() else {
         return !value.is_null() && visit(value);
     };
     match segment {
-        Segment::Key(key) => value.get(key).is_some_and(|inner| walk(inner, rest, visit)),
-        Segment::Each => value.any(|element| walk(element, rest, visit)),
-        Segment::Where { key, test } => {
+        PathSegment::Key(key) => value.get(key).is_some_and(|inner| walk(inner, rest, visit)),
+        PathSegment::Each => value.any(|element| walk(element, rest, visit)),
+        PathSegment::Where { key, test } => {
             value.any(|element| selected(element, key, test) && walk(element, rest, visit))
         }
     }
 }
 
-fn selected(element: &Node<'_>, key: &[String], test: &Where) -> bool {
+fn selected(element: &StatusNode<'_>, key: &[String], test: &ElementTest) -> bool {
     let found = key.iter().try_fold(element, |value, key| value.get(key)).filter(|value| !value.is_null());
     match (found, test) {
-        (None, test) => matches!(test, Where::Absent),
-        (Some(_), Where::Exists) => true,
-        (Some(_), Where::Absent) => false,
-        (Some(found), Where::Is(text)) => found.text().is_some_and(|found| found == *text),
-        (Some(found), Where::IsNot(text)) => found.text().is_some_and(|found| found != *text),
+        (None, test) => matches!(test, ElementTest::Absent),
+        (Some(_), ElementTest::Exists) => true,
+        (Some(_), ElementTest::Absent) => false,
+        (Some(found), ElementTest::Is(text)) => found.text().is_some_and(|found| found == *text),
+        (Some(found), ElementTest::IsNot(text)) => found.text().is_some_and(|found| found != *text),
     }
 }
 
@@ -184,22 +190,22 @@ pub(super) fn text_of(value: &Value) -> Option<Cow<'_, str>> {
 }
 
 /// The members of one object that one rule may read.
-pub(super) struct Cut<'a> {
-    slots: Vec<Slot<'a>>,
+pub(super) struct MemberCut<'a> {
+    slots: Vec<MemberSlot<'a>>,
 }
 
 #[derive(Default)]
-struct Slot<'a> {
+struct MemberSlot<'a> {
     bytes: Option<&'a [u8]>,
-    parsed: OnceCell<Node<'a>>,
+    parsed: OnceCell<StatusNode<'a>>,
 }
 
-static ABSENT: Node<'static> = Node::Null;
+static ABSENT: StatusNode<'static> = StatusNode::Null;
 
-impl<'a> Cut<'a> {
+impl<'a> MemberCut<'a> {
     /// Cuts the members out of an object, with the object's own outline.
-    pub(super) fn new(slots: &Slots, object: &'a [u8], outline: &Outline) -> Self {
-        let mut cut: Vec<Slot<'a>> = (0..slots.count).map(|_| Slot::default()).collect();
+    pub(super) fn new(slots: &MemberSlots, object: &'a [u8], outline: &ObjectOutline) -> Self {
+        let mut cut: Vec<MemberSlot<'a>> = (0..slots.count).map(|_| MemberSlot::default()).collect();
         let mut members: &[(String, usize)] = &[];
         for found in outline.members(object) {
             if !found.is_inner {
@@ -212,11 +218,11 @@ impl<'a> Cut<'a> {
         Self { slots: cut }
     }
 
-    fn value(&self, slot: usize) -> &Node<'a> {
+    fn value(&self, slot: usize) -> &StatusNode<'a> {
         let slot = &self.slots[slot];
         match slot.bytes {
             None => &ABSENT,
-            Some(bytes) => slot.parsed.get_or_init(|| Node::parse(bytes)),
+            Some(bytes) => slot.parsed.get_or_init(|| StatusNode::parse(bytes)),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! A compiled rule, which derives the status of an object. `spec` holds the written form.
 
-use super::node::Node;
-use super::path::{Cut, Path, Slots};
+use super::node::StatusNode;
+use super::path::{MemberCut, MemberSlots, RulePath};
 use super::spec::RuleSpec;
-use crate::project::Outline;
+use crate::project::ObjectOutline;
 use crate::state::Status;
 
-/// What a cut text ends with. It counts among its bytes.
+/// The end of a cut text. It counts among its bytes.
 const CUT: char = '…';
 /// Reasons are words for programs. A longer one is cut.
 const REASON_BYTES: usize = 256;
@@ -14,70 +14,70 @@ const REASON_BYTES: usize = 256;
 const MESSAGE_BYTES: usize = 1024;
 
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(super) struct StatusRule {
     pub spec: RuleSpec,
-    pub slots: Slots,
-    pub attempt: Vec<Number>,
-    pub ready: Vec<Number>,
-    pub total: Vec<Number>,
-    pub exit: Vec<Path>,
-    pub cases: Vec<Case>,
+    pub slots: MemberSlots,
+    pub attempt: Vec<RuleNumber>,
+    pub ready: Vec<RuleNumber>,
+    pub total: Vec<RuleNumber>,
+    pub exit: Vec<RulePath>,
+    pub cases: Vec<RuleCase>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Case {
-    pub when: Vec<Test>,
+pub(super) struct RuleCase {
+    pub when: Vec<RuleTest>,
     pub phase: &'static str,
     pub terminal: bool,
-    pub reason: Vec<Text>,
-    pub message: Vec<Text>,
+    pub reason: Vec<RuleText>,
+    pub message: Vec<RuleText>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Number {
-    pub when: Vec<Test>,
-    pub sum: Vec<Path>,
-    pub max: Vec<Path>,
-    pub count: Vec<Path>,
+pub(super) struct RuleNumber {
+    pub when: Vec<RuleTest>,
+    pub sum: Vec<RulePath>,
+    pub max: Vec<RulePath>,
+    pub count: Vec<RulePath>,
     pub plus: u32,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Text {
+pub(super) enum RuleText {
     Fixed(String),
-    At(Path),
+    At(RulePath),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Test {
-    pub at: Vec<Path>,
+pub(super) struct RuleTest {
+    pub at: Vec<RulePath>,
     /// The result that makes the test hold.
     pub wanted: bool,
-    pub check: Check,
+    pub check: RuleCheck,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Check {
+pub(super) enum RuleCheck {
     Exists,
     In(Vec<String>),
     Like(Vec<String>),
     Above(i64),
     Below(i64),
-    Behind(Path),
+    Behind(RulePath),
 }
 
-impl Rule {
-    pub fn status(&self, object: &[u8], outline: &Outline) -> Option<Status> {
-        let cut = Cut::new(&self.slots, object, outline);
-        Some(self.told(self.cases.get(self.deciding(&cut)?)?, &cut))
+impl StatusRule {
+    pub fn status(&self, object: &[u8], outline: &ObjectOutline) -> Option<Status> {
+        let cut = MemberCut::new(&self.slots, object, outline);
+        Some(self.case_status(self.cases.get(self.deciding(&cut)?)?, &cut))
     }
 
     /// The index of the first case whose tests all hold.
-    pub fn deciding(&self, cut: &Cut<'_>) -> Option<usize> {
+    pub fn deciding(&self, cut: &MemberCut<'_>) -> Option<usize> {
         self.cases.iter().position(|case| hold(&case.when, cut))
     }
 
-    pub fn told(&self, case: &Case, cut: &Cut<'_>) -> Status {
+    pub fn case_status(&self, case: &RuleCase, cut: &MemberCut<'_>) -> Status {
         Status {
             phase: case.phase.to_owned(),
             reason: first_text(&case.reason, cut, REASON_BYTES).0,
@@ -91,9 +91,9 @@ impl Rule {
     }
 }
 
-impl Number {
+impl RuleNumber {
     /// All sums saturate, because the numbers come from outside.
-    fn value(&self, cut: &Cut<'_>) -> u32 {
+    fn value(&self, cut: &MemberCut<'_>) -> u32 {
         let mut value = self.plus;
         for path in &self.sum {
             path.any(cut, |found| {
@@ -118,17 +118,17 @@ impl Number {
     }
 }
 
-impl Test {
-    pub fn holds(&self, cut: &Cut<'_>) -> bool {
-        let passes = |value: &Node<'_>| match &self.check {
-            Check::Exists => true,
-            Check::In(list) => value.text().is_some_and(|found| list.iter().any(|item| *item == found)),
-            Check::Like(list) => {
+impl RuleTest {
+    pub fn holds(&self, cut: &MemberCut<'_>) -> bool {
+        let passes = |value: &StatusNode<'_>| match &self.check {
+            RuleCheck::Exists => true,
+            RuleCheck::In(list) => value.text().is_some_and(|found| list.iter().any(|item| *item == found)),
+            RuleCheck::Like(list) => {
                 value.text().is_some_and(|found| list.iter().any(|item| item.eq_ignore_ascii_case(&found)))
             }
-            Check::Above(limit) => value.as_i64().is_some_and(|found| found > *limit),
-            Check::Below(limit) => value.as_i64().is_some_and(|found| found < *limit),
-            Check::Behind(path) => {
+            RuleCheck::Above(limit) => value.as_i64().is_some_and(|found| found > *limit),
+            RuleCheck::Below(limit) => value.as_i64().is_some_and(|found| found < *limit),
+            RuleCheck::Behind(path) => {
                 let other = path.integer(cut);
                 value.as_i64().zip(other).is_some_and(|(found, other)| found < other)
             }
@@ -137,25 +137,25 @@ impl Test {
     }
 }
 
-fn hold(tests: &[Test], cut: &Cut<'_>) -> bool {
+fn hold(tests: &[RuleTest], cut: &MemberCut<'_>) -> bool {
     tests.iter().all(|test| test.holds(cut))
 }
 
-fn natural(value: &Node<'_>) -> u32 {
+fn natural(value: &StatusNode<'_>) -> u32 {
     value.as_u64().map_or(0, |number| u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-fn number(numbers: &[Number], cut: &Cut<'_>) -> u32 {
+fn number(numbers: &[RuleNumber], cut: &MemberCut<'_>) -> u32 {
     numbers.iter().find(|number| hold(&number.when, cut)).map_or(0, |number| number.value(cut))
 }
 
 /// The first text that is not empty, and its index.
-pub(super) fn first_text(texts: &[Text], cut: &Cut<'_>, most: usize) -> (String, Option<usize>) {
+pub(super) fn first_text(texts: &[RuleText], cut: &MemberCut<'_>, most: usize) -> (String, Option<usize>) {
     let mut found = String::new();
     for (index, text) in texts.iter().enumerate() {
         match text {
-            Text::Fixed(fixed) => found.push_str(fixed),
-            Text::At(path) => {
+            RuleText::Fixed(fixed) => found.push_str(fixed),
+            RuleText::At(path) => {
                 path.any(cut, |value| match value.text() {
                     Some(text) => {
                         push(&mut found, &text, most);

@@ -168,8 +168,8 @@ impl Serialize for OneOrMany {
 
 impl<'de> Deserialize<'de> for OneOrMany {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Texts;
-        impl<'de> Visitor<'de> for Texts {
+        struct TextList;
+        impl<'de> Visitor<'de> for TextList {
             type Value = OneOrMany;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -188,6 +188,6 @@ impl<'de> Deserialize<'de> for OneOrMany {
                 Ok(OneOrMany(texts))
             }
         }
-        deserializer.deserialize_any(Texts)
+        deserializer.deserialize_any(TextList)
     }
 }

@@ -1,11 +1,11 @@
 //! Judges a carried state before anything else is made of it. Whoever may publish on the subjects of a stream can send
 //! any bytes; what is no state of this partition is poison, and the states behind it go on.
 
-use super::{Garbled, Stood, partition, state_check};
+use super::{GarbledMessage, JournalPosition, partition, state_check};
 use crate::limits::SEQ_MOST;
 use crate::state::{Change, State};
 
-/// What the states of one partition have in common.
+/// The values that the states of one partition have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct PartitionStates<'a> {
     pub source: &'a str,
@@ -14,12 +14,17 @@ pub struct PartitionStates<'a> {
 }
 
 impl PartitionStates<'_> {
-    pub fn check(&self, stood: &Stood, state: &State, document: &[u8]) -> Result<(), Garbled> {
+    pub fn check(
+        &self,
+        stood: &JournalPosition,
+        state: &State,
+        document: &[u8],
+    ) -> Result<(), GarbledMessage> {
         self.judge(stood, state, document)
-            .map_err(|why| Garbled(format!("a carried state is refused: {why}")))
+            .map_err(|why| GarbledMessage(format!("a carried state is refused: {why}")))
     }
 
-    fn judge(&self, stood: &Stood, state: &State, document: &[u8]) -> Result<(), String> {
+    fn judge(&self, stood: &JournalPosition, state: &State, document: &[u8]) -> Result<(), String> {
         if *state.source != *self.source {
             return Err(format!("it is of another source than `{}`", self.source));
         }
@@ -55,7 +60,7 @@ mod tests {
         let fine = State { object, ..state(9, 1, "12") };
         let own = partition(&fine.object, 4);
         let expected = PartitionStates { source: "jobs", partition: own, partitions: 4 };
-        let at = |position| Stood { line: "a".into(), position, before: 3, before_line: None };
+        let at = |position| JournalPosition { line: "a".into(), position, before: 3, before_line: None };
         let document = br#"{"metadata":{"name":"a","uid":"u1","resourceVersion":"12"}}"#;
         assert_eq!(expected.check(&at(9), &fine, document), Ok(()));
         assert_eq!(expected.check(&at(9), &fine, b""), Ok(()), "an absent document is an answer");

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::Lineage;
+use super::JournalLineage;
 use crate::state::Seq;
 
 /// The claim of a carrier.
@@ -26,7 +26,7 @@ pub struct CarrierClaim {
 /// A carrier that finds a claim.
 #[derive(Clone, Copy, Debug)]
 pub struct CarrierCandidate<'a> {
-    pub lineage: &'a Lineage,
+    pub lineage: &'a JournalLineage,
     /// Whether the line was drawn just now.
     pub is_new: bool,
     pub cursor: Seq,
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_carrier_goes_on_in_its_line_only_where_it_is_known_what_was_sent() {
         use CarrierStart::{BeginLine, Continue, HeldByInstance, HeldByJournal};
-        let lineage = Lineage::new("a".into()).begin("b".into(), 10);
+        let lineage = JournalLineage::new("a".into()).begin("b".into(), 10);
         let candidate =
             CarrierCandidate { lineage: &lineage, is_new: false, cursor: 20, instance: "i", take_over: None };
         for (line, position, instance, has_lapsed, start) in [
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_kill_between_the_claim_of_a_line_and_its_save_leaves_the_carrier_its_stream() {
-        let lineage = Lineage::new("a".into());
+        let lineage = JournalLineage::new("a".into());
         let candidate =
             CarrierCandidate { lineage: &lineage, is_new: false, cursor: 20, instance: "i", take_over: None };
         let begun = CarrierClaim { former: vec!["0".into(), "a".into()], ..claim("b", 0, Some("j")) };

@@ -24,12 +24,12 @@ enum PlantedFault {
     IgnoresInstance,
     /// A message is taken whoever signed it.
     IgnoresKey,
-    /// What is missing in front of a message is not noticed.
+    /// The reader does not notice what is missing before a message.
     IgnoresHoles,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct JournalEntry {
     id: u64,
     position: Seq,
     partition: u32,
@@ -39,9 +39,9 @@ struct Entry {
 /// A journal with the carrier's progress. A copy is a clone.
 #[derive(Clone, Debug)]
 struct JournalModel {
-    entries: Vec<Entry>,
+    entries: Vec<JournalEntry>,
     cursor: Seq,
-    lineage: Lineage,
+    lineage: JournalLineage,
     is_new: bool,
     /// The last number in the stream and the position that was acknowledged with it, by the stream's creation.
     marks: Vec<(u64, u64, Seq)>,
@@ -52,7 +52,7 @@ impl JournalModel {
         self.entries.last().map_or(0, |entry| entry.position)
     }
 
-    fn before(&self, entry: &Entry) -> Seq {
+    fn before(&self, entry: &JournalEntry) -> Seq {
         let earlier = self.entries.iter().filter(|other| other.partition == entry.partition);
         earlier.map(|other| other.position).filter(|position| *position < entry.position).max().unwrap_or(0)
     }
@@ -68,21 +68,21 @@ impl JournalModel {
 }
 
 #[derive(Clone, Debug)]
-struct Message {
-    entry: Entry,
-    stood: Stood,
+struct StreamMessage {
+    entry: JournalEntry,
+    stood: JournalPosition,
     is_signed: bool,
 }
 
 #[derive(Default)]
 struct StreamModel {
-    messages: BTreeMap<u64, Message>,
+    messages: BTreeMap<u64, StreamMessage>,
     made: u64,
     last: u64,
 }
 
 impl StreamModel {
-    fn push(&mut self, message: Message) {
+    fn push(&mut self, message: StreamMessage) {
         self.last += 1;
         self.messages.insert(self.last, message);
     }
@@ -101,11 +101,11 @@ struct CarrierProcess {
 }
 
 struct ReaderModel {
-    intake: Intake,
-    durable: Intake,
+    intake: StreamIntake,
+    durable: StreamIntake,
     came: BTreeMap<u32, u64>,
-    stash: BTreeMap<u32, Arrival>,
-    /// What is known since the last save, and what is saved: ids, and gaps as partition and bounds.
+    stash: BTreeMap<u32, StateArrival>,
+    /// The facts since the last save, and the saved ones: ids, and gaps as partition and bounds.
     taken: BTreeSet<u64>,
     gaps: Vec<(u32, Seq, Seq)>,
     saved: (BTreeSet<u64>, Vec<(u32, Seq, Seq)>),
@@ -115,7 +115,13 @@ struct ReaderModel {
 impl ReaderModel {
     fn new() -> Self {
         let partitions: Vec<_> = (0..PARTITIONS).collect();
-        let intake = Intake::new("jobs".into(), "platform".into(), &partitions, None, Places::default());
+        let intake = StreamIntake::new(
+            "jobs".into(),
+            "platform".into(),
+            &partitions,
+            None,
+            ReaderPositions::default(),
+        );
         Self {
             durable: intake.clone(),
             intake,
@@ -167,32 +173,32 @@ impl ReaderModel {
                     self.intake.is_read_through(partition, *sequence);
                     return true;
                 }
-                let Entry { id, position, epoch, .. } = message.entry;
+                let JournalEntry { id, position, epoch, .. } = message.entry;
                 let mut stood = message.stood.clone();
                 if fault == PlantedFault::IgnoresHoles {
                     stood.before = 0;
                 }
                 let state = state(position, epoch, &id.to_string());
-                Arrival { partition, sequence: *sequence, stood, state }
+                StateArrival { partition, sequence: *sequence, stood, state }
             }
         };
         let gap = match self.intake.offer(&arrival, 1) {
-            Taken::Repeat => None,
-            Taken::Waits => {
+            ArrivalAction::Repeat => None,
+            ArrivalAction::Waits => {
                 self.stash.insert(partition, arrival);
                 return !was_stashed;
             }
-            Taken::Hole => {
+            ArrivalAction::Hole => {
                 self.intake.reads_again(partition);
                 self.came.insert(partition, 0);
                 None
             }
-            Taken::Foreign => {
+            ArrivalAction::Foreign => {
                 self.is_stuck = true;
                 None
             }
-            Taken::Over(gap) => Some(gap),
-            Taken::New(gap) => {
+            ArrivalAction::Over(gap) => Some(gap),
+            ArrivalAction::New(gap) => {
                 self.taken.insert(arrival.state.resource_version.as_str().parse().unwrap());
                 gap
             }
@@ -210,7 +216,7 @@ impl ReaderModel {
     }
 }
 
-struct World {
+struct FaultWorld {
     fault: PlantedFault,
     /// The journal in use, and a copy of it.
     journals: [JournalModel; 2],
@@ -229,12 +235,12 @@ struct World {
     may_have_gaps: bool,
 }
 
-impl World {
+impl FaultWorld {
     fn new(fault: PlantedFault) -> Self {
         let journal = JournalModel {
             entries: Vec::new(),
             cursor: 0,
-            lineage: Lineage::new("line-0".into()),
+            lineage: JournalLineage::new("line-0".into()),
             is_new: true,
             marks: Vec::new(),
         };
@@ -263,7 +269,7 @@ impl World {
     fn append(&mut self, journal: usize, partition: u32) {
         let (id, epoch) = (self.id(), self.epoch);
         let position = self.journals[journal].newest() + 1;
-        self.journals[journal].entries.push(Entry { id, position, partition, epoch });
+        self.journals[journal].entries.push(JournalEntry { id, position, partition, epoch });
     }
 
     fn start(&mut self, place: usize, instance: Arc<str>, is_told: bool, dies: bool) -> Result<(), String> {
@@ -331,8 +337,8 @@ impl World {
         let sent = process.sent;
         let next = journal.entries.iter().filter(|entry| entry.position > sent);
         for entry in next.take(count as usize) {
-            let stood = journal.lineage.stood(entry.position, journal.before(entry));
-            self.stream.push(Message { entry: *entry, stood, is_signed: true });
+            let stood = journal.lineage.journal_position(entry.position, journal.before(entry));
+            self.stream.push(StreamMessage { entry: *entry, stood, is_signed: true });
             (process.sent, process.last) = (entry.position, self.stream.last);
         }
         self.processes[place] = Some(process);
@@ -373,9 +379,10 @@ impl World {
 
     fn forge(&mut self, partition: u32) {
         let (id, position) = (self.id(), 1 << 40);
-        let entry = Entry { id, position, partition, epoch: self.epoch };
-        let stood = Stood { before_line: None, ..self.journals[0].lineage.stood(position, 0) };
-        self.stream.push(Message { entry, stood, is_signed: false });
+        let entry = JournalEntry { id, position, partition, epoch: self.epoch };
+        let stood =
+            JournalPosition { before_line: None, ..self.journals[0].lineage.journal_position(position, 0) };
+        self.stream.push(StreamMessage { entry, stood, is_signed: false });
     }
 
     fn step(&mut self, step: u64, count: u64) -> Result<(), String> {
@@ -460,7 +467,7 @@ impl World {
             // A person is told to empty the reader's data folder.
             return if self.may_have_gaps { Ok(()) } else { Err("the reader waits for a person".into()) };
         }
-        for Entry { id, position, partition, .. } in &self.journals[place].entries {
+        for JournalEntry { id, position, partition, .. } in &self.journals[place].entries {
             let covers = |(other, after, through): &(u32, Seq, Seq)| {
                 other == partition && after < position && position <= through
             };
@@ -473,7 +480,7 @@ impl World {
 }
 
 fn run(steps: &[(u64, u64)], fault: PlantedFault) -> Result<(), String> {
-    let mut world = World::new(fault);
+    let mut world = FaultWorld::new(fault);
     world.start(0, "first".into(), false, false)?;
     for (step, count) in steps {
         world.step(*step, *count)?;

@@ -4,22 +4,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Place, Places, Stood};
+use super::{JournalPosition, PartitionPosition, ReaderPositions};
 use crate::state::{Gap, Seq, State, gap_reason};
 
 /// One state as it arrived.
 #[derive(Clone, Debug)]
-pub struct Arrival {
+pub struct StateArrival {
     pub partition: u32,
     /// The message's number in the stream. A greater number was carried later, in whatever partition.
     pub sequence: u64,
-    pub stood: Stood,
+    pub stood: JournalPosition,
     pub state: State,
 }
 
-/// What to do with an arrival.
+/// The action for an arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum ArrivalAction {
     /// The state is new and next. A gap in front of it is told first.
     New(Option<Box<Gap>>),
     /// The carrier sent it again after its epoch had ended here. It is reported as a gap.
@@ -37,11 +37,11 @@ pub enum Taken {
 }
 
 #[derive(Clone, Debug)]
-pub struct Intake {
+pub struct StreamIntake {
     source: Arc<str>,
     stream: String,
     epoch: Option<u32>,
-    places: Places,
+    places: ReaderPositions,
     /// How far the reader has read each partition, in the stream's numbers. The numbers hold for one
     /// connection only: a server that forgot its last messages gives their numbers to others.
     read: BTreeMap<u32, u64>,
@@ -50,14 +50,14 @@ pub struct Intake {
     fresh: BTreeSet<u32>,
 }
 
-impl Intake {
+impl StreamIntake {
     /// Begins with every partition at its first message.
     pub fn new(
         source: Arc<str>,
         stream: String,
         partitions: &[u32],
         epoch: Option<u32>,
-        places: Places,
+        places: ReaderPositions,
     ) -> Self {
         let read = partitions.iter().map(|partition| (*partition, 0)).collect();
         Self { source, stream, epoch, places, read, fresh: partitions.iter().copied().collect() }
@@ -70,7 +70,7 @@ impl Intake {
         Self::new(source, stream, &partitions, self.epoch, self.places.clone())
     }
 
-    pub fn places(&self) -> &Places {
+    pub fn places(&self) -> &ReaderPositions {
         &self.places
     }
 
@@ -91,29 +91,29 @@ impl Intake {
         self.fresh.insert(partition);
     }
 
-    pub fn offer(&mut self, arrival: &Arrival, now_ms: u64) -> Taken {
-        let Arrival { partition, sequence, stood, state } = arrival;
+    pub fn offer(&mut self, arrival: &StateArrival, now_ms: u64) -> ArrivalAction {
+        let StateArrival { partition, sequence, stood, state } = arrival;
         self.is_read_through(*partition, sequence.saturating_sub(1));
         let place = self.places.of.get(partition);
         if place.is_some_and(|place| place.has(stood)) {
             self.is_read_through(*partition, *sequence);
-            return Taken::Repeat;
+            return ArrivalAction::Repeat;
         }
         let other = place.filter(|place| place.read_through(stood).is_none());
         let held = place.and_then(|place| place.read_through(stood)).unwrap_or_default();
         let is_hole = stood.before > held;
         if is_hole && other.is_none() && !self.fresh.contains(partition) {
-            return Taken::Hole;
+            return ArrivalAction::Hole;
         }
         let is_over = self.epoch.is_some_and(|epoch| state.epoch < epoch);
-        let continues = |place: &Place| place.read_through(stood).is_some();
+        let continues = |place: &PartitionPosition| place.read_through(stood).is_some();
         if is_over && !self.places.of.values().any(continues) {
-            return Taken::Foreign;
+            return ArrivalAction::Foreign;
         }
         let begins = self.epoch.is_none_or(|epoch| state.epoch > epoch);
         let is_behind = |read: &u64| read.saturating_add(1) < *sequence;
         if begins && self.read.iter().any(|(other, read)| other != partition && is_behind(read)) {
-            return Taken::Waits;
+            return ArrivalAction::Waits;
         }
         let gap = match other {
             Some(before) => Some(self.gap(arrival, begun_anew(before, stood), now_ms)),
@@ -131,18 +131,23 @@ impl Intake {
             None => place.and_then(|place| place.former.clone()),
         };
         let version = state.resource_version.as_str().into();
-        let place = Place { line: stood.line.clone(), position: stood.position, version, former };
+        let place = PartitionPosition { line: stood.line.clone(), position: stood.position, version, former };
         self.is_read_through(*partition, *sequence);
         self.fresh.remove(partition);
         self.epoch = self.epoch.max(Some(state.epoch));
         self.places.of.insert(*partition, place);
         match gap {
-            Some(gap) if is_over => Taken::Over(gap),
-            gap => Taken::New(gap),
+            Some(gap) if is_over => ArrivalAction::Over(gap),
+            gap => ArrivalAction::New(gap),
         }
     }
 
-    fn missing(&self, Arrival { partition, stood, .. }: &Arrival, after: Seq, through: Seq) -> String {
+    fn missing(
+        &self,
+        StateArrival { partition, stood, .. }: &StateArrival,
+        after: Seq,
+        through: Seq,
+    ) -> String {
         format!(
             "the stream `{}` lost states of partition {partition}: those after position {after} and up to \
              {through} of the journal `{}`, from which they come; there, `kubewitness journal export \
@@ -151,8 +156,8 @@ impl Intake {
         )
     }
 
-    fn gap(&self, arrival: &Arrival, message: String, now_ms: u64) -> Gap {
-        let Arrival { partition, state, .. } = arrival;
+    fn gap(&self, arrival: &StateArrival, message: String, now_ms: u64) -> Gap {
+        let StateArrival { partition, state, .. } = arrival;
         let place = self.places.of.get(partition);
         Gap {
             source: self.source.to_string(),
@@ -168,7 +173,7 @@ impl Intake {
 }
 
 /// The text of a gap before a new journal: nobody knows what the former journal still had to say.
-fn begun_anew(before: &Place, stood: &Stood) -> String {
+fn begun_anew(before: &PartitionPosition, stood: &JournalPosition) -> String {
     format!(
         "the stream now comes from the journal `{}` and no longer from `{}`: states that the former journal \
          had after position {} may be missing",

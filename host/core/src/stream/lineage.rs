@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Garbled, Stood};
+use super::{GarbledMessage, JournalPosition};
 use crate::state::Seq;
 
 /// Earlier lines that are remembered. A reader that stopped before all of them reports a gap.
@@ -22,13 +22,13 @@ struct FormerLine {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lineage {
+pub struct JournalLineage {
     line: Arc<str>,
     /// The oldest first.
     former: Vec<FormerLine>,
 }
 
-impl Lineage {
+impl JournalLineage {
     pub fn new(line: Arc<str>) -> Self {
         Self { line, former: Vec::new() }
     }
@@ -59,14 +59,14 @@ impl Lineage {
     }
 
     /// Where a state stands, from its position and the one before it in its partition.
-    pub fn stood(&self, position: Seq, before: Seq) -> Stood {
+    pub fn journal_position(&self, position: Seq, before: Seq) -> JournalPosition {
         let former = self.former.iter().find(|former| before <= former.through);
         let before_line = former.map(|former| former.line.clone());
-        Stood { line: self.line.clone(), position, before, before_line }
+        JournalPosition { line: self.line.clone(), position, before, before_line }
     }
 
-    pub fn parse(text: &str) -> Result<Self, Garbled> {
-        let garbled = || Garbled(format!("`{text}` does not name the lines of a journal"));
+    pub fn parse(text: &str) -> Result<Self, GarbledMessage> {
+        let garbled = || GarbledMessage(format!("`{text}` does not name the lines of a journal"));
         let mut words: Vec<_> = text.split(' ').collect();
         let line = words.pop().filter(|line| !line.is_empty() && !line.contains(':')).ok_or_else(garbled)?;
         let former = |word: &str| {
@@ -78,7 +78,7 @@ impl Lineage {
     }
 }
 
-impl fmt::Display for Lineage {
+impl fmt::Display for JournalLineage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for FormerLine { line, through } in &self.former {
             write!(f, "{line}:{through} ")?;
@@ -91,13 +91,13 @@ impl fmt::Display for Lineage {
 mod tests {
     use super::*;
 
-    fn before_line(lineage: &Lineage, before: Seq) -> Option<String> {
-        lineage.stood(100, before).before_line.map(|line| line.to_string())
+    fn before_line(lineage: &JournalLineage, before: Seq) -> Option<String> {
+        lineage.journal_position(100, before).before_line.map(|line| line.to_string())
     }
 
     #[test]
     fn a_state_names_the_line_in_which_the_state_before_it_was_sent() {
-        let lineage = Lineage::new("a".into()).begin("b".into(), 40).begin("c".into(), 80);
+        let lineage = JournalLineage::new("a".into()).begin("b".into(), 40).begin("c".into(), 80);
         for (before, line) in [(0, Some("a")), (40, Some("a")), (41, Some("b")), (80, Some("b")), (81, None)]
         {
             assert_eq!(before_line(&lineage, before).as_deref(), line, "{before}");
@@ -107,22 +107,22 @@ mod tests {
 
     #[test]
     fn earlier_lines_agree_with_a_journal_only_as_far_as_it_was_put_back() {
-        let lineage = Lineage::new("a".into()).begin("b".into(), 80).begin("c".into(), 60);
+        let lineage = JournalLineage::new("a".into()).begin("b".into(), 80).begin("c".into(), 60);
         assert_eq!(before_line(&lineage, 60).as_deref(), Some("a"));
         assert_eq!(before_line(&lineage, 61), None, "nobody knows whether it is the state that was sent");
     }
 
     #[test]
     fn lines_are_few_and_are_read_as_they_were_written() {
-        let mut lineage = Lineage::new("0".into());
+        let mut lineage = JournalLineage::new("0".into());
         assert_eq!(lineage.to_string(), "0");
         for number in 1..200 {
             lineage = lineage.begin(number.to_string().into(), number);
-            assert_eq!(Lineage::parse(&lineage.to_string()), Ok(lineage.clone()));
+            assert_eq!(JournalLineage::parse(&lineage.to_string()), Ok(lineage.clone()));
         }
         assert_eq!(lineage.former.len(), FORMER_LINES);
         for wrong in ["", "a:1", "a b", "a:x b", "a:1  b"] {
-            assert!(Lineage::parse(wrong).is_err(), "{wrong}");
+            assert!(JournalLineage::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -22,12 +22,12 @@ use thiserror::Error;
 
 pub use check::PartitionStates;
 pub use claim::{CarrierCandidate, CarrierClaim, CarrierStart, ReaderCandidate, ReaderClaim, ReaderStart};
-pub use intake::{Arrival, Intake, Taken};
-pub use lineage::Lineage;
-pub use places::{Place, Places};
+pub use intake::{ArrivalAction, StateArrival, StreamIntake};
+pub use lineage::JournalLineage;
+pub use places::{PartitionPosition, ReaderPositions};
 
 use crate::document::{self, checksum};
-use crate::ports::Append;
+use crate::ports::AppendBatch;
 use crate::state::{ObjectRef, Seq, State};
 use crate::version::Version;
 
@@ -39,7 +39,7 @@ pub fn partition(object: &ObjectRef, partitions: u32) -> u32 {
 
 /// Where a state stood in the journal that it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stood {
+pub struct JournalPosition {
     /// The line of that journal. A journal that begins anew counts from 1 again and has another line.
     pub line: Arc<str>,
     pub position: Seq,
@@ -52,7 +52,7 @@ pub struct Stood {
 /// A message can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
-pub struct Garbled(pub String);
+pub struct GarbledMessage(pub String);
 
 /// Packs a state with its document. The packed bytes are a checksum, the length of the envelope, the envelope
 /// and the document.
@@ -66,8 +66,8 @@ pub fn pack(state: &State, document: &[u8]) -> Bytes {
     Bytes::copy_from_slice(&document::pack(&whole))
 }
 
-pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), Garbled> {
-    let garbled = |why: &str| Garbled(format!("a carried state can't be read: {why}"));
+pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), GarbledMessage> {
+    let garbled = |why: &str| GarbledMessage(format!("a carried state can't be read: {why}"));
     let whole = document::unpack(packed).map_err(|error| garbled(&error.to_string()))?;
     let (sum, rest) = whole.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
     if u32::from_le_bytes(*sum) != checksum(rest) {
@@ -86,10 +86,10 @@ pub fn unpack(packed: &[u8]) -> Result<(State, Bytes), Garbled> {
 #[error("{0}")]
 pub struct FeedError(pub String);
 
-/// What a source received.
+/// An item that a source received.
 #[derive(Debug, Default)]
-pub struct Fed {
-    pub append: Append,
+pub struct FeedItem {
+    pub append: AppendBatch,
     /// For each state, whether it came to the other host late.
     pub late: Vec<bool>,
     /// The number of states that came a second time.
@@ -102,12 +102,12 @@ pub struct Fed {
 
 /// A source that another controller witnesses. Its states arrive over a stream.
 #[async_trait]
-pub trait Feed: Send {
+pub trait StateFeed: Send {
     /// Sets the place from which the feed goes on. The source calls this first.
     fn resume(&mut self, epoch: Option<u32>, checkpoint: Option<&Version>);
     /// Returns what arrives next, with its checkpoint. After an error, everything that is not yet
     /// [durable](Self::durable) arrives again.
-    async fn next(&mut self) -> Result<Fed, FeedError>;
+    async fn next(&mut self) -> Result<FeedItem, FeedError>;
     /// Confirms that everything received is on disk, so the stream need not keep it.
     async fn durable(&mut self) -> Result<(), FeedError>;
     /// Gives up what the feed holds, so that another process need not wait for it. Comes last.

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Garbled, Stood};
+use super::{GarbledMessage, JournalPosition};
 use crate::state::Seq;
 
 /// The last state that was taken of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PartitionPosition {
     pub line: Arc<str>,
     pub position: Seq,
     /// The version of its object.
@@ -19,9 +19,9 @@ pub struct Place {
     pub former: Option<(Arc<str>, Seq)>,
 }
 
-impl Place {
+impl PartitionPosition {
     /// Whether this state was taken before.
-    pub fn has(&self, stood: &Stood) -> bool {
+    pub fn has(&self, stood: &JournalPosition) -> bool {
         let is_former =
             |(line, position): &(Arc<str>, Seq)| *line == stood.line && stood.position <= *position;
         (self.line == stood.line && stood.position <= self.position)
@@ -30,7 +30,7 @@ impl Place {
 
     /// How far the history that leads to this state was read; `None` if it is the history of another journal. A line that
     /// continues an earlier one names it.
-    pub fn read_through(&self, stood: &Stood) -> Option<Seq> {
+    pub fn read_through(&self, stood: &JournalPosition) -> Option<Seq> {
         let line = if self.line == stood.line { &stood.line } else { stood.before_line.as_ref()? };
         if self.line == *line {
             return Some(self.position);
@@ -41,15 +41,15 @@ impl Place {
 
 /// A reader and its place in each partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct ReaderPositions {
     /// The name by which other readers know it.
     pub reader: String,
-    pub of: BTreeMap<u32, Place>,
+    pub of: BTreeMap<u32, PartitionPosition>,
 }
 
-impl Places {
-    pub fn parse(text: &str) -> Result<Self, Garbled> {
-        let garbled = || Garbled(format!("`{text}` does not say how far a stream was read"));
+impl ReaderPositions {
+    pub fn parse(text: &str) -> Result<Self, GarbledMessage> {
+        let garbled = || GarbledMessage(format!("`{text}` does not say how far a stream was read"));
         let mut words = text.split(' ');
         let reader = words.next().and_then(|word| word.strip_prefix("reader:")).ok_or_else(garbled)?;
         let mut of = BTreeMap::new();
@@ -57,14 +57,14 @@ impl Places {
             if let Some((partition, former)) = word.split_once('~') {
                 let (line, position) = former.split_once(':').ok_or_else(garbled)?;
                 let partition: u32 = partition.parse().map_err(|_| garbled())?;
-                let place: &mut Place = of.get_mut(&partition).ok_or_else(garbled)?;
+                let place: &mut PartitionPosition = of.get_mut(&partition).ok_or_else(garbled)?;
                 place.former = Some((line.into(), position.parse().map_err(|_| garbled())?));
                 continue;
             }
             let mut parts = word.splitn(4, ':');
             let mut part = || parts.next().ok_or_else(garbled);
             let (partition, line, position, version) = (part()?, part()?, part()?, part()?);
-            let place = Place {
+            let place = PartitionPosition {
                 line: line.into(),
                 position: position.parse().map_err(|_| garbled())?,
                 version: unescaped(version).into(),
@@ -76,10 +76,10 @@ impl Places {
     }
 }
 
-impl fmt::Display for Places {
+impl fmt::Display for ReaderPositions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "reader:{}", self.reader)?;
-        for (partition, Place { line, position, version, former }) in &self.of {
+        for (partition, PartitionPosition { line, position, version, former }) in &self.of {
             write!(f, " {partition}:{line}:{position}:{}", escaped(version))?;
             if let Some((line, position)) = former {
                 write!(f, " {partition}~{line}:{position}")?;
@@ -105,29 +105,29 @@ mod tests {
     #[test]
     fn a_version_of_any_characters_is_read_as_it_was_written() {
         for version in ["a b", "1~2:3", "%20", "%257E ~", "ü:"] {
-            let place = Place {
+            let place = PartitionPosition {
                 line: "a1".into(),
                 position: 3,
                 version: version.into(),
                 former: Some(("z9".into(), 2)),
             };
-            let places = Places { reader: "b2".into(), of: [(0, place)].into() };
-            assert_eq!(Places::parse(&places.to_string()).unwrap(), places, "{version}");
+            let places = ReaderPositions { reader: "b2".into(), of: [(0, place)].into() };
+            assert_eq!(ReaderPositions::parse(&places.to_string()).unwrap(), places, "{version}");
         }
     }
 
     #[test]
     fn what_is_written_is_read_and_nothing_else_is_taken_for_it() {
-        let place = |position| Place {
+        let place = |position| PartitionPosition {
             line: "a1".into(),
             position,
             version: "12:x".into(),
             former: (position == 4).then(|| ("z9".into(), 70)),
         };
-        let places = Places { reader: "b2".into(), of: [(0, place(3)), (3, place(4))].into() };
+        let places = ReaderPositions { reader: "b2".into(), of: [(0, place(3)), (3, place(4))].into() };
         assert_eq!(places.to_string(), "reader:b2 0:a1:3:12:x 3:a1:4:12:x 3~z9:70");
-        assert_eq!(Places::parse(&places.to_string()).unwrap(), places);
-        assert_eq!(Places::parse("reader:b2").unwrap().of.len(), 0);
+        assert_eq!(ReaderPositions::parse(&places.to_string()).unwrap(), places);
+        assert_eq!(ReaderPositions::parse("reader:b2").unwrap().of.len(), 0);
         for wrong in [
             "",
             "1234",
@@ -137,7 +137,7 @@ mod tests {
             "reader:b2 0~a1:3",
             "reader:b2 0:a1:3:1 0~a1",
         ] {
-            assert!(Places::parse(wrong).is_err(), "{wrong}");
+            assert!(ReaderPositions::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

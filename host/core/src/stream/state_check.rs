@@ -8,7 +8,7 @@ use crate::project;
 use crate::state::{Change, Gap, State, StateId};
 use crate::version::Version;
 
-/// Of the reason of a gap. A newer program may write words that this one does not know.
+/// The most bytes of a gap's reason. A newer program may write words that this one does not know.
 const REASON_BYTES: usize = 64;
 
 /// Whether a journal takes a state like this, and whether its id names it. It says nothing about its document.
@@ -33,7 +33,7 @@ pub fn identity(state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// What a state says that is a gap.
+/// Checks a state that is a gap.
 pub fn gap(state: &State, document: &[u8]) -> Result<Gap, String> {
     let wrong = |text: &str| format!("the gap of {} {text}", state.object.uid);
     let gap: Gap = serde_json::from_slice(document).map_err(|_| wrong("does not decode"))?;

@@ -40,7 +40,7 @@ impl Default for LongestPauses {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum CallFailure {
     Unavailable,
     /// A state failed that was alone in its call.
     Alone,
@@ -51,7 +51,7 @@ pub(crate) enum Failure {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Allowed {
+pub(crate) enum CallPermission {
     Freely,
     /// One call, with a single state or with a whole batch.
     Probe {
@@ -62,16 +62,16 @@ pub(crate) enum Allowed {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Position {
+enum BreakerState {
     Closed,
     Open { until: Duration },
     Probing,
 }
 
 #[derive(Debug)]
-pub(crate) struct Breaker {
-    position: Position,
-    cause: Failure,
+pub(crate) struct CircuitBreaker {
+    position: BreakerState,
+    cause: CallFailure,
     longest: LongestPauses,
     first: Duration,
     pause: Duration,
@@ -82,12 +82,12 @@ pub(crate) struct Breaker {
     failures: u32,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     pub fn new(first_pause: Duration, longest: LongestPauses) -> Self {
         let first = first_pause.clamp(SHORTEST, longest.fruitless);
         Self {
-            position: Position::Closed,
-            cause: Failure::Unavailable,
+            position: BreakerState::Closed,
+            cause: CallFailure::Unavailable,
             longest,
             first,
             pause: first,
@@ -98,31 +98,31 @@ impl Breaker {
     }
 
     pub fn is_open(&self) -> bool {
-        self.position != Position::Closed
+        self.position != BreakerState::Closed
     }
 
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    pub fn allowed(&self, now: Duration) -> Allowed {
+    pub fn allowed(&self, now: Duration) -> CallPermission {
         match self.position {
-            Position::Closed => Allowed::Freely,
-            Position::Open { until } if now >= until => {
-                Allowed::Probe { single: self.cause != Failure::Fruitless }
+            BreakerState::Closed => CallPermission::Freely,
+            BreakerState::Open { until } if now >= until => {
+                CallPermission::Probe { single: self.cause != CallFailure::Fruitless }
             }
-            Position::Open { until } => Allowed::Not(Some(until)),
-            Position::Probing => Allowed::Not(None),
+            BreakerState::Open { until } => CallPermission::Not(Some(until)),
+            BreakerState::Probing => CallPermission::Not(None),
         }
     }
 
     /// Notes that the probe has been sent.
     pub fn probe(&mut self) {
-        self.position = Position::Probing;
+        self.position = BreakerState::Probing;
     }
 
     pub fn succeeded(&mut self) {
-        self.position = Position::Closed;
+        self.position = BreakerState::Closed;
         self.pause = self.first;
         self.refusals = 0;
         self.answered();
@@ -130,8 +130,8 @@ impl Breaker {
 
     /// Notes an answer that is neither a success nor only `retry`.
     pub fn answered(&mut self) {
-        if self.position == Position::Probing {
-            self.position = Position::Closed;
+        if self.position == BreakerState::Probing {
+            self.position = BreakerState::Closed;
         }
         self.evidence = 0;
         self.failures = 0;
@@ -139,20 +139,22 @@ impl Breaker {
 
     /// Notes a state that was rejected, and nothing done in its call. Answers until when it waits, if it is not parked.
     pub fn refused(&mut self, now: Duration) -> Option<Duration> {
-        let is_open = self.position != Position::Closed && self.cause == Failure::Refused;
+        let is_open = self.position != BreakerState::Closed && self.cause == CallFailure::Refused;
         match self.position {
-            Position::Probing if is_open => self.open(Failure::Refused, self.pause.saturating_mul(2), now),
-            Position::Open { .. } => {}
-            Position::Closed | Position::Probing => {
+            BreakerState::Probing if is_open => {
+                self.open(CallFailure::Refused, self.pause.saturating_mul(2), now);
+            }
+            BreakerState::Open { .. } => {}
+            BreakerState::Closed | BreakerState::Probing => {
                 self.answered();
                 self.refusals += 1;
                 if self.refusals >= REFUSALS {
-                    self.open(Failure::Refused, self.first, now);
+                    self.open(CallFailure::Refused, self.first, now);
                 }
             }
         }
         match self.position {
-            Position::Open { until } if self.cause == Failure::Refused => {
+            BreakerState::Open { until } if self.cause == CallFailure::Refused => {
                 self.failures = self.failures.saturating_add(1);
                 Some(until)
             }
@@ -167,16 +169,16 @@ impl Breaker {
 
     /// `fresh`: one of the states was tried for the first time. The lanes pace states that failed before, and
     /// these prove nothing new about the plugin.
-    pub fn failed(&mut self, failure: Failure, fresh: bool, now: Duration) {
+    pub fn failed(&mut self, failure: CallFailure, fresh: bool, now: Duration) {
         self.failures = self.failures.saturating_add(1);
         match self.position {
             // The call began before the breaker opened.
-            Position::Open { .. } => {}
-            Position::Probing => self.open(failure, self.pause.saturating_mul(2), now),
-            Position::Closed => {
+            BreakerState::Open { .. } => {}
+            BreakerState::Probing => self.open(failure, self.pause.saturating_mul(2), now),
+            BreakerState::Closed => {
                 self.evidence += match failure {
-                    Failure::Unavailable => EVIDENCE,
-                    Failure::Alone | Failure::Fruitless | Failure::Refused => u32::from(fresh),
+                    CallFailure::Unavailable => EVIDENCE,
+                    CallFailure::Alone | CallFailure::Fruitless | CallFailure::Refused => u32::from(fresh),
                 };
                 if self.evidence >= EVIDENCE {
                     self.open(failure, self.first, now);
@@ -185,11 +187,12 @@ impl Breaker {
         }
     }
 
-    fn open(&mut self, cause: Failure, pause: Duration, now: Duration) {
-        let longest = if cause == Failure::Fruitless { self.longest.fruitless } else { self.longest.broken };
+    fn open(&mut self, cause: CallFailure, pause: Duration, now: Duration) {
+        let longest =
+            if cause == CallFailure::Fruitless { self.longest.fruitless } else { self.longest.broken };
         self.cause = cause;
         self.pause = pause.min(longest);
-        self.position = Position::Open { until: now + self.pause };
+        self.position = BreakerState::Open { until: now + self.pause };
     }
 }
 
@@ -199,40 +202,40 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn breaker() -> Breaker {
-        Breaker::new(100 * MS, LongestPauses::default())
+    fn breaker() -> CircuitBreaker {
+        CircuitBreaker::new(100 * MS, LongestPauses::default())
     }
 
     #[test]
     fn an_unavailable_sink_opens_at_once_and_probes_grow_rarer() {
         let mut breaker = breaker();
         let mut now = Duration::ZERO;
-        breaker.failed(Failure::Unavailable, true, now);
+        breaker.failed(CallFailure::Unavailable, true, now);
         for pause in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000] {
-            assert_eq!(breaker.allowed(now), Allowed::Not(Some(now + pause * MS)));
+            assert_eq!(breaker.allowed(now), CallPermission::Not(Some(now + pause * MS)));
             now += pause * MS;
-            assert_eq!(breaker.allowed(now), Allowed::Probe { single: true });
+            assert_eq!(breaker.allowed(now), CallPermission::Probe { single: true });
             breaker.probe();
-            assert_eq!(breaker.allowed(now), Allowed::Not(None), "one probe at a time");
-            breaker.failed(Failure::Unavailable, true, now);
+            assert_eq!(breaker.allowed(now), CallPermission::Not(None), "one probe at a time");
+            breaker.failed(CallFailure::Unavailable, true, now);
         }
         breaker.succeeded();
-        assert_eq!((breaker.allowed(now), breaker.failures()), (Allowed::Freely, 0));
-        breaker.failed(Failure::Unavailable, true, now);
-        assert_eq!(breaker.allowed(now), Allowed::Not(Some(now + 100 * MS)), "it starts over");
+        assert_eq!((breaker.allowed(now), breaker.failures()), (CallPermission::Freely, 0));
+        breaker.failed(CallFailure::Unavailable, true, now);
+        assert_eq!(breaker.allowed(now), CallPermission::Not(Some(now + 100 * MS)), "it starts over");
     }
 
     #[test]
     fn poison_states_open_it_only_in_a_row() {
         let mut breaker = breaker();
         for _ in 0..10 {
-            breaker.failed(Failure::Alone, true, Duration::ZERO);
-            breaker.failed(Failure::Alone, true, Duration::ZERO);
+            breaker.failed(CallFailure::Alone, true, Duration::ZERO);
+            breaker.failed(CallFailure::Alone, true, Duration::ZERO);
             breaker.succeeded();
         }
         assert!(!breaker.is_open());
         for _ in 0..EVIDENCE {
-            breaker.failed(Failure::Alone, true, Duration::ZERO);
+            breaker.failed(CallFailure::Alone, true, Duration::ZERO);
         }
         assert!(breaker.is_open());
     }
@@ -241,7 +244,7 @@ mod tests {
     fn a_state_that_fails_again_is_no_new_evidence() {
         let mut breaker = breaker();
         for _ in 0..100 {
-            breaker.failed(Failure::Alone, false, Duration::ZERO);
+            breaker.failed(CallFailure::Alone, false, Duration::ZERO);
         }
         assert!(!breaker.is_open());
         assert_eq!(breaker.failures(), 100);
@@ -252,15 +255,15 @@ mod tests {
         let mut breaker = breaker();
         let mut now = Duration::ZERO;
         for _ in 0..EVIDENCE {
-            breaker.failed(Failure::Fruitless, true, now);
+            breaker.failed(CallFailure::Fruitless, true, now);
         }
         for _ in 0..20 {
-            let Allowed::Not(Some(until)) = breaker.allowed(now) else { panic!("it is open") };
+            let CallPermission::Not(Some(until)) = breaker.allowed(now) else { panic!("it is open") };
             assert!(until - now <= LongestPauses::default().fruitless);
             now = until;
-            assert_eq!(breaker.allowed(now), Allowed::Probe { single: false });
+            assert_eq!(breaker.allowed(now), CallPermission::Probe { single: false });
             breaker.probe();
-            breaker.failed(Failure::Fruitless, false, now);
+            breaker.failed(CallFailure::Fruitless, false, now);
         }
     }
 
@@ -272,32 +275,32 @@ mod tests {
         }
         assert_eq!(breaker.refused(Duration::ZERO), Some(100 * MS));
         assert_eq!(breaker.refused(Duration::ZERO), Some(100 * MS), "it was in a call beside");
-        assert_eq!(breaker.allowed(100 * MS), Allowed::Probe { single: true });
+        assert_eq!(breaker.allowed(100 * MS), CallPermission::Probe { single: true });
         breaker.probe();
         assert_eq!(breaker.refused(100 * MS), Some(300 * MS), "probes grow rarer");
         breaker.probe();
         breaker.succeeded();
         assert_eq!(breaker.refused(300 * MS), None, "it counts from the start");
-        assert_eq!(breaker.allowed(300 * MS), Allowed::Freely);
+        assert_eq!(breaker.allowed(300 * MS), CallPermission::Freely);
     }
 
     #[test]
     fn a_rejected_probe_after_another_failure_closes_it() {
         let mut breaker = breaker();
-        breaker.failed(Failure::Unavailable, true, Duration::ZERO);
+        breaker.failed(CallFailure::Unavailable, true, Duration::ZERO);
         assert_eq!(breaker.refused(Duration::ZERO), None, "its call began before");
         assert!(breaker.is_open());
         breaker.probe();
         assert_eq!(breaker.refused(100 * MS), None);
-        assert_eq!(breaker.allowed(100 * MS), Allowed::Freely);
+        assert_eq!(breaker.allowed(100 * MS), CallPermission::Freely);
     }
 
     #[test]
     fn calls_that_began_before_it_opened_do_not_lengthen_the_pause() {
         let mut breaker = breaker();
         for _ in 0..4 {
-            breaker.failed(Failure::Unavailable, true, Duration::ZERO);
+            breaker.failed(CallFailure::Unavailable, true, Duration::ZERO);
         }
-        assert_eq!(breaker.allowed(Duration::ZERO), Allowed::Not(Some(100 * MS)));
+        assert_eq!(breaker.allowed(Duration::ZERO), CallPermission::Not(Some(100 * MS)));
     }
 }

@@ -7,12 +7,12 @@ const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(crate) struct Pause {
+pub(crate) struct OperatorPause {
     failures: u32,
     until: Duration,
 }
 
-impl Pause {
+impl OperatorPause {
     pub fn begin(&mut self, now: Duration) {
         let factor = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         self.until = now + FIRST.saturating_mul(factor).min(LONGEST);
@@ -27,7 +27,7 @@ impl Pause {
         self.failures > 0
     }
 
-    /// Zero if there is no pause.
+    /// Zero without a pause.
     pub fn until(&self) -> Duration {
         self.until
     }

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use kubewitness_core::calendar;
 use kubewitness_core::config::TickSpec;
-use kubewitness_core::lanes::Now;
-use kubewitness_core::ports::{CallError, Tick};
+use kubewitness_core::lanes::ClockReading;
+use kubewitness_core::ports::{CallError, ScheduledCall};
 
 /// The ticks of a plugin since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TickStats {
     /// Ticks that have ended.
     pub ticks: u64,
-    /// Of these, those that failed.
+    /// The ticks among these that failed.
     pub failed: u64,
     pub is_running: bool,
     /// When the last one began, and when the next is due, in milliseconds since 1970.
@@ -27,16 +27,16 @@ pub struct TickStats {
 }
 
 #[derive(Debug)]
-pub(crate) struct Ticks {
+pub(crate) struct TickSchedule {
     spec: TickSpec,
-    next: Option<Due>,
+    next: Option<DueTick>,
     is_running: bool,
     stats: TickStats,
     /// Ticks that have failed since the last one that did not.
     failing: u64,
 }
 
-/// What people are told of the end of a tick. A reason is told once: ticks may fail every few seconds, for days.
+/// The news about the end of a tick. A reason is reported once: ticks may fail every few seconds, for days.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TickNews {
     /// It failed, and the one before did not, or for another reason.
@@ -46,13 +46,13 @@ pub(crate) enum TickNews {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Due {
+struct DueTick {
     /// On the clock that never jumps.
     at: Duration,
     ms: u64,
 }
 
-impl Ticks {
+impl TickSchedule {
     pub fn new(spec: TickSpec) -> Self {
         Self { spec, next: None, is_running: false, stats: TickStats::default(), failing: 0 }
     }
@@ -63,7 +63,7 @@ impl Ticks {
     }
 
     /// Schedules the next tick where none is. A paused plugin has none.
-    pub fn plan(&mut self, now: Now, is_paused: bool) {
+    pub fn plan(&mut self, now: ClockReading, is_paused: bool) {
         if is_paused {
             self.next = None;
         } else if self.next.is_none() && !self.is_running {
@@ -72,22 +72,22 @@ impl Ticks {
     }
 
     /// The first moment that is further away than `least`.
-    fn after(&self, now: Now, least: Duration) -> Due {
+    fn after(&self, now: ClockReading, least: Duration) -> DueTick {
         let every = (self.spec.every.0.as_millis() as u64).max(1);
         let first = every - now.wall_ms % every;
         let wait = if Duration::from_millis(first) > least { first } else { first + every };
-        Due { at: now.elapsed + Duration::from_millis(wait), ms: now.wall_ms + wait }
+        DueTick { at: now.elapsed + Duration::from_millis(wait), ms: now.wall_ms + wait }
     }
 
-    pub fn begin(&mut self, now: Now) -> Tick {
+    pub fn begin(&mut self, now: ClockReading) -> ScheduledCall {
         let due_ms = self.next.take().map_or(now.wall_ms, |due| due.ms);
         self.is_running = true;
         self.stats.last_ms = Some(now.wall_ms);
-        Tick { due_ms, timeout: self.spec.timeout() }
+        ScheduledCall { due_ms, timeout: self.spec.timeout() }
     }
 
     /// Notes what came of the tick in progress.
-    pub fn ended(&mut self, failed: Option<&CallError>, now: Now) -> Option<TickNews> {
+    pub fn ended(&mut self, failed: Option<&CallError>, now: ClockReading) -> Option<TickNews> {
         self.is_running = false;
         self.stats.ticks += 1;
         self.stats.failed += u64::from(failed.is_some());
@@ -123,7 +123,7 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 impl TickStats {
-    /// What people are told of a plugin whose ticks fail.
+    /// The message about a plugin whose ticks fail.
     pub fn trouble(&self) -> Option<String> {
         let error = self.last_error.as_deref()?;
         let at = self.last_ms.map(calendar::rfc3339).unwrap_or_default();
@@ -135,13 +135,13 @@ impl TickStats {
 mod tests {
     use super::*;
 
-    fn now(ms: u64) -> Now {
-        Now { wall_ms: ms, elapsed: Duration::from_millis(ms - 1_000_000) }
+    fn now(ms: u64) -> ClockReading {
+        ClockReading { wall_ms: ms, elapsed: Duration::from_millis(ms - 1_000_000) }
     }
 
-    fn ticks(timeout: Option<u64>) -> Ticks {
+    fn ticks(timeout: Option<u64>) -> TickSchedule {
         let seconds = |seconds| kubewitness_core::config::Duration(Duration::from_secs(seconds));
-        Ticks::new(TickSpec { every: seconds(20), timeout: timeout.map(seconds) })
+        TickSchedule::new(TickSpec { every: seconds(20), timeout: timeout.map(seconds) })
     }
 
     #[test]

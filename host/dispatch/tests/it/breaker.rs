@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kubewitness_core::ports::{CallError, Delivery, Verdict};
+use kubewitness_core::ports::{CallError, StateDelivery, Verdict};
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::{Plugin, done};
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::{FixturePlugin, done};
 use crate::life::retry;
 use crate::{options, start};
 
@@ -16,16 +16,16 @@ fn trap() -> CallError {
     CallError::Trap("unreachable".into())
 }
 
-fn all_done(batch: &[Delivery]) -> Result<Vec<Verdict>, CallError> {
+fn all_done(batch: &[StateDelivery]) -> Result<Vec<Verdict>, CallError> {
     Ok(vec![Verdict::Done; batch.len()])
 }
 
 #[tokio::test(start_paused = true)]
 async fn splitting_finds_the_poison_states_and_spares_the_rest() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..640);
     let is_poison = |seq: u64| seq.is_multiple_of(100);
-    let plugin = Plugin::new("p", &journal, move |batch| {
+    let plugin = FixturePlugin::new("p", &journal, move |batch| {
         let poisoned = batch.iter().any(|delivery| is_poison(delivery.state.seq));
         (1, if poisoned { Err(trap()) } else { all_done(batch) })
     });
@@ -47,9 +47,9 @@ async fn splitting_finds_the_poison_states_and_spares_the_rest() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_number_of_verdicts_is_the_plugins_fault() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..8);
-    let plugin = Plugin::new("p", &journal, |batch| (1, Ok(vec![Verdict::Done; batch.len().min(2)])));
+    let plugin = FixturePlugin::new("p", &journal, |batch| (1, Ok(vec![Verdict::Done; batch.len().min(2)])));
     let running = start(options("p"), &journal, &plugin);
     assert_eq!(running.until_idle().await.delivered, 8);
     assert!(plugin.with(|seen| seen.calls) > 4);
@@ -57,15 +57,15 @@ async fn a_wrong_number_of_verdicts_is_the_plugins_fault() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_is_down_for_an_hour_costs_no_letter_no_order_and_no_other_plugin() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     journal.append((0..20_000).map(|n| n % 700));
     let is_up = Arc::new(AtomicBool::new(false));
     let up = is_up.clone();
-    let plugin = Plugin::new("p", &journal, move |batch| {
+    let plugin = FixturePlugin::new("p", &journal, move |batch| {
         let down = || Err(CallError::Unavailable("connection refused".into()));
         (1, if up.load(Ordering::Relaxed) { all_done(batch) } else { down() })
     });
-    let other = Plugin::new("other", &journal, done);
+    let other = FixturePlugin::new("other", &journal, done);
     let (running, beside) =
         (start(options("p"), &journal, &plugin), start(options("other"), &journal, &other));
     beside.until_idle().await;
@@ -90,9 +90,9 @@ async fn a_sink_that_is_down_for_an_hour_costs_no_letter_no_order_and_no_other_p
 
 #[tokio::test(start_paused = true)]
 async fn a_broken_plugin_does_not_turn_its_backlog_into_dead_letters() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append((0..5_000).map(|n| n % 1000));
-    let plugin = Plugin::new("p", &journal, |_| (100, Err(trap())));
+    let plugin = FixturePlugin::new("p", &journal, |_| (100, Err(trap())));
     let running = start(options("p"), &journal, &plugin);
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let stats = running.stats();
@@ -103,11 +103,11 @@ async fn a_broken_plugin_does_not_turn_its_backlog_into_dead_letters() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_rejects_everything_does_not_turn_its_backlog_into_dead_letters() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append((0..5_000).map(|n| n % 1000));
     let is_mended = Arc::new(AtomicBool::new(false));
     let mended = is_mended.clone();
-    let plugin = Plugin::new("p", &journal, move |batch| {
+    let plugin = FixturePlugin::new("p", &journal, move |batch| {
         let verdict =
             if mended.load(Ordering::Relaxed) { Verdict::Done } else { Verdict::Reject("NOT NULL".into()) };
         (1, Ok(vec![verdict; batch.len()]))
@@ -129,9 +129,9 @@ async fn a_plugin_that_rejects_everything_does_not_turn_its_backlog_into_dead_le
 
 #[tokio::test(start_paused = true)]
 async fn states_behind_many_rejected_ones_are_reached_while_the_breaker_is_open() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..100);
-    let plugin = Plugin::new("p", &journal, |batch| {
+    let plugin = FixturePlugin::new("p", &journal, |batch| {
         let is_good = |seq| seq == 100;
         let verdict = |seq| if is_good(seq) { Verdict::Done } else { Verdict::Reject("never".into()) };
         (1, Ok(batch.iter().map(|delivery| verdict(delivery.state.seq)).collect()))
@@ -144,10 +144,10 @@ async fn states_behind_many_rejected_ones_are_reached_while_the_breaker_is_open(
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_with_states_that_are_not_done_is_taken_apart_at_the_price_of_a_few_calls() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..64);
-    let plugin = Plugin::new("p", &journal, |batch| {
-        let verdict = |delivery: &Delivery| match (delivery.state.seq, delivery.attempt) {
+    let plugin = FixturePlugin::new("p", &journal, |batch| {
+        let verdict = |delivery: &StateDelivery| match (delivery.state.seq, delivery.attempt) {
             (10, _) => Verdict::Reject("never".into()),
             (20 | 30, 1) => retry(None),
             _ => Verdict::Done,
@@ -167,11 +167,11 @@ async fn a_batch_with_states_that_are_not_done_is_taken_apart_at_the_price_of_a_
 
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_a_plugin_reports_by_retries_is_waited_for() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..5_000);
     let is_up = Arc::new(AtomicBool::new(false));
     let up = is_up.clone();
-    let plugin = Plugin::new("p", &journal, move |batch| {
+    let plugin = FixturePlugin::new("p", &journal, move |batch| {
         let verdict = if up.load(Ordering::Relaxed) { Verdict::Done } else { retry(None) };
         (1, Ok(vec![verdict; batch.len()]))
     });
@@ -186,10 +186,10 @@ async fn a_sink_that_a_plugin_reports_by_retries_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plugins_own_delay_is_honoured() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append([1]);
     let first = Arc::new(std::sync::Mutex::new(HashMap::new()));
-    let plugin = Plugin::new("p", &journal, move |batch| {
+    let plugin = FixturePlugin::new("p", &journal, move |batch| {
         let now = tokio::time::Instant::now();
         let since = *first.lock().unwrap().entry(batch[0].state.seq).or_insert(now);
         let verdict = if batch[0].attempt == 1 { retry(Some(7_000)) } else { Verdict::Done };

@@ -10,8 +10,8 @@ use std::time::Duration;
 use kubewitness_chance::{assert_fault_is_found, panic_message};
 use kubewitness_core::Seq;
 use kubewitness_core::config::OnDeadLetter;
-use kubewitness_core::ports::{CallError, Delivery, Verdict};
-use kubewitness_dispatch::{DispatchHandle, Dispatcher};
+use kubewitness_core::ports::{CallError, StateDelivery, Verdict};
+use kubewitness_dispatch::{DispatchHandle, PluginDispatcher};
 use shuttle::future::{JoinHandle, block_on, spawn, yield_now};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -20,8 +20,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::Plugin;
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::FixturePlugin;
 use crate::{SimulatedClock, assert_adds_up, options};
 
 /// The interleavings of both kinds of schedules together.
@@ -33,7 +33,7 @@ const STEP: Duration = Duration::from_millis(20);
 
 /// Faults of the journal that the test must find.
 #[derive(Clone, Copy, Default)]
-struct Planted {
+struct PlantedFaults {
     /// A state is announced before it is stored.
     announces_early: bool,
     /// A save takes two transactions, one for progress and one for dead letters.
@@ -42,7 +42,7 @@ struct Planted {
 
 /// Some states succeed at once. State 3 is rejected, 4 needs three tries, 5 is poison until an operator has
 /// replayed it, and 7 finds its sink down.
-fn script(batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
+fn script(batch: &[StateDelivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
     let has = |seq: Seq, attempt: u32| {
         batch.iter().any(|delivery| delivery.state.seq == seq && delivery.attempt <= attempt)
     };
@@ -52,7 +52,7 @@ fn script(batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
     if has(7, 1) && thread_rng().gen_range(0..3) > 0 {
         return (0, Err(CallError::Unavailable("the sink is away".into())));
     }
-    let verdict = |delivery: &Delivery| match (delivery.state.seq, delivery.attempt) {
+    let verdict = |delivery: &StateDelivery| match (delivery.state.seq, delivery.attempt) {
         (3, 1) => Verdict::Reject("never".into()),
         (4, ..3) => Verdict::Retry { after_ms: None, reason: "not yet".into() },
         _ => Verdict::Done,
@@ -60,12 +60,12 @@ fn script(batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
     (thread_rng().gen_range(0..2), Ok(batch.iter().map(verdict).collect()))
 }
 
-struct Stage {
-    journal: Arc<Journal>,
-    plugin: Arc<Plugin>,
+struct TestStage {
+    journal: Arc<FixtureJournal>,
+    plugin: Arc<FixturePlugin>,
 }
 
-struct Life {
+struct ProcessLife {
     handle: DispatchHandle,
     drain: CancellationToken,
     abort: CancellationToken,
@@ -73,13 +73,14 @@ struct Life {
     task: JoinHandle<()>,
 }
 
-impl Stage {
-    fn live(&self) -> Life {
+impl TestStage {
+    fn live(&self) -> ProcessLife {
         let mut options = options("p");
         (options.concurrency, options.delivery.batch, options.delivery.retries) = (2, 3, 2);
         options.delivery.on_dead_letter = OnDeadLetter::Hold;
         let clock = Arc::new(SimulatedClock(Instant::now()));
-        let (dispatcher, handle) = Dispatcher::new(options, self.journal.clone(), self.plugin.clone(), clock);
+        let (dispatcher, handle) =
+            PluginDispatcher::new(options, self.journal.clone(), self.plugin.clone(), clock);
         let (drain, abort, kill) = Default::default();
         let (draining, aborting, killing): (CancellationToken, CancellationToken, CancellationToken) = (
             CancellationToken::clone(&drain),
@@ -90,10 +91,10 @@ impl Stage {
             let ended = killing.run_until_cancelled_owned(dispatcher.run(draining, aborting)).await;
             assert!(ended.is_none_or(|ended| ended.is_ok()), "nothing refused");
         });
-        Life { handle, drain, abort, kill, task }
+        ProcessLife { handle, drain, abort, kill, task }
     }
 
-    async fn witness(self: Arc<Self>, planted: Planted) {
+    async fn witness(self: Arc<Self>, planted: PlantedFaults) {
         for object in STATES {
             turns(4).await;
             if planted.announces_early {
@@ -143,11 +144,11 @@ async fn operate(handle: DispatchHandle, until: CancellationToken) {
     }
 }
 
-async fn story(runtime: Arc<Runtime>, planted: Planted) {
-    let (over, journal) = (CancellationToken::new(), Journal::new(1, 0));
+async fn story(runtime: Arc<Runtime>, planted: PlantedFaults) {
+    let (over, journal) = (CancellationToken::new(), FixtureJournal::new(1, 0));
     journal.with(|kept| kept.tears_saves = planted.tears_saves);
-    let plugin = Plugin::new("p", &journal, script);
-    let stage = Arc::new(Stage { journal, plugin });
+    let plugin = FixturePlugin::new("p", &journal, script);
+    let stage = Arc::new(TestStage { journal, plugin });
     let passing = over.clone();
     let time = spawn(async move {
         while !passing.is_cancelled() {
@@ -206,7 +207,7 @@ fn config() -> Config {
 }
 
 /// Tries many orders. Returns what the first one says that fails.
-fn first_failure(planted: Planted) -> Option<String> {
+fn first_failure(planted: PlantedFaults) -> Option<String> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let runtime = Arc::new(runtime);
     let _inside = runtime.enter();
@@ -223,17 +224,17 @@ fn first_failure(planted: Planted) -> Option<String> {
 
 #[test]
 fn in_every_order_nothing_is_lost_and_each_object_keeps_its_own() {
-    assert_eq!(first_failure(Planted::default()), None, "shuttle prints the order above");
+    assert_eq!(first_failure(PlantedFaults::default()), None, "shuttle prints the order above");
 }
 
 #[test]
 fn a_journal_that_announces_what_is_not_there_yet_is_found() {
-    let failure = first_failure(Planted { announces_early: true, ..Planted::default() });
+    let failure = first_failure(PlantedFaults { announces_early: true, ..PlantedFaults::default() });
     assert_fault_is_found(failure, &["it comes to no rest: "]);
 }
 
 #[test]
 fn a_journal_that_tears_a_save_is_found() {
-    let failure = first_failure(Planted { tears_saves: true, ..Planted::default() });
+    let failure = first_failure(PlantedFaults { tears_saves: true, ..PlantedFaults::default() });
     assert_fault_is_found(failure, &["it comes to no rest: "]);
 }

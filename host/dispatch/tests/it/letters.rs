@@ -8,8 +8,8 @@ use kubewitness_core::config::OnDeadLetter;
 use kubewitness_core::ports::Verdict;
 use kubewitness_dispatch::DispatchOptions;
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::Plugin;
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::FixturePlugin;
 use crate::{options, start};
 
 fn hold() -> DispatchOptions {
@@ -19,10 +19,10 @@ fn hold() -> DispatchOptions {
 }
 
 /// A plugin that rejects the first state of the first object until it is mended.
-fn picky(journal: &Arc<Journal>) -> (Arc<Plugin>, Arc<AtomicBool>) {
+fn picky(journal: &Arc<FixtureJournal>) -> (Arc<FixturePlugin>, Arc<AtomicBool>) {
     let mended = Arc::new(AtomicBool::new(false));
     let is_mended = mended.clone();
-    let plugin = Plugin::new("p", journal, move |batch| {
+    let plugin = FixturePlugin::new("p", journal, move |batch| {
         let bad = |seq| seq == 1 && !is_mended.load(Ordering::Relaxed);
         let verdict = |seq| if bad(seq) { Verdict::Reject("no such table".into()) } else { Verdict::Done };
         (1, Ok(batch.iter().map(|delivery| verdict(delivery.state.seq)).collect()))
@@ -33,7 +33,7 @@ fn picky(journal: &Arc<Journal>) -> (Arc<Plugin>, Arc<AtomicBool>) {
 #[tokio::test(start_paused = true)]
 async fn a_lane_goes_on_behind_a_dead_letter_or_waits_as_the_operator_says() {
     for (policy, expected) in [(options("p"), vec![2, 3, 4]), (hold(), vec![2, 4])] {
-        let journal = Journal::new(1, 1);
+        let journal = FixtureJournal::new(1, 1);
         journal.append([1, 2, 1, 2]);
         let (plugin, _) = picky(&journal);
         let running = start(policy, &journal, &plugin);
@@ -47,11 +47,11 @@ async fn a_lane_goes_on_behind_a_dead_letter_or_waits_as_the_operator_says() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_goes_past_a_dead_letter_before_that_is_durable() {
-    let journal = Journal::new(1, 40);
+    let journal = FixtureJournal::new(1, 40);
     journal.append([1, 1, 2]);
     let (look, went_past) = (journal.clone(), Arc::new(AtomicBool::new(false)));
     let passed = went_past.clone();
-    let plugin = Plugin::new("p", &journal, move |batch| {
+    let plugin = FixturePlugin::new("p", &journal, move |batch| {
         let is_early = |seq| seq == 2 && look.dead("p").is_empty();
         passed.fetch_or(batch.iter().any(|delivery| is_early(delivery.state.seq)), Ordering::Relaxed);
         let verdict = |seq| if seq == 1 { Verdict::Reject("never".into()) } else { Verdict::Done };
@@ -65,7 +65,7 @@ async fn nothing_goes_past_a_dead_letter_before_that_is_durable() {
 
 #[tokio::test(start_paused = true)]
 async fn a_held_lane_is_still_held_after_a_restart_and_goes_on_after_the_replay() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     journal.append([1, 2, 1, 2]);
     let (plugin, mended) = picky(&journal);
     let running = start(hold(), &journal, &plugin);
@@ -92,7 +92,7 @@ async fn a_held_lane_is_still_held_after_a_restart_and_goes_on_after_the_replay(
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_letter_lets_its_lane_go_on_and_stays_dead_also_after_a_restart() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     journal.append([1, 2, 1, 2]);
     let (plugin, _) = picky(&journal);
     let running = start(hold(), &journal, &plugin);
@@ -114,7 +114,7 @@ async fn a_dropped_letter_lets_its_lane_go_on_and_stays_dead_also_after_a_restar
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_that_fails_again_is_parked_again_with_all_its_attempts() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     journal.append([1]);
     let (plugin, _) = picky(&journal);
     let running = start(options("p"), &journal, &plugin);
@@ -130,13 +130,13 @@ async fn a_replay_that_fails_again_is_parked_again_with_all_its_attempts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_survives_a_kill_and_counts_as_waiting_meanwhile() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     journal.append([1, 2, 3]);
     let (plugin, mended) = picky(&journal);
     let running = start(options("p"), &journal, &plugin);
     running.until("parked", |stats| stats.dead == 1 && stats.delivered == 2).await;
     running.until("its letter is kept", |_| journal.dead("p") == [1]).await;
-    let slow = Plugin::new("p", &journal, |_| (3_600_000, Ok(Vec::new())));
+    let slow = FixturePlugin::new("p", &journal, |_| (3_600_000, Ok(Vec::new())));
     running.kill().await;
 
     let running = start(options("p"), &journal, &slow);

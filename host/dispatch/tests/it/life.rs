@@ -8,14 +8,14 @@ use kubewitness_core::ports::{CallError, JournalError, Verdict};
 use kubewitness_dispatch::{DispatchError, DispatchOptions};
 use tokio::time::Instant;
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::{Plugin, done};
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::{FixturePlugin, done};
 use crate::{options, start, subscribe};
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_dispatcher_hands_over_without_waiting_for_a_tick() {
-    let journal = Journal::new(1, 0);
-    let plugin = Plugin::new("p", &journal, |batch| (0, Ok(vec![Verdict::Done; batch.len()])));
+    let journal = FixtureJournal::new(1, 0);
+    let plugin = FixturePlugin::new("p", &journal, |batch| (0, Ok(vec![Verdict::Done; batch.len()])));
     let running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
     for round in 1..=5 {
@@ -32,9 +32,9 @@ async fn an_idle_dispatcher_hands_over_without_waiting_for_a_tick() {
 
 #[tokio::test(start_paused = true)]
 async fn a_backlog_goes_in_full_batches_over_all_calls_at_once() {
-    let journal = Journal::new(1, 2);
+    let journal = FixtureJournal::new(1, 2);
     journal.append((0..10_000).map(|n| n % 5000));
-    let plugin = Plugin::new("p", &journal, |batch| (20, Ok(vec![Verdict::Done; batch.len()])));
+    let plugin = FixturePlugin::new("p", &journal, |batch| (20, Ok(vec![Verdict::Done; batch.len()])));
     let running = start(options("p"), &journal, &plugin);
     let stats = running.until_idle().await;
     assert_eq!((stats.observed, stats.delivered), (10_000, 10_000));
@@ -45,9 +45,9 @@ async fn a_backlog_goes_in_full_batches_over_all_calls_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn one_object_moves_in_order_one_call_at_a_time() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(std::iter::repeat_n(1, 500));
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
     let applied = plugin.with(|seen| seen.applied["jobs/job-1"].clone());
@@ -56,9 +56,10 @@ async fn one_object_moves_in_order_one_call_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn memory_holds_a_window_while_the_figures_count_everything() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append((0..100_000).map(|n| n % 20_000));
-    let plugin = Plugin::new("p", &journal, |_| (0, Err(CallError::Unavailable("no database".into()))));
+    let plugin =
+        FixturePlugin::new("p", &journal, |_| (0, Err(CallError::Unavailable("no database".into()))));
     let running = start(options("p"), &journal, &plugin);
     let stats = running.until("counted", |stats| stats.observed == 100_000).await;
     assert_eq!((stats.waiting, stats.lag_seq), (100_000, 100_000));
@@ -71,9 +72,10 @@ async fn memory_holds_a_window_while_the_figures_count_everything() {
 
 #[tokio::test(start_paused = true)]
 async fn what_retention_took_from_the_unread_waits_no_longer() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append((0..20_000).map(|n| n % 5_000));
-    let plugin = Plugin::new("p", &journal, |_| (0, Err(CallError::Unavailable("no database".into()))));
+    let plugin =
+        FixturePlugin::new("p", &journal, |_| (0, Err(CallError::Unavailable("no database".into()))));
     let running = start(options("p"), &journal, &plugin);
     running.until("counted", |stats| stats.waiting == 20_000).await;
     journal.remove(12_001..=15_000);
@@ -85,12 +87,12 @@ async fn what_retention_took_from_the_unread_waits_no_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_namespace_with_a_hundred_thousand_jobs_does_not_keep_the_one_of_another_waiting() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     for job in 0..100_000 {
         journal.append_in("crowd", "jobs", &format!("job-{job}"), "Failed");
     }
     let alone = journal.append_in("alone", "jobs", "job", "Failed");
-    let plugin = Plugin::new("p", &journal, |batch| (100, Ok(vec![Verdict::Done; batch.len()])));
+    let plugin = FixturePlugin::new("p", &journal, |batch| (100, Ok(vec![Verdict::Done; batch.len()])));
     let running = start(options("p"), &journal, &plugin);
     running.until("the other's is through", |_| plugin.with(|s| s.handed.contains(&(alone, 1)))).await;
     assert!(plugin.with(|seen| seen.handed.len()) < limits::LANE_WINDOW);
@@ -103,8 +105,8 @@ async fn a_namespace_with_a_hundred_thousand_jobs_does_not_keep_the_one_of_anoth
 
 #[tokio::test(start_paused = true)]
 async fn only_the_newest_of_what_waits_is_handed_over_and_what_it_replaced_is_counted() {
-    let journal = Journal::new(1, 0);
-    let plugin = Plugin::new("p", &journal, |batch| (1000, Ok(vec![Verdict::Done; batch.len()])));
+    let journal = FixtureJournal::new(1, 0);
+    let plugin = FixturePlugin::new("p", &journal, |batch| (1000, Ok(vec![Verdict::Done; batch.len()])));
     let newest = DispatchOptions {
         subscriptions: vec![subscribe("jobs", Mode::Latest, Start::Beginning)],
         ..options("p")
@@ -124,9 +126,9 @@ async fn only_the_newest_of_what_waits_is_handed_over_and_what_it_replaced_is_co
 
 #[tokio::test(start_paused = true)]
 async fn a_rate_is_kept_and_a_burst_is_not_saved_up_for_longer() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..100);
-    let plugin = Plugin::new("p", &journal, |batch| (0, Ok(vec![Verdict::Done; batch.len()])));
+    let plugin = FixturePlugin::new("p", &journal, |batch| (0, Ok(vec![Verdict::Done; batch.len()])));
     let mut slow = options("p");
     slow.delivery.rate = Some(RateSpec { per_second: 10, burst: Some(20) });
     let before = Instant::now();
@@ -138,11 +140,11 @@ async fn a_rate_is_kept_and_a_burst_is_not_saved_up_for_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failing_object_with_a_long_queue_leaves_the_window_to_the_others() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(std::iter::repeat_n(1, 20_000));
     journal.append(std::iter::repeat_n(2, 5));
     let late = |seq, attempt| if (seq, attempt) == (1, 1) { retry(Some(3_600_000)) } else { Verdict::Done };
-    let plugin = Plugin::new("p", &journal, move |batch| {
+    let plugin = FixturePlugin::new("p", &journal, move |batch| {
         (0, Ok(batch.iter().map(|delivery| late(delivery.state.seq, delivery.attempt)).collect()))
     });
     let running = start(options("p"), &journal, &plugin);
@@ -161,9 +163,9 @@ async fn a_failing_object_with_a_long_queue_leaves_the_window_to_the_others() {
 
 #[tokio::test(start_paused = true)]
 async fn now_stays_the_moment_it_was_across_restarts() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append([1, 2, 3]);
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let now = || DispatchOptions {
         subscriptions: vec![subscribe("jobs", Mode::Every, Start::Now)],
         ..options("p")
@@ -179,11 +181,11 @@ async fn now_stays_the_moment_it_was_across_restarts() {
 
 #[tokio::test(start_paused = true)]
 async fn each_source_begins_where_its_subscription_says() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     for source in ["jobs", "pods", "nodes"] {
         journal.append_one(source, "a", "Running");
     }
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let mut both = options("p");
     both.subscriptions.push(subscribe("pods", Mode::Transitions, Start::Now));
     let running = start(both.clone(), &journal, &plugin);
@@ -210,8 +212,8 @@ async fn each_source_begins_where_its_subscription_says() {
 
 #[tokio::test(start_paused = true)]
 async fn states_of_other_sources_move_the_cursor_and_call_nobody() {
-    let journal = Journal::new(1, 0);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 0);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);
     for _ in 0..3000 {
         journal.append_one("pods", "a", "Running");
@@ -225,9 +227,9 @@ async fn states_of_other_sources_move_the_cursor_and_call_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_waits_for_calls_in_progress_and_begins_none() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..1000);
-    let plugin = Plugin::new("p", &journal, |batch| (5_000, Ok(vec![Verdict::Done; batch.len()])));
+    let plugin = FixturePlugin::new("p", &journal, |batch| (5_000, Ok(vec![Verdict::Done; batch.len()])));
     let running = start(options("p"), &journal, &plugin);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let handle = running.handle.clone();
@@ -237,7 +239,7 @@ async fn a_drain_waits_for_calls_in_progress_and_begins_none() {
     assert_eq!(handle.stats().delivered, 256, "the last figures stay");
     assert!(matches!(handle.replay(Vec::new(), "me", "why").await, Err(DispatchError::Stopped)));
 
-    let quick = Plugin::new("p", &journal, done);
+    let quick = FixturePlugin::new("p", &journal, done);
     let stats = start(options("p"), &journal, &quick).until_idle().await;
     assert_eq!((stats.observed, stats.delivered), (1000, 1000));
     assert_eq!(quick.effects().len(), 1000 - 256);
@@ -245,9 +247,9 @@ async fn a_drain_waits_for_calls_in_progress_and_begins_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_gives_up_at_its_deadline_and_an_abort_at_once() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..10);
-    let plugin = Plugin::new("p", &journal, |_| (3_600_000, Ok(Vec::new())));
+    let plugin = FixturePlugin::new("p", &journal, |_| (3_600_000, Ok(Vec::new())));
     for abort in [false, true] {
         let running = start(options("p"), &journal, &plugin);
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -264,8 +266,8 @@ async fn a_drain_gives_up_at_its_deadline_and_an_abort_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_journal_that_is_full_for_a_while_costs_time_only() {
-    let journal = Journal::new(1, 0);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 0);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
     journal.append(0..100);
@@ -289,8 +291,8 @@ async fn a_journal_that_is_full_for_a_while_costs_time_only() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cursor_that_the_journal_does_not_have_yet_is_not_told_since_a_kill_would_undo_it() {
-    let journal = Journal::new(1, 0);
-    let plugin = Plugin::new("p", &journal, |batch| (100, Ok(vec![Verdict::Done; batch.len()])));
+    let journal = FixtureJournal::new(1, 0);
+    let plugin = FixturePlugin::new("p", &journal, |batch| (100, Ok(vec![Verdict::Done; batch.len()])));
     let running = start(options("p"), &journal, &plugin);
     journal.append(0..50);
     running.until("saved", |_| running.handle.saved_cursor() == 50).await;
@@ -310,8 +312,8 @@ async fn a_cursor_that_the_journal_does_not_have_yet_is_not_told_since_a_kill_wo
 
 #[tokio::test(start_paused = true)]
 async fn a_journal_in_doubt_ends_the_dispatcher() {
-    let journal = Journal::new(1, 0);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 0);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let mut running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
     journal.with(|kept| kept.refuse = Some(|| JournalError::Fatal("fsync failed".into())));
@@ -322,16 +324,16 @@ async fn a_journal_in_doubt_ends_the_dispatcher() {
 
 #[tokio::test(start_paused = true)]
 async fn another_journal_under_an_old_progress_is_refused() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..5);
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
     running.end().await.unwrap();
-    let other = Journal::new(1, 0);
+    let other = FixtureJournal::new(1, 0);
     let progress = journal.with(|kept| kept.progress["p"].clone());
     other.with(|kept| kept.progress.insert("p".into(), progress));
-    let mut running = start(options("p"), &other, &Plugin::new("p", &other, done));
+    let mut running = start(options("p"), &other, &FixturePlugin::new("p", &other, done));
     assert!((&mut running.task).await.unwrap().is_err());
 }
 

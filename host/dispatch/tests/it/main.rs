@@ -21,14 +21,15 @@ use std::time::Duration;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DeliverySpec, Mode, Start};
 use kubewitness_dispatch::{
-    DispatchError, DispatchHandle, DispatchOptions, DispatchStats, Dispatcher, LongestPauses, Subscription,
+    DispatchError, DispatchHandle, DispatchOptions, DispatchStats, LongestPauses, PluginDispatcher,
+    SourceSubscription,
 };
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::Plugin;
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::FixturePlugin;
 
 struct SimulatedClock(Instant);
 
@@ -42,8 +43,8 @@ impl Clock for SimulatedClock {
     }
 }
 
-fn subscribe(source: &str, mode: Mode, start: Start) -> Subscription {
-    Subscription { source: source.into(), mode, filter: None, replay_rate: None, start, resync: true }
+fn subscribe(source: &str, mode: Mode, start: Start) -> SourceSubscription {
+    SourceSubscription { source: source.into(), mode, filter: None, replay_rate: None, start, resync: true }
 }
 
 fn options(plugin: &str) -> DispatchOptions {
@@ -63,33 +64,37 @@ fn in_simulated_time(scenario: impl Future<Output = ()>) {
 }
 
 /// A running dispatcher. Dropping it kills it.
-struct Running {
+struct RunningDispatcher {
     handle: DispatchHandle,
     drain: CancellationToken,
     abort: CancellationToken,
     task: JoinHandle<Result<(), DispatchError>>,
 }
 
-impl Drop for Running {
+impl Drop for RunningDispatcher {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 #[allow(clippy::disallowed_methods)]
-fn start(options: DispatchOptions, journal: &Arc<Journal>, plugin: &Arc<Plugin>) -> Running {
+fn start(
+    options: DispatchOptions,
+    journal: &Arc<FixtureJournal>,
+    plugin: &Arc<FixturePlugin>,
+) -> RunningDispatcher {
     let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
     let clock = Arc::new(SimulatedClock(Instant::now()));
-    let (dispatcher, handle) = Dispatcher::new(options, journal.clone(), plugin.clone(), clock);
+    let (dispatcher, handle) = PluginDispatcher::new(options, journal.clone(), plugin.clone(), clock);
     let task = tokio::spawn(dispatcher.run(drain.clone(), abort.clone()));
-    Running { handle, drain, abort, task }
+    RunningDispatcher { handle, drain, abort, task }
 }
 
 fn assert_adds_up(stats: &DispatchStats) {
     assert_eq!(stats.observed, stats.delivered + stats.filtered + stats.dead + stats.waiting, "{stats:?}");
 }
 
-impl Running {
+impl RunningDispatcher {
     fn stats(&self) -> DispatchStats {
         let stats = self.handle.stats();
         assert_adds_up(&stats);

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use kubewitness_core::ports::Verdict;
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::Plugin;
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::FixturePlugin;
 use crate::{options, start};
 
 const LONG: Duration = Duration::from_secs(600);
 
-fn takes_all(journal: &Arc<Journal>) -> Arc<Plugin> {
-    Plugin::new("p", journal, |batch| (5, Ok(vec![Verdict::Done; batch.len()])))
+fn takes_all(journal: &Arc<FixtureJournal>) -> Arc<FixturePlugin> {
+    FixturePlugin::new("p", journal, |batch| (5, Ok(vec![Verdict::Done; batch.len()])))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_paused_plugin_gets_nothing_until_it_is_resumed_and_then_every_state_once() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     journal.append([1, 2]);
     let plugin = takes_all(&journal);
     let running = start(options("p"), &journal, &plugin);
@@ -47,7 +47,7 @@ async fn a_paused_plugin_gets_nothing_until_it_is_resumed_and_then_every_state_o
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_outlives_the_process() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     let plugin = takes_all(&journal);
     let running = start(options("p"), &journal, &plugin);
     running.until("started", |stats| stats.started).await;
@@ -68,8 +68,8 @@ async fn a_pause_outlives_the_process() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_in_progress_end_and_count_and_a_paused_plugin_drains_at_once() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, |batch| (20_000, Ok(vec![Verdict::Done; batch.len()])));
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, |batch| (20_000, Ok(vec![Verdict::Done; batch.len()])));
     let running = start(options("p"), &journal, &plugin);
     journal.append([1]);
     while plugin.with(|seen| seen.calls) == 0 {

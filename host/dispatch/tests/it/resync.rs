@@ -8,30 +8,30 @@ use kubewitness_core::config::{Mode, Start};
 use kubewitness_core::ports::{CallError, Verdict};
 use kubewitness_dispatch::DispatchStats;
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::{Plugin, done};
-use crate::{Running, options, start, subscribe};
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::{FixturePlugin, done};
+use crate::{RunningDispatcher, options, start, subscribe};
 
 /// The states that resyncs handed over.
-fn resynced(plugin: &Plugin) -> Vec<Seq> {
+fn resynced(plugin: &FixturePlugin) -> Vec<Seq> {
     let mut seqs: Vec<Seq> = plugin.with(|seen| seen.resynced.iter().map(|(seq, _)| *seq).collect());
     seqs.sort_unstable();
     seqs
 }
 
-async fn rounds(running: &Running, rounds: u64) -> DispatchStats {
+async fn rounds(running: &RunningDispatcher, rounds: u64) -> DispatchStats {
     running.until("the resync", |stats| stats.resync.rounds == rounds && stats.resync.skipped == 0).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_resync_hands_over_what_is_there_with_the_same_ids_and_is_in_no_account() {
-    let journal = Journal::new(1, 3);
+    let journal = FixtureJournal::new(1, 3);
     journal.append((0..2500).chain(0..500));
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);
     let before = running.until_idle().await;
     running.until("saved", |_| running.handle.saved_cursor() == journal.newest_seq()).await;
-    let saved = |running: &Running| (running.handle.saved_cursor(), running.stats().delivered);
+    let saved = |running: &RunningDispatcher| (running.handle.saved_cursor(), running.stats().delivered);
     let progress = saved(&running);
     for round in 1..=2 {
         running.handle.resync("jobs");
@@ -53,14 +53,14 @@ async fn a_resync_hands_over_what_is_there_with_the_same_ids_and_is_in_no_accoun
 
 #[tokio::test(start_paused = true)]
 async fn only_subscriptions_that_ask_for_it_are_resynced() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     for source in ["jobs", "pods", "nodes"] {
         journal.append_one(source, "a", "Running");
     }
     let mut options = options("p");
     options.subscriptions[0].resync = false;
     options.subscriptions.push(subscribe("pods", Mode::Every, Start::Beginning));
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options, &journal, &plugin);
     running.until_idle().await;
     for source in ["jobs", "pods", "nodes", "nobody's"] {
@@ -74,12 +74,12 @@ async fn only_subscriptions_that_ask_for_it_are_resynced() {
 
 #[tokio::test(start_paused = true)]
 async fn a_resync_shows_what_is_there_whatever_the_subscription_left_out() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append_one("jobs", "before", "Failed");
     journal.append_one("jobs", "changed", "Running");
     let mut options = options("p");
     options.subscriptions = vec![subscribe("jobs", Mode::Transitions, Start::Now)];
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options, &journal, &plugin);
     running.until("started", |stats| stats.started).await;
     journal.append_one("jobs", "changed", "Failed");
@@ -94,15 +94,15 @@ async fn a_resync_shows_what_is_there_whatever_the_subscription_left_out() {
 
 #[tokio::test(start_paused = true)]
 async fn a_resync_that_fails_is_tried_again_then_let_go_and_never_a_dead_letter() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append([1, 2]);
-    let plugin = Plugin::new("p", &journal, |batch| {
+    let plugin = FixturePlugin::new("p", &journal, |batch| {
         let verdict = |seq| match seq {
             1 => Verdict::Retry { after_ms: None, reason: "not again".into() },
             _ => Verdict::Done,
         };
         let again =
-            |delivery: &kubewitness_core::ports::Delivery| delivery.resync.then_some(delivery.state.seq);
+            |delivery: &kubewitness_core::ports::StateDelivery| delivery.resync.then_some(delivery.state.seq);
         (1, Ok(batch.iter().map(|delivery| verdict(again(delivery).unwrap_or(9))).collect()))
     });
     let mut options = options("p");
@@ -120,9 +120,9 @@ async fn a_resync_that_fails_is_tried_again_then_let_go_and_never_a_dead_letter(
 
 #[tokio::test(start_paused = true)]
 async fn a_newer_state_does_not_wait_for_a_resync_that_fails() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append([1]);
-    let plugin = Plugin::new("p", &journal, |batch| {
+    let plugin = FixturePlugin::new("p", &journal, |batch| {
         let verdict = |again| match again {
             true => Verdict::Retry { after_ms: Some(3_600_000), reason: "in an hour".into() },
             false => Verdict::Done,
@@ -141,15 +141,16 @@ async fn a_newer_state_does_not_wait_for_a_resync_that_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_is_down_is_resynced_when_it_is_back() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..10);
     let down = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let is_down = down.clone();
-    let plugin =
-        Plugin::new("p", &journal, move |batch| match is_down.load(std::sync::atomic::Ordering::Relaxed) {
+    let plugin = FixturePlugin::new("p", &journal, move |batch| {
+        match is_down.load(std::sync::atomic::Ordering::Relaxed) {
             true => (1, Err(CallError::Unavailable("the sink is down".into()))),
             false => done(batch),
-        });
+        }
+    });
     let running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
     down.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -165,9 +166,9 @@ async fn a_plugin_that_is_down_is_resynced_when_it_is_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_does_not_wait_for_a_resync() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append(0..5000);
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);
     running.until_idle().await;
     running.handle.resync("jobs");

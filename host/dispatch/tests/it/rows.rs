@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{CallError, Delivery, Verdict};
+use kubewitness_core::ports::{CallError, StateDelivery, Verdict};
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::{Plugin, done};
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::{FixturePlugin, done};
 use crate::{in_simulated_time, options, start};
 
 fn over_seeds(test: &'static str, scenario: impl AsyncFn(u64)) {
@@ -19,7 +19,7 @@ fn over_seeds(test: &'static str, scenario: impl AsyncFn(u64)) {
     }
 }
 
-fn assert_in_order(plugin: &Plugin) {
+fn assert_in_order(plugin: &FixturePlugin) {
     plugin.with(|seen| {
         for (object, applied) in &seen.applied {
             let mut told = BTreeSet::new();
@@ -43,18 +43,18 @@ fn harm(seq: Seq, stride: Seq) -> Option<CallError> {
 fn row_38_a_plugin_that_traps_loops_or_eats_memory_parks_those_states_while_others_flow() {
     over_seeds("row_38", async |seed| {
         let mut dice = Dice::new(seed);
-        let journal = Journal::new(dice.throw(), 1);
+        let journal = FixtureJournal::new(dice.throw(), 1);
         let objects = 5 + dice.below(60) as usize;
         let count = 200 + dice.below(300);
         let of: Vec<usize> = (0..count).map(|_| dice.below(objects as u64) as usize).collect();
         journal.append(of);
         let stride = 23 + dice.below(40);
-        let plugin = Plugin::new("p", &journal, move |batch: &[Delivery]| {
+        let plugin = FixturePlugin::new("p", &journal, move |batch: &[StateDelivery]| {
             let error = batch.iter().find_map(|delivery| harm(delivery.state.seq, stride));
             let takes = if matches!(error, Some(CallError::Timeout { .. })) { 2_000 } else { 1 };
             (takes, error.map_or(Ok(vec![Verdict::Done; batch.len()]), Err))
         });
-        let other = Plugin::new("other", &journal, done);
+        let other = FixturePlugin::new("other", &journal, done);
         let mut harmed = options("p");
         harmed.delivery.retries = 1 + dice.below(3) as u32;
         harmed.delivery.batch = 1 + dice.below(64) as u32;
@@ -87,10 +87,10 @@ fn row_39_states_that_arrive_while_their_lane_is_processed_outlive_a_shut_down_i
     over_seeds("row_39", async |seed| {
         let dice = Arc::new(Mutex::new(Dice::new(seed)));
         let roll = |below| dice.lock().unwrap().below(below);
-        let journal = Journal::new(seed, roll(4));
+        let journal = FixtureJournal::new(seed, roll(4));
         // A call takes up to a second. Meanwhile new states of its objects arrive.
         let (calls, arriving) = (dice.clone(), journal.clone());
-        let plugin = Plugin::new("p", &journal, move |batch: &[Delivery]| {
+        let plugin = FixturePlugin::new("p", &journal, move |batch: &[StateDelivery]| {
             let mut dice = calls.lock().unwrap();
             for delivery in batch {
                 if dice.percent(30) && arriving.newest_seq() < 400 {

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::config::{Mode, OnDeadLetter, Start};
-use kubewitness_core::ports::{CallError, Delivery, JournalError, Verdict};
+use kubewitness_core::ports::{CallError, JournalError, StateDelivery, Verdict};
 use kubewitness_core::{Seq, State};
 use kubewitness_dispatch::{DispatchError, DispatchOptions};
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::Plugin;
-use crate::{Running, in_simulated_time, options, start, subscribe};
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::FixturePlugin;
+use crate::{RunningDispatcher, in_simulated_time, options, start, subscribe};
 
 const LIVES: SeedPlan = SeedPlan { test: "kills_failures", fixed: 120, fresh: 30 };
 
-struct World {
+struct DispatchWorld {
     dice: Dice,
-    journal: Arc<Journal>,
-    plugin: Arc<Plugin>,
+    journal: Arc<FixtureJournal>,
+    plugin: Arc<FixturePlugin>,
     options: DispatchOptions,
     /// Whether dead letters were replayed, which may break the order under `continue`.
     replayed: bool,
@@ -28,7 +28,7 @@ struct World {
 }
 
 /// The result of a call in this world.
-fn script(dice: &mut Dice, batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
+fn script(dice: &mut Dice, batch: &[StateDelivery]) -> (u64, Result<Vec<Verdict>, CallError>) {
     let takes = dice.below(20);
     // Every 29th state is poison: it traps until an operator has replayed it twice.
     if batch.iter().any(|delivery| delivery.state.seq.is_multiple_of(29) && delivery.attempt < 7) {
@@ -49,12 +49,13 @@ fn script(dice: &mut Dice, batch: &[Delivery]) -> (u64, Result<Vec<Verdict>, Cal
     (takes, Ok(batch.iter().map(|_| verdict()).collect()))
 }
 
-impl World {
+impl DispatchWorld {
     fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
-        let journal = Journal::new(dice.throw(), dice.below(8));
+        let journal = FixtureJournal::new(dice.throw(), dice.below(8));
         let calls = Mutex::new(Dice::new(dice.throw()));
-        let plugin = Plugin::new("p", &journal, move |batch| script(&mut calls.lock().unwrap(), batch));
+        let plugin =
+            FixturePlugin::new("p", &journal, move |batch| script(&mut calls.lock().unwrap(), batch));
         let mut options = options("p");
         options.subscriptions.push(subscribe("pods", Mode::Transitions, Start::Beginning));
         options.concurrency = 1 + dice.below(5) as u32;
@@ -101,7 +102,7 @@ impl World {
         }
     }
 
-    async fn replay(&mut self, running: &Running) {
+    async fn replay(&mut self, running: &RunningDispatcher) {
         // A dispatcher that can't load answers nothing, so the caller gives up.
         let asked = running.handle.replay(Vec::new(), "ada", "again");
         let Ok(answer) = tokio::time::timeout(Duration::from_secs(2), asked).await else {
@@ -120,7 +121,7 @@ impl World {
         self.journal.states().into_iter().filter(|state| &*state.source != "nodes").collect()
     }
 
-    fn check_figures(&self, running: &Running) {
+    fn check_figures(&self, running: &RunningDispatcher) {
         let stats = running.stats();
         if self.is_changing {
             return;
@@ -196,7 +197,7 @@ fn kills_failures_and_replays_lose_nothing_and_keep_the_order() {
     for seed in LIVES.list() {
         let _replay = ReplayHint { package: "kubewitness-dispatch", test: LIVES.test, seed };
         in_simulated_time(async {
-            let mut world = World::new(seed);
+            let mut world = DispatchWorld::new(seed);
             for _ in 0..1 + world.dice.below(6) {
                 world.live().await;
             }
@@ -217,7 +218,7 @@ const SUBSCRIPTIONS: SeedPlan = SeedPlan { test: "sources_are_added", fixed: 120
 
 const SOURCES: [&str; 3] = ["jobs", "pods", "nodes"];
 
-impl World {
+impl DispatchWorld {
     /// Adds sources with random beginnings, and removes others, which are noted.
     fn change_sources(&mut self, removed: &mut BTreeSet<&str>) {
         for name in SOURCES {
@@ -266,7 +267,7 @@ fn sources_are_added_and_removed_amid_kills_and_each_state_comes_in_order() {
     for seed in SUBSCRIPTIONS.list() {
         let _replay = ReplayHint { package: "kubewitness-dispatch", test: SUBSCRIPTIONS.test, seed };
         in_simulated_time(async {
-            let mut world = World::new(seed);
+            let mut world = DispatchWorld::new(seed);
             world.is_changing = true;
             world.options.delivery.on_dead_letter = OnDeadLetter::Hold;
             world.options.subscriptions = vec![subscribe("jobs", Mode::Every, Start::Beginning)];

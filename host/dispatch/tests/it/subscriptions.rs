@@ -5,26 +5,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kubewitness_core::State;
-use kubewitness_core::config::{Mode, RateSpec, Since, Start};
+use kubewitness_core::config::{Mode, RateSpec, Start, StartTime};
 use kubewitness_core::ports::{FilterError, JournalError, StateFilter};
 use kubewitness_dispatch::DispatchOptions;
 use tokio::time::Instant;
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::{Plugin, done};
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::{FixturePlugin, done};
 use crate::{options, start, subscribe};
 
 /// A filter that wants every second position, can't judge every tenth, and may fail to read the document.
-struct Even(Arc<Journal>);
+struct EvenFilter(Arc<FixtureJournal>);
 
-impl std::fmt::Debug for Even {
+impl std::fmt::Debug for EvenFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Even")
     }
 }
 
 #[async_trait]
-impl StateFilter for Even {
+impl StateFilter for EvenFilter {
     async fn wants(&self, state: &State) -> Result<bool, FilterError> {
         tokio::task::yield_now().await;
         if self.0.with(|kept| kept.refuse).is_some() {
@@ -37,17 +37,17 @@ impl StateFilter for Even {
     }
 }
 
-fn filtered(journal: &Arc<Journal>) -> DispatchOptions {
+fn filtered(journal: &Arc<FixtureJournal>) -> DispatchOptions {
     let mut options = options("p");
-    options.subscriptions[0].filter = Some(Arc::new(Even(journal.clone())));
+    options.subscriptions[0].filter = Some(Arc::new(EvenFilter(journal.clone())));
     options
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_filter_does_not_want_is_counted_and_what_it_cannot_judge_is_handed_over() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     journal.append(0..100);
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(filtered(&journal), &journal, &plugin);
     let stats = running.until_idle().await;
     assert_eq!((stats.observed, stats.delivered, stats.filtered, stats.unclear), (100, 50, 50, 10));
@@ -58,8 +58,8 @@ async fn what_a_filter_does_not_want_is_counted_and_what_it_cannot_judge_is_hand
 
 #[tokio::test(start_paused = true)]
 async fn a_filter_that_cannot_read_documents_now_is_asked_again() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(filtered(&journal), &journal, &plugin);
     running.until_idle().await;
     journal.with(|kept| kept.refuse = Some(|| JournalError::Unavailable("the disk is full".into())));
@@ -73,9 +73,9 @@ async fn a_filter_that_cannot_read_documents_now_is_asked_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_resync_hands_over_what_the_filter_wants() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     journal.append(0..9);
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(filtered(&journal), &journal, &plugin);
     running.until_idle().await;
     running.handle.resync("jobs");
@@ -91,17 +91,17 @@ async fn a_subscription_begins_at_a_time_or_a_position_and_keeps_it() {
     // A state is observed at 1,000,000 ms plus its position. The clock begins at 2,000,000.
     let ago = kubewitness_core::config::Duration(Duration::from_millis(1_000_000 - 40));
     for (from, first) in [
-        (Start::Since(Since::At(1_000_031)), 31),
-        (Start::Since(Since::At(0)), 1),
-        (Start::Since(Since::At(u64::MAX)), 51),
-        (Start::Since(Since::Ago(ago)), 40),
+        (Start::Since(StartTime::At(1_000_031)), 31),
+        (Start::Since(StartTime::At(0)), 1),
+        (Start::Since(StartTime::At(u64::MAX)), 51),
+        (Start::Since(StartTime::Ago(ago)), 40),
         (Start::Position(17), 17),
         (Start::Position(0), 1),
         (Start::Position(1_000), 51),
     ] {
-        let journal = Journal::new(1, 0);
+        let journal = FixtureJournal::new(1, 0);
         journal.append(0..50);
-        let plugin = Plugin::new("p", &journal, done);
+        let plugin = FixturePlugin::new("p", &journal, done);
         let since =
             || DispatchOptions { subscriptions: vec![subscribe("jobs", Mode::Every, from)], ..options("p") };
         let running = start(since(), &journal, &plugin);
@@ -127,11 +127,11 @@ async fn a_source_that_is_added_later_begins_where_it_says() {
         (Start::Position(5), vec![6, 7, 9, 11, 13, 14]),
         (Start::Now, vec![14]),
     ] {
-        let journal = Journal::new(1, 0);
+        let journal = FixtureJournal::new(1, 0);
         for source in ["jobs", "pods"].repeat(3) {
             journal.append_one(source, "a", "Failed");
         }
-        let plugin = Plugin::new("p", &journal, done);
+        let plugin = FixturePlugin::new("p", &journal, done);
         let running = start(of_sources(&[("jobs", Start::Beginning)]), &journal, &plugin);
         running.until_idle().await;
         running.end().await.unwrap();
@@ -161,12 +161,12 @@ async fn a_source_that_is_added_later_begins_where_it_says() {
 
 #[tokio::test(start_paused = true)]
 async fn the_past_of_an_added_source_is_shown_and_survives_a_kill() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     journal.append(0..2_000);
     for n in 0..20_000 {
         journal.append_one("pods", &format!("pod-{}", n % 50), "Failed");
     }
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(of_sources(&[("jobs", Start::Beginning)]), &journal, &plugin);
     running.until_idle().await;
     running.end().await.unwrap();
@@ -186,13 +186,13 @@ async fn the_past_of_an_added_source_is_shown_and_survives_a_kill() {
 
 #[tokio::test(start_paused = true)]
 async fn a_resync_of_a_source_waits_for_the_past_of_one_that_was_added() {
-    let journal = Journal::new(1, 1);
+    let journal = FixtureJournal::new(1, 1);
     for n in 0..20_000 {
         journal.append_one("pods", &format!("pod-{}", n % 50), "Failed");
     }
     // What is resynced lies behind all of the past.
     journal.append(0..50);
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(of_sources(&[("jobs", Start::Beginning)]), &journal, &plugin);
     running.until_idle().await;
     running.end().await.unwrap();
@@ -214,9 +214,9 @@ fn paced() -> DispatchOptions {
 
 #[tokio::test(start_paused = true)]
 async fn a_past_is_replayed_at_its_pace_and_what_is_new_does_not_wait_for_it() {
-    let journal = Journal::new(1, 0);
+    let journal = FixtureJournal::new(1, 0);
     journal.append((0..600).map(|n| n % 100));
-    let plugin = Plugin::new("p", &journal, done);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(paced(), &journal, &plugin);
     tokio::time::sleep(Duration::from_secs(20)).await;
     let before = plugin.applied().len();

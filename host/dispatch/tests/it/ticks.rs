@@ -7,9 +7,9 @@ use kubewitness_core::ports::{CallError, JournalError, Verdict};
 use kubewitness_dispatch::DispatchOptions;
 use tokio::time::Instant;
 
-use crate::fixtures::journal::Journal;
-use crate::fixtures::plugin::{Plugin, done};
-use crate::{Running, options, start};
+use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::plugin::{FixturePlugin, done};
+use crate::{RunningDispatcher, options, start};
 
 /// The simulated clock begins at 2,000,000 ms, which is a multiple of it.
 const EVERY: u64 = 20_000;
@@ -20,7 +20,7 @@ fn ticking() -> DispatchOptions {
     DispatchOptions { tick: Some(tick), ..options("p") }
 }
 
-fn ticks(plugin: &Plugin) -> Vec<u64> {
+fn ticks(plugin: &FixturePlugin) -> Vec<u64> {
     plugin.with(|seen| seen.ticks.iter().map(|due| (due - BEGIN) / EVERY).collect())
 }
 
@@ -28,14 +28,14 @@ async fn pass(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
-async fn end(running: Running) {
+async fn end(running: RunningDispatcher) {
     running.end().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_is_called_on_its_schedule_though_no_state_comes_and_its_kv_is_kept() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(ticking(), &journal, &plugin);
     pass(3 * EVERY + 5_000).await;
     assert_eq!(ticks(&plugin), [1, 2, 3]);
@@ -49,8 +49,8 @@ async fn a_plugin_is_called_on_its_schedule_though_no_state_comes_and_its_kv_is_
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_without_a_schedule_has_no_ticks() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);
     pass(10 * EVERY).await;
     assert_eq!((ticks(&plugin).len(), running.stats().tick), (0, None));
@@ -60,8 +60,8 @@ async fn a_plugin_without_a_schedule_has_no_ticks() {
 /// The scripted plugin asserts that no call runs beside a tick.
 #[tokio::test(start_paused = true)]
 async fn a_tick_and_the_states_take_turns() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, |batch| (700, Ok(vec![Verdict::Done; batch.len()])));
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, |batch| (700, Ok(vec![Verdict::Done; batch.len()])));
     *plugin.tick.lock().unwrap() = (3_000, Ok(()));
     let running = start(ticking(), &journal, &plugin);
     for _ in 0..200 {
@@ -76,8 +76,8 @@ async fn a_tick_and_the_states_take_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_that_fails_is_told_and_tried_at_the_next_time_and_states_go_on() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, done);
     *plugin.tick.lock().unwrap() = (1, Err(CallError::Trap("unreachable".into())));
     let running = start(ticking(), &journal, &plugin);
     pass(2 * EVERY + 1_000).await;
@@ -97,8 +97,8 @@ async fn a_tick_that_fails_is_told_and_tried_at_the_next_time_and_states_go_on()
 
 #[tokio::test(start_paused = true)]
 async fn a_paused_plugin_has_no_ticks_and_none_is_made_up_for() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(ticking(), &journal, &plugin);
     pass(EVERY + 1_000).await;
     running.handle.pause(true, "ada", "a move").await.unwrap();
@@ -115,8 +115,8 @@ async fn a_paused_plugin_has_no_ticks_and_none_is_made_up_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_or_another_version_goes_on_with_the_same_schedule() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(ticking(), &journal, &plugin);
     pass(EVERY + 1_000).await;
     running.kill().await;
@@ -132,8 +132,8 @@ async fn a_restart_or_another_version_goes_on_with_the_same_schedule() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_in_progress_ends_before_the_dispatcher_does_and_its_kv_is_kept() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, done);
     *plugin.tick.lock().unwrap() = (4_000, Ok(()));
     let running = start(ticking(), &journal, &plugin);
     pass(EVERY + 1_000).await;
@@ -146,8 +146,8 @@ async fn a_tick_in_progress_ends_before_the_dispatcher_does_and_its_kv_is_kept()
 
 #[tokio::test(start_paused = true)]
 async fn no_tick_begins_while_what_it_writes_could_not_be_kept() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(ticking(), &journal, &plugin);
     running.until("started", |stats| stats.started).await;
     journal.with(|kept| kept.refuse = Some(|| JournalError::Unavailable("the disk is full".into())));
@@ -162,8 +162,8 @@ async fn no_tick_begins_while_what_it_writes_could_not_be_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_rests_is_not_called_says_why_and_goes_on_by_itself() {
-    let journal = Journal::new(1, 1);
-    let plugin = Plugin::new("p", &journal, done);
+    let journal = FixtureJournal::new(1, 1);
+    let plugin = FixturePlugin::new("p", &journal, done);
     let until = Instant::now() + Duration::from_millis(EVERY + 5_000);
     *plugin.rests_until.lock().unwrap() = Some(until);
     journal.append(0..10);

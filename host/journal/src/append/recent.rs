@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use kubewitness_core::{ObjectRef, Seq, State, Status};
 
-/// What a state takes beside its texts.
+/// The bytes of a state in memory, without its texts.
 const STATE: usize = 300;
 
 /// The last states, without a hole between them: so many at most, and of so many bytes.
-pub(crate) struct Recent {
+pub(crate) struct RecentStates {
     states: VecDeque<Arc<State>>,
     bytes: usize,
     most: usize,
@@ -28,7 +28,7 @@ fn weight(state: &State) -> usize {
     STATE + state.id.as_str().len() + state.resource_version.as_str().len() + names + statuses
 }
 
-impl Recent {
+impl RecentStates {
     pub fn new(most: usize, most_bytes: usize) -> Self {
         Self { states: VecDeque::new(), bytes: 0, most, most_bytes }
     }
@@ -61,7 +61,7 @@ impl Recent {
         }
     }
 
-    /// After states of these positions are gone: what is here begins behind them.
+    /// Forgets everything up to these removed positions.
     pub fn forget(&mut self, through: Seq) {
         while self.states.front().is_some_and(|state| state.seq <= through) {
             self.drop_first();
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn it_answers_for_what_it_holds_and_admits_what_it_lost() {
-        let mut recent = Recent::new(3, usize::MAX);
+        let mut recent = RecentStates::new(3, usize::MAX);
         assert_eq!(seqs(recent.after(0, 10)), None);
         recent.extend((1..=5).map(state).collect(), 5);
         assert_eq!(seqs(recent.after(1, 10)), None);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn states_with_long_texts_are_fewer() {
-        let mut recent = Recent::new(100, 20_000);
+        let mut recent = RecentStates::new(100, 20_000);
         recent.extend((1..=50).map(state).collect(), 50);
         assert_eq!(recent.after(0, 100).map(|states| states.len()), Some(50));
         let long = |seq| {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_hole_starts_it_over() {
-        let mut recent = Recent::new(10, usize::MAX);
+        let mut recent = RecentStates::new(10, usize::MAX);
         recent.extend(vec![state(1), state(2)], 2);
         recent.extend(vec![state(5)], 5);
         assert_eq!(seqs(recent.after(1, 10)), None);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_is_there_and_was_not_given_is_read_from_the_disk() {
-        let mut recent = Recent::new(10, usize::MAX);
+        let mut recent = RecentStates::new(10, usize::MAX);
         recent.extend(vec![state(1), state(2)], 2);
         recent.extend(Vec::new(), 2);
         assert_eq!(seqs(recent.after(2, 10)), Some(vec![]));

@@ -14,12 +14,12 @@ use kubewitness_core::{Change, Seq, State};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::format::{End, Exported, FORMAT, Header, Resumed};
-use crate::progress::Progress;
-use crate::read::{Names, documents};
+use super::format::{CopyCounts, ExportEnd, ExportHeader, FORMAT, ResumePoint};
+use crate::progress::OpeningProgress;
+use crate::read::{SharedNames, documents};
 use crate::report::OpenError;
-use crate::store::place::Place;
-use crate::store::{Connection, Fetch, Opened};
+use crate::store::place::JournalLocation;
+use crate::store::{OpenedJournal, StoreConnection, StoreReader};
 
 /// States of one reading.
 const PAGE: i64 = 256;
@@ -36,7 +36,7 @@ pub struct ExportQuery {
     /// Observed at this moment or later; before this one.
     pub since_ms: Option<u64>,
     pub until_ms: Option<u64>,
-    /// Positions behind the one and up to the other.
+    /// Positions after the first and up to the second.
     pub after: Option<Seq>,
     pub through: Option<Seq>,
     /// Whether the documents are wanted too.
@@ -87,21 +87,21 @@ fn text<T: Serialize>(value: &T) -> String {
 /// Writes a journal as lines of JSON, one snapshot of it.
 /// May run beside the process that writes.
 pub async fn export(
-    place: &Place,
+    place: &JournalLocation,
     query: &ExportQuery,
     out: &mut (dyn Write + Send),
-) -> Result<Exported, ExportError> {
-    export_with(place, query, out, &Progress::default()).await
+) -> Result<CopyCounts, ExportError> {
+    export_with(place, query, out, &OpeningProgress::default()).await
 }
 
 /// The same, and tells how far it is.
 pub async fn export_with(
-    place: &Place,
+    place: &JournalLocation,
     query: &ExportQuery,
     out: &mut (dyn Write + Send),
-    progress: &Progress,
-) -> Result<Exported, ExportError> {
-    let Opened { mut connection, unfinished, .. } = place.open_to_read().await?;
+    progress: &OpeningProgress,
+) -> Result<CopyCounts, ExportError> {
+    let OpenedJournal { mut connection, unfinished, .. } = place.open_to_read().await?;
     // Its end would say that it is all.
     if unfinished {
         return Err(OpenError::Unfinished { place: place.to_string() }.into());
@@ -112,9 +112,9 @@ pub async fn export_with(
 /// Hands over the states that a question asks for, oldest first and of one snapshot, until there are no more or `take`
 /// says that it has enough. May run beside the process that writes.
 pub async fn read_states(
-    place: &Place,
+    place: &JournalLocation,
     query: &ExportQuery,
-    progress: &Progress,
+    progress: &OpeningProgress,
     mut take: impl FnMut(&Arc<State>, Option<Bytes>) -> ControlFlow<()> + Send,
 ) -> Result<(), ExportError> {
     let mut connection = place.open_to_read().await?.connection;
@@ -125,16 +125,16 @@ pub async fn read_states(
 
 /// One snapshot, a page at a time.
 async fn write(
-    connection: &mut dyn Connection,
+    connection: &mut dyn StoreConnection,
     query: &ExportQuery,
     out: &mut (dyn Write + Send),
-    progress: &Progress,
-) -> Result<Exported, ExportError> {
+    progress: &OpeningProgress,
+) -> Result<CopyCounts, ExportError> {
     connection.begin().await?;
     let rows = connection.rows();
     let selected = !query.is_everything();
-    let header = Header { format: FORMAT.into(), documents: query.documents, selected, chained: true };
-    let mut lines = Lines { out, before: 0 };
+    let header = ExportHeader { format: FORMAT.into(), documents: query.documents, selected, chained: true };
+    let mut lines = ExportLines { out, before: 0 };
     lines.write(&text(&header))?;
     let mut states = 0;
     let mut take = |state: &Arc<State>, document: Option<Bytes>| {
@@ -152,26 +152,27 @@ async fn write(
         for stream in streams.into_values() {
             stream.check()?;
             let (source, epoch) = (stream.source, stream.epoch);
-            sources.extend(stream.checkpoint.map(|checkpoint| Resumed { source, epoch, checkpoint }));
+            sources.extend(stream.checkpoint.map(|checkpoint| ResumePoint { source, epoch, checkpoint }));
         }
     }
-    lines.sealed(&format!("\"end\":{}}}", text(&End { states, sources })))?;
+    lines.sealed(&format!("\"end\":{}}}", text(&ExportEnd { states, sources })))?;
     lines.out.flush()?;
     connection.end().await?;
-    Ok(Exported { states })
+    Ok(CopyCounts { states })
 }
 
-type Take<'t> = dyn FnMut(&Arc<State>, Option<Bytes>) -> Result<ControlFlow<()>, ExportError> + Send + 't;
+type TakeStates<'t> =
+    dyn FnMut(&Arc<State>, Option<Bytes>) -> Result<ControlFlow<()>, ExportError> + Send + 't;
 
 /// A page at a time. Counts what was read of each stream, whether it was asked for or not.
 async fn walk(
-    rows: &mut dyn Fetch,
+    rows: &mut dyn StoreReader,
     query: &ExportQuery,
-    progress: &Progress,
-    take: &mut Take<'_>,
+    progress: &OpeningProgress,
+    take: &mut TakeStates<'_>,
 ) -> Result<HashMap<i64, u64>, ExportError> {
     progress.begin(rows).await?;
-    let names = Names::default();
+    let names = SharedNames::default();
     let mut read = 0;
     let mut found: HashMap<i64, u64> = HashMap::new();
     let mut after = query.after.unwrap_or_default().min(i64::MAX as Seq) as i64;
@@ -203,8 +204,8 @@ async fn walk(
 
 /// Compares what was read with the journal's own counters. An import counts anew, so a state that is missing here
 /// would not be missed there.
-async fn expect_all(rows: &mut dyn Fetch, found: &HashMap<i64, u64>) -> Result<(), ExportError> {
-    let taken = rows.past().taken_of_streams().await?;
+async fn expect_all(rows: &mut dyn StoreReader, found: &HashMap<i64, u64>) -> Result<(), ExportError> {
+    let taken = rows.retention_reader().taken_of_streams().await?;
     for stream in rows.streams().await? {
         let written = found.get(&stream.id).copied().unwrap_or_default();
         let counted = stream.states.saturating_sub(taken.get(&stream.id).copied().unwrap_or_default());
@@ -225,12 +226,12 @@ fn line(state: &State, document: Option<&[u8]>) -> String {
 }
 
 /// Writes lines, and counts the checksum of all that it wrote.
-struct Lines<'a> {
+struct ExportLines<'a> {
     out: &'a mut (dyn Write + Send),
     before: u32,
 }
 
-impl Lines<'_> {
+impl ExportLines<'_> {
     fn sealed(&mut self, content: &str) -> std::io::Result<()> {
         let rest = format!("\"after\":{},{content}", self.before);
         self.write(&format!("{{\"sum\":{},{rest}", checksum(rest.as_bytes())))

@@ -21,14 +21,14 @@ use serde::{Deserialize, Serialize};
 
 pub const FORMAT: &str = "kubewitness.dev/journal/v1";
 
-/// What was written or taken in.
+/// The number of states that were exported or imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exported {
+pub struct CopyCounts {
     pub states: u64,
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Header {
+pub(crate) struct ExportHeader {
     pub format: String,
     pub documents: bool,
     pub selected: bool,
@@ -38,15 +38,15 @@ pub(crate) struct Header {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct End {
+pub(crate) struct ExportEnd {
     pub states: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sources: Vec<Resumed>,
+    pub sources: Vec<ResumePoint>,
 }
 
 /// From where a source's watch would go on.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Resumed {
+pub(crate) struct ResumePoint {
     pub source: String,
     pub epoch: u32,
     pub checkpoint: String,

@@ -6,5 +6,5 @@ mod format;
 mod import;
 
 pub use export::{ExportError, ExportQuery, export, export_with, read_states};
-pub use format::Exported;
+pub use format::CopyCounts;
 pub use import::ImportError;

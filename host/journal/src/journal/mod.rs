@@ -9,20 +9,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Paused, Progress, Save};
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, PluginPause, PluginProgress, ProgressSave};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView, ReportView, TimelineQuery,
 };
 use kubewitness_core::{Gap, Seq, State, reports};
 
-use crate::append::group::{Group, StillSo, Work};
-use crate::append::recent::Recent;
-use crate::read::{EndedPage, EndedQuery, Moment, Names, Reader, Story, ThenPage, ThenQuery};
-use crate::report::{OpenError, PoisonRecord, ReplayRecord, Replica, SourceCounters};
-use crate::store::place::Place;
-use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::rows::{Act, Replay};
-use crate::store::{Sharing, Store};
+use crate::append::group::{GroupCommit, GroupWork, StillSo};
+use crate::append::recent::RecentStates;
+use crate::read::{
+    AtPage, AtQuery, EndedPage, EndedQuery, JournalReader, ObjectStory, SharedNames, TimePosition,
+};
+use crate::report::{JournalReplica, OpenError, PoisonRecord, ReplayRecord, SourceCounters};
+use crate::store::place::JournalLocation;
+use crate::store::rows::removal::{RemovalPlan, UnusedRows};
+use crate::store::rows::{LetterMarking, OperatorAct};
+use crate::store::{OpenStore, ReplicaSharing};
 
 #[derive(Clone)]
 pub struct JournalOptions {
@@ -34,7 +36,7 @@ pub struct JournalOptions {
     pub recent: usize,
     pub recent_bytes: usize,
     /// With other processes that witness the same cluster; only a server's journal can be shared.
-    pub sharing: Option<Sharing>,
+    pub sharing: Option<ReplicaSharing>,
     /// Also where an import has not come to its end, to go on with it.
     pub continues_import: bool,
 }
@@ -55,29 +57,29 @@ impl Default for JournalOptions {
 /// The journal. Clones share one.
 #[derive(Clone)]
 pub struct Journal {
-    inner: Arc<Inner>,
+    inner: Arc<JournalInner>,
 }
 
-struct Inner {
-    group: Group,
-    store: Box<dyn Store>,
-    names: Names,
-    recent: Arc<RwLock<Recent>>,
+struct JournalInner {
+    group: GroupCommit,
+    store: Box<dyn OpenStore>,
+    names: SharedNames,
+    recent: Arc<RwLock<RecentStates>>,
     clock: Arc<dyn Clock>,
-    place: Place,
+    place: JournalLocation,
     is_shared: bool,
     /// An import has not come to its end.
     is_unfinished: AtomicBool,
 }
 
 impl Journal {
-    /// Creates the embedded journal where there is none. One process at a time may have it open.
+    /// Creates the embedded journal if it does not exist. One process at a time may have it open.
     pub async fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
-        Self::open_at(&Place::file(path), options).await
+        Self::open_at(&JournalLocation::file(path), options).await
     }
 
     /// The same, wherever it is.
-    pub async fn open_at(place: &Place, options: JournalOptions) -> Result<Self, OpenError> {
+    pub async fn open_at(place: &JournalLocation, options: JournalOptions) -> Result<Self, OpenError> {
         let JournalOptions { clock, sharing, readers, continues_import, .. } = options;
         let is_shared = sharing.is_some();
         let (store, mut writer, is_unfinished) =
@@ -91,11 +93,11 @@ impl Journal {
             error => OpenError::Unavailable { path: path(), reason: error.to_string() },
         };
         let memory = writer.memory().await.map_err(fail)?;
-        let recent = Arc::new(RwLock::new(Recent::new(options.recent, options.recent_bytes)));
-        let group = Group::new(writer, memory, recent.clone());
-        let (names, place) = (Names::default(), place.clone());
+        let recent = Arc::new(RwLock::new(RecentStates::new(options.recent, options.recent_bytes)));
+        let group = GroupCommit::new(writer, memory, recent.clone());
+        let (names, place) = (SharedNames::default(), place.clone());
         let is_unfinished = is_unfinished.into();
-        let inner = Inner { group, store, names, recent, clock, place, is_shared, is_unfinished };
+        let inner = JournalInner { group, store, names, recent, clock, place, is_shared, is_unfinished };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -110,17 +112,17 @@ impl Journal {
     /// Makes this process the leader, or ends that: only the leader writes what plugins save. The leader before
     /// writes nothing of it once this returns. A process that shares the journal with nobody always leads.
     pub async fn lead(&self, leads: bool) -> Result<(), JournalError> {
-        self.inner.group.submit(|answer| Work::Lead(leads, answer)).await
+        self.inner.group.submit(|answer| GroupWork::Lead(leads, answer)).await
     }
 
     /// Names the Lease by which the replicas elect their leader, after it was made anew. A replica that comes
     /// later has to use this one.
     pub async fn elect_by(&self, lease: String) -> Result<(), JournalError> {
-        self.inner.group.submit(|answer| Work::ElectBy(lease, answer)).await
+        self.inner.group.submit(|answer| GroupWork::ElectBy(lease, answer)).await
     }
 
-    /// What the processes that share the journal mean by a name: the first text that one of them gives is
-    /// returned to all. A process that has the journal for itself decides alone.
+    /// The meaning of a name for all processes that share the journal: the first text that one of them gives
+    /// is returned to all. A process that has the journal for itself decides alone.
     pub async fn agree(&self, name: &str, text: &str) -> Result<String, JournalError> {
         match self.inner.is_shared {
             true => self.inner.store.agree(name, text).await,
@@ -133,7 +135,8 @@ impl Journal {
         self.inner.place.is_server()
     }
 
-    /// A text that the processes share. Empty: nobody has told one yet, or the journal is a file.
+    /// A text that the processes share. It is empty if no process has written one yet, or if the journal is a
+    /// file.
     pub async fn shared_text(&self, name: &str) -> Result<String, JournalError> {
         match self.is_on_a_server() {
             true => self.inner.store.agree(name, "").await,
@@ -155,7 +158,7 @@ impl Journal {
     }
 
     /// The processes that share it; none where one alone has it.
-    pub async fn replicas(&self) -> Result<Vec<Replica>, JournalError> {
+    pub async fn replicas(&self) -> Result<Vec<JournalReplica>, JournalError> {
         self.inner.store.replicas().await
     }
 
@@ -165,8 +168,8 @@ impl Journal {
         self.inner.group.let_go_of_recent(newest);
     }
 
-    pub(crate) async fn reader(&self) -> Result<Reader<'_>, JournalError> {
-        Reader::new(&*self.inner.store, &self.inner.names).await
+    pub(crate) async fn reader(&self) -> Result<JournalReader<'_>, JournalError> {
+        JournalReader::new(&*self.inner.store, &self.inner.names).await
     }
 
     /// Whether it holds an import that has not come to its end.
@@ -176,18 +179,18 @@ impl Journal {
 
     /// Durable once this returns.
     pub(crate) async fn mark_unfinished(&self, unfinished: bool) -> Result<(), JournalError> {
-        self.inner.group.submit(|answer| Work::Mark(unfinished, answer)).await?;
+        self.inner.group.submit(|answer| GroupWork::Mark(unfinished, answer)).await?;
         self.inner.is_unfinished.store(unfinished, Ordering::Relaxed);
         Ok(())
     }
 
     /// States after a position, each with the checksum of its document.
-    pub(crate) async fn told(
+    pub(crate) async fn states_with_sums(
         &self,
         after: Seq,
         limit: usize,
     ) -> Result<Vec<(Arc<State>, u32)>, JournalError> {
-        self.reader().await?.told(after, limit).await
+        self.reader().await?.states_with_sums(after, limit).await
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
@@ -198,38 +201,45 @@ impl Journal {
         self.inner.clock.now_ms()
     }
 
-    /// What retention decided; `false` where that is not as it was any more.
-    pub(crate) async fn remove(&self, removal: Removal, still_so: StillSo) -> Result<bool, JournalError> {
-        self.inner.group.submit(|answer| Work::Remove(Box::new(removal), still_so, answer)).await
+    /// Applies a decision of retention. Returns `false` if its conditions no longer hold.
+    pub(crate) async fn remove(&self, removal: RemovalPlan, still_so: StillSo) -> Result<bool, JournalError> {
+        self.inner.group.submit(|answer| GroupWork::Remove(Box::new(removal), still_so, answer)).await
     }
 
     /// Rows that nothing refers to; `false` where too much came since that was known.
-    pub(crate) async fn sweep(&self, sweep: Sweep) -> Result<bool, JournalError> {
-        self.inner.group.submit(|answer| Work::Sweep(Box::new(sweep), answer)).await
+    pub(crate) async fn sweep(&self, sweep: UnusedRows) -> Result<bool, JournalError> {
+        self.inner.group.submit(|answer| GroupWork::Sweep(Box::new(sweep), answer)).await
     }
 
-    /// Of each plugin, the states that retention took before it was handed them.
-    pub async fn untold(&self) -> Result<BTreeMap<String, u64>, JournalError> {
+    /// Counts, for each plugin, the states that retention removed before they were delivered to it.
+    pub async fn removed_before_delivery(&self) -> Result<BTreeMap<String, u64>, JournalError> {
         let mut reader = self.reader().await?;
-        Ok(reader.past().taken().await?.into_iter().map(|(plugin, taken)| (plugin, taken.untold)).collect())
+        Ok(reader
+            .retention_reader()
+            .taken_states()
+            .await?
+            .into_iter()
+            .map(|(plugin, taken)| (plugin, taken.untold))
+            .collect())
     }
 
-    /// What each plugin that ever was has saved, and how much of what it finished retention took.
-    pub async fn all_progress(&self) -> Result<BTreeMap<String, (Progress, u64)>, JournalError> {
+    /// The progress of each plugin, including removed plugins, and how many of its finished states retention
+    /// removed.
+    pub async fn all_progress(&self) -> Result<BTreeMap<String, (PluginProgress, u64)>, JournalError> {
         let mut reader = self.reader().await?;
-        let taken = reader.past().taken().await?;
+        let taken = reader.retention_reader().taken_states().await?;
         let finished = |plugin: &str| taken.get(plugin).map_or(0, |taken| taken.finished);
-        let all = reader.past().progress_of_all().await?.into_iter();
+        let all = reader.retention_reader().progress_of_all().await?.into_iter();
         Ok(all.map(|(plugin, progress)| (plugin.clone(), (progress, finished(&plugin)))).collect())
     }
 
     /// Remembers when plugins that left something here were found to be taken out: all but these.
     pub async fn retire_all_but(&self, kept: &BTreeSet<String>) -> Result<(), JournalError> {
-        let plugins = self.reader().await?.past().progress_of_all().await?;
+        let plugins = self.reader().await?.retention_reader().progress_of_all().await?;
         for (name, progress) in plugins {
             if !kept.contains(&name) && progress.retired_ms.is_none() {
-                let progress = Progress { retired_ms: Some(self.now_ms()), ..progress };
-                self.save(&name, Save { progress, ..Save::default() }).await?;
+                let progress = PluginProgress { retired_ms: Some(self.now_ms()), ..progress };
+                self.save(&name, ProgressSave { progress, ..ProgressSave::default() }).await?;
             }
         }
         Ok(())
@@ -239,15 +249,15 @@ impl Journal {
     /// plugin that is [taken out](Self::retire_all_but), while no controller has the journal open.
     pub async fn forget_plugin(&self, plugin: &str) -> Result<(), JournalError> {
         let plugin = plugin.to_owned();
-        self.inner.group.submit(|answer| Work::Forget(plugin, answer)).await
+        self.inner.group.submit(|answer| GroupWork::Forget(plugin, answer)).await
     }
 
     /// One object's states, those of the objects that it owns, and the Events about them.
-    pub async fn timeline(&self, query: &TimelineQuery) -> Result<Story, JournalError> {
+    pub async fn timeline(&self, query: &TimelineQuery) -> Result<ObjectStory, JournalError> {
         self.reader().await?.timeline(query).await
     }
 
-    /// What plugins report of these objects, oldest first.
+    /// The reports of plugins about these objects, oldest first.
     pub async fn reports(&self, uids: &HashSet<String>) -> Result<Vec<ReportView>, JournalError> {
         let mut reader = self.reader().await?;
         let mut found = Vec::new();
@@ -275,7 +285,7 @@ impl Journal {
     }
 
     /// The position of a time.
-    pub async fn moment(&self, at_ms: u64) -> Result<Moment, JournalError> {
+    pub async fn moment(&self, at_ms: u64) -> Result<TimePosition, JournalError> {
         self.reader().await?.moment(at_ms).await
     }
 
@@ -289,12 +299,13 @@ impl Journal {
         self.reader().await?.seen_at(source, epoch, version).await
     }
 
-    /// What was there at a position.
-    pub async fn then(&self, query: &ThenQuery<'_>) -> Result<ThenPage, JournalError> {
-        self.reader().await?.then(query).await
+    /// The objects that existed at a position.
+    pub async fn objects_at(&self, query: &AtQuery<'_>) -> Result<AtPage, JournalError> {
+        self.reader().await?.objects_at(query).await
     }
 
-    /// Of the objects of these states, the states up to them, at most so many of each, oldest first.
+    /// The history of the objects of these states, up to each state: at most so many states of each object,
+    /// oldest first.
     pub async fn stories(
         &self,
         heads: &[Seq],
@@ -303,10 +314,10 @@ impl Journal {
         self.reader().await?.stories(heads, most).await
     }
 
-    /// Of these states, those that are a plugin's dead letters; `true` for one that is being replayed.
+    /// The states among these that are dead letters of a plugin; `true` for one that is being replayed.
     pub async fn letters_at(&self, plugin: &str, seqs: &[Seq]) -> Result<HashMap<Seq, bool>, JournalError> {
         let found = self.reader().await?.letters_at(plugin, seqs).await?;
-        Ok(found.into_iter().map(|(seq, mark)| (seq, Act::of_mark(mark).0)).collect())
+        Ok(found.into_iter().map(|(seq, mark)| (seq, OperatorAct::of_mark(mark).0)).collect())
     }
 
     pub async fn stats(&self) -> Result<JournalView, JournalError> {
@@ -317,7 +328,7 @@ impl Journal {
         Ok(JournalView { store, place, ..view })
     }
 
-    /// Of whole sources and of single objects, in the order in which they were recorded.
+    /// The gaps of sources and of single objects, in the order in which they were recorded.
     pub async fn gaps(&self) -> Result<Vec<Gap>, JournalError> {
         self.reader().await?.gaps().await
     }
@@ -364,13 +375,13 @@ impl Journal {
 
     async fn act(
         &self,
-        act: Act,
+        act: OperatorAct,
         plugin: &str,
         seqs: &[Seq],
         who: &str,
         why: &str,
     ) -> Result<(), JournalError> {
-        let replay = Replay {
+        let replay = LetterMarking {
             act,
             plugin: plugin.to_owned(),
             seqs: seqs.to_vec(),
@@ -378,11 +389,11 @@ impl Journal {
             why: why.to_owned(),
             at_ms: self.inner.clock.now_ms(),
         };
-        self.inner.group.submit(|answer| Work::Replay(replay, answer)).await
+        self.inner.group.submit(|answer| GroupWork::Replay(replay, answer)).await
     }
 
     /// The pauses that are in force, each by its plugin.
-    pub async fn pauses(&self) -> Result<BTreeMap<String, Paused>, JournalError> {
+    pub async fn pauses(&self) -> Result<BTreeMap<String, PluginPause>, JournalError> {
         let records = self.reader().await?.pauses().await?;
         Ok(records.into_iter().map(|record| (record.plugin.clone(), record.paused())).collect())
     }

@@ -5,28 +5,29 @@ use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use kubewitness_core::ledger::Reached;
+use kubewitness_core::ledger::LedgerProgress;
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
-    Kept, KvWrite, Ledgers, Notes, Outside, Paused, Present, Progress, Save, Warm, Witness,
+    AppendBatch, AppendResult, AuditDifferences, Backlog, CurrentObject, DeadLetter, DocumentReader,
+    FormerEnd, FormerVersion, JournalError, KvWrite, Ledgers, NoteDurability, NoteStore, OtherNamespaces,
+    PluginPause, PluginProgress, PresentPage, ProgressSave, StateWitness, WarmStart,
 };
 use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{ObjectRef, Seq, State, Version};
 use tokio::sync::{mpsc, watch};
 
 use super::Journal;
-use crate::append::group::Work;
+use crate::append::group::GroupWork;
 use crate::read::account;
 use crate::report::ReplayRecord;
-use crate::store::rows::Act;
+use crate::store::rows::OperatorAct;
 
 #[async_trait]
-impl Witness for Journal {
-    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
-        self.inner.group.submit(|answer| Work::Append(append, answer)).await
+impl StateWitness for Journal {
+    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
+        self.inner.group.submit(|answer| GroupWork::Append(append, answer)).await
     }
 
-    async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
+    async fn warm(&self, source: &str) -> Result<WarmStart, JournalError> {
         let (parts, mut given) = mpsc::channel(1);
         let collect = async {
             let mut objects = Vec::new();
@@ -36,18 +37,18 @@ impl Witness for Journal {
             objects
         };
         let (warm, objects) = tokio::join!(self.warm_by_parts(source, parts), collect);
-        Ok(Warm { objects, ..warm? })
+        Ok(WarmStart { objects, ..warm? })
     }
 
     async fn warm_by_parts(
         &self,
         source: &str,
-        parts: mpsc::Sender<Vec<Current>>,
-    ) -> Result<Warm, JournalError> {
+        parts: mpsc::Sender<Vec<CurrentObject>>,
+    ) -> Result<WarmStart, JournalError> {
         // Another witness of a shared journal may write of it meanwhile.
         let through = self.inner.group.newest_now();
         let warm = self.reader().await?.warm(source, parts).await?;
-        Ok(Warm { through, ..warm })
+        Ok(WarmStart { through, ..warm })
     }
 
     async fn standing(&self, source: &str) -> Result<Option<(u32, Option<Version>)>, JournalError> {
@@ -75,11 +76,11 @@ impl Witness for Journal {
         self.inner.store.watched_elsewhere(source, epoch, before).await
     }
 
-    async fn discrepancies(&self, source: &str) -> Result<Discrepancies, JournalError> {
+    async fn discrepancies(&self, source: &str) -> Result<AuditDifferences, JournalError> {
         self.reader().await?.discrepancies(source).await
     }
 
-    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
+    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
         self.reader().await?.fate(source, epoch, uid).await
     }
 
@@ -88,7 +89,7 @@ impl Witness for Journal {
         source: &str,
         epoch: u32,
         within: RangeInclusive<u64>,
-    ) -> Result<Option<Former>, JournalError> {
+    ) -> Result<Option<FormerVersion>, JournalError> {
         self.reader().await?.former(source, epoch, &within).await
     }
 }
@@ -117,11 +118,11 @@ impl Backlog for Journal {
         through: Seq,
         limit: usize,
         namespaces: &[String],
-    ) -> Result<Outside, JournalError> {
+    ) -> Result<OtherNamespaces, JournalError> {
         let newest = self.inner.group.newest_now();
         let recent = self.inner.recent.read().unwrap_or_else(PoisonError::into_inner).after(after, limit);
         match recent {
-            Some(states) => Ok(Outside::of(states, through, limit, namespaces)),
+            Some(states) => Ok(OtherNamespaces::of(states, through, limit, namespaces)),
             None => self.reader().await?.outside((after, through), limit, namespaces, newest).await,
         }
     }
@@ -131,7 +132,7 @@ impl Backlog for Journal {
         self.reader().await?.at(seqs, newest).await
     }
 
-    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError> {
+    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<PresentPage, JournalError> {
         self.reader().await?.present(source, from, limit, self.inner.group.newest_now()).await
     }
 
@@ -145,12 +146,12 @@ impl Backlog for Journal {
         }
     }
 
-    async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError> {
+    async fn progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError> {
         self.inner.group.ask(plugin, |rows, plugin| rows.progress(plugin)).await
     }
 
-    async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError> {
-        self.inner.group.submit(|answer| Work::Save(plugin.to_owned(), save, answer)).await
+    async fn save(&self, plugin: &str, save: ProgressSave) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| GroupWork::Save(plugin.to_owned(), save, answer)).await
     }
 
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
@@ -167,7 +168,7 @@ impl Backlog for Journal {
         who: &str,
         why: &str,
     ) -> Result<(), JournalError> {
-        self.act(Act::Replay, plugin, seqs, who, why).await
+        self.act(OperatorAct::Replay, plugin, seqs, who, why).await
     }
 
     async fn mark_dropped(
@@ -177,10 +178,10 @@ impl Backlog for Journal {
         who: &str,
         why: &str,
     ) -> Result<(), JournalError> {
-        self.act(Act::Drop, plugin, seqs, who, why).await
+        self.act(OperatorAct::Drop, plugin, seqs, who, why).await
     }
 
-    async fn paused(&self, plugin: &str) -> Result<Option<Paused>, JournalError> {
+    async fn paused(&self, plugin: &str) -> Result<Option<PluginPause>, JournalError> {
         let pauses = self.inner.group.ask(plugin, |rows, _| rows.pauses()).await?;
         Ok(pauses.into_iter().find(|record| record.plugin == plugin).map(ReplayRecord::paused))
     }
@@ -192,7 +193,7 @@ impl Backlog for Journal {
         who: &str,
         why: &str,
     ) -> Result<(), JournalError> {
-        let act = if pauses { Act::Pause } else { Act::Resume };
+        let act = if pauses { OperatorAct::Pause } else { OperatorAct::Resume };
         self.act(act, plugin, &[], who, why).await
     }
 
@@ -201,14 +202,19 @@ impl Backlog for Journal {
     }
 
     async fn settle(&self) -> Result<(), JournalError> {
-        self.inner.group.submit(Work::Settle).await
+        self.inner.group.submit(GroupWork::Settle).await
     }
 }
 
 #[async_trait]
-impl Notes for Journal {
-    async fn note(&self, plugin: &str, notes: Vec<KvWrite>, kept: Kept) -> Result<(), JournalError> {
-        self.inner.group.submit(|answer| Work::Note(plugin.to_owned(), notes, kept, answer)).await
+impl NoteStore for Journal {
+    async fn note(
+        &self,
+        plugin: &str,
+        notes: Vec<KvWrite>,
+        kept: NoteDurability,
+    ) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| GroupWork::Note(plugin.to_owned(), notes, kept, answer)).await
     }
 
     fn note_later(&self, plugin: &str, notes: Vec<KvWrite>) {
@@ -218,19 +224,19 @@ impl Notes for Journal {
 
 #[async_trait]
 impl Ledgers for Journal {
-    async fn reached(&self, ledger: &str) -> Result<Option<Reached>, JournalError> {
+    async fn reached(&self, ledger: &str) -> Result<Option<LedgerProgress>, JournalError> {
         account::reached(self.kv(account::LEDGERS).await?, ledger)
     }
 
-    async fn reach(&self, ledger: &str, reached: &Reached) -> Result<(), JournalError> {
+    async fn reach(&self, ledger: &str, reached: &LedgerProgress) -> Result<(), JournalError> {
         let value = serde_json::to_vec(reached).map_err(|error| JournalError::Invalid(error.to_string()))?;
         let note = KvWrite { key: account::ledger_key(ledger), value: Some(value) };
-        self.note(account::LEDGERS, vec![note], Kept::ByTheMachine).await
+        self.note(account::LEDGERS, vec![note], NoteDurability::ProcessCrash).await
     }
 }
 
 #[async_trait]
-impl Documents for Journal {
+impl DocumentReader for Journal {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         let found = self.reader().await?.document(seq, self.inner.group.newest_now()).await?;
         Ok(found.filter(|document| !document.is_empty()))

@@ -66,7 +66,7 @@ impl NamedEndQuery {
     }
 }
 
-/// Of each part as many, so that the first of all are among them.
+/// Reads as many from each part, so that the first of all parts are among them.
 pub(super) fn find(connection: &Connection, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
     let mut found = Vec::new();
     for (source, of) in &query.within {

@@ -21,10 +21,10 @@ use kubewitness_core::{Seq, StateId};
 use tokio::sync::{Notify, watch};
 
 use crate::journal::Journal;
-use crate::store::rows::Answer;
+use crate::store::rows::StoreResult;
 pub use causes::{CauseQuery, OpenOutcome};
 pub use ended::{NamePlace, NamedEnd, NamedEndQuery};
-use table::{Table, is_broken};
+use table::{PhaseTable, is_broken};
 
 /// States that are read and written down at once: some 10 ms, in which no question is answered.
 const PART: usize = 1_024;
@@ -75,13 +75,13 @@ pub struct PhasePage {
 /// The index. Clones share one.
 #[derive(Clone)]
 pub struct PhaseIndex {
-    inner: Arc<Inner>,
+    inner: Arc<PhasesInner>,
 }
 
-struct Inner {
+struct PhasesInner {
     path: PathBuf,
     /// `None` until it was opened, or after it could not be used.
-    table: Mutex<Option<Table>>,
+    table: Mutex<Option<PhaseTable>>,
     /// How far the journal was read.
     through: watch::Sender<Seq>,
     /// Somebody waits for it to be read further.
@@ -106,7 +106,7 @@ impl PhaseIndex {
     pub fn new(path: PathBuf) -> Self {
         let (table, trouble, outcomes) = (Mutex::new(None), Mutex::new(None), Mutex::default());
         let (through, wanted) = (watch::Sender::new(0), Notify::new());
-        Self { inner: Arc::new(Inner { path, table, through, wanted, trouble, outcomes }) }
+        Self { inner: Arc::new(PhasesInner { path, table, through, wanted, trouble, outcomes }) }
     }
 
     /// Why it can't be used; `None` while it can.
@@ -135,7 +135,7 @@ impl PhaseIndex {
     }
 
     /// Reads one part of what the journal has more. False: there was no more.
-    pub async fn advance(&self, journal: &Journal, now_ms: u64) -> Answer<bool> {
+    pub async fn advance(&self, journal: &Journal, now_ms: u64) -> StoreResult<bool> {
         self.open(journal).await?;
         let after = *self.inner.through.borrow();
         let states = journal.read(after, PART).await?;
@@ -147,7 +147,11 @@ impl PhaseIndex {
 
     /// Takes a part of what the journal no longer has out of it: times that ended with a state that retention took. The
     /// next part begins behind the answer; `None`: that was the last.
-    pub async fn sweep(&self, journal: &Journal, after: Option<(i64, u64)>) -> Answer<Option<(i64, u64)>> {
+    pub async fn sweep(
+        &self,
+        journal: &Journal,
+        after: Option<(i64, u64)>,
+    ) -> StoreResult<Option<(i64, u64)>> {
         self.open(journal).await?;
         let times = self.with(move |table| table.closed_times(after, SWEPT)).await?;
         let next = times.last().filter(|_| times.len() == SWEPT).map(|time| (time.object, time.rank));
@@ -162,7 +166,7 @@ impl PhaseIndex {
     }
 
     /// The newest first. Refused where the index can't be used.
-    pub async fn find(&self, query: PhaseQuery) -> Answer<PhasePage> {
+    pub async fn find(&self, query: PhaseQuery) -> StoreResult<PhasePage> {
         if let Some(trouble) = self.trouble() {
             return Err(JournalError::Unavailable(trouble));
         }
@@ -170,7 +174,7 @@ impl PhaseIndex {
     }
 
     /// Objects that have ended, by their names. Refused where the index can't be used.
-    pub async fn ended(&self, query: NamedEndQuery) -> Answer<Vec<NamedEnd>> {
+    pub async fn ended(&self, query: NamedEndQuery) -> StoreResult<Vec<NamedEnd>> {
         if let Some(trouble) = self.trouble() {
             return Err(JournalError::Unavailable(trouble));
         }
@@ -178,17 +182,17 @@ impl PhaseIndex {
     }
 
     /// Outcomes that are to be explained now, the newest first.
-    pub async fn due_outcomes(&self, now_ms: u64, limit: usize) -> Answer<Vec<OpenOutcome>> {
+    pub async fn due_outcomes(&self, now_ms: u64, limit: usize) -> StoreResult<Vec<OpenOutcome>> {
         self.with(move |table| table.due_outcomes(now_ms, limit)).await
     }
 
     /// Whether outcomes are to be explained, now or soon.
-    pub async fn has_open_outcomes(&self) -> Answer<bool> {
+    pub async fn has_open_outcomes(&self) -> StoreResult<bool> {
         self.with(|table| table.has_open_outcomes()).await
     }
 
     /// Keeps the words for outcomes, and counts those that are new. `None`: the object has not ended badly after all.
-    pub async fn keep_causes(&self, explained: Vec<(OpenOutcome, Option<CauseKind>)>) -> Answer<()> {
+    pub async fn keep_causes(&self, explained: Vec<(OpenOutcome, Option<CauseKind>)>) -> StoreResult<()> {
         let kept = explained.clone();
         self.with(move |table| table.keep_causes(&explained)).await?;
         let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,7 +212,7 @@ impl PhaseIndex {
 
     /// The causes of these objects (source and uid), by their places in the list. One look for all of them. Where the
     /// index can't be used, none is known.
-    pub async fn causes(&self, objects: Vec<(String, String)>) -> Answer<HashMap<usize, CauseKind>> {
+    pub async fn causes(&self, objects: Vec<(String, String)>) -> StoreResult<HashMap<usize, CauseKind>> {
         if objects.is_empty() || self.lock().is_none() {
             return Ok(HashMap::new());
         }
@@ -216,7 +220,7 @@ impl PhaseIndex {
     }
 
     /// Outcomes with a cause, the newest first. Refused where the index can't be used.
-    pub async fn find_by_cause(&self, query: CauseQuery) -> Answer<PhasePage> {
+    pub async fn find_by_cause(&self, query: CauseQuery) -> StoreResult<PhasePage> {
         if let Some(trouble) = self.trouble() {
             return Err(JournalError::Unavailable(trouble));
         }
@@ -224,13 +228,13 @@ impl PhaseIndex {
     }
 
     /// Opens it, and begins it anew where it was not made from this journal.
-    async fn open(&self, journal: &Journal) -> Answer<()> {
+    async fn open(&self, journal: &Journal) -> StoreResult<()> {
         if self.lock().is_some() {
             return Ok(());
         }
         self.count_after(*journal.newest().borrow());
         let path = self.inner.path.clone();
-        let table = blocking(move || Table::open(&path)).await?;
+        let table = blocking(move || PhaseTable::open(&path)).await?;
         *self.lock() = Some(table);
         let through = self.compared(journal).await;
         match through {
@@ -248,24 +252,24 @@ impl PhaseIndex {
     }
 
     /// How far this journal was read. What was made from another one is taken out.
-    async fn compared(&self, journal: &Journal) -> Answer<Seq> {
+    async fn compared(&self, journal: &Journal) -> StoreResult<Seq> {
         let (through, id) = self.with(|table| table.through()).await?;
         if through == 0 || is_there(journal, through, &id).await? {
             return Ok(through);
         }
-        self.with(Table::empty).await?;
+        self.with(PhaseTable::empty).await?;
         Ok(0)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Table>> {
+    fn lock(&self) -> MutexGuard<'_, Option<PhaseTable>> {
         self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A file that turns out to be broken is made anew by the next opening.
     async fn with<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&mut Table) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<T> {
+        ask: impl FnOnce(&mut PhaseTable) -> rusqlite::Result<T> + Send + 'static,
+    ) -> StoreResult<T> {
         let index = self.clone();
         blocking(move || {
             let mut held = index.lock();
@@ -284,12 +288,14 @@ impl PhaseIndex {
 }
 
 /// Whether the journal has the state that was read last. Another journal, or an older copy of it, has another one.
-async fn is_there(journal: &Journal, seq: Seq, id: &str) -> Answer<bool> {
+async fn is_there(journal: &Journal, seq: Seq, id: &str) -> StoreResult<bool> {
     let found = journal.read_at(&[seq]).await?;
     Ok(found.first().is_some_and(|state| state.id == StateId::parse(id)))
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> StoreResult<T> + Send + 'static,
+) -> StoreResult<T> {
     let ended = |error| JournalError::Unavailable(format!("the index of phases: {error}"));
     tokio::task::spawn_blocking(work).await.map_err(ended)?
 }

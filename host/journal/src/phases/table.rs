@@ -28,7 +28,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Transaction, para
 use super::causes::{self, CauseQuery, OpenOutcome};
 use super::ended::{self, NamedEnd, NamedEndQuery};
 use super::{PhasePage, PhaseQuery, TimeInPhase};
-use crate::store::rows::Answer;
+use crate::store::rows::StoreResult;
 
 /// "KWP1".
 const APPLICATION_ID: i64 = 0x4B57_5031;
@@ -58,12 +58,12 @@ CREATE INDEX ended_by_namespace ON objects (source, namespace, name, uid) WHERE 
 
 /// A time that has ended.
 #[derive(Clone, Debug)]
-pub(super) struct Closed {
+pub(super) struct ClosedTime {
     pub object: i64,
     pub rank: u64,
 }
 
-pub(super) struct Table {
+pub(super) struct PhaseTable {
     connection: Connection,
 }
 
@@ -75,10 +75,10 @@ pub(super) fn signed(number: u64) -> i64 {
     number.min(i64::MAX as u64) as i64
 }
 
-impl Table {
-    /// Makes the file where there is none. One that is broken or of another version is made anew: the journal has all
-    /// that it tells.
-    pub fn open(path: &Path) -> Answer<Self> {
+impl PhaseTable {
+    /// Makes the file if it does not exist. One that is broken or of another version is made anew: the
+    /// journal has all that it tells.
+    pub fn open(path: &Path) -> StoreResult<Self> {
         let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
         folder.map_err(|error| {
             JournalError::Unavailable(format!("the index of phases: making {}: {error}", path.display()))
@@ -114,7 +114,7 @@ impl Table {
         }
     }
 
-    fn anew(path: &Path) -> Answer<Self> {
+    fn anew(path: &Path) -> StoreResult<Self> {
         remove(path)?;
         let made = Self::connect(path).map_err(|error| fault(&error))?;
         made.ok_or_else(|| JournalError::Unavailable(format!("{} is no index of phases", path.display())))
@@ -154,7 +154,8 @@ impl Table {
     pub fn find(&self, query: &PhaseQuery) -> rusqlite::Result<PhasePage> {
         let upper = OPEN.saturating_add(query.before.min(OPEN));
         let below = query.cursor.map_or(upper, |cursor| cursor.min(upper));
-        let mut ahead: Vec<Ahead> = query.sources.iter().map(|source| Ahead::new(source, below)).collect();
+        let mut ahead: Vec<PhaseReadahead> =
+            query.sources.iter().map(|source| PhaseReadahead::new(source, below)).collect();
         let mut page = PhasePage::default();
         for looked in 1..=query.looked {
             for one in &mut ahead {
@@ -213,7 +214,7 @@ impl Table {
     }
 
     /// Times that have ended, in the order of objects.
-    pub fn closed_times(&self, after: Option<(i64, u64)>, limit: usize) -> rusqlite::Result<Vec<Closed>> {
+    pub fn closed_times(&self, after: Option<(i64, u64)>, limit: usize) -> rusqlite::Result<Vec<ClosedTime>> {
         let (object, rank) = after.unwrap_or((0, 0));
         let mut statement = self.connection.prepare_cached(
             "SELECT object, rank FROM times WHERE (object, rank) > (?1, ?2) AND rank < ?3
@@ -221,15 +222,15 @@ impl Table {
         )?;
         let bounds = params![object, signed(rank), signed(OPEN), limit as i64];
         let closed = statement.query_map(bounds, |row| {
-            Ok(Closed { object: row.get(0)?, rank: row.get::<_, i64>(1)? as u64 })
+            Ok(ClosedTime { object: row.get(0)?, rank: row.get::<_, i64>(1)? as u64 })
         })?;
         closed.collect()
     }
 
     /// With the objects that have no other time.
-    pub fn remove(&mut self, times: &[Closed]) -> rusqlite::Result<()> {
+    pub fn remove(&mut self, times: &[ClosedTime]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
-        for Closed { object, rank } in times {
+        for ClosedTime { object, rank } in times {
             let time = params![object, signed(*rank)];
             transaction.execute("DELETE FROM times WHERE object = ?1 AND rank = ?2", time)?;
             transaction.execute(
@@ -245,14 +246,14 @@ impl Table {
     }
 }
 
-/// What is in the file is no index, or not any more.
+/// Whether the file holds no index, or a damaged one.
 pub(super) fn is_broken(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
 /// Removes the file, with those that SQLite has beside it.
-pub(super) fn remove(path: &Path) -> Answer<()> {
+pub(super) fn remove(path: &Path) -> StoreResult<()> {
     for end in ["", "-wal", "-shm"] {
         let file = format!("{}{end}", path.display());
         match std::fs::remove_file(&file) {
@@ -266,14 +267,14 @@ pub(super) fn remove(path: &Path) -> Answer<()> {
 }
 
 /// The times of one source that are read and not taken yet.
-struct Ahead {
+struct PhaseReadahead {
     source: Arc<str>,
     below: u64,
     times: VecDeque<(i64, TimeInPhase)>,
     is_over: bool,
 }
 
-impl Ahead {
+impl PhaseReadahead {
     fn new(source: &str, below: u64) -> Self {
         Self { source: source.into(), below, times: VecDeque::new(), is_over: false }
     }

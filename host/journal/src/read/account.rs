@@ -1,38 +1,42 @@
-//! What a journal keeps of the plugin that writes a ledger, and of the ledger itself.
+//! Reads the journal's records of the plugin that writes a ledger, and of the ledger itself.
 
 use std::collections::BTreeSet;
 
 use kubewitness_core::Seq;
-use kubewitness_core::ledger::Reached;
-use kubewitness_core::ports::{JournalError, NOTE, Progress};
+use kubewitness_core::ledger::LedgerProgress;
+use kubewitness_core::ports::{JournalError, NOTE, PluginProgress};
 use kubewitness_core::views::LetterQuery;
 
 use crate::report::OpenError;
-use crate::store::Connection;
-use crate::store::place::Place;
+use crate::store::StoreConnection;
+use crate::store::place::JournalLocation;
 
 /// In the place of a plugin's name, and no name of one.
 pub(crate) const LEDGERS: &str = ".ledgers";
 
 /// How far a plugin is, and which states it was not handed in the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    pub progress: Progress,
+pub struct PluginAccount {
+    pub progress: PluginProgress,
     /// Positions of its dead letters, parked or dropped, and those that an operator took back.
     pub letters: BTreeSet<Seq>,
 }
 
-/// Of one moment.
+/// All accounts, read at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accounts {
-    /// Of the plugin that was asked for, if it has a progress.
-    pub account: Option<Account>,
-    /// Of the ledger that was asked for, if it is signed.
-    pub reached: Option<Reached>,
+pub struct PluginAccounts {
+    /// The account of the requested plugin, if it has a progress.
+    pub account: Option<PluginAccount>,
+    /// The progress of the requested ledger, if it is signed.
+    pub reached: Option<LedgerProgress>,
 }
 
 /// How far this plugin is, and how far this ledger has come.
-pub async fn account_at(place: &Place, plugin: Option<&str>, ledger: &str) -> Result<Accounts, OpenError> {
+pub async fn account_at(
+    place: &JournalLocation,
+    plugin: Option<&str>,
+    ledger: &str,
+) -> Result<PluginAccounts, OpenError> {
     let mut connection = place.open_to_read().await?.connection;
     let read = read(&mut *connection, plugin, ledger).await;
     let path = || place.to_string().into();
@@ -40,19 +44,19 @@ pub async fn account_at(place: &Place, plugin: Option<&str>, ledger: &str) -> Re
 }
 
 async fn read(
-    connection: &mut dyn Connection,
+    connection: &mut dyn StoreConnection,
     plugin: Option<&str>,
     ledger: &str,
-) -> Result<Accounts, JournalError> {
+) -> Result<PluginAccounts, JournalError> {
     connection.begin().await?;
     let rows = connection.rows();
-    let mut accounts = Accounts::default();
+    let mut accounts = PluginAccounts::default();
     if let Some(plugin) = plugin
         && let Some(progress) = rows.progress(plugin).await?
     {
         let letters =
             rows.letters(&LetterQuery::of(plugin)).await?.into_iter().map(|letter| letter.seq).collect();
-        accounts.account = Some(Account { progress, letters });
+        accounts.account = Some(PluginAccount { progress, letters });
     }
     accounts.reached = reached(rows.kv(LEDGERS).await?, ledger)?;
     connection.end().await?;
@@ -64,7 +68,10 @@ pub(crate) fn ledger_key(ledger: &str) -> String {
     format!("{NOTE}{ledger}")
 }
 
-pub(crate) fn reached(kept: Vec<(String, Vec<u8>)>, ledger: &str) -> Result<Option<Reached>, JournalError> {
+pub(crate) fn reached(
+    kept: Vec<(String, Vec<u8>)>,
+    ledger: &str,
+) -> Result<Option<LedgerProgress>, JournalError> {
     let key = ledger_key(ledger);
     let kept = kept.into_iter().find(|(name, _)| *name == key);
     let read = |(_, value): (_, Vec<u8>)| serde_json::from_slice(&value);

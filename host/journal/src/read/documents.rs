@@ -6,26 +6,31 @@ use kubewitness_core::document::{checksum, restore, unpack};
 use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::{Change, Seq};
 
-use super::shared_rows::Names;
-use crate::store::Fetch;
-use crate::store::rows::{Answer, Encoding, Kept, both, damaged};
+use super::shared_rows::SharedNames;
+use crate::store::StoreReader;
+use crate::store::rows::{DocumentEncoding, DocumentStorage, StoreResult, both, damaged};
 
 /// Steps that [`before`] goes back over states without a document of their own.
 const STEPS_BACK: u32 = 4096;
 
-pub(super) async fn anchor(rows: &mut dyn Fetch, names: &Names, seq: Seq, id: i64) -> Answer<Bytes> {
+pub(super) async fn anchor(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    seq: Seq,
+    id: i64,
+) -> StoreResult<Bytes> {
     let anchor = names.anchor(rows, id).await?;
     anchor.ok_or_else(|| damaged(seq, "the anchor of its document is missing or damaged"))
 }
 
 /// One document from what it is stored against.
 pub(crate) async fn decode(
-    rows: &mut dyn Fetch,
-    names: &Names,
-    kept: Kept,
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    kept: DocumentStorage,
     stored: &[u8],
     base: Option<&Bytes>,
-) -> Answer<Bytes> {
+) -> StoreResult<Bytes> {
     let anchor = match kept.anchor {
         Some(id) => Some(anchor(rows, names, kept.seq, id).await?),
         None => None,
@@ -35,17 +40,17 @@ pub(crate) async fn decode(
 
 /// [`decode`], with the anchor at hand.
 pub(crate) fn put_together(
-    kept: Kept,
+    kept: DocumentStorage,
     stored: &[u8],
     base: Option<&Bytes>,
     anchor: Option<&Bytes>,
-) -> Answer<Bytes> {
+) -> StoreResult<Bytes> {
     let seq = kept.seq;
     let anchor = || anchor.ok_or_else(|| damaged(seq, "it has no anchor"));
     let decoded = match kept.encoding {
-        Encoding::Empty => Bytes::new(),
-        Encoding::Full => unpack(stored).map_err(|error| damaged(seq, error))?,
-        Encoding::Delta => {
+        DocumentEncoding::Empty => Bytes::new(),
+        DocumentEncoding::Full => unpack(stored).map_err(|error| damaged(seq, error))?,
+        DocumentEncoding::Delta => {
             let missing = || damaged(seq, "the state that its document is a delta on is missing");
             let base = base.ok_or_else(missing)?;
             let restored = match kept.anchor {
@@ -54,7 +59,7 @@ pub(crate) fn put_together(
             };
             restored.map_err(|error| damaged(seq, error))?.into()
         }
-        Encoding::Anchored => restore(anchor()?, stored).map_err(|error| damaged(seq, error))?.into(),
+        DocumentEncoding::Anchored => restore(anchor()?, stored).map_err(|error| damaged(seq, error))?.into(),
     };
     match checksum(&decoded) == kept.checksum {
         true => Ok(decoded),
@@ -62,7 +67,11 @@ pub(crate) fn put_together(
     }
 }
 
-pub(crate) async fn document(rows: &mut dyn Fetch, names: &Names, seq: Seq) -> Answer<Option<Bytes>> {
+pub(crate) async fn document(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    seq: Seq,
+) -> StoreResult<Option<Bytes>> {
     let Ok(start) = i64::try_from(seq) else { return Ok(None) };
     let mut base = None;
     for (envelope, stored) in rows.chain(start, DELTA_CHAIN + 1).await?.iter().rev() {
@@ -73,12 +82,16 @@ pub(crate) async fn document(rows: &mut dyn Fetch, names: &Names, seq: Seq) -> A
 
 /// The version of the same object that was journaled before. Holes, and deletions whose content
 /// nobody saw, are no versions.
-pub(super) async fn before(rows: &mut dyn Fetch, names: &Names, seq: Seq) -> Answer<Option<Bytes>> {
+pub(super) async fn before(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    seq: Seq,
+) -> StoreResult<Option<Bytes>> {
     let mut at = seq;
     for _ in 0..STEPS_BACK {
         let Ok(position) = i64::try_from(at) else { return Ok(None) };
         let Some(found) = rows.at(&[position]).await?.pop() else { return Ok(None) };
-        let is_version = found.flags.change != Change::Gap && found.flags.encoding != Encoding::Empty;
+        let is_version = found.flags.change != Change::Gap && found.flags.encoding != DocumentEncoding::Empty;
         if at != seq && is_version {
             return document(rows, names, at).await;
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use kubewitness_core::{Seq, State};
 
-use super::shared_rows::{self, Names};
-use crate::store::Fetch;
-use crate::store::rows::{Answer, Ends, Placed};
+use super::shared_rows::{self, SharedNames};
+use crate::store::StoreReader;
+use crate::store::rows::{ObjectEnds, PlacedObject, StoreResult};
 
 /// Ends of one stream that are read at once.
 const PART: i64 = 512;
@@ -18,7 +18,7 @@ pub(super) const LOOKED: usize = 20_000;
 const LATE: i64 = 512;
 
 /// Whether an object of a stream is asked for, by its namespace and its name.
-pub type Fits<'a> = &'a (dyn Fn(&str, &str, &str) -> bool + Send + Sync);
+pub type ObjectFilter<'a> = &'a (dyn Fn(&str, &str, &str) -> bool + Send + Sync);
 
 /// Which objects that have ended are asked for.
 pub struct EndedQuery<'a> {
@@ -30,12 +30,12 @@ pub struct EndedQuery<'a> {
     pub oldest_first: bool,
     pub limit: usize,
     /// By the names of the source, the namespace and the object.
-    pub fits: Fits<'a>,
+    pub fits: ObjectFilter<'a>,
 }
 
 /// An object that has ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct EndedObject {
     /// Its last state, by which pages are ordered.
     pub position: Seq,
     /// The state that is its end. Versions that were read back late lie after it.
@@ -45,24 +45,24 @@ pub struct Ended {
 #[derive(Clone, Debug, Default)]
 pub struct EndedPage {
     /// In the order that is asked for.
-    pub objects: Vec<Ended>,
+    pub objects: Vec<EndedObject>,
     /// Behind which the next page begins; `None` where there is no more.
     pub next: Option<Seq>,
 }
 
 /// The ends of several streams, in one order.
-pub(super) struct Merge {
+pub(super) struct EndMerge {
     newest_first: bool,
     after: Seq,
     before: Seq,
-    streams: Vec<Ahead>,
+    streams: Vec<EndReadahead>,
 }
 
-/// What was read of a stream and is not taken yet.
-struct Ahead {
+/// The rows of a stream that were read and not yet used.
+struct EndReadahead {
     stream: i64,
     source: Arc<str>,
-    placed: VecDeque<Placed>,
+    placed: VecDeque<PlacedObject>,
     is_over: bool,
 }
 
@@ -70,15 +70,15 @@ fn signed(seq: Seq) -> i64 {
     seq.min(i64::MAX as u64) as i64
 }
 
-impl Merge {
+impl EndMerge {
     pub async fn new(
-        rows: &mut dyn Fetch,
+        rows: &mut dyn StoreReader,
         sources: &[String],
         (after, before): (Seq, Seq),
         newest_first: bool,
-    ) -> Answer<Self> {
+    ) -> StoreResult<Self> {
         let streams = rows.streams().await?.into_iter().filter(|stream| sources.contains(&stream.source));
-        let ahead = streams.map(|stream| Ahead {
+        let ahead = streams.map(|stream| EndReadahead {
             stream: stream.id,
             source: stream.source.into(),
             placed: VecDeque::new(),
@@ -88,15 +88,18 @@ impl Merge {
     }
 
     /// The next end, with its source.
-    pub async fn next(&mut self, rows: &mut dyn Fetch) -> Answer<Option<(Arc<str>, Placed)>> {
+    pub async fn next(
+        &mut self,
+        rows: &mut dyn StoreReader,
+    ) -> StoreResult<Option<(Arc<str>, PlacedObject)>> {
         let (after, before, newest_first) = (signed(self.after), signed(self.before), self.newest_first);
         for ahead in self.streams.iter_mut().filter(|ahead| ahead.placed.is_empty() && !ahead.is_over) {
-            let ends = Ends { stream: ahead.stream, after, before, newest_first, limit: PART };
+            let ends = ObjectEnds { stream: ahead.stream, after, before, newest_first, limit: PART };
             let found = rows.ended(ends).await?;
             ahead.is_over = (found.len() as i64) < PART;
             ahead.placed = found.into();
         }
-        let first = |ahead: &Ahead| ahead.placed.front().map(|placed| placed.tail);
+        let first = |ahead: &EndReadahead| ahead.placed.front().map(|placed| placed.tail);
         let with = self.streams.iter_mut().filter(|ahead| !ahead.placed.is_empty());
         let chosen = match newest_first {
             true => with.max_by_key(|ahead| first(ahead)),
@@ -114,9 +117,13 @@ impl Merge {
     }
 }
 
-pub(super) async fn ended(rows: &mut dyn Fetch, names: &Names, query: &EndedQuery<'_>) -> Answer<EndedPage> {
+pub(super) async fn ended(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    query: &EndedQuery<'_>,
+) -> StoreResult<EndedPage> {
     let between = (query.after, query.before);
-    let mut merge = Merge::new(rows, query.sources, between, !query.oldest_first).await?;
+    let mut merge = EndMerge::new(rows, query.sources, between, !query.oldest_first).await?;
     let (mut found, mut looked) = (Vec::new(), 0);
     let mut next = None;
     while let Some((source, placed)) = merge.next(rows).await? {
@@ -130,12 +137,16 @@ pub(super) async fn ended(rows: &mut dyn Fetch, names: &Names, query: &EndedQuer
         }
     }
     let states = ends(rows, names, &found).await?;
-    let end = |tail: Seq| Some(Ended { position: tail, state: states.get(&tail)?.clone() });
+    let end = |tail: Seq| Some(EndedObject { position: tail, state: states.get(&tail)?.clone() });
     Ok(EndedPage { objects: found.into_iter().filter_map(end).collect(), next })
 }
 
 /// By the ends of chains, the ends of their objects: what came late lies behind them.
-async fn ends(rows: &mut dyn Fetch, names: &Names, tails: &[Seq]) -> Answer<HashMap<Seq, Arc<State>>> {
+async fn ends(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    tails: &[Seq],
+) -> StoreResult<HashMap<Seq, Arc<State>>> {
     let mut of_tail: HashMap<Seq, Seq> = HashMap::new();
     for part in tails.chunks(PART as usize) {
         // No position is beyond this one, so the walk ends at the first state in its turn.

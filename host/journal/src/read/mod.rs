@@ -11,10 +11,10 @@ mod shared_rows;
 mod story;
 mod watch_start;
 
-pub use account::{Account, Accounts, account_at};
-pub use ended_objects::{Ended, EndedPage, EndedQuery, Fits};
-pub use ids::{Known, ids_at};
-pub use moment::{Knowledge, Moment, Then, ThenCursor, ThenPage, ThenQuery, WALKED};
-pub(crate) use reader::Reader;
-pub(crate) use shared_rows::Names;
-pub use story::Story;
+pub use account::{PluginAccount, PluginAccounts, account_at};
+pub use ended_objects::{EndedObject, EndedPage, EndedQuery, ObjectFilter};
+pub use ids::{KnownIds, ids_at};
+pub use moment::{AtPage, AtQuery, MomentKnowledge, ObjectAt, ThenCursor, TimePosition, WALKED};
+pub(crate) use reader::JournalReader;
+pub(crate) use shared_rows::SharedNames;
+pub use story::ObjectStory;

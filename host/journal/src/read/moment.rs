@@ -15,10 +15,10 @@ use kubewitness_core::ports::{JournalError, created_ms};
 use kubewitness_core::{Change, Seq, State};
 
 use super::documents;
-use super::ended_objects::{Fits, LOOKED, Merge};
-use super::shared_rows::{self, Names};
-use crate::store::Fetch;
-use crate::store::rows::{Answer, Placed, Step};
+use super::ended_objects::{EndMerge, LOOKED, ObjectFilter};
+use super::shared_rows::{self, SharedNames};
+use crate::store::StoreReader;
+use crate::store::rows::{ChainStep, PlacedObject, StoreResult};
 
 /// States after a crossing that are looked at for a clock that was set back.
 const NEAR: i64 = 1024;
@@ -35,15 +35,17 @@ const IRREGULAR: usize = 64;
 
 /// Where a time lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moment {
+pub struct TimePosition {
     /// The last state that was observed by then; 0 where there is none.
     pub seq: Seq,
     /// When the oldest state that the journal has was observed.
     pub oldest_ms: Option<u64>,
 }
 
-pub(super) async fn moment(rows: &mut dyn Fetch, at_ms: u64) -> Answer<Moment> {
-    let Some(&(oldest, oldest_ms)) = rows.moments(0, 1).await?.first() else { return Ok(Moment::default()) };
+pub(super) async fn moment(rows: &mut dyn StoreReader, at_ms: u64) -> StoreResult<TimePosition> {
+    let Some(&(oldest, oldest_ms)) = rows.moments(0, 1).await?.first() else {
+        return Ok(TimePosition::default());
+    };
     let at_ms = at_ms.min(i64::MAX as u64) as i64;
     let newest = rows.stats(0).await?.newest_seq as i64;
     // All up to `low` is taken for observed by then, and `high` is after it.
@@ -63,11 +65,11 @@ pub(super) async fn moment(rows: &mut dyn Fetch, at_ms: u64) -> Answer<Moment> {
         }
     }
     let seq = if low < oldest { 0 } else { low as Seq };
-    Ok(Moment { seq, oldest_ms: Some(oldest_ms as u64) })
+    Ok(TimePosition { seq, oldest_ms: Some(oldest_ms as u64) })
 }
 
 /// Which objects are asked for.
-pub struct ThenQuery<'a> {
+pub struct AtQuery<'a> {
     pub sources: &'a [String],
     pub seq: Seq,
     /// The moment that `seq` is the position of.
@@ -76,7 +78,7 @@ pub struct ThenQuery<'a> {
     pub limit: usize,
     /// States that the page walks over, [`WALKED`] for people.
     pub walked: usize,
-    pub fits: Fits<'a>,
+    pub fits: ObjectFilter<'a>,
 }
 
 /// How far the objects were looked at: first those that have ended since, by their ends, and then those that are
@@ -88,17 +90,17 @@ pub enum ThenCursor {
 }
 
 #[derive(Clone, Debug)]
-pub struct Then {
+pub struct ObjectAt {
     /// The object's state at the moment; of what retention took, the first that is left.
     pub state: Arc<State>,
     /// The next version that was witnessed.
     pub next: Option<Arc<State>>,
-    pub known: Knowledge,
+    pub known: MomentKnowledge,
 }
 
 /// How well a state at a moment is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knowledge {
+pub enum MomentKnowledge {
     Exact,
     /// Versions between the two are missing.
     Missing,
@@ -109,14 +111,18 @@ pub enum Knowledge {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct ThenPage {
-    pub rows: Vec<Then>,
+pub struct AtPage {
+    pub rows: Vec<ObjectAt>,
     pub next: Option<ThenCursor>,
 }
 
-pub(super) async fn then(rows: &mut dyn Fetch, names: &Names, query: &ThenQuery<'_>) -> Answer<ThenPage> {
-    let mut candidates = Candidates::new(rows, query).await?;
-    let mut page = ThenPage::default();
+pub(super) async fn objects_at(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    query: &AtQuery<'_>,
+) -> StoreResult<AtPage> {
+    let mut candidates = MomentCandidates::new(rows, query).await?;
+    let mut page = AtPage::default();
     let (mut looked, mut walked) = (0, 0);
     while page.rows.len() < query.limit {
         let most = PART.min(query.limit - page.rows.len());
@@ -134,15 +140,15 @@ pub(super) async fn then(rows: &mut dyn Fetch, names: &Names, query: &ThenQuery<
 }
 
 /// The objects that may have been there.
-struct Candidates {
-    ended: Option<Merge>,
+struct MomentCandidates {
+    ended: Option<EndMerge>,
     streams: Vec<i64>,
     sources: HashMap<i64, Arc<str>>,
     living_after: u64,
 }
 
-impl Candidates {
-    async fn new(rows: &mut dyn Fetch, query: &ThenQuery<'_>) -> Answer<Self> {
+impl MomentCandidates {
+    async fn new(rows: &mut dyn StoreReader, query: &AtQuery<'_>) -> StoreResult<Self> {
         let streams = rows.streams().await?.into_iter().filter(|s| query.sources.contains(&s.source));
         let sources: HashMap<i64, Arc<str>> = streams.map(|s| (s.id, Arc::from(s.source))).collect();
         let (ended, living_after) = match query.after {
@@ -152,7 +158,7 @@ impl Candidates {
                     Some(ThenCursor::Ended(seq)) => seq.max(query.seq),
                     _ => query.seq,
                 };
-                (Some(Merge::new(rows, query.sources, (from, Seq::MAX), false).await?), 0)
+                (Some(EndMerge::new(rows, query.sources, (from, Seq::MAX), false).await?), 0)
             }
         };
         Ok(Self { ended, streams: sources.keys().copied().collect(), sources, living_after })
@@ -161,10 +167,10 @@ impl Candidates {
     /// The next of them, at most so many, and where the part after them begins.
     async fn part(
         &mut self,
-        rows: &mut dyn Fetch,
+        rows: &mut dyn StoreReader,
         most: usize,
-        fits: Fits<'_>,
-    ) -> Answer<(Vec<Placed>, Option<ThenCursor>)> {
+        fits: ObjectFilter<'_>,
+    ) -> StoreResult<(Vec<PlacedObject>, Option<ThenCursor>)> {
         let mut part = Vec::new();
         if let Some(merge) = &mut self.ended {
             let mut looked = 0;
@@ -189,7 +195,7 @@ impl Candidates {
         if let Some(last) = living.last() {
             self.living_after = last.object as u64;
         }
-        let fits = |placed: &Placed| {
+        let fits = |placed: &PlacedObject| {
             let source = self.sources.get(&placed.stream);
             source.is_some_and(|source| fits(source, &placed.namespace, &placed.name))
         };
@@ -200,9 +206,13 @@ impl Candidates {
 
 /// The ends of the chains of these objects, from their ends back to the first state in its turn by then. The
 /// newest first.
-async fn chains(rows: &mut dyn Fetch, part: Vec<Placed>, query: &ThenQuery<'_>) -> Answer<Vec<Vec<Step>>> {
+async fn chains(
+    rows: &mut dyn StoreReader,
+    part: Vec<PlacedObject>,
+    query: &AtQuery<'_>,
+) -> StoreResult<Vec<Vec<ChainStep>>> {
     let (through, mut walked) = (query.seq, 0);
-    let mut chains: Vec<Vec<Step>> = part.iter().map(|_| Vec::new()).collect();
+    let mut chains: Vec<Vec<ChainStep>> = part.iter().map(|_| Vec::new()).collect();
     let mut heads: BTreeMap<Seq, usize> =
         part.iter().enumerate().map(|(index, placed)| (placed.tail, index)).collect();
     while !heads.is_empty() {
@@ -231,34 +241,34 @@ async fn chains(rows: &mut dyn Fetch, part: Vec<Placed>, query: &ThenQuery<'_>) 
     Ok(chains)
 }
 
-/// What is told of an object, by position.
-struct Found {
+/// The statements about an object, by position.
+struct MomentFindings {
     state: Seq,
     next: Option<Seq>,
     irregular: Vec<Seq>,
     is_taken: bool,
 }
 
-fn find(chain: &[Step], through: Seq) -> Option<Found> {
+fn find(chain: &[ChainStep], through: Seq) -> Option<MomentFindings> {
     let then = chain.iter().position(|step| step.seq <= through && step.is_in_turn());
     let Some(at) = then else {
         // It was not there yet, or its states from then were taken.
         let first = chain.iter().rfind(|step| step.is_in_turn())?;
-        return Some(Found { state: first.seq, next: None, irregular: Vec::new(), is_taken: true });
+        return Some(MomentFindings { state: first.seq, next: None, irregular: Vec::new(), is_taken: true });
     };
     let since = &chain[..at];
     let next = since.iter().rfind(|step| step.is_in_turn()).map(|step| step.seq);
     let irregular = since.iter().filter(|step| !step.is_in_turn()).take(IRREGULAR).map(|step| step.seq);
-    Some(Found { state: chain[at].seq, next, irregular: irregular.collect(), is_taken: false })
+    Some(MomentFindings { state: chain[at].seq, next, irregular: irregular.collect(), is_taken: false })
 }
 
 async fn judge(
-    rows: &mut dyn Fetch,
-    names: &Names,
-    chains: Vec<Vec<Step>>,
-    query: &ThenQuery<'_>,
-) -> Answer<Vec<Then>> {
-    let found: Vec<Found> = chains.iter().filter_map(|chain| find(chain, query.seq)).collect();
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    chains: Vec<Vec<ChainStep>>,
+    query: &AtQuery<'_>,
+) -> StoreResult<Vec<ObjectAt>> {
+    let found: Vec<MomentFindings> = chains.iter().filter_map(|chain| find(chain, query.seq)).collect();
     let mut seqs: Vec<Seq> = Vec::new();
     for one in &found {
         seqs.extend([one.state].into_iter().chain(one.next).chain(one.irregular.iter().copied()));
@@ -273,17 +283,22 @@ async fn judge(
         let irregular: Vec<&Arc<State>> = one.irregular.iter().filter_map(|seq| states.get(seq)).collect();
         let known = match one.is_taken {
             true if !was_there(rows, names, &state, query.at_ms).await? => continue,
-            true => Knowledge::Taken,
+            true => MomentKnowledge::Taken,
             false if state.change != Change::Present => continue,
             false => knowledge(&state, next.as_deref(), &irregular),
         };
-        told.push(Then { state, next, known });
+        told.push(ObjectAt { state, next, known });
     }
     Ok(told)
 }
 
 /// Whether an object was there before the first state that is left of it.
-async fn was_there(rows: &mut dyn Fetch, names: &Names, first: &State, at_ms: u64) -> Answer<bool> {
+async fn was_there(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    first: &State,
+    at_ms: u64,
+) -> StoreResult<bool> {
     if first.previous.is_none() {
         return Ok(false);
     }
@@ -291,28 +306,28 @@ async fn was_there(rows: &mut dyn Fetch, names: &Names, first: &State, at_ms: u6
     Ok(document.and_then(|document| created_ms(&document)).is_some_and(|created| created <= at_ms))
 }
 
-fn knowledge(state: &State, next: Option<&State>, irregular: &[&Arc<State>]) -> Knowledge {
+fn knowledge(state: &State, next: Option<&State>, irregular: &[&Arc<State>]) -> MomentKnowledge {
     let is_before_next = |seq: Seq| next.is_none_or(|next| seq < next.seq);
     if irregular.iter().any(|found| found.change == Change::Gap && is_before_next(found.seq)) {
-        return Knowledge::Missing;
+        return MomentKnowledge::Missing;
     }
     let is_between = |found: &State| {
         found.resource_version.is_newer_than(&state.resource_version)
             && next.is_none_or(|next| next.resource_version.is_newer_than(&found.resource_version))
     };
     match irregular.iter().any(|found| found.change != Change::Gap && is_between(found)) {
-        true => Knowledge::ReadBack,
-        false => Knowledge::Exact,
+        true => MomentKnowledge::ReadBack,
+        false => MomentKnowledge::Exact,
     }
 }
 
 /// The newest states of the objects that these states are of, at most so many of each; by the state, oldest first.
 pub(super) async fn stories(
-    rows: &mut dyn Fetch,
-    names: &Names,
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
     heads: &[Seq],
     most: usize,
-) -> Answer<HashMap<Seq, Vec<Arc<State>>>> {
+) -> StoreResult<HashMap<Seq, Vec<Arc<State>>>> {
     let mut of_head: HashMap<Seq, Seq> = HashMap::new();
     for part in heads.chunks(PART) {
         for step in rows.walk(part, 0, most.min(STEPS as usize) as i64).await? {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::ports::{
-    Current, DeadLetter, Discrepancies, Fate, Former, JournalError, Outside, Present, Warm,
+    AuditDifferences, CurrentObject, DeadLetter, FormerEnd, FormerVersion, JournalError, OtherNamespaces,
+    PresentPage, WarmStart,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView, TimelineQuery,
@@ -16,13 +17,13 @@ use kubewitness_core::{Gap, ObjectRef, Seq, State, reports};
 use tokio::sync::mpsc;
 
 use super::ended_objects::{EndedPage, EndedQuery};
-use super::moment::{self, Moment, ThenPage, ThenQuery};
-use super::shared_rows::{self, Names};
-use super::story::Story;
+use super::moment::{self, AtPage, AtQuery, TimePosition};
+use super::shared_rows::{self, SharedNames};
+use super::story::ObjectStory;
 use super::{documents, ended_objects, story, watch_start};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::{Answer, Stream, Which, bounded, discrepancies, uid};
-use crate::store::{Connection, Fetch, Past, Store};
+use crate::store::rows::{ObjectChoice, SourceEpoch, StoreResult, bounded, discrepancies, uid};
+use crate::store::{OpenStore, RetentionReader, StoreConnection, StoreReader};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
 const OUTSIDE: u64 = 32 * 1024;
@@ -35,7 +36,7 @@ const REPORTS_READ: i64 = 4 * reports::SHOWN as i64;
 
 /// Retention never takes the newest state: where that is not seen, less is read than was committed, and
 /// what is missing must not be passed over.
-fn sees(seen: Option<Seq>, newest: Seq) -> Answer<()> {
+fn sees(seen: Option<Seq>, newest: Seq) -> StoreResult<()> {
     if seen.unwrap_or_default() >= newest {
         return Ok(());
     }
@@ -45,31 +46,31 @@ fn sees(seen: Option<Seq>, newest: Seq) -> Answer<()> {
     )))
 }
 
-pub(crate) struct Reader<'a> {
-    connection: Box<dyn Connection>,
-    names: &'a Names,
+pub(crate) struct JournalReader<'a> {
+    connection: Box<dyn StoreConnection>,
+    names: &'a SharedNames,
 }
 
-impl<'a> Reader<'a> {
-    pub async fn new(store: &dyn Store, names: &'a Names) -> Answer<Self> {
+impl<'a> JournalReader<'a> {
+    pub async fn new(store: &dyn OpenStore, names: &'a SharedNames) -> StoreResult<Self> {
         Ok(Self { connection: store.connection().await?, names })
     }
 
-    fn rows(&mut self) -> &mut dyn Fetch {
+    fn rows(&mut self) -> &mut dyn StoreReader {
         self.connection.rows()
     }
 
     /// For retention.
-    pub fn past(&mut self) -> &mut dyn Past {
-        self.rows().past()
+    pub fn retention_reader(&mut self) -> &mut dyn RetentionReader {
+        self.rows().retention_reader()
     }
 
-    pub async fn whole(&mut self, seq: Seq) -> Answer<Option<Bytes>> {
+    pub async fn whole(&mut self, seq: Seq) -> StoreResult<Option<Bytes>> {
         documents::document(self.connection.rows(), self.names, seq).await
     }
 
     /// `newest`: what was committed before this was asked.
-    pub async fn after(mut self, after: Seq, limit: usize, newest: Seq) -> Answer<Vec<Arc<State>>> {
+    pub async fn after(mut self, after: Seq, limit: usize, newest: Seq) -> StoreResult<Vec<Arc<State>>> {
         let states = shared_rows::after(&mut *self.connection, self.names, after, limit).await?;
         if states.len() < limit {
             sees(states.last().map(|state| state.seq), newest)?;
@@ -78,7 +79,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Each with the checksum of its document.
-    pub async fn told(mut self, after: Seq, limit: usize) -> Answer<Vec<(Arc<State>, u32)>> {
+    pub async fn states_with_sums(mut self, after: Seq, limit: usize) -> StoreResult<Vec<(Arc<State>, u32)>> {
         let (after, limit) = (after.min(i64::MAX as u64) as i64, limit.min(i64::MAX as usize) as i64);
         let envelopes = self.connection.after(after, limit).await?;
         let states = self.names.states(self.connection.rows(), &envelopes).await?;
@@ -86,21 +87,21 @@ impl<'a> Reader<'a> {
     }
 
     /// Begins a snapshot that has all that was committed.
-    async fn begin_at(&mut self, newest: Seq) -> Answer<()> {
+    async fn begin_at(&mut self, newest: Seq) -> StoreResult<()> {
         self.connection.begin().await?;
         // A newer one by now, perhaps, of which the same is true.
         let seen = self.rows().after(newest as i64 - 1, 1).await?;
         sees(seen.first().map(|envelope| envelope.seq), newest)
     }
 
-    /// What is passed over is not read; an answer may end early.
+    /// Skips states without reading them; an answer may end early.
     pub async fn outside(
         mut self,
         (after, through): (Seq, Seq),
         limit: usize,
         namespaces: &[String],
         newest: Seq,
-    ) -> Answer<Outside> {
+    ) -> StoreResult<OtherNamespaces> {
         self.begin_at(newest).await?;
         let end = through.min(after.saturating_add(OUTSIDE)).min(i64::MAX as u64);
         let most = limit.min(i64::MAX as usize) as i64;
@@ -109,18 +110,18 @@ impl<'a> Reader<'a> {
         let looked = seqs.last().copied().filter(|_| seqs.len() >= limit).unwrap_or(end);
         let states = shared_rows::at(self.connection.rows(), self.names, &seqs).await?;
         self.connection.end().await?;
-        Ok(Outside { states, looked })
+        Ok(OtherNamespaces { states, looked })
     }
 
-    pub async fn at(mut self, seqs: &[Seq], newest: Seq) -> Answer<Vec<Arc<State>>> {
+    pub async fn at(mut self, seqs: &[Seq], newest: Seq) -> StoreResult<Vec<Arc<State>>> {
         self.begin_at(newest).await?;
         let states = shared_rows::at(self.connection.rows(), self.names, seqs).await?;
         self.connection.end().await?;
         Ok(states)
     }
 
-    /// Of a state that was journaled.
-    pub async fn document(mut self, seq: Seq, newest: Seq) -> Answer<Option<Bytes>> {
+    /// The document of a journaled state.
+    pub async fn document(mut self, seq: Seq, newest: Seq) -> StoreResult<Option<Bytes>> {
         let found = documents::document(self.connection.rows(), self.names, seq).await?;
         if found.is_some() {
             return Ok(found);
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    pub async fn document_before(mut self, seq: Seq, newest: Seq) -> Answer<Option<Bytes>> {
+    pub async fn document_before(mut self, seq: Seq, newest: Seq) -> StoreResult<Option<Bytes>> {
         let found = documents::before(self.connection.rows(), self.names, seq).await?;
         if found.is_some() {
             return Ok(found);
@@ -143,24 +144,24 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    pub async fn newest_of(mut self, object: &ObjectRef) -> Answer<Vec<Seq>> {
+    pub async fn newest_of(mut self, object: &ObjectRef) -> StoreResult<Vec<Seq>> {
         self.connection.begin().await?;
         let found = story::newest_of(self.connection.rows(), object).await?;
         self.connection.end().await?;
         Ok(found)
     }
 
-    pub async fn fate(mut self, source: &str, epoch: u32, uid: &str) -> Answer<Fate> {
+    pub async fn fate(mut self, source: &str, epoch: u32, uid: &str) -> StoreResult<FormerEnd> {
         story::fate(self.connection.rows(), source, epoch, uid).await
     }
 
-    /// What is no number of this format is not found.
+    /// Finds nothing for a text that is no number of this format.
     pub async fn former(
         mut self,
         source: &str,
         epoch: u32,
         within: &RangeInclusive<u64>,
-    ) -> Answer<Option<Former>> {
+    ) -> StoreResult<Option<FormerVersion>> {
         let streams = self.rows().streams().await?;
         let mine = streams.iter().find(|stream| stream.source == source && stream.epoch == epoch);
         let Some(stream) = mine else { return Ok(None) };
@@ -175,11 +176,11 @@ impl<'a> Reader<'a> {
         let document = documents::document(self.connection.rows(), self.names, seq).await?;
         let before = documents::before(self.connection.rows(), self.names, seq).await?;
         let (object, version) = (ObjectRef::clone(&state.object), state.resource_version.clone());
-        Ok(document.map(|document| Former { object, version, document, before }))
+        Ok(document.map(|document| FormerVersion { object, version, document, before }))
     }
 
     /// When the newest version up to this one was observed.
-    pub async fn seen_at(mut self, source: &str, epoch: u32, version: &str) -> Answer<Option<u64>> {
+    pub async fn seen_at(mut self, source: &str, epoch: u32, version: &str) -> StoreResult<Option<u64>> {
         let streams = self.rows().streams().await?;
         let mine = streams.iter().find(|stream| stream.source == source && stream.epoch == epoch);
         let (Some(stream), Ok(upto)) = (mine, version.parse::<i64>()) else { return Ok(None) };
@@ -188,19 +189,29 @@ impl<'a> Reader<'a> {
         Ok(found.first().map(|(_, observed_ms)| *observed_ms as u64))
     }
 
-    /// Of its newest epoch.
-    pub async fn newest_stream(mut self, source: &str) -> Answer<Option<Stream>> {
+    /// The newest epoch of the source.
+    pub async fn newest_stream(mut self, source: &str) -> StoreResult<Option<SourceEpoch>> {
         let streams = self.rows().streams().await?;
         Ok(streams.into_iter().rfind(|stream| stream.source == source))
     }
 
-    pub async fn warm(mut self, source: &str, parts: mpsc::Sender<Vec<Current>>) -> Answer<Warm> {
+    pub async fn warm(
+        mut self,
+        source: &str,
+        parts: mpsc::Sender<Vec<CurrentObject>>,
+    ) -> StoreResult<WarmStart> {
         watch_start::warm(&mut *self.connection, self.names, source, parts).await
     }
 
     /// By the objects' own numbers, so that a part goes on where the one before ended, whatever
     /// was written in between.
-    pub async fn present(mut self, source: &str, from: u64, limit: usize, newest: Seq) -> Answer<Present> {
+    pub async fn present(
+        mut self,
+        source: &str,
+        from: u64,
+        limit: usize,
+        newest: Seq,
+    ) -> StoreResult<PresentPage> {
         self.begin_at(newest).await?;
         let most = limit.min(i64::MAX as usize) as i64;
         let rows = self.rows().present(source, from.min(i64::MAX as u64) as i64, most).await?;
@@ -208,83 +219,92 @@ impl<'a> Reader<'a> {
         let envelopes: Vec<_> = rows.into_iter().map(|(_, envelope)| envelope).collect();
         let states = self.names.states(self.connection.rows(), &envelopes).await?;
         self.connection.end().await?;
-        Ok(Present { states, next })
+        Ok(PresentPage { states, next })
     }
 
-    pub async fn timeline(mut self, query: &TimelineQuery) -> Answer<Story> {
+    pub async fn timeline(mut self, query: &TimelineQuery) -> StoreResult<ObjectStory> {
         story::timeline(self.connection.rows(), self.names, query).await
     }
 
-    pub async fn ended(mut self, query: &EndedQuery<'_>) -> Answer<EndedPage> {
+    pub async fn ended(mut self, query: &EndedQuery<'_>) -> StoreResult<EndedPage> {
         self.connection.begin().await?;
         let page = ended_objects::ended(self.connection.rows(), self.names, query).await?;
         self.connection.end().await?;
         Ok(page)
     }
 
-    pub async fn moment(mut self, at_ms: u64) -> Answer<Moment> {
+    pub async fn moment(mut self, at_ms: u64) -> StoreResult<TimePosition> {
         moment::moment(self.rows(), at_ms).await
     }
 
-    pub async fn then(mut self, query: &ThenQuery<'_>) -> Answer<ThenPage> {
+    pub async fn objects_at(mut self, query: &AtQuery<'_>) -> StoreResult<AtPage> {
         self.connection.begin().await?;
-        let page = moment::then(self.connection.rows(), self.names, query).await?;
+        let page = moment::objects_at(self.connection.rows(), self.names, query).await?;
         self.connection.end().await?;
         Ok(page)
     }
 
-    pub async fn stories(mut self, heads: &[Seq], most: usize) -> Answer<HashMap<Seq, Vec<Arc<State>>>> {
+    pub async fn stories(mut self, heads: &[Seq], most: usize) -> StoreResult<HashMap<Seq, Vec<Arc<State>>>> {
         moment::stories(self.connection.rows(), self.names, heads, most).await
     }
 
-    pub async fn letters_at(mut self, plugin: &str, seqs: &[Seq]) -> Answer<Vec<(Seq, i64)>> {
+    pub async fn letters_at(mut self, plugin: &str, seqs: &[Seq]) -> StoreResult<Vec<(Seq, i64)>> {
         self.rows().letters_at(plugin, seqs).await
     }
 
-    pub async fn stats(mut self, bytes: u64) -> Answer<JournalView> {
+    pub async fn stats(mut self, bytes: u64) -> StoreResult<JournalView> {
         self.rows().stats(bytes).await
     }
 
-    pub async fn gaps(mut self) -> Answer<Vec<Gap>> {
+    pub async fn gaps(mut self) -> StoreResult<Vec<Gap>> {
         self.rows().gaps().await
     }
 
-    pub async fn source_counters(mut self) -> Answer<Vec<SourceCounters>> {
+    pub async fn source_counters(mut self) -> StoreResult<Vec<SourceCounters>> {
         self.rows().source_counters().await
     }
 
-    pub async fn poison(mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>> {
+    pub async fn poison(mut self, source: Option<&str>, limit: usize) -> StoreResult<Vec<PoisonRecord>> {
         self.rows().poison(source, limit).await
     }
 
-    pub async fn gaps_of(mut self, query: &GapQuery) -> Answer<Vec<(u64, Gap)>> {
+    pub async fn gaps_of(mut self, query: &GapQuery) -> StoreResult<Vec<(u64, Gap)>> {
         self.rows().gaps_of(query).await
     }
 
-    pub async fn poison_of(mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
+    pub async fn poison_of(mut self, query: &PoisonQuery) -> StoreResult<Vec<PoisonView>> {
         self.rows().poison_of(query).await
     }
 
-    pub async fn poison_raw(mut self, number: u64) -> Answer<Option<Vec<u8>>> {
+    pub async fn poison_raw(mut self, number: u64) -> StoreResult<Option<Vec<u8>>> {
         self.rows().poison_raw(number).await
     }
 
-    pub async fn discrepancies(mut self, source: &str) -> Answer<Discrepancies> {
+    pub async fn discrepancies(mut self, source: &str) -> StoreResult<AuditDifferences> {
         discrepancies::read(self.rows().discrepancies(source).await?)
     }
 
-    pub async fn epochs(mut self) -> Answer<Vec<(String, EpochView)>> {
+    pub async fn epochs(mut self) -> StoreResult<Vec<(String, EpochView)>> {
         self.rows().epochs().await
     }
 
-    pub async fn count(mut self, sources: &[Arc<str>], after: Seq, through: Seq, newest: Seq) -> Answer<u64> {
+    pub async fn count(
+        mut self,
+        sources: &[Arc<str>],
+        after: Seq,
+        through: Seq,
+        newest: Seq,
+    ) -> StoreResult<u64> {
         self.begin_at(newest).await?;
         let count = self.rows().count(sources, after, through).await?;
         self.connection.end().await?;
         Ok(count)
     }
 
-    pub async fn letters_with_states(mut self, query: &LetterQuery) -> Answer<Vec<(DeadLetter, Arc<State>)>> {
+    pub async fn letters_with_states(
+        mut self,
+        query: &LetterQuery,
+    ) -> StoreResult<Vec<(DeadLetter, Arc<State>)>> {
         let (mut query, mut found) = (query.clone(), Vec::new());
         let limit = query.limit.unwrap_or(usize::MAX);
         loop {
@@ -308,14 +328,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub async fn pauses(mut self) -> Answer<Vec<ReplayRecord>> {
+    pub async fn pauses(mut self) -> StoreResult<Vec<ReplayRecord>> {
         self.rows().pauses().await
     }
 
     /// The plugins that report of objects.
-    pub async fn reporters(&mut self) -> Answer<Vec<String>> {
+    pub async fn reporters(&mut self) -> StoreResult<Vec<String>> {
         let mut reporters = Vec::new();
-        for (plugin, _) in self.past().progress_of_all().await? {
+        for (plugin, _) in self.retention_reader().progress_of_all().await? {
             if !self.rows().reports(&plugin, (reports::PREFIX, reports::BEYOND), 1).await?.is_empty() {
                 reporters.push(plugin);
             }
@@ -323,26 +343,31 @@ impl<'a> Reader<'a> {
         Ok(reporters)
     }
 
-    pub async fn report_bytes(&mut self, plugin: &str) -> Answer<i64> {
+    pub async fn report_bytes(&mut self, plugin: &str) -> StoreResult<i64> {
         self.rows().report_bytes(plugin).await
     }
 
-    /// What a plugin reports of an object: keys and values.
-    pub async fn reports_of(&mut self, plugin: &str, uid: &str) -> Answer<Vec<(String, Vec<u8>)>> {
+    /// The reports of a plugin about an object: keys and values.
+    pub async fn reports_of(&mut self, plugin: &str, uid: &str) -> StoreResult<Vec<(String, Vec<u8>)>> {
         let (from, below) = reports::keys_of(uid);
         self.rows().reports(plugin, (&from, &below), REPORTS_READ).await
     }
 
     /// The keys of a plugin's reports behind this one, in order, and no more than so many.
-    pub async fn report_keys(&mut self, plugin: &str, behind: &str, limit: usize) -> Answer<Vec<String>> {
+    pub async fn report_keys(
+        &mut self,
+        plugin: &str,
+        behind: &str,
+        limit: usize,
+    ) -> StoreResult<Vec<String>> {
         let from = if behind.is_empty() { reports::PREFIX.to_owned() } else { format!("{behind}\0") };
         let found = self.rows().reports(plugin, (&from, reports::BEYOND), limit as i64).await?;
         Ok(found.into_iter().map(|(key, _)| key).collect())
     }
 
     /// Whether the journal has anything of an object.
-    pub async fn knows(&mut self, uid: &str) -> Answer<bool> {
-        let found = self.rows().objects(Which::Uid(uid::key(uid))).await?;
+    pub async fn knows(&mut self, uid: &str) -> StoreResult<bool> {
+        let found = self.rows().objects(ObjectChoice::Uid(uid::key(uid))).await?;
         Ok(found.iter().any(|(_, named)| named.object.uid == uid))
     }
 
@@ -351,7 +376,7 @@ impl<'a> Reader<'a> {
         plugin: Option<&str>,
         before: u64,
         limit: usize,
-    ) -> Answer<Vec<ReplayRecord>> {
+    ) -> StoreResult<Vec<ReplayRecord>> {
         self.rows().replays(plugin, bounded(before), bounded(limit as u64)).await
     }
 }

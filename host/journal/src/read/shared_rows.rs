@@ -9,8 +9,10 @@ use kubewitness_core::document::checksum;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 
-use crate::store::rows::{Answer, Envelope, Named, Which, checksum, damaged, parse_status};
-use crate::store::{Connection, Fetch};
+use crate::store::rows::{
+    NamedObject, ObjectChoice, StateEnvelope, StoreResult, checksum, damaged, parse_status,
+};
+use crate::store::{StoreConnection, StoreReader};
 
 /// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some
 /// reads' worth: a backlog over more objects than this looks each of them up, in one query a read.
@@ -23,26 +25,26 @@ const ANCHORS: usize = 64;
 const PAGE: usize = 1024;
 
 #[derive(Default)]
-struct Shared {
-    objects: HashMap<i64, Named>,
+struct SharedRowCache {
+    objects: HashMap<i64, NamedObject>,
     statuses: HashMap<i64, Arc<Status>>,
     streams: HashMap<i64, (Arc<str>, u32)>,
     anchors: HashMap<i64, Bytes>,
 }
 
-/// What rows share. All of it is append-only on disk, so what is here stays true.
+/// The values that rows share. They are append-only on disk, so this cache stays true.
 #[derive(Default)]
-pub(crate) struct Names {
-    shared: Mutex<Shared>,
+pub(crate) struct SharedNames {
+    shared: Mutex<SharedRowCache>,
 }
 
-impl Names {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
+impl SharedNames {
+    fn lock(&self) -> std::sync::MutexGuard<'_, SharedRowCache> {
         // Only whole entries are inserted: a panic in between leaves nothing half done.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn missing(&self, numbers: impl Iterator<Item = i64>, has: fn(&Shared, i64) -> bool) -> Vec<i64> {
+    fn missing(&self, numbers: impl Iterator<Item = i64>, has: fn(&SharedRowCache, i64) -> bool) -> Vec<i64> {
         let shared = self.lock();
         let mut missing: Vec<_> = numbers.filter(|number| !has(&shared, *number)).collect();
         missing.sort_unstable();
@@ -50,21 +52,21 @@ impl Names {
         missing
     }
 
-    /// Of an object that was resolved; 0 where it was not.
+    /// The stream of a resolved object; 0 if it was not resolved.
     pub fn stream_of(&self, object: i64) -> i64 {
         self.lock().objects.get(&object).map_or(0, |known| known.stream)
     }
 
-    async fn load_objects(&self, rows: &mut dyn Fetch, missing: &[i64]) -> Answer<()> {
+    async fn load_objects(&self, rows: &mut dyn StoreReader, missing: &[i64]) -> StoreResult<()> {
         if missing.is_empty() {
             return Ok(());
         }
-        let found = rows.objects(Which::Numbers(missing)).await?;
+        let found = rows.objects(ObjectChoice::Numbers(missing)).await?;
         self.lock().objects.extend(found);
         Ok(())
     }
 
-    async fn load_statuses(&self, rows: &mut dyn Fetch, missing: &[i64]) -> Answer<()> {
+    async fn load_statuses(&self, rows: &mut dyn StoreReader, missing: &[i64]) -> StoreResult<()> {
         if missing.is_empty() {
             return Ok(());
         }
@@ -78,7 +80,7 @@ impl Names {
         Ok(())
     }
 
-    async fn load_streams(&self, rows: &mut dyn Fetch) -> Answer<()> {
+    async fn load_streams(&self, rows: &mut dyn StoreReader) -> StoreResult<()> {
         let streams = rows.streams().await?;
         let mut shared = self.lock();
         for stream in streams {
@@ -88,7 +90,7 @@ impl Names {
     }
 
     /// Objects, their owners and streams, and statuses of these envelopes.
-    async fn load(&self, rows: &mut dyn Fetch, envelopes: &[Envelope]) -> Answer<()> {
+    async fn load(&self, rows: &mut dyn StoreReader, envelopes: &[StateEnvelope]) -> StoreResult<()> {
         {
             let mut shared = self.lock();
             if shared.objects.len() > OBJECTS {
@@ -98,7 +100,7 @@ impl Names {
                 shared.statuses.clear();
             }
         }
-        let has_object = |shared: &Shared, id| shared.objects.contains_key(&id);
+        let has_object = |shared: &SharedRowCache, id| shared.objects.contains_key(&id);
         let ids = envelopes
             .iter()
             .map(|e| e.object)
@@ -126,7 +128,11 @@ impl Names {
         Ok(())
     }
 
-    pub async fn states(&self, rows: &mut dyn Fetch, envelopes: &[Envelope]) -> Answer<Vec<Arc<State>>> {
+    pub async fn states(
+        &self,
+        rows: &mut dyn StoreReader,
+        envelopes: &[StateEnvelope],
+    ) -> StoreResult<Vec<Arc<State>>> {
         // A load may start the maps over only before it fills them, so chunks below their bounds
         // are always whole.
         let mut states = Vec::with_capacity(envelopes.len());
@@ -143,7 +149,7 @@ impl Names {
     }
 
     /// The document that states of this anchor are stored against.
-    pub async fn anchor(&self, rows: &mut dyn Fetch, id: i64) -> Answer<Option<Bytes>> {
+    pub async fn anchor(&self, rows: &mut dyn StoreReader, id: i64) -> StoreResult<Option<Bytes>> {
         if let Some(document) = self.lock().anchors.get(&id) {
             return Ok(Some(document.clone()));
         }
@@ -161,8 +167,8 @@ impl Names {
     }
 }
 
-impl Shared {
-    fn state(&self, envelope: &Envelope) -> Option<Arc<State>> {
+impl SharedRowCache {
+    fn state(&self, envelope: &StateEnvelope) -> Option<Arc<State>> {
         let known = self.objects.get(&envelope.object)?;
         let (source, epoch) = self.streams.get(&known.stream)?;
         let owner = match envelope.owner.unwrap_or(known.owner) {
@@ -193,7 +199,7 @@ impl Shared {
 }
 
 fn id(
-    envelope: &Envelope,
+    envelope: &StateEnvelope,
     source: &str,
     epoch: u32,
     object: &ObjectRef,
@@ -210,11 +216,11 @@ fn id(
 
 /// States after a position, in order.
 pub(super) async fn after(
-    connection: &mut dyn Connection,
-    names: &Names,
+    connection: &mut dyn StoreConnection,
+    names: &SharedNames,
     after: Seq,
     limit: usize,
-) -> Answer<Vec<Arc<State>>> {
+) -> StoreResult<Vec<Arc<State>>> {
     let mut states: Vec<Arc<State>> = Vec::new();
     while states.len() < limit {
         let from = states.last().map_or(after, |state| state.seq).min(i64::MAX as u64);
@@ -231,7 +237,11 @@ pub(super) async fn after(
 }
 
 /// Single states, in order; unknown positions are left out.
-pub(crate) async fn at(rows: &mut dyn Fetch, names: &Names, seqs: &[Seq]) -> Answer<Vec<Arc<State>>> {
+pub(crate) async fn at(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    seqs: &[Seq],
+) -> StoreResult<Vec<Arc<State>>> {
     let mut seqs: Vec<_> = seqs.iter().filter_map(|seq| i64::try_from(*seq).ok()).collect();
     seqs.sort_unstable();
     let mut states = Vec::with_capacity(seqs.len());

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::events;
 use kubewitness_core::kinds::is_kind;
-use kubewitness_core::ports::{Fate, JournalError};
+use kubewitness_core::ports::{FormerEnd, JournalError};
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, State};
 
-use super::shared_rows::{self, Names};
-use crate::store::rows::{Answer, Which, bounded, uid};
-use crate::store::{Fetch, Owned as Parts};
+use super::shared_rows::{self, SharedNames};
+use crate::store::rows::{ObjectChoice, StoreResult, bounded, uid};
+use crate::store::{OwnedKind as Parts, StoreReader};
 
 /// States of one answer where the question names no limit. An object with more is read in parts
 /// by position.
@@ -36,34 +36,38 @@ const WALKED: i64 = 90_000;
 /// The newest states of an object: an end, which may have no document, and the two versions before it.
 const NEWEST_STATES: i64 = 3;
 
-/// What was witnessed of one object. Each list has the oldest first.
+/// The witnessed history of one object. Each list is oldest first.
 #[derive(Clone, Debug, Default)]
-pub struct Story {
+pub struct ObjectStory {
     pub states: Vec<Arc<State>>,
     pub related: Vec<Arc<State>>,
     /// The newest state of each Event about the object or about what it owns.
     pub events: Vec<Arc<State>>,
     /// It owns more objects than `related` is about.
     pub owns_more: bool,
-    /// Of those that it owns itself, the ones below this number are in no part yet.
+    /// The owned objects below this number are on no page yet.
     pub owned_below: Option<u64>,
 }
 
 /// Some of what an object owns.
 #[derive(Default)]
-struct Owned {
+struct OwnedPage {
     objects: Vec<i64>,
     below: Option<i64>,
     more: bool,
 }
 
-pub(super) async fn timeline(rows: &mut dyn Fetch, names: &Names, query: &TimelineQuery) -> Answer<Story> {
+pub(super) async fn timeline(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    query: &TimelineQuery,
+) -> StoreResult<ObjectStory> {
     let limit = query.limit.unwrap_or(TIMELINE).min(TIMELINE_MOST);
     let cursor = query.cursor.unwrap_or(StoryCursor::NEWEST);
     let mine = named(rows, query).await?;
     // Where none of it is left to tell, it is not looked for.
     let owned = match cursor.related {
-        0 => Owned::default(),
+        0 => OwnedPage::default(),
         _ => owned(rows, &mine, bounded(cursor.owned)).await?,
     };
     let events = match query.events {
@@ -78,7 +82,7 @@ pub(super) async fn timeline(rows: &mut dyn Fetch, names: &Names, query: &Timeli
     let related = story(rows, names, (&owned.objects, walked), cursor.related, limit).await?;
     let events = newest(story(rows, names, (&events, walked), Seq::MAX, EVENT_STATES).await?);
     let owned_below = owned.below.map(|number| number as u64);
-    Ok(Story { states, related, events, owns_more: owned.more, owned_below })
+    Ok(ObjectStory { states, related, events, owns_more: owned.more, owned_below })
 }
 
 /// The newest state of each Event that tells what happened. The one of its deletion tells nothing more, and may have
@@ -91,9 +95,9 @@ fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
     newest
 }
 
-/// Of the newest states of the object with this uid, in this namespace alone: anybody may write a foreign uid.
-pub(super) async fn newest_of(rows: &mut dyn Fetch, object: &ObjectRef) -> Answer<Vec<Seq>> {
-    let found = rows.objects(Which::Uid(uid::key(&object.uid))).await?.into_iter();
+/// The newest states of the object with this uid, in this namespace alone: anybody may write a foreign uid.
+pub(super) async fn newest_of(rows: &mut dyn StoreReader, object: &ObjectRef) -> StoreResult<Vec<Seq>> {
+    let found = rows.objects(ObjectChoice::Uid(uid::key(&object.uid))).await?.into_iter();
     let is_it = |named: &ObjectRef| named.uid == object.uid && named.namespace == object.namespace;
     let mine: Vec<i64> = found.filter(|(_, named)| is_it(&named.object)).map(|(id, _)| id).collect();
     if mine.is_empty() {
@@ -105,17 +109,22 @@ pub(super) async fn newest_of(rows: &mut dyn Fetch, object: &ObjectRef) -> Answe
 
 /// How an object of one epoch ended: a repeated deletion asks for no more than that. An end and a departure are found
 /// by index, however long the object's story is.
-pub(super) async fn fate(rows: &mut dyn Fetch, source: &str, epoch: u32, uid: &str) -> Answer<Fate> {
+pub(super) async fn fate(
+    rows: &mut dyn StoreReader,
+    source: &str,
+    epoch: u32,
+    uid: &str,
+) -> StoreResult<FormerEnd> {
     let streams = rows.streams().await?;
     let mine = streams.iter().find(|stream| stream.source == source && stream.epoch == epoch);
-    let Some(stream) = mine.map(|stream| stream.id) else { return Ok(Fate::Unknown) };
-    let mut fate = Fate::Unknown;
-    for (object, named) in rows.objects(Which::Uid(uid::key(uid))).await? {
+    let Some(stream) = mine.map(|stream| stream.id) else { return Ok(FormerEnd::Unknown) };
+    let mut fate = FormerEnd::Unknown;
+    for (object, named) in rows.objects(ObjectChoice::Uid(uid::key(uid))).await? {
         if named.stream != stream || named.object.uid != uid {
             continue;
         }
         if rows.end_of(object).await?.is_some() {
-            return Ok(Fate::Ended);
+            return Ok(FormerEnd::Ended);
         }
         // The newest state of what is no longer there. An object that has left has such a state, too.
         let left = rows.ends(object - 1, 1).await?.pop().and_then(|end| end.newest);
@@ -125,16 +134,16 @@ pub(super) async fn fate(rows: &mut dyn Fetch, source: &str, epoch: u32, uid: &s
         };
         let version =
             newest.filter(|state| state.flags.change == Change::Left).and_then(|state| state.key.version());
-        fate = version.map_or(fate, Fate::Left);
+        fate = version.map_or(fate, FormerEnd::Left);
     }
     Ok(fate)
 }
 
 /// The objects that a question names, over all epochs and sources.
-async fn named(rows: &mut dyn Fetch, query: &TimelineQuery) -> Answer<Vec<i64>> {
+async fn named(rows: &mut dyn StoreReader, query: &TimelineQuery) -> StoreResult<Vec<i64>> {
     let which = match (&query.uid, &query.name) {
-        (Some(uid), _) => Which::Uid(uid::key(uid)),
-        (None, Some(name)) => Which::Name(uid::key(name)),
+        (Some(uid), _) => ObjectChoice::Uid(uid::key(uid)),
+        (None, Some(name)) => ObjectChoice::Name(uid::key(name)),
         (None, None) => {
             return Err(JournalError::Invalid("name an object: a uid, or a kind and a name".into()));
         }
@@ -160,7 +169,7 @@ async fn named(rows: &mut dyn Fetch, query: &TimelineQuery) -> Answer<Vec<i64>> 
 
 /// Objects that have one of these in the chain of their owners: of those that they own themselves, the newest below a
 /// number, each with all that it owns.
-async fn owned(rows: &mut dyn Fetch, mine: &[i64], below: i64) -> Answer<Owned> {
+async fn owned(rows: &mut dyn StoreReader, mine: &[i64], below: i64) -> StoreResult<OwnedPage> {
     // One more tells whether there are more, also where an object says that it owns itself.
     let most = RELATED_OBJECTS + 1 + mine.len();
     let mut first = rows.owned(mine, Parts::Others, below, most as i64).await?;
@@ -174,12 +183,16 @@ async fn owned(rows: &mut dyn Fetch, mine: &[i64], below: i64) -> Answer<Owned> 
             continue;
         }
         let below = first[..taken].last().copied().filter(|_| taken < first.len());
-        return Ok(Owned { objects, below, more: below.is_some() || !is_whole });
+        return Ok(OwnedPage { objects, below, more: below.is_some() || !is_whole });
     }
 }
 
 /// These and what they own, and whether that is all of it.
-async fn with_deeper(rows: &mut dyn Fetch, mine: &[i64], first: &[i64]) -> Answer<(Vec<i64>, bool)> {
+async fn with_deeper(
+    rows: &mut dyn StoreReader,
+    mine: &[i64],
+    first: &[i64],
+) -> StoreResult<(Vec<i64>, bool)> {
     let mut seen: HashSet<i64> = mine.iter().chain(first).copied().collect();
     let (mut all, mut level) = (first.to_vec(), first.to_vec());
     for _ in 1..OWNER_STEPS {
@@ -201,12 +214,12 @@ async fn with_deeper(rows: &mut dyn Fetch, mine: &[i64], first: &[i64]) -> Answe
 
 /// The newest states of these objects before a position, oldest first.
 async fn story(
-    rows: &mut dyn Fetch,
-    names: &Names,
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
     (objects, walked): (&[i64], i64),
     before: Seq,
     limit: usize,
-) -> Answer<Vec<Arc<State>>> {
+) -> StoreResult<Vec<Arc<State>>> {
     if objects.is_empty() || limit == 0 || before == 0 {
         return Ok(Vec::new());
     }

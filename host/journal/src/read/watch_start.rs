@@ -1,4 +1,4 @@
-//! What the watch of a source starts from: the live objects with their documents, and the checkpoint.
+//! Reads what the watch of a source starts from: the live objects with their documents, and the checkpoint.
 //!
 //! An object's document is that of its newest state. It is its snapshot, or what the few deltas
 //! since its snapshot, or since the beginning of its chain, make of it. Objects are taken part by
@@ -9,26 +9,28 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::document::{self, Packed};
-use kubewitness_core::ports::{Current, Warm};
+use kubewitness_core::document::{self, PackedDocument};
+use kubewitness_core::ports::{CurrentObject, WarmStart};
 use kubewitness_core::{Seq, State, Version};
 use tokio::sync::mpsc;
 
 use super::documents::{self, put_together};
-use super::shared_rows::Names;
-use crate::store::rows::{Answer, CurrentRow, Encoding, Kept, StoredDocument, damaged};
-use crate::store::{Connection, Fetch};
+use super::shared_rows::SharedNames;
+use crate::store::rows::{
+    CurrentRow, DocumentEncoding, DocumentStorage, StoreResult, StoredDocument, damaged,
+};
+use crate::store::{StoreConnection, StoreReader};
 
 /// Objects of one part. Up to 32 deltas of each are in memory at once, some megabytes.
 const PART: i64 = 1024;
 
 /// The objects go to `parts`, as long as somebody takes them.
 pub(super) async fn warm(
-    connection: &mut dyn Connection,
-    names: &Names,
+    connection: &mut dyn StoreConnection,
+    names: &SharedNames,
     source: &str,
-    parts: mpsc::Sender<Vec<Current>>,
-) -> Answer<Warm> {
+    parts: mpsc::Sender<Vec<CurrentObject>>,
+) -> StoreResult<WarmStart> {
     // One snapshot: objects and checkpoint must belong together.
     connection.begin().await?;
     let warm = read(connection.rows(), names, source, parts).await?;
@@ -37,14 +39,14 @@ pub(super) async fn warm(
 }
 
 async fn read(
-    rows: &mut dyn Fetch,
-    names: &Names,
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
     source: &str,
-    parts: mpsc::Sender<Vec<Current>>,
-) -> Answer<Warm> {
+    parts: mpsc::Sender<Vec<CurrentObject>>,
+) -> StoreResult<WarmStart> {
     let newest =
         rows.streams().await?.into_iter().filter(|stream| stream.source == source).max_by_key(|s| s.epoch);
-    let Some(newest) = newest else { return Ok(Warm::default()) };
+    let Some(newest) = newest else { return Ok(WarmStart::default()) };
     newest.check()?;
     let mut part = gather(rows, names, source, 0).await?;
     loop {
@@ -52,31 +54,36 @@ async fn read(
             // Nobody may be there any more to take it.
             parts.send(part.objects()?).await.ok();
             let checkpoint = newest.checkpoint.as_deref().map(Version::new);
-            return Ok(Warm { epoch: newest.epoch, checkpoint, ..Warm::default() });
+            return Ok(WarmStart { epoch: newest.epoch, checkpoint, ..WarmStart::default() });
         };
         // The store looks for the next part while the documents of this one are put together.
         let given = async { Ok(parts.send(part.objects()?).await) };
-        let (next, given): (_, Answer<_>) = tokio::join!(gather(rows, names, source, after), given);
+        let (next, given): (_, StoreResult<_>) = tokio::join!(gather(rows, names, source, after), given);
         given?.ok();
         part = next?;
     }
 }
 
 /// Objects with all that their documents are made of.
-struct Part {
+struct ObjectPart {
     states: Vec<Arc<State>>,
-    chains: Vec<Chain>,
+    chains: Vec<DocumentChain>,
     anchors: HashMap<i64, Bytes>,
     /// Behind which the next part begins, if there is one.
     after: Option<i64>,
 }
 
-async fn gather(rows: &mut dyn Fetch, names: &Names, source: &str, after: i64) -> Answer<Part> {
+async fn gather(
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    source: &str,
+    after: i64,
+) -> StoreResult<ObjectPart> {
     let part = rows.current(source, after, PART).await?;
     let after = part.last().map(|row| row.object).filter(|_| part.len() as i64 == PART);
     let envelopes: Vec<_> = part.iter().map(|row| row.newest.clone()).collect();
     let states = names.states(rows, &envelopes).await?;
-    let mut chains: Vec<Chain> = part.into_iter().map(Chain::new).collect();
+    let mut chains: Vec<DocumentChain> = part.into_iter().map(DocumentChain::new).collect();
     while step(rows, &mut chains).await? {}
     let mut anchors = HashMap::new();
     for kept in chains.iter().flat_map(|chain| &chain.links).map(|link| link.kept) {
@@ -86,14 +93,14 @@ async fn gather(rows: &mut dyn Fetch, names: &Names, source: &str, after: i64) -
             anchor.insert(documents::anchor(rows, names, kept.seq, id).await?);
         }
     }
-    Ok(Part { states, chains, anchors, after })
+    Ok(ObjectPart { states, chains, anchors, after })
 }
 
-impl Part {
-    fn objects(self) -> Answer<Vec<Current>> {
+impl ObjectPart {
+    fn objects(self) -> StoreResult<Vec<CurrentObject>> {
         let Self { states, chains, anchors, .. } = self;
-        let object = |(state, chain): (Arc<State>, Chain)| {
-            Ok(Current {
+        let object = |(state, chain): (Arc<State>, DocumentChain)| {
+            Ok(CurrentObject {
                 object: state.object.clone(),
                 owner: state.owner.clone(),
                 resource_version: state.resource_version.clone(),
@@ -108,7 +115,7 @@ impl Part {
 }
 
 /// One step further down each chain that needs it; `false` once there is none.
-async fn step(rows: &mut dyn Fetch, chains: &mut [Chain]) -> Answer<bool> {
+async fn step(rows: &mut dyn StoreReader, chains: &mut [DocumentChain]) -> StoreResult<bool> {
     let wanted = chains.iter_mut().enumerate().filter_map(|(place, chain)| Some((chain.next.take()?, place)));
     let mut wanted: Vec<(Seq, usize)> = wanted.collect();
     if wanted.is_empty() {
@@ -126,7 +133,7 @@ async fn step(rows: &mut dyn Fetch, chains: &mut [Chain]) -> Answer<bool> {
 }
 
 /// From an object's newest state down to something whole.
-struct Chain {
+struct DocumentChain {
     /// The newest first.
     links: Vec<StoredDocument>,
     snapshot: Option<(Seq, Vec<u8>)>,
@@ -134,7 +141,7 @@ struct Chain {
     next: Option<Seq>,
 }
 
-impl Chain {
+impl DocumentChain {
     fn new(row: CurrentRow) -> Self {
         let CurrentRow { newest, stored, snapshot, .. } = row;
         let before = newest.seq.saturating_sub(newest.back);
@@ -150,14 +157,16 @@ impl Chain {
     }
 
     fn push(&mut self, link: StoredDocument) {
-        let goes_on = link.kept.encoding == Encoding::Delta && link.before != link.kept.seq;
+        let goes_on = link.kept.encoding == DocumentEncoding::Delta && link.before != link.kept.seq;
         self.next = (goes_on && !self.has(link.before)).then_some(link.before);
         self.links.push(link);
     }
 
-    fn document(mut self, anchors: &HashMap<i64, Bytes>) -> Answer<Packed> {
+    fn document(mut self, anchors: &HashMap<i64, Bytes>) -> StoreResult<PackedDocument> {
         // What is stored whole is stored as the cache wants it.
-        if let [StoredDocument { kept: Kept { encoding: Encoding::Full, .. }, stored, .. }] = &mut *self.links
+        if let [
+            StoredDocument { kept: DocumentStorage { encoding: DocumentEncoding::Full, .. }, stored, .. },
+        ] = &mut *self.links
         {
             return Ok(std::mem::take(stored).into());
         }

@@ -10,15 +10,15 @@ const LEAP: Duration = Duration::from_secs(60);
 const COUNTS_AFTER: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
-pub struct Leaps {
-    /// What the clock showed when it last went as fast as time passed, and when that was.
+pub struct ClockLeaps {
+    /// The clock's last reading before a leap, and the moment of that reading.
     last: Option<(u64, Duration)>,
     /// When the leap was found that does not count yet.
     found: Option<Duration>,
 }
 
-impl Leaps {
-    /// What the clock shows, or would show without its leap.
+impl ClockLeaps {
+    /// The clock's reading without its leap.
     pub fn now_ms(&mut self, clock: &dyn Clock, source: &str) -> u64 {
         let (now, elapsed) = (clock.now_ms(), clock.elapsed());
         let (before, then) = *self.last.get_or_insert((now, elapsed));
@@ -52,10 +52,10 @@ mod tests {
 
     const YEAR: u64 = 365 * 24 * 3_600_000;
 
-    /// What the machine shows, and the seconds that have passed.
-    struct Shown(u64, u64);
+    /// The machine's wall clock, and the seconds that have passed.
+    struct ClockReading(u64, u64);
 
-    impl Clock for Shown {
+    impl Clock for ClockReading {
         fn now_ms(&self) -> u64 {
             self.0
         }
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_leaps_ahead_is_believed_after_an_hour() {
-        let mut leaps = Leaps::default();
-        let mut now = |shown, seconds| leaps.now_ms(&Shown(shown, seconds), "jobs");
+        let mut leaps = ClockLeaps::default();
+        let mut now = |shown, seconds| leaps.now_ms(&ClockReading(shown, seconds), "jobs");
         assert_eq!(now(1_000, 0), 1_000);
         assert_eq!(now(YEAR, 10), 11_000, "as much later as time has passed");
         assert_eq!(now(YEAR + 3_589_000, 3_599), 3_600_000);
@@ -78,8 +78,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_put_right_in_time_takes_nothing_along() {
-        let mut leaps = Leaps::default();
-        let mut now = |shown, seconds| leaps.now_ms(&Shown(shown, seconds), "jobs");
+        let mut leaps = ClockLeaps::default();
+        let mut now = |shown, seconds| leaps.now_ms(&ClockReading(shown, seconds), "jobs");
         assert_eq!(now(1_000, 0), 1_000);
         assert_eq!(now(YEAR, 60), 61_000);
         assert_eq!(now(121_000, 120), 121_000);
@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn small_steps_in_either_direction_are_followed() {
-        let mut leaps = Leaps::default();
-        let mut now = |shown, seconds| leaps.now_ms(&Shown(shown, seconds), "jobs");
+        let mut leaps = ClockLeaps::default();
+        let mut now = |shown, seconds| leaps.now_ms(&ClockReading(shown, seconds), "jobs");
         for (shown, seconds) in [(100_000, 0), (130_000, 0), (90_000, 10), (140_000, 20), (199_000, 20)] {
             assert_eq!(now(shown, seconds), shown);
         }

@@ -10,5 +10,5 @@ mod stats;
 mod sweep;
 mod used_rows;
 
-pub use pass::Retention;
+pub use pass::SourceRetention;
 pub use stats::stats;

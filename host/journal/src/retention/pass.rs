@@ -11,14 +11,14 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::{Gap, Seq, Version};
 
-use super::leaps::Leaps;
+use super::leaps::ClockLeaps;
 use super::rebase::successors;
-use super::removable::{Held, Look, SourceFacts, count, is_still_so, is_untold, look};
+use super::removable::{HeldCounts, SegmentView, SourceFacts, count, is_still_so, is_untold, look};
 use super::used_rows::PAGE;
 use crate::journal::Journal;
-use crate::report::{Holder, Retained};
-use crate::retention::decide::{self, BATCH, Bounds, Cut, IN_HAND};
-use crate::store::rows::removal::{LinkRow, Removal, Tally};
+use crate::report::{RetentionHolder, RetentionReport};
+use crate::retention::decide::{self, BATCH, IN_HAND, RetentionBounds, RetentionCut};
+use crate::store::rows::removal::{LinkRow, RemovalPlan, SegmentTally};
 use crate::store::rows::{GapRow, SEGMENT};
 
 /// Between two transactions, and between two looks at segments: appends and readers go first.
@@ -35,32 +35,32 @@ const FRESH: Duration = Duration::from_secs(1);
 const AGAIN_MS: u64 = 10 * 60 * 1000;
 
 /// Retention of one source, and what it remembers between two passes.
-pub struct Retention {
+pub struct SourceRetention {
     pub(super) journal: Journal,
     source: String,
     /// Segments of which nothing could go, and until when they are left alone.
     fruitless: HashMap<u64, u64>,
-    /// Of the segments that still have states beyond the bounds, what holds these. As many entries as
-    /// there are segments, each of which was looked at anyway.
-    held: HashMap<u64, Held>,
+    /// The holders of states beyond the bounds, for each segment that still has such states. As many entries
+    /// as there are segments, each of which was looked at anyway.
+    held: HashMap<u64, HeldCounts>,
     in_hand: u64,
     /// Reports are not looked at before: where there are many, a look takes long.
     reports_after_ms: u64,
     /// States that were taken since rows that many share were looked through.
     pub(super) taken: u64,
-    leaps: Leaps,
+    leaps: ClockLeaps,
     /// When facts were last read, on the clock that only goes on.
     facts_at: Duration,
-    untold: Untold,
+    untold: UndeliveredRecord,
 }
 
 /// The record of each stream that grows: what was taken that plugins had not been handed, as long as they stand where
 /// they stood. A plugin that is away for a year leaves one record, and not one for each pass.
 #[derive(Clone, Default)]
-struct Untold(BTreeMap<i64, Begun>);
+struct UndeliveredRecord(BTreeMap<i64, BegunPass>);
 
 #[derive(Clone, Default)]
-struct Begun {
+struct BegunPass {
     plugins: String,
     states: u64,
     from: Seq,
@@ -69,20 +69,20 @@ struct Begun {
     before: String,
 }
 
-/// What the turns of a pass share, one for each segment.
-struct Turn<'p> {
+/// The values that the turns of a pass share. A pass has one turn for each segment.
+struct SegmentTurn<'p> {
     spec: &'p RetentionSpec,
     facts: &'p mut SourceFacts,
-    told: &'p mut Retained,
+    told: &'p mut RetentionReport,
 }
 
-/// The next transaction, and what is told of it once it was done.
-struct Step {
-    removal: Removal,
-    untold: Untold,
+/// The next transaction, and the figures to add once it has committed.
+struct RemovalStep {
+    removal: RemovalPlan,
+    untold: UndeliveredRecord,
 }
 
-impl Retention {
+impl SourceRetention {
     pub fn new(journal: Journal, source: &str) -> Self {
         Self {
             journal,
@@ -92,9 +92,9 @@ impl Retention {
             in_hand: IN_HAND,
             reports_after_ms: 0,
             taken: 0,
-            leaps: Leaps::default(),
+            leaps: ClockLeaps::default(),
             facts_at: Duration::ZERO,
-            untold: Untold::default(),
+            untold: UndeliveredRecord::default(),
         }
     }
 
@@ -105,9 +105,9 @@ impl Retention {
         self
     }
 
-    /// What keeps how many states that are beyond the bounds, as the last pass has found it, but for what
-    /// is meant to be kept.
-    pub fn held(&self) -> BTreeMap<Holder, u64> {
+    /// The number of states beyond the bounds that each holder keeps, as of the last pass. States that are
+    /// meant to be kept do not count.
+    pub fn held_states(&self) -> BTreeMap<RetentionHolder, u64> {
         let mut all = BTreeMap::new();
         for (holder, states) in self.held.values().flatten().filter(|(holder, _)| !holder.is_meant()) {
             *all.entry(holder.clone()).or_default() += states;
@@ -116,13 +116,13 @@ impl Retention {
     }
 
     /// Takes what may go now. May be dropped at any point.
-    pub async fn pass(&mut self, spec: &RetentionSpec) -> Result<Retained, JournalError> {
-        let mut told = Retained::default();
+    pub async fn pass(&mut self, spec: &RetentionSpec) -> Result<RetentionReport, JournalError> {
+        let mut told = RetentionReport::default();
         let mut facts = self.facts(spec, None).await?;
-        let mut cut = Cut::of(Bounds::of(spec, facts.now_ms), &facts.tallies);
+        let mut cut = RetentionCut::of(RetentionBounds::of(spec, facts.now_ms), &facts.tallies);
         let tallies = Arc::clone(&facts.tallies);
         // What a plugin held is looked at as soon as it has let go.
-        let holds = |segment: &u64, held: &HashMap<u64, Held>| {
+        let holds = |segment: &u64, held: &HashMap<u64, HeldCounts>| {
             held.get(segment).is_none_or(|held| facts.still_holds(*segment, held))
         };
         self.fruitless.retain(|segment, until| *until > facts.now_ms && holds(segment, &self.held));
@@ -134,7 +134,7 @@ impl Retention {
                 continue;
             }
             let goes_on = {
-                let turn = Turn { spec, facts: &mut facts, told: &mut told };
+                let turn = SegmentTurn { spec, facts: &mut facts, told: &mut told };
                 let look = self.segment(turn, &cut, tally.segment).await?;
                 cut.age(tally.segment, look.own());
                 timeless.extend(cut.is_timeless(look.own()).then_some(tally.segment));
@@ -148,10 +148,10 @@ impl Retention {
         }
         // By now it is known whether they are old.
         for segment in timeless {
-            let turn = Turn { spec, facts: &mut facts, told: &mut told };
+            let turn = SegmentTurn { spec, facts: &mut facts, told: &mut told };
             self.segment(turn, &cut, segment).await?;
         }
-        if let Some(before_ms) = Bounds::of(spec, facts.now_ms).before_ms {
+        if let Some(before_ms) = RetentionBounds::of(spec, facts.now_ms).before_ms {
             self.poison(&facts, before_ms).await?;
         }
         if told.states > 0 && facts.now_ms >= self.reports_after_ms {
@@ -170,7 +170,7 @@ impl Retention {
     async fn facts(
         &mut self,
         spec: &RetentionSpec,
-        tallies: Option<Arc<[Tally]>>,
+        tallies: Option<Arc<[SegmentTally]>>,
     ) -> Result<SourceFacts, JournalError> {
         let newest = *self.journal.newest().borrow();
         let mut reader = self.journal.reader().await?;
@@ -179,15 +179,21 @@ impl Retention {
         self.facts_at = self.journal.clock().elapsed();
         match tallies {
             Some(tallies) => {
-                SourceFacts::with(reader.past(), &self.source, tallies, in_hand, newest, now_ms).await
+                SourceFacts::with(reader.retention_reader(), &self.source, tallies, in_hand, newest, now_ms)
+                    .await
             }
-            None => SourceFacts::of(reader.past(), &self.source, in_hand, newest, now_ms).await,
+            None => SourceFacts::of(reader.retention_reader(), &self.source, in_hand, newest, now_ms).await,
         }
     }
 
     /// Takes what may go of a segment, and returns what it looked like before that.
-    async fn segment(&mut self, turn: Turn<'_>, cut: &Cut, segment: u64) -> Result<Look, JournalError> {
-        let Turn { spec, facts, told } = turn;
+    async fn segment(
+        &mut self,
+        turn: SegmentTurn<'_>,
+        cut: &RetentionCut,
+        segment: u64,
+    ) -> Result<SegmentView, JournalError> {
+        let SegmentTurn { spec, facts, told } = turn;
         let (mut first, mut is_stale, mut is_refused) = (None, false, false);
         loop {
             // Between two transactions, cursors move and objects end.
@@ -197,8 +203,8 @@ impl Retention {
                 *facts = self.facts(spec, tallies).await?;
             }
             let (look, step) = self.plan(spec, facts, cut, segment).await?;
-            let Some(Step { removal, untold: after }) = step else {
-                self.held.insert(segment, facts.held(&look));
+            let Some(RemovalStep { removal, untold: after }) = step else {
+                self.held.insert(segment, facts.count_holders(&look));
                 if first.is_none() && cut.goes_on(segment, look.own(), &look.expired) {
                     self.fruitless.insert(segment, facts.now_ms + AGAIN_MS);
                 }
@@ -221,37 +227,37 @@ impl Retention {
         }
     }
 
-    /// What of a segment's states is expired and may go, and the next removal.
+    /// The expired states of a segment that may go, and the next removal.
     async fn plan(
         &self,
         spec: &RetentionSpec,
         facts: &SourceFacts,
-        cut: &Cut,
+        cut: &RetentionCut,
         segment: u64,
-    ) -> Result<(Look, Option<Step>), JournalError> {
+    ) -> Result<(SegmentView, Option<RemovalStep>), JournalError> {
         let mut reader = self.journal.reader().await?;
-        let look = look(reader.past(), facts, cut, segment).await?;
+        let look = look(reader.retention_reader(), facts, cut, segment).await?;
         let chosen = decide::select(&look.states, &look.may_go, |seq| facts.passes(seq));
         let runs = decide::batch(chosen, BATCH);
         if runs.is_empty() {
             return Ok((look, None));
         }
-        let mut removal = Removal {
+        let mut removal = RemovalPlan {
             source: self.source.clone(),
             streams: facts.streams.clone(),
             in_hand: spec.past_cursors.then_some(self.in_hand),
             now_ms: facts.now_ms,
             taken: runs.iter().flat_map(|run| run.links.iter().cloned()).collect(),
-            ..Removal::default()
+            ..RemovalPlan::default()
         };
         removal.plugins = count(&facts.plugins, &self.source, &removal.taken);
         successors(&mut reader, &runs, facts.newest, &mut removal).await?;
         let untold = self.gaps(facts, &look.rows, &mut removal);
-        Ok((look, Some(Step { removal, untold })))
+        Ok((look, Some(RemovalStep { removal, untold })))
     }
 
     /// The records with what this removal adds to them.
-    fn gaps(&self, facts: &SourceFacts, rows: &[LinkRow], removal: &mut Removal) -> Untold {
+    fn gaps(&self, facts: &SourceFacts, rows: &[LinkRow], removal: &mut RemovalPlan) -> UndeliveredRecord {
         let mut untold = self.untold.clone();
         let names: Vec<&str> = removal
             .plugins
@@ -270,7 +276,7 @@ impl Retention {
         for (stream, mut seqs) in by_stream {
             seqs.sort_unstable();
             let (Some(first), Some(last)) = (seqs.first(), seqs.last()) else { continue };
-            let stands = |begun: &Begun| {
+            let stands = |begun: &BegunPass| {
                 let mut of = facts
                     .plugins
                     .iter()
@@ -279,14 +285,14 @@ impl Retention {
             };
             if !untold.0.get(&stream).is_some_and(stands) {
                 let (plugins, after) = (names.clone(), beside(version(*first), -1));
-                untold.0.insert(stream, Begun { plugins, from: *first, after, ..Begun::default() });
+                untold.0.insert(stream, BegunPass { plugins, from: *first, after, ..BegunPass::default() });
             }
             let Some(begun) = untold.0.get_mut(&stream) else { continue };
             begun.states += seqs.len() as u64;
             if *last > begun.through {
                 (begun.through, begun.before) = (*last, beside(version(*last), 1));
             }
-            let Begun { plugins, states, from, after, through, before } = begun.clone();
+            let BegunPass { plugins, states, from, after, through, before } = begun.clone();
             let gap = Gap {
                 source: self.source.clone(),
                 object: None,

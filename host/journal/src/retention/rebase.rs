@@ -7,10 +7,10 @@ use kubewitness_core::Seq;
 use kubewitness_core::document::pack;
 use kubewitness_core::ports::JournalError;
 
-use crate::read::Reader;
-use crate::retention::decide::Run;
-use crate::store::rows::removal::Removal;
-use crate::store::rows::{Encoding, Flags, SEGMENT, StateRow};
+use crate::read::JournalReader;
+use crate::retention::decide::RemovableRun;
+use crate::store::rows::removal::RemovalPlan;
+use crate::store::rows::{DocumentEncoding, RowFlags, SEGMENT, StateRow};
 
 /// Steps from an object's end, and positions of one look, in search of the state after another.
 const STEPS: usize = 256;
@@ -18,10 +18,10 @@ const WINDOW: u64 = 16 * SEGMENT;
 
 /// Finds the state that follows each run and makes it the first of its object.
 pub(super) async fn successors(
-    reader: &mut Reader<'_>,
-    runs: &[Run],
+    reader: &mut JournalReader<'_>,
+    runs: &[RemovableRun],
     newest: Seq,
-    removal: &mut Removal,
+    removal: &mut RemovalPlan,
 ) -> Result<(), JournalError> {
     let taken: HashSet<Seq> = removal.taken.iter().map(|link| link.seq).collect();
     let followed: HashSet<Seq> = removal.taken.iter().map(|link| link.before).collect();
@@ -31,7 +31,8 @@ pub(super) async fn successors(
         let Some(last) = run.links.last() else { continue };
         let mut has_later = followed.contains(&last.seq);
         if !has_later {
-            let behind = reader.past().behind(&removal.streams, last.object, last.seq, STEPS).await?;
+            let behind =
+                reader.retention_reader().behind(&removal.streams, last.object, last.seq, STEPS).await?;
             let next = behind.iter().find(|(_, before)| *before == last.seq).map(|(seq, _)| *seq);
             has_later = next.is_some() || behind.len() >= STEPS;
             match next {
@@ -62,7 +63,7 @@ pub(super) async fn successors(
 /// The states that point back to these, where they lie far from the ends of their chains: of
 /// objects that change so often, the next is near.
 async fn search(
-    reader: &mut Reader<'_>,
+    reader: &mut JournalReader<'_>,
     ends: Vec<(Seq, Seq)>,
     newest: Seq,
 ) -> Result<Vec<(Seq, Seq)>, JournalError> {
@@ -71,7 +72,7 @@ async fn search(
     let mut seqs: Vec<Seq> = ends.iter().map(|(seq, _)| *seq).collect();
     let mut after = seqs.iter().copied().min().unwrap_or(newest);
     while !seqs.is_empty() && after < newest {
-        for (before, seq) in reader.past().pointing(&seqs, after, after + WINDOW).await? {
+        for (before, seq) in reader.retention_reader().pointing(&seqs, after, after + WINDOW).await? {
             seqs.retain(|seq| *seq != before);
             found.push((seq, roots.get(&before).copied().unwrap_or_default()));
         }
@@ -85,14 +86,19 @@ async fn search(
 
 /// A state as the first of its object, or the first behind a hole: it needs none before it.
 /// Also its stream, and by how many bytes it grows.
-async fn rebased(reader: &mut Reader<'_>, seq: Seq, root: Seq) -> Result<(StateRow, i64, i64), JournalError> {
+async fn rebased(
+    reader: &mut JournalReader<'_>,
+    seq: Seq,
+    root: Seq,
+) -> Result<(StateRow, i64, i64), JournalError> {
     let missing = || JournalError::Fatal(format!("state {seq} is missing"));
-    let (mut envelope, mut document, stream) = reader.past().stored_at(seq).await?.ok_or_else(missing)?;
+    let (mut envelope, mut document, stream) =
+        reader.retention_reader().stored_at(seq).await?.ok_or_else(missing)?;
     let before = document.len() as i64;
-    if envelope.flags.encoding == Encoding::Delta {
+    if envelope.flags.encoding == DocumentEncoding::Delta {
         let whole = reader.whole(seq).await?.ok_or_else(missing)?;
         document = pack(&whole).to_vec();
-        envelope.flags = Flags { encoding: Encoding::Full, depth: 0, ..envelope.flags };
+        envelope.flags = RowFlags { encoding: DocumentEncoding::Full, depth: 0, ..envelope.flags };
         envelope.anchor = None;
     }
     envelope.back = if root == 0 { 0 } else { seq - root };

@@ -4,20 +4,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use kubewitness_core::ports::{JournalError, Progress};
+use kubewitness_core::ports::{JournalError, PluginProgress};
 use kubewitness_core::{Seq, Version};
 
-use crate::report::Holder;
-use crate::retention::decide::{self, Cut, Hold};
-use crate::store::Past;
+use crate::report::RetentionHolder;
+use crate::retention::decide::{self, PluginHold, RetentionCut};
+use crate::store::RetentionReader;
 use crate::store::rows::SEGMENT;
-use crate::store::rows::removal::{Link, LinkRow, Removal, Taken, Tally};
+use crate::store::rows::removal::{LinkRow, RemovalPlan, SegmentTally, StateLink, TakenStates};
 
 /// A deletion that was found by comparison has no version: only its age tells that its watch is
 /// not resumed before it.
 const UNVERSIONED_MS: u64 = 10 * 60 * 1000;
 
-/// States behind the newest of an object that has ended, at most, that go in one transaction.
+/// The most states after the newest state of an ended object that go in one transaction.
 const WHOLE: usize = 1024;
 
 /// How a source stands at one moment.
@@ -27,32 +27,32 @@ pub(crate) struct SourceFacts {
     newest_stream: i64,
     pub epochs: HashMap<i64, u32>,
     checkpoint: Option<Version>,
-    pub tallies: Arc<[Tally]>,
-    pub plugins: Vec<(String, Progress)>,
-    pub holds: Vec<Hold>,
+    pub tallies: Arc<[SegmentTally]>,
+    pub plugins: Vec<(String, PluginProgress)>,
+    pub holds: Vec<PluginHold>,
     pub newest: Seq,
     newest_object: i64,
     pub now_ms: u64,
 }
 
 /// How many states what holds.
-pub(crate) type Held = BTreeMap<Holder, u64>;
+pub(crate) type HeldCounts = BTreeMap<RetentionHolder, u64>;
 
 /// A segment's states, and what may go of them. Behind those of the segment lie those that would
 /// have to go with them.
-pub(crate) struct Look {
+pub(crate) struct SegmentView {
     pub rows: Vec<LinkRow>,
-    pub states: Vec<Link>,
-    /// Of the segment's own.
+    pub states: Vec<StateLink>,
+    /// Whether each of the segment's own states is expired.
     pub expired: Vec<bool>,
     pub may_go: Vec<bool>,
     /// And whether nobody can take them back any more.
     pub letters: HashMap<Seq, bool>,
 }
 
-impl Look {
+impl SegmentView {
     /// The states of the segment itself.
-    pub fn own(&self) -> &[Link] {
+    pub fn own(&self) -> &[StateLink] {
         &self.states[..self.expired.len()]
     }
 }
@@ -60,7 +60,7 @@ impl Look {
 impl SourceFacts {
     /// `in_hand` is given where states may go that plugins have not finished.
     pub async fn of(
-        past: &mut dyn Past,
+        past: &mut dyn RetentionReader,
         source: &str,
         in_hand: Option<u64>,
         newest: Seq,
@@ -74,9 +74,9 @@ impl SourceFacts {
     /// The same with tallies that were read before: a pass over many segments must not read all of them for each one.
     /// The writer decides with tallies of its own.
     pub async fn with(
-        past: &mut dyn Past,
+        past: &mut dyn RetentionReader,
         source: &str,
-        tallies: Arc<[Tally]>,
+        tallies: Arc<[SegmentTally]>,
         in_hand: Option<u64>,
         newest: Seq,
         now_ms: u64,
@@ -118,24 +118,24 @@ impl SourceFacts {
         self.holds.iter().any(|hold| hold.through != Seq::MAX && hold.covers(seq))
     }
 
-    /// What keeps a state that is beyond its source's bounds.
-    pub fn holder(&self, found: &Look, link: &Link) -> Holder {
+    /// Finds what keeps a state beyond its source's bounds.
+    pub fn holder(&self, found: &SegmentView, link: &StateLink) -> RetentionHolder {
         if let Some(hold) = self.holds.iter().find(|hold| hold.covers(link.seq)) {
-            return Holder::Plugin(hold.plugin.clone());
+            return RetentionHolder::Plugin(hold.plugin.clone());
         }
         match () {
-            () if found.letters.get(&link.seq) == Some(&true) => Holder::Dropped,
-            () if found.letters.contains_key(&link.seq) => Holder::DeadLetter,
-            () if !link.settled => Holder::Checkpoint,
-            () if link.seq >= self.newest => Holder::Last,
-            () if link.end.live && link.seq >= link.end.newest => Holder::Live,
-            () => Holder::Older,
+            () if found.letters.get(&link.seq) == Some(&true) => RetentionHolder::Dropped,
+            () if found.letters.contains_key(&link.seq) => RetentionHolder::DeadLetter,
+            () if !link.settled => RetentionHolder::Checkpoint,
+            () if link.seq >= self.newest => RetentionHolder::Last,
+            () if link.end.live && link.seq >= link.end.newest => RetentionHolder::Live,
+            () => RetentionHolder::Older,
         }
     }
 
-    /// What holds the states that are beyond the bounds, where none of them can go.
-    pub fn held(&self, found: &Look) -> Held {
-        let mut held = Held::new();
+    /// Counts the holders of states beyond the bounds, when none of these states can go.
+    pub fn count_holders(&self, found: &SegmentView) -> HeldCounts {
+        let mut held = HeldCounts::new();
         for (link, _) in found.states.iter().zip(&found.expired).filter(|(_, expired)| **expired) {
             *held.entry(self.holder(found, link)).or_default() += 1;
         }
@@ -143,18 +143,18 @@ impl SourceFacts {
     }
 
     /// Whether what held a segment's states does so still, as far as that is known without reading them.
-    pub fn still_holds(&self, segment: u64, held: &Held) -> bool {
+    pub fn still_holds(&self, segment: u64, held: &HeldCounts) -> bool {
         let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
         let holds = |name: &str| {
             let its = self.holds.iter().filter(|hold| hold.plugin == name);
             its.into_iter().any(|hold| hold.after < through && hold.through >= from)
         };
-        held.keys().all(|holder| !matches!(holder, Holder::Plugin(name) if !holds(name)))
+        held.keys().all(|holder| !matches!(holder, RetentionHolder::Plugin(name) if !holds(name)))
     }
 
     /// The journal's last position stays, since the next one is counted from it; so does the object
     /// with the greatest number.
-    fn is_free(&self, link: &Link) -> bool {
+    fn is_free(&self, link: &StateLink) -> bool {
         let numbers = link.end.live || link.object != self.newest_object;
         numbers
             && link.settled
@@ -164,35 +164,36 @@ impl SourceFacts {
 }
 
 pub(crate) async fn look(
-    past: &mut dyn Past,
+    past: &mut dyn RetentionReader,
     facts: &SourceFacts,
-    cut: &Cut,
+    cut: &RetentionCut,
     segment: u64,
-) -> Result<Look, JournalError> {
+) -> Result<SegmentView, JournalError> {
     let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
     let rows = past.links(&facts.streams, from, through).await?;
     let letters: HashMap<Seq, bool> = past.letters_between(from, through).await?.into_iter().collect();
-    let mut states: Vec<Link> = rows.iter().map(|row| row.link(facts.is_settled(row))).collect();
+    let mut states: Vec<StateLink> = rows.iter().map(|row| row.link(facts.is_settled(row))).collect();
     let expired = cut.expired(segment, &states);
     let is_free =
-        |link: &Link, expired: bool| expired && facts.is_free(link) && !letters.contains_key(&link.seq);
+        |link: &StateLink, expired: bool| expired && facts.is_free(link) && !letters.contains_key(&link.seq);
     let mut may_go: Vec<bool> =
         states.iter().zip(&expired).map(|(link, expired)| is_free(link, *expired)).collect();
     complete(past, facts, cut, through, &mut states, &mut may_go).await?;
-    Ok(Look { rows, states, expired, may_go, letters })
+    Ok(SegmentView { rows, states, expired, may_go, letters })
 }
 
 /// Adds what lies in later segments of objects that have ended, where it has to go with what
 /// is here.
 async fn complete(
-    past: &mut dyn Past,
+    past: &mut dyn RetentionReader,
     facts: &SourceFacts,
-    cut: &Cut,
+    cut: &RetentionCut,
     through: Seq,
-    states: &mut Vec<Link>,
+    states: &mut Vec<StateLink>,
     may_go: &mut Vec<bool>,
 ) -> Result<(), JournalError> {
-    let is_first = |link: &Link| link.seq >= link.end.newest && !link.end.live && link.end.tail > through;
+    let is_first =
+        |link: &StateLink| link.seq >= link.end.newest && !link.end.live && link.end.tail > through;
     let firsts = states.iter().zip(may_go.iter());
     let mut ended: BTreeMap<i64, Seq> = BTreeMap::new();
     for (link, _) in firsts.filter(|(link, may_go)| **may_go && is_first(link)) {
@@ -221,22 +222,22 @@ async fn complete(
     Ok(())
 }
 
-/// What all plugins hold of a source.
+/// The states of a source that plugins hold.
 fn holds(
-    plugins: &[(String, Progress)],
+    plugins: &[(String, PluginProgress)],
     source: &str,
-    tallies: &[Tally],
+    tallies: &[SegmentTally],
     in_hand: Option<u64>,
     now_ms: u64,
-) -> Vec<Hold> {
+) -> Vec<PluginHold> {
     let each = plugins.iter();
-    let of = |(name, progress): &(String, Progress)| {
+    let of = |(name, progress): &(String, PluginProgress)| {
         decide::holds(name, progress, source, tallies, in_hand, now_ms)
     };
     each.flat_map(of).collect()
 }
 
-fn is_of(progress: &Progress, source: &str, seq: Seq) -> bool {
+fn is_of(progress: &PluginProgress, source: &str, seq: Seq) -> bool {
     if progress.sources.is_empty() {
         return seq > progress.start;
     }
@@ -245,23 +246,27 @@ fn is_of(progress: &Progress, source: &str, seq: Seq) -> bool {
     })
 }
 
-pub(super) fn is_untold(progress: &Progress, source: &str, seq: Seq) -> bool {
+pub(super) fn is_untold(progress: &PluginProgress, source: &str, seq: Seq) -> bool {
     let is_former = || progress.former_cursors.iter().any(|former| former.has_finished(source, seq));
     seq > progress.cursor && is_of(progress, source, seq) && !is_former()
 }
 
-/// What these states are to each plugin.
-pub(super) fn count(plugins: &[(String, Progress)], source: &str, taken: &[Link]) -> BTreeMap<String, Taken> {
+/// Counts these states for each plugin.
+pub(super) fn count(
+    plugins: &[(String, PluginProgress)],
+    source: &str,
+    taken: &[StateLink],
+) -> BTreeMap<String, TakenStates> {
     let mut counts = BTreeMap::new();
     for (name, progress) in plugins {
-        let mut of_it = Taken::default();
+        let mut of_it = TakenStates::default();
         for link in taken.iter().filter(|link| is_of(progress, source, link.seq)) {
             match is_untold(progress, source, link.seq) {
                 true => of_it.untold += 1,
                 false => of_it.finished += 1,
             }
         }
-        if of_it != Taken::default() {
+        if of_it != TakenStates::default() {
             counts.insert(name.clone(), of_it);
         }
     }
@@ -270,11 +275,14 @@ pub(super) fn count(plugins: &[(String, Progress)], source: &str, taken: &[Link]
 
 /// Whether all that a removal was decided on is as it was. Nobody else writes, so that what is found
 /// here holds until its transaction.
-pub(crate) async fn is_still_so(past: &mut dyn Past, removal: &Removal) -> Result<bool, JournalError> {
+pub(crate) async fn is_still_so(
+    past: &mut dyn RetentionReader,
+    removal: &RemovalPlan,
+) -> Result<bool, JournalError> {
     let seqs: Vec<Seq> = removal.taken.iter().map(|link| link.seq).collect();
     let (Some(first), Some(last)) = (seqs.iter().min(), seqs.iter().max()) else { return Ok(false) };
-    // Done already, by a caller that was gone before it was told.
-    if past.there(&seqs).await? != seqs.len() {
+    // Done already, for a caller that left before the answer.
+    if past.count_existing(&seqs).await? != seqs.len() {
         return Ok(false);
     }
     let streams = past.streams_of(&removal.source).await?;

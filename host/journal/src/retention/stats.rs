@@ -8,12 +8,12 @@ use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::JournalError;
 
 use crate::report::{JournalStats, OpenError, RetentionStats, SourceStats, TakenStats};
-use crate::retention::decide::{self, Bounds, Cut, IN_HAND};
+use crate::retention::decide::{self, IN_HAND, RetentionBounds, RetentionCut};
 use crate::retention::removable::{SourceFacts, look};
-use crate::store::place::Place;
+use crate::store::place::JournalLocation;
 use crate::store::rows::removal::LinkRow;
 use crate::store::rows::{ROW_BYTES, SEGMENT};
-use crate::store::{Connection, Opened, Past};
+use crate::store::{OpenedJournal, RetentionReader, StoreConnection};
 
 /// Segments that are looked at for what retention may take; beyond, the figures are said to be
 /// of these alone. A question must end, however much has piled up.
@@ -22,11 +22,11 @@ const SEGMENTS: usize = 16 * 1024;
 /// Figures of a journal, source by source, and what retention may take of each by its settings.
 /// Writes nothing, and may run beside the process that writes.
 pub async fn stats(
-    place: &Place,
+    place: &JournalLocation,
     retention: &BTreeMap<String, RetentionSpec>,
     now_ms: u64,
 ) -> Result<JournalStats, OpenError> {
-    let Opened { mut connection, bytes, wal_bytes, unfinished } = place.open_to_read().await?;
+    let OpenedJournal { mut connection, bytes, wal_bytes, unfinished } = place.open_to_read().await?;
     let stats = figures(&mut *connection, retention, now_ms).await;
     let path = || place.to_string().into();
     let stats = stats.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })?;
@@ -35,7 +35,7 @@ pub async fn stats(
 
 /// `retention` is what the sources' settings say, by name.
 async fn figures(
-    connection: &mut dyn Connection,
+    connection: &mut dyn StoreConnection,
     retention: &BTreeMap<String, RetentionSpec>,
     now_ms: u64,
 ) -> Result<JournalStats, JournalError> {
@@ -44,7 +44,7 @@ async fn figures(
     let whole = rows.stats(0).await?;
     let names: Vec<String> =
         rows.source_counters().await?.into_iter().map(|counters| counters.source).collect();
-    let past = rows.past();
+    let past = rows.retention_reader();
     let mut stats = JournalStats {
         states: whole.states,
         oldest_seq: whole.oldest_seq,
@@ -64,8 +64,8 @@ async fn figures(
         }
         stats.sources.push(source);
     }
-    let plugins = past.taken().await?.into_iter();
-    let plugin = |(plugin, taken): (String, crate::store::rows::removal::Taken)| TakenStats {
+    let plugins = past.taken_states().await?.into_iter();
+    let plugin = |(plugin, taken): (String, crate::store::rows::removal::TakenStates)| TakenStats {
         plugin,
         finished: taken.finished,
         untold: taken.untold,
@@ -76,7 +76,7 @@ async fn figures(
 }
 
 async fn source(
-    past: &mut dyn Past,
+    past: &mut dyn RetentionReader,
     source: String,
     facts: &SourceFacts,
 ) -> Result<SourceStats, JournalError> {
@@ -107,20 +107,20 @@ async fn source(
 }
 
 async fn states_of(
-    past: &mut dyn Past,
+    past: &mut dyn RetentionReader,
     facts: &SourceFacts,
     segment: u64,
 ) -> Result<Vec<LinkRow>, JournalError> {
     past.links(&facts.streams, segment * SEGMENT, (segment + 1) * SEGMENT - 1).await
 }
 
-/// What of a source is beyond its bounds, and why it is there still.
+/// Counts the states beyond a source's bounds, and says what keeps them.
 async fn outlook(
-    past: &mut dyn Past,
+    past: &mut dyn RetentionReader,
     facts: &SourceFacts,
     spec: &RetentionSpec,
 ) -> Result<RetentionStats, JournalError> {
-    let cut = Cut::of(Bounds::of(spec, facts.now_ms), &facts.tallies);
+    let cut = RetentionCut::of(RetentionBounds::of(spec, facts.now_ms), &facts.tallies);
     let mut stats = RetentionStats { spec: *spec, ..RetentionStats::default() };
     let mut held: BTreeMap<String, u64> = BTreeMap::new();
     for (looks, tally) in facts.tallies.iter().enumerate() {

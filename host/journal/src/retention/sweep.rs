@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Seq, reports};
 
-use super::Retention;
+use super::SourceRetention;
 use super::pass::{LOOK, REST};
 use super::removable::SourceFacts;
 use super::used_rows::{PAGE, UsedRows};
 use crate::retention::decide::BATCH;
-use crate::store::rows::removal::{SharedRows, Sweep};
+use crate::store::rows::removal::{SharedRows, UnusedRows};
 
 /// How often a batch of unused rows is judged anew because too many states came meanwhile. Then it is left for the next
 /// time.
@@ -41,17 +41,17 @@ impl ObjectReports {
     }
 }
 
-impl Retention {
-    /// What came and was no object is bounded by its age.
+impl SourceRetention {
+    /// The age bounds the poison messages that are kept.
     pub(super) async fn poison(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
         loop {
             let mut reader = self.journal.reader().await?;
-            let poison = reader.past().old_poison(&facts.streams, before_ms, BATCH).await?;
+            let poison = reader.retention_reader().old_poison(&facts.streams, before_ms, BATCH).await?;
             drop(reader);
             if poison.is_empty() {
                 return Ok(());
             }
-            self.journal.sweep(Sweep { poison, ..Sweep::default() }).await?;
+            self.journal.sweep(UnusedRows { poison, ..UnusedRows::default() }).await?;
             tokio::time::sleep(REST).await;
         }
     }
@@ -80,7 +80,7 @@ impl Retention {
                 }
                 drop(reader);
                 for reports in gone.chunks(BATCH) {
-                    let sweep = Sweep { reports: reports.to_vec(), ..Sweep::default() };
+                    let sweep = UnusedRows { reports: reports.to_vec(), ..UnusedRows::default() };
                     self.journal.sweep(sweep).await?;
                     tokio::time::sleep(REST).await;
                 }
@@ -100,12 +100,12 @@ impl Retention {
         used.read_on(&self.journal, LOOK).await?;
         loop {
             let mut reader = self.journal.reader().await?;
-            let owned = reader.past().orphaned(BATCH).await?;
+            let owned = reader.retention_reader().orphaned(BATCH).await?;
             drop(reader);
             if owned.is_empty() {
                 break;
             }
-            self.journal.sweep(Sweep { owned, ..Sweep::default() }).await?;
+            self.journal.sweep(UnusedRows { owned, ..UnusedRows::default() }).await?;
             tokio::time::sleep(REST).await;
         }
         for which in [SharedRows::Statuses, SharedRows::Anchors, SharedRows::Owners] {
@@ -118,7 +118,7 @@ impl Retention {
         let mut after = 0;
         loop {
             let mut reader = self.journal.reader().await?;
-            let numbers = reader.past().shared(which, after, BATCH).await?;
+            let numbers = reader.retention_reader().shared(which, after, BATCH).await?;
             drop(reader);
             let Some(last) = numbers.last().copied() else { return Ok(()) };
             for _ in 0..READ_ON {
@@ -142,7 +142,7 @@ impl Retention {
         if unused.is_empty() {
             return Ok(true);
         }
-        let mut sweep = Sweep { through, ..Sweep::default() };
+        let mut sweep = UnusedRows { through, ..UnusedRows::default() };
         match which {
             SharedRows::Statuses => sweep.statuses = unused,
             SharedRows::Anchors => sweep.anchors = unused,
@@ -160,17 +160,17 @@ impl Retention {
 mod tests {
     use std::sync::Arc;
 
-    use kubewitness_core::ports::{Append, Witness, Witnessed};
+    use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
     use kubewitness_core::{Change, ObjectRef, StateId, Version};
 
     use super::*;
     use crate::journal::{Journal, JournalOptions};
 
-    fn states(numbers: std::ops::Range<u64>) -> Vec<Witnessed> {
+    fn states(numbers: std::ops::Range<u64>) -> Vec<WitnessedState> {
         let object = Arc::new(ObjectRef { kind: "Pod".into(), uid: "u".into(), ..ObjectRef::default() });
         let state = |number: u64| {
             let version = Version::new(&number.to_string());
-            Witnessed {
+            WitnessedState {
                 id: StateId::of("a", 0, &object, Change::Present, &version, None),
                 change: Change::Present,
                 object: object.clone(),
@@ -195,18 +195,25 @@ mod tests {
         let journal =
             Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await.unwrap();
         for first in (1..16_641).step_by(1_024) {
-            let append =
-                Append { source: "a".into(), states: states(first..first + 1_024), ..Append::default() };
+            let append = AppendBatch {
+                source: "a".into(),
+                states: states(first..first + 1_024),
+                ..AppendBatch::default()
+            };
             journal.append(append).await.unwrap();
         }
-        let taken = |sweep: Sweep| journal.sweep(sweep);
-        assert!(!taken(Sweep { statuses: vec![7], ..Sweep::default() }).await.unwrap());
-        assert!(taken(Sweep { poison: vec![7], ..Sweep::default() }).await.unwrap());
-        assert!(taken(Sweep { owned: vec![(7, 8)], ..Sweep::default() }).await.unwrap());
+        let taken = |sweep: UnusedRows| journal.sweep(sweep);
+        assert!(!taken(UnusedRows { statuses: vec![7], ..UnusedRows::default() }).await.unwrap());
+        assert!(taken(UnusedRows { poison: vec![7], ..UnusedRows::default() }).await.unwrap());
+        assert!(taken(UnusedRows { owned: vec![(7, 8)], ..UnusedRows::default() }).await.unwrap());
         // Judged anew up to the end, statuses are taken as well.
         let mut used = UsedRows::default();
         used.read_on(&journal, LOOK).await.unwrap();
-        assert!(taken(Sweep { statuses: vec![7], through: used.through, ..Sweep::default() }).await.unwrap());
+        assert!(
+            taken(UnusedRows { statuses: vec![7], through: used.through, ..UnusedRows::default() })
+                .await
+                .unwrap()
+        );
         assert!(used.has(SharedRows::Statuses, 1) && !used.has(SharedRows::Statuses, 7));
     }
 }

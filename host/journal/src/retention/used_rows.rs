@@ -37,7 +37,7 @@ impl NumberSet {
     }
 }
 
-/// What the states up to a position refer to.
+/// The rows that the states up to a position refer to.
 #[derive(Debug, Default)]
 pub(super) struct UsedRows {
     statuses: NumberSet,
@@ -60,7 +60,7 @@ impl UsedRows {
         let newest = *journal.newest().borrow();
         while self.through < newest {
             let mut reader = journal.reader().await?;
-            let found = reader.past().references(self.through, PAGE).await?;
+            let found = reader.retention_reader().references(self.through, PAGE).await?;
             drop(reader);
             found.statuses.into_iter().for_each(|number| self.statuses.insert(number));
             found.anchors.into_iter().for_each(|number| self.anchors.insert(number));

@@ -13,7 +13,7 @@ pub(crate) fn unmarked(format: i64) -> (i64, bool) {
     }
 }
 
-/// What is marked of a format.
+/// The number of a format, with a mark for an unfinished import.
 pub(crate) fn marked(format: i64, unfinished: bool) -> i64 {
     if unfinished { format + UNFINISHED } else { format }
 }

@@ -7,103 +7,110 @@ use std::sync::Arc;
 
 use kubewitness_core::clock::Clock;
 
-use super::server::{self, Server, Sharing};
-use super::{Opened, Store, Writes, sqlite};
+use super::server::{self, ReplicaSharing, ServerAddress};
+use super::{OpenStore, OpenedJournal, StoreWriter, sqlite};
 use crate::report::OpenError;
 
 /// A file, or a database of a server. Shows no password.
 #[derive(Clone)]
-pub struct Place(Inner);
+pub struct JournalLocation(LocationKind);
 
 #[derive(Clone)]
-enum Inner {
+enum LocationKind {
     File(PathBuf),
-    Server(Box<Server>),
+    Server(Box<ServerAddress>),
 }
 
-impl Place {
+impl JournalLocation {
     pub fn file(path: &Path) -> Self {
-        Self(Inner::File(path.to_path_buf()))
+        Self(LocationKind::File(path.to_path_buf()))
     }
 
-    /// `postgres://…` or `mysql://…`. Nothing of the address is told in an error.
+    /// `postgres://…` or `mysql://…`. No error contains a part of the address.
     pub fn server(address: &str) -> Result<Self, String> {
-        Ok(Self(Inner::Server(Box::new(Server::of(address)?))))
+        Ok(Self(LocationKind::Server(Box::new(ServerAddress::of(address)?))))
     }
 
     /// Each connection reads the address from this file again, so that a rotated password needs no restart.
     pub fn read_again_from(self, file: &Path) -> Self {
         match self.0 {
-            Inner::Server(server) => Self(Inner::Server(Box::new(server.read_again_from(file)))),
-            Inner::File(_) => self,
+            LocationKind::Server(server) => {
+                Self(LocationKind::Server(Box::new(server.read_again_from(file))))
+            }
+            LocationKind::File(_) => self,
         }
     }
 
     /// `sqlite`, `postgres` or `mysql`.
     pub fn kind(&self) -> &'static str {
         match &self.0 {
-            Inner::File(_) => "sqlite",
-            Inner::Server(server) => server.kind(),
+            LocationKind::File(_) => "sqlite",
+            LocationKind::Server(server) => server.kind(),
         }
     }
 
     pub(crate) fn is_server(&self) -> bool {
-        matches!(self.0, Inner::Server(_))
+        matches!(self.0, LocationKind::Server(_))
     }
 
-    /// Opens the journal to be written, and makes it where there is none. `unfinished`: also one with an
+    /// Opens the journal to be written, and creates it if it does not exist. `unfinished`: also one with an
     /// import that has not come to its end; whether it is one comes back.
     pub(crate) async fn open(
         &self,
         readers: u32,
         clock: &Arc<dyn Clock>,
-        sharing: Option<Sharing>,
+        sharing: Option<ReplicaSharing>,
         unfinished: bool,
-    ) -> Result<(Box<dyn Store>, Box<dyn Writes>, bool), OpenError> {
+    ) -> Result<(Box<dyn OpenStore>, Box<dyn StoreWriter>, bool), OpenError> {
         match &self.0 {
-            Inner::File(path) if sharing.is_some() => {
+            LocationKind::File(path) if sharing.is_some() => {
                 let reason = "replicas can't share a file: name a database of a server as the journal";
                 Err(OpenError::Unavailable { path: path.clone(), reason: reason.into() })
             }
-            Inner::File(path) => {
-                let (store, writer, marked) = sqlite::Store::open(path, readers, unfinished).await?;
+            LocationKind::File(path) => {
+                let (store, writer, marked) = sqlite::SqliteStore::open(path, readers, unfinished).await?;
                 Ok((Box::new(store), Box::new(writer), marked))
             }
-            Inner::Server(server) => {
-                let opened =
-                    server::Store::open((**server).clone(), readers, clock.clone(), sharing, unfinished);
+            LocationKind::Server(server) => {
+                let opened = server::ServerStore::open(
+                    (**server).clone(),
+                    readers,
+                    clock.clone(),
+                    sharing,
+                    unfinished,
+                );
                 let (store, writer, marked) = opened.await?;
                 Ok((Box::new(store), Box::new(writer), marked))
             }
         }
     }
 
-    pub(crate) async fn open_to_read(&self) -> Result<Opened, OpenError> {
+    pub(crate) async fn open_to_read(&self) -> Result<OpenedJournal, OpenError> {
         match &self.0 {
-            Inner::File(path) => sqlite::open_to_read(path).await,
-            Inner::Server(server) => server::open_to_read(server).await,
+            LocationKind::File(path) => sqlite::open_to_read(path).await,
+            LocationKind::Server(server) => server::open_to_read(server).await,
         }
     }
 }
 
 /// Throws away a journal that holds an import that has not come to its end. No other is touched.
-pub async fn discard(place: &Place) -> Result<(), OpenError> {
+pub async fn discard(place: &JournalLocation) -> Result<(), OpenError> {
     match &place.0 {
-        Inner::File(path) => sqlite::discard(path).await,
-        Inner::Server(server) => server::discard(server).await,
+        LocationKind::File(path) => sqlite::discard(path).await,
+        LocationKind::Server(server) => server::discard(server).await,
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for JournalLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Inner::File(path) => write!(f, "{}", path.display()),
-            Inner::Server(server) => server.fmt(f),
+            LocationKind::File(path) => write!(f, "{}", path.display()),
+            LocationKind::Server(server) => server.fmt(f),
         }
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for JournalLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -121,10 +128,10 @@ mod tests {
             ("mysql://ann:hush@db/journal", "mysql"),
             ("mariadb://ann:hush@db/journal", "mysql"),
         ] {
-            let place = Place::server(address).unwrap();
+            let place = JournalLocation::server(address).unwrap();
             assert_eq!(place.kind(), kind);
             assert!(!format!("{place} {place:?}").contains("hush"));
         }
-        assert!(Place::server("ann:hush@db").is_err_and(|error| !error.contains("hush")));
+        assert!(JournalLocation::server("ann:hush@db").is_err_and(|error| !error.contains("hush")));
     }
 }

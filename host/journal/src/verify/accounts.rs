@@ -3,26 +3,26 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use kubewitness_core::ports::Progress;
+use kubewitness_core::ports::PluginProgress;
 use kubewitness_core::{Seq, State};
 
-use super::findings::Findings;
+use super::findings::ProblemList;
 use super::story;
 use crate::report::code;
-use crate::store::Fetch;
-use crate::store::rows::removal::Taken;
-use crate::store::rows::{Answer, ROW_BYTES, SEGMENT, Stream};
+use crate::store::StoreReader;
+use crate::store::rows::removal::TakenStates;
+use crate::store::rows::{ROW_BYTES, SEGMENT, SourceEpoch, StoreResult};
 
-struct Plugin {
+struct VerifiedPlugin {
     name: String,
-    progress: Progress,
+    progress: PluginProgress,
     observed: u64,
     finished: u64,
-    /// What retention took of it.
-    taken: Taken,
+    /// The states that retention removed.
+    taken: TakenStates,
 }
 
-impl Plugin {
+impl VerifiedPlugin {
     fn state(&mut self, state: &State) {
         if !self.progress.sources.iter().any(|start| start.covers(state)) {
             return;
@@ -33,8 +33,8 @@ impl Plugin {
 }
 
 /// Sums saturate: the numbers in the rows may be damaged.
-pub(super) struct Accounts {
-    plugins: Vec<Plugin>,
+pub(super) struct VerifiedAccounts {
+    plugins: Vec<VerifiedPlugin>,
     /// States and bytes by segment and stream.
     tallies: BTreeMap<(u64, i64), (u64, u64)>,
     /// By stream, what retention took.
@@ -44,17 +44,17 @@ pub(super) struct Accounts {
     pub newest: Seq,
 }
 
-impl Accounts {
-    pub async fn load(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<Self> {
-        let taken = rows.past().taken_of_streams().await?;
-        let mut of_plugins = rows.past().taken().await?;
+impl VerifiedAccounts {
+    pub async fn load(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<Self> {
+        let taken = rows.retention_reader().taken_of_streams().await?;
+        let mut of_plugins = rows.retention_reader().taken_states().await?;
         let mut plugins = Vec::new();
         for (name, body) in rows.plugins().await? {
             findings.report.plugins_checked += 1;
             match serde_json::from_str(&body) {
                 Ok(progress) => {
                     let taken = of_plugins.remove(&name).unwrap_or_default();
-                    plugins.push(Plugin { name, progress, observed: 0, finished: 0, taken });
+                    plugins.push(VerifiedPlugin { name, progress, observed: 0, finished: 0, taken });
                 }
                 Err(error) => {
                     findings.add(
@@ -73,7 +73,7 @@ impl Accounts {
     }
 
     /// States that retention took, of all sources.
-    pub fn taken(&self) -> u64 {
+    pub fn taken_count(&self) -> u64 {
         self.taken.values().fold(0, |sum, taken| sum.saturating_add(*taken))
     }
 
@@ -90,7 +90,7 @@ impl Accounts {
         }
     }
 
-    pub async fn finish(self, rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
+    pub async fn finish(self, rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
         self.streams(rows, findings).await?;
         self.segments(rows, findings).await?;
         for plugin in &self.plugins {
@@ -100,13 +100,13 @@ impl Accounts {
         Ok(())
     }
 
-    async fn streams(&self, rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
+    async fn streams(&self, rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
         let mut totals: HashMap<i64, u64> = HashMap::new();
         for ((_, stream), (states, _)) in &self.tallies {
             *totals.entry(*stream).or_default() += states;
         }
         let mut before: Option<(i64, String)> = None;
-        for Stream { id, source, epoch, checkpoint, states, .. } in rows.streams().await? {
+        for SourceEpoch { id, source, epoch, checkpoint, states, .. } in rows.streams().await? {
             let counted = totals.remove(&id).unwrap_or_default();
             let taken = self.taken.get(&id).copied().unwrap_or_default();
             if counted.saturating_add(taken) != states {
@@ -137,8 +137,8 @@ impl Accounts {
         Ok(())
     }
 
-    async fn segments(&self, rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
-        let mut sizes = rows.past().sizes().await?;
+    async fn segments(&self, rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
+        let mut sizes = rows.retention_reader().sizes().await?;
         let mut kept: BTreeMap<(u64, i64), (u64, u64)> = BTreeMap::new();
         for (segment, stream, states) in rows.tallies().await? {
             let place = (segment as u64, stream);
@@ -162,9 +162,9 @@ impl Accounts {
         Ok(())
     }
 
-    fn cursor(&self, plugin: &Plugin, findings: &mut Findings) {
+    fn cursor(&self, plugin: &VerifiedPlugin, findings: &mut ProblemList) {
         let (name, newest) = (&plugin.name, self.newest);
-        let Progress { start, cursor, above, sources, former_cursors, .. } = &plugin.progress;
+        let PluginProgress { start, cursor, above, sources, former_cursors, .. } = &plugin.progress;
         if *cursor > newest {
             findings.add(
                 code::CURSOR,
@@ -208,13 +208,17 @@ impl Accounts {
 }
 
 /// Every finished position was delivered or filtered, or left a letter, parked or taken back.
-async fn letters(rows: &mut dyn Fetch, plugin: &Plugin, findings: &mut Findings) -> Answer<()> {
-    let Plugin { name, progress, observed, finished, taken, .. } = plugin;
+async fn letters(
+    rows: &mut dyn StoreReader,
+    plugin: &VerifiedPlugin,
+    findings: &mut ProblemList,
+) -> StoreResult<()> {
+    let VerifiedPlugin { name, progress, observed, finished, taken, .. } = plugin;
     let finished = finished.saturating_add(taken.finished);
     let observed = observed.saturating_add(taken.finished).saturating_add(taken.untold);
     let (all, parked) = rows.letter_counts(name).await?;
     let (all, parked) = (all as u64, parked as u64);
-    let Progress { delivered, filtered, dead, .. } = progress;
+    let PluginProgress { delivered, filtered, dead, .. } = progress;
     // A letter that was taken back is owed again, and counted as dead until the next save.
     if !(parked..=all).contains(dead) {
         let text = format!("{name} counts {dead} dead letters, and there are {parked}");

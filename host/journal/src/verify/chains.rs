@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::{Change, Seq, State};
 
-use super::findings::{Findings, text_of};
-use super::story::{self, Life, NameHolders};
-use crate::read::{Names, documents};
+use super::findings::{ProblemList, text_of};
+use super::story::{self, NameHolders, ObjectLife};
+use crate::read::{SharedNames, documents};
 use crate::report::code;
-use crate::store::Fetch;
-use crate::store::memory::Identity;
-use crate::store::rows::{Answer, Encoding, Envelope, Key};
+use crate::store::StoreReader;
+use crate::store::memory::ObjectIdentity;
+use crate::store::rows::{DocumentEncoding, StateEnvelope, StateKey, StoreResult};
 
 /// Bytes of documents at the ends of chains that are kept, so that most deltas need no other
 /// row. Beyond it, they are dropped and read again.
@@ -20,29 +20,29 @@ const DOCUMENTS: usize = 64 << 20;
 
 /// One object in one epoch.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub identity: Identity,
-    pub life: Life,
+pub(super) struct SeenObject {
+    pub identity: ObjectIdentity,
+    pub life: ObjectLife,
 }
 
 #[derive(Default)]
-pub(super) struct Chains {
+pub(super) struct ChainCheck {
     /// By the object's number.
-    pub seen: HashMap<i64, Seen>,
+    pub seen: HashMap<i64, SeenObject>,
     /// The newest epoch of each source.
     epochs: HashMap<Arc<str>, u32>,
     /// Retention took something of this journal.
     retained: bool,
     /// The last state of an object over all epochs, and the object's number there.
-    pub tails: HashMap<Identity, (Seq, i64)>,
+    pub tails: HashMap<ObjectIdentity, (Seq, i64)>,
     holders: NameHolders,
-    documents: HashMap<Identity, (Seq, Bytes)>,
+    documents: HashMap<ObjectIdentity, (Seq, Bytes)>,
     /// States that are gaps, with the checksums of what they say.
     pub gaps: HashMap<Seq, u32>,
     bytes: usize,
 }
 
-impl Chains {
+impl ChainCheck {
     pub fn of(retained: bool) -> Self {
         Self { retained, ..Self::default() }
     }
@@ -53,14 +53,14 @@ impl Chains {
 
     pub async fn state(
         &mut self,
-        rows: &mut dyn Fetch,
-        names: &Names,
-        envelope: &Envelope,
+        rows: &mut dyn StoreReader,
+        names: &SharedNames,
+        envelope: &StateEnvelope,
         state: &Arc<State>,
         stored: &[u8],
-        findings: &mut Findings,
-    ) -> Answer<()> {
-        let identity = Identity { source: state.source.clone(), object: state.object.clone() };
+        findings: &mut ProblemList,
+    ) -> StoreResult<()> {
+        let identity = ObjectIdentity { source: state.source.clone(), object: state.object.clone() };
         if state.change == Change::Gap {
             self.gaps.insert(envelope.seq, envelope.checksum);
         }
@@ -77,7 +77,7 @@ impl Chains {
     }
 
     /// Whether a state and its document are of the same, and a gap lacks nothing that was told.
-    fn says(&self, envelope: &Envelope, state: &State, document: &[u8], findings: &mut Findings) {
+    fn says(&self, envelope: &StateEnvelope, state: &State, document: &[u8], findings: &mut ProblemList) {
         let told = match state.change {
             Change::Gap => story::gap(state, document)
                 .and_then(|gap| self.seen.get(&envelope.object).map_or(Ok(()), |seen| seen.life.lacks(&gap))),
@@ -88,7 +88,7 @@ impl Chains {
         }
     }
 
-    fn chain(&mut self, identity: &Identity, envelope: &Envelope, findings: &mut Findings) {
+    fn chain(&mut self, identity: &ObjectIdentity, envelope: &StateEnvelope, findings: &mut ProblemList) {
         let seq = envelope.seq;
         let tail = self.tails.insert(identity.clone(), (seq, envelope.object)).map_or(0, |(tail, _)| tail);
         let expected = if tail == 0 { 0 } else { seq - tail };
@@ -100,11 +100,17 @@ impl Chains {
         }
     }
 
-    fn order(&mut self, identity: &Identity, envelope: &Envelope, state: &State, findings: &mut Findings) {
+    fn order(
+        &mut self,
+        identity: &ObjectIdentity,
+        envelope: &StateEnvelope,
+        state: &State,
+        findings: &mut ProblemList,
+    ) {
         let seq = Some(envelope.seq);
         let key_fits = match envelope.flags.change {
-            Change::Present | Change::Left => envelope.key == Key::of_version(&state.resource_version),
-            Change::Gone => envelope.key == Key::GONE,
+            Change::Present | Change::Left => envelope.key == StateKey::of_version(&state.resource_version),
+            Change::Gone => envelope.key == StateKey::GONE,
             Change::Gap => envelope.key.gap_bounds().is_some(),
         };
         if !key_fits {
@@ -120,7 +126,7 @@ impl Chains {
             findings.add(code::ORDER, seq, text);
         }
         *newest = state.epoch.max(*newest);
-        let fresh = || Seen { identity: identity.clone(), life: Life::default() };
+        let fresh = || SeenObject { identity: identity.clone(), life: ObjectLife::default() };
         let life = &mut self.seen.entry(envelope.object).or_insert_with(fresh).life;
         let named = self.holders.next(state, life);
         for told in [named, life.next(state, !self.retained)] {
@@ -132,17 +138,17 @@ impl Chains {
 
     async fn document(
         &mut self,
-        rows: &mut dyn Fetch,
-        names: &Names,
-        identity: Identity,
-        envelope: &Envelope,
+        rows: &mut dyn StoreReader,
+        names: &SharedNames,
+        identity: ObjectIdentity,
+        envelope: &StateEnvelope,
         stored: &[u8],
-    ) -> Answer<Bytes> {
+    ) -> StoreResult<Bytes> {
         let before = envelope.seq.saturating_sub(envelope.back);
         let kept = self.documents.remove(&identity);
         self.bytes -= kept.as_ref().map_or(0, |(_, document)| document.len());
         let mut base = kept.filter(|(seq, _)| *seq == before).map(|(_, document)| document);
-        if base.is_none() && envelope.flags.encoding == Encoding::Delta && envelope.back > 0 {
+        if base.is_none() && envelope.flags.encoding == DocumentEncoding::Delta && envelope.back > 0 {
             // Its own damage was reported where it is.
             base = documents::document(rows, names, before).await.unwrap_or_default();
         }

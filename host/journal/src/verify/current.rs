@@ -4,18 +4,22 @@ use std::collections::HashMap;
 
 use kubewitness_core::document::{checksum, unpack};
 
-use super::chains::Chains;
-use super::findings::Findings;
+use super::chains::ChainCheck;
+use super::findings::ProblemList;
 use crate::report::code;
-use crate::store::Fetch;
-use crate::store::memory::Identity;
-use crate::store::rows::{Answer, EndRow, Key, LiveRow, SnapshotRow};
+use crate::store::StoreReader;
+use crate::store::memory::ObjectIdentity;
+use crate::store::rows::{EndRow, LiveRow, SnapshotRow, StateKey, StoreResult};
 
 /// Objects of one query.
 const PAGE: i64 = 512;
 
-pub(super) async fn check(rows: &mut dyn Fetch, chains: &Chains, findings: &mut Findings) -> Answer<()> {
-    let mut live: HashMap<&Identity, i64> = HashMap::new();
+pub(super) async fn check(
+    rows: &mut dyn StoreReader,
+    chains: &ChainCheck,
+    findings: &mut ProblemList,
+) -> StoreResult<()> {
+    let mut live: HashMap<&ObjectIdentity, i64> = HashMap::new();
     let mut after = 0;
     loop {
         let page = rows.live(after, PAGE).await?;
@@ -47,7 +51,7 @@ pub(super) async fn check(rows: &mut dyn Fetch, chains: &Chains, findings: &mut 
     ends(rows, chains, &live, findings).await
 }
 
-fn wrong(chains: &Chains, row: &LiveRow) -> Option<String> {
+fn wrong(chains: &ChainCheck, row: &LiveRow) -> Option<String> {
     let Some(seen) = chains.seen.get(&row.object) else { return Some("it has no state".into()) };
     if row.newest_object != Some(row.object) {
         return Some(format!("state {} is of another object", row.newest));
@@ -57,7 +61,7 @@ fn wrong(chains: &Chains, row: &LiveRow) -> Option<String> {
     if number == row.object && tail != row.tail {
         return Some(format!("its chain ends at {tail}, and the row says {}", row.tail));
     }
-    let version = row.version.as_ref().and_then(Key::version);
+    let version = row.version.as_ref().and_then(StateKey::version);
     let newest = seen.life.newest();
     if version.as_ref() != newest {
         let newest = newest.map_or("none", |version| version.as_str());
@@ -67,7 +71,7 @@ fn wrong(chains: &Chains, row: &LiveRow) -> Option<String> {
 }
 
 /// A snapshot is the whole document of a state of an object that is current.
-async fn snapshots(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
+async fn snapshots(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
     let mut after = 0;
     loop {
         let page = rows.snapshots(after, PAGE).await?;
@@ -94,11 +98,11 @@ async fn snapshots(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> 
 /// Objects that are not kept as current must have been ended by the writer, at their last state.
 /// (Not always by a state: an object can leave its selector at a version that is there already.)
 async fn ends(
-    rows: &mut dyn Fetch,
-    chains: &Chains,
-    live: &HashMap<&Identity, i64>,
-    findings: &mut Findings,
-) -> Answer<()> {
+    rows: &mut dyn StoreReader,
+    chains: &ChainCheck,
+    live: &HashMap<&ObjectIdentity, i64>,
+    findings: &mut ProblemList,
+) -> StoreResult<()> {
     let mut after = 0;
     loop {
         let page = rows.ends(after, PAGE).await?;

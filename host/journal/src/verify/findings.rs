@@ -6,11 +6,11 @@ use kubewitness_core::ports::JournalError;
 use crate::report::VerifyReport;
 
 #[derive(Default)]
-pub(super) struct Findings {
+pub(super) struct ProblemList {
     pub report: VerifyReport,
 }
 
-impl Findings {
+impl ProblemList {
     pub fn add(&mut self, code: &str, seq: Option<Seq>, message: impl Into<String>) {
         self.report.add(code, seq, message);
     }

@@ -13,15 +13,15 @@ pub(crate) mod story;
 
 use std::path::Path;
 
-use self::accounts::Accounts;
-use self::chains::Chains;
-use self::findings::{Findings, text_of};
-use crate::progress::Progress;
-use crate::read::Names;
+use self::accounts::VerifiedAccounts;
+use self::chains::ChainCheck;
+use self::findings::{ProblemList, text_of};
+use crate::progress::OpeningProgress;
+use crate::read::SharedNames;
 use crate::report::{OpenError, VerifyReport, code};
-use crate::store::place::Place;
-use crate::store::rows::Answer;
-use crate::store::{Connection, Fetch, Opened};
+use crate::store::place::JournalLocation;
+use crate::store::rows::StoreResult;
+use crate::store::{OpenedJournal, StoreConnection, StoreReader};
 
 /// States of one query.
 const PAGE: i64 = 512;
@@ -31,17 +31,20 @@ const PAGE: i64 = 512;
 /// beside the process that writes. An `Err` says that there is no journal to check; one that is too
 /// damaged to be opened is a finding.
 pub async fn verify(path: &Path) -> Result<VerifyReport, OpenError> {
-    verify_at(&Place::file(path)).await
+    verify_at(&JournalLocation::file(path)).await
 }
 
 /// The same, wherever it is.
-pub async fn verify_at(place: &Place) -> Result<VerifyReport, OpenError> {
-    verify_with(place, &Progress::default()).await
+pub async fn verify_at(place: &JournalLocation) -> Result<VerifyReport, OpenError> {
+    verify_with(place, &OpeningProgress::default()).await
 }
 
 /// The same, and tells how far it is.
-pub async fn verify_with(place: &Place, progress: &Progress) -> Result<VerifyReport, OpenError> {
-    let Opened { connection, unfinished, .. } = match place.open_to_read().await {
+pub async fn verify_with(
+    place: &JournalLocation,
+    progress: &OpeningProgress,
+) -> Result<VerifyReport, OpenError> {
+    let OpenedJournal { connection, unfinished, .. } = match place.open_to_read().await {
         Ok(opened) => opened,
         Err(damaged @ OpenError::Damaged { .. }) => {
             let mut report = VerifyReport::default();
@@ -58,8 +61,8 @@ pub async fn verify_with(place: &Place, progress: &Progress) -> Result<VerifyRep
     Ok(report)
 }
 
-async fn prove(mut connection: Box<dyn Connection>, progress: &Progress) -> VerifyReport {
-    let mut findings = Findings::default();
+async fn prove(mut connection: Box<dyn StoreConnection>, progress: &OpeningProgress) -> VerifyReport {
+    let mut findings = ProblemList::default();
     let done = whole(&mut *connection, &mut findings, progress).await;
     if let Err(error) = done {
         // What the store itself refuses to read ends the check; the rest could only be guessed.
@@ -70,15 +73,19 @@ async fn prove(mut connection: Box<dyn Connection>, progress: &Progress) -> Veri
     report
 }
 
-async fn whole(connection: &mut dyn Connection, findings: &mut Findings, progress: &Progress) -> Answer<()> {
+async fn whole(
+    connection: &mut dyn StoreConnection,
+    findings: &mut ProblemList,
+    progress: &OpeningProgress,
+) -> StoreResult<()> {
     connection.begin().await?;
     let rows = connection.rows();
     for line in rows.structure().await? {
         findings.add(code::STORE, None, line);
     }
-    let names = Names::default();
-    let mut accounts = Accounts::load(rows, findings).await?;
-    let mut chains = Chains::of(accounts.taken() > 0);
+    let names = SharedNames::default();
+    let mut accounts = VerifiedAccounts::load(rows, findings).await?;
+    let mut chains = ChainCheck::of(accounts.taken_count() > 0);
     // A counter that can't be read is a finding of the accounts, and no reason to check less.
     progress.begin(rows).await.ok();
     states(rows, &names, &mut chains, &mut accounts, findings, progress).await?;
@@ -89,16 +96,16 @@ async fn whole(connection: &mut dyn Connection, findings: &mut Findings, progres
 }
 
 async fn states(
-    rows: &mut dyn Fetch,
-    names: &Names,
-    chains: &mut Chains,
-    accounts: &mut Accounts,
-    findings: &mut Findings,
-    progress: &Progress,
-) -> Answer<()> {
+    rows: &mut dyn StoreReader,
+    names: &SharedNames,
+    chains: &mut ChainCheck,
+    accounts: &mut VerifiedAccounts,
+    findings: &mut ProblemList,
+    progress: &OpeningProgress,
+) -> StoreResult<()> {
     let mut last: i64 = 0;
     let mut missing = 0;
-    let taken = accounts.taken();
+    let taken = accounts.taken_count();
     loop {
         let page = rows.stored(last, PAGE).await?;
         let is_last = (page.len() as i64) < PAGE;

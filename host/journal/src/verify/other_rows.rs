@@ -6,22 +6,22 @@ use std::collections::HashMap;
 use kubewitness_core::document::checksum;
 use kubewitness_core::{Gap, Seq};
 
-use super::findings::{Findings, text_of};
+use super::findings::{ProblemList, text_of};
 use crate::report::code;
-use crate::store::Fetch;
-use crate::store::rows::checksum::{self, Cell, Table};
-use crate::store::rows::{Answer, Which, uid};
+use crate::store::StoreReader;
+use crate::store::rows::checksum::{self, SumCell, SummedTable};
+use crate::store::rows::{ObjectChoice, StoreResult, uid};
 
 /// Rows of one question.
 const PAGE: i64 = 512;
 
 /// `gaps` are the states that are gaps, with the checksums of what they say.
 pub(super) async fn check(
-    rows: &mut dyn Fetch,
+    rows: &mut dyn StoreReader,
     gaps: HashMap<Seq, u32>,
-    findings: &mut Findings,
-) -> Answer<()> {
-    let mut records = Records { gaps, last_replay: 0 };
+    findings: &mut ProblemList,
+) -> StoreResult<()> {
+    let mut records = RowRecords { gaps, last_replay: 0 };
     for table in &checksum::TABLES {
         // Numbers begin with 1, and one that was changed may lie before.
         let mut after = if table.is_numbered() { i64::MIN } else { 0 };
@@ -50,21 +50,21 @@ pub(super) async fn check(
     owners(rows, findings).await
 }
 
-/// What some of these rows have to agree with beside their sums.
-struct Records {
+/// The records that some of these rows must agree with, besides their checksums.
+struct RowRecords {
     /// States whose record was not found yet.
     gaps: HashMap<Seq, u32>,
     last_replay: i64,
 }
 
-impl Records {
+impl RowRecords {
     async fn row(
         &mut self,
-        rows: &mut dyn Fetch,
-        table: &Table,
-        cells: &[Cell],
-        findings: &mut Findings,
-    ) -> Answer<()> {
+        rows: &mut dyn StoreReader,
+        table: &SummedTable,
+        cells: &[SumCell],
+        findings: &mut ProblemList,
+    ) -> StoreResult<()> {
         match table.name {
             "gaps" => self.gap(cells, findings),
             "replays" => self.replay(cells, findings),
@@ -75,7 +75,7 @@ impl Records {
     }
 
     /// A gap of an object is the document of its state once more.
-    fn gap(&mut self, cells: &[Cell], findings: &mut Findings) {
+    fn gap(&mut self, cells: &[SumCell], findings: &mut ProblemList) {
         let (id, seq, body) = (cells[0].int().unwrap_or_default(), cells[2].int(), cells[4].text());
         let gap = body.and_then(|body| serde_json::from_str::<Gap>(body).ok());
         if gap.is_none() {
@@ -90,7 +90,7 @@ impl Records {
     }
 
     /// Nobody ever takes one away.
-    fn replay(&mut self, cells: &[Cell], findings: &mut Findings) {
+    fn replay(&mut self, cells: &[SumCell], findings: &mut ProblemList) {
         let id = cells[0].int().unwrap_or_default();
         if id != self.last_replay + 1 {
             let last = self.last_replay;
@@ -101,7 +101,11 @@ impl Records {
 }
 
 /// One at a time: each may be as large as a frame.
-async fn poison(rows: &mut dyn Fetch, cells: &[Cell], findings: &mut Findings) -> Answer<()> {
+async fn poison(
+    rows: &mut dyn StoreReader,
+    cells: &[SumCell],
+    findings: &mut ProblemList,
+) -> StoreResult<()> {
     let id = cells[0].int().unwrap_or_default();
     let raw = rows.poison_raw(id as u64).await?;
     if raw.map(|raw| i64::from(checksum(&raw))) != cells[3].int() {
@@ -115,12 +119,12 @@ async fn poison(rows: &mut dyn Fetch, cells: &[Cell], findings: &mut Findings) -
 }
 
 /// An object is found by keys that are made of its uid and its name.
-async fn indexes(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
+async fn indexes(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
     let mut after = 0;
     loop {
         let page = rows.object_keys(after, PAGE).await?;
         let numbers: Vec<i64> = page.iter().map(|(id, ..)| *id).collect();
-        let known = match rows.objects(Which::Numbers(&numbers)).await {
+        let known = match rows.objects(ObjectChoice::Numbers(&numbers)).await {
             Ok(known) => known,
             Err(error) => {
                 findings.add(code::ENVELOPE, None, text_of(error));
@@ -145,7 +149,7 @@ async fn indexes(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
     }
 }
 
-async fn owners(rows: &mut dyn Fetch, findings: &mut Findings) -> Answer<()> {
+async fn owners(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<()> {
     for (owner, object) in rows.misowned().await? {
         let text = format!(
             "the row by which {owner} owns {object} differs from what was written, or {owner} is missing"

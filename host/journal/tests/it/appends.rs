@@ -6,18 +6,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
-use kubewitness_core::ports::{Append, Backlog, Documents, Fate, JournalError, Poison, Witness, Witnessed};
+use kubewitness_core::ports::{
+    AppendBatch, Backlog, DocumentReader, FormerEnd, JournalError, PoisonMessage, StateWitness,
+    WitnessedState,
+};
 use kubewitness_core::state::RulesPrint;
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{DiscrepancyView, GapQuery, KindWithin, PoisonQuery, TimelineQuery};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Version};
 
 use crate::support::{
-    Desk, Kind, SOURCE, document, gap, in_source, job, of, on_every_store, present, seqs, state, status,
+    SOURCE, StoreKind, TestJournal, document, gap, in_source, job, of, on_every_store, present, seqs, state,
+    status,
 };
 
 async fn states_get_positions_in_order_and_come_back_whole() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let mut first = present(&job(1), 10);
     first.owner = Some(job(99));
     first.previous = Some(status("Pending"));
@@ -40,7 +44,7 @@ async fn states_get_positions_in_order_and_come_back_whole() {
 }
 
 async fn what_is_there_already_is_not_journaled_again() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let batch = vec![
         present(&job(1), 10),
         present(&job(1), 11),
@@ -59,14 +63,14 @@ async fn what_is_there_already_is_not_journaled_again() {
 }
 
 async fn a_deletion_without_a_version_is_the_same_as_one_with() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let appended = desk.append(vec![present(&job(1), 10), state(&job(1), Change::Gone, "11")]).await;
     assert_eq!(appended.newest, 2);
     assert_eq!(seqs(&desk.append(vec![state(&job(1), Change::Gone, "")]).await), [None]);
 }
 
 async fn an_older_version_is_journaled_late_and_does_not_move_the_object_back() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 10), present(&job(1), 100)]).await;
     desk.append(vec![present(&job(1), 20), state(&job(2), Change::Present, "5")]).await;
     let states = desk.journal.read(0, 10).await.unwrap();
@@ -82,7 +86,7 @@ async fn an_older_version_is_journaled_late_and_does_not_move_the_object_back() 
 }
 
 async fn versions_of_any_length_keep_their_order() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let long = "340282366920938463463374607431768211456";
     desk.append(vec![present(&job(1), 999_999_999_999_999_999), state(&job(1), Change::Present, long)]).await;
     let again =
@@ -95,7 +99,7 @@ async fn versions_of_any_length_keep_their_order() {
 }
 
 async fn versions_that_do_not_compare_keep_the_order_of_arrival() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let batch: Vec<_> =
         ["abc", "007", "0", "abd"].map(|version| state(&job(1), Change::Present, version)).into();
     assert_eq!(desk.append(batch.clone()).await.newest, 4);
@@ -106,7 +110,7 @@ async fn versions_that_do_not_compare_keep_the_order_of_arrival() {
 }
 
 async fn the_gone_and_the_left_are_no_longer_current() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=4).map(|n| present(&job(n), n as u64)).collect()).await;
     desk.append(vec![state(&job(1), Change::Gone, "5"), state(&job(2), Change::Left, "6")]).await;
     desk.append(vec![state(&job(3), Change::Gone, "")]).await;
@@ -124,7 +128,7 @@ async fn the_gone_and_the_left_are_no_longer_current() {
 }
 
 async fn an_object_that_was_taken_for_gone_is_current_again_when_it_is_seen() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 10), state(&job(1), Change::Gone, "")]).await;
     assert_eq!(seqs(&desk.append(vec![present(&job(1), 10)]).await), [None]);
     assert_eq!(desk.journal.warm(SOURCE).await.unwrap().objects.len(), 1);
@@ -134,12 +138,12 @@ async fn an_object_that_was_taken_for_gone_is_current_again_when_it_is_seen() {
 }
 
 async fn the_checkpoint_is_kept_with_the_states() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     assert!(desk.journal.warm(SOURCE).await.unwrap().checkpoint.is_none());
     let append = of(SOURCE, 0, vec![present(&job(1), 10)]);
-    desk.journal.append(Append { checkpoint: Some(Version::new("10")), ..append }).await.unwrap();
+    desk.journal.append(AppendBatch { checkpoint: Some(Version::new("10")), ..append }).await.unwrap();
     desk.append(vec![present(&job(1), 11)]).await;
-    let bookmark = Append { checkpoint: Some(Version::new("15")), ..of("pods", 0, vec![]) };
+    let bookmark = AppendBatch { checkpoint: Some(Version::new("15")), ..of("pods", 0, vec![]) };
     desk.journal.append(bookmark).await.unwrap();
     let desk = desk.reopen().await;
     assert_eq!(desk.journal.warm(SOURCE).await.unwrap().checkpoint, Some(Version::new("10")));
@@ -147,9 +151,9 @@ async fn the_checkpoint_is_kept_with_the_states() {
 }
 
 async fn a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_seen() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let append = of(SOURCE, 0, vec![present(&job(1), 500), present(&job(2), 501)]);
-    desk.journal.append(Append { checkpoint: Some(Version::new("501")), ..append }).await.unwrap();
+    desk.journal.append(AppendBatch { checkpoint: Some(Version::new("501")), ..append }).await.unwrap();
     let in_epoch = |number, change, version| in_source(SOURCE, 1, &job(number), change, version);
     let first = vec![in_epoch(1, Change::Present, "20")];
     assert_eq!(desk.journal.append(of(SOURCE, 1, first)).await.unwrap().seqs, [Some(3)]);
@@ -169,7 +173,7 @@ async fn a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_s
 }
 
 async fn the_newest_version_within_two_is_found_in_its_own_epoch_and_source() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let ended = state(&job(2), Change::Gone, "40");
     desk.append(vec![
         present(&job(1), 9),
@@ -214,7 +218,7 @@ async fn the_newest_version_within_two_is_found_in_its_own_epoch_and_source() {
 }
 
 async fn how_an_object_ended_is_known_in_its_own_epoch_and_source_whatever_came_after() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let long = (10..60).map(|version| present(&job(1), version)).collect::<Vec<_>>();
     desk.append(long).await;
     desk.append(vec![
@@ -237,18 +241,25 @@ async fn how_an_object_ended_is_known_in_its_own_epoch_and_source_whatever_came_
     let desk = desk.reopen().await;
     let fate =
         async |number, source: &str, epoch| desk.journal.fate(source, epoch, &job(number).uid).await.unwrap();
-    assert_eq!(fate(1, SOURCE, 0).await, Fate::Ended, "a version that came late says nothing of the end");
-    assert_eq!(fate(2, SOURCE, 0).await, Fate::Left(Version::new("62")));
-    assert_eq!(fate(3, SOURCE, 0).await, Fate::Ended);
-    assert_eq!(fate(4, SOURCE, 0).await, Fate::Unknown, "it is there");
-    assert_eq!(fate(5, SOURCE, 0).await, Fate::Unknown, "nothing but a gap is known of it");
-    assert_eq!(fate(6, SOURCE, 0).await, Fate::Unknown);
-    assert_eq!((fate(1, SOURCE, 1).await, fate(1, "urgent", 0).await), (Fate::Unknown, Fate::Unknown));
-    assert_eq!(fate(4, "urgent", 0).await, Fate::Ended);
+    assert_eq!(
+        fate(1, SOURCE, 0).await,
+        FormerEnd::Ended,
+        "a version that came late says nothing of the end"
+    );
+    assert_eq!(fate(2, SOURCE, 0).await, FormerEnd::Left(Version::new("62")));
+    assert_eq!(fate(3, SOURCE, 0).await, FormerEnd::Ended);
+    assert_eq!(fate(4, SOURCE, 0).await, FormerEnd::Unknown, "it is there");
+    assert_eq!(fate(5, SOURCE, 0).await, FormerEnd::Unknown, "nothing but a gap is known of it");
+    assert_eq!(fate(6, SOURCE, 0).await, FormerEnd::Unknown);
+    assert_eq!(
+        (fate(1, SOURCE, 1).await, fate(1, "urgent", 0).await),
+        (FormerEnd::Unknown, FormerEnd::Unknown)
+    );
+    assert_eq!(fate(4, "urgent", 0).await, FormerEnd::Ended);
 }
 
 async fn the_same_object_in_two_sources_is_two_stories() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let in_other = in_source("urgent", 0, &job(1), Change::Present, "10");
     desk.append(vec![present(&job(1), 10)]).await;
     assert_eq!(desk.journal.append(of("urgent", 0, vec![in_other])).await.unwrap().seqs, [Some(2)]);
@@ -258,7 +269,7 @@ async fn the_same_object_in_two_sources_is_two_stories() {
 }
 
 async fn documents_are_exact_over_more_versions_than_a_chain_has_steps() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let versions = 3 * u64::from(DELTA_CHAIN);
     for version in 1..=versions {
         let mut state = present(&job(1), version);
@@ -282,9 +293,9 @@ async fn documents_are_exact_over_more_versions_than_a_chain_has_steps() {
 }
 
 async fn what_texts_quote_is_kept_where_it_was_found_with_the_document_before() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let rules = RulesPrint::from_bits(u32::MAX);
-    let searched = |version: u64, base: Option<Bytes>| Witnessed {
+    let searched = |version: u64, base: Option<Bytes>| WitnessedState {
         base,
         quotes_none_under: rules,
         ..present(&job(1), version)
@@ -306,14 +317,14 @@ async fn what_texts_quote_is_kept_where_it_was_found_with_the_document_before() 
 }
 
 async fn the_document_before_steps_over_gaps() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1), gap(&job(1), "1", "5"), present(&job(1), 5)]).await;
     assert_eq!(desk.journal.document_before(3).await.unwrap().unwrap(), document(&job(1), "1"));
     assert_eq!(desk.journal.document(2).await.unwrap().unwrap(), gap(&job(1), "1", "5").document);
 }
 
 async fn gaps_and_poison_are_kept_once() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let hole = Gap {
         source: SOURCE.into(),
         object: None,
@@ -324,8 +335,8 @@ async fn gaps_and_poison_are_kept_once() {
         message: "the server was restored".into(),
         recorded_ms: 7,
     };
-    let poison = Poison { raw: "{\"cut".into(), error: "unexpected end".into(), observed_ms: 9 };
-    let append = Append {
+    let poison = PoisonMessage { raw: "{\"cut".into(), error: "unexpected end".into(), observed_ms: 9 };
+    let append = AppendBatch {
         gaps: vec![hole.clone()],
         poison: vec![poison],
         ..of(SOURCE, 0, vec![gap(&job(1), "1", "5")])
@@ -353,11 +364,11 @@ async fn gaps_and_poison_are_kept_once() {
 }
 
 async fn what_audits_found_is_kept_once_and_counted_beyond_what_is_kept() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let found = |moments: std::ops::Range<u64>, epoch| {
         let object = kubewitness_core::ObjectRef::clone(&job(1));
         let view = |found_ms| DiscrepancyView { object: object.clone(), found_ms, ..Default::default() };
-        Append { discrepancies: moments.map(view).collect(), ..of(SOURCE, epoch, Vec::new()) }
+        AppendBatch { discrepancies: moments.map(view).collect(), ..of(SOURCE, epoch, Vec::new()) }
     };
     assert_eq!(desk.journal.discrepancies(SOURCE).await.unwrap(), Default::default());
     desk.journal.append(found(0..2, 0)).await.unwrap();
@@ -380,7 +391,7 @@ async fn what_audits_found_is_kept_once_and_counted_beyond_what_is_kept() {
 }
 
 async fn gaps_are_found_by_what_they_are_about() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     for (index, uid) in [1, 2, 1].into_iter().enumerate() {
         let bounds = (index * 10 + 1, index * 10 + 5);
         let state = gap(&job(uid), &bounds.0.to_string(), &bounds.1.to_string());
@@ -396,7 +407,7 @@ async fn gaps_are_found_by_what_they_are_about() {
         message: String::new(),
         recorded_ms: 77,
     };
-    desk.journal.append(Append { gaps: vec![whole], ..of("other", 1, Vec::new()) }).await.unwrap();
+    desk.journal.append(AppendBatch { gaps: vec![whole], ..of("other", 1, Vec::new()) }).await.unwrap();
     let found = async |query: GapQuery| {
         let gaps = desk.journal.gaps_of(&query).await.unwrap();
         gaps.into_iter().map(|(_, gap)| gap.after).collect::<Vec<_>>()
@@ -431,7 +442,7 @@ async fn gaps_are_found_by_what_they_are_about() {
 }
 
 async fn a_history_begins_where_the_one_before_has_its_end() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let hole = |epoch: u32, before: &str, reason: &str, recorded_ms: u64| Gap {
         source: SOURCE.into(),
         object: None,
@@ -448,7 +459,7 @@ async fn a_history_begins_where_the_one_before_has_its_end() {
         (1, vec![hole(1, "9", "Compacted", 33), end(1, 44)]),
         (2, vec![hole(2, "9", gap_reason::REPLACED, 55)]),
     ] {
-        desk.journal.append(Append { gaps, ..of(SOURCE, epoch, Vec::new()) }).await.unwrap();
+        desk.journal.append(AppendBatch { gaps, ..of(SOURCE, epoch, Vec::new()) }).await.unwrap();
     }
     let epochs = desk.journal.epochs().await.unwrap();
     let began: Vec<_> = epochs.into_iter().map(|(_, view)| view.replaced_at).collect();
@@ -457,7 +468,7 @@ async fn a_history_begins_where_the_one_before_has_its_end() {
 }
 
 async fn an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let mut wrong = present(&job(1), 10);
     wrong.id = present(&job(1), 11).id;
     let mut nameless = (*job(2)).clone();
@@ -475,7 +486,7 @@ async fn an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else() {
 }
 
 /// A pod of a job.
-fn owned(number: usize, version: u64, owner: usize) -> Witnessed {
+fn owned(number: usize, version: u64, owner: usize) -> WitnessedState {
     let mut pod = (*job(number)).clone();
     (pod.kind, pod.group) = ("Pod".into(), String::new());
     let mut state = in_source("pods", 0, &pod.into(), Change::Present, &version.to_string());
@@ -484,7 +495,7 @@ fn owned(number: usize, version: u64, owner: usize) -> Witnessed {
 }
 
 async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let mut second = (*job(1)).clone();
     second.uid = "another".into();
     desk.append(vec![present(&job(1), 1), state(&job(1), Change::Gone, "4"), present(&second.into(), 5)])
@@ -527,7 +538,7 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
 
 /// An answer is about 2,000 of them.
 async fn an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_next_parts() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let mut middle = present(&job(1), 1);
     middle.owner = Some(job(4));
     desk.append(vec![middle]).await;
@@ -563,7 +574,7 @@ async fn an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_
 /// However long a story is, a part of it begins where the part before it ended. Of what the object owns, a server walks
 /// over no more newer states than it may.
 async fn a_part_of_a_long_story_begins_where_the_part_before_it_ended() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=40).map(|version| present(&job(1), version)).collect()).await;
     let busy = |version| owned(10, version, 1);
     // Positions 41, 42 and 43: two others have one state each.
@@ -586,8 +597,8 @@ async fn a_part_of_a_long_story_begins_where_the_part_before_it_ended() {
     assert_eq!(part(5, 0).await.unwrap(), (vec![1, 2, 3, 4], vec![]), "from the state at the cursor");
     assert_eq!(part(6, 44).await.unwrap(), ((1..=5).collect(), vec![41, 42, 43]), "or from the one before");
     let far = part(0, 43).await;
-    match Kind::here() {
-        Kind::Sqlite => assert_eq!(far.unwrap(), (vec![], vec![41, 42])),
+    match StoreKind::here() {
+        StoreKind::Sqlite => assert_eq!(far.unwrap(), (vec![], vec![41, 42])),
         _ => {
             let told = far.unwrap_err();
             assert!(matches!(told, JournalError::Invalid(_)), "{told}");
@@ -598,15 +609,15 @@ async fn a_part_of_a_long_story_begins_where_the_part_before_it_ended() {
 
 /// The uid in an ownerReference is what its writer says; nobody else's owner gets its name by that.
 async fn an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let named = |name: &str| {
         Some(Arc::new(ObjectRef { namespace: name.into(), name: name.into(), ..(*job(9)).clone() }))
     };
     let owners = ["evil", "good", "evil", "good"].map(named);
-    let states = owners
-        .iter()
-        .zip(1..)
-        .map(|(owner, version)| Witnessed { owner: owner.clone(), ..present(&job(version), version as u64) });
+    let states = owners.iter().zip(1..).map(|(owner, version)| WitnessedState {
+        owner: owner.clone(),
+        ..present(&job(version), version as u64)
+    });
     let states: Vec<_> = states.collect();
     desk.append(states[..3].to_vec()).await;
     let desk = desk.reopen().await;
@@ -618,7 +629,7 @@ async fn an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid() {
 }
 
 async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let (set, middle, pod) = (job(1), job(4), job(7));
     let mut job_state = present(&middle, 5);
     job_state.owner = Some(set.clone());
@@ -634,7 +645,7 @@ async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
 }
 
 async fn events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_parts() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let (set, pod) = (job(1), job(4));
     let event = |number: usize, group: &str| {
         Arc::new(ObjectRef { kind: "Event".into(), group: group.into(), ..(*job(number)).clone() })
@@ -667,14 +678,14 @@ async fn events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_
 
 /// Anybody may write the uid of a foreign object into an object or an Event of their own.
 async fn what_another_namespace_says_of_an_object_changes_no_story_of_it() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let (set, pod) = (job(1), job(4));
     let in_other =
         |object: &Arc<ObjectRef>| Arc::new(ObjectRef { namespace: "other".into(), ..(**object).clone() });
     let event = |number: usize| {
         Arc::new(ObjectRef { kind: "Event".into(), group: String::new(), ..(*job(number)).clone() })
     };
-    let about = |object: &Arc<ObjectRef>, owner: &Arc<ObjectRef>, version| Witnessed {
+    let about = |object: &Arc<ObjectRef>, owner: &Arc<ObjectRef>, version| WitnessedState {
         owner: Some(owner.clone()),
         ..present(object, version)
     };
@@ -701,7 +712,7 @@ async fn what_another_namespace_says_of_an_object_changes_no_story_of_it() {
 }
 
 async fn a_story_by_name_is_of_the_kinds_and_namespaces_that_are_asked_for_before_it_is_cut() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let mine = Arc::new(ObjectRef { namespace: "mine".into(), ..(*job(1)).clone() });
     let foreign =
         Arc::new(ObjectRef { namespace: "foreign".into(), uid: "another".into(), ..(*job(1)).clone() });
@@ -731,7 +742,7 @@ async fn a_story_by_name_is_of_the_kinds_and_namespaces_that_are_asked_for_befor
 /// An API server takes an Event about an object of the whole cluster into the namespace `default`. Elsewhere its writer
 /// has put only the uid.
 async fn events_about_an_object_of_the_whole_cluster_are_those_of_the_default_namespace() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let namespace =
         Arc::new(ObjectRef { namespace: String::new(), kind: "Namespace".into(), ..(*job(1)).clone() });
     let event = |number: usize, namespace: &str| {
@@ -742,7 +753,7 @@ async fn events_about_an_object_of_the_whole_cluster_are_those_of_the_default_na
             ..(*job(number)).clone()
         })
     };
-    let about = |object: Arc<ObjectRef>, version| Witnessed {
+    let about = |object: Arc<ObjectRef>, version| WitnessedState {
         owner: Some(namespace.clone()),
         ..present(&object, version)
     };
@@ -762,7 +773,7 @@ async fn events_about_an_object_of_the_whole_cluster_are_those_of_the_default_na
 
 /// Whoever may not see an object learns nothing of it by an Event of their own that quotes a guess.
 async fn the_newest_states_of_an_object_are_those_of_its_namespace() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let object = job(1);
     desk.append((4..9).map(|version| present(&object, version)).collect()).await;
     assert_eq!(desk.journal.newest_of(&object).await.unwrap(), [5, 4, 3]);

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use kubewitness_core::cursor::LetterCursor;
-use kubewitness_core::ledger::Reached;
+use kubewitness_core::ledger::LedgerProgress;
 use kubewitness_core::ports::{
-    Backlog, DeadLetter, Documents, JournalError, Kept, KvWrite, Ledgers, NOTE, Notes, Progress, Save,
-    SourceStart, Try, Witness,
+    Backlog, DeadLetter, DocumentReader, JournalError, KvWrite, Ledgers, NOTE, NoteDurability, NoteStore,
+    PluginProgress, ProgressSave, SourceStart, StateWitness, Try,
 };
-use kubewitness_core::views::{LetterQuery, Letters};
+use kubewitness_core::views::{LetterChoice, LetterQuery};
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::{Journal, account_at, ids_at};
 
-use crate::support::{Desk, PATIENCE, SOURCE, in_source, job, of, on_every_store, present};
+use crate::support::{PATIENCE, SOURCE, TestJournal, in_source, job, of, on_every_store, present};
 
 pub fn letter(seq: Seq) -> DeadLetter {
     DeadLetter {
@@ -29,13 +29,13 @@ pub fn letter(seq: Seq) -> DeadLetter {
     }
 }
 
-fn progress(cursor: Seq, delivered: u64, dead: u64) -> Progress {
+fn progress(cursor: Seq, delivered: u64, dead: u64) -> PluginProgress {
     let sources = vec![SourceStart { source: SOURCE.into(), after: 0, until: None }];
-    Progress { cursor, delivered, dead, sources, ..Progress::default() }
+    PluginProgress { cursor, delivered, dead, sources, ..PluginProgress::default() }
 }
 
 async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=7).map(|n| present(&job(n), n as u64)).collect()).await;
     let other = vec![in_source("pods", 0, &job(90), Change::Present, "8")];
     desk.journal.append(of("pods", 0, other)).await.unwrap();
@@ -59,14 +59,14 @@ async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_eac
 }
 
 async fn what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;
     for plugin in ["audit", "other"] {
-        let save = Save {
+        let save = ProgressSave {
             progress: progress(4, 2, 2),
             parked: [2, 3].map(|seq| DeadLetter { plugin: plugin.into(), ..letter(seq) }).to_vec(),
             kv: vec![KvWrite { key: "a".into(), value: Some(vec![1]) }],
-            ..Save::default()
+            ..ProgressSave::default()
         };
         desk.journal.save(plugin, save).await.unwrap();
         desk.journal.mark_replaying(plugin, &[2], "ann", "the sink is back").await.unwrap();
@@ -89,8 +89,8 @@ async fn what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays() {
 }
 
 async fn how_far_a_ledger_has_come_is_kept_beside_what_plugins_keep() {
-    let desk = Desk::new().await;
-    let reached = |lines| Reached { ledger: "ab".repeat(16), file: 2, lines, root: "0f".repeat(32) };
+    let desk = TestJournal::new().await;
+    let reached = |lines| LedgerProgress { ledger: "ab".repeat(16), file: 2, lines, root: "0f".repeat(32) };
     assert_eq!(desk.journal.reached("trail").await.unwrap(), None);
     desk.journal.reach("trail", &reached(4)).await.unwrap();
     desk.journal.reach("trail", &reached(9)).await.unwrap();
@@ -104,10 +104,10 @@ async fn how_far_a_ledger_has_come_is_kept_beside_what_plugins_keep() {
 }
 
 async fn progress_letters_and_keys_are_saved_together() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;
     assert_eq!(desk.journal.progress("audit").await.unwrap(), None);
-    let save = Save {
+    let save = ProgressSave {
         progress: progress(4, 2, 2),
         parked: vec![letter(2), letter(3)],
         revived: vec![],
@@ -145,7 +145,7 @@ async fn progress_letters_and_keys_are_saved_together() {
     assert_eq!((record.who.as_str(), record.why.as_str(), record.seqs), ("ann", "the sink is back", vec![2]));
 
     let kv = vec![KvWrite { key: "a".into(), value: None }];
-    let save = Save { progress: progress(4, 3, 1), revived: vec![2], kv, ..Save::default() };
+    let save = ProgressSave { progress: progress(4, 3, 1), revived: vec![2], kv, ..ProgressSave::default() };
     desk.journal.save("audit", save).await.unwrap();
     assert_eq!(desk.journal.dead_letters("audit").await.unwrap(), [letter(3)]);
     assert_eq!(desk.journal.kv("audit").await.unwrap(), [("b".into(), vec![2])]);
@@ -153,20 +153,20 @@ async fn progress_letters_and_keys_are_saved_together() {
 }
 
 async fn notes_are_kept_apart_from_a_plugins_own_keys_until_a_save_removes_them() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     let note = |number: u8, value: Option<&[u8]>| KvWrite {
         key: format!("{NOTE}request/{number}"),
         value: value.map(<[u8]>::to_vec),
     };
     let own = KvWrite { key: "request/1".into(), value: Some(b"own".to_vec()) };
-    let save = Save { progress: progress(0, 0, 0), kv: vec![own], ..Save::default() };
+    let save = ProgressSave { progress: progress(0, 0, 0), kv: vec![own], ..ProgressSave::default() };
     desk.journal.save("audit", save).await.unwrap();
-    desk.journal.note("audit", vec![note(1, Some(b"\0\n"))], Kept::ByTheMachine).await.unwrap();
-    desk.journal.note("audit", vec![note(2, Some(b"two"))], Kept::ByTheDisk).await.unwrap();
+    desk.journal.note("audit", vec![note(1, Some(b"\0\n"))], NoteDurability::ProcessCrash).await.unwrap();
+    desk.journal.note("audit", vec![note(2, Some(b"two"))], NoteDurability::PowerLoss).await.unwrap();
     // In the order in which they were noted, by whoever commits next.
     desk.journal.note_later("audit", vec![note(2, Some(b"later")), note(3, Some(b"three"))]);
-    desk.journal.note("other", Vec::new(), Kept::ByTheMachine).await.unwrap();
+    desk.journal.note("other", Vec::new(), NoteDurability::ProcessCrash).await.unwrap();
     let desk = desk.reopen().await;
     let pairs = |number: u8, value: &[u8]| (format!("{NOTE}request/{number}"), value.to_vec());
     let own = ("request/1".to_owned(), b"own".to_vec());
@@ -175,16 +175,20 @@ async fn notes_are_kept_apart_from_a_plugins_own_keys_until_a_save_removes_them(
     assert_eq!(desk.journal.kv("other").await.unwrap(), []);
     desk.journal.note_later("audit", vec![note(4, Some(b"four"))]);
     let kv = (1..=4).map(|number| note(number, None)).collect();
-    let save = Save { progress: progress(1, 1, 0), kv, ..Save::default() };
+    let save = ProgressSave { progress: progress(1, 1, 0), kv, ..ProgressSave::default() };
     desk.journal.save("audit", save).await.unwrap();
     assert_eq!(desk.journal.kv("audit").await.unwrap(), [own]);
     desk.assert_sound().await;
 }
 
 async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=4).map(|n| present(&job(n as usize), n)).collect()).await;
-    let parked = Save { progress: progress(4, 2, 2), parked: vec![letter(2), letter(3)], ..Save::default() };
+    let parked = ProgressSave {
+        progress: progress(4, 2, 2),
+        parked: vec![letter(2), letter(3)],
+        ..ProgressSave::default()
+    };
     desk.journal.save("audit", parked).await.unwrap();
     desk.journal.mark_dropped("audit", &[3], "ann", "no use").await.unwrap();
     let desk = desk.reopen().await;
@@ -196,16 +200,16 @@ async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
 }
 
 async fn dropped_letters_are_left_out_and_those_without_a_state_make_no_list_shorter() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=6).map(|n| present(&job(n as usize), n)).collect()).await;
     // Nothing is at positions 7 and 8, as behind retention.
     let parked: Vec<_> = [1, 2, 3, 5, 6, 7, 8].map(letter).into();
     let other = DeadLetter { plugin: "other".into(), ..letter(4) };
     desk.journal
-        .save("audit", Save { progress: progress(6, 1, 5), parked, ..Save::default() })
+        .save("audit", ProgressSave { progress: progress(6, 1, 5), parked, ..ProgressSave::default() })
         .await
         .unwrap();
-    let parked = Save { progress: progress(6, 5, 1), parked: vec![other], ..Save::default() };
+    let parked = ProgressSave { progress: progress(6, 5, 1), parked: vec![other], ..ProgressSave::default() };
     desk.journal.save("other", parked).await.unwrap();
     desk.journal.mark_dropped("audit", &[1, 3, 6], "ann", "no use").await.unwrap();
     desk.journal.mark_replaying("audit", &[5], "ann", "it is back").await.unwrap();
@@ -215,17 +219,22 @@ async fn dropped_letters_are_left_out_and_those_without_a_state_make_no_list_sho
         let found = desk.journal.letters_with_states(&query).await.unwrap();
         found.iter().map(|(letter, _)| letter.seq).collect::<Vec<_>>()
     };
-    assert_eq!(part(Some("audit"), None, None, Letters::NotDropped).await, [2, 5]);
-    assert_eq!(part(Some("audit"), None, Some(2), Letters::Dropped).await, [1, 3]);
-    assert_eq!(part(Some("audit"), Some(3), None, Letters::Dropped).await, [6]);
-    assert_eq!(part(None, Some(2), Some(2), Letters::NotDropped).await, [5, 4], "also of the next plugin");
-    assert_eq!(part(None, Some(5), Some(2), Letters::All).await, [6, 4], "over two without a state");
+    assert_eq!(part(Some("audit"), None, None, LetterChoice::NotDropped).await, [2, 5]);
+    assert_eq!(part(Some("audit"), None, Some(2), LetterChoice::Dropped).await, [1, 3]);
+    assert_eq!(part(Some("audit"), Some(3), None, LetterChoice::Dropped).await, [6]);
+    assert_eq!(
+        part(None, Some(2), Some(2), LetterChoice::NotDropped).await,
+        [5, 4],
+        "also of the next plugin"
+    );
+    assert_eq!(part(None, Some(5), Some(2), LetterChoice::All).await, [6, 4], "over two without a state");
 }
 
 async fn the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_they_were() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=3).map(|n| present(&job(n as usize), n)).collect()).await;
-    let parked = Save { progress: progress(3, 2, 1), parked: vec![letter(2)], ..Save::default() };
+    let parked =
+        ProgressSave { progress: progress(3, 2, 1), parked: vec![letter(2)], ..ProgressSave::default() };
     desk.journal.save("audit", parked).await.unwrap();
     assert_eq!(desk.journal.paused("audit").await.unwrap(), None);
     desk.journal.mark_paused("audit", true, "ann", "a move").await.unwrap();
@@ -250,7 +259,7 @@ async fn the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_th
 }
 
 async fn what_lies_outside_some_namespaces_is_what_reading_everything_finds() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=60).map(|n| present(&job(n as usize), n)).collect()).await;
     let all = desk.journal.read(0, 100).await.unwrap();
     for namespaces in [vec![], vec!["team-1".to_owned()], vec!["team-0".to_owned(), "team-2".to_owned()]] {
@@ -266,7 +275,7 @@ async fn what_lies_outside_some_namespaces_is_what_reading_everything_finds() {
 }
 
 async fn reading_from_memory_and_from_disk_give_the_same() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     for chunk in 0..5u64 {
         desk.append((0..10).map(|n| present(&job(n as usize), chunk * 10 + n + 1)).collect()).await;
     }
@@ -285,7 +294,7 @@ async fn reading_from_memory_and_from_disk_give_the_same() {
 }
 
 async fn counting_agrees_with_the_states_over_segments_and_sources() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let mut sources = Vec::new();
     for chunk in 0..12u64 {
         let name = ["jobs", "pods", "nodes"][chunk as usize % 3];
@@ -314,14 +323,14 @@ async fn counting_agrees_with_the_states_over_segments_and_sources() {
 }
 
 async fn callers_at_the_same_time_are_all_answered_and_share_one_order() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let appends = (0..40usize).map(|n| {
         let journal = desk.journal.clone();
         async move {
             let source = format!("source-{n}");
             let states = (1..=5).map(|v| in_source(&source, 0, &job(n), Change::Present, &format!("{v}")));
             let appended = journal.append(of(&source, 0, states.collect())).await.unwrap();
-            journal.save(&source, Save::default()).await.unwrap();
+            journal.save(&source, ProgressSave::default()).await.unwrap();
             appended.seqs.into_iter().flatten().collect::<Vec<_>>()
         }
     });
@@ -334,7 +343,7 @@ async fn callers_at_the_same_time_are_all_answered_and_share_one_order() {
 
 /// Appends that are dropped at any moment; each leaves either all or nothing behind.
 async fn a_caller_that_goes_away_leaves_the_journal_whole() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     for round in 0..150u64 {
         let abandoned = desk.append_soon(round * 2 + 1);
         let mut abandoned = std::pin::pin!(abandoned);
@@ -356,7 +365,7 @@ async fn a_caller_that_goes_away_leaves_the_journal_whole() {
 
 /// Readings of a whole source that are dropped at any moment: who reads next sees what is there now.
 async fn a_reader_that_goes_away_leaves_no_old_view_to_others() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=20).map(|n| present(&job(n), n as u64)).collect()).await;
     for round in 0..60u64 {
         let abandoned = desk.journal.warm(SOURCE);
@@ -375,7 +384,7 @@ async fn a_reader_that_goes_away_leaves_no_old_view_to_others() {
     }
 }
 
-impl Desk {
+impl TestJournal {
     async fn append_soon(&self, version: u64) {
         let states = vec![present(&job(1), version), present(&job(2), version + 1)];
         let journal: &Journal = &self.journal;
@@ -384,7 +393,7 @@ impl Desk {
 }
 
 async fn newest_wakes_those_who_wait() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let mut newest = desk.journal.newest();
     let waiting = async {
         newest.changed().await.unwrap();
@@ -395,7 +404,7 @@ async fn newest_wakes_those_who_wait() {
 }
 
 async fn who_sees_less_than_was_committed_passes_over_nothing() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=20).map(|n| present(&job(n), n as u64)).collect()).await;
     // As a copy has it that lags behind.
     desk.run("DELETE FROM @states WHERE seq > 5").await;

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use kubewitness_core::ports::{Backlog, Documents, Witness, Witnessed};
+use kubewitness_core::ports::{Backlog, DocumentReader, StateWitness, WitnessedState};
 use kubewitness_core::{Change, Seq, Version};
 use kubewitness_journal::Journal;
 use proptest::prelude::*;
 
-use crate::support::{Desk, Ends, Kind, SOURCE, gap, job, of, on, sharing, state};
+use crate::support::{RandomHistory, SOURCE, StoreKind, TestJournal, gap, job, of, on, sharing, state};
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ModelStep {
     /// By one of those that share it, where several do.
     Append(usize, Vec<(usize, u8, u64)>),
     Reopen,
@@ -19,15 +19,15 @@ enum Step {
 
 const REPLICAS: usize = 3;
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ModelStep> {
     let one = (0usize..4, 0u8..10, 1u64..30);
     prop_oneof![
-        8 => (0..REPLICAS, proptest::collection::vec(one, 1..12)).prop_map(|(by, states)| Step::Append(by, states)),
-        1 => Just(Step::Reopen),
+        8 => (0..REPLICAS, proptest::collection::vec(one, 1..12)).prop_map(|(by, states)| ModelStep::Append(by, states)),
+        1 => Just(ModelStep::Reopen),
     ]
 }
 
-fn witnessed((object, change, version): (usize, u8, u64), bases: &HashMap<usize, Bytes>) -> Witnessed {
+fn witnessed((object, change, version): (usize, u8, u64), bases: &HashMap<usize, Bytes>) -> WitnessedState {
     let text = version.to_string();
     let mut state = match change {
         0 => state(&job(object), Change::Gone, if version % 2 == 0 { &text } else { "" }),
@@ -40,16 +40,16 @@ fn witnessed((object, change, version): (usize, u8, u64), bases: &HashMap<usize,
 }
 
 #[derive(Default)]
-struct Model {
+struct JournalModel {
     /// Id, late, document, object.
     states: Vec<(String, bool, Bytes, usize)>,
     newest: HashMap<usize, u64>,
     current: BTreeMap<usize, u64>,
-    ends: Ends,
+    ends: RandomHistory,
 }
 
-impl Model {
-    fn append(&mut self, object: usize, state: &Witnessed) -> Option<Seq> {
+impl JournalModel {
+    fn append(&mut self, object: usize, state: &WitnessedState) -> Option<Seq> {
         let known = self.states.iter().any(|(id, ..)| id == state.id.as_str());
         let version: Option<u64> = state.resource_version.as_str().parse().ok();
         let newest = self.newest.get(&object).copied();
@@ -87,23 +87,23 @@ impl Model {
     }
 }
 
-async fn run(steps: Vec<Step>, shared: bool) {
-    let mut desk = if shared { Desk::shared("one").await } else { Desk::new().await };
+async fn run(steps: Vec<ModelStep>, shared: bool) {
+    let mut desk = if shared { TestJournal::shared("one").await } else { TestJournal::new().await };
     let mut others = Vec::new();
     for name in ["two", "three"].into_iter().filter(|_| shared) {
         others.push(Journal::open_at(&desk.place, sharing(name)).await.unwrap());
     }
-    let mut model = Model::default();
+    let mut model = JournalModel::default();
     let mut bases = HashMap::new();
     for step in steps {
         match step {
-            Step::Reopen if shared => {
+            ModelStep::Reopen if shared => {
                 let one = others.remove(0);
                 one.close().await.unwrap();
                 others.push(Journal::open_at(&desk.place, sharing("again")).await.unwrap());
             }
-            Step::Reopen => desk = desk.reopen().await,
-            Step::Append(by, states) => {
+            ModelStep::Reopen => desk = desk.reopen().await,
+            ModelStep::Append(by, states) => {
                 let states: Vec<_> = states.into_iter().filter(|one| model.ends.may_come(*one)).collect();
                 let batch: Vec<_> = states.iter().map(|one| witnessed(*one, &bases)).collect();
                 for (one, state) in states.iter().zip(&batch) {
@@ -146,7 +146,7 @@ async fn run(steps: Vec<Step>, shared: bool) {
     desk.assert_sound().await;
 }
 
-fn run_on(kind: Kind, steps: Vec<Step>, shared: bool) {
+fn run_on(kind: StoreKind, steps: Vec<ModelStep>, shared: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(on(kind, "model::any_appends_leave_what_a_naive_model_says", run(steps, shared)));
 }
@@ -156,7 +156,7 @@ proptest! {
 
     #[test]
     fn any_appends_leave_what_a_naive_model_says(steps in proptest::collection::vec(step(), 1..12)) {
-        run_on(Kind::Sqlite, steps, false);
+        run_on(StoreKind::Sqlite, steps, false);
     }
 }
 
@@ -167,7 +167,7 @@ proptest! {
     fn any_appends_leave_in_postgres_what_a_naive_model_says(
         steps in proptest::collection::vec(step(), 1..12),
     ) {
-        run_on(Kind::Postgres, steps, false);
+        run_on(StoreKind::Postgres, steps, false);
     }
 }
 
@@ -179,12 +179,12 @@ proptest! {
     fn any_appends_leave_in_mariadb_what_a_naive_model_says(
         steps in proptest::collection::vec(step(), 1..12),
     ) {
-        run_on(Kind::MariaDb, steps, false);
+        run_on(StoreKind::MariaDb, steps, false);
     }
 
     #[test]
     fn any_appends_leave_in_mysql_what_a_naive_model_says(steps in proptest::collection::vec(step(), 1..12)) {
-        run_on(Kind::Mysql, steps, false);
+        run_on(StoreKind::Mysql, steps, false);
     }
 }
 
@@ -195,7 +195,7 @@ proptest! {
     fn what_replicas_append_by_turns_leaves_in_postgres_what_a_naive_model_says(
         steps in proptest::collection::vec(step(), 1..12),
     ) {
-        run_on(Kind::Postgres, steps, true);
+        run_on(StoreKind::Postgres, steps, true);
     }
 }
 
@@ -206,13 +206,13 @@ proptest! {
     fn what_replicas_append_by_turns_leaves_in_mariadb_what_a_naive_model_says(
         steps in proptest::collection::vec(step(), 1..12),
     ) {
-        run_on(Kind::MariaDb, steps, true);
+        run_on(StoreKind::MariaDb, steps, true);
     }
 
     #[test]
     fn what_replicas_append_by_turns_leaves_in_mysql_what_a_naive_model_says(
         steps in proptest::collection::vec(step(), 1..12),
     ) {
-        run_on(Kind::Mysql, steps, true);
+        run_on(StoreKind::Mysql, steps, true);
     }
 }

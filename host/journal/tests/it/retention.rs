@@ -5,17 +5,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use bytes::Bytes;
 use kubewitness_core::config::{Duration, RetentionSpec};
 use kubewitness_core::ports::{
-    Append, Backlog, DeadLetter, Documents, KvWrite, Progress, Save, SourceStart, Witness, Witnessed,
+    AppendBatch, Backlog, DeadLetter, DocumentReader, KvWrite, PluginProgress, ProgressSave, SourceStart,
+    StateWitness, WitnessedState,
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, Seq, StateId, Version, reports};
-use kubewitness_journal::{Holder, Retained, Retention};
+use kubewitness_journal::{RetentionHolder, RetentionReport, SourceRetention};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, Ends, Kind, SOURCE, gap, job, of, on_every_store, present, state};
+use crate::support::{
+    RandomHistory, SOURCE, StoreKind, TestJournal, gap, job, of, on_every_store, present, state,
+};
 
 fn keep(count: u64) -> RetentionSpec {
     RetentionSpec { count: Some(count), ..RetentionSpec::default() }
@@ -26,18 +29,18 @@ fn hours(hours: u64) -> RetentionSpec {
     RetentionSpec { age, ..RetentionSpec::default() }
 }
 
-async fn pass(desk: &Desk, spec: &RetentionSpec) -> Retained {
-    Retention::new(desk.journal.clone(), SOURCE).pass(spec).await.unwrap()
+async fn pass(desk: &TestJournal, spec: &RetentionSpec) -> RetentionReport {
+    SourceRetention::new(desk.journal.clone(), SOURCE).pass(spec).await.unwrap()
 }
 
 /// Appends, and says that the watch would be resumed behind them.
-async fn settled(desk: &Desk, states: Vec<Witnessed>, checkpoint: u64) {
+async fn settled(desk: &TestJournal, states: Vec<WitnessedState>, checkpoint: u64) {
     let checkpoint = Some(Version::new(&checkpoint.to_string()));
-    desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+    desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
 }
 
 /// `objects` Jobs with `versions` versions each, by turns.
-async fn history(desk: &Desk, objects: usize, versions: u64) {
+async fn history(desk: &TestJournal, objects: usize, versions: u64) {
     for version in 0..versions {
         let number = |n: usize| version * objects as u64 + n as u64 + 1;
         let states = (0..objects).map(|n| present(&job(n), number(n))).collect();
@@ -45,16 +48,16 @@ async fn history(desk: &Desk, objects: usize, versions: u64) {
     }
 }
 
-async fn kept(desk: &Desk) -> Vec<Seq> {
+async fn kept(desk: &TestJournal) -> Vec<Seq> {
     desk.journal.read(0, 100_000).await.unwrap().iter().map(|state| state.seq).collect()
 }
 
 /// Rows of one of the journal's tables.
-async fn rows_of(desk: &Desk, table: &str) -> i64 {
-    desk.ask(&format!("SELECT count(*) FROM {}{table}", Kind::here().prefix())).await.parse().unwrap()
+async fn rows_of(desk: &TestJournal, table: &str) -> i64 {
+    desk.ask(&format!("SELECT count(*) FROM {}{table}", StoreKind::here().prefix())).await.parse().unwrap()
 }
 
-async fn pages(desk: &Desk) -> i64 {
+async fn pages(desk: &TestJournal) -> i64 {
     let sql = "SELECT page_count FROM pragma_page_count";
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(desk.path()).read_only(true);
     let mut connection = options.connect().await.unwrap();
@@ -63,13 +66,13 @@ async fn pages(desk: &Desk) -> i64 {
     count
 }
 
-fn subscribed(cursor: Seq, delivered: u64) -> Progress {
+fn subscribed(cursor: Seq, delivered: u64) -> PluginProgress {
     let sources = vec![SourceStart { source: SOURCE.into(), after: 0, until: None }];
-    Progress { cursor, delivered, sources, ..Progress::default() }
+    PluginProgress { cursor, delivered, sources, ..PluginProgress::default() }
 }
 
 async fn the_newest_stay_and_each_is_restored_byte_for_byte_also_after_a_restart() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     history(&desk, 5, 40).await;
     let asked = TimelineQuery { uid: Some(job(0).uid.clone()), ..TimelineQuery::default() };
     let before = desk.journal.timeline(&asked).await.unwrap().states;
@@ -92,14 +95,14 @@ async fn the_newest_stay_and_each_is_restored_byte_for_byte_also_after_a_restart
     assert_eq!(kept(&desk).await.len(), 52);
 }
 
-async fn history_from(desk: &Desk, first: u64, states: u64) {
+async fn history_from(desk: &TestJournal, first: u64, states: u64) {
     for version in first..first + states {
         settled(desk, vec![present(&job((version as usize - 1) % 5), version)], version).await;
     }
 }
 
 async fn the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has_ended_leaves_nothing() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     history(&desk, 3, 10).await;
     settled(&desk, vec![state(&job(0), Change::Gone, "100"), state(&job(1), Change::Gone, "")], 100).await;
     settled(&desk, vec![present(&job(3), 101)], 101).await;
@@ -119,7 +122,7 @@ async fn the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has
 }
 
 async fn what_a_watch_could_be_resumed_before_stays() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     history(&desk, 1, 10).await;
     desk.append((11..=20).map(|version| present(&job(0), version)).collect()).await;
     assert_eq!(pass(&desk, &keep(1)).await.states, 10);
@@ -127,7 +130,7 @@ async fn what_a_watch_could_be_resumed_before_stays() {
 }
 
 async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     history(&desk, 4, 25).await;
     let letter = DeadLetter {
         plugin: "audit".into(),
@@ -141,8 +144,11 @@ async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
         dropped: false,
         tries: Vec::new(),
     };
-    let progress = Progress { dead: 1, ..subscribed(60, 59) };
-    desk.journal.save("audit", Save { progress, parked: vec![letter], ..Save::default() }).await.unwrap();
+    let progress = PluginProgress { dead: 1, ..subscribed(60, 59) };
+    desk.journal
+        .save("audit", ProgressSave { progress, parked: vec![letter], ..ProgressSave::default() })
+        .await
+        .unwrap();
     pass(&desk, &keep(1)).await;
     let kept_now = kept(&desk).await;
     // Of the letter's Job, all from the letter on: no story has a hole.
@@ -151,7 +157,7 @@ async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
     assert!(kept_now == expected, "{} are kept", kept_now.len());
     desk.assert_sound().await;
     // Replayed and delivered, it holds nothing any more.
-    let save = Save { progress: subscribed(100, 100), revived: vec![20], ..Save::default() };
+    let save = ProgressSave { progress: subscribed(100, 100), revived: vec![20], ..ProgressSave::default() };
     desk.journal.save("audit", save).await.unwrap();
     pass(&desk, &keep(1)).await;
     assert_eq!(kept(&desk).await, [97, 98, 99, 100]);
@@ -161,9 +167,9 @@ async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
 
 async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() {
     const DAY: u64 = 24 * 60 * 60 * 1000;
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     history(&desk, 1, 100).await;
-    let save = |progress| Save { progress, ..Save::default() };
+    let save = |progress| ProgressSave { progress, ..ProgressSave::default() };
     desk.journal.save("out", save(subscribed(10, 10))).await.unwrap();
     desk.journal.save("there", save(subscribed(100, 100))).await.unwrap();
     let there = BTreeSet::from(["there".to_owned()]);
@@ -176,7 +182,7 @@ async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() 
     assert_eq!(retired().await, Some(since));
     assert_eq!(desk.journal.progress("there").await.unwrap().unwrap().retired_ms, None);
 
-    let missed = |at| Progress { retired_ms: Some(at), ..subscribed(10, 10) };
+    let missed = |at| PluginProgress { retired_ms: Some(at), ..subscribed(10, 10) };
     desk.journal.save("out", save(missed(since - DAY + 60_000))).await.unwrap();
     assert_eq!(pass(&desk, &keep(1)).await.states, 0);
     desk.journal.save("out", save(missed(since - DAY))).await.unwrap();
@@ -187,22 +193,25 @@ async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() 
     // Put in again, it goes on with what is left, and what went is told as a hole.
     let gaps = desk.journal.gaps().await.unwrap();
     assert!(gaps[0].message.contains("89 states at positions 11 to 99 that out"), "{gaps:?}");
-    assert_eq!(desk.journal.untold().await.unwrap()["out"], 89);
+    assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["out"], 89);
     assert_eq!(desk.journal.read(10, 10).await.unwrap().len(), 1);
     desk.journal.save("out", save(subscribed(100, 11))).await.unwrap();
     desk.assert_sound().await;
 }
 
 async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     for first in (0..6000).step_by(500) {
         let states = (first + 1..=first + 500).map(|version| present(&job(version as usize % 7), version));
         settled(&desk, states.collect(), first + 500).await;
     }
-    let save = |cursor, delivered| Save { progress: subscribed(cursor, delivered), ..Save::default() };
+    let save = |cursor, delivered| ProgressSave {
+        progress: subscribed(cursor, delivered),
+        ..ProgressSave::default()
+    };
     desk.journal.save("stuck", save(100, 100)).await.unwrap();
     let spec = RetentionSpec { past_cursors: true, ..keep(500) };
-    let mut retention = Retention::new(desk.journal.clone(), SOURCE).in_hand(1500);
+    let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(1500);
     let told = retention.pass(&spec).await.unwrap();
     let kept_now = kept(&desk).await;
     // In its hands: 1500 and more behind what it read, to the end of a segment.
@@ -219,7 +228,10 @@ async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
     let bounds = (gaps[0].after.as_str(), gaps[0].before.as_str(), gaps[0].reason.as_str());
     assert_eq!(bounds, ("3071", "5501", "Retention"));
     assert!(gaps[0].message.contains("2429 states at positions 3072 to 5500 that stuck"), "{gaps:?}");
-    assert_eq!(desk.journal.untold().await.unwrap(), BTreeMap::from([("stuck".into(), 2429)]));
+    assert_eq!(
+        desk.journal.removed_before_delivery().await.unwrap(),
+        BTreeMap::from([("stuck".into(), 2429)])
+    );
     // It goes on: what it is handed and what was taken adds up.
     desk.journal.save("stuck", save(6000, 6000 - 2429)).await.unwrap();
     desk.assert_sound().await;
@@ -228,7 +240,7 @@ async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
 }
 
 async fn the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let more = async |first: u64| {
         let states = (first + 1..=first + 500).map(|version| present(&job(version as usize % 7), version));
         settled(&desk, states.collect(), first + 500).await;
@@ -236,10 +248,13 @@ async fn the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still()
     for first in (0..4000).step_by(500) {
         more(first).await;
     }
-    let save = |cursor, delivered| Save { progress: subscribed(cursor, delivered), ..Save::default() };
+    let save = |cursor, delivered| ProgressSave {
+        progress: subscribed(cursor, delivered),
+        ..ProgressSave::default()
+    };
     desk.journal.save("stuck", save(100, 100)).await.unwrap();
     let spec = RetentionSpec { past_cursors: true, ..keep(100) };
-    let mut retention = Retention::new(desk.journal.clone(), SOURCE).in_hand(10);
+    let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(10);
     let first = retention.pass(&spec).await.unwrap().untold;
     more(4000).await;
     more(4500).await;
@@ -259,7 +274,7 @@ async fn the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still()
 
 /// Its cursor went back for a source that was added, and what it had finished before stays finished.
 async fn a_plugin_that_goes_back_for_an_added_source_adds_up_whatever_is_taken() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     for first in (0..4000).step_by(500) {
         let states = (first + 1..=first + 500).map(|version| present(&job(version as usize % 7), version));
         settled(&desk, states.collect(), first + 500).await;
@@ -267,10 +282,10 @@ async fn a_plugin_that_goes_back_for_an_added_source_adds_up_whatever_is_taken()
     let mut progress = subscribed(3000, 3000);
     progress.add_sources(vec![("pods".into(), 0)]);
     assert_eq!(progress.cursor, 0);
-    desk.journal.save("p", Save { progress, ..Save::default() }).await.unwrap();
+    desk.journal.save("p", ProgressSave { progress, ..ProgressSave::default() }).await.unwrap();
     desk.assert_sound().await;
     let spec = RetentionSpec { past_cursors: true, ..keep(500) };
-    let told = Retention::new(desk.journal.clone(), SOURCE).in_hand(10).pass(&spec).await.unwrap();
+    let told = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(10).pass(&spec).await.unwrap();
     assert!(told.states > 1000, "{told:?}");
     assert!(told.untold > 0 && told.untold <= 500, "it had finished the first 3000: {told:?}");
     desk.assert_sound().await;
@@ -279,7 +294,7 @@ async fn a_plugin_that_goes_back_for_an_added_source_adds_up_whatever_is_taken()
 /// The rows of 2,000 deleted Jobs make room for the next: the file does not grow with history.
 #[tokio::test]
 async fn what_is_given_back_is_used_again() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let mut sizes = Vec::new();
     for round in 0..6 {
         for n in 0..200usize {
@@ -302,7 +317,7 @@ async fn what_is_given_back_is_used_again() {
 }
 
 async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let owned = |number: usize, owner: usize, change, version: u64| {
         let mut state = state(&job(number), change, &version.to_string());
         state.owner = Some(job(owner));
@@ -322,7 +337,7 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
     }
     settled(&desk, vec![owned(5, 1020, Change::Present, 100), owned(6, 1020, Change::Present, 101)], 101)
         .await;
-    let mut retention = Retention::new(desk.journal.clone(), SOURCE);
+    let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE);
     assert_eq!(retention.pass(&hours(1)).await.unwrap().states, 60);
     retention.sweep().await.unwrap();
     desk.assert_sound().await;
@@ -334,7 +349,7 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
     settled(&desk, vec![owned(106, 1000, Change::Present, 200)], 200).await;
     desk.assert_sound().await;
     let asked = TimelineQuery { uid: Some(job(1000).uid.clone()), ..TimelineQuery::default() };
-    let check = |view: kubewitness_journal::Story| {
+    let check = |view: kubewitness_journal::ObjectStory| {
         assert_eq!(view.related.len(), 1);
         assert_eq!(view.related[0].status.message, "of 106");
     };
@@ -344,21 +359,25 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
 }
 
 async fn a_report_of_a_plugin_goes_with_the_last_state_of_its_object() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     history(&desk, 2, 2).await;
     let uid = |n: usize| job(n).uid.clone();
     let write = |key: String| KvWrite { key, value: Some(br#"{"to": "ops", "result": "sent"}"#.to_vec()) };
     let kv = [format!("report/{}/1/ops", uid(0)), format!("report/{}/1/ops", uid(1)), "note/1".to_owned()];
-    let save = Save { progress: subscribed(4, 4), kv: kv.map(write).into(), ..Save::default() };
+    let save =
+        ProgressSave { progress: subscribed(4, 4), kv: kv.map(write).into(), ..ProgressSave::default() };
     desk.journal.save("p", save).await.unwrap();
-    let told = async |desk: &Desk| {
+    let told = async |desk: &TestJournal| {
         let reports = desk.journal.reports(&HashSet::from([uid(0), uid(1)])).await.unwrap();
         reports.into_iter().map(|report| (report.plugin, report.uid, report.to)).collect::<Vec<_>>()
     };
     let of = |n: usize| ("p".to_owned(), uid(n), "ops".to_owned());
     assert_eq!(told(&desk).await, [of(0), of(1)]);
     settled(&desk, vec![state(&job(0), Change::Gone, "100"), present(&job(1), 101)], 101).await;
-    desk.journal.save("p", Save { progress: subscribed(6, 6), ..Save::default() }).await.unwrap();
+    desk.journal
+        .save("p", ProgressSave { progress: subscribed(6, 6), ..ProgressSave::default() })
+        .await
+        .unwrap();
     pass(&desk, &hours(1)).await;
     assert_eq!(told(&desk).await, [of(1)]);
     let desk = desk.reopen().await;
@@ -369,18 +388,24 @@ async fn a_report_of_a_plugin_goes_with_the_last_state_of_its_object() {
 }
 
 async fn of_an_object_with_too_many_reports_the_oldest_go() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     history(&desk, 2, 2).await;
     let key = |n: usize, number: usize| format!("report/{}/{number:04}/ops", job(n).uid);
     let write = |key: String| KvWrite { key, value: Some(br#"{"to": "ops"}"#.to_vec()) };
     let many = (0..reports::SHOWN + 20).map(|number| key(1, number));
     let kv = many.chain([key(0, 0), "report/daily".to_owned()]).map(write).collect();
-    desk.journal.save("p", Save { progress: subscribed(4, 4), kv, ..Save::default() }).await.unwrap();
+    desk.journal
+        .save("p", ProgressSave { progress: subscribed(4, 4), kv, ..ProgressSave::default() })
+        .await
+        .unwrap();
     let own: Vec<_> = desk.journal.kv("p").await.unwrap().into_iter().map(|(key, _)| key).collect();
     assert_eq!(own, ["report/daily"], "a plugin's own key may begin like a report's");
     let before = desk.journal.report_bytes("p").await.unwrap();
     settled(&desk, vec![state(&job(0), Change::Gone, "100"), present(&job(1), 101)], 101).await;
-    desk.journal.save("p", Save { progress: subscribed(6, 6), ..Save::default() }).await.unwrap();
+    desk.journal
+        .save("p", ProgressSave { progress: subscribed(6, 6), ..ProgressSave::default() })
+        .await
+        .unwrap();
     pass(&desk, &hours(1)).await;
     let report = (key(1, 0).len() + br#"{"to": "ops"}"#.len()) as u64;
     assert_eq!(before - desk.journal.report_bytes("p").await.unwrap(), 21 * report);
@@ -390,16 +415,19 @@ async fn of_an_object_with_too_many_reports_the_oldest_go() {
 }
 
 async fn what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it_lets_go() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     history(&desk, 5, 500).await;
-    desk.journal.save("p", Save { progress: subscribed(100, 100), ..Save::default() }).await.unwrap();
-    let mut retention = Retention::new(desk.journal.clone(), SOURCE);
-    assert!(retention.held().is_empty());
+    desk.journal
+        .save("p", ProgressSave { progress: subscribed(100, 100), ..ProgressSave::default() })
+        .await
+        .unwrap();
+    let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE);
+    assert!(retention.held_states().is_empty());
     assert_eq!(retention.pass(&keep(10)).await.unwrap().states, 100);
-    assert_eq!(retention.held(), BTreeMap::from([(Holder::Plugin("p".into()), 2390)]));
+    assert_eq!(retention.held_states(), BTreeMap::from([(RetentionHolder::Plugin("p".into()), 2390)]));
     // No segment of it is read before that changes.
     assert_eq!(retention.pass(&keep(10)).await.unwrap().states, 0);
-    assert_eq!(retention.held(), BTreeMap::from([(Holder::Plugin("p".into()), 2390)]));
+    assert_eq!(retention.held_states(), BTreeMap::from([(RetentionHolder::Plugin("p".into()), 2390)]));
 
     let id = |seq: usize| StateId::parse(&format!("{SOURCE}/0/batch/Job/{}/{seq}", job((seq - 1) % 5).uid));
     let letter = DeadLetter {
@@ -414,37 +442,40 @@ async fn what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it
         dropped: false,
         tries: Vec::new(),
     };
-    let progress = Progress { dead: 1, ..subscribed(2500, 2499) };
-    desk.journal.save("p", Save { progress, parked: vec![letter], ..Save::default() }).await.unwrap();
+    let progress = PluginProgress { dead: 1, ..subscribed(2500, 2499) };
+    desk.journal
+        .save("p", ProgressSave { progress, parked: vec![letter], ..ProgressSave::default() })
+        .await
+        .unwrap();
     // All but the letter's, what came after it of its object, and what is within the bounds.
     assert_eq!(retention.pass(&keep(10)).await.unwrap().states, 2390 - 19);
-    assert_eq!(retention.held(), BTreeMap::from([(Holder::DeadLetter, 1)]));
+    assert_eq!(retention.held_states(), BTreeMap::from([(RetentionHolder::DeadLetter, 1)]));
     desk.journal.mark_dropped("p", &[2400], "ann", "why").await.unwrap();
-    let mut later = Retention::new(desk.journal.clone(), SOURCE);
+    let mut later = SourceRetention::new(desk.journal.clone(), SOURCE);
     later.pass(&keep(10)).await.unwrap();
-    assert_eq!(later.held(), BTreeMap::new(), "nobody can do anything about it");
+    assert_eq!(later.held_states(), BTreeMap::new(), "nobody can do anything about it");
     desk.assert_sound().await;
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum RetentionStep {
     Append(Vec<(usize, u8, u64)>),
     Retain(u64),
     Save(u64),
     Reopen,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = RetentionStep> {
     let one = (0usize..4, 0u8..10, 1u64..30);
     prop_oneof![
-        6 => proptest::collection::vec(one, 1..12).prop_map(Step::Append),
-        4 => (1..20u64).prop_map(Step::Retain),
-        1 => (0..100u64).prop_map(Step::Save),
-        1 => Just(Step::Reopen),
+        6 => proptest::collection::vec(one, 1..12).prop_map(RetentionStep::Append),
+        4 => (1..20u64).prop_map(RetentionStep::Retain),
+        1 => (0..100u64).prop_map(RetentionStep::Save),
+        1 => Just(RetentionStep::Reopen),
     ]
 }
 
-fn witnessed((object, change, version): (usize, u8, u64), bases: &HashMap<usize, Bytes>) -> Witnessed {
+fn witnessed((object, change, version): (usize, u8, u64), bases: &HashMap<usize, Bytes>) -> WitnessedState {
     let text = version.to_string();
     let mut state = match change {
         0 => state(&job(object), Change::Gone, if version % 2 == 0 { &text } else { "" }),
@@ -456,10 +487,10 @@ fn witnessed((object, change, version): (usize, u8, u64), bases: &HashMap<usize,
     state
 }
 
-/// What was journaled, by position: its document and its object.
-type Told = BTreeMap<Seq, (Bytes, usize)>;
+/// The journaled states by position: document and object.
+type JournaledState = BTreeMap<Seq, (Bytes, usize)>;
 
-async fn check(desk: &Desk, told: &Told, through: Seq) {
+async fn check(desk: &TestJournal, told: &JournaledState, through: Seq) {
     desk.assert_sound().await;
     let kept = kept(desk).await;
     for (seq, (document, object)) in told {
@@ -482,26 +513,29 @@ async fn check(desk: &Desk, told: &Told, through: Seq) {
     }
 }
 
-async fn run(steps: Vec<Step>) {
-    let mut desk = Desk::new().await;
-    let (mut told, mut bases, mut cursor) = (Told::new(), HashMap::new(), 0);
-    let mut ends = Ends::default();
-    desk.journal.save("p", Save { progress: subscribed(0, 0), ..Save::default() }).await.unwrap();
+async fn run(steps: Vec<RetentionStep>) {
+    let mut desk = TestJournal::new().await;
+    let (mut told, mut bases, mut cursor) = (JournaledState::new(), HashMap::new(), 0);
+    let mut ends = RandomHistory::default();
+    desk.journal
+        .save("p", ProgressSave { progress: subscribed(0, 0), ..ProgressSave::default() })
+        .await
+        .unwrap();
     for step in steps {
         match step {
-            Step::Reopen => desk = desk.reopen().await,
-            Step::Save(more) => {
+            RetentionStep::Reopen => desk = desk.reopen().await,
+            RetentionStep::Save(more) => {
                 cursor = (cursor + more).min(*desk.journal.newest().borrow());
                 let progress = subscribed(cursor, cursor);
-                desk.journal.save("p", Save { progress, ..Save::default() }).await.unwrap();
+                desk.journal.save("p", ProgressSave { progress, ..ProgressSave::default() }).await.unwrap();
             }
-            Step::Retain(count) => drop(pass(&desk, &keep(count)).await),
-            Step::Append(states) => {
+            RetentionStep::Retain(count) => drop(pass(&desk, &keep(count)).await),
+            RetentionStep::Append(states) => {
                 let states: Vec<_> = states.into_iter().filter(|one| ends.may_come(*one)).collect();
                 let batch: Vec<_> = states.iter().map(|one| witnessed(*one, &bases)).collect();
                 let documents: Vec<_> = batch.iter().map(|state| state.document.clone()).collect();
                 let checkpoint = Some(Version::new("1000"));
-                let append = Append { checkpoint, ..of(SOURCE, 0, batch) };
+                let append = AppendBatch { checkpoint, ..of(SOURCE, 0, batch) };
                 let appended = desk.journal.append(append).await.unwrap();
                 for ((one, document), seq) in states.iter().zip(documents).zip(appended.seqs) {
                     bases.insert(one.0, document.clone());

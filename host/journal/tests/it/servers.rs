@@ -1,5 +1,5 @@
-//! What a journal on a server has to bear beside the conformance: other processes, and a server
-//! that goes away and comes back.
+//! A journal on a server must bear more than the conformance suite asks: other processes, and a server that
+//! goes away and comes back.
 
 mod formats;
 mod poolers;
@@ -9,31 +9,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{Append, Backlog, JournalError, KvWrite, Progress, Save, Witness};
+use kubewitness_core::ports::{
+    AppendBatch, Backlog, JournalError, KvWrite, PluginProgress, ProgressSave, StateWitness,
+};
 use kubewitness_core::views::DiscrepancyView;
-use kubewitness_harness::{DatabaseServer, Wire, database_of as database};
-use kubewitness_journal::{Journal, OpenError, Place, code, verify_at};
+use kubewitness_harness::{DatabaseServer, TestWire, database_of as database};
+use kubewitness_journal::{Journal, JournalLocation, OpenError, code, verify_at};
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
 
 use self::formats::*;
 use self::replicas::*;
 use crate::proof::damage::sound;
-use crate::support::{Desk, Kind, PATIENCE, SOURCE, job, of, on, open_at, options, present, sharing};
+use crate::support::{
+    PATIENCE, SOURCE, StoreKind, TestJournal, job, of, on, open_at, options, present, sharing,
+};
 
 /// A journal on the shared server, and what runs statements beside it.
-struct Beside {
+struct SharedJournal {
     server: &'static DatabaseServer,
     address: String,
 }
 
-impl Beside {
+impl SharedJournal {
     fn new() -> Self {
-        let server = Kind::here().server().unwrap();
+        let server = StoreKind::here().server().unwrap();
         Self { server, address: server.create_database().unwrap() }
     }
 
-    fn place(&self) -> Place {
-        Place::server(&self.address).unwrap()
+    fn place(&self) -> JournalLocation {
+        JournalLocation::server(&self.address).unwrap()
     }
 
     fn run(&self, statements: &str) -> String {
@@ -41,17 +45,17 @@ impl Beside {
     }
 
     /// The same through something that can fail.
-    async fn behind_a_wire(&self) -> (Arc<Wire>, Place) {
+    async fn behind_a_wire(&self) -> (Arc<TestWire>, JournalLocation) {
         let (user, server) = self.address.split_once('@').unwrap();
         let (server, database) = server.split_once('/').unwrap();
-        let wire = Wire::to(server.parse().unwrap()).await.unwrap();
-        let place = Place::server(&format!("{user}@{}/{database}", wire.address())).unwrap();
+        let wire = TestWire::to(server.parse().unwrap()).await.unwrap();
+        let place = JournalLocation::server(&format!("{user}@{}/{database}", wire.address())).unwrap();
         (wire, place)
     }
 
     /// A session that has done this, and does nothing more.
     async fn session(&self, statements: &[&'static str]) -> Box<dyn std::any::Any> {
-        if Kind::here() == Kind::Postgres {
+        if StoreKind::here() == StoreKind::Postgres {
             let mut session = PgConnection::connect(&self.address).await.unwrap();
             for statement in statements {
                 session.execute(*statement).await.unwrap();
@@ -67,7 +71,7 @@ impl Beside {
 
     /// As another replica that writes, for longer than a test takes.
     async fn asks_with_bytes(&self) {
-        if Kind::here() == Kind::Postgres {
+        if StoreKind::here() == StoreKind::Postgres {
             return std::future::pending().await;
         }
         let mut session = MySqlConnection::connect(&self.address).await.unwrap();
@@ -77,7 +81,7 @@ impl Beside {
 
     /// Ends all sessions but the one that does it.
     fn end_all(&self) {
-        if Kind::here() == Kind::Postgres {
+        if StoreKind::here() == StoreKind::Postgres {
             self.run(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                  WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -99,12 +103,12 @@ impl Beside {
     }
 }
 
-async fn refused(place: &Place) -> OpenError {
+async fn refused(place: &JournalLocation) -> OpenError {
     Journal::open_at(place, options()).await.err().unwrap()
 }
 
 async fn a_second_process_is_told_who_writes_and_what_to_do() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let first = open_at(&beside.place()).await;
     let error = refused(&beside.place()).await;
     let text = error.to_string();
@@ -118,7 +122,7 @@ async fn a_second_process_is_told_who_writes_and_what_to_do() {
 }
 
 async fn who_lost_the_journal_to_another_process_stops_writing() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let first = open_at(&beside.place()).await;
     first.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     let OpenError::Held { how, .. } = refused(&beside.place()).await else { panic!("it is not held") };
@@ -142,7 +146,7 @@ async fn who_lost_the_journal_to_another_process_stops_writing() {
 }
 
 async fn an_epoch_that_another_process_began_is_seen_in_the_next_transaction() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let journal = open_at(&beside.place()).await;
     journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     beside.run("UPDATE kw_journal SET epoch = epoch + 1");
@@ -164,13 +168,13 @@ async fn told_of_the_loss(journal: &Journal) -> String {
 }
 
 async fn a_journal_that_is_taken_away_while_it_is_in_use_is_told_to_be_lost() {
-    let drop_database = match Kind::here() {
-        Kind::Postgres => "DROP DATABASE NAME WITH (FORCE)",
+    let drop_database = match StoreKind::here() {
+        StoreKind::Postgres => "DROP DATABASE NAME WITH (FORCE)",
         _ => "DROP DATABASE NAME",
     };
     let ways = ["DELETE FROM kw_journal", "DROP TABLE kw_journal", "DROP TABLE kw_states", drop_database];
     for way in ways {
-        let beside = Beside::new();
+        let beside = SharedJournal::new();
         let journal = open_at(&beside.place()).await;
         journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
         if way == drop_database {
@@ -184,7 +188,7 @@ async fn a_journal_that_is_taken_away_while_it_is_in_use_is_told_to_be_lost() {
 }
 
 async fn an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let journal = open_at(&beside.place()).await;
     journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     beside.run("UPDATE kw_journal SET epoch = epoch - 1");
@@ -193,7 +197,7 @@ async fn an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all()
 }
 
 /// As a standby server that takes over without the newest commits.
-struct StandbyCopy<'b>(&'b Beside);
+struct StandbyCopy<'b>(&'b SharedJournal);
 
 impl<'b> StandbyCopy<'b> {
     const TABLES: [&'static str; 17] = [
@@ -216,7 +220,7 @@ impl<'b> StandbyCopy<'b> {
         "kw_kv",
     ];
 
-    fn copy(beside: &'b Beside) -> Self {
+    fn copy(beside: &'b SharedJournal) -> Self {
         beside.run(
             &Self::TABLES.map(|of| format!("CREATE TABLE standby_{of} AS SELECT * FROM {of}")).join("; "),
         );
@@ -232,13 +236,13 @@ impl<'b> StandbyCopy<'b> {
 async fn a_commit_that_is_lost_is_noticed_with_the_next_write_and_by_who_looks() {
     for lost in ["states", "a save"] {
         for looks in [false, true] {
-            let beside = Beside::new();
+            let beside = SharedJournal::new();
             let journal = open_at(&beside.place()).await;
             journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
             let standby = StandbyCopy::copy(&beside);
             match lost {
                 "states" => drop(journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap()),
-                _ => journal.save("audit", Save::default()).await.unwrap(),
+                _ => journal.save("audit", ProgressSave::default()).await.unwrap(),
             }
             standby.take_over();
             let told = match looks {
@@ -257,7 +261,7 @@ async fn a_commit_that_is_lost_is_noticed_with_the_next_write_and_by_who_looks()
 
 /// All sessions end with the server that was before, and another process may write first.
 async fn a_lost_commit_is_noticed_after_another_process_has_written_more() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let (wire, place) = beside.behind_a_wire().await;
     let one = Journal::open_at(&place, sharing("one")).await.unwrap();
     let two = Journal::open_at(&beside.place(), sharing("two")).await.unwrap();
@@ -282,12 +286,12 @@ async fn a_lost_commit_is_noticed_after_another_process_has_written_more() {
 
 /// A session that reads may be led to a copy that lags: that has no part in what a plugin goes on from.
 async fn what_a_plugin_left_is_read_where_it_is_written() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let (wire, place) = beside.behind_a_wire().await;
     let journal = open_at(&place).await;
-    let progress = Progress { cursor: 7, ..Progress::default() };
+    let progress = PluginProgress { cursor: 7, ..PluginProgress::default() };
     let kv = vec![KvWrite { key: "k".into(), value: Some(b"v".to_vec()) }];
-    let save = Save { progress: progress.clone(), parked: vec![], revived: vec![], kv };
+    let save = ProgressSave { progress: progress.clone(), parked: vec![], revived: vec![], kv };
     journal.save("audit", save).await.unwrap();
     wire.shut();
     assert!(journal.gaps().await.is_err(), "no session reads");
@@ -300,19 +304,19 @@ async fn what_a_plugin_left_is_read_where_it_is_written() {
 }
 
 async fn a_database_without_a_journal_is_not_verified_and_not_written_to() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let error = verify_at(&beside.place()).await.unwrap_err();
     assert!(matches!(error, OpenError::Unavailable { .. }), "{error}");
     let tables = beside.run("SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'kw%'");
     // Other tests' databases are seen from this one in MySQL, where a schema is a database.
-    if Kind::here() == Kind::Postgres {
+    if StoreKind::here() == StoreKind::Postgres {
         assert_eq!(tables.trim(), "0");
     }
 }
 
 async fn nobody_there_is_an_error_that_may_pass_and_is_told_without_the_password() {
-    let scheme = Kind::here().service().unwrap().scheme();
-    let place = Place::server(&format!("{scheme}://ann:hush@127.0.0.1:1/none")).unwrap();
+    let scheme = StoreKind::here().service().unwrap().scheme();
+    let place = JournalLocation::server(&format!("{scheme}://ann:hush@127.0.0.1:1/none")).unwrap();
     let error = refused(&place).await;
     let text = error.to_string();
     assert!(matches!(error, OpenError::Away { .. }), "{text}");
@@ -321,7 +325,7 @@ async fn nobody_there_is_an_error_that_may_pass_and_is_told_without_the_password
 
 /// Its machine or the way to it may be gone, and no packet tells.
 async fn a_server_that_says_nothing_any_more_is_not_waited_for_for_ever() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let (wire, place) = beside.behind_a_wire().await;
     let journal = open_at(&place).await;
     wire.deafen();
@@ -337,9 +341,9 @@ async fn a_server_that_says_nothing_any_more_is_not_waited_for_for_ever() {
     }
 }
 
-/// What only a person can mend is said at once, with what to do; to wait for it would hide it.
+/// An error that only a person can mend is reported at once, with the remedy; waiting would hide it.
 async fn a_server_that_refuses_is_told_from_one_that_is_away() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let name = database(&beside.address);
     let (scheme, rest) = beside.address.split_once("://").unwrap();
     let (login, at) = rest.split_once('@').unwrap();
@@ -349,11 +353,11 @@ async fn a_server_that_refuses_is_told_from_one_that_is_away() {
         (format!("{scheme}://{login}@{}", at.replace(name, "none")), "make the database"),
     ];
     // PostgreSQL waits for the client to speak first, so that it looks like nobody to one of MySQL.
-    if Kind::here() != Kind::Postgres {
+    if StoreKind::here() != StoreKind::Postgres {
         wrong.push((format!("postgres://{login}@{at}"), "host and port"));
     }
     // Who was never let in is asked for the password itself, and that is told over TLS alone.
-    if Kind::here() == Kind::Mysql {
+    if StoreKind::here() == StoreKind::Mysql {
         let fresh = format!("fresh_{name}");
         beside.run(&format!("CREATE USER {fresh}@'127.0.0.1' IDENTIFIED BY 'wrong-word'"));
         wrong.push((
@@ -362,8 +366,8 @@ async fn a_server_that_refuses_is_told_from_one_that_is_away() {
         ));
     }
     // Who may read and write there, and make nothing.
-    let poor = match Kind::here() {
-        Kind::Postgres => {
+    let poor = match StoreKind::here() {
+        StoreKind::Postgres => {
             "CREATE USER poor_NAME PASSWORD 'wrong-word'; REVOKE CREATE ON SCHEMA public FROM PUBLIC"
         }
         _ => {
@@ -374,7 +378,7 @@ async fn a_server_that_refuses_is_told_from_one_that_is_away() {
     beside.run(&poor.replace("NAME", name));
     wrong.push((format!("{scheme}://poor_{name}:wrong-word@{at}"), "grant that user the right"));
     for (address, remedy) in wrong {
-        let place = Place::server(&address).unwrap();
+        let place = JournalLocation::server(&address).unwrap();
         let error = refused(&place).await;
         let text = error.to_string();
         assert!(matches!(&error, OpenError::Refused { .. }), "{error:?}");
@@ -409,7 +413,7 @@ async fn damage_is_found_under_its_code() {
     for (expected, statement) in planted {
         let name = desk.place.to_string();
         let database = database(&name);
-        let server = Kind::here().server().unwrap();
+        let server = StoreKind::here().server().unwrap();
         let table = statement.split_whitespace().find(|word| word.starts_with("kw_")).unwrap();
         let keep = format!("CREATE TABLE kept AS SELECT * FROM {table}");
         server.run(Some(database), &keep).unwrap();
@@ -425,8 +429,8 @@ async fn damage_is_found_under_its_code() {
 
 /// As an operator may have set them for everybody: transactions that nobody begins, answers that are cut.
 async fn a_servers_own_defaults_change_nothing() {
-    let defaults = match Kind::here() {
-        Kind::Postgres => "ALTER ROLE ALL SET default_transaction_isolation = 'serializable'",
+    let defaults = match StoreKind::here() {
+        StoreKind::Postgres => "ALTER ROLE ALL SET default_transaction_isolation = 'serializable'",
         _ => {
             "SET GLOBAL autocommit = 0, GLOBAL completion_type = 1, GLOBAL sql_select_limit = 3; \
              SET GLOBAL TRANSACTION ISOLATION LEVEL SERIALIZABLE"
@@ -443,14 +447,14 @@ async fn a_servers_own_defaults_change_nothing() {
 }
 
 /// A server of its own, with a journal in it.
-async fn own() -> Option<(DatabaseServer, Place, Journal)> {
+async fn own() -> Option<(DatabaseServer, JournalLocation, Journal)> {
     own_with("SELECT 1").await
 }
 
-async fn own_with(first: &str) -> Option<(DatabaseServer, Place, Journal)> {
-    let service = Kind::here().server()?.service();
+async fn own_with(first: &str) -> Option<(DatabaseServer, JournalLocation, Journal)> {
+    let service = StoreKind::here().server()?.service();
     let server = DatabaseServer::start(service, &[]).unwrap()?;
-    let place = Place::server(&server.create_database().unwrap()).unwrap();
+    let place = JournalLocation::server(&server.create_database().unwrap()).unwrap();
     server.run(None, first).unwrap();
     let journal = open_at(&place).await;
     Some((server, place, journal))
@@ -497,14 +501,14 @@ async fn a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doubled() 
 async fn nothing_is_read_on_a_server_that_takes_no_writes() {
     let Some((mut server, place, journal)) = own().await else { return };
     until_durable(&journal, 1).await;
-    let (copy, leader) = match Kind::here() {
-        Kind::Postgres => {
+    let (copy, leader) = match StoreKind::here() {
+        StoreKind::Postgres => {
             ("COPY (SELECT WHERE false) TO PROGRAM 'touch standby.signal'", "SELECT pg_promote()")
         }
         _ => ("SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0"),
     };
     server.run(None, copy).unwrap();
-    if matches!(Kind::here(), Kind::Postgres) {
+    if matches!(StoreKind::here(), StoreKind::Postgres) {
         server.stop().unwrap();
         server.start_again().unwrap();
     }
@@ -519,7 +523,7 @@ async fn nothing_is_read_on_a_server_that_takes_no_writes() {
 
 /// The one that writes is killed by the server again and again while others write through it.
 async fn sessions_that_are_ended_under_load_leave_every_state_once() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let journal = open_at(&beside.place()).await;
     let writing = async {
         for version in 1..=120 {
@@ -533,7 +537,7 @@ async fn sessions_that_are_ended_under_load_leave_every_state_once() {
         }
     };
     tokio::join!(writing, ending);
-    let desk = Desk { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal };
+    let desk = TestJournal { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal };
     assert_eq!(desk.verify().await.states_checked, 120);
     desk.assert_sound().await;
 }
@@ -549,7 +553,7 @@ macro_rules! on_servers {
             $(#[tokio::test]
             async fn $test() {
                 let name = concat!(module_path!(), "::", stringify!($test));
-                super::on(super::Kind::$kind, name, super::$test()).await;
+                super::on(super::StoreKind::$kind, name, super::$test()).await;
             })*
         }
     };
@@ -596,9 +600,9 @@ on_servers!(
 /// By itself MySQL would go on for a day to tell what it told first.
 #[tokio::test]
 async fn what_a_journal_in_mysql_takes_is_asked_for_anew_each_time() {
-    on(Kind::Mysql, "servers::what_a_journal_in_mysql_takes_is_asked_for_anew_each_time", async {
+    on(StoreKind::Mysql, "servers::what_a_journal_in_mysql_takes_is_asked_for_anew_each_time", async {
         const PAGES: u64 = 1000;
-        let beside = Beside::new();
+        let beside = SharedJournal::new();
         let journal = open_at(&beside.place()).await;
         let bytes = async || journal.stats().await.unwrap().bytes;
         let before = bytes().await;

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{Append, Appended, Witness, Witnessed};
+use kubewitness_core::ports::{AppendBatch, AppendResult, StateWitness, WitnessedState};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, StateId, Status, Version};
-use kubewitness_harness::{DatabaseServer, Service, shared_server, skip};
-use kubewitness_journal::{Journal, JournalOptions, Place, Sharing, VerifyReport, verify_at};
+use kubewitness_harness::{DatabaseServer, SqlService, shared_server, skip};
+use kubewitness_journal::{
+    Journal, JournalLocation, JournalOptions, ReplicaSharing, VerifyReport, verify_at,
+};
 use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
 
 pub const SOURCE: &str = "jobs";
 
-/// What a test runs on.
+/// The stores that a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StoreKind {
     Sqlite,
     Postgres,
     MariaDb,
@@ -25,25 +27,25 @@ pub enum Kind {
 }
 
 tokio::task_local! {
-    static KIND: Kind;
+    static KIND: StoreKind;
 }
 
-impl Kind {
-    /// Of the test that asks.
+impl StoreKind {
+    /// The folder of the calling test.
     pub fn here() -> Self {
         KIND.try_with(|kind| *kind).unwrap_or(Self::Sqlite)
     }
 
-    pub fn service(self) -> Option<Service> {
+    pub fn service(self) -> Option<SqlService> {
         match self {
             Self::Sqlite => None,
-            Self::Postgres => Some(Service::Postgres),
-            Self::MariaDb => Some(Service::MariaDb),
-            Self::Mysql => Some(Service::MySql),
+            Self::Postgres => Some(SqlService::Postgres),
+            Self::MariaDb => Some(SqlService::MariaDb),
+            Self::Mysql => Some(SqlService::MySql),
         }
     }
 
-    /// What the names of the journal's tables begin with.
+    /// The prefix of the journal's tables.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::Sqlite => "",
@@ -58,7 +60,7 @@ impl Kind {
 }
 
 /// Runs a test's body on a store; where there is none to be had, the test is counted as skipped.
-pub async fn on(kind: Kind, test: &str, body: impl Future<Output = ()>) {
+pub async fn on(kind: StoreKind, test: &str, body: impl Future<Output = ()>) {
     match kind.service() {
         Some(service) if !service.is_installed() => skip(test, &format!("{service} is not installed")),
         _ => KIND.scope(kind, body).await,
@@ -78,7 +80,7 @@ macro_rules! on_every_store {
             $(#[tokio::test]
             async fn $test() {
                 let name = concat!(module_path!(), "::", stringify!($test));
-                crate::support::on(crate::support::Kind::$kind, name, super::$test()).await;
+                crate::support::on(crate::support::StoreKind::$kind, name, super::$test()).await;
             })*
         }
     };
@@ -86,33 +88,34 @@ macro_rules! on_every_store {
 pub(crate) use on_every_store;
 
 /// A journal of a test's own.
-pub struct Desk {
+pub struct TestJournal {
     pub folder: TempDir,
-    pub place: Place,
+    pub place: JournalLocation,
     pub journal: Journal,
 }
 
-impl Desk {
+impl TestJournal {
     pub async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let place = match Kind::here().server() {
-            None => Place::file(&folder.path().join("journal.db")),
-            Some(server) => Place::server(&server.create_database().unwrap()).unwrap(),
+        let place = match StoreKind::here().server() {
+            None => JournalLocation::file(&folder.path().join("journal.db")),
+            Some(server) => JournalLocation::server(&server.create_database().unwrap()).unwrap(),
         };
         let journal = open_at(&place).await;
         Self { folder, place, journal }
     }
 
-    /// Of a replica that shares it with others.
+    /// The options of a replica that shares it with others.
     pub async fn shared(name: &str) -> Self {
-        let place = Place::server(&Kind::here().server().unwrap().create_database().unwrap()).unwrap();
+        let place =
+            JournalLocation::server(&StoreKind::here().server().unwrap().create_database().unwrap()).unwrap();
         let journal = Journal::open_at(&place, sharing(name)).await.unwrap();
         Self { folder: tempfile::tempdir().unwrap(), place, journal }
     }
 
-    /// Of the embedded journal.
+    /// The options of the embedded journal.
     pub fn path(&self) -> PathBuf {
-        assert_eq!(Kind::here(), Kind::Sqlite);
+        assert_eq!(StoreKind::here(), StoreKind::Sqlite);
         self.folder.path().join("journal.db")
     }
 
@@ -127,7 +130,7 @@ impl Desk {
     /// On the server that the journal is on.
     fn on_server(&self, sql: &str) -> Option<String> {
         let place = self.place.to_string();
-        let server = Kind::here().server()?;
+        let server = StoreKind::here().server()?;
         Some(server.run(place.rsplit('/').next(), sql).unwrap().trim().to_owned())
     }
 
@@ -146,7 +149,7 @@ impl Desk {
 
     /// Changes rows behind the journal's back; `@` stands before the names of its tables.
     pub async fn run(&self, sql: &str) {
-        let sql = sql.replace('@', Kind::here().prefix());
+        let sql = sql.replace('@', StoreKind::here().prefix());
         if self.on_server(&sql).is_some() {
             return;
         }
@@ -178,16 +181,16 @@ impl Desk {
         assert!(report.ok, "{:#?}", report.problems);
     }
 
-    pub async fn append(&self, states: Vec<Witnessed>) -> Appended {
+    pub async fn append(&self, states: Vec<WitnessedState>) -> AppendResult {
         self.journal.append(of(SOURCE, 0, states)).await.unwrap()
     }
 }
 
 pub async fn open(path: PathBuf) -> Journal {
-    open_at(&Place::file(&path)).await
+    open_at(&JournalLocation::file(&path)).await
 }
 
-pub async fn open_at(place: &Place) -> Journal {
+pub async fn open_at(place: &JournalLocation) -> Journal {
     Journal::open_at(place, options()).await.unwrap()
 }
 
@@ -198,12 +201,12 @@ pub fn options() -> JournalOptions {
 
 /// With others that elect by the same Lease.
 pub fn sharing(name: &str) -> JournalOptions {
-    let sharing = Sharing { name: name.into(), lease: "kubewitness/election of cluster 1".into() };
+    let sharing = ReplicaSharing { name: name.into(), lease: "kubewitness/election of cluster 1".into() };
     JournalOptions { sharing: Some(sharing), ..options() }
 }
 
-pub fn of(source: &str, epoch: u32, states: Vec<Witnessed>) -> Append {
-    Append { source: source.into(), epoch, states, ..Append::default() }
+pub fn of(source: &str, epoch: u32, states: Vec<WitnessedState>) -> AppendBatch {
+    AppendBatch { source: source.into(), epoch, states, ..AppendBatch::default() }
 }
 
 pub fn job(number: usize) -> Arc<ObjectRef> {
@@ -238,13 +241,13 @@ pub fn in_source(
     object: &Arc<ObjectRef>,
     change: Change,
     version: &str,
-) -> Witnessed {
+) -> WitnessedState {
     let version = Version::new(version);
     let document = match change {
         Change::Present | Change::Left => document(object, version.as_str()),
         Change::Gone | Change::Gap => Bytes::new(),
     };
-    Witnessed {
+    WitnessedState {
         id: StateId::of(source, epoch, object, change, &version, None),
         change,
         object: object.clone(),
@@ -260,15 +263,15 @@ pub fn in_source(
     }
 }
 
-pub fn state(object: &Arc<ObjectRef>, change: Change, version: &str) -> Witnessed {
+pub fn state(object: &Arc<ObjectRef>, change: Change, version: &str) -> WitnessedState {
     in_source(SOURCE, 0, object, change, version)
 }
 
-pub fn present(object: &Arc<ObjectRef>, version: u64) -> Witnessed {
+pub fn present(object: &Arc<ObjectRef>, version: u64) -> WitnessedState {
     state(object, Change::Present, &version.to_string())
 }
 
-pub fn gap(object: &Arc<ObjectRef>, after: &str, before: &str) -> Witnessed {
+pub fn gap(object: &Arc<ObjectRef>, after: &str, before: &str) -> WitnessedState {
     let gap = Gap {
         source: SOURCE.into(),
         object: Some((**object).clone()),
@@ -289,12 +292,12 @@ pub fn gap(object: &Arc<ObjectRef>, after: &str, before: &str) -> Witnessed {
 /// The objects of a random history. Nobody comes back under a uid, or ends before a version that it has,
 /// and a gap lacks no version that was told.
 #[derive(Default)]
-pub struct Ends {
+pub struct RandomHistory {
     ends: HashMap<usize, u64>,
     told: HashMap<usize, Vec<u64>>,
 }
 
-impl Ends {
+impl RandomHistory {
     /// Whether a watch could tell this: object, change (0: its end, with an even version or none; 2: a
     /// gap; otherwise a version of it) and version.
     pub fn may_come(&mut self, (object, change, version): (usize, u8, u64)) -> bool {
@@ -321,7 +324,7 @@ impl Ends {
     }
 }
 
-pub fn seqs(appended: &Appended) -> Vec<Option<Seq>> {
+pub fn seqs(appended: &AppendResult) -> Vec<Option<Seq>> {
     appended.seqs.clone()
 }
 

@@ -2,17 +2,17 @@
 
 /// A difference, and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Difference {
+pub struct KnownDifference {
     pub what: &'static str,
     pub why: &'static str,
 }
 
-const fn difference(what: &'static str, why: &'static str) -> Difference {
-    Difference { what, why }
+const fn difference(what: &'static str, why: &'static str) -> KnownDifference {
+    KnownDifference { what, why }
 }
 
 /// The list that the conformance tests and the documentation show.
-pub const DIFFERENCES: &[Difference] = &[
+pub const DIFFERENCES: &[KnownDifference] = &[
     difference(
         "metadata.managedFields names the outer fields alone for creations, updates and patches; conflicts between \
          managers are never raised",

@@ -25,11 +25,11 @@ mod wire;
 mod tests;
 
 pub use cluster::auth::TokenUser;
-pub use cluster::front::Drop as WatchDrop;
+pub use cluster::front::WatchDrop;
 pub use cluster::options::ApiServerOptions;
 pub use cluster::tls::TlsOptions;
-pub use cluster::truth::{Epoch, Truth, TruthEntry};
-pub use differences::{DIFFERENCES, Difference};
-pub use server::{ApiServer, ApiServerError, HistoryEntry, Serving};
+pub use cluster::truth::{Epoch, ResourceTruth, TruthEntry};
+pub use differences::{DIFFERENCES, KnownDifference};
+pub use server::{ApiServer, ApiServerError, HistoryEntry, ServerTask};
 pub use store::HistoryLimits;
-pub use values::versions::Versions;
+pub use values::versions::VersionStyle;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use kubewitness_playground::apiserver::faults::Fault;
-use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, Serving, TlsOptions, Versions};
+use kubewitness_playground::apiserver::faults::InjectedFault;
+use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, ServerTask, TlsOptions, VersionStyle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -97,7 +97,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 /// Starts the first server, and the others beside it.
-async fn start(arguments: &Arguments) -> anyhow::Result<Vec<(ApiServer, Serving)>> {
+async fn start(arguments: &Arguments) -> anyhow::Result<Vec<(ApiServer, ServerTask)>> {
     let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut listen = arguments.listen.iter().copied().chain(std::iter::repeat(anywhere));
     let options = ApiServerOptions { listen: listen.next().unwrap_or(anywhere), ..arguments.options.clone() };
@@ -157,7 +157,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Argum
             "--watch-window" => options.history.watch_window = number(&name, &value()?)?,
             "--seed" => options.seed = Some(number(&name, &value()?)?),
             "--state" => options.state = Some(value()?.into()),
-            "--opaque-versions" => options.versions = Versions::Opaque,
+            "--opaque-versions" => options.versions = VersionStyle::Opaque,
             "--tls-cert" => certificate = Some(value()?.into()),
             "--tls-key" => key = Some(value()?.into()),
             "--tls-ca" => authority = Some(value()?.into()),
@@ -174,9 +174,9 @@ fn parse(arguments: impl Iterator<Item = String>) -> anyhow::Result<Option<Argum
     Ok(Some(parsed))
 }
 
-fn fault(text: &str) -> anyhow::Result<Fault> {
+fn fault(text: &str) -> anyhow::Result<InjectedFault> {
     let document = serde_json::from_str(text).with_context(|| format!("--fault {text}"))?;
-    Fault::parse(&document).map_err(|why| anyhow::anyhow!("--fault {text}: {why}"))
+    InjectedFault::parse(&document).map_err(|why| anyhow::anyhow!("--fault {text}: {why}"))
 }
 
 fn number<T>(name: &str, text: &str) -> anyhow::Result<T>

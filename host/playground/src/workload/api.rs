@@ -19,7 +19,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The longest request. After it the request is tried again.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
-pub struct Api {
+pub struct WorkloadApi {
     client: reqwest::Client,
     base: String,
     token: Option<String>,
@@ -29,7 +29,7 @@ pub struct Api {
 
 /// The end of a write from which the caller can go on.
 #[derive(Debug)]
-pub enum Sent {
+pub enum WriteEnd {
     Done(Value),
     /// The object does not exist, or no longer.
     Missing,
@@ -39,7 +39,7 @@ pub enum Sent {
     Conflict,
 }
 
-impl Api {
+impl WorkloadApi {
     pub fn new(
         client: reqwest::Client,
         url: &str,
@@ -50,24 +50,24 @@ impl Api {
         Self { client, base: url.trim_end_matches('/').to_owned(), token, progress, stop }
     }
 
-    pub async fn create(&self, path: &str, body: &Value) -> Result<Sent, WorkloadError> {
+    pub async fn create(&self, path: &str, body: &Value) -> Result<WriteEnd, WorkloadError> {
         self.write(Method::POST, path, "application/json", body).await
     }
 
-    pub async fn replace(&self, path: &str, body: &Value) -> Result<Sent, WorkloadError> {
+    pub async fn replace(&self, path: &str, body: &Value) -> Result<WriteEnd, WorkloadError> {
         self.write(Method::PUT, path, "application/json", body).await
     }
 
-    pub async fn merge(&self, path: &str, body: &Value) -> Result<Sent, WorkloadError> {
+    pub async fn merge(&self, path: &str, body: &Value) -> Result<WriteEnd, WorkloadError> {
         self.write(Method::PATCH, path, "application/merge-patch+json", body).await
     }
 
-    pub async fn delete(&self, path: &str) -> Result<Sent, WorkloadError> {
+    pub async fn delete(&self, path: &str) -> Result<WriteEnd, WorkloadError> {
         let options = serde_json::json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
         self.write(Method::DELETE, path, "application/json", &options).await
     }
 
-    pub async fn get(&self, path: &str) -> Result<Sent, WorkloadError> {
+    pub async fn get(&self, path: &str) -> Result<WriteEnd, WorkloadError> {
         self.write(Method::GET, path, "application/json", &Value::Null).await
     }
 
@@ -84,14 +84,14 @@ impl Api {
         path: &str,
         kind: &str,
         body: &Value,
-    ) -> Result<Sent, WorkloadError> {
+    ) -> Result<WriteEnd, WorkloadError> {
         let mut pause = FIRST_PAUSE;
         let mut last = String::new();
         for attempt in 1..=TRIES {
             let wait = match self.send(&method, path, kind, body).await {
                 Ok(response) if response.status().is_success() => {
                     self.count(&method);
-                    return Ok(Sent::Done(response.json().await.unwrap_or(Value::Null)));
+                    return Ok(WriteEnd::Done(response.json().await.unwrap_or(Value::Null)));
                 }
                 Ok(response) => {
                     // A missing object is an answer, not a failure.
@@ -100,11 +100,11 @@ impl Api {
                     }
                     let retry_after = retry_after(&response);
                     match judge(&method, path, response, attempt).await {
-                        Judged::Sent(sent) => return Ok(sent),
-                        Judged::Refused(error) => return Err(error),
+                        AnswerVerdict::Sent(sent) => return Ok(sent),
+                        AnswerVerdict::Refused(error) => return Err(error),
                         // An earlier attempt created it, and its answer was lost.
-                        Judged::Ours => return Ok(Sent::Conflict),
-                        Judged::Later(why) => last = why,
+                        AnswerVerdict::Ours => return Ok(WriteEnd::Conflict),
+                        AnswerVerdict::Later(why) => last = why,
                     }
                     retry_after.unwrap_or(pause)
                 }
@@ -138,26 +138,26 @@ impl Api {
     }
 }
 
-enum Judged {
-    Sent(Sent),
+enum AnswerVerdict {
+    Sent(WriteEnd),
     Refused(WorkloadError),
     Ours,
     Later(String),
 }
 
-async fn judge(method: &Method, path: &str, response: Response, attempt: u32) -> Judged {
+async fn judge(method: &Method, path: &str, response: Response, attempt: u32) -> AnswerVerdict {
     let code = response.status();
     let text = response.text().await.unwrap_or_default();
     let status: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
     let message = status["message"].as_str().unwrap_or(&text).to_owned();
     match (code, status["reason"].as_str()) {
-        (StatusCode::NOT_FOUND, _) => Judged::Sent(Sent::Missing),
-        (StatusCode::CONFLICT, Some("AlreadyExists")) if attempt > 1 => Judged::Ours,
-        (StatusCode::CONFLICT, Some("AlreadyExists")) => Judged::Sent(Sent::Taken),
-        (StatusCode::CONFLICT, _) => Judged::Sent(Sent::Conflict),
-        (StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT, _) => Judged::Later(message),
-        _ if code.is_server_error() => Judged::Later(format!("{code}: {message}")),
-        _ => Judged::Refused(WorkloadError::Refused {
+        (StatusCode::NOT_FOUND, _) => AnswerVerdict::Sent(WriteEnd::Missing),
+        (StatusCode::CONFLICT, Some("AlreadyExists")) if attempt > 1 => AnswerVerdict::Ours,
+        (StatusCode::CONFLICT, Some("AlreadyExists")) => AnswerVerdict::Sent(WriteEnd::Taken),
+        (StatusCode::CONFLICT, _) => AnswerVerdict::Sent(WriteEnd::Conflict),
+        (StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT, _) => AnswerVerdict::Later(message),
+        _ if code.is_server_error() => AnswerVerdict::Later(format!("{code}: {message}")),
+        _ => AnswerVerdict::Refused(WorkloadError::Refused {
             request: format!("{method} {path}"),
             status: code.as_u16(),
             message,

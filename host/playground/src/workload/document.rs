@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::life::{Condition, JobState, PodIndex, PodState};
-use super::plan::Plan;
+use super::life::{JobCondition, JobState, PodIndex, PodState};
+use super::plan::WorkloadPlan;
 use super::time::rfc3339;
 
 pub const CHANNEL: &str = "kubewitness.dev/channel";
@@ -26,7 +26,7 @@ pub fn namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"kubewitness.dev/playground": "true"}}})
 }
 
-pub fn job(plan: &Plan) -> Value {
+pub fn job(plan: &WorkloadPlan) -> Value {
     let mut spec = json!({
         "parallelism": plan.workers,
         "completions": plan.workers,
@@ -53,7 +53,7 @@ pub fn job(plan: &Plan) -> Value {
     })
 }
 
-fn labels(plan: &Plan) -> Value {
+fn labels(plan: &WorkloadPlan) -> Value {
     json!({
         "app.kubernetes.io/name": plan.model,
         "app.kubernetes.io/component": "training",
@@ -63,10 +63,10 @@ fn labels(plan: &Plan) -> Value {
     })
 }
 
-fn annotations(plan: &Plan) -> Value {
+fn annotations(plan: &WorkloadPlan) -> Value {
     let submitted_with = match plan.channel {
-        super::plan::Channel::Cli => "train submit --from git",
-        super::plan::Channel::Portal => "https://portal.example.com/submit",
+        super::plan::SubmitChannel::Cli => "train submit --from git",
+        super::plan::SubmitChannel::Portal => "https://portal.example.com/submit",
     };
     json!({
         CHANNEL: plan.channel.as_str(),
@@ -76,7 +76,7 @@ fn annotations(plan: &Plan) -> Value {
     })
 }
 
-fn pod_spec(plan: &Plan) -> Value {
+fn pod_spec(plan: &WorkloadPlan) -> Value {
     let gpus = plan.gpus.to_string();
     let amounts = json!({
         "cpu": (plan.gpus * 8).to_string(),
@@ -119,7 +119,7 @@ fn pod_spec(plan: &Plan) -> Value {
 }
 
 /// A pod as the Job controller creates it from the Job's template.
-pub fn pod(plan: &Plan, job: &Value, index: PodIndex, name: &str) -> Value {
+pub fn pod(plan: &WorkloadPlan, job: &Value, index: PodIndex, name: &str) -> Value {
     let template = &job["spec"]["template"];
     let mut annotations = template["metadata"]["annotations"].clone();
     if plan.workers > 1 {
@@ -181,7 +181,7 @@ pub fn job_status(state: &JobState, pods: &[PodFacts]) -> Value {
     status
 }
 
-fn job_condition(condition: &Condition) -> Value {
+fn job_condition(condition: &JobCondition) -> Value {
     json!({
         "type": condition.kind,
         "status": if condition.status { "True" } else { "False" },
@@ -193,7 +193,13 @@ fn job_condition(condition: &Condition) -> Value {
 }
 
 /// The status of a pod; `before` is the status that it replaces.
-pub fn pod_status(plan: &Plan, state: &PodState, facts: &PodFacts, before: &Value, now: u64) -> Value {
+pub fn pod_status(
+    plan: &WorkloadPlan,
+    state: &PodState,
+    facts: &PodFacts,
+    before: &Value,
+    now: u64,
+) -> Value {
     let phase = match state {
         PodState::Unschedulable | PodState::Creating | PodState::Waiting(_) => "Pending",
         PodState::Running => "Running",
@@ -293,7 +299,7 @@ fn pod_conditions(state: &PodState, facts: &PodFacts, now: u64) -> Value {
     Value::Array(conditions)
 }
 
-fn container_status(plan: &Plan, state: &PodState, facts: &PodFacts, now: u64) -> Value {
+fn container_status(plan: &WorkloadPlan, state: &PodState, facts: &PodFacts, now: u64) -> Value {
     let running = *state == PodState::Running;
     let terminated = |exit_code: i32, reason: &str| {
         json!({"terminated": {
@@ -337,8 +343,8 @@ fn waiting_message(reason: &str, image: &str) -> String {
 mod tests {
     use super::*;
 
-    fn plan() -> Plan {
-        Plan::draw(1, 1, &["team-vision".to_owned()])
+    fn plan() -> WorkloadPlan {
+        WorkloadPlan::draw(1, 1, &["team-vision".to_owned()])
     }
 
     #[test]
@@ -359,7 +365,7 @@ mod tests {
     #[test]
     fn a_completed_status_has_the_fields_that_the_controller_writes_and_no_others() {
         let done =
-            |kind| Condition { kind, status: true, reason: "CompletionsReached", message: "m", at: 60 };
+            |kind| JobCondition { kind, status: true, reason: "CompletionsReached", message: "m", at: 60 };
         let state = JobState {
             conditions: vec![done("SuccessCriteriaMet"), done("Complete")],
             start: Some(0),

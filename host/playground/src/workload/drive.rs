@@ -4,11 +4,11 @@
 use serde_json::{Value, json};
 
 use super::WorkloadError;
-use super::api::{Api, Sent};
+use super::api::{WorkloadApi, WriteEnd};
 use super::document::{self, PodFacts};
-use super::events::{About, Events};
-use super::life::{Action, JobState, Life, Phase, PodIndex, PodState, Step};
-use super::rng::Rng;
+use super::events::{EventSubject, JobEvents};
+use super::life::{JobLife, JobPhase, JobState, LifeAction, LifeStep, PodIndex, PodState};
+use super::rng::SplitMix;
 use super::time;
 
 /// Who writes what the workload plays.
@@ -22,24 +22,24 @@ const CONFLICTS: u32 = 8;
 const NAMES: u32 = 4;
 
 /// A life, with what the server holds of it.
-pub struct Driven {
-    pub life: Life,
+pub struct DrivenLife {
+    pub life: JobLife,
     /// The phase of the job, as far as it was written.
-    pub shown: Phase,
+    pub shown: JobPhase,
     job: Value,
     pods: Vec<PodFacts>,
     documents: Vec<Value>,
-    rng: Rng,
+    rng: SplitMix,
     /// What is told of the job and its pods; nothing where the workload writes no Events.
-    events: Option<Events>,
+    events: Option<JobEvents>,
 }
 
-impl Driven {
-    pub fn new(life: Life, rng: Rng, tells: bool) -> Self {
-        let events = tells.then(Events::default);
+impl DrivenLife {
+    pub fn new(life: JobLife, rng: SplitMix, tells: bool) -> Self {
+        let events = tells.then(JobEvents::default);
         Self {
             life,
-            shown: Phase::New,
+            shown: JobPhase::New,
             job: Value::Null,
             pods: Vec::new(),
             documents: Vec::new(),
@@ -49,7 +49,7 @@ impl Driven {
     }
 
     /// A Job that somebody else has created.
-    pub fn adopted(life: Life, rng: Rng, tells: bool, job: Value) -> Self {
+    pub fn adopted(life: JobLife, rng: SplitMix, tells: bool, job: Value) -> Self {
         Self { job, ..Self::new(life, rng, tells) }
     }
 
@@ -59,43 +59,43 @@ impl Driven {
         self.documents = Vec::new();
     }
 
-    pub async fn carry_out(&mut self, api: &Api, step: &Step) -> Result<(), WorkloadError> {
+    pub async fn carry_out(&mut self, api: &WorkloadApi, step: &LifeStep) -> Result<(), WorkloadError> {
         self.write(api, &step.action).await?;
         self.tell(api, &step.action).await
     }
 
-    async fn tell(&mut self, api: &Api, action: &Action) -> Result<(), WorkloadError> {
+    async fn tell(&mut self, api: &WorkloadApi, action: &LifeAction) -> Result<(), WorkloadError> {
         let Some(events) = &mut self.events else { return Ok(()) };
         let plan = self.life.plan();
         let namespace = &plan.namespace;
         match action {
-            Action::DeleteJob => events.forget(api).await,
-            Action::WritePod(pod, state) => {
+            LifeAction::DeleteJob => events.forget(api).await,
+            LifeAction::WritePod(pod, state) => {
                 let PodFacts { name, uid, .. } = &self.pods[*pod];
-                let about = About { api_version: "v1", kind: "Pod", name, uid };
+                let about = EventSubject { api_version: "v1", kind: "Pod", name, uid };
                 events.pod(api, plan, about, state).await
             }
             action => {
                 let uid = self.job["metadata"]["uid"].as_str().unwrap_or_default();
-                let about = About { api_version: "batch/v1", kind: "Job", name: &plan.name, uid };
+                let about = EventSubject { api_version: "batch/v1", kind: "Job", name: &plan.name, uid };
                 let newest = self.pods.last().map_or("", |pod| &pod.name);
                 events.job(api, namespace, about, action, newest).await
             }
         }
     }
 
-    async fn write(&mut self, api: &Api, action: &Action) -> Result<(), WorkloadError> {
+    async fn write(&mut self, api: &WorkloadApi, action: &LifeAction) -> Result<(), WorkloadError> {
         match action {
-            Action::CreateJob => self.create_job(api).await,
-            Action::Suspend(suspend) => self.suspend(api, *suspend).await,
-            Action::WriteJob(state) => self.write_job(api, state).await,
-            Action::CreatePod(pod) => self.create_pod(api, *pod).await,
-            Action::WritePod(pod, state) => self.write_pod(api, *pod, state).await,
-            Action::ReleasePod(pod) => self.release_pod(api, *pod).await,
-            Action::DeletePod(pod) => self.delete_pod(api, *pod).await,
-            Action::Rest => Ok(()),
+            LifeAction::CreateJob => self.create_job(api).await,
+            LifeAction::Suspend(suspend) => self.suspend(api, *suspend).await,
+            LifeAction::WriteJob(state) => self.write_job(api, state).await,
+            LifeAction::CreatePod(pod) => self.create_pod(api, *pod).await,
+            LifeAction::WritePod(pod, state) => self.write_pod(api, *pod, state).await,
+            LifeAction::ReleasePod(pod) => self.release_pod(api, *pod).await,
+            LifeAction::DeletePod(pod) => self.delete_pod(api, *pod).await,
+            LifeAction::Rest => Ok(()),
             // A missing object is as good as a deleted one.
-            Action::DeleteJob => api.delete(&self.job_path()).await.map(drop),
+            LifeAction::DeleteJob => api.delete(&self.job_path()).await.map(drop),
         }
     }
 
@@ -115,7 +115,7 @@ impl Driven {
         format!("{}/{}", self.pods_path(), self.pods[pod].name)
     }
 
-    async fn create_job(&mut self, api: &Api) -> Result<(), WorkloadError> {
+    async fn create_job(&mut self, api: &WorkloadApi) -> Result<(), WorkloadError> {
         if !self.job.is_null() {
             return Ok(());
         }
@@ -124,21 +124,21 @@ impl Driven {
                 .create(&format!("{}{SUBMITTER}", self.jobs_path()), &document::job(self.life.plan()))
                 .await?
             {
-                Sent::Done(job) => {
+                WriteEnd::Done(job) => {
                     self.job = job;
                     return Ok(());
                 }
-                Sent::Conflict => return self.read_job(api).await.map(drop),
-                Sent::Taken | Sent::Missing => self.life.rename(),
+                WriteEnd::Conflict => return self.read_job(api).await.map(drop),
+                WriteEnd::Taken | WriteEnd::Missing => self.life.rename(),
             }
         }
         Err(WorkloadError::NoName { namespace: self.life.plan().namespace.clone(), tries: NAMES })
     }
 
     /// Returns `false` if the Job is gone. The life knows it then.
-    async fn read_job(&mut self, api: &Api) -> Result<bool, WorkloadError> {
+    async fn read_job(&mut self, api: &WorkloadApi) -> Result<bool, WorkloadError> {
         match api.get(&self.job_path()).await? {
-            Sent::Done(job) => {
+            WriteEnd::Done(job) => {
                 // A Job of another submitter has our name. We do not drive it.
                 if self.job["metadata"]["uid"].is_null()
                     || self.job["metadata"]["uid"] == job["metadata"]["uid"]
@@ -156,18 +156,18 @@ impl Driven {
         }
     }
 
-    async fn suspend(&mut self, api: &Api, suspend: bool) -> Result<(), WorkloadError> {
+    async fn suspend(&mut self, api: &WorkloadApi, suspend: bool) -> Result<(), WorkloadError> {
         self.change_job(api, "", |job| job["spec"]["suspend"] = json!(suspend)).await
     }
 
-    async fn write_job(&mut self, api: &Api, state: &JobState) -> Result<(), WorkloadError> {
+    async fn write_job(&mut self, api: &WorkloadApi, state: &JobState) -> Result<(), WorkloadError> {
         let status = document::job_status(state, &self.pods);
         self.change_job(api, "/status", |job| job["status"] = status.clone()).await
     }
 
     async fn change_job(
         &mut self,
-        api: &Api,
+        api: &WorkloadApi,
         part: &str,
         change: impl Fn(&mut Value),
     ) -> Result<(), WorkloadError> {
@@ -175,15 +175,15 @@ impl Driven {
         for _ in 0..CONFLICTS {
             change(&mut self.job);
             match api.replace(&path, &self.job).await? {
-                Sent::Done(job) => {
+                WriteEnd::Done(job) => {
                     self.job = job;
                     return Ok(());
                 }
-                Sent::Missing => {
+                WriteEnd::Missing => {
                     self.life.vanished();
                     return Ok(());
                 }
-                Sent::Conflict | Sent::Taken => {
+                WriteEnd::Conflict | WriteEnd::Taken => {
                     if !self.read_job(api).await? {
                         return Ok(());
                     }
@@ -193,19 +193,19 @@ impl Driven {
         Err(WorkloadError::Contended { path, tries: CONFLICTS })
     }
 
-    async fn create_pod(&mut self, api: &Api, pod: PodIndex) -> Result<(), WorkloadError> {
+    async fn create_pod(&mut self, api: &WorkloadApi, pod: PodIndex) -> Result<(), WorkloadError> {
         let mut name = String::new();
         for _ in 0..NAMES {
             name = format!("{}-{}", self.life.plan().name, self.rng.suffix(5));
             let document = document::pod(self.life.plan(), &self.job, pod, &name);
             let created = match api.create(&format!("{}{CONTROLLER}", self.pods_path()), &document).await? {
-                Sent::Done(created) => created,
-                Sent::Conflict => match api.get(&format!("{}/{name}", self.pods_path())).await? {
-                    Sent::Done(created) => created,
+                WriteEnd::Done(created) => created,
+                WriteEnd::Conflict => match api.get(&format!("{}/{name}", self.pods_path())).await? {
+                    WriteEnd::Done(created) => created,
                     _ => break,
                 },
-                Sent::Missing => break,
-                Sent::Taken => continue,
+                WriteEnd::Missing => break,
+                WriteEnd::Taken => continue,
             };
             self.keep_pod(pod, name, created);
             return Ok(());
@@ -224,7 +224,12 @@ impl Driven {
         self.documents[pod] = document;
     }
 
-    async fn write_pod(&mut self, api: &Api, pod: PodIndex, state: &PodState) -> Result<(), WorkloadError> {
+    async fn write_pod(
+        &mut self,
+        api: &WorkloadApi,
+        pod: PodIndex,
+        state: &PodState,
+    ) -> Result<(), WorkloadError> {
         let now = time::now();
         let facts = &mut self.pods[pod];
         match state {
@@ -238,16 +243,16 @@ impl Driven {
             let before = document["status"].take();
             document["status"] = document::pod_status(self.life.plan(), state, &self.pods[pod], &before, now);
             match api.replace(&path, document).await? {
-                Sent::Done(written) => {
+                WriteEnd::Done(written) => {
                     self.documents[pod] = written;
                     return Ok(());
                 }
-                Sent::Missing => {
+                WriteEnd::Missing => {
                     self.life.pod_vanished(pod);
                     return Ok(());
                 }
-                Sent::Conflict | Sent::Taken => match api.get(&self.pod_path(pod)).await? {
-                    Sent::Done(read) => self.documents[pod] = read,
+                WriteEnd::Conflict | WriteEnd::Taken => match api.get(&self.pod_path(pod)).await? {
+                    WriteEnd::Done(read) => self.documents[pod] = read,
                     _ => {
                         self.life.pod_vanished(pod);
                         return Ok(());
@@ -258,30 +263,30 @@ impl Driven {
         Err(WorkloadError::Contended { path, tries: CONFLICTS })
     }
 
-    async fn delete_pod(&mut self, api: &Api, pod: PodIndex) -> Result<(), WorkloadError> {
+    async fn delete_pod(&mut self, api: &WorkloadApi, pod: PodIndex) -> Result<(), WorkloadError> {
         match api.delete(&self.pod_path(pod)).await? {
             // For a pod that still has its finalizer the answer is the pod, with the time of its deletion.
-            Sent::Done(marked) if marked["kind"] == "Pod" => {
+            WriteEnd::Done(marked) if marked["kind"] == "Pod" => {
                 if let Some(document) = self.documents.get_mut(pod) {
                     *document = marked;
                 }
             }
-            Sent::Missing => self.life.pod_vanished(pod),
+            WriteEnd::Missing => self.life.pod_vanished(pod),
             _ => {}
         }
         Ok(())
     }
 
     /// Sends a patch, as the Job controller does: it must not depend on what the kubelet wrote.
-    async fn release_pod(&mut self, api: &Api, pod: PodIndex) -> Result<(), WorkloadError> {
+    async fn release_pod(&mut self, api: &WorkloadApi, pod: PodIndex) -> Result<(), WorkloadError> {
         match api.merge(&self.pod_path(pod), &json!({"metadata": {"finalizers": null}})).await? {
-            Sent::Done(released) => {
+            WriteEnd::Done(released) => {
                 if let Some(document) = self.documents.get_mut(pod) {
                     *document = released;
                 }
             }
-            Sent::Missing => self.life.pod_vanished(pod),
-            Sent::Conflict | Sent::Taken => {}
+            WriteEnd::Missing => self.life.pod_vanished(pod),
+            WriteEnd::Conflict | WriteEnd::Taken => {}
         }
         Ok(())
     }

@@ -4,16 +4,16 @@
 use serde_json::{Value, json};
 
 use super::WorkloadError;
-use super::api::{Api, Sent};
-use super::life::{Action, JobState, PodState};
-use super::plan::Plan;
+use super::api::{WorkloadApi, WriteEnd};
+use super::life::{JobState, LifeAction, PodState};
+use super::plan::WorkloadPlan;
 use super::time;
 
 /// Events of one job. A real cluster has no such bound, and forgets them after an hour.
 const MOST: usize = 64;
 
 /// The object that an Event is about.
-pub struct About<'a> {
+pub struct EventSubject<'a> {
     pub api_version: &'static str,
     pub kind: &'static str,
     pub name: &'a str,
@@ -22,26 +22,26 @@ pub struct About<'a> {
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Happened {
+struct EventContent {
     warns: bool,
     reason: &'static str,
     message: String,
     from: &'static str,
 }
 
-fn normal(from: &'static str, reason: &'static str, message: impl Into<String>) -> Happened {
-    Happened { warns: false, reason, message: message.into(), from }
+fn normal(from: &'static str, reason: &'static str, message: impl Into<String>) -> EventContent {
+    EventContent { warns: false, reason, message: message.into(), from }
 }
 
-fn warning(from: &'static str, reason: &'static str, message: impl Into<String>) -> Happened {
-    Happened { warns: true, ..normal(from, reason, message) }
+fn warning(from: &'static str, reason: &'static str, message: impl Into<String>) -> EventContent {
+    EventContent { warns: true, ..normal(from, reason, message) }
 }
 
 /// The Events of one job that the server has.
 #[derive(Default)]
-pub struct Events {
+pub struct JobEvents {
     /// Path, what it tells, and how often that happened.
-    written: Vec<(String, Happened, u64)>,
+    written: Vec<(String, EventContent, u64)>,
 }
 
 const JOBS: &str = "job-controller";
@@ -49,17 +49,17 @@ const SCHEDULER: &str = "default-scheduler";
 const KUBELET: &str = "kubelet";
 
 /// What is said of a Job once this was written.
-fn of_job(action: &Action, pod: &str) -> Vec<Happened> {
+fn of_job(action: &LifeAction, pod: &str) -> Vec<EventContent> {
     match action {
-        Action::CreatePod(_) => vec![normal(JOBS, "SuccessfulCreate", format!("Created pod: {pod}"))],
-        Action::Suspend(true) => vec![normal(JOBS, "Suspended", "Job suspended")],
-        Action::Suspend(false) => vec![normal(JOBS, "Resumed", "Job resumed")],
-        Action::WriteJob(state) => of_end(state).into_iter().collect(),
+        LifeAction::CreatePod(_) => vec![normal(JOBS, "SuccessfulCreate", format!("Created pod: {pod}"))],
+        LifeAction::Suspend(true) => vec![normal(JOBS, "Suspended", "Job suspended")],
+        LifeAction::Suspend(false) => vec![normal(JOBS, "Resumed", "Job resumed")],
+        LifeAction::WriteJob(state) => of_end(state).into_iter().collect(),
         _ => Vec::new(),
     }
 }
 
-fn of_end(state: &JobState) -> Option<Happened> {
+fn of_end(state: &JobState) -> Option<EventContent> {
     let end = state
         .conditions
         .iter()
@@ -70,8 +70,8 @@ fn of_end(state: &JobState) -> Option<Happened> {
     })
 }
 
-fn of_pod(state: &PodState, plan: &Plan, pod: &str) -> Vec<Happened> {
-    let Plan { namespace, image, container, .. } = plan;
+fn of_pod(state: &PodState, plan: &WorkloadPlan, pod: &str) -> Vec<EventContent> {
+    let WorkloadPlan { namespace, image, container, .. } = plan;
     match state {
         PodState::Unschedulable => vec![warning(
             SCHEDULER,
@@ -102,13 +102,13 @@ fn of_pod(state: &PodState, plan: &Plan, pod: &str) -> Vec<Happened> {
     }
 }
 
-impl Events {
+impl JobEvents {
     pub async fn job(
         &mut self,
-        api: &Api,
+        api: &WorkloadApi,
         namespace: &str,
-        about: About<'_>,
-        action: &Action,
+        about: EventSubject<'_>,
+        action: &LifeAction,
         pod: &str,
     ) -> Result<(), WorkloadError> {
         for happened in of_job(action, pod) {
@@ -119,9 +119,9 @@ impl Events {
 
     pub async fn pod(
         &mut self,
-        api: &Api,
-        plan: &Plan,
-        about: About<'_>,
+        api: &WorkloadApi,
+        plan: &WorkloadPlan,
+        about: EventSubject<'_>,
         state: &PodState,
     ) -> Result<(), WorkloadError> {
         if *state == PodState::Creating {
@@ -135,10 +135,10 @@ impl Events {
 
     async fn tell(
         &mut self,
-        api: &Api,
+        api: &WorkloadApi,
         namespace: &str,
-        about: &About<'_>,
-        happened: Happened,
+        about: &EventSubject<'_>,
+        happened: EventContent,
     ) -> Result<(), WorkloadError> {
         if about.uid.is_empty() || self.written.len() >= MOST {
             return Ok(());
@@ -146,16 +146,16 @@ impl Events {
         let name = format!("{}.{:016x}", about.name, self.written.len() + 1);
         let path = format!("/api/v1/namespaces/{namespace}/events");
         let document = document(namespace, &name, about, &happened);
-        if let Sent::Done(_) = api.create(&path, &document).await? {
+        if let WriteEnd::Done(_) = api.create(&path, &document).await? {
             self.written.push((format!("{path}/{name}"), happened, 1));
         }
         Ok(())
     }
 
     /// What has happened to this object happened twice more: the count says so, in the same Event.
-    async fn again(&mut self, api: &Api, name: &str, reason: &str) -> Result<(), WorkloadError> {
+    async fn again(&mut self, api: &WorkloadApi, name: &str, reason: &str) -> Result<(), WorkloadError> {
         let part = format!("/{name}.");
-        let is_it = |(path, happened, _): &&mut (String, Happened, u64)| {
+        let is_it = |(path, happened, _): &&mut (String, EventContent, u64)| {
             happened.reason == reason && path.contains(&part)
         };
         if let Some((path, _, count)) = self.written.iter_mut().find(is_it) {
@@ -167,7 +167,7 @@ impl Events {
     }
 
     /// The cluster forgets them.
-    pub async fn forget(&mut self, api: &Api) -> Result<(), WorkloadError> {
+    pub async fn forget(&mut self, api: &WorkloadApi) -> Result<(), WorkloadError> {
         for (path, _, _) in std::mem::take(&mut self.written) {
             api.delete(&path).await?;
         }
@@ -175,7 +175,7 @@ impl Events {
     }
 }
 
-fn document(namespace: &str, name: &str, about: &About<'_>, happened: &Happened) -> Value {
+fn document(namespace: &str, name: &str, about: &EventSubject<'_>, happened: &EventContent) -> Value {
     let now = time::rfc3339(time::now());
     json!({
         "apiVersion": "v1",
@@ -203,13 +203,13 @@ fn document(namespace: &str, name: &str, about: &About<'_>, happened: &Happened)
 
 #[cfg(test)]
 mod tests {
-    use super::super::life::Condition;
+    use super::super::life::JobCondition;
     use super::*;
 
     #[test]
     fn a_pods_way_to_its_end_is_told_as_a_cluster_tells_it() {
         let reasons = |state: PodState| {
-            let told = of_pod(&state, &Plan::draw(1, 1, &["team".to_owned()]), "p");
+            let told = of_pod(&state, &WorkloadPlan::draw(1, 1, &["team".to_owned()]), "p");
             told.into_iter().map(|happened| (happened.warns, happened.reason)).collect::<Vec<_>>()
         };
         assert_eq!(reasons(PodState::Unschedulable), [(true, "FailedScheduling")]);
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_jobs_end_is_told_with_its_reason() {
         let end = |kind, reason| {
-            let condition = Condition { kind, status: true, reason, message: "m", at: 0 };
+            let condition = JobCondition { kind, status: true, reason, message: "m", at: 0 };
             of_end(&JobState { conditions: vec![condition], ..JobState::default() })
         };
         assert_eq!(end("Complete", "CompletionsReached").unwrap().reason, "Completed");

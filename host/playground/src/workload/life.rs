@@ -11,8 +11,8 @@
 
 use std::collections::VecDeque;
 
-use super::plan::Plan;
-use super::rng::Rng;
+use super::plan::WorkloadPlan;
+use super::rng::SplitMix;
 
 mod fate;
 #[cfg(test)]
@@ -25,7 +25,7 @@ pub type PodIndex = usize;
 const MAX_PREEMPTIONS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum JobPhase {
     New,
     Queued,
     Pending,
@@ -37,7 +37,7 @@ pub enum Phase {
     Deleted,
 }
 
-impl Phase {
+impl JobPhase {
     pub fn is_finished(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
@@ -45,7 +45,7 @@ impl Phase {
 
 /// One write. It has all of the content but not its JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum LifeAction {
     CreateJob,
     /// The queue (or the user) changes `spec.suspend`.
     Suspend(bool),
@@ -64,17 +64,17 @@ pub enum Action {
 
 /// An action, and the number of ticks before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct LifeStep {
     pub pause: u64,
-    pub action: Action,
+    pub action: LifeAction,
     /// The phase of the job once this is written.
-    pub phase: Phase,
+    pub phase: JobPhase,
 }
 
 /// A Job's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobState {
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<JobCondition>,
     pub start: Option<u64>,
     pub completion: Option<u64>,
     pub active: usize,
@@ -87,7 +87,7 @@ pub struct JobState {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct JobCondition {
     pub kind: &'static str,
     pub status: bool,
     pub reason: &'static str,
@@ -117,7 +117,7 @@ pub enum PodState {
 
 /// The plan of a pod, and the part that was handed out as steps.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pod {
+struct PodPlan {
     active: bool,
     created: bool,
     deleted: bool,
@@ -125,22 +125,22 @@ struct Pod {
 }
 
 #[derive(Clone, Debug)]
-pub struct Life {
-    plan: Plan,
-    rng: Rng,
-    phase: Phase,
+pub struct JobLife {
+    plan: WorkloadPlan,
+    rng: SplitMix,
+    phase: JobPhase,
     job: JobState,
-    pods: Vec<Pod>,
+    pods: Vec<PodPlan>,
     preemptions: u32,
-    todo: VecDeque<Step>,
+    todo: VecDeque<LifeStep>,
 }
 
-impl Life {
-    pub fn new(seed: u64, index: u64, plan: Plan) -> Self {
+impl JobLife {
+    pub fn new(seed: u64, index: u64, plan: WorkloadPlan) -> Self {
         Self {
             plan,
-            rng: Rng::new(seed, index.wrapping_mul(2).wrapping_add(1)),
-            phase: Phase::New,
+            rng: SplitMix::new(seed, index.wrapping_mul(2).wrapping_add(1)),
+            phase: JobPhase::New,
             job: JobState::default(),
             pods: Vec::new(),
             preemptions: 0,
@@ -148,25 +148,25 @@ impl Life {
         }
     }
 
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &WorkloadPlan {
         &self.plan
     }
 
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> JobPhase {
         self.phase
     }
 
     /// The next write; `None` once the job has finished or is gone. Statuses record the time `now`, in
     /// seconds.
-    pub fn next(&mut self, now: u64) -> Option<Step> {
+    pub fn next(&mut self, now: u64) -> Option<LifeStep> {
         if self.todo.is_empty() {
             self.advance(now);
         }
         let step = self.todo.pop_front()?;
         match step.action {
-            Action::CreatePod(pod) => self.pods[pod].created = true,
-            Action::DeletePod(pod) => self.pods[pod].deleted = true,
-            Action::ReleasePod(pod) => self.pods[pod].released = true,
+            LifeAction::CreatePod(pod) => self.pods[pod].created = true,
+            LifeAction::DeletePod(pod) => self.pods[pod].deleted = true,
+            LifeAction::ReleasePod(pod) => self.pods[pod].released = true,
             _ => {}
         }
         Some(step)
@@ -187,8 +187,8 @@ impl Life {
     /// Somebody else deleted the Job. The rest of it is cleaned up.
     pub fn vanished(&mut self) {
         self.todo.clear();
-        if self.phase != Phase::Deleted {
-            self.phase = Phase::Deleted;
+        if self.phase != JobPhase::Deleted {
+            self.phase = JobPhase::Deleted;
             self.collect_pods();
         }
     }
@@ -202,37 +202,39 @@ impl Life {
             (there.deleted, there.released) = (true, true);
         }
         self.todo.retain(|step| match step.action {
-            Action::WritePod(index, _) | Action::ReleasePod(index) | Action::DeletePod(index) => index != pod,
+            LifeAction::WritePod(index, _) | LifeAction::ReleasePod(index) | LifeAction::DeletePod(index) => {
+                index != pod
+            }
             _ => true,
         });
     }
 
     fn advance(&mut self, now: u64) {
-        let needs_pods = matches!(self.phase, Phase::Pending | Phase::Running | Phase::Restarting);
+        let needs_pods = matches!(self.phase, JobPhase::Pending | JobPhase::Running | JobPhase::Restarting);
         if needs_pods && self.active_pods().len() < self.plan.workers {
             return self.replace_pods();
         }
         match self.phase {
-            Phase::New => self.submit(now),
-            Phase::Queued | Phase::Preempted => self.leave_queue(now),
-            Phase::Pending | Phase::Restarting => self.start_pods(now),
-            Phase::Running => self.meet_fate(now),
-            Phase::Succeeded | Phase::Failed | Phase::Deleted => {}
+            JobPhase::New => self.submit(now),
+            JobPhase::Queued | JobPhase::Preempted => self.leave_queue(now),
+            JobPhase::Pending | JobPhase::Restarting => self.start_pods(now),
+            JobPhase::Running => self.meet_fate(now),
+            JobPhase::Succeeded | JobPhase::Failed | JobPhase::Deleted => {}
         }
     }
 
-    fn push(&mut self, pause: u64, action: Action) {
+    fn push(&mut self, pause: u64, action: LifeAction) {
         let phase = self.phase;
-        self.todo.push_back(Step { pause, action, phase });
+        self.todo.push_back(LifeStep { pause, action, phase });
     }
 
     fn rest(&mut self, low: u64, high: u64) {
         let pause = self.rng.between(low, high);
-        self.push(pause, Action::Rest);
+        self.push(pause, LifeAction::Rest);
     }
 
     fn push_job(&mut self, pause: u64) {
-        self.push(pause, Action::WriteJob(self.job.clone()));
+        self.push(pause, LifeAction::WriteJob(self.job.clone()));
     }
 
     fn active_pods(&self) -> Vec<PodIndex> {
@@ -240,8 +242,8 @@ impl Life {
     }
 
     fn submit(&mut self, now: u64) {
-        self.phase = if self.plan.queued { Phase::Queued } else { Phase::Pending };
-        self.push(0, Action::CreateJob);
+        self.phase = if self.plan.queued { JobPhase::Queued } else { JobPhase::Pending };
+        self.push(0, LifeAction::CreateJob);
         if self.plan.queued {
             self.condition("Suspended", true, "JobSuspended", "Job suspended", now);
             self.push_job(1);
@@ -256,8 +258,8 @@ impl Life {
         if self.rng.percent(4) {
             return self.user_deletes(1);
         }
-        self.phase = Phase::Pending;
-        self.push(1, Action::Suspend(false));
+        self.phase = JobPhase::Pending;
+        self.push(1, LifeAction::Suspend(false));
         self.condition("Suspended", false, "JobResumed", "Job resumed", now);
         // A resumed job starts anew: its deadline does not run while it is suspended.
         self.job.start = Some(now);
@@ -266,7 +268,7 @@ impl Life {
 
     /// Replaces pods that somebody removed. They count as failed.
     fn replace_pods(&mut self) {
-        self.phase = Phase::Restarting;
+        self.phase = JobPhase::Restarting;
         self.job.failed += self.plan.workers - self.active_pods().len();
         self.create_pods();
     }
@@ -281,8 +283,8 @@ impl Life {
     }
 
     fn create_pod(&mut self, pause: u64) {
-        self.pods.push(Pod { active: true, ..Pod::default() });
-        self.push(pause, Action::CreatePod(self.pods.len() - 1));
+        self.pods.push(PodPlan { active: true, ..PodPlan::default() });
+        self.push(pause, LifeAction::CreatePod(self.pods.len() - 1));
     }
 
     /// Brings every waiting pod to Running, with the usual problems on the way.
@@ -292,13 +294,13 @@ impl Life {
         let bad_image = self.rng.percent(8);
         for pod in fresh {
             if unschedulable {
-                self.push(2, Action::WritePod(pod, PodState::Unschedulable));
+                self.push(2, LifeAction::WritePod(pod, PodState::Unschedulable));
             }
             let pause = if unschedulable { self.rng.between(10, 60) } else { 2 };
-            self.push(pause, Action::WritePod(pod, PodState::Creating));
+            self.push(pause, LifeAction::WritePod(pod, PodState::Creating));
             if bad_image {
-                self.push(4, Action::WritePod(pod, PodState::Waiting("ErrImagePull")));
-                self.push(6, Action::WritePod(pod, PodState::Waiting("ImagePullBackOff")));
+                self.push(4, LifeAction::WritePod(pod, PodState::Waiting("ErrImagePull")));
+                self.push(6, LifeAction::WritePod(pod, PodState::Waiting("ImagePullBackOff")));
             }
         }
         if bad_image && self.rng.percent(50) {
@@ -309,10 +311,10 @@ impl Life {
                 self.pass_deadline(pause, now);
             };
         }
-        self.phase = Phase::Running;
+        self.phase = JobPhase::Running;
         for pod in self.active_pods().split_off(self.job.ready.min(self.plan.workers)) {
             let pause = self.rng.between(3, 12);
-            self.push(pause, Action::WritePod(pod, PodState::Running));
+            self.push(pause, LifeAction::WritePod(pod, PodState::Running));
         }
         self.job.ready = self.plan.workers;
         self.push_job(1);
@@ -327,7 +329,7 @@ impl Life {
         message: &'static str,
         at: u64,
     ) {
-        let condition = Condition { kind, status, reason, message, at };
+        let condition = JobCondition { kind, status, reason, message, at };
         match self.job.conditions.iter_mut().find(|there| there.kind == kind) {
             Some(there) => *there = condition,
             None => self.job.conditions.push(condition),

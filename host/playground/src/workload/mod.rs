@@ -24,10 +24,10 @@ mod rng;
 mod schedule;
 mod time;
 
-use api::{Api, Sent};
-use drive::Driven;
-use life::{Phase, Step};
-use schedule::{Back, Schedule};
+use api::{WorkloadApi, WriteEnd};
+use drive::DrivenLife;
+use life::{JobPhase, LifeStep};
+use schedule::{LifeReturn, LifeSchedule};
 
 /// Writes in flight. They keep a local API server busy, and each belongs to another job.
 const IN_FLIGHT: usize = 32;
@@ -167,7 +167,7 @@ pub async fn run(
         Some(client) => client,
         None => plain_client()?,
     };
-    let api = Api::new(client, &options.url, options.token.clone(), progress.clone(), stop.clone());
+    let api = WorkloadApi::new(client, &options.url, options.token.clone(), progress.clone(), stop.clone());
     let complete = match work(&options, &api, &progress, &stop).await {
         Err(WorkloadError::Stopped) => false,
         other => other?,
@@ -193,13 +193,13 @@ fn plain_client() -> Result<reqwest::Client, WorkloadError> {
 
 async fn work(
     options: &WorkloadOptions,
-    api: &Api,
+    api: &WorkloadApi,
     progress: &WorkloadProgress,
     stop: &CancellationToken,
 ) -> Result<bool, WorkloadError> {
     create_namespaces(options, api).await?;
-    let mut schedule = Schedule::new(options);
-    let mut pace = Pace::new(options.rate);
+    let mut schedule = LifeSchedule::new(options);
+    let mut pace = WritePace::new(options.rate);
     let mut under_way = FuturesUnordered::new();
     let mut looks = tokio::time::interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -232,10 +232,14 @@ async fn work(
 }
 
 /// Looks for Jobs that others have created for this queue.
-async fn adopt(options: &WorkloadOptions, api: &Api, schedule: &mut Schedule) -> Result<(), WorkloadError> {
+async fn adopt(
+    options: &WorkloadOptions,
+    api: &WorkloadApi,
+    schedule: &mut LifeSchedule,
+) -> Result<(), WorkloadError> {
     let Some(selector) = &options.adopt else { return Ok(()) };
     let found = api.get(&format!("/apis/batch/v1/jobs?labelSelector={selector}")).await?;
-    if let Sent::Done(mut list) = found
+    if let WriteEnd::Done(mut list) = found
         && let Some(jobs) = list["items"].as_array_mut()
     {
         schedule.adopt(std::mem::take(jobs));
@@ -243,9 +247,9 @@ async fn adopt(options: &WorkloadOptions, api: &Api, schedule: &mut Schedule) ->
     Ok(())
 }
 
-async fn create_namespaces(options: &WorkloadOptions, api: &Api) -> Result<(), WorkloadError> {
+async fn create_namespaces(options: &WorkloadOptions, api: &WorkloadApi) -> Result<(), WorkloadError> {
     for name in &options.namespaces {
-        if let Sent::Missing = api.create("/api/v1/namespaces", &document::namespace(name)).await? {
+        if let WriteEnd::Missing = api.create("/api/v1/namespaces", &document::namespace(name)).await? {
             return Err(WorkloadError::Refused {
                 request: "POST /api/v1/namespaces".to_owned(),
                 status: 404,
@@ -256,37 +260,37 @@ async fn create_namespaces(options: &WorkloadOptions, api: &Api) -> Result<(), W
     Ok(())
 }
 
-type Written = Result<(Box<Driven>, Phase, Step), WorkloadError>;
+type WrittenCount = Result<(Box<DrivenLife>, JobPhase, LifeStep), WorkloadError>;
 
 /// `before` is the phase of the job before this step. The life itself may be some steps ahead.
-async fn write(api: &Api, mut driven: Box<Driven>, step: Step) -> Written {
+async fn write(api: &WorkloadApi, mut driven: Box<DrivenLife>, step: LifeStep) -> WrittenCount {
     let before = driven.shown;
     driven.carry_out(api, &step).await?;
-    driven.shown = if driven.life.phase() == Phase::Deleted { Phase::Deleted } else { step.phase };
+    driven.shown = if driven.life.phase() == JobPhase::Deleted { JobPhase::Deleted } else { step.phase };
     Ok((driven, before, step))
 }
 
 fn settle(
-    schedule: &mut Schedule,
+    schedule: &mut LifeSchedule,
     progress: &WorkloadProgress,
-    driven: Box<Driven>,
-    before: Phase,
-    step: &Step,
+    driven: Box<DrivenLife>,
+    before: JobPhase,
+    step: &LifeStep,
 ) {
     let after = driven.shown;
     let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-    if step.action == life::Action::CreateJob {
+    if step.action == life::LifeAction::CreateJob {
         add(&progress.submitted);
     }
-    match (before == Phase::Running, after == Phase::Running) {
+    match (before == JobPhase::Running, after == JobPhase::Running) {
         (false, true) => drop(add(&progress.running)),
         (true, false) => drop(progress.running.fetch_sub(1, Ordering::Relaxed)),
         _ => {}
     }
     match schedule.put_back(driven) {
-        Back::Finished => drop(add(&progress.finished)),
-        Back::Gone => drop(add(&progress.deleted)),
-        Back::Goes => {}
+        LifeReturn::Finished => drop(add(&progress.finished)),
+        LifeReturn::Gone => drop(add(&progress.deleted)),
+        LifeReturn::Goes => {}
     }
 }
 
@@ -298,12 +302,12 @@ async fn sleep_until(at: Option<Instant>) {
 }
 
 /// Spreads writes evenly over time.
-struct Pace {
+struct WritePace {
     interval: Duration,
     next: Instant,
 }
 
-impl Pace {
+impl WritePace {
     fn new(rate: f64) -> Self {
         let interval = if rate.is_finite() { Duration::from_secs_f64(1.0 / rate) } else { Duration::ZERO };
         Self { interval, next: Instant::now() }

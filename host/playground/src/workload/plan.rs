@@ -1,16 +1,16 @@
 //! The plan of one training job: who submits it, where, and what it asks for. It is drawn from the seed
 //! alone, and says nothing of how the job fares.
 
-use super::rng::Rng;
+use super::rng::SplitMix;
 
 /// The source of a job, kept in the annotation `kubewitness.dev/channel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Channel {
+pub enum SubmitChannel {
     Cli,
     Portal,
 }
 
-impl Channel {
+impl SubmitChannel {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cli => "cli",
@@ -20,10 +20,10 @@ impl Channel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct WorkloadPlan {
     pub name: String,
     pub namespace: String,
-    pub channel: Channel,
+    pub channel: SubmitChannel,
     pub submitter: &'static str,
     pub model: &'static str,
     pub task: &'static str,
@@ -58,15 +58,15 @@ const IMAGES: [&str; 4] = [
 const CONTAINER: &str = "trainer";
 const SUBMITTERS: [&str; 8] = ["ada", "grace", "linus", "barbara", "edsger", "katherine", "alan", "radia"];
 
-impl Plan {
+impl WorkloadPlan {
     /// Draws job number `index` of this seed. `namespaces` must not be empty.
     pub fn draw(seed: u64, index: u64, namespaces: &[String]) -> Self {
-        let mut rng = Rng::new(seed, index.wrapping_mul(2));
+        let mut rng = SplitMix::new(seed, index.wrapping_mul(2));
         let (model, task) = (rng.pick(&MODELS), rng.pick(&TASKS));
         Self {
             name: format!("{model}-{task}-{}", rng.suffix(4)),
             namespace: namespaces[rng.between(0, namespaces.len() as u64 - 1) as usize].clone(),
-            channel: if rng.percent(60) { Channel::Cli } else { Channel::Portal },
+            channel: if rng.percent(60) { SubmitChannel::Cli } else { SubmitChannel::Portal },
             submitter: rng.pick(&SUBMITTERS),
             model,
             task,
@@ -84,7 +84,7 @@ impl Plan {
     }
 
     /// Chooses another name after the first one was taken.
-    pub fn rename(&mut self, rng: &mut Rng) {
+    pub fn rename(&mut self, rng: &mut SplitMix) {
         self.name = format!("{}-{}-{}", self.model, self.task, rng.suffix(6));
     }
 }
@@ -96,15 +96,15 @@ mod tests {
     #[test]
     fn a_plan_depends_on_seed_and_index_alone() {
         let namespaces = ["team-vision".to_owned(), "team-speech".to_owned()];
-        assert_eq!(Plan::draw(7, 12, &namespaces), Plan::draw(7, 12, &namespaces));
-        assert_ne!(Plan::draw(7, 12, &namespaces).name, Plan::draw(7, 13, &namespaces).name);
+        assert_eq!(WorkloadPlan::draw(7, 12, &namespaces), WorkloadPlan::draw(7, 12, &namespaces));
+        assert_ne!(WorkloadPlan::draw(7, 12, &namespaces).name, WorkloadPlan::draw(7, 13, &namespaces).name);
     }
 
     #[test]
     fn both_channels_and_every_namespace_are_used_and_names_are_valid() {
         let namespaces = ["team-vision".to_owned(), "team-speech".to_owned()];
-        let plans: Vec<_> = (0..200).map(|index| Plan::draw(1, index, &namespaces)).collect();
-        for channel in [Channel::Cli, Channel::Portal] {
+        let plans: Vec<_> = (0..200).map(|index| WorkloadPlan::draw(1, index, &namespaces)).collect();
+        for channel in [SubmitChannel::Cli, SubmitChannel::Portal] {
             assert!(plans.iter().any(|plan| plan.channel == channel), "{channel:?}");
         }
         for namespace in &namespaces {

@@ -2,9 +2,9 @@
 
 /// SplitMix64. One word of state is enough to choose among a handful of fates.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct SplitMix(u64);
 
-impl Rng {
+impl SplitMix {
     /// Streams of the same seed are independent of each other, in whatever order they are drawn.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = Self(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93));
@@ -61,16 +61,16 @@ mod tests {
 
     #[test]
     fn the_same_seed_and_stream_give_the_same_numbers() {
-        let (mut one, mut other) = (Rng::new(7, 3), Rng::new(7, 3));
+        let (mut one, mut other) = (SplitMix::new(7, 3), SplitMix::new(7, 3));
         let numbers: Vec<_> = (0..100).map(|_| one.draw()).collect();
         assert_eq!(numbers, (0..100).map(|_| other.draw()).collect::<Vec<_>>());
-        assert_ne!(numbers[0], Rng::new(7, 4).draw(), "streams differ");
-        assert_ne!(numbers[0], Rng::new(8, 3).draw(), "seeds differ");
+        assert_ne!(numbers[0], SplitMix::new(7, 4).draw(), "streams differ");
+        assert_ne!(numbers[0], SplitMix::new(8, 3).draw(), "seeds differ");
     }
 
     #[test]
     fn a_weight_of_zero_is_never_chosen_and_bounds_are_inclusive() {
-        let mut rng = Rng::new(1, 1);
+        let mut rng = SplitMix::new(1, 1);
         let mut seen = [false; 3];
         for _ in 0..1000 {
             assert_eq!(*rng.weighted(&[(0, 'a'), (5, 'b'), (0, 'c')]), 'b');

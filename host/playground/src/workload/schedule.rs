@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::drive::Driven;
-use super::life::{Action, Life, Step};
-use super::plan::Plan;
-use super::rng::Rng;
+use super::drive::DrivenLife;
+use super::life::{JobLife, LifeAction, LifeStep};
+use super::plan::WorkloadPlan;
+use super::rng::SplitMix;
 use super::{WorkloadOptions, time};
 
 /// About how many ticks a life lasts. New lives are spread over that time, so that all phases occur at once.
@@ -19,7 +19,7 @@ const LIFE_TICKS: u64 = 400;
 /// The fates of Jobs of others are drawn from numbers that no own job has.
 const ADOPTED: u64 = 1 << 40;
 
-pub struct Schedule {
+pub struct LifeSchedule {
     seed: u64,
     jobs: u64,
     namespaces: Vec<String>,
@@ -32,16 +32,16 @@ pub struct Schedule {
     serial: u64,
     submitted: u64,
     next_submission: u64,
-    rng: Rng,
-    due: BTreeMap<(u64, u64), (Box<Driven>, Step)>,
+    rng: SplitMix,
+    due: BTreeMap<(u64, u64), (Box<DrivenLife>, LifeStep)>,
     /// Finished jobs that are still shown, oldest first.
-    finished: VecDeque<(Instant, Box<Driven>)>,
+    finished: VecDeque<(Instant, Box<DrivenLife>)>,
     /// The Jobs of others that were there at the last look, by uid.
     adopted: BTreeSet<String>,
     adoptions: u64,
 }
 
-impl Schedule {
+impl LifeSchedule {
     pub fn new(options: &WorkloadOptions) -> Self {
         Self {
             seed: options.seed,
@@ -55,7 +55,7 @@ impl Schedule {
             serial: 0,
             submitted: 0,
             next_submission: 0,
-            rng: Rng::new(options.seed, u64::MAX),
+            rng: SplitMix::new(options.seed, u64::MAX),
             due: BTreeMap::new(),
             finished: VecDeque::new(),
             adopted: BTreeSet::new(),
@@ -77,7 +77,7 @@ impl Schedule {
         !self.has_next() && self.finished.is_empty() && self.active == 0
     }
 
-    pub fn next(&mut self) -> Option<(Box<Driven>, Step)> {
+    pub fn next(&mut self) -> Option<(Box<DrivenLife>, LifeStep)> {
         loop {
             let first = self.due.first_key_value().map(|((due, _), _)| *due);
             if self.may_submit() && first.is_none_or(|due| self.next_submission <= due) {
@@ -85,23 +85,23 @@ impl Schedule {
             }
             let ((due, _), (driven, step)) = self.due.pop_first()?;
             self.clock = self.clock.max(due);
-            if step.action != Action::Rest {
+            if step.action != LifeAction::Rest {
                 return Some((driven, step));
             }
             self.put_back(driven);
         }
     }
 
-    fn submit(&mut self) -> Option<(Box<Driven>, Step)> {
+    fn submit(&mut self) -> Option<(Box<DrivenLife>, LifeStep)> {
         let index = self.submitted;
         self.submitted += 1;
         self.active += 1;
         self.clock = self.clock.max(self.next_submission);
         let gap = LIFE_TICKS / self.most_active as u64;
         self.next_submission = self.clock + self.rng.between(0, gap * 2);
-        let life = Life::new(self.seed, index, Plan::draw(self.seed, index, &self.namespaces));
+        let life = JobLife::new(self.seed, index, WorkloadPlan::draw(self.seed, index, &self.namespaces));
         // The names of pods come from a stream of their own, so that they do not change the fates.
-        let mut driven = Box::new(Driven::new(life, Rng::new(!self.seed, index), self.tells));
+        let mut driven = Box::new(DrivenLife::new(life, SplitMix::new(!self.seed, index), self.tells));
         let step = driven.life.next(time::now())?;
         Some((driven, step))
     }
@@ -124,17 +124,18 @@ impl Schedule {
         self.adoptions += 1;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let container = &job["spec"]["template"]["spec"]["containers"][0];
-        let plan = Plan {
+        let plan = WorkloadPlan {
             name: text(&job["metadata"]["name"]),
             namespace: text(&job["metadata"]["namespace"]),
             image: text(&container["image"]),
             container: text(&container["name"]),
             workers: job["spec"]["parallelism"].as_u64().unwrap_or(1).max(1) as usize,
             queued: job["spec"]["suspend"] == true,
-            ..Plan::draw(self.seed, index, &self.namespaces)
+            ..WorkloadPlan::draw(self.seed, index, &self.namespaces)
         };
-        let life = Life::new(self.seed, index, plan);
-        let mut driven = Box::new(Driven::adopted(life, Rng::new(!self.seed, index), self.tells, job));
+        let life = JobLife::new(self.seed, index, plan);
+        let mut driven =
+            Box::new(DrivenLife::adopted(life, SplitMix::new(!self.seed, index), self.tells, job));
         if let Some(step) = driven.life.next(time::now()) {
             self.active += 1;
             self.serial += 1;
@@ -143,20 +144,20 @@ impl Schedule {
     }
 
     /// Takes a life back after its write: it goes on, waits for its deletion, or is over.
-    pub fn put_back(&mut self, mut driven: Box<Driven>) -> Back {
+    pub fn put_back(&mut self, mut driven: Box<DrivenLife>) -> LifeReturn {
         if let Some(step) = driven.life.next(time::now()) {
             self.serial += 1;
             self.due.insert((self.clock + step.pause, self.serial), (driven, step));
-            return Back::Goes;
+            return LifeReturn::Goes;
         }
         if driven.life.phase().is_finished() {
             driven.forget_documents();
             self.active -= 1;
             self.finished.push_back((Instant::now() + self.keep, driven));
-            return Back::Finished;
+            return LifeReturn::Finished;
         }
         self.active -= 1;
-        Back::Gone
+        LifeReturn::Gone
     }
 
     /// When the oldest finished job is deleted.
@@ -176,7 +177,7 @@ impl Schedule {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Back {
+pub enum LifeReturn {
     Goes,
     Finished,
     Gone,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 
 #[derive(Default)]
-struct Server {
+struct WorkloadServer {
     objects: Mutex<HashMap<String, Value>>,
     version: AtomicU64,
     requests: AtomicU64,
@@ -26,7 +26,7 @@ struct Server {
     refused: Mutex<HashMap<StatusCode, u64>>,
 }
 
-impl Server {
+impl WorkloadServer {
     fn refuse(&self, code: StatusCode, reason: &str) -> Response {
         *self.refused.lock().expect("not poisoned").entry(code).or_default() += 1;
         status(code, reason)
@@ -38,13 +38,13 @@ impl Server {
     }
 }
 
-type Shared = Arc<Server>;
+type SharedServer = Arc<WorkloadServer>;
 
 fn status(code: StatusCode, reason: &str) -> Response {
     (code, Json(json!({"kind": "Status", "reason": reason, "message": reason}))).into_response()
 }
 
-async fn handle(State(server): State<Shared>, request: Request) -> Response {
+async fn handle(State(server): State<SharedServer>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 20).await.expect("a body");
     let mut body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
@@ -91,12 +91,12 @@ async fn handle(State(server): State<Shared>, request: Request) -> Response {
 }
 
 /// The address of a server that runs until the test ends.
-async fn serve(faults: u64) -> (String, Shared) {
-    serve_with(Server { faults, ..Server::default() }).await
+async fn serve(faults: u64) -> (String, SharedServer) {
+    serve_with(WorkloadServer { faults, ..WorkloadServer::default() }).await
 }
 
 #[allow(clippy::disallowed_methods)]
-async fn serve_with(server: Server) -> (String, Shared) {
+async fn serve_with(server: WorkloadServer) -> (String, SharedServer) {
     let server = Arc::new(server);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -175,7 +175,7 @@ async fn it_stops_when_it_is_told_to_and_says_so() {
 
 #[tokio::test]
 async fn a_refusal_for_good_ends_it_with_what_was_refused_and_why() {
-    let (url, _server) = serve_with(Server { forbids: true, ..Server::default() }).await;
+    let (url, _server) = serve_with(WorkloadServer { forbids: true, ..WorkloadServer::default() }).await;
     let error = run(fast(&url, 1), Arc::default(), CancellationToken::new()).await.expect_err("refused");
     let text = error.to_string();
     assert!(text.contains("/jobs?fieldManager=kubectl-create was refused with 403: Forbidden"), "{text}");

@@ -14,9 +14,9 @@ const STATES: usize = 64;
 const DOCUMENTS: usize = 4;
 
 #[derive(Default)]
-pub(crate) struct Ages(Mutex<HashMap<String, u64>>);
+pub(crate) struct NamespaceAges(Mutex<HashMap<String, u64>>);
 
-impl Ages {
+impl NamespaceAges {
     /// `None` where no document of the object is there any more. `seq` is one of its states, if one is known.
     pub(crate) async fn created_ms(
         &self,

@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Unanswered;
+use super::ReviewUnanswered;
 
 /// A failure is kept as long as this, so that those who waited for the answer do not ask one after the other.
 const FAILED: Duration = Duration::from_secs(1);
 
-type Answer<V> = Result<V, Unanswered>;
+type SharedAnswer<V> = Result<V, ReviewUnanswered>;
 
-struct Kept<V> {
-    answer: Answer<V>,
+struct KeptAnswer<V> {
+    answer: SharedAnswer<V>,
     until: Instant,
 }
 
-impl<V> Kept<V> {
+impl<V> KeptAnswer<V> {
     fn is_in_force(&self, is_good: impl FnOnce(&V) -> bool) -> bool {
         Instant::now() < self.until && self.answer.as_ref().ok().is_none_or(is_good)
     }
 }
 
 /// Whoever holds the lock asks; the others wait for what comes of it.
-type Slot<V> = Arc<tokio::sync::Mutex<Option<Kept<V>>>>;
+type AnswerSlot<V> = Arc<tokio::sync::Mutex<Option<KeptAnswer<V>>>>;
 
-pub(super) struct Answers<K, V> {
-    slots: Mutex<HashMap<K, Slot<V>>>,
+pub(super) struct AnswerCache<K, V> {
+    slots: Mutex<HashMap<K, AnswerSlot<V>>>,
     most: usize,
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
+impl<K: Hash + Eq + Clone, V: Clone> AnswerCache<K, V> {
     /// No more than `most` are kept. Where there is no room, the one goes that would be kept the shortest.
     pub(super) fn new(most: usize) -> Self {
         Self { slots: Mutex::default(), most }
@@ -44,13 +44,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
         &self,
         key: &K,
         keep: impl FnOnce(&V) -> Duration,
-        ask: impl Future<Output = Answer<V>>,
-    ) -> Answer<V> {
+        ask: impl Future<Output = SharedAnswer<V>>,
+    ) -> SharedAnswer<V> {
         self.get_where(key, |_| true, keep, ask).await
     }
 
     /// The answer that is kept, if there is one and nobody asks anew.
-    pub(super) fn kept(&self, key: &K, is_good: impl FnOnce(&V) -> bool) -> Option<Answer<V>> {
+    pub(super) fn cached_answer(&self, key: &K, is_good: impl FnOnce(&V) -> bool) -> Option<SharedAnswer<V>> {
         let slot = self.slots().get(key)?.clone();
         let kept = slot.try_lock().ok()?;
         kept.as_ref().filter(|kept| kept.is_in_force(is_good)).map(|kept| kept.answer.clone())
@@ -62,8 +62,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
         key: &K,
         is_good: impl FnOnce(&V) -> bool,
         keep: impl FnOnce(&V) -> Duration,
-        ask: impl Future<Output = Answer<V>>,
-    ) -> Answer<V> {
+        ask: impl Future<Output = SharedAnswer<V>>,
+    ) -> SharedAnswer<V> {
         let slot = self.slot(key);
         let mut kept = slot.lock().await;
         if let Some(kept) = kept.as_ref().filter(|kept| kept.is_in_force(is_good)) {
@@ -71,11 +71,11 @@ impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
         }
         let answer = ask.await;
         let time = answer.as_ref().map_or(FAILED, keep);
-        *kept = Some(Kept { answer: answer.clone(), until: Instant::now() + time });
+        *kept = Some(KeptAnswer { answer: answer.clone(), until: Instant::now() + time });
         answer
     }
 
-    fn slot(&self, key: &K) -> Slot<V> {
+    fn slot(&self, key: &K) -> AnswerSlot<V> {
         let mut slots = self.slots();
         if let Some(slot) = slots.get(key) {
             return slot.clone();
@@ -83,7 +83,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
         if slots.len() >= self.most {
             make_room(&mut slots, self.most);
         }
-        let slot = Slot::default();
+        let slot = AnswerSlot::default();
         // Where every slot is being asked for, this answer is not kept.
         if slots.len() < self.most {
             slots.insert(key.clone(), slot.clone());
@@ -91,16 +91,16 @@ impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
         slot
     }
 
-    fn slots(&self) -> MutexGuard<'_, HashMap<K, Slot<V>>> {
+    fn slots(&self) -> MutexGuard<'_, HashMap<K, AnswerSlot<V>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn make_room<K: Hash + Eq + Clone, V>(slots: &mut HashMap<K, Slot<V>>, most: usize) {
+fn make_room<K: Hash + Eq + Clone, V>(slots: &mut HashMap<K, AnswerSlot<V>>, most: usize) {
     let now = Instant::now();
     // What is locked is being asked for.
     let until =
-        |slot: &Slot<V>| slot.try_lock().ok().map(|kept| kept.as_ref().map_or(now, |kept| kept.until));
+        |slot: &AnswerSlot<V>| slot.try_lock().ok().map(|kept| kept.as_ref().map_or(now, |kept| kept.until));
     slots.retain(|_, slot| until(slot).is_none_or(|until| until > now));
     if slots.len() < most {
         return;
@@ -121,7 +121,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_storm_of_one_question_is_asked_once_and_again_when_the_answer_is_old() {
-        let (answers, asked) = (Answers::new(4), AtomicUsize::new(0));
+        let (answers, asked) = (AnswerCache::new(4), AtomicUsize::new(0));
         let ask = || {
             answers.get(&1, |_| KEPT, async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -138,7 +138,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_who_gives_up_leaves_the_question_to_the_next() {
-        let answers = Answers::new(4);
+        let answers = AnswerCache::new(4);
         let first = answers.get(&1, |_| KEPT, std::future::pending());
         assert!(tokio::time::timeout(Duration::from_secs(1), first).await.is_err());
         assert!(matches!(answers.get(&1, |_| KEPT, async { Ok(7) }).await, Ok(7)));
@@ -146,8 +146,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_kept_for_a_moment_and_no_longer() {
-        let answers = Answers::new(4);
-        let failed = || async { Err::<u8, _>(Unanswered::new(false, "gone")) };
+        let answers = AnswerCache::new(4);
+        let failed = || async { Err::<u8, _>(ReviewUnanswered::new(false, "gone")) };
         assert!(answers.get(&1, |_| KEPT, failed()).await.is_err());
         assert!(answers.get(&1, |_| KEPT, async { Ok(1) }).await.is_err());
         tokio::time::advance(FAILED).await;
@@ -156,7 +156,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_is_kept_than_there_is_room_for_and_the_shortest_goes_first() {
-        let answers = Answers::new(3);
+        let answers = AnswerCache::new(3);
         let ask = async |key: u8, seconds| {
             answers.get(&key, |_| Duration::from_secs(seconds), async { Ok(key) }).await.unwrap();
         };

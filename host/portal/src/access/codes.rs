@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
 
-use super::{Digest, party_of, sha256};
+use super::{PersonDigest, party_of, sha256};
 
 /// A browser starts within seconds, and a person may have to copy the address.
 pub(crate) const GOOD_FOR: Duration = Duration::from_secs(60);
@@ -20,20 +20,20 @@ const MOST: usize = 1024;
 const OF_ONE: usize = 64;
 const CODE_BYTES: usize = 32;
 
-struct Code {
-    digest: Digest,
+struct LoginCode {
+    digest: PersonDigest,
     token: String,
     party: String,
     until: Instant,
 }
 
-pub(crate) struct Codes {
+pub(crate) struct LoginCodes {
     random: SystemRandom,
     /// By the token's digest.
-    given: Mutex<HashMap<Digest, Code>>,
+    given: Mutex<HashMap<PersonDigest, LoginCode>>,
 }
 
-impl Codes {
+impl LoginCodes {
     pub(super) fn new() -> Self {
         Self { random: SystemRandom::new(), given: Mutex::default() }
     }
@@ -51,7 +51,7 @@ impl Codes {
         }
         let until = Instant::now() + GOOD_FOR;
         let digest = sha256(code.as_bytes());
-        given.insert(owner, Code { digest, token: token.to_owned(), party: party.to_owned(), until });
+        given.insert(owner, LoginCode { digest, token: token.to_owned(), party: party.to_owned(), until });
         Some(code)
     }
 
@@ -69,7 +69,7 @@ impl Codes {
         given.get(&owner).map(|known| known.token.clone())
     }
 
-    fn fresh(&self) -> MutexGuard<'_, HashMap<Digest, Code>> {
+    fn fresh(&self) -> MutexGuard<'_, HashMap<PersonDigest, LoginCode>> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         given.retain(|_, code| now < code.until);
@@ -78,7 +78,7 @@ impl Codes {
 }
 
 /// For a code of this owner, where the party has as many as it may have.
-fn make_room(given: &mut HashMap<Digest, Code>, owner: &Digest, party: &str) {
+fn make_room(given: &mut HashMap<PersonDigest, LoginCode>, owner: &PersonDigest, party: &str) {
     let theirs = given.iter().filter(|(known, code)| *known != owner && code.party == party);
     if theirs.clone().count() >= OF_ONE
         && let Some(oldest) = theirs.min_by_key(|(_, code)| code.until).map(|(known, _)| *known)
@@ -88,7 +88,7 @@ fn make_room(given: &mut HashMap<Digest, Code>, owner: &Digest, party: &str) {
 }
 
 /// Digests are compared: how much of a guess is right shows in no time.
-fn owner_of(given: &HashMap<Digest, Code>, code: &str) -> Option<Digest> {
+fn owner_of(given: &HashMap<PersonDigest, LoginCode>, code: &str) -> Option<PersonDigest> {
     let digest = sha256(code.as_bytes());
     given.iter().find(|(_, known)| known.digest == digest).map(|(owner, _)| *owner)
 }
@@ -99,7 +99,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_code_is_good_once_and_for_a_minute_and_the_newest_of_a_token_counts() {
-        let codes = Codes::new();
+        let codes = LoginCodes::new();
         let code = codes.give("red", "red").unwrap();
         assert!(!code.contains("red") && code.len() > 40);
         assert_eq!((codes.redeem("guess"), codes.token_of("guess")), (None, None));
@@ -114,7 +114,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_codes_are_kept_than_there_is_room_for() {
-        let codes = Codes::new();
+        let codes = LoginCodes::new();
         for number in 0..MOST {
             assert!(codes.give(&number.to_string(), &number.to_string()).is_some());
         }
@@ -126,7 +126,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_service_accounts_of_a_namespace_leave_room_to_others() {
-        let codes = Codes::new();
+        let codes = LoginCodes::new();
         for number in 0..MOST * 2 {
             let user = format!("system:serviceaccount:team-vision:robot-{number}");
             assert!(codes.give(&number.to_string(), &user).is_some());

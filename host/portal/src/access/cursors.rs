@@ -6,8 +6,8 @@
 
 use kubewitness_core::views::{ObjectPage, ObjectQuery};
 
-use super::Viewer;
-use super::session::Sessions;
+use super::PortalViewer;
+use super::session::SessionTable;
 use crate::answer::Problem;
 
 const PURPOSE: &str = "kubewitness cursor 1";
@@ -16,7 +16,7 @@ const PURPOSE: &str = "kubewitness cursor 1";
 const LENGTHS: [usize; 2] = [48, 512];
 
 /// A list that has cursors.
-pub(crate) struct List {
+pub(crate) struct CursorList {
     /// What is the same in all its pages: its cursors open for it alone. With one of another list, somebody would choose
     /// where this one begins.
     same: String,
@@ -25,7 +25,7 @@ pub(crate) struct List {
     page: String,
 }
 
-impl List {
+impl CursorList {
     pub(crate) fn of(query: &ObjectQuery) -> Self {
         let ObjectQuery { source, kind, namespace, name, was, cause, gone, at, sort, .. } = query;
         let ObjectQuery { phase, label_selector, index, search, since, until, .. } = query;
@@ -40,9 +40,13 @@ impl List {
     }
 }
 
-impl Viewer {
+impl PortalViewer {
     /// What a cursor of theirs says.
-    pub(crate) fn open_cursor(&self, list: &List, text: Option<&str>) -> Result<Option<String>, Problem> {
+    pub(crate) fn open_cursor(
+        &self,
+        list: &CursorList,
+        text: Option<&str>,
+    ) -> Result<Option<String>, Problem> {
         let (Some(text), Self::Person(person)) = (text, self) else { return Ok(text.map(str::to_owned)) };
         match open(&person.control.sessions, &purpose(&person.known.person.user, list), text) {
             Some(plain) => Ok(Some(plain)),
@@ -51,7 +55,7 @@ impl Viewer {
     }
 
     /// The page with a cursor that only they can use, for its list alone.
-    pub(crate) fn seal_cursor(&self, list: &List, page: ObjectPage) -> ObjectPage {
+    pub(crate) fn seal_cursor(&self, list: &CursorList, page: ObjectPage) -> ObjectPage {
         let (Some(plain), Self::Person(person)) = (&page.next, self) else { return page };
         let purpose = purpose(&person.known.person.user, list);
         let next = seal(&person.control.sessions, &purpose, &list.page, plain);
@@ -62,40 +66,40 @@ impl Viewer {
     }
 }
 
-fn purpose(user: &str, list: &List) -> Vec<u8> {
+fn purpose(user: &str, list: &CursorList) -> Vec<u8> {
     format!("{PURPOSE} {user:?} {}", list.same).into_bytes()
 }
 
-fn seal(sessions: &Sessions, purpose: &[u8], page: &str, plain: &str) -> Option<String> {
+fn seal(sessions: &SessionTable, purpose: &[u8], page: &str, plain: &str) -> Option<String> {
     let length = LENGTHS.into_iter().find(|length| plain.len() <= *length)?;
     let mut bytes = plain.as_bytes().to_vec();
     bytes.resize(length, 0);
     sessions.encrypt_steadily(purpose, page, bytes).ok()
 }
 
-fn open(sessions: &Sessions, purpose: &[u8], text: &str) -> Option<String> {
+fn open(sessions: &SessionTable, purpose: &[u8], text: &str) -> Option<String> {
     let plain = String::from_utf8(sessions.decrypt(purpose, text)?).ok()?;
     Some(plain.trim_end_matches('\0').to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use kubewitness_core::views::{CauseKind, Gone};
+    use kubewitness_core::views::{CauseKind, GoneFilter};
 
     use super::super::{EndedSessions, SESSION_KEY_BYTES};
     use super::*;
 
-    fn sessions(key: u8) -> Sessions {
-        Sessions::new(&[key; SESSION_KEY_BYTES], EndedSessions::default())
+    fn sessions(key: u8) -> SessionTable {
+        SessionTable::new(&[key; SESSION_KEY_BYTES], EndedSessions::default())
     }
 
     fn sealed(user: &str, query: &ObjectQuery, plain: &str) -> String {
-        let list = List::of(query);
+        let list = CursorList::of(query);
         seal(&sessions(1), &purpose(user, &list), &list.page, plain).unwrap()
     }
 
     fn opened(key: u8, user: &str, query: &ObjectQuery, text: &str) -> Option<String> {
-        open(&sessions(key), &purpose(user, &List::of(query)), text)
+        open(&sessions(key), &purpose(user, &CursorList::of(query)), text)
     }
 
     #[test]
@@ -121,7 +125,7 @@ mod tests {
         let living = ObjectQuery { sort: Some("name".into()), limit: Some(1), ..ObjectQuery::default() };
         let cursor = sealed("ann", &living, "0/u-1/a");
         let others = [
-            ObjectQuery { gone: Gone::Only, ..living.clone() },
+            ObjectQuery { gone: GoneFilter::Only, ..living.clone() },
             ObjectQuery { was: Some("Failed".into()), ..living.clone() },
             ObjectQuery { cause: Some(CauseKind::OutOfMemory), ..living.clone() },
             ObjectQuery { at: Some("2026-11-24T03:00:00Z".into()), ..living.clone() },

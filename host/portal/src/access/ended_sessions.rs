@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kubewitness_core::files;
 use tokio::sync::Notify;
 
-use super::session::{Id, LIFETIME, PERSON_BYTES, Session};
+use super::session::{LIFETIME, PERSON_BYTES, PortalSession, SessionId};
 
 /// Ended sessions that are remembered one by one. Where there are more, every session that would end as soon as the first
 /// of them has ended with it.
@@ -25,13 +25,13 @@ const OF_ONE: usize = 100;
 /// Of the file: so many lines, and room for some more.
 const BYTES: u64 = 1 << 20;
 
-type Ids = BTreeMap<Id, u64>;
+type SessionIds = BTreeMap<SessionId, u64>;
 
 /// No session has it: ids are random.
-const EVERY: Id = [0; 16];
+const EVERY: SessionId = [0; 16];
 
 /// What stands for every session of the person that an id begins with.
-fn every_of(id: &Id) -> Id {
+fn every_of(id: &SessionId) -> SessionId {
     let mut every = EVERY;
     every[..PERSON_BYTES].copy_from_slice(&id[..PERSON_BYTES]);
     every
@@ -39,13 +39,13 @@ fn every_of(id: &Id) -> Id {
 
 /// The sessions that people have ended.
 #[derive(Clone, Default)]
-pub struct EndedSessions(Arc<Inner>);
+pub struct EndedSessions(Arc<EndedInner>);
 
 #[derive(Default)]
-struct Inner {
+struct EndedInner {
     /// Without one, a restart opens what was ended.
     file: Option<PathBuf>,
-    ids: Mutex<Ids>,
+    ids: Mutex<SessionIds>,
     /// Who holds it writes the file.
     writing: tokio::sync::Mutex<()>,
     /// Wakes streams of sessions, which may be among those that have just ended.
@@ -58,29 +58,30 @@ impl EndedSessions {
         let path = file.to_owned();
         let read = files::within(file, files::ANSWER, move || {
             let there = files::look(&path)?.is_some();
-            if there { parse(&files::text(&path, BYTES)?) } else { Ok(Ids::new()) }
+            if there { parse(&files::text(&path, BYTES)?) } else { Ok(SessionIds::new()) }
         });
         let ids = Mutex::new(read.await?);
-        Ok(Self(Arc::new(Inner { file: Some(file.to_owned()), ids, ..Inner::default() })))
+        Ok(Self(Arc::new(EndedInner { file: Some(file.to_owned()), ids, ..EndedInner::default() })))
     }
 
     /// Where the file can't be read: everybody has to sign in again.
     pub async fn every(file: &Path, now_ms: u64) -> (Self, io::Result<()>) {
         let until_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
-        let ids = Mutex::new(Ids::from([(EVERY, until_ms)]));
-        let every = Self(Arc::new(Inner { file: Some(file.to_owned()), ids, ..Inner::default() }));
+        let ids = Mutex::new(SessionIds::from([(EVERY, until_ms)]));
+        let every = Self(Arc::new(EndedInner { file: Some(file.to_owned()), ids, ..EndedInner::default() }));
         let written = every.write().await;
         (every, written)
     }
 
-    pub(super) fn has(&self, session: &Session) -> bool {
+    pub(super) fn has(&self, session: &PortalSession) -> bool {
         let ids = self.ids();
-        let is_among = |every: Id| ids.get(&every).is_some_and(|until_ms| session.ends_ms <= *until_ms);
+        let is_among =
+            |every: SessionId| ids.get(&every).is_some_and(|until_ms| session.ends_ms <= *until_ms);
         ids.contains_key(&session.id) || is_among(every_of(&session.id)) || is_among(EVERY)
     }
 
     /// Returns once this session is among them.
-    pub(super) async fn until_it_has(&self, session: &Session) {
+    pub(super) async fn until_it_has(&self, session: &PortalSession) {
         loop {
             let news = self.0.news.notified();
             tokio::pin!(news);
@@ -94,7 +95,7 @@ impl EndedSessions {
     }
 
     /// From now on, and from the answer on also after a restart.
-    pub(super) async fn add(&self, session: &Session, now_ms: u64) -> io::Result<()> {
+    pub(super) async fn add(&self, session: &PortalSession, now_ms: u64) -> io::Result<()> {
         {
             let mut ids = self.ids();
             ids.retain(|_, ends_ms| now_ms < *ends_ms);
@@ -134,13 +135,13 @@ impl EndedSessions {
         files::within(&file, files::ANSWER, move || files::replace(&path, text.as_bytes(), 0o600)).await
     }
 
-    fn ids(&self) -> MutexGuard<'_, Ids> {
+    fn ids(&self) -> MutexGuard<'_, SessionIds> {
         self.0.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn make_room(ids: &mut Ids, most: usize) {
-    let mut of_each: BTreeMap<Id, usize> = BTreeMap::new();
+fn make_room(ids: &mut SessionIds, most: usize) {
+    let mut of_each: BTreeMap<SessionId, usize> = BTreeMap::new();
     for id in ids.keys().filter(|id| **id != every_of(id)) {
         *of_each.entry(every_of(id)).or_default() += 1;
     }
@@ -153,7 +154,7 @@ fn make_room(ids: &mut Ids, most: usize) {
 }
 
 /// Lets the one of these that ends first be among those that `every` stands for.
-fn fold(ids: &mut Ids, every: Id, is_of: impl Fn(&Id) -> bool) {
+fn fold(ids: &mut SessionIds, every: SessionId, is_of: impl Fn(&SessionId) -> bool) {
     let each = ids.iter().filter(|(id, _)| **id != every && is_of(id));
     let Some((soonest, ends_ms)) = each.min_by_key(|(_, ends_ms)| **ends_ms) else { return };
     let (soonest, ends_ms) = (*soonest, *ends_ms);
@@ -162,12 +163,12 @@ fn fold(ids: &mut Ids, every: Id, is_of: impl Fn(&Id) -> bool) {
     *until_ms = ends_ms.max(*until_ms);
 }
 
-fn text(ids: &Ids) -> String {
-    let line = |(id, ends_ms): (&Id, &u64)| format!("{:032x} {ends_ms}\n", u128::from_be_bytes(*id));
+fn text(ids: &SessionIds) -> String {
+    let line = |(id, ends_ms): (&SessionId, &u64)| format!("{:032x} {ends_ms}\n", u128::from_be_bytes(*id));
     ids.iter().map(line).collect()
 }
 
-fn parse(text: &str) -> io::Result<Ids> {
+fn parse(text: &str) -> io::Result<SessionIds> {
     let wrong = |line: &str| io::Error::other(format!("`{line:.60}` is no line of ended sessions"));
     let line = |line: &str| {
         let (id, ends_ms) = line.split_once(' ')?;
@@ -185,13 +186,13 @@ mod tests {
     const NOW: u64 = 1_795_182_311_000;
 
     /// The first one of the person with this number.
-    fn session(number: u64, ends_ms: u64) -> Session {
+    fn session(number: u64, ends_ms: u64) -> PortalSession {
         session_of(number, 1, ends_ms)
     }
 
-    fn session_of(person: u64, number: u64, ends_ms: u64) -> Session {
+    fn session_of(person: u64, number: u64, ends_ms: u64) -> PortalSession {
         let id = u128::from(person) << 64 | u128::from(number);
-        Session { id: id.to_be_bytes(), ends_ms, token: String::new() }
+        PortalSession { id: id.to_be_bytes(), ends_ms, token: String::new() }
     }
 
     #[tokio::test]
@@ -232,7 +233,8 @@ mod tests {
     async fn no_more_are_remembered_than_there_is_room_for_and_their_file_can_be_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ended-sessions");
-        let full: Ids = (1..=MOST as u64).map(|number| (session(number, 0).id, NOW + 10 + number)).collect();
+        let full: SessionIds =
+            (1..=MOST as u64).map(|number| (session(number, 0).id, NOW + 10 + number)).collect();
         std::fs::write(&file, text(&full)).unwrap();
         assert!(std::fs::metadata(&file).unwrap().len() < BYTES);
         let ended = EndedSessions::open(&file).await.unwrap();
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(one.ids().len(), 1);
         assert!(one.exchange("garbage", NOW).await.is_err());
         let others = 3..MOST as u64 + 3;
-        let full: Ids = others.map(|number| (session(number, 0).id, NOW + 1000 + number)).collect();
+        let full: SessionIds = others.map(|number| (session(number, 0).id, NOW + 1000 + number)).collect();
         let more = one.exchange(&text(&full), NOW + 15).await.unwrap().unwrap();
         assert!(more.lines().count() <= MOST && one.has(&session(2, NOW + 20)), "nobody's log-out is undone");
         assert_eq!(one.exchange(&more, NOW + 15).await.unwrap(), None);

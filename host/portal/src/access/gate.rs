@@ -9,12 +9,12 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::reviews::{AccessControl, Known, Unanswered};
-use super::viewer::{Person, Proof};
-use super::{Access, Viewer, proxy, session};
-use crate::answer::frame::{Page, Reader};
+use super::reviews::{AccessControl, KnownPerson, ReviewUnanswered};
+use super::viewer::{IdentityProof, ViewerPerson};
+use super::{PortalAccess, PortalViewer, proxy, session};
+use crate::answer::frame::{FrameReader, PageContent};
 use crate::answer::{Problem, codes};
-use crate::serve::Guest;
+use crate::serve::RequestConnection;
 
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
@@ -24,27 +24,27 @@ const NEXT_BYTES: usize = 2048;
 const TOKEN_FROM: &str = "Send a token as `Authorization: Bearer TOKEN`: `kubectl create token NAME -n NAMESPACE \
      --audience kubewitness.dev` makes one for a service account.";
 
-/// What is asked of every request.
+/// The checks of every request.
 #[derive(Clone)]
-pub(crate) struct Gate {
-    pub(crate) access: Access,
+pub(crate) struct RequestGate {
+    pub(crate) access: PortalAccess,
     /// Whether browsers come by HTTPS.
     pub(crate) secure: bool,
 }
 
-impl Gate {
+impl RequestGate {
     /// How pages are drawn for somebody who is not known.
-    pub(crate) fn stranger(&self) -> Reader {
+    pub(crate) fn stranger(&self) -> FrameReader {
         match self.access {
-            Access::None => Reader::Anybody,
-            Access::Kubernetes(_) => Reader::Nobody,
+            PortalAccess::None => FrameReader::Anybody,
+            PortalAccess::Kubernetes(_) => FrameReader::Nobody,
         }
     }
 
     pub(crate) async fn admit(self, mut request: Request, next: Next) -> Response {
-        let Access::Kubernetes(control) = &self.access else {
-            Guest::of(&request).is_known();
-            request.extensions_mut().insert(Viewer::Everybody);
+        let PortalAccess::Kubernetes(control) = &self.access else {
+            RequestConnection::of(&request).is_known();
+            request.extensions_mut().insert(PortalViewer::Everybody);
             return next.run(request).await;
         };
         if is_open(request.uri().path()) {
@@ -55,10 +55,11 @@ impl Gate {
                 let Some(_under_way) = control.begin_request(&person.known) else {
                     return answer(busy(), request.uri());
                 };
-                Guest::of(&request).is_known();
-                let can_leave = matches!(person.proof, Proof::Session(_));
-                let reader = Reader::Person { name: person.known.person.user.as_str().into(), can_leave };
-                let viewer = Viewer::Person(Arc::new(person));
+                RequestConnection::of(&request).is_known();
+                let can_leave = matches!(person.proof, IdentityProof::Session(_));
+                let reader =
+                    FrameReader::Person { name: person.known.person.user.as_str().into(), can_leave };
+                let viewer = PortalViewer::Person(Arc::new(person));
                 request.extensions_mut().insert(viewer.clone());
                 let mut response = viewer.does(next.run(request)).await;
                 response.extensions_mut().insert(reader);
@@ -74,38 +75,40 @@ impl Gate {
         &self,
         control: &Arc<AccessControl>,
         headers: &HeaderMap,
-    ) -> Result<Option<Person>, Unanswered> {
-        let person = |known: Arc<Known>, proof| Person { control: control.clone(), known, proof };
+    ) -> Result<Option<ViewerPerson>, ReviewUnanswered> {
+        let person = |known: Arc<KnownPerson>, proof| ViewerPerson { control: control.clone(), known, proof };
         let trusted = control.options.trusted_proxy.as_ref();
         match trusted.map_or(Ok(None), |trusted| proxy::person(trusted, headers)) {
-            Ok(Some(said)) => return Ok(Some(person(Arc::new(Known::new(said)), Proof::Proxy))),
-            Err(proxy::Unclear) => return Ok(None),
+            Ok(Some(said)) => {
+                return Ok(Some(person(Arc::new(KnownPerson::new(said)), IdentityProof::Proxy)));
+            }
+            Err(proxy::UnclearProxy) => return Ok(None),
             Ok(None) => {}
         }
         if headers.contains_key(header::AUTHORIZATION) {
             let Some(token) = bearer(headers) else { return Ok(None) };
             let known = control.person(token).await?;
-            return Ok(known.map(|known| person(known, Proof::Token(token.to_owned()))));
+            return Ok(known.map(|known| person(known, IdentityProof::Token(token.to_owned()))));
         }
         let Some(session) = session::read_each(headers, self.secure).find_map(|text| control.open(&text))
         else {
             return Ok(None);
         };
         let known = control.person_of(&session).await?;
-        Ok(known.map(|known| person(known, Proof::Session(session))))
+        Ok(known.map(|known| person(known, IdentityProof::Session(session))))
     }
 
     /// Whether the browser's session is one that goes on.
-    pub(crate) async fn is_signed_in(&self, headers: &HeaderMap) -> Result<bool, Unanswered> {
+    pub(crate) async fn is_signed_in(&self, headers: &HeaderMap) -> Result<bool, ReviewUnanswered> {
         match &self.access {
-            Access::None => Ok(true),
-            Access::Kubernetes(control) => Ok(self.recognise(control, headers).await?.is_some()),
+            PortalAccess::None => Ok(true),
+            PortalAccess::Kubernetes(control) => Ok(self.recognise(control, headers).await?.is_some()),
         }
     }
 
     /// Ends the browser's session; the cookies that take it away.
     pub(crate) async fn leave(&self, headers: &HeaderMap) -> Vec<String> {
-        if let Access::Kubernetes(control) = &self.access
+        if let PortalAccess::Kubernetes(control) = &self.access
             && let Some(session) =
                 session::read_each(headers, self.secure).find_map(|text| control.open(&text))
         {
@@ -185,7 +188,7 @@ fn from_here(address: &str) -> Response {
     let content = html! {
         div.empty { h1 { "One moment" } p { a href=(address) { "Go on" } } }
     };
-    let page = Page::new("One moment", "", content);
+    let page = PageContent::new("One moment", "", content);
     ([("refresh", format!("0;url={address}"))], page).into_response()
 }
 
@@ -197,8 +200,8 @@ pub(crate) fn local(address: &str) -> &str {
     if is_path && is_plain && !is_gate { address } else { "/" }
 }
 
-impl From<Unanswered> for Problem {
-    fn from(unanswered: Unanswered) -> Self {
+impl From<ReviewUnanswered> for Problem {
+    fn from(unanswered: ReviewUnanswered) -> Self {
         let hint = match unanswered.refused {
             true => {
                 "The API server refuses the controller's questions: its role has to have `create` on `tokenreviews` and \

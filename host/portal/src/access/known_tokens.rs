@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Digest;
+use super::PersonDigest;
 
 /// Longer than the pause between two looks of a person at the portal.
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
@@ -15,15 +15,15 @@ const REMEMBERED: Duration = Duration::from_secs(15 * 60);
 const MOST: usize = 4096;
 
 #[derive(Default)]
-pub(super) struct KnownTokens(Mutex<HashMap<Digest, Instant>>);
+pub(super) struct KnownTokens(Mutex<HashMap<PersonDigest, Instant>>);
 
 impl KnownTokens {
-    pub(super) fn has(&self, token: &Digest) -> bool {
+    pub(super) fn has(&self, token: &PersonDigest) -> bool {
         self.lock().get(token).is_some_and(|at| at.elapsed() < REMEMBERED)
     }
 
     /// With each answer about the token.
-    pub(super) fn note(&self, token: Digest, is_somebodys: bool) {
+    pub(super) fn note(&self, token: PersonDigest, is_somebodys: bool) {
         let mut known = self.lock();
         if !is_somebodys {
             known.remove(&token);
@@ -36,7 +36,7 @@ impl KnownTokens {
         known.insert(token, Instant::now());
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Instant>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PersonDigest, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -49,7 +49,7 @@ mod tests {
     async fn the_newest_tokens_are_remembered_for_a_while_and_no_more_than_there_is_room_for() {
         let known = KnownTokens::default();
         let token = |number: usize| {
-            let mut digest = Digest::default();
+            let mut digest = PersonDigest::default();
             digest[..8].copy_from_slice(&number.to_be_bytes());
             digest
         };

@@ -1,6 +1,6 @@
 //! Finds out who sends a request and what they may see. The API server says so, and its answers are kept for seconds.
 //!
-//! The portal holds no rights of its own for anybody. It asks [`Reviewer`] as the person who asks, and
+//! The portal holds no rights of its own for anybody. It asks [`AccessReviewer`] as the person who asks, and
 //! where there is no answer, there is nothing to see.
 
 pub(crate) mod ages;
@@ -23,10 +23,10 @@ use thiserror::Error;
 
 pub use ended_sessions::EndedSessions;
 pub use reviews::{AccessControl, AnswerTimes};
-pub(crate) use reviews::{Known, Unanswered};
-pub(crate) use session::Transport;
+pub(crate) use reviews::{KnownPerson, ReviewUnanswered};
+pub(crate) use session::PortalTransport;
 pub use viewer::asking;
-pub(crate) use viewer::{Act, Viewer};
+pub(crate) use viewer::{GuardedAct, PortalViewer};
 
 /// What is told of people for the record has this target in the log.
 pub const AUDIT: &str = "kubewitness::audit";
@@ -37,10 +37,10 @@ const TOKEN_BYTES: usize = 16 * 1024;
 /// A secret that is shorter could be guessed.
 const LEAST_SECRET_BYTES: usize = 32;
 
-type Digest = [u8; 32];
+type PersonDigest = [u8; 32];
 
-fn sha256(bytes: &[u8]) -> Digest {
-    let mut found = Digest::default();
+fn sha256(bytes: &[u8]) -> PersonDigest {
+    let mut found = PersonDigest::default();
     found.copy_from_slice(digest(&SHA256, bytes).as_ref());
     found
 }
@@ -56,7 +56,7 @@ pub(crate) fn party_of(user: &str) -> &str {
 
 /// Who may use the portal.
 #[derive(Clone, Default)]
-pub enum Access {
+pub enum PortalAccess {
     /// Whoever reaches the address sees and does everything. Only for an address that nobody else reaches.
     #[default]
     None,
@@ -64,7 +64,7 @@ pub enum Access {
     Kubernetes(Arc<AccessControl>),
 }
 
-impl Access {
+impl PortalAccess {
     /// Those that people have ended, where they sign in at all.
     pub fn ended_sessions(&self) -> Option<EndedSessions> {
         match self {
@@ -74,7 +74,7 @@ impl Access {
     }
 }
 
-/// What an operator chooses.
+/// The choices of an operator.
 #[derive(Clone)]
 pub struct AccessOptions {
     /// Seals the cookie that holds a person's token. Replicas that have the same key know each other's
@@ -98,7 +98,7 @@ pub struct TrustedProxy {
     pub names_groups: bool,
 }
 
-/// What a proxy proves itself with: it sends it as `X-Kubewitness-Proxy-Secret`.
+/// The secret of a proxy, which it sends as `X-Kubewitness-Proxy-Secret`.
 #[derive(Clone)]
 pub struct ProxySecret(Arc<[u8]>);
 

@@ -20,13 +20,13 @@ const RESERVED: &str = "system:";
 
 /// A proxy speaks, and does not say clearly who it is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unclear;
+pub(super) struct UnclearProxy;
 
 /// Who the proxy says it is. `None` where no proxy speaks, or one that names nobody.
-pub(super) fn person(proxy: &TrustedProxy, headers: &HeaderMap) -> Result<Option<Person>, Unclear> {
+pub(super) fn person(proxy: &TrustedProxy, headers: &HeaderMap) -> Result<Option<Person>, UnclearProxy> {
     let speaks = headers.get(SECRET).is_some_and(|given| is_proof(&proxy.secret, given.as_bytes()));
     match speaks && headers.contains_key(USER) {
-        true => named(proxy, headers).map(Some).ok_or(Unclear),
+        true => named(proxy, headers).map(Some).ok_or(UnclearProxy),
         false => Ok(None),
     }
 }
@@ -69,11 +69,14 @@ mod tests {
 
     const GOOD: &str = "0123456789abcdef0123456789abcdef";
 
-    fn asked(pairs: &[(&'static str, &str)]) -> Result<Option<Person>, Unclear> {
+    fn asked(pairs: &[(&'static str, &str)]) -> Result<Option<Person>, UnclearProxy> {
         asked_with(true, pairs)
     }
 
-    fn asked_with(names_groups: bool, pairs: &[(&'static str, &str)]) -> Result<Option<Person>, Unclear> {
+    fn asked_with(
+        names_groups: bool,
+        pairs: &[(&'static str, &str)],
+    ) -> Result<Option<Person>, UnclearProxy> {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
@@ -85,7 +88,7 @@ mod tests {
     fn groups_count_where_the_operator_says_that_the_proxy_names_them() {
         let pairs = [(SECRET, GOOD), (USER, "ann"), (GROUP, "admins"), (GROUP, "system:masters")];
         assert_eq!(asked_with(false, &pairs).unwrap().unwrap().groups, [AUTHENTICATED]);
-        assert_eq!(asked_with(true, &pairs), Err(Unclear));
+        assert_eq!(asked_with(true, &pairs), Err(UnclearProxy));
         assert_eq!(asked_with(true, &pairs[..3]).unwrap().unwrap().groups, ["admins", AUTHENTICATED]);
     }
 
@@ -100,12 +103,12 @@ mod tests {
     fn names_are_read_as_utf_8() {
         let person = asked(&[(SECRET, GOOD), (USER, "zoë"), (GROUP, "forschung-größe")]).unwrap().unwrap();
         assert_eq!((person.user.as_str(), person.groups[0].as_str()), ("zoë", "forschung-größe"));
-        assert_eq!(asked(&[(SECRET, GOOD), (USER, "a\u{9b}b")]), Err(Unclear));
+        assert_eq!(asked(&[(SECRET, GOOD), (USER, "a\u{9b}b")]), Err(UnclearProxy));
         let mut headers = HeaderMap::new();
         headers.append(SECRET, GOOD.parse().unwrap());
         headers.append(USER, HeaderValue::from_bytes(b"zo\xeb").unwrap());
         let proxy = TrustedProxy { secret: ProxySecret::new(GOOD).unwrap(), names_groups: true };
-        assert_eq!(super::person(&proxy, &headers), Err(Unclear), "another encoding");
+        assert_eq!(super::person(&proxy, &headers), Err(UnclearProxy), "another encoding");
     }
 
     #[test]
@@ -130,7 +133,7 @@ mod tests {
             &[(SECRET, GOOD), (USER, "ann"), (GROUP, "system:unauthenticated")],
             &[(SECRET, GOOD), (USER, "ann"), (GROUP, "a"), (GROUP, "system:masters")],
         ] {
-            assert_eq!(asked(pairs), Err(Unclear), "{pairs:?}");
+            assert_eq!(asked(pairs), Err(UnclearProxy), "{pairs:?}");
         }
     }
 

@@ -4,16 +4,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer, Shares};
+use kubewitness_core::ports::{
+    AccessAttempt, AccessReviewer, LiveNamespace, PartyShares, Person, ReviewError,
+};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::answers::Answers;
-use super::codes::Codes;
+use super::answers::AnswerCache;
+use super::codes::LoginCodes;
 use super::known_tokens::KnownTokens;
-use super::session::{self, Session, Sessions, Transport};
-use super::{AccessOptions, Digest, TOKEN_BYTES, party_of, sha256};
+use super::session::{self, PortalSession, PortalTransport, SessionTable};
+use super::{AccessOptions, PersonDigest, TOKEN_BYTES, party_of, sha256};
 
 /// How long an answer of the API server holds. What is withdrawn in Kubernetes counts here after this time at the
 /// latest; what is granted is waited for by somebody.
@@ -70,25 +72,25 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// There is no answer, so there is nothing to see.
 #[derive(Clone, Debug)]
-pub(crate) struct Unanswered {
+pub(crate) struct ReviewUnanswered {
     /// The API server does not let the portal ask; to try again does not help.
     pub(crate) refused: bool,
     pub(crate) why: Arc<str>,
 }
 
-impl Unanswered {
+impl ReviewUnanswered {
     pub(super) fn new(refused: bool, why: &str) -> Self {
         Self { refused, why: why.into() }
     }
 }
 
-impl From<ReviewError> for Unanswered {
+impl From<ReviewError> for ReviewUnanswered {
     fn from(error: ReviewError) -> Self {
         Self::new(matches!(error, ReviewError::Forbidden(_)), &error.to_string())
     }
 }
 
-impl From<AcquireError> for Unanswered {
+impl From<AcquireError> for ReviewUnanswered {
     /// Nobody closes the places.
     fn from(error: AcquireError) -> Self {
         Self::new(false, &error.to_string())
@@ -97,14 +99,14 @@ impl From<AcquireError> for Unanswered {
 
 /// A person, and the digest of all that the API server said of them: their rights are kept by it.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownPerson {
     pub(crate) person: Person,
     /// Whose shares they have.
     pub(super) party: Arc<str>,
-    digest: Digest,
+    digest: PersonDigest,
 }
 
-impl Known {
+impl KnownPerson {
     pub(super) fn new(person: Person) -> Self {
         let text = serde_json::to_vec(&person).unwrap_or_else(|_| format!("{person:?}").into_bytes());
         Self { digest: sha256(&text), party: party_of(&person.user).into(), person }
@@ -113,13 +115,15 @@ impl Known {
 
 /// An answer, and the moment before its question.
 #[derive(Clone, Debug)]
-struct Asked<T> {
+struct AskedReview<T> {
     answer: T,
     at: Instant,
 }
 
-impl<T> Asked<T> {
-    async fn now(asking: impl Future<Output = Result<T, Unanswered>>) -> Result<Self, Unanswered> {
+impl<T> AskedReview<T> {
+    async fn now(
+        asking: impl Future<Output = Result<T, ReviewUnanswered>>,
+    ) -> Result<Self, ReviewUnanswered> {
         let at = Instant::now();
         Ok(Self { answer: asking.await?, at })
     }
@@ -127,75 +131,84 @@ impl<T> Asked<T> {
 
 /// Asks the API server who somebody is and what they may see.
 pub struct AccessControl {
-    reviewer: Arc<dyn Reviewer>,
+    reviewer: Arc<dyn AccessReviewer>,
     pub(super) options: AccessOptions,
-    pub(super) sessions: Sessions,
+    pub(super) sessions: SessionTable,
     /// One-time logins.
-    pub(crate) codes: Codes,
+    pub(crate) codes: LoginCodes,
     clock: SystemClock,
     /// By the token's digest: the token itself is not kept.
-    tokens: Answers<Digest, Option<Arc<Known>>>,
-    rights: Answers<(Digest, Attempt), Asked<bool>>,
-    namespaces: Answers<String, Asked<Option<LiveNamespace>>>,
+    tokens: AnswerCache<PersonDigest, Option<Arc<KnownPerson>>>,
+    rights: AnswerCache<(PersonDigest, AccessAttempt), AskedReview<bool>>,
+    namespaces: AnswerCache<String, AskedReview<Option<LiveNamespace>>>,
     known_tokens: KnownTokens,
     token_reviews: Semaphore,
     known_token_reviews: Semaphore,
     right_reviews: Semaphore,
     unknown_tokens: Semaphore,
-    right_shares: Shares<Arc<str>>,
-    request_shares: Shares<Arc<str>>,
+    right_shares: PartyShares<Arc<str>>,
+    request_shares: PartyShares<Arc<str>>,
     /// When it was last logged that there is no answer.
     told: Mutex<Option<Instant>>,
 }
 
 impl AccessControl {
-    pub fn new(reviewer: Arc<dyn Reviewer>, options: AccessOptions) -> Self {
+    pub fn new(reviewer: Arc<dyn AccessReviewer>, options: AccessOptions) -> Self {
         Self {
             reviewer,
-            sessions: Sessions::new(&options.session_key, options.ended.clone()),
+            sessions: SessionTable::new(&options.session_key, options.ended.clone()),
             options,
-            codes: Codes::new(),
+            codes: LoginCodes::new(),
             clock: SystemClock::default(),
-            tokens: Answers::new(TOKENS),
-            rights: Answers::new(RIGHTS),
-            namespaces: Answers::new(NAMESPACES),
+            tokens: AnswerCache::new(TOKENS),
+            rights: AnswerCache::new(RIGHTS),
+            namespaces: AnswerCache::new(NAMESPACES),
             known_tokens: KnownTokens::default(),
             token_reviews: Semaphore::new(TOKEN_REVIEWS),
             known_token_reviews: Semaphore::new(KNOWN_TOKEN_REVIEWS),
             right_reviews: Semaphore::new(RIGHT_REVIEWS),
-            right_shares: Shares::new(RIGHT_REVIEWS_OF_ONE),
+            right_shares: PartyShares::new(RIGHT_REVIEWS_OF_ONE),
             unknown_tokens: Semaphore::new(UNKNOWN_TOKENS),
-            request_shares: Shares::new(REQUESTS_OF_ONE),
+            request_shares: PartyShares::new(REQUESTS_OF_ONE),
             told: Mutex::default(),
         }
     }
 
     /// Whose token it is; nobody's where it can't be one.
-    pub(crate) async fn person(&self, token: &str) -> Result<Option<Arc<Known>>, Unanswered> {
+    pub(crate) async fn person(&self, token: &str) -> Result<Option<Arc<KnownPerson>>, ReviewUnanswered> {
         self.reviewed_token(token, self.known_tokens.has(&sha256(token.as_bytes()))).await
     }
 
     /// Whose session it is. Its token was somebody's when it began.
-    pub(crate) async fn person_of(&self, session: &Session) -> Result<Option<Arc<Known>>, Unanswered> {
+    pub(crate) async fn person_of(
+        &self,
+        session: &PortalSession,
+    ) -> Result<Option<Arc<KnownPerson>>, ReviewUnanswered> {
         self.reviewed_token(&session.token, true).await
     }
 
-    async fn reviewed_token(&self, token: &str, was_known: bool) -> Result<Option<Arc<Known>>, Unanswered> {
+    async fn reviewed_token(
+        &self,
+        token: &str,
+        was_known: bool,
+    ) -> Result<Option<Arc<KnownPerson>>, ReviewUnanswered> {
         let is_token = |byte: u8| byte.is_ascii_graphic();
         if token.is_empty() || token.len() > TOKEN_BYTES || !token.bytes().all(is_token) {
             return Ok(None);
         }
         let AnswerTimes { known, unknown, .. } = self.options.times;
-        let keep = |answer: &Option<Arc<Known>>| if answer.is_some() { known } else { unknown };
+        let keep = |answer: &Option<Arc<KnownPerson>>| if answer.is_some() { known } else { unknown };
         let places = if was_known { &self.known_token_reviews } else { &self.token_reviews };
         let ask = async {
             let waits = self.unknown_tokens.try_acquire();
             if waits.is_err() && !was_known {
-                return Err(Unanswered::new(false, "too many unknown tokens are asked about"));
+                return Err(ReviewUnanswered::new(false, "too many unknown tokens are asked about"));
             }
             let person = self.reviewed(places, self.reviewer.authenticate(token)).await?;
             // Nobody's name is a fault of whoever answers, and would be everybody's.
-            Ok(person.filter(|person| !person.user.is_empty()).map(|person| Arc::new(Known::new(person))))
+            Ok(person
+                .filter(|person| !person.user.is_empty())
+                .map(|person| Arc::new(KnownPerson::new(person))))
         };
         let digest = sha256(token.as_bytes());
         let answer = self.tokens.get(&digest, keep, ask).await?;
@@ -203,20 +216,29 @@ impl AccessControl {
         Ok(answer)
     }
 
-    pub(crate) async fn allows(&self, known: &Known, attempt: &Attempt) -> Result<bool, Unanswered> {
+    pub(crate) async fn allows(
+        &self,
+        known: &KnownPerson,
+        attempt: &AccessAttempt,
+    ) -> Result<bool, ReviewUnanswered> {
         Ok(self.right(known, attempt).await?.answer)
     }
 
-    async fn right(&self, known: &Known, attempt: &Attempt) -> Result<Asked<bool>, Unanswered> {
+    async fn right(
+        &self,
+        known: &KnownPerson,
+        attempt: &AccessAttempt,
+    ) -> Result<AskedReview<bool>, ReviewUnanswered> {
         let AnswerTimes { allowed, denied, .. } = self.options.times;
-        let keep = |right: &Asked<bool>| if right.answer { allowed } else { denied };
+        let keep = |right: &AskedReview<bool>| if right.answer { allowed } else { denied };
         let key = (known.digest, attempt.clone());
-        if let Some(kept) = self.rights.kept(&key, |_| true) {
+        if let Some(kept) = self.rights.cached_answer(&key, |_| true) {
             return kept;
         }
         let _share = self.share(known).await?;
-        let ask =
-            Asked::now(self.reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)));
+        let ask = AskedReview::now(
+            self.reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)),
+        );
         self.rights.get(&key, keep, ask).await
     }
 
@@ -226,9 +248,9 @@ impl AccessControl {
     /// never one that was looked at before the right was.
     pub(crate) async fn namespace_of(
         &self,
-        known: &Known,
-        attempt: &Attempt,
-    ) -> Result<Option<LiveNamespace>, Unanswered> {
+        known: &KnownPerson,
+        attempt: &AccessAttempt,
+    ) -> Result<Option<LiveNamespace>, ReviewUnanswered> {
         let right = self.right(known, attempt).await?;
         if !right.answer {
             return Ok(None);
@@ -239,34 +261,34 @@ impl AccessControl {
     /// The namespace that has this name now, whatever they may do there.
     pub(crate) async fn live_namespace(
         &self,
-        known: &Known,
+        known: &KnownPerson,
         name: &String,
-    ) -> Result<Option<LiveNamespace>, Unanswered> {
+    ) -> Result<Option<LiveNamespace>, ReviewUnanswered> {
         self.namespace(known, name, |_| true).await
     }
 
     async fn namespace(
         &self,
-        known: &Known,
+        known: &KnownPerson,
         name: &String,
-        is_good: impl Fn(&Asked<Option<LiveNamespace>>) -> bool,
-    ) -> Result<Option<LiveNamespace>, Unanswered> {
-        if let Some(kept) = self.namespaces.kept(name, &is_good) {
+        is_good: impl Fn(&AskedReview<Option<LiveNamespace>>) -> bool,
+    ) -> Result<Option<LiveNamespace>, ReviewUnanswered> {
+        if let Some(kept) = self.namespaces.cached_answer(name, &is_good) {
             return Ok(kept?.answer);
         }
         let _share = self.share(known).await?;
-        let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
+        let ask = AskedReview::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
         Ok(self.namespaces.get_where(name, is_good, |_| self.options.times.namespace, ask).await?.answer)
     }
 
     /// A place among the questions of their party. It is taken before the answer's slot: others who want the same answer
     /// wait for the API server, and not for somebody's turn.
-    async fn share(&self, known: &Known) -> Result<OwnedSemaphorePermit, Unanswered> {
+    async fn share(&self, known: &KnownPerson) -> Result<OwnedSemaphorePermit, ReviewUnanswered> {
         in_time(async { Ok(self.right_shares.take(&known.party).await?) }).await
     }
 
     /// A place among the requests of their party, until it is answered. None where all are taken.
-    pub(super) fn begin_request(&self, known: &Known) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn begin_request(&self, known: &KnownPerson) -> Option<OwnedSemaphorePermit> {
         self.request_shares.take_at_once(&known.party)
     }
 
@@ -274,7 +296,7 @@ impl AccessControl {
         &self,
         places: &Semaphore,
         review: impl Future<Output = Result<T, ReviewError>>,
-    ) -> Result<T, Unanswered> {
+    ) -> Result<T, ReviewUnanswered> {
         let answer = in_time(async {
             let _place = places.acquire().await?;
             Ok(review.await?)
@@ -286,7 +308,7 @@ impl AccessControl {
         answer
     }
 
-    fn tell(&self, Unanswered { why, .. }: &Unanswered) {
+    fn tell(&self, ReviewUnanswered { why, .. }: &ReviewUnanswered) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| told.elapsed() >= LOG_EVERY) {
             *told = Some(Instant::now());
@@ -301,25 +323,30 @@ impl AccessControl {
     }
 
     /// The cookies of a new session with this token.
-    pub(crate) fn begin(&self, token: &str, known: &Known, transport: Transport) -> Option<Vec<String>> {
+    pub(crate) fn begin(
+        &self,
+        token: &str,
+        known: &KnownPerson,
+        transport: PortalTransport,
+    ) -> Option<Vec<String>> {
         let text = self.sessions.seal(token, &known.person.user, self.clock.now_ms()).ok()?;
         Some(session::set(&text, transport))
     }
 
-    pub(super) fn open(&self, text: &str) -> Option<Session> {
+    pub(super) fn open(&self, text: &str) -> Option<PortalSession> {
         self.sessions.open(text, self.clock.now_ms())
     }
 
-    pub(super) fn goes_on(&self, session: &Session) -> bool {
+    pub(super) fn goes_on(&self, session: &PortalSession) -> bool {
         self.sessions.goes_on(session, self.clock.now_ms())
     }
 
     /// Returns once somebody has ended the session before its time.
-    pub(super) async fn ended(&self, session: &Session) {
+    pub(super) async fn ended(&self, session: &PortalSession) {
         self.sessions.ended.until_it_has(session).await;
     }
 
-    pub(super) async fn end(&self, session: &Session) {
+    pub(super) async fn end(&self, session: &PortalSession) {
         if let Err(error) = self.sessions.ended.add(session, self.clock.now_ms()).await {
             warn!(
                 "a log-out is lost at the next start, since it can't be written to the data folder: {error}"
@@ -328,8 +355,8 @@ impl AccessControl {
     }
 }
 
-async fn in_time<T>(asked: impl Future<Output = Result<T, Unanswered>>) -> Result<T, Unanswered> {
-    let late = || Unanswered::new(false, &format!("no answer within {} s", REVIEW.as_secs()));
+async fn in_time<T>(asked: impl Future<Output = Result<T, ReviewUnanswered>>) -> Result<T, ReviewUnanswered> {
+    let late = || ReviewUnanswered::new(false, &format!("no answer within {} s", REVIEW.as_secs()));
     tokio::time::timeout(REVIEW, asked).await.unwrap_or_else(|_| Err(late()))
 }
 
@@ -345,15 +372,15 @@ mod tests {
 
     /// A namespace whose age is the number of times that it was made.
     #[derive(Default)]
-    struct Remade(AtomicU64);
+    struct RemadeNamespace(AtomicU64);
 
     #[async_trait]
-    impl Reviewer for Remade {
+    impl AccessReviewer for RemadeNamespace {
         async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
             Ok(Some(Person { user: token.into(), ..Person::default() }))
         }
 
-        async fn allows(&self, person: &Person, _: &Attempt) -> Result<bool, ReviewError> {
+        async fn allows(&self, person: &Person, _: &AccessAttempt) -> Result<bool, ReviewError> {
             Ok(person.user != "nobody")
         }
 
@@ -363,7 +390,7 @@ mod tests {
         }
     }
 
-    fn control(reviewer: Arc<Remade>) -> AccessControl {
+    fn control(reviewer: Arc<RemadeNamespace>) -> AccessControl {
         let options = AccessOptions {
             times: AnswerTimes::default(),
             session_key: [7; 32],
@@ -392,9 +419,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_right_is_in_the_namespace_that_was_there_when_it_was_asked_for_or_in_a_later_one() {
-        let reviewer = Arc::new(Remade::default());
+        let reviewer = Arc::new(RemadeNamespace::default());
         let control = control(reviewer.clone());
-        let attempt = Attempt {
+        let attempt = AccessAttempt {
             verb: "list".into(),
             group: String::new(),
             resource: "pods".into(),

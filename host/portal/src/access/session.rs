@@ -33,22 +33,22 @@ const PIECES: usize = (TOKEN_BYTES + HEAD + NONCE_LEN + 16).div_ceil(3) * 4 / PI
 const AAD: &[u8] = b"kubewitness session 1";
 
 /// It begins with a digest of its person. The rest is random.
-pub(super) type Id = [u8; 16];
+pub(super) type SessionId = [u8; 16];
 pub(super) const PERSON_BYTES: usize = 8;
 
-pub(crate) struct Session {
-    pub(crate) id: Id,
+pub(crate) struct PortalSession {
+    pub(crate) id: SessionId,
     pub(crate) ends_ms: u64,
     pub(crate) token: String,
 }
 
-pub(super) struct Sessions {
+pub(super) struct SessionTable {
     key: [u8; SESSION_KEY_BYTES],
     random: SystemRandom,
     pub(super) ended: EndedSessions,
 }
 
-impl Sessions {
+impl SessionTable {
     pub(super) fn new(key: &[u8; SESSION_KEY_BYTES], ended: EndedSessions) -> Self {
         Self { key: *key, random: SystemRandom::new(), ended }
     }
@@ -59,7 +59,7 @@ impl Sessions {
 
     /// The text of a new session.
     pub(super) fn seal(&self, token: &str, user: &str, now_ms: u64) -> Result<String, Unspecified> {
-        let mut id = Id::default();
+        let mut id = SessionId::default();
         self.random.fill(&mut id)?;
         let person = sha256(&[&self.key[..], party_of(user).as_bytes()].concat());
         id[..PERSON_BYTES].copy_from_slice(&person[..PERSON_BYTES]);
@@ -103,16 +103,16 @@ impl Sessions {
     }
 
     /// The session, if it is one of ours and goes on.
-    pub(super) fn open(&self, text: &str, now_ms: u64) -> Option<Session> {
+    pub(super) fn open(&self, text: &str, now_ms: u64) -> Option<PortalSession> {
         let plain = self.decrypt(AAD, text)?;
         let (id, rest) = plain.split_first_chunk::<16>()?;
         let (ends_ms, token) = rest.split_first_chunk::<8>()?;
         let token = String::from_utf8(token.to_vec()).ok()?;
-        let session = Session { id: *id, ends_ms: u64::from_be_bytes(*ends_ms), token };
+        let session = PortalSession { id: *id, ends_ms: u64::from_be_bytes(*ends_ms), token };
         self.goes_on(&session, now_ms).then_some(session)
     }
 
-    pub(super) fn goes_on(&self, session: &Session, now_ms: u64) -> bool {
+    pub(super) fn goes_on(&self, session: &PortalSession, now_ms: u64) -> bool {
         now_ms < session.ends_ms && !self.ended.has(session)
     }
 }
@@ -123,14 +123,14 @@ const NAME: &str = "kubewitness";
 
 /// How the browser speaks with the portal.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub(crate) enum PortalTransport {
     Plain,
     /// The browser says that its page came over HTTPS, and the portal has no TLS: a proxy before it has.
     TlsAtProxy,
     Tls,
 }
 
-impl Transport {
+impl PortalTransport {
     /// A browser sends the origin itself, and no page can forge it. Who lies about it has a cookie that is sent less.
     pub(crate) fn of(has_tls: bool, headers: &HeaderMap) -> Self {
         let is_https =
@@ -143,8 +143,8 @@ impl Transport {
     }
 }
 
-/// What sets the cookie: the first piece begins with how many there are.
-pub(super) fn set(text: &str, transport: Transport) -> Vec<String> {
+/// The headers that set the cookie: the first piece begins with how many there are.
+pub(super) fn set(text: &str, transport: PortalTransport) -> Vec<String> {
     let pieces: Vec<&str> =
         (0..text.len()).step_by(PIECE).map(|at| &text[at..(at + PIECE).min(text.len())]).collect();
     let count = pieces.len();
@@ -156,25 +156,25 @@ pub(super) fn set(text: &str, transport: Transport) -> Vec<String> {
     pieces.into_iter().enumerate().map(piece).collect()
 }
 
-/// What takes it away.
+/// The headers that remove the cookie.
 pub(super) fn unset(has_tls: bool) -> Vec<String> {
     let piece = |transport| (0..PIECES).map(move |index| cookie(index, "", 0, transport));
     transports(has_tls).iter().copied().flat_map(piece).collect()
 }
 
 /// How a browser may have come when it got its cookie, the surest first.
-fn transports(has_tls: bool) -> &'static [Transport] {
-    if has_tls { &[Transport::Tls] } else { &[Transport::TlsAtProxy, Transport::Plain] }
+fn transports(has_tls: bool) -> &'static [PortalTransport] {
+    if has_tls { &[PortalTransport::Tls] } else { &[PortalTransport::TlsAtProxy, PortalTransport::Plain] }
 }
 
-fn cookie(index: usize, value: &str, age: u64, transport: Transport) -> String {
+fn cookie(index: usize, value: &str, age: u64, transport: PortalTransport) -> String {
     let name = piece_name(index, transport);
-    let secure = if transport == Transport::Plain { "" } else { "; Secure" };
+    let secure = if transport == PortalTransport::Plain { "" } else { "; Secure" };
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}")
 }
 
-fn piece_name(index: usize, transport: Transport) -> String {
-    let prefix = if transport == Transport::Plain { "" } else { HOST };
+fn piece_name(index: usize, transport: PortalTransport) -> String {
+    let prefix = if transport == PortalTransport::Plain { "" } else { HOST };
     if index == 0 { format!("{prefix}{NAME}") } else { format!("{prefix}{NAME}-{index}") }
 }
 
@@ -185,7 +185,7 @@ pub(super) fn read(headers: &HeaderMap, has_tls: bool) -> Option<String> {
 
 /// The same for each cookie of its names: another program of the same host may have set one without the prefix.
 pub(super) fn read_each(headers: &HeaderMap, has_tls: bool) -> impl Iterator<Item = String> {
-    let places = |transport: &'static Transport| (0..COOKIES).map(move |place| (*transport, place));
+    let places = |transport: &'static PortalTransport| (0..COOKIES).map(move |place| (*transport, place));
     transports(has_tls).iter().flat_map(places).filter_map(move |(transport, place)| {
         let (count, first) = find(headers, &piece_name(0, transport), place)?.split_once('.')?;
         let count: usize = count.parse().ok().filter(|count| (1..=PIECES).contains(count))?;
@@ -212,8 +212,8 @@ mod tests {
 
     const NOW: u64 = 1_795_182_311_000;
 
-    fn sessions() -> Sessions {
-        Sessions::new(&[7; SESSION_KEY_BYTES], EndedSessions::default())
+    fn sessions() -> SessionTable {
+        SessionTable::new(&[7; SESSION_KEY_BYTES], EndedSessions::default())
     }
 
     fn browser(set: &[String]) -> HeaderMap {
@@ -229,7 +229,9 @@ mod tests {
         assert_eq!(sessions().open(&text, NOW).unwrap().token, "a-token");
         let end = NOW + LIFETIME.as_millis() as u64;
         assert!(sessions().open(&text, end - 1).is_some() && sessions().open(&text, end).is_none());
-        assert!(Sessions::new(&[8; SESSION_KEY_BYTES], EndedSessions::default()).open(&text, NOW).is_none());
+        assert!(
+            SessionTable::new(&[8; SESSION_KEY_BYTES], EndedSessions::default()).open(&text, NOW).is_none()
+        );
         assert_ne!(text, sessions().seal("a-token", "ann", NOW).unwrap());
         assert!(!text.contains("a-token"));
     }
@@ -266,14 +268,14 @@ mod tests {
     #[test]
     fn over_https_no_other_host_sets_the_cookie_also_where_a_proxy_has_the_certificate() {
         let text = sessions().seal("a-token", "ann", NOW).unwrap();
-        for transport in [Transport::Tls, Transport::TlsAtProxy] {
+        for transport in [PortalTransport::Tls, PortalTransport::TlsAtProxy] {
             let set = set(&text, transport);
             assert!(set[0].starts_with("__Host-kubewitness=1.") && set[0].ends_with("; Secure"), "{set:?}");
             let mut headers = browser(&set);
             headers.append(header::COOKIE, "kubewitness=1.of-another-host".parse().unwrap());
-            assert_eq!(read(&headers, transport == Transport::Tls).as_ref(), Some(&text));
+            assert_eq!(read(&headers, transport == PortalTransport::Tls).as_ref(), Some(&text));
         }
-        let plain = browser(&set(&text, Transport::Plain));
+        let plain = browser(&set(&text, PortalTransport::Plain));
         assert_eq!((read(&plain, true), read(&plain, false).as_ref()), (None, Some(&text)));
     }
 
@@ -294,7 +296,7 @@ mod tests {
             sessions.open(&text, at).unwrap()
         };
         let (b, other) = (account("team:b", NOW), account("other:a", NOW));
-        let person = |session: &Session| session.id[..PERSON_BYTES].to_vec();
+        let person = |session: &PortalSession| session.id[..PERSON_BYTES].to_vec();
         assert_eq!(person(&account("team:a", NOW)), person(&b));
         assert_ne!(person(&other), person(&b));
         for number in 1..=101 {
@@ -308,8 +310,8 @@ mod tests {
     #[test]
     fn the_longest_token_fits_into_the_pieces_of_a_cookie_and_each_into_what_browsers_keep() {
         let token = "t".repeat(TOKEN_BYTES);
-        for transport in [Transport::Plain, Transport::TlsAtProxy, Transport::Tls] {
-            let has_tls = transport == Transport::Tls;
+        for transport in [PortalTransport::Plain, PortalTransport::TlsAtProxy, PortalTransport::Tls] {
+            let has_tls = transport == PortalTransport::Tls;
             let set = set(&sessions().seal(&token, "ann", NOW).unwrap(), transport);
             assert_eq!(set.len(), PIECES);
             assert!(set.iter().all(|text| text.len() <= 4096), "{}", set[0].len());

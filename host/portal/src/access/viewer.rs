@@ -7,12 +7,12 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use kubewitness_core::ObjectRef;
 use kubewitness_core::config::Credentials;
-use kubewitness_core::ports::{Acting, Attempt, LiveNamespace};
+use kubewitness_core::ports::{AccessAttempt, ActingIdentity, LiveNamespace};
 use kubewitness_core::views::MuteView;
 
 use super::AUDIT;
-use super::reviews::{AccessControl, Known, Unanswered};
-use super::session::Session;
+use super::reviews::{AccessControl, KnownPerson, ReviewUnanswered};
+use super::session::PortalSession;
 use crate::answer::Problem;
 use axum::http::StatusCode;
 
@@ -20,31 +20,31 @@ use axum::http::StatusCode;
 pub(crate) const GROUP: &str = "kubewitness.dev";
 
 #[derive(Clone)]
-pub(crate) enum Viewer {
+pub(crate) enum PortalViewer {
     /// Nobody is told apart, and so everybody sees and does everything.
     Everybody,
-    Person(Arc<Person>),
+    Person(Arc<ViewerPerson>),
     /// The gate has not seen the request: nothing is for it.
     Nobody,
 }
 
-pub(crate) struct Person {
+pub(crate) struct ViewerPerson {
     pub(super) control: Arc<AccessControl>,
-    pub(super) known: Arc<Known>,
-    pub(super) proof: Proof,
+    pub(super) known: Arc<KnownPerson>,
+    pub(super) proof: IdentityProof,
 }
 
 /// By what somebody was recognised: looked at again while a stream is open.
-pub(super) enum Proof {
+pub(super) enum IdentityProof {
     Token(String),
-    Session(Session),
+    Session(PortalSession),
     /// A proxy that is trusted has said so.
     Proxy,
 }
 
-/// What a right of Kubewitness' own is about.
+/// An action that one of Kubewitness' own rights guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum GuardedAct {
     SeeStatus,
     /// The configuration of a plugin.
     SeePlugin,
@@ -56,7 +56,7 @@ pub(crate) enum Act {
     Mute,
 }
 
-impl Act {
+impl GuardedAct {
     /// Verb and resource, as rules of RBAC name them.
     fn words(self) -> (&'static str, &'static str) {
         match self {
@@ -70,9 +70,9 @@ impl Act {
         }
     }
 
-    fn attempt(self, namespace: &str, name: &str) -> Attempt {
+    fn attempt(self, namespace: &str, name: &str) -> AccessAttempt {
         let (verb, resource) = self.words();
-        Attempt {
+        AccessAttempt {
             verb: verb.into(),
             group: GROUP.into(),
             resource: resource.into(),
@@ -82,7 +82,7 @@ impl Act {
     }
 }
 
-impl Viewer {
+impl PortalViewer {
     pub(crate) fn name(&self) -> Option<&str> {
         match self {
             Self::Everybody | Self::Nobody => None,
@@ -102,24 +102,24 @@ impl Viewer {
     pub(crate) fn token(&self) -> Option<(&AccessControl, &str)> {
         match self {
             Self::Person(person) => match &person.proof {
-                Proof::Token(token) => Some((&*person.control, token.as_str())),
-                Proof::Session(_) | Proof::Proxy => None,
+                IdentityProof::Token(token) => Some((&*person.control, token.as_str())),
+                IdentityProof::Session(_) | IdentityProof::Proxy => None,
             },
             Self::Everybody | Self::Nobody => None,
         }
     }
 
     /// In whose name the API server is asked, with such credentials. An error says why in nobody's, and what to do.
-    pub(crate) fn acting(&self, credentials: Credentials) -> Result<Acting<'_>, Problem> {
+    pub(crate) fn acting(&self, credentials: Credentials) -> Result<ActingIdentity<'_>, Problem> {
         let (message, hint) = match (self, credentials) {
-            (Self::Everybody, Credentials::Controller) => return Ok(Acting::Controller),
+            (Self::Everybody, Credentials::Controller) => return Ok(ActingIdentity::Controller),
             (Self::Person(person), Credentials::Impersonation) => {
-                return Ok(Acting::Person(&person.known.person));
+                return Ok(ActingIdentity::Person(&person.known.person));
             }
             (Self::Person(person), Credentials::Token) => match &person.proof {
-                Proof::Token(token) => return Ok(Acting::Token(token)),
-                Proof::Session(session) => return Ok(Acting::Token(&session.token)),
-                Proof::Proxy => (
+                IdentityProof::Token(token) => return Ok(ActingIdentity::Token(token)),
+                IdentityProof::Session(session) => return Ok(ActingIdentity::Token(&session.token)),
+                IdentityProof::Proxy => (
                     "A proxy has signed you in, and Jobs are created with people's own tokens here.",
                     "Send your token to the API, or ask an operator for `submit.credentials: impersonation`.",
                 ),
@@ -138,30 +138,30 @@ impl Viewer {
     }
 
     /// Whether the API server still knows them, and their session goes on.
-    pub(crate) async fn is_still_known(&self) -> Result<bool, Unanswered> {
+    pub(crate) async fn is_still_known(&self) -> Result<bool, ReviewUnanswered> {
         let Self::Person(person) = self else { return Ok(matches!(self, Self::Everybody)) };
         let known = match &person.proof {
-            Proof::Proxy => return Ok(true),
-            Proof::Token(token) => person.control.person(token).await?,
-            Proof::Session(session) if !person.control.goes_on(session) => return Ok(false),
-            Proof::Session(session) => person.control.person_of(session).await?,
+            IdentityProof::Proxy => return Ok(true),
+            IdentityProof::Token(token) => person.control.person(token).await?,
+            IdentityProof::Session(session) if !person.control.goes_on(session) => return Ok(false),
+            IdentityProof::Session(session) => person.control.person_of(session).await?,
         };
         Ok(known.is_some_and(|known| known.person == person.known.person))
     }
 
     /// Returns once their session has been ended. Whoever has none can't end it.
-    pub(crate) async fn left(&self) {
+    pub(crate) async fn signed_out(&self) {
         match self {
             Self::Person(person) => match &person.proof {
-                Proof::Session(session) => person.control.ended(session).await,
-                Proof::Token(_) | Proof::Proxy => std::future::pending().await,
+                IdentityProof::Session(session) => person.control.ended(session).await,
+                IdentityProof::Token(_) | IdentityProof::Proxy => std::future::pending().await,
             },
             Self::Everybody | Self::Nobody => std::future::pending().await,
         }
     }
 
-    /// What Kubernetes lets them do; `None` where nobody asks it.
-    pub(crate) async fn allows(&self, attempt: &Attempt) -> Result<bool, Unanswered> {
+    /// Whether Kubernetes allows the viewer an action.
+    pub(crate) async fn allows(&self, attempt: &AccessAttempt) -> Result<bool, ReviewUnanswered> {
         match self {
             Self::Everybody => Ok(true),
             Self::Nobody => Ok(false),
@@ -171,14 +171,17 @@ impl Viewer {
 
     /// Since when the namespace in which they may do it has been there; `None` where they may not, or there is
     /// none.
-    pub(crate) async fn namespace_since_ms(&self, attempt: &Attempt) -> Result<Option<u64>, Unanswered> {
+    pub(crate) async fn namespace_since_ms(
+        &self,
+        attempt: &AccessAttempt,
+    ) -> Result<Option<u64>, ReviewUnanswered> {
         let Self::Person(person) = self else { return Ok(None) };
         let namespace = person.control.namespace_of(&person.known, attempt).await?;
         Ok(namespace.map(|namespace| namespace.created_ms))
     }
 
-    pub(crate) async fn may_submit_to(&self, namespace: &str) -> Result<bool, Unanswered> {
-        let attempt = Attempt {
+    pub(crate) async fn may_submit_to(&self, namespace: &str) -> Result<bool, ReviewUnanswered> {
+        let attempt = AccessAttempt {
             verb: "create".into(),
             group: "batch".into(),
             resource: "jobs".into(),
@@ -189,13 +192,13 @@ impl Viewer {
     }
 
     /// The namespace in which they may mute; none where they may not, there is none, or nobody asks who they are.
-    pub(crate) async fn mutes_in(&self, namespace: &str) -> Result<Option<LiveNamespace>, Unanswered> {
+    pub(crate) async fn mutes_in(&self, namespace: &str) -> Result<Option<LiveNamespace>, ReviewUnanswered> {
         let Self::Person(person) = self else { return Ok(None) };
-        person.control.namespace_of(&person.known, &Act::Mute.attempt(namespace, "")).await
+        person.control.namespace_of(&person.known, &GuardedAct::Mute.attempt(namespace, "")).await
     }
 
     /// Whether a mute is of a namespace that is there, and not of one that had its name before.
-    pub(crate) async fn is_in_force(&self, mute: &MuteView) -> Result<bool, Unanswered> {
+    pub(crate) async fn is_in_force(&self, mute: &MuteView) -> Result<bool, ReviewUnanswered> {
         let Self::Person(person) = self else { return Ok(matches!(self, Self::Everybody)) };
         if mute.namespace.is_empty() {
             return Ok(true);
@@ -205,17 +208,17 @@ impl Viewer {
     }
 
     /// `name` is a plugin, or empty.
-    pub(crate) async fn may(&self, act: Act, name: &str) -> Result<bool, Unanswered> {
+    pub(crate) async fn may(&self, act: GuardedAct, name: &str) -> Result<bool, ReviewUnanswered> {
         self.allows(&act.attempt("", name)).await
     }
 
     /// Empty: in every namespace.
-    pub(crate) async fn may_in(&self, act: Act, namespace: &str) -> Result<bool, Unanswered> {
+    pub(crate) async fn may_in(&self, act: GuardedAct, namespace: &str) -> Result<bool, ReviewUnanswered> {
         self.allows(&act.attempt(namespace, "")).await
     }
 
     /// Refuses what they may not do, and says what right it takes.
-    pub(crate) async fn must(&self, act: Act, name: &str) -> Result<(), Problem> {
+    pub(crate) async fn must(&self, act: GuardedAct, name: &str) -> Result<(), Problem> {
         if self.may(act, name).await? {
             return Ok(());
         }
@@ -226,13 +229,13 @@ impl Viewer {
             name => (format!(" of the plugin `{name}`"), format!(" of the name `{name}`")),
         };
         let message = match act {
-            Act::SeeStatus => format!("{who} may not see how the controller works."),
-            Act::SeePlugin => format!("{who} may not see the configuration{which}."),
-            Act::Replay => format!("{who} may not replay dead letters{which}."),
-            Act::Drop => format!("{who} may not drop dead letters{which}."),
-            Act::Pause => format!("{who} may not pause the plugin `{name}`."),
-            Act::Resume => format!("{who} may not resume the plugin `{name}`."),
-            Act::Mute => format!("{who} may not mute everything."),
+            GuardedAct::SeeStatus => format!("{who} may not see how the controller works."),
+            GuardedAct::SeePlugin => format!("{who} may not see the configuration{which}."),
+            GuardedAct::Replay => format!("{who} may not replay dead letters{which}."),
+            GuardedAct::Drop => format!("{who} may not drop dead letters{which}."),
+            GuardedAct::Pause => format!("{who} may not pause the plugin `{name}`."),
+            GuardedAct::Resume => format!("{who} may not resume the plugin `{name}`."),
+            GuardedAct::Mute => format!("{who} may not mute everything."),
         };
         let hint =
             format!("It takes a ClusterRole with the verb `{verb}` on `{resource}` in `{GROUP}`{named}.");
@@ -242,9 +245,9 @@ impl Viewer {
     /// Refuses whoever may not mute there, and says what right it takes.
     pub(crate) async fn must_mute_in(&self, namespace: &str) -> Result<(), Problem> {
         if namespace.is_empty() {
-            return self.must(Act::Mute, "").await;
+            return self.must(GuardedAct::Mute, "").await;
         }
-        if self.may_in(Act::Mute, namespace).await? {
+        if self.may_in(GuardedAct::Mute, namespace).await? {
             return Ok(());
         }
         let who = self.name().unwrap_or("nobody");
@@ -290,7 +293,7 @@ pub fn asking() -> Option<Arc<str>> {
     ASKING.try_with(Arc::clone).ok()
 }
 
-impl Viewer {
+impl PortalViewer {
     /// Does the work in the viewer's name, for [`asking`].
     pub(crate) async fn does<F: Future>(&self, work: F) -> F::Output {
         match self {
@@ -300,7 +303,7 @@ impl Viewer {
     }
 }
 
-impl<S: Sync> FromRequestParts<S> for Viewer {
+impl<S: Sync> FromRequestParts<S> for PortalViewer {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {

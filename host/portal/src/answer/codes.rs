@@ -6,7 +6,7 @@
 use axum::http::StatusCode;
 
 #[derive(Debug)]
-pub(crate) struct Code {
+pub(crate) struct ProblemCode {
     pub(crate) name: &'static str,
     pub(crate) status: StatusCode,
     /// The same for each problem of this code: what happened stands in the problem itself.
@@ -17,7 +17,7 @@ pub(crate) struct Code {
 
 macro_rules! codes {
     ($($word:ident = $name:literal $status:ident, $title:literal: $about:literal, $remedy:literal;)*) => {
-        $(pub(crate) const $word: &Code = &Code {
+        $(pub(crate) const $word: &ProblemCode = &ProblemCode {
             name: $name,
             status: StatusCode::$status,
             title: $title,
@@ -26,7 +26,7 @@ macro_rules! codes {
         };)*
 
         /// In the order of their statuses. The first of a status is the one of problems that name no other.
-        pub(crate) const ALL: &[&Code] = &[$($word),*];
+        pub(crate) const ALL: &[&ProblemCode] = &[$($word),*];
     };
 }
 
@@ -99,7 +99,7 @@ codes! {
         "Try again in a minute, or sign in with a token at `/login`.";
 }
 
-impl Code {
+impl ProblemCode {
     /// Of a problem that has no code of its own.
     pub(crate) fn of(status: StatusCode) -> &'static Self {
         ALL.iter().find(|code| code.status == status).unwrap_or(&FAILED)
@@ -120,8 +120,8 @@ mod tests {
         let names: BTreeSet<_> = ALL.iter().map(|code| code.name).collect();
         assert_eq!(names.len(), ALL.len());
         assert!(ALL.is_sorted_by_key(|code| code.status));
-        assert_eq!(Code::of(StatusCode::SERVICE_UNAVAILABLE).name, "unavailable");
-        assert_eq!(Code::of(StatusCode::IM_A_TEAPOT).name, "failed");
+        assert_eq!(ProblemCode::of(StatusCode::SERVICE_UNAVAILABLE).name, "unavailable");
+        assert_eq!(ProblemCode::of(StatusCode::IM_A_TEAPOT).name, "failed");
     }
 
     #[test]

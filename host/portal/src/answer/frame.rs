@@ -50,7 +50,7 @@ const TABS: [(&str, &str); 6] = [
 
 /// Who the frame is drawn for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum FrameReader {
     /// Nobody is told apart.
     Anybody,
     /// Somebody who has not signed in.
@@ -61,7 +61,7 @@ pub(crate) enum Reader {
 
 /// A page without its frame. [`dress`] draws it, once it is known who reads it.
 #[derive(Clone)]
-pub(crate) struct Page {
+pub(crate) struct PageContent {
     title: String,
     tab: &'static str,
     content: Markup,
@@ -81,7 +81,7 @@ pub(crate) struct NewsFilter {
     pub(crate) refresh_seconds: Option<u32>,
 }
 
-impl Page {
+impl PageContent {
     /// `tab` is the address of the tab that it belongs to, or empty.
     pub(crate) fn new(title: impl Into<String>, tab: &'static str, content: Markup) -> Self {
         Self { title: title.into(), tab, content, news: None }
@@ -102,7 +102,7 @@ impl Page {
     }
 }
 
-impl IntoResponse for Page {
+impl IntoResponse for PageContent {
     fn into_response(self) -> Response {
         let mut response = Html(String::new()).into_response();
         response.extensions_mut().insert(self);
@@ -111,9 +111,9 @@ impl IntoResponse for Page {
 }
 
 /// Draws the page that a response holds, if it does.
-pub(crate) fn dress(mut response: Response, stranger: &Reader) -> Response {
-    let Some(page) = response.extensions_mut().remove::<Page>() else { return response };
-    let reader = response.extensions_mut().remove::<Reader>();
+pub(crate) fn dress(mut response: Response, stranger: &FrameReader) -> Response {
+    let Some(page) = response.extensions_mut().remove::<PageContent>() else { return response };
+    let reader = response.extensions_mut().remove::<FrameReader>();
     let text = draw(&page, reader.as_ref().unwrap_or(stranger)).into_string();
     // The length of the page that was empty.
     response.headers_mut().remove(header::CONTENT_LENGTH);
@@ -124,7 +124,7 @@ pub(crate) fn dress(mut response: Response, stranger: &Reader) -> Response {
 /// Answers a page that asks for its own content again: without the frame, or 304 where it has that content already. The
 /// position is a header, because it changes with every state of the journal.
 pub(crate) fn content(mut response: Response, known: &[HeaderValue]) -> Response {
-    let Some(page) = response.extensions_mut().remove::<Page>() else { return response };
+    let Some(page) = response.extensions_mut().remove::<PageContent>() else { return response };
     response.headers_mut().remove(header::CONTENT_LENGTH);
     if let Some(news) = &page.news {
         let position = HeaderValue::try_from(&news.after).expect("digits and letters");
@@ -137,7 +137,7 @@ pub(crate) fn content(mut response: Response, known: &[HeaderValue]) -> Response
     }
 }
 
-fn draw(page: &Page, reader: &Reader) -> Markup {
+fn draw(page: &PageContent, reader: &FrameReader) -> Markup {
     let [css, script, icon] = &*ADDRESSES;
     html! {
         (DOCTYPE)
@@ -154,7 +154,7 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
             body {
                 a.skip href="#content" { "Skip to content" }
                 (top(page, reader, icon))
-                @if *reader == Reader::Anybody {
+                @if *reader == FrameReader::Anybody {
                     aside.open aria-label="Access" { "No sign-in: anyone who reaches this address sees and changes everything." }
                 }
                 (page.main())
@@ -163,7 +163,7 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                     button #zone type="button" hidden {} " "
                     details.keys #keys { summary { "Keys" } kbd { "/" } " search, " kbd { "?" } " this help, " kbd { "Tab" } " next. " }
                     button #theme type="button" hidden {} " "
-                    @if *reader != Reader::Nobody {
+                    @if *reader != FrameReader::Nobody {
                         a href="/api" { "API" } " · " a href="/metrics" { "Metrics" }
                     }
                 }
@@ -172,11 +172,11 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
     }
 }
 
-fn top(page: &Page, reader: &Reader, icon: &str) -> Markup {
+fn top(page: &PageContent, reader: &FrameReader, icon: &str) -> Markup {
     html! {
         header.top {
             a.brand href="/" { img src=(icon) alt="" width="20" height="20"; "Kubewitness" }
-            @if *reader != Reader::Nobody {
+            @if *reader != FrameReader::Nobody {
                 nav aria-label="Main" {
                     @for (address, name) in TABS {
                         a href=(address) aria-current=[(address == page.tab).then_some("page")] { (name) }
@@ -184,7 +184,7 @@ fn top(page: &Page, reader: &Reader, icon: &str) -> Markup {
                 }
             }
             (live(page.news.as_ref()))
-            @if let Reader::Person { name, can_leave } = reader {
+            @if let FrameReader::Person { name, can_leave } = reader {
                 div.person {
                     span.unseen { "Signed in as " } b title=(name) { (name) }
                     @if *can_leave { form method="post" action="/logout" { button { "Log out" } } }

@@ -9,7 +9,7 @@ pub(crate) mod params;
 pub(crate) mod problem;
 pub(crate) mod time;
 
-pub(crate) use problem::{FieldFault, Problem, Shown};
+pub(crate) use problem::{FieldFault, Problem, ProblemPage};
 
 /// The longest name that somebody gives themselves.
 pub(crate) const WHO_BYTES: usize = 256;

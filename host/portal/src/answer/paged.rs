@@ -13,7 +13,7 @@ pub(crate) const NOTICE: HeaderName = HeaderName::from_static("kubewitness-notic
 /// Names what an empty answer is about where nothing of it may be shown to whoever asks.
 const FORBIDDEN: HeaderName = HeaderName::from_static("kubewitness-forbidden");
 
-pub(crate) struct Paged<T> {
+pub(crate) struct PagedAnswer<T> {
     pub body: T,
     /// The address of the next part.
     pub next: Option<String>,
@@ -24,7 +24,7 @@ pub(crate) struct Paged<T> {
     pub turn: Option<ReadingTurn>,
 }
 
-impl<T> Paged<T> {
+impl<T> PagedAnswer<T> {
     pub(crate) fn new(body: T, next: Option<String>) -> Self {
         Self { body, next, notices: Vec::new(), forbidden: None, turn: None }
     }
@@ -38,7 +38,7 @@ impl<T> Paged<T> {
     }
 }
 
-impl<T: Serialize> IntoResponse for Paged<T> {
+impl<T: Serialize> IntoResponse for PagedAnswer<T> {
     fn into_response(self) -> Response {
         let mut response = Json(self.body).into_response();
         drop(self.turn);

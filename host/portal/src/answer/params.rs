@@ -6,14 +6,14 @@ use std::str::FromStr;
 use axum::extract::Query;
 use axum::http::Uri;
 use kubewitness_core::status::PHASES;
-use kubewitness_core::views::{CauseKind, Gone};
+use kubewitness_core::views::{CauseKind, GoneFilter};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{Problem, codes};
 
-pub(crate) struct Params(Vec<(String, String)>);
+pub(crate) struct QueryParams(Vec<(String, String)>);
 
-impl Params {
+impl QueryParams {
     pub(crate) fn read(uri: &Uri, allowed: &[&str]) -> Result<Self, Problem> {
         let hint = || match allowed {
             [] => "It takes no parameters.".to_owned(),
@@ -77,11 +77,11 @@ impl Params {
         }
     }
 
-    pub(crate) fn gone(&self) -> Result<Gone, Problem> {
+    pub(crate) fn gone_filter(&self) -> Result<GoneFilter, Problem> {
         match self.text("gone") {
-            None | Some("false") => Ok(Gone::No),
-            Some("true") => Ok(Gone::Too),
-            Some("only") => Ok(Gone::Only),
+            None | Some("false") => Ok(GoneFilter::No),
+            Some("true") => Ok(GoneFilter::Too),
+            Some("only") => Ok(GoneFilter::Only),
             Some(other) => Err(Problem::invalid(
                 format!("`{other}` is not known for `gone`."),
                 "Use `true` to include objects that are gone, or `only` to list only them.",

@@ -11,28 +11,28 @@ use maud::html;
 use serde::Serialize;
 use serde_json::json;
 
-use super::codes::{self, Code};
-use super::frame::Page;
+use super::codes::{self, ProblemCode};
+use super::frame::PageContent;
 
 /// Bytes of a wrong cursor that are told. An encrypted one has hundreds.
 const CURSOR: usize = 48;
 /// Seconds after which a browser asks again for a page that can't be shown now, such as while the journal is opened.
 const REFRESH: header::HeaderValue = header::HeaderValue::from_static("5");
-/// Of RFC 9457.
+/// The media type of RFC 9457.
 const MEDIA: &str = "application/problem+json";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
-    code: &'static Code,
+    code: &'static ProblemCode,
     pub(crate) message: String,
-    /// What to do about it.
+    /// The remedy.
     pub(crate) hint: String,
-    /// What is wrong with single fields of what was asked for.
+    /// The faults of single fields of the request.
     pub(crate) fields: Vec<FieldFault>,
 }
 
-/// What is wrong with one field.
+/// A fault of one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct FieldFault {
     /// A parameter, a field of the request, or a field of the object that the API server has refused.
@@ -44,7 +44,7 @@ impl Problem {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             status,
-            code: Code::of(status),
+            code: ProblemCode::of(status),
             message: message.into(),
             hint: hint.into(),
             fields: Vec::new(),
@@ -52,7 +52,11 @@ impl Problem {
     }
 
     /// A problem that programs tell apart from others of its status.
-    pub(crate) fn of(code: &'static Code, message: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(crate) fn of(
+        code: &'static ProblemCode,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
         Self { code, ..Self::new(code.status, message, hint) }
     }
 
@@ -73,7 +77,7 @@ impl Problem {
     pub(crate) fn answer(self, path: &str) -> Response {
         match path.starts_with("/api/") {
             true => self.into_response(),
-            false => Shown(self).into_response(),
+            false => ProblemPage(self).into_response(),
         }
     }
 }
@@ -129,15 +133,15 @@ impl IntoResponse for Problem {
 }
 
 /// A problem as a page.
-pub(crate) struct Shown(pub(crate) Problem);
+pub(crate) struct ProblemPage(pub(crate) Problem);
 
-impl<E: Into<Problem>> From<E> for Shown {
+impl<E: Into<Problem>> From<E> for ProblemPage {
     fn from(error: E) -> Self {
         Self(error.into())
     }
 }
 
-impl IntoResponse for Shown {
+impl IntoResponse for ProblemPage {
     fn into_response(self) -> Response {
         let mut response = (self.0.status, page(&self.0)).into_response();
         say_when(&mut response);
@@ -145,14 +149,14 @@ impl IntoResponse for Shown {
     }
 }
 
-fn page(problem: &Problem) -> Page {
+fn page(problem: &Problem) -> PageContent {
     let title = match problem.status {
         StatusCode::NOT_FOUND => "Not found",
         StatusCode::SERVICE_UNAVAILABLE => "Not now",
         status if status.is_server_error() => "Something failed",
         _ => "That did not work",
     };
-    Page::new(
+    PageContent::new(
         title,
         "",
         html! {
@@ -193,7 +197,7 @@ pub(crate) async fn worded(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let is_looked_at = request.method() == Method::GET;
     let mut response = next.run(request).await;
-    let is_page = response.extensions().get::<Page>().is_some();
+    let is_page = response.extensions().get::<PageContent>().is_some();
     if is_page && is_looked_at && response.status() == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(header::REFRESH, REFRESH);
     }

@@ -1,6 +1,6 @@
 //! The live stream: states as they are journaled, as server-sent events.
 //!
-//! Each event's id is its [`Position`]. So a client that comes back (a browser sends `Last-Event-ID`) gets exactly what it
+//! Each event's id is its [`JournalCursor`]. So a client that comes back (a browser sends `Last-Event-ID`) gets exactly what it
 //! missed. A client that gave no position is told at once where the stream begins, since the next state may be long in
 //! coming. States that a client may not see are passed over: once a second it is told how far the stream is, so that it does
 //! not begin before them again.
@@ -26,12 +26,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Viewer;
+use crate::access::PortalViewer;
 use crate::answer::paged::NOTICE;
-use crate::answer::params::Params;
+use crate::answer::params::QueryParams;
 use crate::answer::{Problem, codes};
-use crate::app::App;
-use crate::scope::{Position, Standing, Verb, Visibility};
+use crate::app::PortalApp;
+use crate::scope::{AccessVerb, JournalCursor, PositionMatch, ViewerVisibility};
 use crate::serve::StreamPlace;
 
 /// States read at once for one stream; it holds no more than that.
@@ -50,9 +50,9 @@ const FAR_BEHIND: u64 = 1024;
 /// After such a pause it is asked before anything is shown.
 const PAUSE: Duration = Duration::from_secs(5);
 
-struct Live {
-    viewer: Viewer,
-    visible: Visibility,
+struct LiveEvents {
+    viewer: PortalViewer,
+    visible: ViewerVisibility,
     /// When it was last asked whether the viewer may see all that was shown.
     checked: Instant,
     views: Arc<dyn Views>,
@@ -69,25 +69,25 @@ struct Live {
     place: StreamPlace,
 }
 
-/// What comes before the states.
+/// The event before the states.
 enum FirstEvent {
-    Position(Position),
-    Reset(Position),
+    Position(JournalCursor),
+    Reset(JournalCursor),
     /// Nothing, once the journal has this position; otherwise a reset.
-    Awaits(Position),
+    Awaits(JournalCursor),
 }
 
 pub(crate) async fn events(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["after"])?;
-    let asked = params.text("after").map(|text| Position::read("after", text)).transpose()?;
+    let params = QueryParams::read(&uri, &["after"])?;
+    let asked = params.text("after").map(|text| JournalCursor::read("after", text)).transpose()?;
     let seen =
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
-    let seen = seen.map(|text| Position::read("Last-Event-ID", text)).transpose()?;
+    let seen = seen.map(|text| JournalCursor::read("Last-Event-ID", text)).transpose()?;
     let place = app.streams.take(viewer.party()).ok_or_else(|| {
         Problem::of(
             codes::TOO_MANY_STREAMS,
@@ -95,7 +95,7 @@ pub(crate) async fn events(
             "Close another window of the portal, or reload this one now and then.",
         )
     })?;
-    let visible = Visibility::new(&app, &viewer);
+    let visible = ViewerVisibility::new(&app, &viewer);
     let newest = app.views.newest()?;
     let now = *newest.borrow();
     let known = seen.or(asked);
@@ -108,7 +108,7 @@ pub(crate) async fn events(
         true => Some(removed(from)),
         false => None,
     };
-    let live = Live {
+    let live = LiveEvents {
         visible,
         viewer,
         checked: Instant::now(),
@@ -126,7 +126,7 @@ pub(crate) async fn events(
         let viewer = live.viewer.clone();
         let event = tokio::select! {
             biased;
-            () = viewer.left() => None,
+            () = viewer.signed_out() => None,
             event = viewer.does(live.next()) => event,
         };
         Some((Ok::<_, Infallible>(event?), live))
@@ -137,15 +137,16 @@ pub(crate) async fn events(
 }
 
 /// For a client that knows this position of a journal that is at `now`.
-async fn first_event(views: &dyn Views, known: Option<Position>, now: Seq) -> Option<FirstEvent> {
-    let Some(known) = known else { return Some(FirstEvent::Position(Position::at(views, now).await)) };
+async fn first_event(views: &dyn Views, known: Option<JournalCursor>, now: Seq) -> Option<FirstEvent> {
+    let Some(known) = known else { return Some(FirstEvent::Position(JournalCursor::at(views, now).await)) };
     if known.seq > now && known.mark.is_some() {
         return Some(FirstEvent::Awaits(known));
     }
     // Where states can't be read, the stream ends with its first.
-    let is_other = known.seq > now || known.standing(views).await.is_ok_and(|found| found == Standing::Other);
+    let is_other =
+        known.seq > now || known.standing(views).await.is_ok_and(|found| found == PositionMatch::Other);
     match is_other {
-        true => Some(FirstEvent::Reset(Position::at(views, now).await)),
+        true => Some(FirstEvent::Reset(JournalCursor::at(views, now).await)),
         false => None,
     }
 }
@@ -157,11 +158,11 @@ fn removed(after: Seq) -> HeaderValue {
 }
 
 /// None where nobody can say: the stream ends.
-fn told<T>(answer: Result<T, Problem>) -> Option<T> {
+fn or_end_stream<T>(answer: Result<T, Problem>) -> Option<T> {
     answer.inspect_err(|problem| tracing::debug!(problem.message, "a live stream ends")).ok()
 }
 
-impl Live {
+impl LiveEvents {
     /// `None` ends the stream; a browser then asks again by itself, from where it was.
     async fn next(&mut self) -> Option<Event> {
         let first = match self.first.take() {
@@ -181,7 +182,7 @@ impl Live {
         if !std::mem::replace(&mut self.has_noted_rights, true) {
             tokio::select! {
                 () = self.stop.cancelled() => return None,
-                noted = self.visible.note_rights() => told(noted)?,
+                noted = self.visible.note_rights() => or_end_stream(noted)?,
             }
         }
         loop {
@@ -195,9 +196,9 @@ impl Live {
                     },
                     None => return None,
                 }
-                let position = Position::of(&state);
-                let state = told(self.visible.with_seen_owner(state).await)?;
-                let state = match self.views.shown(state).await {
+                let position = JournalCursor::of(&state);
+                let state = or_end_stream(self.visible.with_seen_owner(state).await)?;
+                let state = match self.views.redacted_state(state).await {
                     Ok(state) => state,
                     Err(error) => {
                         tracing::warn!(%error, "a live stream ends: a state can't be shown");
@@ -213,7 +214,7 @@ impl Live {
 
     /// Waits until the journal comes to a position that another replica has given, and tells a reset where it does not.
     /// `None` ends the stream.
-    async fn awaited(&mut self, known: Position) -> Option<Option<FirstEvent>> {
+    async fn awaited(&mut self, known: JournalCursor) -> Option<Option<FirstEvent>> {
         let deadline = Instant::now() + AWAITED_FOR;
         while *self.newest.borrow_and_update() < known.seq {
             tokio::select! {
@@ -223,10 +224,10 @@ impl Live {
             }
         }
         let now = *self.newest.borrow();
-        let is_there = now >= known.seq && known.standing(&*self.views).await.ok()? != Standing::Other;
+        let is_there = now >= known.seq && known.standing(&*self.views).await.ok()? != PositionMatch::Other;
         Some(match is_there {
             true => None,
-            false => Some(FirstEvent::Reset(Position::at(&*self.views, now).await)),
+            false => Some(FirstEvent::Reset(JournalCursor::at(&*self.views, now).await)),
         })
     }
 
@@ -237,19 +238,19 @@ impl Live {
             return None;
         }
         self.told = (self.after, Instant::now());
-        let id = Position::of(state).to_string();
+        let id = JournalCursor::of(state).to_string();
         Some(Event::default().event("position").id(id).data(self.after.to_string()))
     }
 
     /// `None`: the stream ends, for what was shown before may no longer be, or nobody can say.
     async fn shows(&mut self, state: &RawState) -> Option<bool> {
         self.check(CHECK).await?;
-        told(self.visible.sees(Verb::List, state.object(), Some(state.seq())).await)
+        or_end_stream(self.visible.sees(AccessVerb::List, state.object(), Some(state.seq())).await)
     }
 
     /// Asks again, where it was asked so long ago, whether the viewer is still known and may see what they saw.
     async fn check(&mut self, age: Duration) -> Option<()> {
-        if self.checked.elapsed() < age || matches!(self.viewer, Viewer::Everybody) {
+        if self.checked.elapsed() < age || matches!(self.viewer, PortalViewer::Everybody) {
             return Some(());
         }
         self.checked = Instant::now();
@@ -290,7 +291,7 @@ impl Live {
                 changed.ok()?;
                 self.check(PAUSE).await
             }
-            () = tokio::time::sleep_until(next_check), if !matches!(self.viewer, Viewer::Everybody) => {
+            () = tokio::time::sleep_until(next_check), if !matches!(self.viewer, PortalViewer::Everybody) => {
                 self.check(CHECK).await
             }
         }

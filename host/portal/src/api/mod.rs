@@ -22,13 +22,13 @@ use kubewitness_core::views::{
 };
 
 use crate::access::codes::GOOD_FOR;
-use crate::access::{Act, Viewer};
+use crate::access::{GuardedAct, PortalViewer};
 pub(crate) use crate::answer::WHO_BYTES;
-use crate::answer::paged::Paged;
-use crate::answer::params::{self, Params};
+use crate::answer::paged::PagedAnswer;
+use crate::answer::params::{self, QueryParams};
 use crate::answer::{Problem, codes};
-use crate::app::{App, Route};
-use crate::scope::{self, Part, Verb, Visibility};
+use crate::app::{AppRoute, PortalApp};
+use crate::scope::{self, AccessVerb, ViewerVisibility, VisiblePart};
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
 pub(crate) const ROWS: usize = 500;
@@ -69,7 +69,7 @@ const DETAILED: usize = 100;
 
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
-pub(crate) fn routes() -> Vec<Route> {
+pub(crate) fn routes() -> Vec<AppRoute> {
     vec![
         ("/api/v1/status", get(status)),
         ("/api/v1/objects", get(objects)),
@@ -96,18 +96,22 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn status(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<StatusView>, Problem> {
-    Params::read(&uri, &[])?;
-    Ok(Json(Visibility::new(&app, &viewer).status().await?))
+async fn status(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<Json<StatusView>, Problem> {
+    QueryParams::read(&uri, &[])?;
+    Ok(Json(ViewerVisibility::new(&app, &viewer).status().await?))
 }
 
 /// The body is the page's objects; the headers say where the next page is and what else there is to know.
 async fn objects(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
-) -> Result<Paged<Vec<ObjectView>>, Problem> {
-    let params = Params::read(&uri, OBJECTS)?;
+) -> Result<PagedAnswer<Vec<ObjectView>>, Problem> {
+    let params = QueryParams::read(&uri, OBJECTS)?;
     let details = params.yes("details")?;
     let limit = params.limit(if details { DETAILED } else { ROWS }, MOST_ROWS)?;
     let mut query = ObjectQuery {
@@ -120,7 +124,7 @@ async fn objects(
         phase: params.phase("phase")?.map(str::to_owned),
         was: params.phase("was")?.map(str::to_owned),
         cause: params.cause("cause")?,
-        gone: params.gone()?,
+        gone: params.gone_filter()?,
         since: params.owned("since"),
         until: params.owned("until"),
         search: params.owned("search"),
@@ -131,7 +135,7 @@ async fn objects(
         limit: Some(limit),
         within: None,
     };
-    let visible = Visibility::new(&app, &viewer);
+    let visible = ViewerVisibility::new(&app, &viewer);
     query.within = visible.within(&query).await?;
     let turn = app.readings.enter(viewer.party(), limit).await;
     let mut page = visible.objects(query.clone()).await?;
@@ -141,14 +145,18 @@ async fn objects(
     let turn = turn.filter(|_| !page.objects.is_empty());
     if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
-        forbidden = visible.forbidden(Verb::List, &query).await?;
+        forbidden = visible.forbidden(AccessVerb::List, &query).await?;
     }
     let next = params.next(&uri, page.next);
-    Ok(Paged { body: page.objects, next, notices: page.notices, forbidden, turn })
+    Ok(PagedAnswer { body: page.objects, next, notices: page.notices, forbidden, turn })
 }
 
-async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<TimelineView>, Problem> {
-    let params = Params::read(&uri, TIMELINE)?;
+async fn timeline(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PagedAnswer<TimelineView>, Problem> {
+    let params = QueryParams::read(&uri, TIMELINE)?;
     let cursor = params.cursor("cursor")?;
     let mut query = TimelineQuery {
         uid: params.owned("uid"),
@@ -169,44 +177,52 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Pa
             "Give `uid`, or `kind`, `name` and, where it has one, `namespace`.",
         ));
     }
-    let visible = Visibility::new(&app, &viewer);
+    let visible = ViewerVisibility::new(&app, &viewer);
     query.kinds = visible.kinds_of(&query).await?;
     if query.kinds.as_ref().is_some_and(Vec::is_empty) {
         // Nothing is looked up, so neither the answer nor the time that it takes tells what there is.
         let (kind, namespace) = (query.kind, query.namespace);
         let asked = ObjectQuery { kind, namespace, ..ObjectQuery::default() };
         let forbidden = match asked.namespace {
-            Some(_) => visible.forbidden(Verb::Get, &asked).await?,
+            Some(_) => visible.forbidden(AccessVerb::Get, &asked).await?,
             None => None,
         };
-        return Ok(Paged::new(TimelineView::default(), None).forbidden(forbidden));
+        return Ok(PagedAnswer::new(TimelineView::default(), None).forbidden(forbidden));
     }
     let turn = app.readings.enter(viewer.party(), query.limit.unwrap_or_default()).await;
     let story = visible.story(&query).await?;
     let next = params.next(&uri, story.next);
-    Ok(Paged::new(story, next).in_turn(turn))
+    Ok(PagedAnswer::new(story, next).in_turn(turn))
 }
 
 async fn document(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(seq): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    Params::read(&uri, &[])?;
-    let bytes = Visibility::new(&app, &viewer).document(params::number("seq", &seq)?).await?;
+    QueryParams::read(&uri, &[])?;
+    let bytes = ViewerVisibility::new(&app, &viewer).document(params::number("seq", &seq)?).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
 }
 
-async fn plugins(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<PluginView>>, Problem> {
-    Params::read(&uri, &[])?;
-    Ok(Json(Visibility::new(&app, &viewer).status().await?.plugins))
+async fn plugins(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<Json<Vec<PluginView>>, Problem> {
+    QueryParams::read(&uri, &[])?;
+    Ok(Json(ViewerVisibility::new(&app, &viewer).status().await?.plugins))
 }
 
-async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<Vec<Gap>>, Problem> {
-    let params = Params::read(&uri, GAPS)?;
+async fn gaps(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PagedAnswer<Vec<Gap>>, Problem> {
+    let params = QueryParams::read(&uri, GAPS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let visible = Visibility::new(&app, &viewer);
+    let visible = ViewerVisibility::new(&app, &viewer);
     let query = GapQuery {
         source: params.owned("source"),
         uid: params.owned("uid"),
@@ -221,7 +237,7 @@ async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<
     let turn = app.readings.enter(viewer.party(), limit).await;
     let part = match could_list {
         true => visible.gaps(query, limit).await?,
-        false => Part::default(),
+        false => VisiblePart::default(),
     };
     let turn = turn.filter(|_| !part.rows.is_empty());
     if part.rows.is_empty() {
@@ -231,36 +247,43 @@ async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<
         true => None,
         false => {
             visible
-                .forbidden(Verb::List, &ObjectQuery { source, kind, namespace, ..ObjectQuery::default() })
+                .forbidden(
+                    AccessVerb::List,
+                    &ObjectQuery { source, kind, namespace, ..ObjectQuery::default() },
+                )
                 .await?
         }
     };
-    Ok(Paged::new(part.rows, params.next(&uri, part.next)).forbidden(forbidden).in_turn(turn))
+    Ok(PagedAnswer::new(part.rows, params.next(&uri, part.next)).forbidden(forbidden).in_turn(turn))
 }
 
-async fn poison(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<Vec<PoisonView>>, Problem> {
-    let params = Params::read(&uri, POISON)?;
+async fn poison(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PagedAnswer<Vec<PoisonView>>, Problem> {
+    let params = QueryParams::read(&uri, POISON)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    viewer.must(Act::SeeStatus, "").await?;
+    viewer.must(GuardedAct::SeeStatus, "").await?;
     let source = params.owned("source");
     let query = PoisonQuery { source: source.clone(), cursor: params.cursor("cursor")?, limit: None };
-    let part = Visibility::new(&app, &viewer).poison(query, limit).await?;
+    let part = ViewerVisibility::new(&app, &viewer).poison(query, limit).await?;
     if part.rows.is_empty() {
         scope::check(&app, source.as_deref(), None).await?;
     }
-    Ok(Paged::new(part.rows, params.next(&uri, part.next)))
+    Ok(PagedAnswer::new(part.rows, params.next(&uri, part.next)))
 }
 
 /// Whatever it is, a browser is to save it and not to show it: it comes from a stranger.
 async fn poison_raw(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(number): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    Params::read(&uri, &[])?;
+    QueryParams::read(&uri, &[])?;
     let number = params::number("number", &number)?;
-    let bytes = Visibility::new(&app, &viewer).poison_raw(number).await?;
+    let bytes = ViewerVisibility::new(&app, &viewer).poison_raw(number).await?;
     let saved = format!("attachment; filename=\"poison-{number}.txt\"");
     let headers = [
         (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
@@ -270,11 +293,11 @@ async fn poison_raw(
 }
 
 async fn dead_letters(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
-) -> Result<Paged<Vec<DeadLetterView>>, Problem> {
-    let params = Params::read(&uri, LETTERS)?;
+) -> Result<PagedAnswer<Vec<DeadLetterView>>, Problem> {
+    let params = QueryParams::read(&uri, LETTERS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     let query = LetterQuery {
         plugin: params.owned("plugin"),
@@ -282,42 +305,42 @@ async fn dead_letters(
         ..LetterQuery::default()
     };
     let turn = app.readings.enter(viewer.party(), limit).await;
-    let part = Visibility::new(&app, &viewer).letters(query, limit).await?;
-    Ok(Paged::new(part.rows, params.next(&uri, part.next)).in_turn(turn))
+    let part = ViewerVisibility::new(&app, &viewer).letters(query, limit).await?;
+    Ok(PagedAnswer::new(part.rows, params.next(&uri, part.next)).in_turn(turn))
 }
 
 async fn replay(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
     body: Result<Json<ReplayRequest>, JsonRejection>,
 ) -> Result<Json<ReplayView>, Problem> {
-    Params::read(&uri, &[])?;
+    QueryParams::read(&uri, &[])?;
     let Json(request) = body?;
-    let request = authorised(&viewer, Act::Replay, request).await?;
+    let request = authorised(&viewer, GuardedAct::Replay, request).await?;
     Ok(Json(app.views.replay(&request).await?))
 }
 
 async fn drop_letters(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
     body: Result<Json<ReplayRequest>, JsonRejection>,
 ) -> Result<Json<DropView>, Problem> {
-    Params::read(&uri, &[])?;
+    QueryParams::read(&uri, &[])?;
     let Json(request) = body?;
-    let request = authorised(&viewer, Act::Drop, request).await?;
+    let request = authorised(&viewer, GuardedAct::Drop, request).await?;
     Ok(Json(app.views.drop_letters(&request).await?))
 }
 
 async fn letter_records(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
-) -> Result<Paged<Vec<LetterRecordView>>, Problem> {
-    let params = Params::read(&uri, LETTERS)?;
+) -> Result<PagedAnswer<Vec<LetterRecordView>>, Problem> {
+    let params = QueryParams::read(&uri, LETTERS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    viewer.must(Act::SeeStatus, "").await?;
+    viewer.must(GuardedAct::SeeStatus, "").await?;
     // One more tells whether there are more.
     let query =
         RecordQuery { plugin: params.owned("plugin"), before: params.cursor("cursor")?, limit: limit + 1 };
@@ -326,13 +349,13 @@ async fn letter_records(
     records.truncate(limit);
     let next = records.last().filter(|_| is_cut).map(|record| record.number);
     let next = params.next(&uri, next);
-    Ok(Paged::new(records, next))
+    Ok(PagedAnswer::new(records, next))
 }
 
 /// The request as it is carried out: the record names whoever has signed in.
 pub(crate) async fn authorised(
-    viewer: &Viewer,
-    act: Act,
+    viewer: &PortalViewer,
+    act: GuardedAct,
     mut request: ReplayRequest,
 ) -> Result<ReplayRequest, Problem> {
     check_replay(&request)?;
@@ -380,9 +403,13 @@ fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
 }
 
 /// For `kubewitness dashboard`: no token is ever in an address.
-async fn login(State(_): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<LoginView>, Problem> {
-    Params::read(&uri, &[])?;
-    if matches!(viewer, Viewer::Everybody) {
+async fn login(
+    State(_): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<Json<LoginView>, Problem> {
+    QueryParams::read(&uri, &[])?;
+    if matches!(viewer, PortalViewer::Everybody) {
         return Ok(Json(LoginView::default()));
     }
     let (control, token) = viewer.token().ok_or_else(|| {

@@ -8,51 +8,51 @@ use axum::extract::rejection::JsonRejection;
 use axum::http::{StatusCode, Uri};
 use kubewitness_core::views::{MuteRequest, MuteView, MutedView, TimelineQuery};
 
-use crate::access::{Act, Viewer};
+use crate::access::{GuardedAct, PortalViewer};
 use crate::answer::Problem;
-use crate::answer::params::Params;
-use crate::app::App;
-use crate::scope::Visibility;
+use crate::answer::params::QueryParams;
+use crate::app::PortalApp;
+use crate::scope::ViewerVisibility;
 
 /// Namespaces whose mutes one answer shows to whoever may not see all.
 const NAMESPACES: usize = 256;
 
-type Body = Result<Json<MuteRequest>, JsonRejection>;
+type MuteBody = Result<Json<MuteRequest>, JsonRejection>;
 
 pub(super) async fn mutes(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
 ) -> Result<Json<Vec<MuteView>>, Problem> {
-    Params::read(&uri, &[])?;
-    Ok(Json(shown(&app, &viewer).await?))
+    QueryParams::read(&uri, &[])?;
+    Ok(Json(visible_mutes(&app, &viewer).await?))
 }
 
 pub(super) async fn mute(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
-    body: Body,
+    body: MuteBody,
 ) -> Result<Json<MutedView>, Problem> {
-    Params::read(&uri, &[])?;
+    QueryParams::read(&uri, &[])?;
     Ok(Json(order(&app, &viewer, true, body?.0).await?))
 }
 
 pub(super) async fn unmute(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
-    body: Body,
+    body: MuteBody,
 ) -> Result<Json<MutedView>, Problem> {
-    Params::read(&uri, &[])?;
+    QueryParams::read(&uri, &[])?;
     Ok(Json(order(&app, &viewer, false, body?.0).await?))
 }
 
 /// Those that they may undo, newest first.
-pub(crate) async fn shown(app: &App, viewer: &Viewer) -> Result<Vec<MuteView>, Problem> {
+pub(crate) async fn visible_mutes(app: &PortalApp, viewer: &PortalViewer) -> Result<Vec<MuteView>, Problem> {
     let mut mutes = app.views.mutes().await?;
     mutes.reverse();
-    if viewer.may(Act::Mute, "").await? {
+    if viewer.may(GuardedAct::Mute, "").await? {
         return Ok(mutes);
     }
     let mut may = BTreeMap::from([(String::new(), None)]);
@@ -70,8 +70,8 @@ pub(crate) async fn shown(app: &App, viewer: &Viewer) -> Result<Vec<MuteView>, P
 
 /// The list names whoever has signed in.
 pub(crate) async fn order(
-    app: &App,
-    viewer: &Viewer,
+    app: &PortalApp,
+    viewer: &PortalViewer,
     mutes: bool,
     request: MuteRequest,
 ) -> Result<MutedView, Problem> {
@@ -88,14 +88,14 @@ pub(crate) async fn order(
     if let Some(uid) = uid {
         // Whoever may not see the object does not learn whether it is there.
         let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(1), ..TimelineQuery::default() };
-        let story = Visibility::new(app, viewer).story(&query).await?;
+        let story = ViewerVisibility::new(app, viewer).story(&query).await?;
         let known = story.states.last().map(|state| {
             (format!("{}/{}", state.object.kind, state.object.name), state.object.namespace.clone())
         });
         // The journal may have nothing of it any more.
         let known = match known {
             None if !mutes => {
-                let before = shown(app, viewer).await?.into_iter().find(|mute| mute.uid == uid);
+                let before = visible_mutes(app, viewer).await?.into_iter().find(|mute| mute.uid == uid);
                 before.map(|mute| (mute.object, mute.namespace))
             }
             known => known,
@@ -108,7 +108,7 @@ pub(crate) async fn order(
     }
     viewer.must_mute_in(&mute.namespace).await?;
     // Whoever may mute everything undoes what is left of a namespace that had the name before, too.
-    let is_of_any = !mutes && viewer.may(Act::Mute, "").await?;
+    let is_of_any = !mutes && viewer.may(GuardedAct::Mute, "").await?;
     if !mute.namespace.is_empty() && !is_of_any {
         mute.namespace_uid = viewer.mutes_in(&mute.namespace).await?.map(|live| live.uid).unwrap_or_default();
     }

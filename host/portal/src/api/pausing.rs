@@ -8,44 +8,44 @@ use kubewitness_core::config::is_name;
 use kubewitness_core::views::{PauseRequest, PauseView};
 
 use super::check_record;
-use crate::access::{Act, Viewer};
+use crate::access::{GuardedAct, PortalViewer};
 use crate::answer::Problem;
-use crate::answer::params::Params;
-use crate::app::App;
+use crate::answer::params::QueryParams;
+use crate::app::PortalApp;
 
-type Body = Result<Json<PauseRequest>, JsonRejection>;
+type PauseBody = Result<Json<PauseRequest>, JsonRejection>;
 
 pub(super) async fn pause(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(name): Path<String>,
     uri: Uri,
-    body: Body,
+    body: PauseBody,
 ) -> Result<Json<PauseView>, Problem> {
-    Params::read(&uri, &[])?;
+    QueryParams::read(&uri, &[])?;
     Ok(Json(order(&app, &viewer, true, &name, body?.0).await?))
 }
 
 pub(super) async fn resume(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(name): Path<String>,
     uri: Uri,
-    body: Body,
+    body: PauseBody,
 ) -> Result<Json<PauseView>, Problem> {
-    Params::read(&uri, &[])?;
+    QueryParams::read(&uri, &[])?;
     Ok(Json(order(&app, &viewer, false, &name, body?.0).await?))
 }
 
 /// The record names whoever has signed in.
 pub(crate) async fn order(
-    app: &App,
-    viewer: &Viewer,
+    app: &PortalApp,
+    viewer: &PortalViewer,
     pauses: bool,
     name: &str,
     mut request: PauseRequest,
 ) -> Result<PauseView, Problem> {
-    let (act, what) = if pauses { (Act::Pause, "A pause") } else { (Act::Resume, "A resume") };
+    let (act, what) = if pauses { (GuardedAct::Pause, "A pause") } else { (GuardedAct::Resume, "A resume") };
     if !is_name(name) {
         return Err(Problem::invalid(
             "This is no name of a plugin.",

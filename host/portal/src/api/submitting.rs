@@ -7,27 +7,27 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView};
 
-use crate::access::Viewer;
+use crate::access::PortalViewer;
 use crate::answer::Problem;
-use crate::answer::params::Params;
-use crate::app::App;
-use crate::submit::{Desk, KEY_BYTES, random_key};
+use crate::answer::params::QueryParams;
+use crate::app::PortalApp;
+use crate::submit::{KEY_BYTES, SubmitDesk, random_key};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 pub(super) async fn templates(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
 ) -> Result<Json<Vec<TemplateView>>, Problem> {
-    Params::read(&uri, &[])?;
-    Ok(Json(Desk::of(&app)?.templates(&viewer).await?))
+    QueryParams::read(&uri, &[])?;
+    Ok(Json(SubmitDesk::of(&app)?.templates(&viewer).await?))
 }
 
 /// 201 where the Job was created, and 200 where it was there already.
-pub(super) struct Submitted(SubmitView);
+pub(super) struct SubmitResponse(SubmitView);
 
-impl IntoResponse for Submitted {
+impl IntoResponse for SubmitResponse {
     fn into_response(self) -> Response {
         let status = if self.0.created { StatusCode::CREATED } else { StatusCode::OK };
         (status, Json(self.0)).into_response()
@@ -35,14 +35,14 @@ impl IntoResponse for Submitted {
 }
 
 pub(super) async fn submit(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     uri: Uri,
     headers: HeaderMap,
     body: Result<Json<SubmitRequest>, JsonRejection>,
-) -> Result<Submitted, Problem> {
-    Params::read(&uri, &[])?;
-    let desk = Desk::of(&app)?;
+) -> Result<SubmitResponse, Problem> {
+    QueryParams::read(&uri, &[])?;
+    let desk = SubmitDesk::of(&app)?;
     let Json(request) = body?;
     let channel = match request.channel.as_str() {
         "" | "api" => "api",
@@ -55,7 +55,7 @@ pub(super) async fn submit(
         Some(key) => checked(key.to_str().unwrap_or_default())?.to_owned(),
         None => random_key()?,
     };
-    Ok(Submitted(desk.submit(&app, &viewer, &request, channel, &key).await?))
+    Ok(SubmitResponse(desk.submit(&app, &viewer, &request, channel, &key).await?))
 }
 
 /// A key that a program or a form brings.

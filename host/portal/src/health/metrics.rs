@@ -12,19 +12,19 @@ use kubewitness_core::views::{
     TickView,
 };
 
-use super::page::Kind::{self, Counter, Gauge, Histogram};
-use super::page::{Page, seconds};
+use super::page::MetricKind::{self, Counter, Gauge, Histogram};
+use super::page::{MetricsPage, seconds};
 use super::plugin_metrics;
-use crate::serve::Traffic;
+use crate::serve::ListenerTraffic;
 
 /// Name, help, type and the value that a source has of it; `None` where it has none yet.
-type OfSource = (&'static str, &'static str, Kind, fn(&SourceView) -> Option<f64>);
+type OfSource = (&'static str, &'static str, MetricKind, fn(&SourceView) -> Option<f64>);
 type OfPlugin = (&'static str, &'static str, fn(&PluginView) -> f64);
 /// The value of one more label, and the count that it stands for.
-type Part = (&'static str, fn(&SourceCounts) -> u64);
+type LabelledCount = (&'static str, fn(&SourceCounts) -> u64);
 
 /// What the events of a source turned out to be.
-const EVENTS: [Part; 7] = [
+const EVENTS: [LabelledCount; 7] = [
     ("present", |c| c.present),
     ("gone", |c| c.gone),
     ("left", |c| c.left),
@@ -34,7 +34,7 @@ const EVENTS: [Part; 7] = [
     ("stale", |c| c.stale),
 ];
 
-const LISTS: [Part; 4] = [
+const LISTS: [LabelledCount; 4] = [
     ("first", |c| c.lists_first),
     ("expired", |c| c.lists_expired),
     ("replaced", |c| c.lists_replaced),
@@ -148,8 +148,8 @@ const PLUGINS: [OfPlugin; 11] = [
     ("lag_seconds", "Age of the oldest unfinished state.", |p| p.lag_seconds),
 ];
 
-type OfQueue = (&'static str, &'static str, Kind, fn(&QueueView) -> f64);
-type Histograms = (&'static str, &'static str, fn(&QueueView) -> &HistogramView);
+type OfQueue = (&'static str, &'static str, MetricKind, fn(&QueueView) -> f64);
+type HistogramList = (&'static str, &'static str, fn(&QueueView) -> &HistogramView);
 
 /// The names and meanings of client-go's work queues, so that the dashboards and alerts which
 /// people have for their controllers work here too.
@@ -178,7 +178,7 @@ const QUEUES: [OfQueue; 5] = [
     ),
 ];
 
-const QUEUE_TIMES: [Histograms; 2] = [
+const QUEUE_TIMES: [HistogramList; 2] = [
     (
         "workqueue_queue_duration_seconds",
         "Time from entering a lane, or from being due again, until the state is handed over.",
@@ -208,8 +208,8 @@ fn ticks(plugin: &PluginView, of: fn(&TickView) -> u64) -> f64 {
     plugin.tick.as_ref().map_or(0.0, |tick| of(tick) as f64)
 }
 
-pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> String {
-    let mut page = Page::default();
+pub(crate) fn render(status: &StatusView, ready: bool, traffic: &ListenerTraffic) -> String {
+    let mut page = MetricsPage::default();
     let journal = &status.journal;
     let plain = [
         ("ready", "1 while the controller takes in states and keeps them.", flag(ready)),
@@ -263,8 +263,8 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> Str
     page.text
 }
 
-fn streams(page: &mut Page, streams: &[StreamView]) {
-    type Family = (&'static str, &'static str, Kind, fn(&StreamView) -> f64);
+fn streams(page: &mut MetricsPage, streams: &[StreamView]) {
+    type Family = (&'static str, &'static str, MetricKind, fn(&StreamView) -> f64);
     let families: [Family; 3] = [
         ("stream_up", "1 while states are handed to the stream.", Gauge, |s| flag(s.condition.is_none())),
         ("stream_carried_total", "States that the stream's server has acknowledged.", Counter, |s| {
@@ -282,8 +282,8 @@ fn streams(page: &mut Page, streams: &[StreamView]) {
     }
 }
 
-fn ledgers(page: &mut Page, ledgers: &[LedgerView]) {
-    type Family = (&'static str, &'static str, Kind, fn(&LedgerView) -> f64);
+fn ledgers(page: &mut MetricsPage, ledgers: &[LedgerView]) {
+    type Family = (&'static str, &'static str, MetricKind, fn(&LedgerView) -> f64);
     let families: [Family; 6] = [
         ("ledger_shipping_up", "1 while closed files of the ledger get into their bucket.", Gauge, |l| {
             flag(l.condition.is_none())
@@ -312,7 +312,7 @@ fn ledgers(page: &mut Page, ledgers: &[LedgerView]) {
 }
 
 /// Of clients of this process.
-fn connections(page: &mut Page, traffic: &Traffic) {
+fn connections(page: &mut MetricsPage, traffic: &ListenerTraffic) {
     let listeners = [("portal", &traffic.portal), ("health", &traffic.health)];
     page.family("http_connections", "Connections of clients that are open.", Gauge);
     for (listener, counts) in listeners {
@@ -340,7 +340,7 @@ fn connections(page: &mut Page, traffic: &Traffic) {
     }
 }
 
-fn queues(page: &mut Page, plugins: &[PluginView]) {
+fn queues(page: &mut MetricsPage, plugins: &[PluginView]) {
     for (name, help, kind, value) in QUEUES {
         page.plain_family(name, help, kind);
         for plugin in plugins {
@@ -355,7 +355,7 @@ fn queues(page: &mut Page, plugins: &[PluginView]) {
     }
 }
 
-fn sources(page: &mut Page, sources: &[SourceView]) {
+fn sources(page: &mut MetricsPage, sources: &[SourceView]) {
     for (name, help, kind, value) in SOURCES {
         let name = format!("source_{name}");
         page.family(&name, help, kind);

@@ -11,11 +11,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use self::metrics::render;
-use crate::access::{Act, Viewer};
+use crate::access::{GuardedAct, PortalViewer};
 use crate::answer::Problem;
-use crate::app::{App, Route};
+use crate::app::{AppRoute, PortalApp};
 
-pub(crate) fn routes() -> Vec<Route> {
+pub(crate) fn routes() -> Vec<AppRoute> {
     vec![("/healthz", get(healthz)), ("/readyz", get(readyz)), ("/metrics", get(metrics))]
 }
 
@@ -24,18 +24,18 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-async fn readyz(State(app): State<App>, viewer: Viewer) -> Response {
+async fn readyz(State(app): State<PortalApp>, viewer: PortalViewer) -> Response {
     let Err(why) = app.views.ready() else { return "ready\n".into_response() };
     // The reason may name what is not for everybody.
-    let text = match viewer.may(Act::SeeStatus, "").await {
+    let text = match viewer.may(GuardedAct::SeeStatus, "").await {
         Ok(true) => format!("not ready: {why}\n"),
         _ => "not ready\n".to_owned(),
     };
     (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
-async fn metrics(State(app): State<App>, viewer: Viewer) -> Result<Response, Problem> {
-    viewer.must(Act::SeeStatus, "").await?;
+async fn metrics(State(app): State<PortalApp>, viewer: PortalViewer) -> Result<Response, Problem> {
+    viewer.must(GuardedAct::SeeStatus, "").await?;
     let status = app.figures().await?;
     let text = render(&status, app.views.ready().is_ok(), &app.traffic);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

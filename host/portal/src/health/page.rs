@@ -4,24 +4,24 @@ use std::fmt::Write;
 
 use kubewitness_core::views::HistogramView;
 
-use Kind::{Counter, Gauge, Histogram};
+use MetricKind::{Counter, Gauge, Histogram};
 
 const PREFIX: &str = "kubewitness";
 
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum MetricKind {
     Counter,
     Gauge,
     Histogram,
 }
 
 #[derive(Default)]
-pub struct Page {
+pub struct MetricsPage {
     pub text: String,
 }
 
-impl Page {
-    pub fn family(&mut self, name: &str, help: &str, kind: Kind) {
+impl MetricsPage {
+    pub fn family(&mut self, name: &str, help: &str, kind: MetricKind) {
         self.plain_family(&format!("{PREFIX}_{name}"), help, kind);
     }
 
@@ -39,7 +39,7 @@ impl Page {
         self.plain_sample(&format!("{name}_count"), &[label], view.count as f64);
     }
 
-    pub fn plain_family(&mut self, name: &str, help: &str, kind: Kind) {
+    pub fn plain_family(&mut self, name: &str, help: &str, kind: MetricKind) {
         let kind = match kind {
             Counter => "counter",
             Gauge => "gauge",

@@ -3,12 +3,12 @@
 
 use kubewitness_core::views::{CallsView, PluginView};
 
-use super::page::Kind::{self, Counter, Gauge};
-use super::page::{Page, seconds};
+use super::page::MetricKind::{self, Counter, Gauge};
+use super::page::{MetricsPage, seconds};
 
-type OfCalls = (&'static str, &'static str, Kind, fn(&CallsView) -> f64);
+type OfCalls = (&'static str, &'static str, MetricKind, fn(&CallsView) -> f64);
 /// The value of one more label, and the count that it stands for.
-type Part = (&'static str, fn(&CallsView) -> u64);
+type PluginCount = (&'static str, fn(&CallsView) -> u64);
 
 const FIGURES: [OfCalls; 10] = [
     ("handed_total", "States that the plugin was handed, each try included.", Counter, |c| c.states as f64),
@@ -47,7 +47,7 @@ const FIGURES: [OfCalls; 10] = [
     ),
 ];
 
-const ENDS: [Part; 7] = [
+const ENDS: [PluginCount; 7] = [
     ("answered", |c| c.ended.answered),
     ("trapped", |c| c.ended.trapped),
     ("timed-out", |c| c.ended.timed_out),
@@ -57,10 +57,10 @@ const ENDS: [Part; 7] = [
     ("unavailable", |c| c.ended.unavailable),
 ];
 
-const VERDICTS: [Part; 3] =
+const VERDICTS: [PluginCount; 3] =
     [("done", |c| c.verdicts.done), ("retry", |c| c.verdicts.retry), ("reject", |c| c.verdicts.reject)];
 
-pub fn write(page: &mut Page, plugins: &[PluginView]) {
+pub fn write(page: &mut MetricsPage, plugins: &[PluginView]) {
     for (name, help, kind, value) in FIGURES {
         let name = format!("plugin_{name}");
         page.family(&name, help, kind);
@@ -96,7 +96,7 @@ pub fn write(page: &mut Page, plugins: &[PluginView]) {
     shadows(page, plugins);
 }
 
-fn shadows(page: &mut Page, plugins: &[PluginView]) {
+fn shadows(page: &mut MetricsPage, plugins: &[PluginView]) {
     let name = "plugin_shadow_states_total";
     page.family(
         name,
@@ -111,7 +111,7 @@ fn shadows(page: &mut Page, plugins: &[PluginView]) {
     }
 }
 
-fn limits(page: &mut Page, plugins: &[PluginView]) {
+fn limits(page: &mut MetricsPage, plugins: &[PluginView]) {
     let name = "plugin_memory_limit_bytes";
     page.family(name, "Memory that one instance of the plugin may hold.", Gauge);
     for plugin in plugins {
@@ -121,9 +121,9 @@ fn limits(page: &mut Page, plugins: &[PluginView]) {
     }
 }
 
-fn moments(page: &mut Page, plugins: &[PluginView]) {
-    type Moment = (&'static str, &'static str, fn(&CallsView) -> Option<&str>);
-    let moments: [Moment; 2] = [
+fn moments(page: &mut MetricsPage, plugins: &[PluginView]) {
+    type PluginMoment = (&'static str, &'static str, fn(&CallsView) -> Option<&str>);
+    let moments: [PluginMoment; 2] = [
         (
             "plugin_last_answered_timestamp_seconds",
             "When a call of the plugin last ended well, in seconds since 1970.",

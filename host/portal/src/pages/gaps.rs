@@ -8,16 +8,20 @@ use kubewitness_core::views::{GapQuery, PoisonQuery, PoisonView, SourceView};
 use maud::{Markup, html};
 
 use super::parts::{ROWS, at, at_text, empty, encode, figure, object_link, pages_of, plural};
-use crate::access::Viewer;
-use crate::answer::Shown;
-use crate::answer::frame::Page;
-use crate::answer::params::Params;
-use crate::app::App;
-use crate::scope::{Part, Verb, Visibility};
+use crate::access::PortalViewer;
+use crate::answer::ProblemPage;
+use crate::answer::frame::PageContent;
+use crate::answer::params::QueryParams;
+use crate::app::PortalApp;
+use crate::scope::{AccessVerb, ViewerVisibility, VisiblePart};
 
-pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    let params = Params::read(&uri, &["source", "uid", "cursor", "poison"])?;
-    let visible = Visibility::new(&app, &viewer);
+pub(super) async fn page(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
+    let params = QueryParams::read(&uri, &["source", "uid", "cursor", "poison"])?;
+    let visible = ViewerVisibility::new(&app, &viewer);
     let query = GapQuery {
         source: params.owned("source"),
         uid: params.owned("uid"),
@@ -30,14 +34,14 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let poison = PoisonQuery { source: query.source.clone(), cursor: params.cursor("poison")?, limit: None };
     // Bytes that were no object are of none.
     let poison = match query.uid.is_some() || restricted {
-        true => Part::default(),
+        true => VisiblePart::default(),
         false => visible.poison(poison, ROWS).await?,
     };
     let (none_at_all, is_first) = (sources.is_empty(), query.cursor.is_none());
     sources.retain(|source| query.source.as_ref().is_none_or(|name| *name == source.name));
     let mut hidden = Vec::new();
     for source in &sources {
-        if !visible.sees_source(Verb::List, &source.name).await? {
+        if !visible.sees_source(AccessVerb::List, &source.name).await? {
             hidden.push(source);
         }
     }
@@ -70,7 +74,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             }
         }
     };
-    Ok(Page::new("Gaps", "/gaps", content))
+    Ok(PageContent::new("Gaps", "/gaps", content))
 }
 
 fn narrowed(query: &GapQuery) -> Markup {

@@ -9,17 +9,21 @@ use maud::{Markup, html};
 use super::parts::{at_text, encode, figure, plural, restricted};
 use super::plugins::notices;
 use super::sources::size;
-use crate::access::Viewer;
-use crate::answer::Shown;
-use crate::answer::frame::Page;
-use crate::answer::params::Params;
+use crate::access::PortalViewer;
+use crate::answer::ProblemPage;
+use crate::answer::frame::PageContent;
+use crate::answer::params::QueryParams;
 use crate::answer::time;
-use crate::app::App;
-use crate::scope::Visibility;
+use crate::app::PortalApp;
+use crate::scope::ViewerVisibility;
 
-pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    Params::read(&uri, &[])?;
-    let visible = Visibility::new(&app, &viewer);
+pub(super) async fn page(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
+    QueryParams::read(&uri, &[])?;
+    let visible = ViewerVisibility::new(&app, &viewer);
     let status = visible.status().await?;
     let not_ready = visible.not_ready().await?;
     let notices = notices(&status, not_ready.as_deref());
@@ -36,7 +40,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             }
         }
     };
-    Ok(Page::new("Health", "/health", content))
+    Ok(PageContent::new("Health", "/health", content))
 }
 
 fn is_complete(plugin: &PluginView) -> bool {

@@ -9,15 +9,15 @@ use axum::routing::{get, post};
 use maud::{Markup, html};
 
 use super::parts::expect_own_page;
-use crate::access::gate::{Gate, LOGIN, LOGOUT, ONCE, local};
-use crate::access::{Access, AccessControl, Known, Transport};
-use crate::answer::frame::Page;
-use crate::answer::params::Params;
-use crate::answer::{Problem, Shown};
-use crate::app::{App, Route};
+use crate::access::gate::{LOGIN, LOGOUT, ONCE, RequestGate, local};
+use crate::access::{AccessControl, KnownPerson, PortalAccess, PortalTransport};
+use crate::answer::frame::PageContent;
+use crate::answer::params::QueryParams;
+use crate::answer::{Problem, ProblemPage};
+use crate::app::{AppRoute, PortalApp};
 use crate::request_checks::is_foreign;
 
-pub(crate) fn routes() -> Vec<Route> {
+pub(crate) fn routes() -> Vec<AppRoute> {
     vec![
         (LOGIN, get(page).post(enter)),
         (ONCE, get(once_by_address).post(once_by_form)),
@@ -25,8 +25,8 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-async fn page(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
-    let params = Params::read(&uri, &["next", "ended", "left", "used"])?;
+async fn page(State(app): State<PortalApp>, headers: HeaderMap, uri: Uri) -> Result<Response, ProblemPage> {
+    let params = QueryParams::read(&uri, &["next", "ended", "left", "used"])?;
     let next = local(params.text("next").unwrap_or("/"));
     // A review that can't be had is told by the page that comes next.
     if app.gate.is_signed_in(&headers).await.unwrap_or(false) {
@@ -49,7 +49,7 @@ async fn page(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Re
     Ok(form(next, said).into_response())
 }
 
-fn form(next: &str, said: Option<Markup>) -> Page {
+fn form(next: &str, said: Option<Markup>) -> PageContent {
     let content = html! {
         div.login {
             h1 { "Sign in" }
@@ -71,16 +71,16 @@ fn form(next: &str, said: Option<Markup>) -> Page {
             }
         }
     };
-    Page::new("Sign in", "", content)
+    PageContent::new("Sign in", "", content)
 }
 
 async fn enter(
-    State(app): State<App>,
+    State(app): State<PortalApp>,
     headers: HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     expect_own_page(&headers)?;
-    let Gate { access: Access::Kubernetes(control), secure } = &app.gate else {
+    let RequestGate { access: PortalAccess::Kubernetes(control), secure } = &app.gate else {
         return Ok(Redirect::to("/").into_response());
     };
     let Form(fields) = fields?;
@@ -98,17 +98,17 @@ async fn enter(
         response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
         return Ok(response);
     };
-    begin(control, token, &known, Transport::of(*secure, &headers), next)
+    begin(control, token, &known, PortalTransport::of(*secure, &headers), next)
 }
 
 /// A new session, and the page that the person wanted.
 fn begin(
     control: &AccessControl,
     token: &str,
-    known: &Known,
-    transport: Transport,
+    known: &KnownPerson,
+    transport: PortalTransport,
     next: &str,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     let cookies = control.begin(token, known, transport).ok_or_else(|| {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -121,28 +121,28 @@ fn begin(
 
 /// Takes a code from the address that `kubewitness dashboard` prints. A link in a mail looks the same to the portal, so
 /// this page always asks.
-async fn once_by_address(State(app): State<App>, uri: Uri) -> Result<Response, Shown> {
-    let params = Params::read(&uri, &["code"])?;
+async fn once_by_address(State(app): State<PortalApp>, uri: Uri) -> Result<Response, ProblemPage> {
+    let params = QueryParams::read(&uri, &["code"])?;
     once(&app, params.text("code").unwrap_or_default(), None).await
 }
 
 /// Takes a code from the file that `kubewitness dashboard` opens, or from the page that asks whether to go on. Only the
 /// latter says that the person was asked.
 async fn once_by_form(
-    State(app): State<App>,
+    State(app): State<PortalApp>,
     headers: HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     let Form(fields) = fields?;
     let code = fields.iter().find(|(known, _)| known == "code").map_or("", |(_, value)| value);
     let was_asked = expect_own_page(&headers).is_ok() && !is_foreign(&headers);
-    once(&app, code, was_asked.then(|| Transport::of(app.gate.secure, &headers))).await
+    once(&app, code, was_asked.then(|| PortalTransport::of(app.gate.secure, &headers))).await
 }
 
 /// Others could bring people into a session of somebody else, and see what they do there. So each person is asked first,
 /// and told whose session it is. `asked`: how the browser speaks of whoever was.
-async fn once(app: &App, code: &str, asked: Option<Transport>) -> Result<Response, Shown> {
-    let Access::Kubernetes(control) = &app.gate.access else {
+async fn once(app: &PortalApp, code: &str, asked: Option<PortalTransport>) -> Result<Response, ProblemPage> {
+    let PortalAccess::Kubernetes(control) = &app.gate.access else {
         return Ok(Redirect::to("/").into_response());
     };
     let token = if asked.is_some() { control.codes.redeem(code) } else { control.codes.token_of(code) };
@@ -154,7 +154,7 @@ async fn once(app: &App, code: &str, asked: Option<Transport>) -> Result<Respons
     }
 }
 
-fn go_on(name: &str, code: &str) -> Page {
+fn go_on(name: &str, code: &str) -> PageContent {
     let content = html! {
         div.login {
             h1 { "Sign in" }
@@ -165,10 +165,10 @@ fn go_on(name: &str, code: &str) -> Page {
             }
         }
     };
-    Page::new("Sign in", "", content)
+    PageContent::new("Sign in", "", content)
 }
 
-async fn leave(State(app): State<App>, headers: HeaderMap) -> Result<Response, Shown> {
+async fn leave(State(app): State<PortalApp>, headers: HeaderMap) -> Result<Response, ProblemPage> {
     expect_own_page(&headers)?;
     let cookies = app.gate.leave(&headers).await;
     Ok(with(Redirect::to("/login?left=true").into_response(), &cookies))

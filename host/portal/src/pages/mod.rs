@@ -15,9 +15,9 @@ mod sources;
 
 use axum::routing::get;
 
-use crate::app::Route;
+use crate::app::AppRoute;
 
-pub(crate) fn routes() -> Vec<Route> {
+pub(crate) fn routes() -> Vec<AppRoute> {
     vec![
         ("/", get(jobs::page)),
         ("/objects/{uid}", get(object::page)),

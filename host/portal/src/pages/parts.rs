@@ -8,7 +8,7 @@ use kubewitness_core::{ObjectRef, Status};
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 
-use crate::answer::params::Params;
+use crate::answer::params::QueryParams;
 use crate::answer::{Problem, codes, time};
 
 /// Rows that a person gets at once; filters find the others.
@@ -61,7 +61,7 @@ pub(super) fn pages(label: &str, first: Option<String>, next: Option<String>) ->
 
 /// The same for a list in the section `place`, whose cursor is the parameter `name`.
 pub(super) fn pages_of(
-    params: &Params,
+    params: &QueryParams,
     name: &str,
     next: Option<impl Display>,
     label: &str,

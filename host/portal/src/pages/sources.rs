@@ -7,17 +7,21 @@ use maud::{Markup, html};
 
 use super::parts::{at_text, empty, encode, figure, plural};
 use super::plugins::notices;
-use crate::access::Viewer;
-use crate::answer::Shown;
-use crate::answer::frame::Page;
-use crate::answer::params::Params;
+use crate::access::PortalViewer;
+use crate::answer::ProblemPage;
+use crate::answer::frame::PageContent;
+use crate::answer::params::QueryParams;
 use crate::answer::time;
-use crate::app::App;
-use crate::scope::Visibility;
+use crate::app::PortalApp;
+use crate::scope::ViewerVisibility;
 
-pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    Params::read(&uri, &[])?;
-    let visible = Visibility::new(&app, &viewer);
+pub(super) async fn page(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
+    QueryParams::read(&uri, &[])?;
+    let visible = ViewerVisibility::new(&app, &viewer);
     let status = visible.status().await?;
     let not_ready = visible.not_ready().await?;
     let content = html! {
@@ -40,7 +44,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             }
         }
     };
-    Ok(Page::new("Sources", "/sources", content))
+    Ok(PageContent::new("Sources", "/sources", content))
 }
 
 fn sources(sources: &[SourceView]) -> Markup {

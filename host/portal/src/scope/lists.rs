@@ -5,24 +5,24 @@ use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::views::{DeadLetterView, GapQuery, LetterQuery, PoisonQuery, PoisonView, ViewError};
 use kubewitness_core::{Gap, Seq};
 
-use super::part::{Part, Picking};
-use super::{Verb, Visibility};
+use super::part::{PartPicker, VisiblePart};
+use super::{AccessVerb, ViewerVisibility};
 use crate::answer::Problem;
 
 /// Rows that are read for one part, for those who may not see all of them.
 pub(crate) const MOST_READ: usize = 10_000;
 
-impl Visibility {
+impl ViewerVisibility {
     /// Rows to read for so many that are shown. One more tells whether there are more.
     fn rows(&self, limit: usize) -> usize {
         if self.is_whole() { limit.saturating_add(1) } else { MOST_READ }
     }
 
     /// The newest gaps behind the query's cursor.
-    pub(crate) async fn gaps(&self, query: GapQuery, limit: usize) -> Result<Part<Gap, u64>, Problem> {
+    pub(crate) async fn gaps(&self, query: GapQuery, limit: usize) -> Result<VisiblePart<Gap, u64>, Problem> {
         let asked = self.rows(limit);
         let found = self.views.gaps(&GapQuery { limit: Some(asked), ..query }).await?;
-        let (is_last, mut picking) = (found.len() < asked, Picking::new(limit));
+        let (is_last, mut picking) = (found.len() < asked, PartPicker::new(limit));
         for (number, gap) in found {
             let is_seen = self.sees_gap(&gap).await?;
             picking.pass(number, gap, is_seen);
@@ -39,7 +39,7 @@ impl Visibility {
         &self,
         query: LetterQuery,
         limit: usize,
-    ) -> Result<Part<DeadLetterView, LetterCursor>, Problem> {
+    ) -> Result<VisiblePart<DeadLetterView, LetterCursor>, Problem> {
         let mut unbounded = usize::MAX;
         self.letters_within(query, limit, &mut unbounded).await
     }
@@ -50,20 +50,20 @@ impl Visibility {
         query: LetterQuery,
         limit: usize,
         budget: &mut usize,
-    ) -> Result<Part<DeadLetterView, LetterCursor>, Problem> {
+    ) -> Result<VisiblePart<DeadLetterView, LetterCursor>, Problem> {
         let tells = self.is_whole() || self.is_operators().await?;
         let asked = self.rows(limit).min(*budget);
         if asked == 0 {
-            return Ok(Part::default());
+            return Ok(VisiblePart::default());
         }
         let found = match self.views.dead_letters(&LetterQuery { limit: Some(asked), ..query }).await {
             Err(ViewError::NotFound { .. }) if !tells => Vec::new(),
             found => found?,
         };
         *budget -= found.len();
-        let (is_last, mut picking) = (found.len() < asked, Picking::new(limit));
+        let (is_last, mut picking) = (found.len() < asked, PartPicker::new(limit));
         for view in found {
-            let is_seen = self.sees(Verb::List, &view.object, Some(view.letter.seq)).await?;
+            let is_seen = self.sees(AccessVerb::List, &view.object, Some(view.letter.seq)).await?;
             picking.pass(LetterCursor::from(&view.letter), view, is_seen);
             if picking.goes_on() {
                 break;
@@ -91,12 +91,12 @@ impl Visibility {
         &self,
         query: PoisonQuery,
         limit: usize,
-    ) -> Result<Part<PoisonView, u64>, Problem> {
+    ) -> Result<VisiblePart<PoisonView, u64>, Problem> {
         let asked = self.rows(limit);
         let found = self.views.poison(&PoisonQuery { limit: Some(asked), ..query }).await?;
-        let (is_last, mut picking) = (found.len() < asked, Picking::new(limit));
+        let (is_last, mut picking) = (found.len() < asked, PartPicker::new(limit));
         for view in found {
-            let is_seen = self.sees_source(Verb::List, &view.source).await?;
+            let is_seen = self.sees_source(AccessVerb::List, &view.source).await?;
             picking.pass(view.number, view, is_seen);
             if picking.goes_on() {
                 break;

@@ -10,7 +10,7 @@ mod stories;
 mod visibility;
 
 pub(crate) use lists::MOST_READ;
-pub(crate) use part::Part;
-pub(crate) use position::{Position, Standing};
+pub(crate) use part::VisiblePart;
+pub(crate) use position::{JournalCursor, PositionMatch};
 pub(crate) use sources::{check, kind_of, witnessed};
-pub(crate) use visibility::{Verb, Visibility};
+pub(crate) use visibility::{AccessVerb, ViewerVisibility};

@@ -1,20 +1,20 @@
 //! A part of a list, and where the next part begins: the rows that a person may see of those that were read.
 
 /// Rows that a person may see, up to a bound.
-pub(crate) struct Part<T, C> {
+pub(crate) struct VisiblePart<T, C> {
     pub rows: Vec<T>,
     /// Behind this row there is more that the person may see, or more than was read.
     pub next: Option<C>,
 }
 
-impl<T, C> Default for Part<T, C> {
+impl<T, C> Default for VisiblePart<T, C> {
     fn default() -> Self {
         Self { rows: Vec::new(), next: None }
     }
 }
 
 /// Picks the rows of a part in their order.
-pub(super) struct Picking<T, C> {
+pub(super) struct PartPicker<T, C> {
     limit: usize,
     rows: Vec<T>,
     /// The place of the last of these rows.
@@ -24,7 +24,7 @@ pub(super) struct Picking<T, C> {
     goes_on: bool,
 }
 
-impl<T, C> Picking<T, C> {
+impl<T, C> PartPicker<T, C> {
     pub fn new(limit: usize) -> Self {
         Self { limit, rows: Vec::new(), last: None, hidden: None, goes_on: false }
     }
@@ -48,13 +48,13 @@ impl<T, C> Picking<T, C> {
 
     /// `all`: the list has no rows behind those that were passed. What is hidden behind the last row makes no next part:
     /// it would tell that it is there.
-    pub fn finish(self, all: bool) -> Part<T, C> {
+    pub fn finish(self, all: bool) -> VisiblePart<T, C> {
         let next = match () {
             () if self.goes_on => self.last,
             () if all => None,
             () => self.hidden.or(self.last),
         };
-        Part { rows: self.rows, next }
+        VisiblePart { rows: self.rows, next }
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     fn pick(limit: usize, passed: &[(u64, bool)], all: bool) -> (Vec<u64>, Option<u64>) {
-        let mut picking = Picking::new(limit);
+        let mut picking = PartPicker::new(limit);
         for (place, is_seen) in passed {
             picking.pass(*place, *place, *is_seen);
             if picking.goes_on() {

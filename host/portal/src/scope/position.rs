@@ -20,15 +20,15 @@ use crate::answer::{Problem, params};
 const MARK_BYTES: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Position {
+pub(crate) struct JournalCursor {
     pub(crate) seq: Seq,
     /// `None`: a number that somebody typed, or the beginning.
     pub(crate) mark: Option<[u8; MARK_BYTES]>,
 }
 
-/// What a journal has at a position.
+/// The journal's state at a position, compared with a given one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PositionMatch {
     Same,
     /// Another state: the journal is not the one that gave the position.
     Other,
@@ -36,7 +36,7 @@ pub(crate) enum Standing {
     Unknown,
 }
 
-impl Position {
+impl JournalCursor {
     pub(crate) fn of(state: &RawState) -> Self {
         let (id, observed_ms) = state.identity();
         let mut context = Context::new(&SHA256);
@@ -73,15 +73,15 @@ impl Position {
         Ok(Self::at(views, seq).await)
     }
 
-    pub(crate) async fn standing(self, views: &dyn Views) -> Result<Standing, ViewError> {
+    pub(crate) async fn standing(self, views: &dyn Views) -> Result<PositionMatch, ViewError> {
         let state = match self.mark {
             Some(_) => state_at(views, self.seq).await?,
             None => None,
         };
         Ok(match state {
-            Some(state) if Self::of(&state) == self => Standing::Same,
-            Some(_) => Standing::Other,
-            None => Standing::Unknown,
+            Some(state) if Self::of(&state) == self => PositionMatch::Same,
+            Some(_) => PositionMatch::Other,
+            None => PositionMatch::Unknown,
         })
     }
 }
@@ -92,7 +92,7 @@ async fn state_at(views: &dyn Views, seq: Seq) -> Result<Option<RawState>, ViewE
     Ok(found.into_iter().find(|state| state.seq() == seq))
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for JournalCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.seq)?;
         self.mark.map_or(Ok(()), |mark| write!(f, "-{}", hex::encode(mark)))
@@ -105,12 +105,14 @@ mod tests {
 
     #[test]
     fn a_position_is_read_as_it_is_written_and_nothing_else_is_one() {
-        for position in [Position { seq: 7, mark: None }, Position { seq: 0, mark: Some([0xab; 6]) }] {
-            assert_eq!(Position::read("after", &position.to_string()).unwrap(), position);
+        for position in
+            [JournalCursor { seq: 7, mark: None }, JournalCursor { seq: 0, mark: Some([0xab; 6]) }]
+        {
+            assert_eq!(JournalCursor::read("after", &position.to_string()).unwrap(), position);
         }
-        assert_eq!(Position { seq: 7, mark: Some([1; 6]) }.to_string(), "7-010101010101");
+        assert_eq!(JournalCursor { seq: 7, mark: Some([1; 6]) }.to_string(), "7-010101010101");
         for wrong in ["", "x", "-1", "7-", "7-0101", "7-01010101010101", "7-01010101010g", "-010101010101"] {
-            assert!(Position::read("after", wrong).is_err(), "{wrong}");
+            assert!(JournalCursor::read("after", wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -4,11 +4,11 @@ use kubewitness_core::kinds::is_kind;
 use kubewitness_core::views::SourceView;
 
 use crate::answer::{Problem, codes};
-use crate::app::App;
+use crate::app::PortalApp;
 
 /// An answer without rows may mean that nothing matches or that nobody watches what was asked for;
 /// this refuses the latter. While no source is configured yet, nothing can be told.
-pub(crate) async fn check(app: &App, source: Option<&str>, kind: Option<&str>) -> Result<(), Problem> {
+pub(crate) async fn check(app: &PortalApp, source: Option<&str>, kind: Option<&str>) -> Result<(), Problem> {
     if source.is_none() && kind.is_none() {
         return Ok(());
     }
@@ -21,7 +21,7 @@ pub(crate) async fn check(app: &App, source: Option<&str>, kind: Option<&str>) -
         return Err(Problem::of(
             codes::NOT_WITNESSED,
             message,
-            format!("The sources are {}.", told(&sources)),
+            format!("The sources are {}.", source_list(&sources)),
         ));
     }
     match kind.filter(|kind| !sources.iter().any(|source| is_of(source, kind))) {
@@ -45,10 +45,10 @@ pub(crate) fn kind_of(sources: &[SourceView], kind: &str) -> Option<String> {
 
 /// For people: what there is instead.
 pub(crate) fn witnessed(sources: &[SourceView]) -> String {
-    format!("The sources witness {}. The host's settings name more.", told(sources))
+    format!("The sources witness {}. The host's settings name more.", source_list(sources))
 }
 
-fn told(sources: &[SourceView]) -> String {
+fn source_list(sources: &[SourceView]) -> String {
     let told: Vec<_> =
         sources.iter().map(|source| format!("{} (source `{}`)", source.kind, source.name)).collect();
     told.join(", ")

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use kubewitness_core::views::{SourceView, StatusView};
 
-use super::{Verb, Visibility};
-use crate::access::Act;
+use super::{AccessVerb, ViewerVisibility};
+use crate::access::GuardedAct;
 use crate::answer::Problem;
 
-impl Visibility {
+impl ViewerVisibility {
     pub(crate) async fn status(&self) -> Result<StatusView, Problem> {
         let mut status = self.views.status().await?;
         if self.is_operators().await? {
@@ -17,7 +17,7 @@ impl Visibility {
         }
         let mut sources = Vec::new();
         for source in status.sources {
-            let counts = self.sees_source(Verb::List, &source.name).await?;
+            let counts = self.sees_source(AccessVerb::List, &source.name).await?;
             sources.push(SourceView {
                 objects: if counts { source.objects } else { 0 },
                 name: source.name,
@@ -37,13 +37,13 @@ impl Visibility {
         }
         for source in &mut status.sources {
             for found in std::mem::take(&mut source.discrepancies) {
-                if self.sees(Verb::List, &found.object, None).await? {
+                if self.sees(AccessVerb::List, &found.object, None).await? {
                     source.discrepancies.push(found);
                 }
             }
         }
         for plugin in &mut status.plugins {
-            let sees_plugin = self.viewer.may(Act::SeePlugin, &plugin.name).await?;
+            let sees_plugin = self.viewer.may(GuardedAct::SeePlugin, &plugin.name).await?;
             if let Some(manifest) = plugin.manifest.as_mut().filter(|_| !sees_plugin) {
                 Arc::make_mut(manifest).config = None;
             }

@@ -10,11 +10,11 @@ use kubewitness_core::views::{TimelineQuery, TimelineView};
 use kubewitness_core::{Seq, State};
 
 use super::lists::MOST_READ;
-use super::visibility::Visibility;
+use super::visibility::ViewerVisibility;
 use crate::answer::Problem;
 
-/// What an object owns, as far as somebody may see it.
-struct Owned {
+/// The owned objects, as far as the viewer may see them.
+struct VisibleOwned {
     states: Vec<RawState>,
     /// Where the next part of it begins.
     next: StoryCursor,
@@ -29,7 +29,7 @@ fn is_explained(query: &TimelineQuery, story: &TimelineView) -> bool {
     story.states.iter().all(is_of_first) && !is_event(&first.object.group, &first.object.kind)
 }
 
-impl Visibility {
+impl ViewerVisibility {
     /// Of a story what they may get; of what the object owns, what they may get whatever its name is.
     pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
         let story = self.visible_story(query).await?;
@@ -43,12 +43,12 @@ impl Visibility {
     async fn visible_story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
         if self.is_whole() {
             let story = self.views.story(query).await?;
-            return Ok(self.views.told(story).await?);
+            return Ok(self.views.timeline_view(story).await?);
         }
         if let Some(uid) = &query.uid
             && !self.may_show_of(uid).await?
         {
-            return Ok(self.views.told(RawStory::default()).await?);
+            return Ok(self.views.timeline_view(RawStory::default()).await?);
         }
         let story = self.views.story(query).await?;
         let RawStory { states, related, events, reports, next, owns_more } = story;
@@ -72,7 +72,7 @@ impl Visibility {
         let owns_more = owns_more && is_theirs && owned.is_all;
         let reports = reports && !states.is_empty();
         let seen = RawStory { states, related: owned.states, events, reports, next, owns_more };
-        let mut told = self.views.told(seen).await?;
+        let mut told = self.views.timeline_view(seen).await?;
         told.events = self.of_events(told.events).await?;
         told.reports.retain(|report| theirs.contains(&report.uid));
         Ok(told)
@@ -97,7 +97,7 @@ impl Visibility {
         query: &TimelineQuery,
         related: Vec<RawState>,
         next: Option<StoryCursor>,
-    ) -> Result<Owned, Problem> {
+    ) -> Result<VisibleOwned, Problem> {
         let here = query.cursor.unwrap_or(StoryCursor::NEWEST);
         let count = related.len();
         let mut states = self.of_states(related, false).await?;
@@ -125,7 +125,7 @@ impl Visibility {
             (Some(oldest), Some(rest)) if rest.related > 0 => StoryCursor { related: oldest.seq(), ..here },
             _ => StoryCursor { related: 0, ..here },
         };
-        Ok(Owned { states, next, is_all })
+        Ok(VisibleOwned { states, next, is_all })
     }
 
     /// Whether behind the cursor is anything that they may see. A story that is cut tells that there is more.

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
-use kubewitness_core::ports::{Attempt, RawState, Shown, VisibleObjects, Watched};
+use kubewitness_core::ports::{AccessAttempt, RawState, SourceVisibility, VisibleObjects, WatchedResource};
 use kubewitness_core::views::{
-    EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery, Views,
+    EventView, GoneFilter, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq};
 
-use crate::access::ages::Ages;
-use crate::access::{Act, Unanswered, Viewer, cursors};
+use crate::access::ages::NamespaceAges;
+use crate::access::{GuardedAct, PortalViewer, ReviewUnanswered, cursors};
 use crate::answer::{Problem, codes};
-use crate::app::App;
+use crate::app::PortalApp;
 
 /// Namespaces that are asked about for one answer. Whoever may look into more of them, and not into all, names one.
 const NAMESPACES: usize = 256;
@@ -36,12 +36,12 @@ const NAME_BYTES: usize = 253;
 
 /// A stream shows what a list shows, so it takes the right to list, and not the one to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Verb {
+pub(crate) enum AccessVerb {
     Get,
     List,
 }
 
-impl Verb {
+impl AccessVerb {
     fn word(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -51,7 +51,7 @@ impl Verb {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Right {
+enum AccessRight {
     Everywhere,
     /// For what was created at this moment or later.
     Since(u64),
@@ -59,23 +59,23 @@ enum Right {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Spot {
-    verb: Verb,
+struct VisibilityScope {
+    verb: AccessVerb,
     group: String,
     kind: String,
     namespace: String,
 }
 
-pub(crate) struct Visibility {
+pub(crate) struct ViewerVisibility {
     pub(super) views: Arc<dyn Views>,
-    pub(super) viewer: Viewer,
-    ages: Arc<Ages>,
-    witnessed: Vec<Watched>,
-    decided: Mutex<HashMap<Spot, Right>>,
+    pub(super) viewer: PortalViewer,
+    ages: Arc<NamespaceAges>,
+    witnessed: Vec<WatchedResource>,
+    decided: Mutex<HashMap<VisibilityScope, AccessRight>>,
 }
 
-impl Visibility {
-    pub(crate) fn new(app: &App, viewer: &Viewer) -> Self {
+impl ViewerVisibility {
+    pub(crate) fn new(app: &PortalApp, viewer: &PortalViewer) -> Self {
         Self {
             witnessed: app.views.watched(),
             views: app.views.clone(),
@@ -87,12 +87,12 @@ impl Visibility {
 
     /// Whether nobody asks who they are, so that they see everything.
     pub(crate) fn is_whole(&self) -> bool {
-        matches!(self.viewer, Viewer::Everybody)
+        matches!(self.viewer, PortalViewer::Everybody)
     }
 
     /// Whether they may see how the controller works.
     pub(crate) async fn is_operators(&self) -> Result<bool, Problem> {
-        Ok(self.viewer.may(Act::SeeStatus, "").await?)
+        Ok(self.viewer.may(GuardedAct::SeeStatus, "").await?)
     }
 
     // ---- objects -----------------------------------------------------------------------------
@@ -100,7 +100,7 @@ impl Visibility {
     /// One object. `seq` is one of its states, where one is known.
     pub(crate) async fn sees(
         &self,
-        verb: Verb,
+        verb: AccessVerb,
         object: &ObjectRef,
         seq: Option<Seq>,
     ) -> Result<bool, Problem> {
@@ -113,18 +113,18 @@ impl Visibility {
 
     /// The same by a right that may be for this name alone.
     async fn gets(&self, object: &ObjectRef, seq: Option<Seq>) -> Result<bool, Problem> {
-        if self.sees(Verb::Get, object, seq).await? {
+        if self.sees(AccessVerb::Get, object, seq).await? {
             return Ok(true);
         }
         let ObjectRef { group, kind, namespace, name, .. } = object;
         if name.is_empty() || name.len() > NAME_BYTES {
             return Ok(false);
         }
-        let attempt = self.attempt(Verb::Get, group, kind, namespace, name);
+        let attempt = self.attempt(AccessVerb::Get, group, kind, namespace, name);
         let right = match namespace.is_empty() {
             false => self.since(&attempt).await?,
-            true if self.viewer.allows(&attempt).await? => Right::Everywhere,
-            true => Right::Nowhere,
+            true if self.viewer.allows(&attempt).await? => AccessRight::Everywhere,
+            true => AccessRight::Nowhere,
         };
         self.reaches(right, object, seq).await
     }
@@ -139,26 +139,31 @@ impl Visibility {
     ) -> Result<bool, Problem> {
         let Some(namespace) = namespace.filter(|_| !self.is_whole()) else { return Ok(true) };
         let mut is_known = false;
-        for Watched { group, kind, .. } in self.of_kind(kind) {
+        for WatchedResource { group, kind, .. } in self.of_kind(kind) {
             is_known = true;
-            if self.right(Verb::List, group, kind, namespace).await? != Right::Nowhere {
+            if self.right(AccessVerb::List, group, kind, namespace).await? != AccessRight::Nowhere {
                 return Ok(true);
             }
         }
         Ok(!is_known)
     }
 
-    fn of_kind(&self, kind: Option<&str>) -> impl Iterator<Item = &Watched> {
+    fn of_kind(&self, kind: Option<&str>) -> impl Iterator<Item = &WatchedResource> {
         self.witnessed
             .iter()
             .filter(move |known| kind.is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind)))
     }
 
-    async fn reaches(&self, right: Right, object: &ObjectRef, seq: Option<Seq>) -> Result<bool, Problem> {
+    async fn reaches(
+        &self,
+        right: AccessRight,
+        object: &ObjectRef,
+        seq: Option<Seq>,
+    ) -> Result<bool, Problem> {
         let since_ms = match right {
-            Right::Everywhere => return Ok(true),
-            Right::Nowhere => return Ok(false),
-            Right::Since(ms) => ms,
+            AccessRight::Everywhere => return Ok(true),
+            AccessRight::Nowhere => return Ok(false),
+            AccessRight::Since(ms) => ms,
         };
         let created = self.ages.created_ms(&*self.views, object, seq).await?;
         let Some(created_ms) = created else { return Ok(false) };
@@ -166,18 +171,25 @@ impl Visibility {
     }
 
     /// A resource in the whole cluster, by the source that witnesses it.
-    pub(crate) async fn sees_source(&self, verb: Verb, source: &str) -> Result<bool, Problem> {
+    pub(crate) async fn sees_source(&self, verb: AccessVerb, source: &str) -> Result<bool, Problem> {
         if self.is_whole() {
             return Ok(true);
         }
         let Some(known) = self.witnessed.iter().find(|known| known.source == source) else {
             return Ok(false);
         };
-        Ok(self.right(verb, &known.group, &known.kind, "").await? == Right::Everywhere)
+        Ok(self.right(verb, &known.group, &known.kind, "").await? == AccessRight::Everywhere)
     }
 
-    async fn right(&self, verb: Verb, group: &str, kind: &str, namespace: &str) -> Result<Right, Unanswered> {
-        let spot = Spot { verb, group: group.into(), kind: kind.into(), namespace: namespace.into() };
+    async fn right(
+        &self,
+        verb: AccessVerb,
+        group: &str,
+        kind: &str,
+        namespace: &str,
+    ) -> Result<AccessRight, ReviewUnanswered> {
+        let spot =
+            VisibilityScope { verb, group: group.into(), kind: kind.into(), namespace: namespace.into() };
         let known = self.decided.lock().unwrap_or_else(PoisonError::into_inner).get(&spot).copied();
         if let Some(right) = known {
             return Ok(right);
@@ -191,24 +203,34 @@ impl Visibility {
         Ok(right)
     }
 
-    async fn decide(&self, Spot { verb, group, kind, namespace }: &Spot) -> Result<Right, Unanswered> {
+    async fn decide(
+        &self,
+        VisibilityScope { verb, group, kind, namespace }: &VisibilityScope,
+    ) -> Result<AccessRight, ReviewUnanswered> {
         if self.viewer.allows(&self.attempt(*verb, group, kind, "", "")).await? {
-            return Ok(Right::Everywhere);
+            return Ok(AccessRight::Everywhere);
         }
         if namespace.is_empty() || namespace.len() > NAME_BYTES {
-            return Ok(Right::Nowhere);
+            return Ok(AccessRight::Nowhere);
         }
         self.since(&self.attempt(*verb, group, kind, namespace, "")).await
     }
 
-    async fn since(&self, attempt: &Attempt) -> Result<Right, Unanswered> {
-        Ok(self.viewer.namespace_since_ms(attempt).await?.map_or(Right::Nowhere, Right::Since))
+    async fn since(&self, attempt: &AccessAttempt) -> Result<AccessRight, ReviewUnanswered> {
+        Ok(self.viewer.namespace_since_ms(attempt).await?.map_or(AccessRight::Nowhere, AccessRight::Since))
     }
 
-    fn attempt(&self, verb: Verb, group: &str, kind: &str, namespace: &str, name: &str) -> Attempt {
+    fn attempt(
+        &self,
+        verb: AccessVerb,
+        group: &str,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> AccessAttempt {
         let known = self.witnessed.iter().find(|known| known.group == group && known.kind == kind);
         let resource = known.map(|known| known.resource.clone());
-        Attempt {
+        AccessAttempt {
             verb: verb.word().into(),
             group: group.into(),
             // A source that was taken out leaves its history.
@@ -226,8 +248,8 @@ impl Visibility {
             return Ok(());
         }
         let mut spots = Vec::new();
-        for Watched { source, group, kind, .. } in &self.witnessed {
-            if self.right(Verb::List, group, kind, "").await? != Right::Everywhere {
+        for WatchedResource { source, group, kind, .. } in &self.witnessed {
+            if self.right(AccessVerb::List, group, kind, "").await? != AccessRight::Everywhere {
                 let names = self.views.namespaces(source, true, NAMESPACES).await?;
                 spots.extend(names.into_iter().map(|name| (group.clone(), kind.clone(), name)));
             }
@@ -235,7 +257,7 @@ impl Visibility {
         // What was decided about whole kinds stays, too.
         spots.truncate(DECISIONS / 2);
         let rights = stream::iter(spots).map(async |(group, kind, name)| {
-            self.right(Verb::List, &group, &kind, &name).await?;
+            self.right(AccessVerb::List, &group, &kind, &name).await?;
             Ok::<_, Problem>(())
         });
         rights.buffer_unordered(AT_ONCE).try_collect().await
@@ -243,17 +265,17 @@ impl Visibility {
 
     /// Whether all that was seen so far may still be seen. A stream asks now and then. Where no right is noted, nobody
     /// could tell that it was withdrawn: the stream ends, and the next one notes what there is by then.
-    pub(crate) async fn still_holds(&self) -> Result<bool, Unanswered> {
+    pub(crate) async fn still_holds(&self) -> Result<bool, ReviewUnanswered> {
         if self.is_whole() {
             return Ok(true);
         }
         let seen = std::mem::take(&mut *self.decided.lock().unwrap_or_else(PoisonError::into_inner));
-        let rights: Vec<_> = seen.into_iter().filter(|(_, right)| *right != Right::Nowhere).collect();
+        let rights: Vec<_> = seen.into_iter().filter(|(_, right)| *right != AccessRight::Nowhere).collect();
         if rights.is_empty() {
             return Ok(false);
         }
         for (spot, right) in rights {
-            let Spot { verb, group, kind, namespace } = &spot;
+            let VisibilityScope { verb, group, kind, namespace } = &spot;
             if self.right(*verb, group, kind, namespace).await? != right {
                 return Ok(false);
             }
@@ -263,26 +285,26 @@ impl Visibility {
 
     // ---- answers -----------------------------------------------------------------------------
 
-    /// What a list may find. `None`: everything.
+    /// The objects that a list may find. `None`: everything.
     pub(crate) async fn within(&self, query: &ObjectQuery) -> Result<Option<VisibleObjects>, Problem> {
         if self.is_whole() {
             return Ok(None);
         }
-        let is_asked = |known: &&Watched| {
+        let is_asked = |known: &&WatchedResource| {
             query.source.as_ref().is_none_or(|source| *source == known.source)
                 && query.kind.as_ref().is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind))
         };
         let mut within = VisibleObjects::default();
         let mut looked = BTreeSet::new();
-        let past = query.gone != Gone::No || query.at.is_some() || query.cause.is_some();
+        let past = query.gone != GoneFilter::No || query.at.is_some() || query.cause.is_some();
         // The owner of an Event's object is found by the controller, so to look it up is for who may get every owner.
         let by_owner = query.index.as_ref().is_some_and(|index| index.starts_with("owner="))
             && !self.sees_all_kinds().await?;
-        let is_hidden = |known: &&Watched| by_owner && kinds::is_event(&known.group, &known.kind);
+        let is_hidden = |known: &&WatchedResource| by_owner && kinds::is_event(&known.group, &known.kind);
         for known in self.witnessed.iter().filter(is_asked).filter(|known| !is_hidden(known)) {
-            let shown = match self.right(Verb::List, &known.group, &known.kind, "").await? {
-                Right::Everywhere => Shown::Everything,
-                _ => Shown::Namespaces(
+            let shown = match self.right(AccessVerb::List, &known.group, &known.kind, "").await? {
+                AccessRight::Everywhere => SourceVisibility::Everything,
+                _ => SourceVisibility::Namespaces(
                     self.namespaces(known, query.namespace.as_deref(), past, &mut looked).await?,
                 ),
             };
@@ -298,17 +320,19 @@ impl Visibility {
     /// A cause tells of pods, so a question for one finds objects where they may get pods.
     async fn with_seen_causes(
         &self,
-        known: &Watched,
+        known: &WatchedResource,
         query: &ObjectQuery,
-        shown: Shown,
+        shown: SourceVisibility,
         looked: &mut BTreeSet<String>,
-    ) -> Result<Shown, Problem> {
-        if self.right(Verb::Get, "", "Pod", "").await? == Right::Everywhere {
+    ) -> Result<SourceVisibility, Problem> {
+        if self.right(AccessVerb::Get, "", "Pod", "").await? == AccessRight::Everywhere {
             return Ok(shown);
         }
         let mut names = match shown {
-            Shown::Namespaces(names) => names,
-            Shown::Everything => self.namespaces(known, query.namespace.as_deref(), true, looked).await?,
+            SourceVisibility::Namespaces(names) => names,
+            SourceVisibility::Everything => {
+                self.namespaces(known, query.namespace.as_deref(), true, looked).await?
+            }
         };
         let mut seen = BTreeSet::new();
         for name in names.keys() {
@@ -317,21 +341,27 @@ impl Visibility {
             }
         }
         names.retain(|name, _| seen.contains(name));
-        Ok(Shown::Namespaces(names))
+        Ok(SourceVisibility::Namespaces(names))
     }
 
     async fn sees_causes_in(&self, namespace: &str) -> Result<bool, Problem> {
-        Ok(self.is_whole() || self.right(Verb::Get, "", "Pod", namespace).await? != Right::Nowhere)
+        Ok(self.is_whole()
+            || self.right(AccessVerb::Get, "", "Pod", namespace).await? != AccessRight::Nowhere)
     }
 
     /// For an answer that is empty: what it takes a right for, if nothing that the query asks for could be theirs. This
     /// follows from rights alone. Without a namespace, those count in which something is now.
-    pub(crate) async fn forbidden(&self, verb: Verb, query: &ObjectQuery) -> Result<Option<String>, Problem> {
+    pub(crate) async fn forbidden(
+        &self,
+        verb: AccessVerb,
+        query: &ObjectQuery,
+    ) -> Result<Option<String>, Problem> {
         if self.is_whole() {
             return Ok(None);
         }
         let mut resources = BTreeSet::new();
-        let is_of_source = |known: &&Watched| query.source.as_ref().is_none_or(|name| *name == known.source);
+        let is_of_source =
+            |known: &&WatchedResource| query.source.as_ref().is_none_or(|name| *name == known.source);
         for known in self.of_kind(query.kind.as_deref()).filter(is_of_source) {
             let namespaces: BTreeSet<String> = match &query.namespace {
                 Some(name) => [name.clone()].into(),
@@ -339,7 +369,7 @@ impl Visibility {
                 None => self.views.namespaces(&known.source, false, NAMESPACES).await?,
             };
             for namespace in &namespaces {
-                if self.right(verb, &known.group, &known.kind, namespace).await? != Right::Nowhere {
+                if self.right(verb, &known.group, &known.kind, namespace).await? != AccessRight::Nowhere {
                     return Ok(None);
                 }
             }
@@ -352,7 +382,7 @@ impl Visibility {
 
     async fn namespaces(
         &self,
-        known: &Watched,
+        known: &WatchedResource,
         asked: Option<&str>,
         past: bool,
         looked: &mut BTreeSet<String>,
@@ -366,14 +396,14 @@ impl Visibility {
             return Err(too_wide());
         }
         let rights = stream::iter(names).map(async |name| {
-            let right = self.right(Verb::List, &known.group, &known.kind, &name).await?;
+            let right = self.right(AccessVerb::List, &known.group, &known.kind, &name).await?;
             Ok::<_, Problem>((name, right))
         });
         let rights: Vec<_> = rights.buffer_unordered(AT_ONCE).try_collect().await?;
         let since = |(name, right)| match right {
-            Right::Since(ms) => Some((name, ms)),
-            Right::Everywhere => Some((name, 0)),
-            Right::Nowhere => None,
+            AccessRight::Since(ms) => Some((name, ms)),
+            AccessRight::Everywhere => Some((name, 0)),
+            AccessRight::Nowhere => None,
         };
         Ok(rights.into_iter().filter_map(since).collect())
     }
@@ -385,8 +415,8 @@ impl Visibility {
         let (mut theirs, mut is_known) = (Vec::new(), false);
         for known in self.of_kind(query.kind.as_deref()) {
             is_known = true;
-            let namespaces = match self.right(Verb::Get, &known.group, &known.kind, "").await? {
-                Right::Everywhere => None,
+            let namespaces = match self.right(AccessVerb::Get, &known.group, &known.kind, "").await? {
+                AccessRight::Everywhere => None,
                 _ => Some(self.namespaces_of(known, query.namespace.as_deref(), name).await?),
             };
             if namespaces.as_ref().is_none_or(|all| !all.is_empty()) {
@@ -400,7 +430,7 @@ impl Visibility {
     /// Those in which they may get an object of this name. It has none if it is of the whole cluster.
     async fn namespaces_of(
         &self,
-        known: &Watched,
+        known: &WatchedResource,
         asked: Option<&str>,
         name: &str,
     ) -> Result<BTreeSet<String>, Problem> {
@@ -417,9 +447,9 @@ impl Visibility {
         };
         let by_name = names.len() <= NAMESPACES_OF_A_NAME;
         let is_theirs = stream::iter(names).map(async |namespace| {
-            let right = self.right(Verb::Get, &known.group, &known.kind, &namespace).await?;
-            let is_theirs =
-                right != Right::Nowhere || (by_name && self.may_get_by_name(known, &namespace, name).await?);
+            let right = self.right(AccessVerb::Get, &known.group, &known.kind, &namespace).await?;
+            let is_theirs = right != AccessRight::Nowhere
+                || (by_name && self.may_get_by_name(known, &namespace, name).await?);
             Ok::<_, Problem>(is_theirs.then_some(namespace))
         });
         let found: Vec<_> = is_theirs.buffer_unordered(AT_ONCE).try_collect().await?;
@@ -428,28 +458,33 @@ impl Visibility {
 
     /// Whether they may get anything in a namespace: what an object owns lies beside it.
     pub(super) async fn may_get_something_in(&self, namespace: &str) -> Result<bool, Problem> {
-        for Watched { group, kind, .. } in &self.witnessed {
-            if self.right(Verb::Get, group, kind, namespace).await? != Right::Nowhere {
+        for WatchedResource { group, kind, .. } in &self.witnessed {
+            if self.right(AccessVerb::Get, group, kind, namespace).await? != AccessRight::Nowhere {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    async fn may_get_by_name(&self, known: &Watched, namespace: &str, name: &str) -> Result<bool, Problem> {
+    async fn may_get_by_name(
+        &self,
+        known: &WatchedResource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<bool, Problem> {
         if name.is_empty() || name.len() > NAME_BYTES || namespace.len() > NAME_BYTES {
             return Ok(false);
         }
-        let attempt = self.attempt(Verb::Get, &known.group, &known.kind, namespace, name);
+        let attempt = self.attempt(AccessVerb::Get, &known.group, &known.kind, namespace, name);
         match namespace.is_empty() {
             true => Ok(self.viewer.allows(&attempt).await?),
-            false => Ok(self.since(&attempt).await? != Right::Nowhere),
+            false => Ok(self.since(&attempt).await? != AccessRight::Nowhere),
         }
     }
 
     /// A page of a list, [within](Self::within) what they may see.
     pub(crate) async fn objects(&self, mut query: ObjectQuery) -> Result<ObjectPage, Problem> {
-        let list = cursors::List::of(&query);
+        let list = cursors::CursorList::of(&query);
         query.cursor = self.viewer.open_cursor(&list, query.cursor.as_deref())?;
         let page = self.views.objects(&query).await?;
         Ok(self.viewer.seal_cursor(&list, self.of_page(page).await?))
@@ -509,7 +544,7 @@ impl Visibility {
     /// Whether they may get all that is witnessed, in every namespace.
     pub(super) async fn sees_all_kinds(&self) -> Result<bool, Problem> {
         for known in &self.witnessed {
-            if self.right(Verb::Get, &known.group, &known.kind, "").await? != Right::Everywhere {
+            if self.right(AccessVerb::Get, &known.group, &known.kind, "").await? != AccessRight::Everywhere {
                 return Ok(false);
             }
         }
@@ -522,7 +557,7 @@ impl Visibility {
         let mut seen: HashMap<ObjectRef, bool> = HashMap::new();
         let mut shown = Vec::new();
         for event in events {
-            if !self.sees(Verb::Get, &event.object, Some(event.seq)).await? {
+            if !self.sees(AccessVerb::Get, &event.object, Some(event.seq)).await? {
                 continue;
             }
             let sees_object = match seen.get(&event.about) {
@@ -557,7 +592,7 @@ impl Visibility {
         for (uid, state) in tells {
             let is_seen = match by_name {
                 true => self.gets(state.object(), Some(state.seq())).await?,
-                false => self.sees(Verb::Get, state.object(), Some(state.seq())).await?,
+                false => self.sees(AccessVerb::Get, state.object(), Some(state.seq())).await?,
             };
             seen.insert(uid.to_owned(), is_seen);
         }
@@ -605,8 +640,8 @@ impl Visibility {
     /// whose is missing.
     pub(crate) async fn sees_gap(&self, gap: &Gap) -> Result<bool, Problem> {
         match &gap.object {
-            Some(object) => self.sees(Verb::List, object, None).await,
-            None => self.sees_source(Verb::List, &gap.source).await,
+            Some(object) => self.sees(AccessVerb::List, object, None).await,
+            None => self.sees_source(AccessVerb::List, &gap.source).await,
         }
     }
 
@@ -614,7 +649,7 @@ impl Visibility {
         if self.is_whole() {
             return Ok(self.views.poison_raw(number).await?);
         }
-        self.viewer.must(Act::SeeStatus, "").await?;
+        self.viewer.must(GuardedAct::SeeStatus, "").await?;
         let missing = || {
             Problem::new(
                 StatusCode::NOT_FOUND,
@@ -625,7 +660,7 @@ impl Visibility {
         let query = PoisonQuery { cursor: number.checked_add(1), limit: Some(1), ..PoisonQuery::default() };
         let found = self.views.poison(&query).await?;
         let view = found.into_iter().find(|view| view.number == number).ok_or_else(missing)?;
-        match self.sees_source(Verb::Get, &view.source).await? {
+        match self.sees_source(AccessVerb::Get, &view.source).await? {
             true => {
                 let raw = self.views.poison_raw(number).await?;
                 self.viewer.has_read_poison(&view.source, number);

@@ -21,28 +21,28 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::trace;
 
-use super::Bounds;
-use super::places::{Guest, Place};
-use super::stall::{self, Stalling};
-use super::tls::Tls;
-use super::traffic::Counts;
+use super::ListenerBounds;
+use super::places::{ConnectionPlace, RequestConnection};
+use super::stall::{self, StallTimer};
+use super::tls::TlsListener;
+use super::traffic::TrafficCounts;
 
 /// Bytes of a request's line and headers, and of what is gathered of an answer before it is sent. A
 /// selector may be some kilobytes.
 const BUFFER: usize = 32 * 1024;
 
-/// What every connection shares.
+/// The values that every connection shares.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct ConnectionServer {
     pub(super) router: Router,
-    pub(super) bounds: Bounds,
-    pub(super) counts: Arc<Counts>,
-    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) bounds: ListenerBounds,
+    pub(super) counts: Arc<TrafficCounts>,
+    pub(super) tls: Option<Arc<TlsListener>>,
     pub(super) stop: CancellationToken,
 }
 
-impl Server {
-    pub(super) async fn connection(self, stream: TcpStream, place: Place) {
+impl ConnectionServer {
+    pub(super) async fn connection(self, stream: TcpStream, place: ConnectionPlace) {
         if let Err(error) = stream.set_nodelay(true) {
             trace!(%error, "small answers may be delayed");
         }
@@ -60,11 +60,12 @@ impl Server {
         }
     }
 
-    async fn speak(self, stream: impl AsyncRead + AsyncWrite + Unpin, place: Place) {
+    async fn speak(self, stream: impl AsyncRead + AsyncWrite + Unpin, place: ConnectionPlace) {
         let place = Arc::new(place);
         let (router, working) = (&self.router, &place);
-        let service = service_fn(move |request| answer(router.clone(), Working(working.clone()), request));
-        let io = TokioIo::new(Stalling::new(stream, self.bounds.stall).of(place.clone()));
+        let service =
+            service_fn(move |request| answer(router.clone(), WorkingGuard(working.clone()), request));
+        let io = TokioIo::new(StallTimer::new(stream, self.bounds.stall).of(place.clone()));
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.bounds.header).max_buf_size(BUFFER);
         let mut serving = std::pin::pin!(http.serve_connection(io, service));
@@ -81,7 +82,7 @@ impl Server {
         }
     }
 
-    fn tell(&self, error: &hyper::Error, place: &Place) {
+    fn tell(&self, error: &hyper::Error, place: &ConnectionPlace) {
         trace!(%error, "a connection broke");
         if error.is_timeout() {
             // One that rests has asked and was answered: it goes as idle ones do.
@@ -96,11 +97,11 @@ impl Server {
 
 async fn answer(
     router: Router,
-    working: Working,
+    working: WorkingGuard,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let mut request = request.map(|body| Body::new(Arriving::new(body, working.0.clone())));
-    request.extensions_mut().insert(Guest::at(working.0.clone()));
+    let mut request = request.map(|body| Body::new(ArrivingBody::new(body, working.0.clone())));
+    request.extensions_mut().insert(RequestConnection::at(working.0.clone()));
     let response = router.oneshot(request).await?;
     // What is captured lives as long as the answer's body.
     Ok(response.map(|body| {
@@ -130,13 +131,13 @@ fn is_stalled(error: &dyn Error) -> bool {
 }
 
 /// The body of a request. Until all of it is there, the connection is one that sends.
-struct Arriving {
+struct ArrivingBody {
     body: Incoming,
-    place: Option<Arc<Place>>,
+    place: Option<Arc<ConnectionPlace>>,
 }
 
-impl Arriving {
-    fn new(body: Incoming, place: Arc<Place>) -> Self {
+impl ArrivingBody {
+    fn new(body: Incoming, place: Arc<ConnectionPlace>) -> Self {
         place.sends();
         let mut arriving = Self { body, place: Some(place) };
         arriving.note_end(arriving.body.is_end_stream());
@@ -150,7 +151,7 @@ impl Arriving {
     }
 }
 
-impl hyper::body::Body for Arriving {
+impl hyper::body::Body for ArrivingBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -173,7 +174,7 @@ impl hyper::body::Body for Arriving {
     }
 }
 
-impl Drop for Arriving {
+impl Drop for ArrivingBody {
     /// The answer needs no more of it.
     fn drop(&mut self) {
         self.note_end(true);
@@ -181,9 +182,9 @@ impl Drop for Arriving {
 }
 
 /// While it is there, the connection has a request or its answer under way.
-struct Working(Arc<Place>);
+struct WorkingGuard(Arc<ConnectionPlace>);
 
-impl Drop for Working {
+impl Drop for WorkingGuard {
     fn drop(&mut self) {
         self.0.rests();
     }

@@ -10,7 +10,7 @@ use axum::http::Response;
 use hyper::body::{Body as _, Bytes, Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::long_held::{Part, Room, SHARE};
+use super::long_held::{BodyRoom, RoomPart, SHARE};
 
 /// Smaller ones are bounded by the connections.
 const LARGE: u64 = 64 * 1024;
@@ -25,11 +25,11 @@ const AT_LEAST: Duration = Duration::from_secs(30);
 const BYTES_A_SECOND: u64 = 64 * 1024;
 
 #[derive(Clone)]
-pub(crate) struct LargeAnswers(Room);
+pub(crate) struct LargeAnswers(BodyRoom);
 
 impl LargeAnswers {
     pub(crate) fn new() -> Self {
-        Self(Room::new(ROOM_KIB))
+        Self(BodyRoom::new(ROOM_KIB))
     }
 
     /// The answer for a party, if people sign in. It takes up room until it was sent. None where there is no room.
@@ -40,21 +40,21 @@ impl LargeAnswers {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         let part = self.0.take(party, kib)?;
         let until = Instant::now() + AT_LEAST + Duration::from_secs(bytes / BYTES_A_SECOND);
-        Some(response.map(|body| Body::new(Pieces { body, rest: Bytes::new(), until, _part: part })))
+        Some(response.map(|body| Body::new(BodyPieces { body, rest: Bytes::new(), until, _part: part })))
     }
 }
 
 /// Hands a body out in pieces. As a whole, it would go into the connection's buffer at once, and its part of the room
 /// would be free while the client has read nothing.
-struct Pieces {
+struct BodyPieces {
     body: Body,
     rest: Bytes,
     /// Whoever takes it more slowly holds what others need.
     until: Instant,
-    _part: Part,
+    _part: RoomPart,
 }
 
-impl hyper::body::Body for Pieces {
+impl hyper::body::Body for BodyPieces {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -101,7 +101,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn answers_that_are_not_read_are_bounded_and_room_comes_back_when_they_are_sent() {
-        let answers = LargeAnswers(Room::new(4000));
+        let answers = LargeAnswers(BodyRoom::new(4000));
         let first = answers.hold(Some("ann"), answer(600)).unwrap();
         assert_eq!(first.body().size_hint().exact(), Some(600 * 1024));
         assert!(answers.hold(Some("ann"), answer(600)).is_none(), "she has a quarter");

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(super) const SHARE: u32 = 4;
 
 #[derive(Clone)]
-pub(crate) struct Room {
+pub(crate) struct BodyRoom {
     all: Arc<Semaphore>,
     a_party: u32,
     /// By party. It holds no more names than there is room for.
@@ -18,21 +18,21 @@ pub(crate) struct Room {
 }
 
 /// A part of the room; it is free again once this is dropped.
-pub(crate) struct Part {
+pub(crate) struct RoomPart {
     _permit: OwnedSemaphorePermit,
     held: Arc<Mutex<HashMap<String, u32>>>,
     party: Option<String>,
     size: u32,
 }
 
-impl Room {
+impl BodyRoom {
     pub(crate) fn new(all: u32) -> Self {
         let semaphore = Semaphore::new(all as usize);
         Self { all: Arc::new(semaphore), a_party: all.div_ceil(SHARE), held: Arc::default() }
     }
 
     /// None where too little is left, or the party has its share. Where nobody signs in, nobody is told apart.
-    pub(crate) fn take(&self, party: Option<&str>, size: u32) -> Option<Part> {
+    pub(crate) fn take(&self, party: Option<&str>, size: u32) -> Option<RoomPart> {
         let permit = self.all.clone().try_acquire_many_owned(size).ok()?;
         let party = party.map(str::to_owned);
         if let Some(party) = &party {
@@ -43,7 +43,7 @@ impl Room {
             }
             held.insert(party.clone(), theirs);
         }
-        Some(Part { _permit: permit, held: self.held.clone(), party, size })
+        Some(RoomPart { _permit: permit, held: self.held.clone(), party, size })
     }
 
     #[cfg(test)]
@@ -52,7 +52,7 @@ impl Room {
     }
 }
 
-impl Drop for Part {
+impl Drop for RoomPart {
     fn drop(&mut self) {
         let Some(party) = &self.party else { return };
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

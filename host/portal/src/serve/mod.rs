@@ -28,16 +28,16 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use connection::Server;
+use connection::ConnectionServer;
 pub(crate) use large_answers::{LargeAnswers, OF_ONE_MIB};
-pub(crate) use places::Guest;
-use places::{Peer, Places};
+pub(crate) use places::RequestConnection;
+use places::{ConnectionPlaces, PeerAddress};
 pub(crate) use reading_room::{ReadingRoom, ReadingTurn};
 pub(crate) use stream_places::{StreamPlace, StreamPlaces};
-pub(crate) use tls::Tls;
 pub use tls::TlsFiles;
-use traffic::Counts;
-pub use traffic::Traffic;
+pub(crate) use tls::TlsListener;
+pub use traffic::ListenerTraffic;
+use traffic::TrafficCounts;
 
 /// Connections that the kernel keeps until they are taken.
 const BACKLOG: u32 = 1024;
@@ -49,9 +49,9 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// What goes on for hours is in the log once in this time; the metrics have the number.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// What clients can take of one listener by connecting.
+/// The bounds on the clients of one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ListenerBounds {
     /// Connections at once. Each is a file handle and up to some 300 KiB of buffers,
     /// beside its answer: those have a bound of their own.
     pub connections: usize,
@@ -74,7 +74,7 @@ const HEADER: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(3);
 
-impl Bounds {
+impl ListenerBounds {
     /// Connections beyond the cap: those that are told that there is no room, and those that have just been
     /// closed and are not gone yet.
     pub const SPARE: usize = 16;
@@ -100,52 +100,52 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// How a listener is served.
-pub(crate) struct Terms {
-    /// What the log calls it.
+pub(crate) struct ListenerTerms {
+    /// The name in the log.
     pub(crate) name: &'static str,
-    pub(crate) bounds: Bounds,
-    pub(crate) counts: Arc<Counts>,
+    pub(crate) bounds: ListenerBounds,
+    pub(crate) counts: Arc<TrafficCounts>,
     /// Left out: what is spoken is not encrypted.
-    pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) tls: Option<Arc<TlsListener>>,
     pub(crate) stop: CancellationToken,
     /// Ends the grace.
     pub(crate) abort: CancellationToken,
 }
 
 /// Takes connections until `stop`; then those that are there get `bounds.grace`, whatever they do.
-pub(crate) async fn serve(listener: TcpListener, router: Router, terms: Terms) {
+pub(crate) async fn serve(listener: TcpListener, router: Router, terms: ListenerTerms) {
     let stop = terms.stop.clone();
-    let mut door = Door::new(router, terms);
+    let mut door = PortalListener::new(router, terms);
     stop.run_until_cancelled(door.keep(&listener)).await;
     drop(listener);
     door.close().await;
 }
 
-struct Door {
+struct PortalListener {
     name: &'static str,
     abort: CancellationToken,
-    server: Server,
-    places: Arc<Places>,
+    server: ConnectionServer,
+    places: Arc<ConnectionPlaces>,
     /// One for each socket, so that closing connections and refusing them are bounded, too.
     handles: Arc<Semaphore>,
     connections: JoinSet<()>,
-    full: Rarely,
-    failing: Rarely,
+    full: RareLog,
+    failing: RareLog,
 }
 
-impl Door {
-    fn new(router: Router, terms: Terms) -> Self {
-        let Terms { name, bounds, counts, tls, stop, abort } = terms;
-        let server = Server { router, bounds, counts, tls, stop };
+impl PortalListener {
+    fn new(router: Router, terms: ListenerTerms) -> Self {
+        let ListenerTerms { name, bounds, counts, tls, stop, abort } = terms;
+        let server = ConnectionServer { router, bounds, counts, tls, stop };
         Self {
             name,
             abort,
-            places: Arc::new(Places::new(server.bounds, server.counts.clone())),
-            handles: Arc::new(Semaphore::new(server.bounds.connections + Bounds::SPARE)),
+            places: Arc::new(ConnectionPlaces::new(server.bounds, server.counts.clone())),
+            handles: Arc::new(Semaphore::new(server.bounds.connections + ListenerBounds::SPARE)),
             server,
             connections: JoinSet::new(),
-            full: Rarely::default(),
-            failing: Rarely::default(),
+            full: RareLog::default(),
+            failing: RareLog::default(),
         }
     }
 
@@ -170,7 +170,7 @@ impl Door {
 
     /// A task for each connection, as any server has; they end with [`Self::close`].
     fn let_in(&mut self, stream: TcpStream, peer: SocketAddr, handle: OwnedSemaphorePermit) {
-        let peer = Peer::of(peer.ip());
+        let peer = PeerAddress::of(peer.ip());
         let Some(place) = self.places.take(peer) else {
             self.server.counts.refused();
             if self.full.is_time() {
@@ -242,9 +242,9 @@ fn reap(ended: Result<(), JoinError>) {
 }
 
 #[derive(Default)]
-struct Rarely(Option<Instant>);
+struct RareLog(Option<Instant>);
 
-impl Rarely {
+impl RareLog {
     fn is_time(&mut self) -> bool {
         let is_time = self.0.is_none_or(|last| last.elapsed() >= LOG_EVERY);
         if is_time {

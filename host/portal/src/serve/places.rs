@@ -16,8 +16,8 @@ use axum::extract::Request;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Bounds;
-use super::traffic::Counts;
+use super::ListenerBounds;
+use super::traffic::TrafficCounts;
 
 /// Of the places for everybody, one in so many is not for this machine's own clients.
 const NOT_LOCAL: usize = 8;
@@ -26,9 +26,9 @@ const STALLED: Duration = Duration::from_secs(2);
 
 /// Who a connection counts as: an address, or the network that one IPv6 subscriber has to himself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Peer(IpAddr);
+pub(super) struct PeerAddress(IpAddr);
 
-impl Peer {
+impl PeerAddress {
     pub(super) fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) if !address.is_loopback() => {
@@ -40,7 +40,7 @@ impl Peer {
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
@@ -48,7 +48,7 @@ impl fmt::Display for Peer {
 
 /// In the order in which places are taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Doing {
+enum ConnectionActivity {
     Waits,
     Sends,
     Asks,
@@ -56,9 +56,9 @@ enum Doing {
     Works,
 }
 
-struct Open {
-    peer: Peer,
-    doing: Doing,
+struct OpenConnection {
+    peer: PeerAddress,
+    doing: ConnectionActivity,
     /// Whether it is known who sends the request that is under way.
     is_known: bool,
     /// Grows with every change of what a connection does.
@@ -68,39 +68,39 @@ struct Open {
     evicted: CancellationToken,
 }
 
-impl Open {
+impl OpenConnection {
     /// In the order in which places are taken away. `None`: it keeps its place.
-    fn rank(&self) -> Option<(Doing, u64)> {
+    fn rank(&self) -> Option<(ConnectionActivity, u64)> {
         let is_unread = self.stalled.is_some_and(|at| at.elapsed() >= STALLED);
         match self.doing {
-            Doing::Works if is_unread => Some((Doing::Works, self.since)),
-            Doing::Works => None,
+            ConnectionActivity::Works if is_unread => Some((ConnectionActivity::Works, self.since)),
+            ConnectionActivity::Works => None,
             other => Some((other, self.since)),
         }
     }
 }
 
 #[derive(Default)]
-struct Table {
-    open: BTreeMap<u64, Open>,
-    peers: HashMap<Peer, usize>,
+struct ConnectionTable {
+    open: BTreeMap<u64, OpenConnection>,
+    peers: HashMap<PeerAddress, usize>,
     /// The last number that was given out.
     last: u64,
 }
 
-pub(super) struct Places {
-    bounds: Bounds,
-    counts: Arc<Counts>,
-    table: Mutex<Table>,
+pub(super) struct ConnectionPlaces {
+    bounds: ListenerBounds,
+    counts: Arc<TrafficCounts>,
+    table: Mutex<ConnectionTable>,
 }
 
-impl Places {
-    pub(super) fn new(bounds: Bounds, counts: Arc<Counts>) -> Self {
+impl ConnectionPlaces {
+    pub(super) fn new(bounds: ListenerBounds, counts: Arc<TrafficCounts>) -> Self {
         Self { bounds, counts, table: Mutex::default() }
     }
 
     /// `None`: all that could make room have requests under way.
-    pub(super) fn take(self: &Arc<Self>, peer: Peer) -> Option<Place> {
+    pub(super) fn take(self: &Arc<Self>, peer: PeerAddress) -> Option<ConnectionPlace> {
         let mut table = self.table();
         if table.peers.get(&peer).is_some_and(|open| *open >= self.most_of(peer)) {
             self.evict_one_of(&mut table, peer)?;
@@ -109,9 +109,9 @@ impl Places {
             self.evict_one_of(&mut table, crowd)?;
         }
         let (number, evicted) = (table.next(), CancellationToken::new());
-        let open = Open {
+        let open = OpenConnection {
             peer,
-            doing: Doing::Waits,
+            doing: ConnectionActivity::Waits,
             is_known: false,
             since: number,
             stalled: None,
@@ -120,16 +120,16 @@ impl Places {
         table.open.insert(number, open);
         *table.peers.entry(peer).or_default() += 1;
         self.counts.set_open(table.open.len());
-        Some(Place { number, places: self.clone(), evicted })
+        Some(ConnectionPlace { number, places: self.clone(), evicted })
     }
 
-    fn most_of(&self, peer: Peer) -> usize {
+    fn most_of(&self, peer: PeerAddress) -> usize {
         let all = self.bounds.connections;
         let most = if peer.0.is_loopback() { all - all / NOT_LOCAL } else { self.bounds.of_one_peer };
         most.clamp(1, all)
     }
 
-    fn evict_one_of(&self, table: &mut Table, peer: Peer) -> Option<()> {
+    fn evict_one_of(&self, table: &mut ConnectionTable, peer: PeerAddress) -> Option<()> {
         let number = table.idlest(peer)?;
         if let Some(open) = table.remove(number) {
             open.evicted.cancel();
@@ -138,30 +138,30 @@ impl Places {
         Some(())
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl ConnectionTable {
     fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
     /// Of those who could make room, the one with the most connections.
-    fn crowd(&self) -> Option<Peer> {
+    fn crowd(&self) -> Option<PeerAddress> {
         let idle = self.open.values().filter(|open| open.rank().is_some()).map(|open| open.peer);
         idle.max_by_key(|peer| self.peers.get(peer))
     }
 
-    fn idlest(&self, peer: Peer) -> Option<u64> {
+    fn idlest(&self, peer: PeerAddress) -> Option<u64> {
         let theirs = self.open.iter().filter(|(_, open)| open.peer == peer);
         let idle = theirs.filter_map(|(number, open)| Some((open.rank()?, *number)));
         idle.min().map(|(_, number)| number)
     }
 
-    fn remove(&mut self, number: u64) -> Option<Open> {
+    fn remove(&mut self, number: u64) -> Option<OpenConnection> {
         let open = self.open.remove(&number)?;
         if let Some(count) = self.peers.get_mut(&open.peer) {
             *count -= 1;
@@ -174,28 +174,28 @@ impl Table {
 }
 
 /// A connection's place; dropped, it is free.
-pub(super) struct Place {
+pub(super) struct ConnectionPlace {
     number: u64,
-    places: Arc<Places>,
+    places: Arc<ConnectionPlaces>,
     evicted: CancellationToken,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// The header of a request is there, and its body is not.
     pub(super) fn sends(&self) {
-        self.change(|_| Doing::Sends);
+        self.change(|_| ConnectionActivity::Sends);
     }
 
     /// All of the request is there.
     pub(super) fn asks(&self) {
-        self.change(|open| if open.is_known { Doing::Works } else { Doing::Asks });
+        self.change(|open| if open.is_known { ConnectionActivity::Works } else { ConnectionActivity::Asks });
     }
 
     /// It is known who asks.
     fn is_known(&self) {
         self.change(|open| {
             open.is_known = true;
-            if open.doing == Doing::Asks { Doing::Works } else { open.doing }
+            if open.doing == ConnectionActivity::Asks { ConnectionActivity::Works } else { open.doing }
         });
     }
 
@@ -209,14 +209,14 @@ impl Place {
     pub(super) fn rests(&self) {
         self.change(|open| {
             open.is_known = false;
-            Doing::Rests
+            ConnectionActivity::Rests
         });
     }
 
     /// No complete header has come since the connection began.
     pub(super) fn has_never_asked(&self) -> bool {
         let table = self.places.table();
-        table.open.get(&self.number).is_some_and(|open| open.doing == Doing::Waits)
+        table.open.get(&self.number).is_some_and(|open| open.doing == ConnectionActivity::Waits)
     }
 
     /// Until the place is somebody else's.
@@ -224,7 +224,7 @@ impl Place {
         self.evicted.cancelled().await;
     }
 
-    fn change(&self, doing: impl FnOnce(&mut Open) -> Doing) {
+    fn change(&self, doing: impl FnOnce(&mut OpenConnection) -> ConnectionActivity) {
         let mut table = self.places.table();
         let since = table.next();
         if let Some(open) = table.open.get_mut(&self.number) {
@@ -235,10 +235,10 @@ impl Place {
 
 /// The connection that a request came by: whoever finds out who asks tells it.
 #[derive(Clone, Default)]
-pub(crate) struct Guest(Option<Arc<Place>>);
+pub(crate) struct RequestConnection(Option<Arc<ConnectionPlace>>);
 
-impl Guest {
-    pub(super) fn at(place: Arc<Place>) -> Self {
+impl RequestConnection {
+    pub(super) fn at(place: Arc<ConnectionPlace>) -> Self {
         Self(Some(place))
     }
 
@@ -253,7 +253,7 @@ impl Guest {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut table = self.places.table();
         table.remove(self.number);
@@ -265,21 +265,21 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn places(connections: usize, of_one_peer: usize) -> Arc<Places> {
-        let bounds = Bounds { connections, of_one_peer, ..Bounds::PORTAL };
-        Arc::new(Places::new(bounds, Arc::default()))
+    fn places(connections: usize, of_one_peer: usize) -> Arc<ConnectionPlaces> {
+        let bounds = ListenerBounds { connections, of_one_peer, ..ListenerBounds::PORTAL };
+        Arc::new(ConnectionPlaces::new(bounds, Arc::default()))
     }
 
-    fn peer(address: &str) -> Peer {
-        Peer::of(address.parse().unwrap())
+    fn peer(address: &str) -> PeerAddress {
+        PeerAddress::of(address.parse().unwrap())
     }
 
-    fn works(place: &Place) {
+    fn works(place: &ConnectionPlace) {
         place.asks();
         place.is_known();
     }
 
-    fn is_evicted(place: &Place) -> bool {
+    fn is_evicted(place: &ConnectionPlace) -> bool {
         place.evicted.is_cancelled()
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::ports::Shares;
+use kubewitness_core::ports::PartyShares;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Fewer rows than this are bounded by the connections.
@@ -17,7 +17,7 @@ const UNITS_OF_A_PARTY: usize = 20;
 #[derive(Clone)]
 pub(crate) struct ReadingRoom {
     all: Arc<Semaphore>,
-    parties: Arc<Shares<String>>,
+    parties: Arc<PartyShares<String>>,
 }
 
 /// The turn of one answer; dropped, the next one reads.
@@ -28,7 +28,7 @@ pub(crate) struct ReadingTurn {
 
 impl ReadingRoom {
     pub(crate) fn new() -> Self {
-        let parties = Arc::new(Shares::new(UNITS_OF_A_PARTY));
+        let parties = Arc::new(PartyShares::new(UNITS_OF_A_PARTY));
         Self { all: Arc::new(Semaphore::new(UNITS)), parties }
     }
 

@@ -10,13 +10,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::places::Place;
+use super::places::ConnectionPlace;
 
-pub(super) struct Stalling<T> {
+pub(super) struct StallTimer<T> {
     inner: T,
     limit: Duration,
     /// Whose answer waits, where that matters.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<ConnectionPlace>>,
     /// Runs from when the socket took nothing until it has taken [`LEAST`] bytes, or all there is.
     stalled: Option<Pin<Box<Sleep>>>,
     /// Bytes that it has taken since.
@@ -32,13 +32,13 @@ const LEAST: usize = 64 * 1024;
 /// What the socket is given at a time. It then tells sooner that the client takes something, however slowly.
 pub(super) const PIECE: usize = 16 * 1024;
 
-impl<T> Stalling<T> {
+impl<T> StallTimer<T> {
     pub(super) fn new(inner: T, limit: Duration) -> Self {
         Self { inner, limit, place: None, stalled: None, taken: 0, is_told: false }
     }
 
     /// Tells the place when the client takes nothing, and when it does again.
-    pub(super) fn of(self, place: Arc<Place>) -> Self {
+    pub(super) fn of(self, place: Arc<ConnectionPlace>) -> Self {
         Self { place: Some(place), ..self }
     }
 
@@ -94,7 +94,7 @@ fn timed_out() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the client does not read")
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Stalling<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for StallTimer<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -104,7 +104,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stalling<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Stalling<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for StallTimer<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -155,7 +155,7 @@ mod tests {
     async fn a_client_that_takes_nothing_breaks_the_connection_when_the_limit_is_reached() {
         let (server, _client) = tokio::io::duplex(16);
         let began = tokio::time::Instant::now();
-        let error = Stalling::new(server, LIMIT).write_all(&[0; 64]).await.unwrap_err();
+        let error = StallTimer::new(server, LIMIT).write_all(&[0; 64]).await.unwrap_err();
         assert_eq!((error.kind(), began.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
     }
 
@@ -175,14 +175,14 @@ mod tests {
     async fn a_client_that_is_slow_is_sent_everything_and_one_that_only_sips_is_not() {
         const ALL: usize = 8 * LEAST;
         let (server, mut client) = tokio::io::duplex(LEAST);
-        let mut server = Stalling::new(server, LIMIT);
+        let mut server = StallTimer::new(server, LIMIT);
         let sending = async move { server.write_all(&vec![7; ALL]).await };
         let (sent, read) = tokio::join!(sending, read_by(&mut client, LEAST));
         sent.unwrap();
         assert_eq!(read, ALL);
 
         let (server, mut client) = tokio::io::duplex(LEAST);
-        let mut server = Stalling::new(server, LIMIT);
+        let mut server = StallTimer::new(server, LIMIT);
         let began = tokio::time::Instant::now();
         let sending = async move { server.write_all(&vec![7; ALL]).await.map_err(|_| began.elapsed()) };
         let (sent, _) = tokio::join!(sending, read_by(&mut client, 100));
@@ -192,7 +192,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pause_in_which_there_is_nothing_to_send_counts_for_nothing() {
         let (server, mut client) = tokio::io::duplex(16);
-        let mut server = Stalling::new(server, LIMIT);
+        let mut server = StallTimer::new(server, LIMIT);
         for _ in 0..3 {
             let sending = async {
                 server.write_all(&[7; 32]).await?;

@@ -5,29 +5,29 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::long_held::{Part, Room};
-use super::traffic::Counts;
+use super::long_held::{BodyRoom, RoomPart};
+use super::traffic::TrafficCounts;
 
 /// Streams that read from the disk at a time.
 const TURNS: usize = 2;
 
 #[derive(Clone)]
 pub(crate) struct StreamPlaces {
-    room: Room,
+    room: BodyRoom,
     turns: Arc<Semaphore>,
-    counts: Arc<Counts>,
+    counts: Arc<TrafficCounts>,
 }
 
 /// A place; it is free again once this is dropped.
 pub(crate) struct StreamPlace {
-    _part: Part,
+    _part: RoomPart,
     turns: Arc<Semaphore>,
-    counts: Arc<Counts>,
+    counts: Arc<TrafficCounts>,
 }
 
 impl StreamPlaces {
-    pub(crate) fn new(all: u32, counts: Arc<Counts>) -> Self {
-        Self { room: Room::new(all), turns: Arc::new(Semaphore::new(TURNS)), counts }
+    pub(crate) fn new(all: u32, counts: Arc<TrafficCounts>) -> Self {
+        Self { room: BodyRoom::new(all), turns: Arc::new(Semaphore::new(TURNS)), counts }
     }
 
     /// None where all places are taken, or all that one party may hold.

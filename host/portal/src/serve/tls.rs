@@ -30,25 +30,25 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-pub(crate) struct Tls {
+pub(crate) struct TlsListener {
     files: TlsFiles,
     age: Duration,
     acceptor: Mutex<TlsAcceptor>,
     /// Held by whoever looks at the files; others go on with what there is.
-    looked: tokio::sync::Mutex<Looked>,
+    looked: tokio::sync::Mutex<CertificateLook>,
 }
 
-struct Looked {
+struct CertificateLook {
     at: Instant,
     /// What the files held: the pair in use, or one that did not fit.
     pair: Vec<u8>,
 }
 
-impl Tls {
+impl TlsListener {
     pub(crate) async fn open(files: TlsFiles) -> Result<Self, String> {
         let (certificate, key) = read(&files).await?;
         let acceptor = Mutex::new(acceptor(&files, &certificate, &key)?);
-        let looked = Looked { at: Instant::now(), pair: mark(&certificate, &key) };
+        let looked = CertificateLook { at: Instant::now(), pair: mark(&certificate, &key) };
         Ok(Self { files, age: AGE, acceptor, looked: tokio::sync::Mutex::new(looked) })
     }
 
@@ -63,7 +63,7 @@ impl Tls {
         acceptor.accept(stream).await
     }
 
-    async fn look(&self, looked: &mut Looked) {
+    async fn look(&self, looked: &mut CertificateLook) {
         let pair = match read(&self.files).await {
             Ok(pair) => pair,
             Err(error) => {
@@ -136,7 +136,7 @@ mod tests {
         TlsConnector::from(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
     }
 
-    async fn is_trusted(server: &Tls, client: &TlsConnector) -> bool {
+    async fn is_trusted(server: &TlsListener, client: &TlsConnector) -> bool {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let name = "127.0.0.1".try_into().unwrap();
@@ -145,7 +145,7 @@ mod tests {
         accepted.is_ok() && connected.is_ok()
     }
 
-    fn put(from: &tls::Certificates, files: &TlsFiles) {
+    fn put(from: &tls::TestCertificates, files: &TlsFiles) {
         std::fs::copy(&from.certificate, &files.certificate).unwrap();
         std::fs::copy(&from.key, &files.key).unwrap();
     }
@@ -157,11 +157,11 @@ mod tests {
         let (first, second) = (tls::make(&folder("first")).unwrap(), tls::make(&folder("second")).unwrap());
         let mounted = folder("mounted");
         let files = TlsFiles { certificate: mounted.join("tls.crt"), key: mounted.join("tls.key") };
-        assert!(Tls::open(files.clone()).await.err().unwrap().contains("tls.crt"));
+        assert!(TlsListener::open(files.clone()).await.err().unwrap().contains("tls.crt"));
         put(&first, &files);
         let (old, new) = (client(&first.authority), client(&second.authority));
-        let patient = Tls::open(files.clone()).await.unwrap();
-        let server = Tls { age: Duration::ZERO, ..Tls::open(files.clone()).await.unwrap() };
+        let patient = TlsListener::open(files.clone()).await.unwrap();
+        let server = TlsListener { age: Duration::ZERO, ..TlsListener::open(files.clone()).await.unwrap() };
         assert!(is_trusted(&server, &old).await && !is_trusted(&server, &new).await);
         std::fs::copy(&second.certificate, &files.certificate).unwrap();
         assert!(is_trusted(&server, &old).await, "the key is of another certificate");
@@ -185,7 +185,7 @@ mod tests {
             (&made.certificate, &hush, "hush: there is no private key"),
         ] {
             let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
-            let error = Tls::open(files).await.err().unwrap();
+            let error = TlsListener::open(files).await.err().unwrap();
             assert!(error.contains(named), "{error}");
         }
     }

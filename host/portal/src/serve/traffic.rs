@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Of both listeners. Clone freely: all clones count together.
 #[derive(Clone, Default)]
-pub struct Traffic {
-    pub(crate) portal: Arc<Counts>,
-    pub(crate) health: Arc<Counts>,
+pub struct ListenerTraffic {
+    pub(crate) portal: Arc<TrafficCounts>,
+    pub(crate) health: Arc<TrafficCounts>,
 }
 
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct TrafficCounts {
     open: AtomicU64,
     refused: AtomicU64,
     crowded_out: AtomicU64,
@@ -20,7 +20,7 @@ pub(crate) struct Counts {
     streams: AtomicU64,
 }
 
-impl Counts {
+impl TrafficCounts {
     pub(crate) fn set_open(&self, open: usize) {
         self.open.store(open as u64, Ordering::Relaxed);
     }

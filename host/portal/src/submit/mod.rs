@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use kubewitness_core::config::is_name;
-use kubewitness_core::config::templates::{Marks, TemplateSpec, name, name_end, prefix};
-use kubewitness_core::ports::{Acting, Offer, SubmitError, Submitter};
+use kubewitness_core::config::templates::{OriginLabels, TemplateSpec, name, name_end, prefix};
+use kubewitness_core::ports::{ActingIdentity, JobSubmitter, SubmitError, TemplateOffer};
 use kubewitness_core::views::{
     ObjectQuery, SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError,
 };
@@ -21,9 +21,9 @@ use ring::digest::{Context, SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
 
-use crate::access::{AUDIT, Viewer};
+use crate::access::{AUDIT, PortalViewer};
 use crate::answer::{FieldFault, Problem, WHO_BYTES};
-use crate::app::App;
+use crate::app::PortalApp;
 
 /// A key of random letters is long enough with 32.
 pub(crate) const KEY_BYTES: usize = 128;
@@ -39,10 +39,10 @@ pub(crate) const NAMESPACE: &str = "namespace";
 /// In the place of a default that is a secret. A Job that is sent without the parameter has the default itself.
 const HIDDEN: &str = "redacted";
 
-/// What there is to submit, and who creates it.
-pub(crate) struct Desk {
-    pub(crate) offer: Arc<Offer>,
-    submitter: Arc<dyn Submitter>,
+/// The templates that can be submitted, and the client that creates Jobs of them.
+pub(crate) struct SubmitDesk {
+    pub(crate) offer: Arc<TemplateOffer>,
+    submitter: Arc<dyn JobSubmitter>,
 }
 
 /// A key that nobody else has.
@@ -58,8 +58,8 @@ pub(crate) fn random_key() -> Result<String, Problem> {
     Ok(hex::encode(bytes))
 }
 
-impl Desk {
-    pub(crate) fn of(app: &App) -> Result<Self, Problem> {
+impl SubmitDesk {
+    pub(crate) fn of(app: &PortalApp) -> Result<Self, Problem> {
         let desk = app.submitter.clone().and_then(|submitter| {
             let offer = submitter.offer()?;
             Some(Self { offer, submitter })
@@ -75,7 +75,10 @@ impl Desk {
 
     /// Templates that the viewer may submit, each with the namespaces to which they may: those of other people are not
     /// told. None are listed where the template leaves them to the API server.
-    pub(crate) async fn open_to(&self, viewer: &Viewer) -> Result<BTreeMap<&str, Vec<String>>, Problem> {
+    pub(crate) async fn open_to(
+        &self,
+        viewer: &PortalViewer,
+    ) -> Result<BTreeMap<&str, Vec<String>>, Problem> {
         let (mut open, mut may) = (BTreeMap::new(), BTreeMap::new());
         for (name, spec) in &self.offer.templates {
             let mut theirs = Vec::new();
@@ -98,7 +101,7 @@ impl Desk {
     /// something else.
     async fn open_for(
         &self,
-        viewer: &Viewer,
+        viewer: &PortalViewer,
         request: &SubmitRequest,
     ) -> Result<BTreeMap<&str, Vec<String>>, Problem> {
         if let Some((name, spec)) = self.offer.templates.get_key_value(&request.template) {
@@ -114,7 +117,7 @@ impl Desk {
         self.open_to(viewer).await
     }
 
-    pub(crate) async fn templates(&self, viewer: &Viewer) -> Result<Vec<TemplateView>, Problem> {
+    pub(crate) async fn templates(&self, viewer: &PortalViewer) -> Result<Vec<TemplateView>, Problem> {
         let open = self.open_to(viewer).await?;
         let view = |(name, spec): (&String, &TemplateSpec)| {
             let namespaces = open.get(name.as_str())?.clone();
@@ -131,8 +134,8 @@ impl Desk {
     /// `channel` is where the request came in. The key is checked.
     pub(crate) async fn submit(
         &self,
-        app: &App,
-        viewer: &Viewer,
+        app: &PortalApp,
+        viewer: &PortalViewer,
         request: &SubmitRequest,
         channel: &str,
         key: &str,
@@ -146,7 +149,7 @@ impl Desk {
         let job = self.filled(request, &self.open_for(viewer, request).await?)?;
         let digest = digest(&[submitter, key]);
         let (submission, asked) = (hex::encode(digest), hex::encode(content(request)));
-        let marks = Marks {
+        let marks = OriginLabels {
             template: &request.template,
             channel,
             submitter,
@@ -225,8 +228,8 @@ impl Desk {
     /// A Job of this name is there. It is either the same request that came before, or another one.
     async fn same(
         &self,
-        acting: Acting<'_>,
-        marks: &Marks<'_>,
+        acting: ActingIdentity<'_>,
+        marks: &OriginLabels<'_>,
         view: SubmitView,
         message: String,
     ) -> Result<SubmitView, Problem> {
@@ -280,7 +283,7 @@ fn content(request: &SubmitRequest) -> [u8; 32] {
 }
 
 /// A Job that was deleted is not made a second time by a late repeat: the journal knows it still.
-async fn refuse_one_that_is_gone(app: &App, view: &SubmitView) -> Result<(), Problem> {
+async fn refuse_one_that_is_gone(app: &PortalApp, view: &SubmitView) -> Result<(), Problem> {
     let query = TimelineQuery {
         kind: Some("Job".into()),
         namespace: Some(view.namespace.clone()),
@@ -306,7 +309,7 @@ async fn refuse_one_that_is_gone(app: &App, view: &SubmitView) -> Result<(), Pro
 
 /// A key makes one Job, also where its template was renamed or another namespace is asked for. There the API server can't
 /// refuse a second one, since the names differ: the journal knows the first by the end of its name.
-async fn refuse_one_elsewhere(app: &App, view: &SubmitView, name_end: &str) -> Result<(), Problem> {
+async fn refuse_one_elsewhere(app: &PortalApp, view: &SubmitView, name_end: &str) -> Result<(), Problem> {
     let query = ObjectQuery {
         kind: Some("Job".into()),
         search: Some(name_end.to_owned()),

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use kubewitness_core::config::templates::is_at;
-use kubewitness_core::ports::{Cause, Offer, SubmitError};
+use kubewitness_core::ports::{FieldCause, SubmitError, TemplateOffer};
 use kubewitness_core::shortened;
 use kubewitness_core::views::SubmitRequest;
 
@@ -31,7 +31,7 @@ pub(super) fn unanswered(why: &str) -> Problem {
     )
 }
 
-pub(super) fn of(error: SubmitError, offer: &Offer, request: &SubmitRequest) -> Problem {
+pub(super) fn of(error: SubmitError, offer: &TemplateOffer, request: &SubmitRequest) -> Problem {
     let (status, message, causes) = match error {
         SubmitError::Unanswered(why) => return unanswered(&why),
         SubmitError::Refused { status, message, causes } => (status, message, causes),
@@ -60,7 +60,7 @@ pub(super) fn of(error: SubmitError, offer: &Offer, request: &SubmitRequest) -> 
 }
 
 /// By the name of the parameter whose value stands at the field.
-fn field(cause: &Cause, offer: &Offer, request: &SubmitRequest) -> FieldFault {
+fn field(cause: &FieldCause, offer: &TemplateOffer, request: &SubmitRequest) -> FieldFault {
     let parameters = offer.templates.get(&request.template).map_or(&[][..], |spec| &spec.parameters);
     let at_field = |place: &String| is_at(&cause.field, place);
     let parameter = parameters.iter().find(|parameter| parameter.places.iter().any(at_field));
@@ -90,9 +90,9 @@ mod tests {
         }));
         let templates = BTreeMap::from([("train".to_owned(), template.unwrap())]);
         let rules = HostSpec::default().redactor().unwrap().into();
-        let offer = Offer { credentials: Credentials::Token, templates, rules };
+        let offer = TemplateOffer { credentials: Credentials::Token, templates, rules };
         let request = SubmitRequest { template: "train".into(), ..SubmitRequest::default() };
-        let cause = |field: &str| Cause { field: field.into(), message: "must be greater".into() };
+        let cause = |field: &str| FieldCause { field: field.into(), message: "must be greater".into() };
         let refused = |status, causes| {
             of(SubmitError::Refused { status, message: "no".into(), causes }, &offer, &request)
         };

@@ -1,7 +1,7 @@
 use axum::body::Body;
 use serde_json::{Value, json};
 
-use crate::fake::Fake;
+use crate::fake::FakeViews;
 use crate::{ask, get, portal, request};
 
 /// Every route of the API and of the probes. `openapi_and_routes_agree` keeps it complete.
@@ -35,7 +35,7 @@ const ROUTES: [(&str, &str); 25] = [
 
 #[tokio::test]
 async fn openapi_and_routes_agree() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let openapi = get(&portal, "/api/v1/openapi.json").await.json();
     let paths = openapi["paths"].as_object().unwrap();
     assert_eq!(paths.len(), ROUTES.len());
@@ -118,7 +118,7 @@ fn fits(openapi: &Value, schema: &Value, value: &Value, place: &str) {
 
 #[tokio::test]
 async fn answers_are_as_described() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let openapi = get(&portal, "/api/v1/openapi.json").await.json();
     for (path, address) in [
         ("/api/v1/status", "/api/v1/status"),
@@ -143,7 +143,7 @@ async fn answers_are_as_described() {
 
 #[tokio::test]
 async fn objects_are_filtered_and_bounded() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let running = get(&portal, "/api/v1/objects?phase=RUNNING").await.json();
     assert!(running.as_array().unwrap().iter().all(|view| view["status"]["phase"] == "Running"));
     assert_eq!(get(&portal, "/api/v1/objects?limit=3").await.json().as_array().unwrap().len(), 3);
@@ -157,7 +157,7 @@ async fn objects_are_filtered_and_bounded() {
 
 #[tokio::test]
 async fn the_next_page_is_a_link_that_keeps_the_question_and_notices_are_headers() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let first =
         get(&portal, "/api/v1/objects?kind=jobs.batch&gone=true&search=a%20b&limit=2&namespace=").await;
     assert_eq!(first.json().as_array().unwrap().len(), 2);
@@ -180,8 +180,8 @@ async fn the_next_page_is_a_link_that_keeps_the_question_and_notices_are_headers
 
 #[tokio::test]
 async fn a_refusal_is_a_problem_with_a_code_that_programs_can_rely_on() {
-    let whole = portal(Fake::default());
-    let broken = portal(Fake { broken: true, ..Fake::default() });
+    let whole = portal(FakeViews::default());
+    let broken = portal(FakeViews { broken: true, ..FakeViews::default() });
     let openapi = get(&whole, "/api/v1/openapi.json").await.json();
     for (portal, path, status, code) in [
         (&whole, "/api/v1/objects?limit=0", 400, "invalid"),
@@ -214,7 +214,7 @@ async fn a_refusal_is_a_problem_with_a_code_that_programs_can_rely_on() {
 
 #[tokio::test]
 async fn each_operation_of_the_api_declares_its_refusals_as_problems() {
-    let openapi = get(&portal(Fake::default()), "/api/v1/openapi.json").await.json();
+    let openapi = get(&portal(FakeViews::default()), "/api/v1/openapi.json").await.json();
     let table =
         std::fs::read_to_string(kubewitness_harness::project_root().join("docs/reference/problems.md"))
             .unwrap();
@@ -244,7 +244,7 @@ async fn each_operation_of_the_api_declares_its_refusals_as_problems() {
 
 #[tokio::test]
 async fn an_answer_that_the_client_has_already_is_not_sent_again() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let asked = async |path: &str, tag: &str| {
         let request = request("GET", path).header("if-none-match", tag).body(Body::empty()).unwrap();
         ask(&portal, request).await
@@ -276,7 +276,7 @@ async fn an_answer_that_the_client_has_already_is_not_sent_again() {
 
 #[tokio::test]
 async fn objects_are_found_by_name_label_and_index_and_a_bad_question_is_refused() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let count = async |query: &str| {
         let answer = get(&portal, &format!("/api/v1/objects?{query}")).await.json();
         answer.as_array().unwrap().len()
@@ -292,7 +292,7 @@ async fn objects_are_found_by_name_label_and_index_and_a_bad_question_is_refused
 
 #[tokio::test]
 async fn a_kind_or_source_that_nobody_watches_is_told_apart_from_an_empty_answer() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     for path in ["objects?kind=deployments", "gaps?kind=deployments"] {
         let answer = get(&portal, &format!("/api/v1/{path}")).await;
         assert_eq!(answer.status, 400, "{path}");
@@ -306,13 +306,13 @@ async fn a_kind_or_source_that_nobody_watches_is_told_apart_from_an_empty_answer
         assert!(hint.contains("source `jobs`"), "{hint}");
     }
     // Before the first source is configured, nobody can know.
-    let young = crate::portal(Fake { empty: true, ..Fake::default() });
+    let young = crate::portal(FakeViews { empty: true, ..FakeViews::default() });
     assert_eq!(get(&young, "/api/v1/objects?kind=deployments").await.json(), json!([]));
 }
 
 #[tokio::test]
 async fn gaps_are_filtered_by_what_they_are_about() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let reasons = async |query: &str| {
         let answer = get(&portal, &format!("/api/v1/gaps?{query}")).await.json();
         let gaps = answer.as_array().unwrap().iter();
@@ -327,7 +327,7 @@ async fn gaps_are_filtered_by_what_they_are_about() {
 
 #[tokio::test]
 async fn poison_is_given_as_it_came_and_only_to_be_saved() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let answer = get(&portal, "/api/v1/poison/1/raw").await;
     assert_eq!(answer.text.as_bytes(), crate::fake::POISON[0]);
     assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
@@ -339,7 +339,7 @@ async fn poison_is_given_as_it_came_and_only_to_be_saved() {
 
 #[tokio::test]
 async fn unknown_and_repeated_parameters_are_refused_with_those_that_are_allowed() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     for path in [
         "status",
         "objects",
@@ -368,7 +368,7 @@ async fn unknown_and_repeated_parameters_are_refused_with_those_that_are_allowed
 
 #[tokio::test]
 async fn a_timeline_is_by_uid_or_by_name_and_by_nothing_else() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let by_uid = get(&portal, "/api/v1/timeline?uid=uid-train").await.json();
     assert_eq!(by_uid, get(&portal, "/api/v1/timeline?kind=job&name=llm-train-7").await.json());
     let counts = ["states", "related"].map(|part| by_uid[part].as_array().unwrap().len());
@@ -380,7 +380,7 @@ async fn a_timeline_is_by_uid_or_by_name_and_by_nothing_else() {
 
 #[tokio::test]
 async fn a_document_is_given_byte_for_byte() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let line = include_str!("../../../core/testdata/jobs.jsonl").lines().nth(1).unwrap();
     let answer = get(&portal, "/api/v1/states/1/document").await;
     let object = kubewitness_core::project::frame(line.as_bytes()).unwrap().object;
@@ -395,7 +395,7 @@ async fn a_document_is_given_byte_for_byte() {
 
 #[tokio::test]
 async fn a_drop_needs_a_reason_and_is_on_record() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let drop = async |body: Value| {
         let request = request("POST", "/api/v1/deadletters/drop").header("content-type", "application/json");
         ask(&portal, request.body(body.to_string().into()).unwrap()).await
@@ -419,7 +419,7 @@ async fn a_drop_needs_a_reason_and_is_on_record() {
 
 #[tokio::test]
 async fn a_replay_needs_a_reason_and_a_plugin_that_is_there() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let replay = async |body: Value| {
         let request =
             request("POST", "/api/v1/deadletters/replay").header("content-type", "application/json");
@@ -446,17 +446,17 @@ async fn a_replay_needs_a_reason_and_a_plugin_that_is_there() {
 
 #[tokio::test]
 async fn what_keeps_a_source_or_the_configuration_from_working_is_told_and_absent_while_all_is_well() {
-    let status = get(&portal(Fake::default()), "/api/v1/status").await.json();
+    let status = get(&portal(FakeViews::default()), "/api/v1/status").await.json();
     assert_eq!(status.get("problems"), None);
     assert_eq!(status["sources"][0].get("condition"), None);
     assert_eq!(status["sources"][1]["condition"], "the server refuses: pods is <forbidden>");
-    let faulty = portal(Fake { problems: vec!["host.yaml:3: no".into()], ..Fake::default() });
+    let faulty = portal(FakeViews { problems: vec!["host.yaml:3: no".into()], ..FakeViews::default() });
     assert_eq!(get(&faulty, "/api/v1/status").await.json()["problems"], json!(["host.yaml:3: no"]));
 }
 
 #[tokio::test]
 async fn what_is_not_there_says_where_to_look() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let nobody = get(&portal, "/api/v1/deadletters?plugin=nobody").await;
     assert_eq!(nobody.status, 404);
     let (message, hint) = nobody.problem();
@@ -465,23 +465,24 @@ async fn what_is_not_there_says_where_to_look() {
     let missing = get(&portal, "/api/v2/objects").await;
     assert_eq!(missing.status, 404);
     assert!(missing.problem().1.contains("openapi.json"));
-    let broken = get(&crate::portal(Fake { broken: true, ..Fake::default() }), "/api/v1/status").await;
+    let broken =
+        get(&crate::portal(FakeViews { broken: true, ..FakeViews::default() }), "/api/v1/status").await;
     assert_eq!((broken.status.as_u16(), broken.header("retry-after")), (503, "2"));
     assert!(broken.problem().0.contains("disk I/O error"));
 }
 
 #[tokio::test]
 async fn probes_tell_alive_from_ready() {
-    let stopped = portal(Fake { ready: Err("the disk is full".into()), ..Fake::default() });
+    let stopped = portal(FakeViews { ready: Err("the disk is full".into()), ..FakeViews::default() });
     assert_eq!(get(&stopped, "/healthz").await.status, 200);
     let ready = get(&stopped, "/readyz").await;
     assert_eq!((ready.status.as_u16(), ready.text.as_str()), (503, "not ready: the disk is full\n"));
-    assert_eq!(get(&portal(Fake::default()), "/readyz").await.text, "ready\n");
+    assert_eq!(get(&portal(FakeViews::default()), "/readyz").await.text, "ready\n");
 }
 
 #[tokio::test]
 async fn a_plugin_is_paused_and_resumed_with_a_reason_and_both_are_told() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let order = async |path: &str, body: Value| {
         let request = request("POST", path).header("content-type", "application/json");
         ask(&portal, request.body(Body::from(body.to_string())).unwrap()).await

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_harness::{Scratch, tls};
-use kubewitness_portal::{Bounds, PortalOptions, TlsFiles, Traffic, listen, serve, serve_health};
+use kubewitness_portal::{
+    ListenerBounds, ListenerTraffic, PortalOptions, TlsFiles, listen, serve, serve_health,
+};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -16,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
-use crate::fake::Fake;
+use crate::fake::FakeViews;
 
 /// Nothing here takes longer unless it is held up for ever.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -30,8 +32,8 @@ const HALF_A_BODY: &str = "POST /api/v1/deadletters/replay HTTP/1.1\r\nHost: loc
 const EVENTS: &str = "GET /api/v1/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-fn bounds() -> Bounds {
-    Bounds {
+fn bounds() -> ListenerBounds {
+    ListenerBounds {
         connections: 16,
         of_one_peer: 16,
         header: NEVER,
@@ -40,19 +42,19 @@ fn bounds() -> Bounds {
     }
 }
 
-fn options(bounds: Bounds) -> PortalOptions {
+fn options(bounds: ListenerBounds) -> PortalOptions {
     PortalOptions { bounds, ..crate::options() }
 }
 
-struct Server {
+struct BoundedServer {
     address: SocketAddr,
     stop: CancellationToken,
     serving: JoinHandle<()>,
 }
 
 #[allow(clippy::disallowed_methods)]
-impl Server {
-    fn portal(fake: Fake, options: PortalOptions) -> Self {
+impl BoundedServer {
+    fn portal(fake: FakeViews, options: PortalOptions) -> Self {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
         let serving = serve(listener, Arc::new(fake), options, stop.clone());
@@ -62,14 +64,14 @@ impl Server {
     fn health(options: PortalOptions) -> Self {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-        let serving = serve_health(listener, Arc::new(Fake::default()), options, stop.clone());
+        let serving = serve_health(listener, Arc::new(FakeViews::default()), options, stop.clone());
         Self { address, stop, serving: tokio::spawn(serving) }
     }
 
-    async fn connect(&self, says: &str) -> Client {
+    async fn connect(&self, says: &str) -> RawClient {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(says.as_bytes()).await.unwrap();
-        Client { stream }
+        RawClient { stream }
     }
 
     async fn ends(self) {
@@ -94,11 +96,11 @@ impl Server {
     }
 }
 
-struct Client {
+struct RawClient {
     stream: TcpStream,
 }
 
-impl Client {
+impl RawClient {
     async fn says(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
@@ -136,10 +138,10 @@ impl Client {
 }
 
 /// Asks for a story that is larger than all buffers on the way, and reads nothing.
-async fn unread(server: &Server, says: &str) -> Client {
+async fn unread(server: &BoundedServer, says: &str) -> RawClient {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
-    let mut client = Client { stream: socket.connect(server.address).await.unwrap() };
+    let mut client = RawClient { stream: socket.connect(server.address).await.unwrap() };
     client.says(says).await;
     // Its first bytes are there: it is being answered.
     let mut first = [0; 1];
@@ -147,8 +149,8 @@ async fn unread(server: &Server, says: &str) -> Client {
     client
 }
 
-fn long_story() -> Fake {
-    let fake = Fake::default();
+fn long_story() -> FakeViews {
+    let fake = FakeViews::default();
     let object = crate::fake::object("Job", "research", "long", "uid-long");
     let message = "x".repeat(4096);
     for seq in 19..2019 {
@@ -160,8 +162,8 @@ fn long_story() -> Fake {
 
 #[tokio::test]
 async fn a_header_that_is_not_complete_in_time_ends_its_connection() {
-    let bounds = Bounds { header: Duration::from_millis(200), ..bounds() };
-    let server = Server::portal(Fake::default(), options(bounds));
+    let bounds = ListenerBounds { header: Duration::from_millis(200), ..bounds() };
+    let server = BoundedServer::portal(FakeViews::default(), options(bounds));
     for half in ["", HALF_A_HEADER] {
         server.connect(half).await.rest().await;
     }
@@ -171,8 +173,8 @@ async fn a_header_that_is_not_complete_in_time_ends_its_connection() {
 
 #[tokio::test]
 async fn a_header_that_comes_byte_by_byte_gets_no_more_time() {
-    let bounds = Bounds { header: Duration::from_millis(500), ..bounds() };
-    let server = Server::portal(Fake::default(), options(bounds));
+    let bounds = ListenerBounds { header: Duration::from_millis(500), ..bounds() };
+    let server = BoundedServer::portal(FakeViews::default(), options(bounds));
     let mut client = server.connect("GET / HTTP/1.1\r\nX: ").await;
     let dripping = async {
         while client.stream.write_all(b"x").await.is_ok() {
@@ -185,8 +187,8 @@ async fn a_header_that_comes_byte_by_byte_gets_no_more_time() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_and_one_that_asks_again_in_time_is_kept() {
-    let bounds = Bounds { header: Duration::from_secs(2), ..bounds() };
-    let server = Server::portal(Fake::default(), options(bounds));
+    let bounds = ListenerBounds { header: Duration::from_secs(2), ..bounds() };
+    let server = BoundedServer::portal(FakeViews::default(), options(bounds));
     let mut client = server.connect("").await;
     for _ in 0..3 {
         client.is_answered().await;
@@ -200,7 +202,7 @@ async fn an_idle_connection_is_closed_and_one_that_asks_again_in_time_is_kept() 
 #[tokio::test]
 async fn a_body_that_is_not_complete_in_time_is_answered_and_its_connection_ends() {
     let options = PortalOptions { request_timeout: Duration::from_millis(200), ..options(bounds()) };
-    let server = Server::portal(Fake::default(), options);
+    let server = BoundedServer::portal(FakeViews::default(), options);
     let answer = server.connect(HALF_A_BODY).await.rest().await;
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     server.ends().await;
@@ -208,7 +210,7 @@ async fn a_body_that_is_not_complete_in_time_is_answered_and_its_connection_ends
 
 #[tokio::test]
 async fn a_header_that_is_too_large_is_refused() {
-    let server = Server::portal(Fake::default(), options(bounds()));
+    let server = BoundedServer::portal(FakeViews::default(), options(bounds()));
     let mut client = server.connect(&format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(20_000))).await;
     client.says(&"x".repeat(20_000)).await;
     assert!(client.hears("\r\n\r\n").await.starts_with("HTTP/1.1 431"));
@@ -217,8 +219,8 @@ async fn a_header_that_is_too_large_is_refused() {
 
 #[tokio::test]
 async fn a_stream_that_is_not_read_loses_its_connection_and_gives_its_place_back() {
-    let bounds = Bounds { stall: Duration::from_millis(300), ..bounds() };
-    let server = Server::portal(long_story(), PortalOptions { streams: 1, ..options(bounds) });
+    let bounds = ListenerBounds { stall: Duration::from_millis(300), ..bounds() };
+    let server = BoundedServer::portal(long_story(), PortalOptions { streams: 1, ..options(bounds) });
     let _unread = unread(&server, EVENTS).await;
     server
         .counts(r#"kubewitness_http_connections_closed_total{listener="portal",reason="stalled"}"#, 1)
@@ -230,7 +232,7 @@ async fn a_stream_that_is_not_read_loses_its_connection_and_gives_its_place_back
 
 #[tokio::test]
 async fn serving_ends_whatever_clients_hold_open() {
-    let server = Server::portal(long_story(), options(bounds()));
+    let server = BoundedServer::portal(long_story(), options(bounds()));
     let _silent = server.connect("").await;
     let _half = server.connect(HALF_A_HEADER).await;
     let _body = server.connect(HALF_A_BODY).await;
@@ -243,8 +245,9 @@ async fn serving_ends_whatever_clients_hold_open() {
 #[tokio::test]
 async fn told_to_stop_at_once_serving_waits_for_no_answer() {
     let abort = CancellationToken::new();
-    let bounds = Bounds { grace: NEVER, ..bounds() };
-    let server = Server::portal(long_story(), PortalOptions { abort: abort.clone(), ..options(bounds) });
+    let bounds = ListenerBounds { grace: NEVER, ..bounds() };
+    let server =
+        BoundedServer::portal(long_story(), PortalOptions { abort: abort.clone(), ..options(bounds) });
     let _unread = unread(&server, EVENTS).await;
     abort.cancel();
     server.ends().await;
@@ -252,8 +255,8 @@ async fn told_to_stop_at_once_serving_waits_for_no_answer() {
 
 #[tokio::test]
 async fn an_answer_that_has_begun_is_finished_at_the_end() {
-    let bounds = Bounds { grace: NEVER, ..bounds() };
-    let server = Server::portal(long_story(), options(bounds));
+    let bounds = ListenerBounds { grace: NEVER, ..bounds() };
+    let server = BoundedServer::portal(long_story(), options(bounds));
     let mut reader =
         unread(&server, "GET /api/v1/timeline?uid=uid-train&limit=5000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             .await;
@@ -267,7 +270,7 @@ async fn an_answer_that_has_begun_is_finished_at_the_end() {
 
 #[tokio::test]
 async fn more_connections_than_places_keep_no_client_out() {
-    let server = Server::portal(Fake::default(), options(bounds()));
+    let server = BoundedServer::portal(FakeViews::default(), options(bounds()));
     let mut known = server.connect("").await;
     known.is_answered().await;
     let mut held = Vec::new();
@@ -292,9 +295,9 @@ async fn more_connections_than_places_keep_no_client_out() {
 
 #[tokio::test]
 async fn requests_whose_body_never_comes_keep_no_client_out() {
-    let bounds = Bounds { connections: 2, of_one_peer: 2, ..bounds() };
+    let bounds = ListenerBounds { connections: 2, of_one_peer: 2, ..bounds() };
     let options = PortalOptions { request_timeout: NEVER, ..options(bounds) };
-    let server = Server::portal(Fake::default(), options);
+    let server = BoundedServer::portal(FakeViews::default(), options);
     let mut half_sent = Vec::new();
     for _ in 0..6 {
         let mut client = server.connect(&HALF_A_BODY.replace("Host", "Expect: 100-continue\r\nHost")).await;
@@ -314,11 +317,11 @@ async fn requests_whose_body_never_comes_keep_no_client_out() {
 
 #[tokio::test]
 async fn where_all_have_requests_under_way_a_client_is_told_to_come_again() {
-    let bounds = Bounds { connections: 2, of_one_peer: 2, ..bounds() };
-    let traffic = Traffic::default();
+    let bounds = ListenerBounds { connections: 2, of_one_peer: 2, ..bounds() };
+    let traffic = ListenerTraffic::default();
     let options = PortalOptions { traffic: traffic.clone(), request_timeout: NEVER, ..options(bounds) };
-    let server = Server::portal(long_story(), options.clone());
-    let health = Server::health(PortalOptions { traffic, ..options });
+    let server = BoundedServer::portal(long_story(), options.clone());
+    let health = BoundedServer::health(PortalOptions { traffic, ..options });
     let story = "GET /api/v1/timeline?uid=uid-long&limit=5000 HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let busy = [unread(&server, story).await, unread(&server, story).await];
     for _ in 0..40 {
@@ -355,15 +358,16 @@ async fn over_https_a_handshake_has_its_time_and_its_connection_a_place() {
     let scratch = Scratch::new("portal-https").unwrap();
     let made = tls::make(scratch.path()).unwrap();
     let files = TlsFiles { certificate: made.certificate.clone(), key: made.key.clone() };
-    let bounds = Bounds { connections: 4, header: Duration::from_millis(500), ..bounds() };
-    let server = Server::portal(Fake::default(), PortalOptions { tls: Some(files), ..options(bounds) });
+    let bounds = ListenerBounds { connections: 4, header: Duration::from_millis(500), ..bounds() };
+    let server =
+        BoundedServer::portal(FakeViews::default(), PortalOptions { tls: Some(files), ..options(bounds) });
     for says in ["", HEALTHZ, HALF_A_HEADER, "\x16\x03\x01"] {
         // More than there are places.
         let mut clients = Vec::new();
         for _ in 0..6 {
             clients.push(server.connect(says).await);
         }
-        for answer in futures::future::join_all(clients.into_iter().map(Client::whole)).await {
+        for answer in futures::future::join_all(clients.into_iter().map(RawClient::whole)).await {
             assert!(!answer.contains("HTTP"), "what is not encrypted is not answered: {answer}");
         }
     }
@@ -393,13 +397,13 @@ async fn without_its_certificate_nothing_is_served() {
     let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
     let options = PortalOptions { tls: Some(files), ..crate::options() };
     let error =
-        serve(listener, Arc::new(Fake::default()), options, CancellationToken::new()).await.unwrap_err();
+        serve(listener, Arc::new(FakeViews::default()), options, CancellationToken::new()).await.unwrap_err();
     assert!(error.to_string().contains("/none/tls.crt"), "{error}");
 }
 
 #[tokio::test]
 async fn one_that_is_read_slowly_keeps_its_place_while_another_one_rests() {
-    let server = Server::portal(long_story(), options(Bounds { connections: 3, ..bounds() }));
+    let server = BoundedServer::portal(long_story(), options(ListenerBounds { connections: 3, ..bounds() }));
     let mut slow = unread(&server, EVENTS).await;
     // A third of a send buffer would take longer than an unread answer keeps its place.
     let reading = async {

@@ -8,12 +8,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::fake::Fake;
+use crate::fake::FakeViews;
 use crate::{ask, get, options, portal, request};
 
 #[tokio::test]
 async fn on_loopback_only_local_names_are_answered() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let status = async |host: &str| {
         ask(&portal, Request::get("/healthz").header("host", host).body(Body::empty()).unwrap())
             .await
@@ -49,14 +49,14 @@ async fn on_loopback_only_local_names_are_answered() {
 #[tokio::test]
 async fn elsewhere_any_name_is_answered() {
     let options = PortalOptions { listen: ([0, 0, 0, 0], 80).into(), allow_remote: true, ..options() };
-    let portal = router(Arc::new(Fake::default()), &options);
+    let portal = router(Arc::new(FakeViews::default()), &options);
     let request = Request::get("/healthz").header("host", "portal.example").body(Body::empty()).unwrap();
     assert_eq!(ask(&portal, request).await.status, 200);
 }
 
 #[tokio::test]
 async fn changes_are_refused_to_pages_of_other_sites() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let status = async |path: &str, headers: &[(&str, &str)]| {
         let json = path.starts_with("/api");
         let mut request = request("POST", path);
@@ -92,7 +92,7 @@ async fn changes_are_refused_to_pages_of_other_sites() {
 
 #[tokio::test]
 async fn every_answer_carries_the_security_headers() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     for path in ["/", "/plugins", "/api/v1/status", "/nowhere", "/api/v1/nowhere", "/assets/portal.css"] {
         let answer = get(&portal, path).await;
         let policy = answer.header("content-security-policy");
@@ -109,7 +109,7 @@ async fn every_answer_carries_the_security_headers() {
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_given_up() {
     let options = PortalOptions { request_timeout: Duration::from_secs(1), ..options() };
-    let portal = router(Arc::new(Fake { stuck: true, ..Fake::default() }), &options);
+    let portal = router(Arc::new(FakeViews { stuck: true, ..FakeViews::default() }), &options);
     let answer = get(&portal, "/api/v1/status").await;
     assert_eq!(answer.status, 503);
     assert!(answer.problem().0.contains("within 1 s"));
@@ -123,7 +123,8 @@ async fn listener(address: &str) -> TcpListener {
 async fn an_address_that_others_can_reach_is_refused() {
     let listener = listener("0.0.0.0").await;
     let result =
-        serve(listener, Arc::new(Fake::default()), PortalOptions::default(), CancellationToken::new()).await;
+        serve(listener, Arc::new(FakeViews::default()), PortalOptions::default(), CancellationToken::new())
+            .await;
     assert!(matches!(result, Err(PortalError::Remote(_))));
 }
 
@@ -131,7 +132,7 @@ async fn an_address_that_others_can_reach_is_refused() {
 async fn serving_ends_with_its_token_and_takes_the_streams_along() {
     let listener = listener("127.0.0.1").await;
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-    let serving = serve(listener, Arc::new(Fake::default()), PortalOptions::default(), stop.clone());
+    let serving = serve(listener, Arc::new(FakeViews::default()), PortalOptions::default(), stop.clone());
     let client = async {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /api/v1/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
@@ -153,7 +154,8 @@ async fn serving_ends_with_its_token_and_takes_the_streams_along() {
 async fn the_probes_alone_may_be_reached_by_others() {
     let listener = listener("0.0.0.0").await;
     let (port, stop) = (listener.local_addr().unwrap().port(), CancellationToken::new());
-    let serving = serve_health(listener, Arc::new(Fake::default()), PortalOptions::default(), stop.clone());
+    let serving =
+        serve_health(listener, Arc::new(FakeViews::default()), PortalOptions::default(), stop.clone());
     let ask = async |path: &str| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: 10.1.2.3:8788\r\nConnection: close\r\n\r\n");

@@ -19,19 +19,19 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
-use fake::Fake;
+use fake::FakeViews;
 use http_body_util::BodyExt;
 use kubewitness_portal::PortalOptions;
 use serde_json::Value;
 use tower::ServiceExt;
 
-pub struct Answer {
+pub struct PortalAnswer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub text: String,
 }
 
-impl Answer {
+impl PortalAnswer {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
@@ -52,21 +52,21 @@ pub fn options() -> PortalOptions {
     PortalOptions { request_timeout: Duration::from_secs(5), ..PortalOptions::default() }
 }
 
-pub fn portal(fake: Fake) -> Router {
+pub fn portal(fake: FakeViews) -> Router {
     kubewitness_portal::router(Arc::new(fake), &options())
 }
 
-pub async fn ask(router: &Router, request: Request<Body>) -> Answer {
+pub async fn ask(router: &Router, request: Request<Body>) -> PortalAnswer {
     let response = router.clone().oneshot(request).await.unwrap();
     let (status, headers) = (response.status(), response.headers().clone());
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
-    Answer { status, headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
+    PortalAnswer { status, headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
 }
 
 pub fn request(method: &str, path: &str) -> axum::http::request::Builder {
     Request::builder().method(method).uri(path).header("host", "localhost:8787")
 }
 
-pub async fn get(router: &Router, path: &str) -> Answer {
+pub async fn get(router: &Router, path: &str) -> PortalAnswer {
     ask(router, request("GET", path).body(Body::empty()).unwrap()).await
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kubewitness_harness::{GENERATED, cell, reference};
 
-use crate::fake::Fake;
+use crate::fake::FakeViews;
 use crate::{get, portal};
 
 #[derive(Debug, Default)]
-struct Family {
+struct MetricFamily {
     help: String,
     kind: String,
     /// Labels in their order, and the value.
@@ -23,16 +23,16 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Reads the page line by line and panics where it does not follow the grammar.
-fn parse(text: &str) -> BTreeMap<String, Family> {
+fn parse(text: &str) -> BTreeMap<String, MetricFamily> {
     assert!(text.ends_with('\n'), "the last line ends, too");
-    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut families: BTreeMap<String, MetricFamily> = BTreeMap::new();
     let mut open = String::new();
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').expect("a help text");
             assert!(is_name(name) && !help.trim().is_empty(), "{line}");
             assert!(!families.contains_key(name), "{name} is there twice");
-            families.insert(name.into(), Family { help: help.into(), ..Family::default() });
+            families.insert(name.into(), MetricFamily { help: help.into(), ..MetricFamily::default() });
             open = name.into();
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect("a type");
@@ -92,7 +92,7 @@ fn quoted(text: &str) -> (String, &str) {
     panic!("a label has no end: {text}")
 }
 
-fn value(families: &BTreeMap<String, Family>, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+fn value(families: &BTreeMap<String, MetricFamily>, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let family = families.get(name).unwrap_or_else(|| panic!("{name} is missing"));
     let is_it = |given: &[(String, String)]| {
         given.len() == labels.len() && labels.iter().all(|(l, v)| given.contains(&((*l).into(), (*v).into())))
@@ -102,7 +102,7 @@ fn value(families: &BTreeMap<String, Family>, name: &str, labels: &[(&str, &str)
 
 #[tokio::test]
 async fn the_whole_page_follows_the_grammar() {
-    let answer = get(&portal(Fake::default()), "/metrics").await;
+    let answer = get(&portal(FakeViews::default()), "/metrics").await;
     assert_eq!(answer.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
     for (name, family) in parse(&answer.text) {
         assert!(name.starts_with("kubewitness_") || name.starts_with("workqueue_"), "{name}");
@@ -117,7 +117,7 @@ async fn the_whole_page_follows_the_grammar() {
 
 #[tokio::test]
 async fn figures_are_those_of_the_status() {
-    let families = parse(&get(&portal(Fake::default()), "/metrics").await.text);
+    let families = parse(&get(&portal(FakeViews::default()), "/metrics").await.text);
     let of_jobs = |name: &str| value(&families, &format!("kubewitness_source_{name}"), &[("source", "jobs")]);
     for (name, figure) in [
         ("objects", 26.0),
@@ -240,7 +240,7 @@ async fn figures_are_those_of_the_status() {
 const NAMES: [&str; 7] = ["source", "plugin", "name", "stream", "replica", "ledger", "holder"];
 
 /// The labels of a family: those with few values together with these.
-fn labels(family: &Family) -> String {
+fn labels(family: &MetricFamily) -> String {
     let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (label, value) in family.samples.iter().flat_map(|(labels, _)| labels) {
         if label != "part" {
@@ -259,7 +259,7 @@ fn labels(family: &Family) -> String {
 
 #[tokio::test]
 async fn no_metric_names_an_object_or_a_namespace() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let (list, page) = (get(&portal, "/api/v1/objects").await.json(), get(&portal, "/metrics").await.text);
     let objects = list.as_array().unwrap();
     assert!(objects.len() > 10);
@@ -275,7 +275,7 @@ async fn no_metric_names_an_object_or_a_namespace() {
 
 #[tokio::test]
 async fn the_reference_lists_every_metric() {
-    let families = parse(&get(&portal(Fake::default()), "/metrics").await.text);
+    let families = parse(&get(&portal(FakeViews::default()), "/metrics").await.text);
     let mut page = format!(
         "{GENERATED}# Metrics\n\nThe portal serves them at `/metrics`, and so does the address of `--health-listen`, in \
          the text format of Prometheus. Counters begin at 0 with the process. What the journal holds is a gauge: it \

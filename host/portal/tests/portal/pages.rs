@@ -2,11 +2,11 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 
-use crate::fake::Fake;
-use crate::{Answer, ask, get, portal, request};
+use crate::fake::FakeViews;
+use crate::{PortalAnswer, ask, get, portal, request};
 
 /// What every page has, so that it can be read by keyboard, by screen reader and without script.
-fn check_page(answer: &Answer, path: &str) {
+fn check_page(answer: &PortalAnswer, path: &str) {
     let text = &answer.text;
     assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{path}");
     for part in [
@@ -29,7 +29,7 @@ fn check_page(answer: &Answer, path: &str) {
 
 #[tokio::test]
 async fn every_page_is_whole() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     for path in [
         "/",
         "/?kind=all",
@@ -80,16 +80,16 @@ async fn every_page_is_whole() {
         check_page(&answer, path);
         assert!(answer.text.contains("class=\"hint\""), "{path}");
     }
-    let broken = get(&crate::portal(Fake { broken: true, ..Fake::default() }), "/").await;
+    let broken = get(&crate::portal(FakeViews { broken: true, ..FakeViews::default() }), "/").await;
     assert_eq!((broken.status.as_u16(), broken.header("refresh")), (503, "5"));
     check_page(&broken, "a broken journal");
-    let opens = get(&crate::portal(Fake { opens: true, ..Fake::default() }), "/").await;
+    let opens = get(&crate::portal(FakeViews { opens: true, ..FakeViews::default() }), "/").await;
     assert_eq!((opens.status.as_u16(), opens.header("refresh")), (503, "5"), "the page loads itself again");
 }
 
 #[tokio::test]
 async fn jobs_are_counted_by_phase_and_filtered() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let all = get(&portal, "/").await.text;
     assert!(all.contains("26 objects, newest change first"));
     assert!(all.contains("<b>4</b> Running"));
@@ -102,7 +102,7 @@ async fn jobs_are_counted_by_phase_and_filtered() {
 
 #[tokio::test]
 async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_around() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let text = get(&portal, "/?namespace=research").await.text;
     assert!(text.contains(
         "aria-sort=\"descending\"><a href=\"/?kind=Job&amp;namespace=research&amp;sort=-changed\""
@@ -128,7 +128,7 @@ async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_arou
 
 #[tokio::test]
 async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     assert!(!get(&portal, "/").await.text.contains("deleted-yesterday"));
     let text = get(&portal, "/?gone=true").await.text;
     for words in [
@@ -170,7 +170,7 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
 
 #[tokio::test]
 async fn what_was_in_a_phase_is_listed_with_when_and_a_way_back() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let text = get(&portal, "/?was=preempted&range=week&sort=name").await.text;
     for words in [
         "<a class=\"chip\" href=\"/?kind=Job&amp;gone=true&amp;range=week\"",
@@ -193,7 +193,7 @@ async fn what_was_in_a_phase_is_listed_with_when_and_a_way_back() {
 
 #[tokio::test]
 async fn a_job_that_ended_badly_shows_its_cause_with_a_way_to_its_story() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let text = get(&portal, "/").await.text;
     let words = "#why\" title=\"Why it ended so\">out of memory</a>";
     assert!(text.contains("<th scope=\"col\">Cause</th>") && text.contains(words), "{text}");
@@ -205,7 +205,7 @@ async fn a_job_that_ended_badly_shows_its_cause_with_a_way_to_its_story() {
 
 #[tokio::test]
 async fn what_ended_for_a_cause_is_listed_with_a_way_back() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let text = get(&portal, "/?cause=out-of-memory&range=week&sort=name").await.text;
     for words in [
         "<a class=\"chip\" href=\"/?kind=Job&amp;gone=true&amp;range=week\"",
@@ -228,7 +228,7 @@ async fn what_ended_for_a_cause_is_listed_with_a_way_back() {
 
 #[tokio::test]
 async fn an_event_shows_its_type_and_what_it_is_about_and_no_phase() {
-    let text = get(&portal(Fake::default()), "/?kind=Event").await.text;
+    let text = get(&portal(FakeViews::default()), "/?kind=Event").await.text;
     for words in [
         "Type</a>",
         "<span class=\"mark doubt\">Warning</span>",
@@ -245,7 +245,7 @@ async fn an_event_shows_its_type_and_what_it_is_about_and_no_phase() {
 
 #[tokio::test]
 async fn the_page_of_an_event_tells_what_it_says_how_often_and_of_which_object() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let text = get(&portal, "/objects/uid-event").await.text;
     for words in [
         "</h1><span class=\"mark doubt\">Warning</span>",
@@ -273,7 +273,7 @@ async fn the_page_of_an_event_tells_what_it_says_how_often_and_of_which_object()
 
 #[tokio::test]
 async fn a_list_of_a_moment_tells_what_is_not_known_and_is_not_live() {
-    let text = get(&portal(Fake::default()), "/?at=2026-11-20+12:00").await.text;
+    let text = get(&portal(FakeViews::default()), "/?at=2026-11-20+12:00").await.text;
     assert!(text.contains(">2026-11-20 12:00:00 UTC</time>"), "{text}");
     assert!(text.contains("The journal begins at 2026-11-20T11:00:00.000Z."));
     assert!(text.contains("missing<span class=\"unseen\">: Between 12:00 and 12:05 versions are missing."));
@@ -283,7 +283,7 @@ async fn a_list_of_a_moment_tells_what_is_not_known_and_is_not_live() {
 
 #[tokio::test]
 async fn jobs_are_filtered_by_label_and_keep_the_filter() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let text = get(&portal, "/?labelSelector=team%3Da").await.text;
     assert!(text.contains("9 objects, newest change first"), "{text}");
     assert!(text.contains("data-live") && text.contains("value=\"team=a\""));
@@ -293,7 +293,7 @@ async fn jobs_are_filtered_by_label_and_keep_the_filter() {
 
 #[tokio::test]
 async fn a_page_that_asks_again_gets_its_content_alone_and_nothing_where_it_has_that() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let again = async |path: &str, tag: &str| {
         let request =
             request("GET", path).header("kubewitness-content", "again").header("if-none-match", tag);
@@ -326,7 +326,7 @@ async fn a_page_that_asks_again_gets_its_content_alone_and_nothing_where_it_has_
 
 #[tokio::test]
 async fn a_gap_is_shown_with_scope_bounds_and_reason() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let text = get(&portal, "/gaps").await.text;
     for words in [
         "2 gaps, newest first",
@@ -345,7 +345,7 @@ async fn a_gap_is_shown_with_scope_bounds_and_reason() {
 
 #[tokio::test]
 async fn poison_is_text_and_its_bytes_are_a_download() {
-    let text = get(&portal(Fake::default()), "/gaps").await.text;
+    let text = get(&portal(FakeViews::default()), "/gaps").await.text;
     assert!(text.contains("2 frames that were no objects of their kind"), "{text}");
     assert!(text.contains("href=\"/api/v1/poison/1/raw\" download=\"poison-1.txt\""));
     assert!(text.contains("&lt;script&gt;alert(1)&lt;/script&gt;·[2J") && !text.contains("<script>alert"));
@@ -354,7 +354,7 @@ async fn poison_is_text_and_its_bytes_are_a_download() {
 
 #[tokio::test]
 async fn replaced_histories_and_audits_are_told() {
-    let text = get(&portal(Fake::default()), "/gaps").await.text;
+    let text = get(&portal(FakeViews::default()), "/gaps").await.text;
     for words in [
         "2026-11-20 11:02:03",
         "data-label=\"Watched up to\">91044</td>",
@@ -369,7 +369,7 @@ async fn replaced_histories_and_audits_are_told() {
 
 #[tokio::test]
 async fn a_source_shows_how_far_it_is_and_what_it_has_done() {
-    let text = get(&portal(Fake::default()), "/sources").await.text;
+    let text = get(&portal(FakeViews::default()), "/sources").await.text;
     for words in [
         "reading back",
         "held up",
@@ -390,16 +390,17 @@ async fn a_source_shows_how_far_it_is_and_what_it_has_done() {
 
 #[tokio::test]
 async fn names_are_text_and_never_markup() {
-    let text = get(&portal(Fake::default()), "/").await.text;
+    let text = get(&portal(FakeViews::default()), "/").await.text;
     assert!(text.contains("&lt;b&gt;bold&lt;/b&gt;") && !text.contains("<b>bold"));
-    let hostile = get(&portal(Fake::default()), "/?kind=%22%3E%3Cscript%3Ealert(1)%3C/script%3E").await.text;
+    let hostile =
+        get(&portal(FakeViews::default()), "/?kind=%22%3E%3Cscript%3Ealert(1)%3C/script%3E").await.text;
     assert!(!hostile.contains("<script>alert"));
 }
 
 #[tokio::test]
 async fn empty_pages_tell_nothing_yet_from_nothing_that_matches() {
-    let empty = portal(Fake { empty: true, ..Fake::default() });
-    let full = portal(Fake::default());
+    let empty = portal(FakeViews { empty: true, ..FakeViews::default() });
+    let full = portal(FakeViews::default());
     for (path, words) in [
         ("/", "Nothing yet"),
         ("/plugins", "No plugin yet"),
@@ -427,7 +428,7 @@ async fn empty_pages_tell_nothing_yet_from_nothing_that_matches() {
 
 #[tokio::test]
 async fn an_objects_story_is_a_picture_and_a_table() {
-    let text = get(&portal(Fake::default()), "/objects/uid-train").await.text;
+    let text = get(&portal(FakeViews::default()), "/objects/uid-train").await.text;
     assert!(text.contains("role=\"img\"") && text.contains("Phases of 3 objects"));
     assert_eq!(text.matches("class=\"label\"").count(), 4, "one lane for the job, one a pod, one a plugin");
     for words in ["Queued", "PreemptionByScheduler", "CompletionsReached", "What it owns", "/states/2?from=1"]
@@ -442,7 +443,7 @@ async fn an_objects_story_is_a_picture_and_a_table() {
 
 #[tokio::test]
 async fn an_objects_story_is_told_in_words_and_two_of_its_states_can_be_chosen() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let text = get(&portal, "/objects/uid-train").await.text;
     assert!(text.contains("<p class=\"story\" id=\"why\">Waited "), "{text}");
     assert!(text.contains("<title>audit: dead at position 3</title>"), "who was told is drawn: {text}");
@@ -459,7 +460,7 @@ async fn an_objects_story_is_told_in_words_and_two_of_its_states_can_be_chosen()
 
 #[tokio::test]
 async fn health_is_one_page_with_a_verdict() {
-    let text = get(&portal(Fake::default()), "/health").await.text;
+    let text = get(&portal(FakeViews::default()), "/health").await.text;
     for words in
         ["Something needs attention", "Plugins", "Sources", "Held beyond retention", "Observed = delivered"]
     {
@@ -470,7 +471,7 @@ async fn health_is_one_page_with_a_verdict() {
 
 #[tokio::test]
 async fn documents_are_laid_out_and_compared() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let whole = get(&portal, "/states/1").await.text;
     assert!(whole.contains("\n  &quot;apiVersion&quot;: &quot;batch/v1&quot;"), "{whole}");
     let changes = get(&portal, "/states/3?from=2").await.text;
@@ -482,9 +483,10 @@ async fn documents_are_laid_out_and_compared() {
 
 #[tokio::test]
 async fn plugins_show_whether_their_figures_add_up() {
-    let text = get(&portal(Fake { ready: Err("the disk is full".into()), ..Fake::default() }), "/plugins")
-        .await
-        .text;
+    let text =
+        get(&portal(FakeViews { ready: Err("the disk is full".into()), ..FakeViews::default() }), "/plugins")
+            .await
+            .text;
     assert_eq!(text.matches("Every observed state is accounted for").count(), 2);
     assert!(text.contains("200 states are not accounted for"));
     assert!(
@@ -497,7 +499,7 @@ async fn plugins_show_whether_their_figures_add_up() {
 
 #[tokio::test]
 async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_long_calls_take() {
-    let text = get(&portal(Fake::default()), "/plugins").await.text;
+    let text = get(&portal(FakeViews::default()), "/plugins").await.text;
     let row = |name: &str, asked: &str, granted: &str| {
         format!(
             "<code>{name}</code></th><td data-label=\"Asked for\">{asked}</td><td data-label=\"Granted\">{granted}</td>"
@@ -525,7 +527,7 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
 
 #[tokio::test]
 async fn plugins_show_the_last_good_call_the_last_error_and_what_calls_cost() {
-    let text = get(&portal(Fake::default()), "/plugins").await.text;
+    let text = get(&portal(FakeViews::default()), "/plugins").await.text;
     let fact = |name: &str, told: &str| format!("<dt>{name}</dt><dd>{told}</dd>");
     for fact in [
         fact("Last good call", "<time datetime=\"2026-11-20T13:46:38.120Z\">2026-11-20 13:46:38</time>"),
@@ -549,7 +551,7 @@ async fn plugins_show_the_last_good_call_the_last_error_and_what_calls_cost() {
 
 #[tokio::test]
 async fn dead_letters_are_filtered_counted_and_replayed_as_they_are_shown() {
-    let fake = std::sync::Arc::new(Fake::default());
+    let fake = std::sync::Arc::new(FakeViews::default());
     let portal = kubewitness_portal::router(fake.clone(), &crate::options());
     let all = get(&portal, "/deadletters").await.text;
     let none = get(&portal, "/deadletters?error=no+such+words&namespace=research").await.text;
@@ -589,7 +591,7 @@ async fn the_page_of_dead_letters_reads_as_few_of_many_and_says_that_there_are_m
             "More than 5\u{202f}000 dead letters, 500 of them on this page",
         ),
     ] {
-        let fake = std::sync::Arc::new(Fake { many, ..Fake::default() });
+        let fake = std::sync::Arc::new(FakeViews { many, ..FakeViews::default() });
         let portal = kubewitness_portal::router(fake.clone(), &crate::options());
         for (path, words, most) in
             [("/deadletters", of_all, 520), ("/deadletters?plugin=audit", of_one, 5_001)]
@@ -613,7 +615,7 @@ async fn the_page_of_dead_letters_reads_as_few_of_many_and_says_that_there_are_m
 
 #[tokio::test]
 async fn letters_that_were_dropped_are_in_nobodys_way_and_the_tools_stand_above_the_rows() {
-    let fake = std::sync::Arc::new(Fake { many: 6_000, dropped: 5_990, ..Fake::default() });
+    let fake = std::sync::Arc::new(FakeViews { many: 6_000, dropped: 5_990, ..FakeViews::default() });
     let portal = kubewitness_portal::router(fake.clone(), &crate::options());
     for (path, at_least) in [("/deadletters", "500"), ("/deadletters?plugin=audit", "5\u{202f}000")] {
         let page = get(&portal, path).await.text;
@@ -632,7 +634,7 @@ async fn letters_that_were_dropped_are_in_nobodys_way_and_the_tools_stand_above_
 
 #[tokio::test]
 async fn the_form_replays_what_was_chosen() {
-    let fake = std::sync::Arc::new(Fake::default());
+    let fake = std::sync::Arc::new(FakeViews::default());
     let portal = kubewitness_portal::router(fake.clone(), &crate::options());
     let send = async |body: &'static str| {
         let request = request("POST", "/deadletters/replay")
@@ -667,7 +669,7 @@ async fn the_form_replays_what_was_chosen() {
 
 #[tokio::test]
 async fn a_form_without_a_choice_drops_nothing_before_the_number_is_typed() {
-    let fake = std::sync::Arc::new(Fake::default());
+    let fake = std::sync::Arc::new(FakeViews::default());
     let portal = kubewitness_portal::router(fake.clone(), &crate::options());
     let send = async |body: &'static str| {
         let request = request("POST", "/deadletters/replay")
@@ -698,7 +700,7 @@ async fn a_form_without_a_choice_drops_nothing_before_the_number_is_typed() {
 
 #[tokio::test]
 async fn the_page_of_a_job_says_who_was_told_and_mutes_it() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let send = async |body: &'static str, from: (&'static str, &'static str)| {
         let request = request("POST", "/mutes")
             .header("content-type", "application/x-www-form-urlencoded")
@@ -743,7 +745,7 @@ async fn the_page_of_a_job_says_who_was_told_and_mutes_it() {
 
 #[tokio::test]
 async fn the_page_of_plugins_leads_to_the_forms_that_pause_and_resume_one() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let send = async |path: &str, body: &'static str| {
         let request = request("POST", path)
             .header("content-type", "application/x-www-form-urlencoded")
@@ -781,7 +783,7 @@ async fn the_page_of_plugins_leads_to_the_forms_that_pause_and_resume_one() {
 
 #[tokio::test]
 async fn assets_are_kept_by_their_checksum() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let page = get(&portal, "/").await.text;
     for (name, kind) in
         [("portal.css", "text/css"), ("portal.js", "text/javascript"), ("icon.svg", "image/svg+xml")]
@@ -796,7 +798,7 @@ async fn assets_are_kept_by_their_checksum() {
 
 #[tokio::test]
 async fn what_keeps_retention_from_going_on_is_on_the_first_page_with_what_to_do() {
-    let held = portal(Fake::default());
+    let held = portal(FakeViews::default());
     for address in ["/", "/plugins", "/sources"] {
         let page = get(&held, address).await;
         check_page(&page, address);
@@ -806,13 +808,13 @@ async fn what_keeps_retention_from_going_on_is_on_the_first_page_with_what_to_do
         assert!(notice.contains("states beyond its bounds held by plugin audit since "), "{notice}");
         assert!(notice.ends_with(": it is failed (&lt;no table&gt;): repair it"), "{notice}");
     }
-    let well = portal(Fake { empty: true, ..Fake::default() });
+    let well = portal(FakeViews { empty: true, ..FakeViews::default() });
     assert!(!get(&well, "/").await.text.contains("Retention of"));
 }
 
 #[tokio::test]
 async fn what_is_wrong_beside_the_plugins_is_seen_on_their_page() {
-    let faulty = portal(Fake { problems: vec!["two hosts, a & b".into()], ..Fake::default() });
+    let faulty = portal(FakeViews { problems: vec!["two hosts, a & b".into()], ..FakeViews::default() });
     let page = get(&faulty, "/plugins").await;
     check_page(&page, "/plugins");
     let notice = |who: &str, what: &str| format!("<p class=\"alert\"><b>{who}. </b>{what}</p>");
@@ -824,17 +826,22 @@ async fn what_is_wrong_beside_the_plugins_is_seen_on_their_page() {
         assert!(page.text.contains(&part), "{part} is not in\n{}", page.text);
     }
     assert_eq!(page.text.matches("<b>Source ").count(), 2, "a source that is well needs no notice");
-    assert!(!get(&portal(Fake::default()), "/plugins").await.text.contains("Configuration. "));
+    assert!(!get(&portal(FakeViews::default()), "/plugins").await.text.contains("Configuration. "));
     let first =
-        get(&portal(Fake { problems: vec!["two hosts, a & b".into()], ..Fake::default() }), "/").await;
+        get(&portal(FakeViews { problems: vec!["two hosts, a & b".into()], ..FakeViews::default() }), "/")
+            .await;
     assert!(first.text.contains(&notice("Configuration", "two hosts, a &amp; b")), "on the first page, too");
-    let fake = Fake { ready: Err("two hosts".into()), problems: vec!["two hosts".into()], ..Fake::default() };
+    let fake = FakeViews {
+        ready: Err("two hosts".into()),
+        problems: vec!["two hosts".into()],
+        ..FakeViews::default()
+    };
     assert_eq!(get(&portal(fake), "/plugins").await.text.matches("two hosts").count(), 1, "told once");
 }
 
 #[tokio::test]
 async fn where_nobody_signs_in_each_page_says_so() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     for path in
         ["/", "/objects/uid-train", "/states/1", "/plugins", "/sources", "/deadletters", "/gaps", "/none"]
     {
@@ -850,7 +857,7 @@ async fn where_nobody_signs_in_each_page_says_so() {
 
 #[tokio::test]
 async fn the_page_of_the_api_has_each_operation_and_a_place_for_each_code() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let text = get(&portal, "/api").await.text;
     let openapi = get(&portal, "/api/v1/openapi.json").await.json();
     for (path, methods) in openapi["paths"].as_object().unwrap() {
@@ -869,7 +876,7 @@ async fn the_page_of_the_api_has_each_operation_and_a_place_for_each_code() {
 
 #[tokio::test]
 async fn events_about_an_object_and_its_pods_stand_on_its_page_counted_as_kubectl_does() {
-    let text = get(&portal(Fake::default()), "/objects/uid-train").await.text;
+    let text = get(&portal(FakeViews::default()), "/objects/uid-train").await.text;
     let (before, events) = text.split_once("<h2 id=\"events\">Events</h2>").unwrap();
     assert!(before.contains("id=\"lanes\""), "after the lanes");
     assert!(events.contains("(x3 over 2 min)"), "{events}");

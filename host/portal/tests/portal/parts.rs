@@ -6,7 +6,7 @@ use axum::Router;
 use kubewitness_core::Change;
 use serde_json::{Value, json};
 
-use crate::fake::{self, Fake};
+use crate::fake::{self, FakeViews};
 use crate::{get, portal};
 
 /// Lists of the API, each with what tells its rows apart.
@@ -31,13 +31,13 @@ async fn parts(portal: &Router, first: &str) -> Vec<Value> {
     parts
 }
 
-fn told(rows: &[Value], pointer: &str) -> Vec<String> {
+fn pointer_values(rows: &[Value], pointer: &str) -> Vec<String> {
     rows.iter().map(|row| row.pointer(pointer).unwrap().to_string()).collect()
 }
 
 #[tokio::test]
 async fn a_list_that_is_asked_for_in_parts_has_each_row_once_and_in_order() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     for (path, pointer) in LISTS {
         let whole = get(&portal, path).await;
         assert_eq!(whole.header("link"), "", "{path}: there is no part after the last");
@@ -46,17 +46,17 @@ async fn a_list_that_is_asked_for_in_parts_has_each_row_once_and_in_order() {
         let parts = parts(&portal, &format!("{path}?limit=1")).await;
         assert!(parts.iter().all(|part| part.as_array().unwrap().len() == 1), "{path}");
         let all: Vec<_> = parts.iter().flat_map(|part| part.as_array().unwrap().clone()).collect();
-        assert_eq!(told(&all, pointer), told(&rows, pointer), "{path}");
+        assert_eq!(pointer_values(&all, pointer), pointer_values(&rows, pointer), "{path}");
     }
 }
 
 #[tokio::test]
 async fn a_story_goes_on_with_older_states_and_has_its_events_once() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let whole = get(&portal, "/api/v1/timeline?uid=uid-train").await.json();
     let parts = parts(&portal, "/api/v1/timeline?uid=uid-train&limit=3").await;
     for list in ["states", "related"] {
-        let of = |part: &Value| told(part[list].as_array().unwrap(), "/seq");
+        let of = |part: &Value| pointer_values(part[list].as_array().unwrap(), "/seq");
         let all: Vec<_> = parts.iter().rev().flat_map(of).collect();
         assert_eq!(all, of(&whole), "{list}");
     }
@@ -68,10 +68,10 @@ async fn a_story_goes_on_with_older_states_and_has_its_events_once() {
 
 #[tokio::test]
 async fn an_object_that_owns_more_than_an_answer_is_about_says_so_and_leads_to_the_others() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let parts = parts(&portal, "/api/v1/timeline?uid=uid-wide").await;
     let related: Vec<_> =
-        parts.iter().map(|part| told(part["related"].as_array().unwrap(), "/seq")).collect();
+        parts.iter().map(|part| pointer_values(part["related"].as_array().unwrap(), "/seq")).collect();
     assert_eq!(related, [["5", "6"], ["2", "3"]]);
     assert_eq!((&parts[0]["owns_more"], &parts[0]["cut"]), (&true.into(), &true.into()));
 
@@ -89,7 +89,7 @@ async fn an_object_that_owns_more_than_an_answer_is_about_says_so_and_leads_to_t
 
 #[tokio::test]
 async fn what_is_no_cursor_of_a_list_is_refused_with_where_to_find_one() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let lists = ["gaps?", "poison?", "deadletters?", "deadletters/records?", "timeline?uid=uid-train&"];
     for list in lists {
         let answer = get(&portal, &format!("/api/v1/{list}cursor=-x-")).await;
@@ -117,7 +117,7 @@ fn positions(page: &str) -> BTreeSet<u64> {
 
 #[tokio::test]
 async fn the_page_of_an_object_leads_to_older_states_until_the_journal_has_none() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let all = positions(&get(&portal, "/objects/uid-train?all=true").await.text);
     let first = get(&portal, "/objects/uid-train?limit=3&all=true").await.text;
     let mut seen = positions(&first);
@@ -142,7 +142,7 @@ async fn the_page_of_an_object_leads_to_older_states_until_the_journal_has_none(
 
 #[tokio::test]
 async fn the_address_of_an_old_state_shows_the_part_that_has_it() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let page = get(&portal, "/objects/uid-train?limit=3&state=2").await.text;
     assert!(page.contains("older states") && positions(&page).contains(&2));
     let row = page.split("<tr").find(|row| row.contains("id=\"state-2\"")).unwrap();
@@ -151,7 +151,7 @@ async fn the_address_of_an_old_state_shows_the_part_that_has_it() {
 
 #[tokio::test]
 async fn a_page_of_gaps_or_dead_letters_begins_behind_its_cursor() {
-    let portal = portal(Fake::default());
+    let portal = portal(FakeViews::default());
     let gaps = get(&portal, "/gaps?cursor=2").await.text;
     assert!(gaps.contains("HistoryReplaced") && !gaps.contains("Compacted"));
     assert!(link(&gaps, "First page").is_some_and(|address| address == "?#holes"));
@@ -167,7 +167,7 @@ async fn a_page_of_gaps_or_dead_letters_begins_behind_its_cursor() {
 
 #[tokio::test]
 async fn versions_fold_only_where_their_documents_say_the_same() {
-    let fake = Fake::default();
+    let fake = FakeViews::default();
     let job = fake::object("Job", "research", "beats", "uid-beats");
     let running = || fake::status("Running", "", "");
     for seq in 19..=23 {
@@ -193,7 +193,7 @@ async fn versions_fold_only_where_their_documents_say_the_same() {
 
 #[tokio::test]
 async fn no_more_versions_are_compared_than_the_bound_and_the_others_stand_alone() {
-    let fake = Fake::default();
+    let fake = FakeViews::default();
     let job = fake::object("Job", "research", "beats", "uid-beats");
     let document = json!({"kind": "Job", "metadata": {"name": "beats"}}).to_string();
     for seq in 19..=619 {
@@ -208,7 +208,8 @@ async fn no_more_versions_are_compared_than_the_bound_and_the_others_stand_alone
 
 #[tokio::test(start_paused = true)]
 async fn versions_whose_documents_take_long_are_not_compared_for_longer_than_a_second() {
-    let fake = Fake { slow_document: Some(std::time::Duration::from_millis(150)), ..Fake::default() };
+    let fake =
+        FakeViews { slow_document: Some(std::time::Duration::from_millis(150)), ..FakeViews::default() };
     let job = fake::object("Job", "research", "beats", "uid-beats");
     let document = json!({"kind": "Job", "metadata": {"name": "beats"}}).to_string();
     for seq in 19..=60 {

@@ -8,17 +8,17 @@ use kubewitness_core::Change;
 use kubewitness_portal::{PortalOptions, router};
 use tower::ServiceExt;
 
-use crate::fake::{self, Fake};
+use crate::fake::{self, FakeViews};
 use crate::{ask, get, options, request};
 
-struct Stream {
+struct EventStream {
     body: Body,
     text: String,
     /// The id of the last event, as it came.
     last: String,
 }
 
-impl Stream {
+impl EventStream {
     async fn open(router: &Router, path: &str, last: Option<&str>) -> Self {
         let mut request = request("GET", path);
         if let Some(last) = last {
@@ -52,14 +52,14 @@ impl Stream {
     }
 }
 
-fn with(fake: Arc<Fake>) -> Router {
+fn with(fake: Arc<FakeViews>) -> Router {
     router(fake, &options())
 }
 
 #[tokio::test]
 async fn a_stream_gives_what_is_there_and_then_what_comes() {
-    let fake = Arc::new(Fake::default());
-    let mut stream = Stream::open(&with(fake.clone()), "/api/v1/events?after=16", None).await;
+    let fake = Arc::new(FakeViews::default());
+    let mut stream = EventStream::open(&with(fake.clone()), "/api/v1/events?after=16", None).await;
     for id in ["17", "18"] {
         let (event, seen, data) = stream.next().await;
         assert_eq!((event.as_str(), seen.as_str()), ("state", id));
@@ -74,7 +74,7 @@ async fn a_stream_gives_what_is_there_and_then_what_comes() {
 
 #[tokio::test]
 async fn a_stream_that_is_asked_for_before_the_journal_is_open_is_refused_for_now() {
-    let router = with(Arc::new(Fake { opens: true, ..Fake::default() }));
+    let router = with(Arc::new(FakeViews { opens: true, ..FakeViews::default() }));
     for path in ["/api/v1/events", "/api/v1/events?after=17"] {
         let answer = get(&router, path).await;
         assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (503, "2"), "{path}");
@@ -83,15 +83,15 @@ async fn a_stream_that_is_asked_for_before_the_journal_is_open_is_refused_for_no
 
 #[tokio::test]
 async fn a_browser_that_comes_back_gets_what_it_missed() {
-    let router = with(Arc::new(Fake::default()));
-    let mut stream = Stream::open(&router, "/api/v1/events?after=3", Some("15")).await;
+    let router = with(Arc::new(FakeViews::default()));
+    let mut stream = EventStream::open(&router, "/api/v1/events?after=3", Some("15")).await;
     assert_eq!(stream.next().await.1, "16");
 }
 
 #[tokio::test]
 async fn without_a_position_the_stream_tells_its_own_and_gives_only_what_comes() {
-    let fake = Arc::new(Fake::default());
-    let mut stream = Stream::open(&with(fake.clone()), "/api/v1/events", None).await;
+    let fake = Arc::new(FakeViews::default());
+    let mut stream = EventStream::open(&with(fake.clone()), "/api/v1/events", None).await;
     assert_eq!(stream.next().await, ("position".into(), "18".into(), "18".into()));
     let object = fake::object("Job", "research", "next", "uid-next");
     fake.push(fake::state(19, &object, Change::Gone, 1000, fake::status("Deleted", "", "")));
@@ -100,19 +100,20 @@ async fn without_a_position_the_stream_tells_its_own_and_gives_only_what_comes()
 
 #[tokio::test]
 async fn a_position_that_the_journal_has_not_reached_is_reset() {
-    let mut stream = Stream::open(&with(Arc::new(Fake::default())), "/api/v1/events", Some("5000")).await;
+    let mut stream =
+        EventStream::open(&with(Arc::new(FakeViews::default())), "/api/v1/events", Some("5000")).await;
     assert_eq!(stream.next().await, ("reset".into(), "18".into(), "18".into()));
 }
 
 /// The id of the state at this position.
 async fn id_of(router: &Router, seq: u64) -> String {
-    let mut stream = Stream::open(router, &format!("/api/v1/events?after={}", seq - 1), None).await;
+    let mut stream = EventStream::open(router, &format!("/api/v1/events?after={}", seq - 1), None).await;
     assert_eq!(stream.next().await.1, seq.to_string());
     stream.last
 }
 
 /// The state at this position, observed at another moment: a journal that was restored has grown again.
-fn grown_again(fake: &Fake, seq: u64) {
+fn grown_again(fake: &FakeViews, seq: u64) {
     let mut states = fake.states.lock().unwrap();
     let state = states.iter_mut().find(|state| state.seq == seq).unwrap();
     Arc::make_mut(state).observed_ms += 60_000;
@@ -120,7 +121,7 @@ fn grown_again(fake: &Fake, seq: u64) {
 
 #[tokio::test]
 async fn a_position_of_a_journal_that_was_replaced_is_reset_however_far_the_new_one_has_grown() {
-    let (fake, restored) = (Arc::new(Fake::default()), Arc::new(Fake::default()));
+    let (fake, restored) = (Arc::new(FakeViews::default()), Arc::new(FakeViews::default()));
     grown_again(&restored, 15);
     let (router, restored) = (with(fake), with(restored));
     let (before, lost) = (id_of(&router, 14).await, id_of(&router, 15).await);
@@ -136,7 +137,7 @@ async fn a_position_of_a_journal_that_was_replaced_is_reset_however_far_the_new_
             } else {
                 format!("/api/v1/events?after={id}")
             };
-            let mut stream = Stream::open(router, &path, last).await;
+            let mut stream = EventStream::open(router, &path, last).await;
             let (event, seq, _) = stream.next().await;
             assert_eq!((event.as_str(), seq.as_str()), expected, "{id}");
         }
@@ -145,12 +146,13 @@ async fn a_position_of_a_journal_that_was_replaced_is_reset_however_far_the_new_
 
 #[tokio::test]
 async fn a_stream_waits_for_a_position_that_another_replica_has_given() {
-    let (ahead, behind) = (Arc::new(Fake::default()), Arc::new(Fake::default()));
+    let (ahead, behind) = (Arc::new(FakeViews::default()), Arc::new(FakeViews::default()));
     let object = fake::object("Job", "research", "next", "uid-next");
     let state = |seq| fake::state(seq, &object, Change::Present, seq, fake::status("Queued", "", ""));
     ahead.push(state(19));
     let id = id_of(&with(ahead), 19).await;
-    let mut stream = Stream::open(&with(behind.clone()), &format!("/api/v1/events?after={id}"), None).await;
+    let mut stream =
+        EventStream::open(&with(behind.clone()), &format!("/api/v1/events?after={id}"), None).await;
     let pushed = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         behind.push(state(19));
@@ -162,18 +164,18 @@ async fn a_stream_waits_for_a_position_that_another_replica_has_given() {
 
 #[tokio::test(start_paused = true)]
 async fn a_position_that_the_journal_does_not_come_to_is_reset_after_a_while() {
-    let ahead = Arc::new(Fake::default());
+    let ahead = Arc::new(FakeViews::default());
     let object = fake::object("Job", "research", "next", "uid-next");
     ahead.push(fake::state(19, &object, Change::Present, 19, fake::status("Queued", "", "")));
     let id = id_of(&with(ahead), 19).await;
-    let router = with(Arc::new(Fake::default()));
-    let mut stream = Stream::open(&router, &format!("/api/v1/events?after={id}"), None).await;
+    let router = with(Arc::new(FakeViews::default()));
+    let mut stream = EventStream::open(&router, &format!("/api/v1/events?after={id}"), None).await;
     assert_eq!(stream.next().await.0, "reset");
 }
 
 #[tokio::test]
 async fn a_stream_that_lacks_states_that_retention_removed_says_so() {
-    let router = with(Arc::new(Fake { taken: 7, ..Fake::default() }));
+    let router = with(Arc::new(FakeViews { taken: 7, ..FakeViews::default() }));
     let notice = async |path: &str, last: Option<&str>| {
         let mut request = request("GET", path);
         if let Some(last) = last {
@@ -192,7 +194,7 @@ async fn a_stream_that_lacks_states_that_retention_removed_says_so() {
 
 #[tokio::test]
 async fn a_position_that_is_none_is_refused() {
-    let router = with(Arc::new(Fake::default()));
+    let router = with(Arc::new(FakeViews::default()));
     assert_eq!(get(&router, "/api/v1/events?after=now").await.status, 400);
     let odd = request("GET", "/api/v1/events").header("last-event-id", "x").body(Body::empty()).unwrap();
     assert_eq!(ask(&router, odd).await.status, 400);
@@ -200,19 +202,19 @@ async fn a_position_that_is_none_is_refused() {
 
 #[tokio::test]
 async fn streams_are_bounded_and_their_places_come_back() {
-    let router = router(Arc::new(Fake::default()), &PortalOptions { streams: 2, ..options() });
-    let first = Stream::open(&router, "/api/v1/events", None).await;
-    let _second = Stream::open(&router, "/api/v1/events", None).await;
+    let router = router(Arc::new(FakeViews::default()), &PortalOptions { streams: 2, ..options() });
+    let first = EventStream::open(&router, "/api/v1/events", None).await;
+    let _second = EventStream::open(&router, "/api/v1/events", None).await;
     let full = get(&router, "/api/v1/events").await;
     assert_eq!(full.status, 503);
     assert!(full.problem().0.contains("too many"));
     drop(first);
-    Stream::open(&router, "/api/v1/events", None).await;
+    EventStream::open(&router, "/api/v1/events", None).await;
 }
 
 #[tokio::test]
 async fn a_stream_ends_where_states_cant_be_read() {
-    let router = with(Arc::new(Fake { broken: true, ..Fake::default() }));
+    let router = with(Arc::new(FakeViews { broken: true, ..FakeViews::default() }));
     let answer = get(&router, "/api/v1/events?after=1").await;
     assert_eq!((answer.status.as_u16(), answer.text.as_str()), (200, ""));
 }

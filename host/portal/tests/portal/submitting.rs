@@ -9,14 +9,14 @@ use axum::body::Body;
 use kubewitness_core::Change;
 use kubewitness_core::config::templates::TemplateSpec;
 use kubewitness_core::config::{Credentials, HostSpec};
-use kubewitness_core::ports::{Acting, Cause, Offer, SubmitError, Submitter};
+use kubewitness_core::ports::{ActingIdentity, FieldCause, JobSubmitter, SubmitError, TemplateOffer};
 use kubewitness_core::views::ObjectView;
 use kubewitness_portal::PortalOptions;
 use serde_json::{Value, json};
 
-use crate::access::{Portal, SECRET};
-use crate::fake::{self, Fake};
-use crate::{Answer, ask, options, request};
+use crate::access::{GuardedPortal, SECRET};
+use crate::fake::{self, FakeViews};
+use crate::{PortalAnswer, ask, options, request};
 
 const JOBS: &str = "/api/v1/jobs";
 const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
@@ -24,8 +24,8 @@ const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded")
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// An API server that knows Jobs by name, and who asked for each.
-pub struct Jobs {
-    offer: Option<Arc<Offer>>,
+pub struct FakeJobs {
+    offer: Option<Arc<TemplateOffer>>,
     made: Mutex<BTreeMap<(String, String), Value>>,
     asked_by: Mutex<Vec<String>>,
     refusal: Mutex<Option<SubmitError>>,
@@ -33,7 +33,7 @@ pub struct Jobs {
     loses_answer: Mutex<bool>,
 }
 
-impl Jobs {
+impl FakeJobs {
     pub fn new(credentials: Credentials) -> Self {
         let template = serde_json::from_value(json!({
             "about": "Trains <b>a</b> model.",
@@ -53,7 +53,7 @@ impl Jobs {
     fn offering(credentials: Credentials, templates: BTreeMap<String, TemplateSpec>) -> Self {
         let rules = HostSpec::default().redactor().unwrap().into();
         Self {
-            offer: Some(Arc::new(Offer { credentials, templates, rules })),
+            offer: Some(Arc::new(TemplateOffer { credentials, templates, rules })),
             made: Mutex::default(),
             asked_by: Mutex::default(),
             refusal: Mutex::default(),
@@ -61,11 +61,11 @@ impl Jobs {
         }
     }
 
-    fn asked(&self, acting: Acting<'_>) {
+    fn asked(&self, acting: ActingIdentity<'_>) {
         self.asked_by.lock().unwrap().push(match acting {
-            Acting::Token(token) => format!("token {token}"),
-            Acting::Person(person) => format!("as {}", person.user),
-            Acting::Controller => "controller".into(),
+            ActingIdentity::Token(token) => format!("token {token}"),
+            ActingIdentity::Person(person) => format!("as {}", person.user),
+            ActingIdentity::Controller => "controller".into(),
         });
     }
 
@@ -81,14 +81,14 @@ impl Jobs {
 }
 
 #[async_trait]
-impl Submitter for Jobs {
-    fn offer(&self) -> Option<Arc<Offer>> {
+impl JobSubmitter for FakeJobs {
+    fn offer(&self) -> Option<Arc<TemplateOffer>> {
         self.offer.clone()
     }
 
     async fn create(
         &self,
-        acting: Acting<'_>,
+        acting: ActingIdentity<'_>,
         namespace: &str,
         job: &Value,
         dry_run: bool,
@@ -116,7 +116,7 @@ impl Submitter for Jobs {
 
     async fn job(
         &self,
-        acting: Acting<'_>,
+        acting: ActingIdentity<'_>,
         namespace: &str,
         name: &str,
     ) -> Result<Option<Value>, SubmitError> {
@@ -125,33 +125,33 @@ impl Submitter for Jobs {
     }
 }
 
-fn with(jobs: &Arc<Jobs>) -> impl FnOnce(PortalOptions) -> PortalOptions + use<> {
-    let submitter: Arc<dyn Submitter> = jobs.clone();
+fn with(jobs: &Arc<FakeJobs>) -> impl FnOnce(PortalOptions) -> PortalOptions + use<> {
+    let submitter: Arc<dyn JobSubmitter> = jobs.clone();
     |options| PortalOptions { submitter: Some(submitter), ..options }
 }
 
 /// Where nobody signs in.
-fn open(jobs: &Arc<Jobs>) -> Router {
-    kubewitness_portal::router(Arc::new(Fake::default()), &with(jobs)(options()))
+fn open(jobs: &Arc<FakeJobs>) -> Router {
+    kubewitness_portal::router(Arc::new(FakeViews::default()), &with(jobs)(options()))
 }
 
 fn body(values: &Value) -> String {
     json!({"template": "train", "namespace": "research", "parameters": values}).to_string()
 }
 
-async fn send(router: &Router, key: &str, body: &str) -> Answer {
+async fn send(router: &Router, key: &str, body: &str) -> PortalAnswer {
     let request = request("POST", JOBS).header(JSON.0, JSON.1).header("idempotency-key", key);
     ask(router, request.body(Body::from(body.to_owned())).unwrap()).await
 }
 
-async fn fill(router: &Router, fields: &str) -> Answer {
+async fn fill(router: &Router, fields: &str) -> PortalAnswer {
     let request = request("POST", "/submit/train").header(FORM.0, FORM.1).header(OWN.0, OWN.1);
     ask(router, request.body(Body::from(fields.to_owned())).unwrap()).await
 }
 
 #[tokio::test]
 async fn a_job_is_made_of_a_template_with_who_and_by_which_channel_in_its_annotations() {
-    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
     let request = json!({"template": "train", "namespace": "research", "parameters": {"workers": "4", "size": "large"},
         "channel": "cli", "who": "ada"});
     let answer = send(&open(&jobs), "k", &request.to_string()).await;
@@ -174,7 +174,7 @@ async fn a_job_is_made_of_a_template_with_who_and_by_which_channel_in_its_annota
 
 #[tokio::test]
 async fn a_key_makes_one_job_also_where_its_template_was_renamed_or_another_namespace_is_named() {
-    let (jobs, fake) = (Arc::new(Jobs::new(Credentials::Controller)), Arc::new(Fake::default()));
+    let (jobs, fake) = (Arc::new(FakeJobs::new(Credentials::Controller)), Arc::new(FakeViews::default()));
     let router = kubewitness_portal::router(fake.clone(), &with(&jobs)(options()));
     let values = body(&json!({"size": "small"}));
     let name = send(&router, "k", &values).await.json()["name"].as_str().unwrap().to_owned();
@@ -198,7 +198,7 @@ async fn a_key_makes_one_job_also_where_its_template_was_renamed_or_another_name
 
 #[tokio::test]
 async fn a_key_makes_one_job_whether_it_comes_twice_at_once_or_after_a_lost_answer() {
-    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
     // Two replicas.
     let (one, other, values) = (open(&jobs), open(&jobs), body(&json!({"size": "small"})));
     let (first, second) = tokio::join!(send(&one, "k", &values), send(&other, "k", &values));
@@ -225,8 +225,8 @@ async fn a_key_makes_one_job_whether_it_comes_twice_at_once_or_after_a_lost_answ
 
 #[tokio::test]
 async fn a_key_whose_job_is_gone_makes_no_other_one() {
-    let jobs = Arc::new(Jobs::new(Credentials::Controller));
-    let views = Arc::new(Fake::default());
+    let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
+    let views = Arc::new(FakeViews::default());
     let router = kubewitness_portal::router(views.clone(), &with(&jobs)(options()));
     let values = body(&json!({"size": "small"}));
     let name = send(&router, "k", &values).await.json()["name"].as_str().unwrap().to_owned();
@@ -241,7 +241,7 @@ async fn a_key_whose_job_is_gone_makes_no_other_one() {
 
 #[tokio::test]
 async fn values_that_do_not_fit_are_told_by_parameter_and_reach_no_api_server() {
-    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
     let router = open(&jobs);
     let request = json!({"template": "train", "namespace": "Not A Name", "parameters": {"workers": 9, "colour": "red"}});
     let answer = send(&router, "k", &request.to_string()).await;
@@ -259,14 +259,14 @@ async fn values_that_do_not_fit_are_told_by_parameter_and_reach_no_api_server() 
 
 #[tokio::test]
 async fn what_the_api_server_refuses_stands_beside_the_field_with_what_was_typed() {
-    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
     let router = open(&jobs);
     let refused = SubmitError::Refused {
         status: 422,
         message: "Job.batch \"train\" is invalid".into(),
         causes: vec![
-            Cause { field: "spec.parallelism".into(), message: "must be <odd>".into() },
-            Cause { field: "spec.template".into(), message: "Required value".into() },
+            FieldCause { field: "spec.parallelism".into(), message: "must be <odd>".into() },
+            FieldCause { field: "spec.template".into(), message: "Required value".into() },
         ],
     };
     *jobs.refusal.lock().unwrap() = Some(refused);
@@ -289,7 +289,7 @@ async fn what_the_api_server_refuses_stands_beside_the_field_with_what_was_typed
 
 #[tokio::test]
 async fn a_value_of_a_template_that_is_a_secret_is_shown_nowhere_and_goes_into_the_job() {
-    let mut jobs = Jobs::new(Credentials::Controller);
+    let mut jobs = FakeJobs::new(Credentials::Controller);
     let value = |place: usize| format!("/spec/template/spec/containers/0/env/{place}/value");
     let template = json!({
         "parameters": [
@@ -324,7 +324,7 @@ async fn a_value_of_a_template_that_is_a_secret_is_shown_nowhere_and_goes_into_t
 
 #[tokio::test]
 async fn the_link_to_a_job_waits_until_it_is_witnessed_and_no_longer_than_two_minutes() {
-    let (jobs, fake) = (Arc::new(Jobs::new(Credentials::Controller)), Arc::new(Fake::default()));
+    let (jobs, fake) = (Arc::new(FakeJobs::new(Credentials::Controller)), Arc::new(FakeViews::default()));
     let router = kubewitness_portal::router(fake.clone(), &with(&jobs)(options()));
     let done = fill(&router, "key=k&namespace=research&p.size=small&who=ada").await.text;
     let link = done.split("id=\"job\" href=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
@@ -355,7 +355,7 @@ async fn the_link_to_a_job_waits_until_it_is_witnessed_and_no_longer_than_two_mi
 
 #[tokio::test]
 async fn the_form_makes_one_job_of_a_double_click_and_refuses_pages_of_others() {
-    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
     let router = open(&jobs);
     let form = crate::get(&router, "/submit/train?namespace=research").await;
     assert_eq!(form.status, 200, "{}", form.text);
@@ -395,19 +395,19 @@ async fn the_form_makes_one_job_of_a_double_click_and_refuses_pages_of_others() 
 
 #[tokio::test]
 async fn nobody_submits_unless_the_settings_say_so() {
-    let off = Arc::new(Jobs { offer: None, ..Jobs::new(Credentials::Token) });
-    for router in [crate::portal(Fake::default()), open(&off)] {
+    let off = Arc::new(FakeJobs { offer: None, ..FakeJobs::new(Credentials::Token) });
+    for router in [crate::portal(FakeViews::default()), open(&off)] {
         assert_eq!(send(&router, "k", &body(&json!({"size": "small"}))).await.status, 404);
         for path in ["/submit", "/submit/train", "/api/v1/templates"] {
             assert_eq!(crate::get(&router, path).await.status, 404, "{path}");
         }
         assert!(!crate::get(&router, "/").await.text.contains("href=\"/submit\""));
     }
-    let on = Arc::new(Jobs::new(Credentials::Controller));
+    let on = Arc::new(FakeJobs::new(Credentials::Controller));
     assert!(crate::get(&open(&on), "/").await.text.contains("href=\"/submit\""));
     // Nobody signs in, and the settings want people.
     for credentials in [Credentials::Token, Credentials::Impersonation] {
-        let jobs = Arc::new(Jobs::new(credentials));
+        let jobs = Arc::new(FakeJobs::new(credentials));
         let answer = send(&open(&jobs), "k", &body(&json!({"size": "small"}))).await;
         assert_eq!(answer.status, 403);
         assert!(answer.problem().1.contains("submit.credentials"), "{}", answer.text);
@@ -418,7 +418,7 @@ async fn nobody_submits_unless_the_settings_say_so() {
 const PROXY: [(&str, &str); 3] =
     [("x-kubewitness-proxy-secret", SECRET), ("x-remote-user", "user-red"), ("x-remote-group", "red")];
 
-async fn signed_in(portal: &Portal, who: &[(&str, &str)], key: &str) -> Answer {
+async fn signed_in(portal: &GuardedPortal, who: &[(&str, &str)], key: &str) -> PortalAnswer {
     let headers = [who, &[JSON, ("idempotency-key", key)]].concat();
     let values = json!({"template": "train", "namespace": "red", "parameters": {"size": "small"}, "who": "somebody else"});
     portal.ask("POST", JOBS, &headers, &values.to_string()).await
@@ -430,8 +430,8 @@ async fn the_api_server_is_asked_in_the_name_of_the_person_who_asks_and_of_nobod
     for (credentials, expected) in
         [(Credentials::Token, "token red"), (Credentials::Impersonation, "as user-red")]
     {
-        let jobs = Arc::new(Jobs::new(credentials));
-        let portal = Portal::with(Default::default(), with(&jobs));
+        let jobs = Arc::new(FakeJobs::new(credentials));
+        let portal = GuardedPortal::with(Default::default(), with(&jobs));
         let answer = signed_in(&portal, &[red], "k").await;
         assert_eq!(answer.status, 201, "{}", answer.text);
         assert_eq!(*jobs.asked_by.lock().unwrap(), [expected]);
@@ -447,8 +447,8 @@ async fn the_api_server_is_asked_in_the_name_of_the_person_who_asks_and_of_nobod
         let expected = if credentials == Credentials::Token { 403 } else { 201 };
         assert_eq!(proxied.status, expected, "{}", proxied.text);
     }
-    let jobs = Arc::new(Jobs::new(Credentials::Controller));
-    let portal = Portal::with(Default::default(), with(&jobs));
+    let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
+    let portal = GuardedPortal::with(Default::default(), with(&jobs));
     let answer = signed_in(&portal, &[red], "k").await;
     assert_eq!(answer.status, 403, "nobody who signs in gets the controller's rights: {}", answer.text);
     assert!(jobs.asked_by.lock().unwrap().is_empty());
@@ -456,8 +456,8 @@ async fn the_api_server_is_asked_in_the_name_of_the_person_who_asks_and_of_nobod
 
 #[tokio::test]
 async fn a_session_of_a_browser_submits_with_its_own_token() {
-    let jobs = Arc::new(Jobs::new(Credentials::Token));
-    let portal = Portal::with(Default::default(), with(&jobs));
+    let jobs = Arc::new(FakeJobs::new(Credentials::Token));
+    let portal = GuardedPortal::with(Default::default(), with(&jobs));
     let entered = portal.ask("POST", "/login", &[FORM, OWN], "token=red").await;
     let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
     let form = portal.get("/submit/train", &[("cookie", &cookie)]).await;
@@ -482,8 +482,8 @@ async fn nobody_learns_the_namespaces_of_others_from_a_template() {
     };
     let templates = [("both", json!(["red", "blue"])), ("theirs", json!(["blue"])), ("open", json!([]))];
     let templates = templates.map(|(name, namespaces)| (name.to_owned(), template(namespaces)));
-    let jobs = Arc::new(Jobs::offering(Credentials::Token, templates.into()));
-    let portal = Portal::with(Default::default(), with(&jobs));
+    let jobs = Arc::new(FakeJobs::offering(Credentials::Token, templates.into()));
+    let portal = GuardedPortal::with(Default::default(), with(&jobs));
     let listed = async |token: &str| {
         let listed = portal.as_token(token, "/api/v1/templates").await.json();
         let of = |template: &Value| (template["name"].clone(), template["namespaces"].clone());

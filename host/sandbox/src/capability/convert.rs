@@ -3,21 +3,21 @@
 
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{
-    Dialect, HttpRequest, HttpResponse, LogLevel, MailMessage, MailRefusal, OnConflict, SqlValue, TableCopy,
-    TableWrite,
+    HttpRequest, HttpResponse, LogLevel, MailMessage, MailRefusal, OnConflict, SqlDialect, SqlValue,
+    TableCopy, TableWrite,
 };
 
 use crate::bindings::types::ObjectRefResult;
 use crate::bindings::{http, log, mail, sql};
 
-/// What a value takes beside its text.
+/// The bytes of a value besides its text.
 const VALUE_BYTES: usize = 16;
 
-pub fn dialect(dialect: Dialect) -> sql::Dialect {
+pub fn dialect(dialect: SqlDialect) -> sql::Dialect {
     match dialect {
-        Dialect::Sqlite => sql::Dialect::Sqlite,
-        Dialect::Postgres => sql::Dialect::Postgres,
-        Dialect::Mysql => sql::Dialect::Mysql,
+        SqlDialect::Sqlite => sql::Dialect::Sqlite,
+        SqlDialect::Postgres => sql::Dialect::Postgres,
+        SqlDialect::Mysql => sql::Dialect::Mysql,
     }
 }
 

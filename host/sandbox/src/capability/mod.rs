@@ -10,8 +10,8 @@ use kubewitness_core::shortened;
 
 use crate::bindings::types::{Error, ObjectRefResult};
 use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, mail, persons, sql, types};
-use crate::guest::Guest;
-use crate::tally::Capability;
+use crate::guest::GuestState;
+use crate::tally::HostCapability;
 
 /// Fields of one log line that are kept.
 const LOG_FIELDS: usize = 32;
@@ -20,16 +20,16 @@ const LOG_FIELDS: usize = 32;
 const LINES_BEFORE: u64 = 16;
 const DATA_BEFORE: usize = 1024;
 
-impl types::Host for Guest {}
+impl types::Host for GuestState {}
 
-impl config::Host for Guest {
+impl config::Host for GuestState {
     fn get(&mut self) -> String {
-        self.work.called(Capability::Config);
+        self.work.called(HostCapability::Config);
         self.config.to_string()
     }
 }
 
-impl documents::Host for Guest {
+impl documents::Host for GuestState {
     async fn json(&mut self, seq: u64) -> Result<Option<String>, Error> {
         let Some(bytes) = self.document(seq).await? else { return Ok(None) };
         self.answer(bytes.len())?;
@@ -50,7 +50,7 @@ impl documents::Host for Guest {
             self.parsed = Some((seq, json::parse(&bytes)?));
         } else {
             // Already here, but still a call.
-            self.open(Capability::Documents, pointer.len()).map(drop)?;
+            self.open(HostCapability::Documents, pointer.len()).map(drop)?;
         }
         let value = self
             .parsed
@@ -64,7 +64,7 @@ impl documents::Host for Guest {
     async fn patch(&mut self, seq: u64) -> Result<Option<String>, Error> {
         let Some(after) = self.document(seq).await? else { return Ok(None) };
         let before = {
-            let (session, _time) = self.open(Capability::Documents, 0)?;
+            let (session, _time) = self.open(HostCapability::Documents, 0)?;
             session.document_before(seq).await.map_err(refusal)?
         };
         // Parsing and comparing are work that the guest asks for, so they take the guest's time.
@@ -78,26 +78,26 @@ impl documents::Host for Guest {
     }
 }
 
-impl Guest {
+impl GuestState {
     async fn document(&mut self, seq: u64) -> Result<Option<bytes::Bytes>, Error> {
         if !self.batch.contains(&seq) {
-            self.open(Capability::Documents, 0).map(drop)?;
+            self.open(HostCapability::Documents, 0).map(drop)?;
             return Err(Error::Invalid(format!("state {seq} is not in this call")));
         }
-        let (session, _time) = self.open(Capability::Documents, 0)?;
+        let (session, _time) = self.open(HostCapability::Documents, 0)?;
         session.document(seq).await.map_err(refusal)
     }
 }
 
-impl sql::Host for Guest {
+impl sql::Host for GuestState {
     async fn dialect_of(&mut self, database: String) -> Result<sql::Dialect, Error> {
-        let (session, _time) = self.open(Capability::Sql, database.len())?;
+        let (session, _time) = self.open(HostCapability::Sql, database.len())?;
         session.sql_dialect(&database).map(convert::dialect).map_err(refusal)
     }
 
     async fn write(&mut self, database: String, rows: sql::TableWrite) -> Result<u64, Error> {
         let bytes = convert::row_bytes(&rows.rows);
-        let (session, _time) = self.open(Capability::Sql, bytes)?;
+        let (session, _time) = self.open(HostCapability::Sql, bytes)?;
         session.sql_write(&database, convert::table_write(rows), None).await.map_err(refusal)
     }
 
@@ -108,7 +108,7 @@ impl sql::Host for Guest {
         copy: sql::TableCopy,
     ) -> Result<u64, Error> {
         let bytes = convert::row_bytes(&rows.rows) + copy.without.len() * size_of::<u32>();
-        let (session, _time) = self.open(Capability::Sql, bytes)?;
+        let (session, _time) = self.open(HostCapability::Sql, bytes)?;
         let copy = convert::table_copy(copy);
         session.sql_write(&database, convert::table_write(rows), Some(copy)).await.map_err(refusal)
     }
@@ -120,7 +120,7 @@ impl sql::Host for Guest {
         rows: Vec<Vec<sql::Value>>,
     ) -> Result<u64, Error> {
         let bytes = statement.len() + convert::row_bytes(&rows);
-        let (session, _time) = self.open(Capability::Sql, bytes)?;
+        let (session, _time) = self.open(HostCapability::Sql, bytes)?;
         session.sql_execute(&database, &statement, convert::rows_in(rows)).await.map_err(refusal)
     }
 
@@ -131,7 +131,7 @@ impl sql::Host for Guest {
         params: Vec<sql::Value>,
     ) -> Result<Vec<Vec<sql::Value>>, Error> {
         let bytes = statement.len() + convert::value_bytes(&params);
-        let (session, time) = self.open(Capability::Sql, bytes)?;
+        let (session, time) = self.open(HostCapability::Sql, bytes)?;
         let params = params.into_iter().map(convert::value_in).collect();
         let rows = session.sql_query(&database, &statement, params).await.map_err(refusal)?;
         let rows = convert::rows_out(rows);
@@ -141,10 +141,10 @@ impl sql::Host for Guest {
     }
 }
 
-impl http::Host for Guest {
+impl http::Host for GuestState {
     async fn send(&mut self, destination: String, request: http::Request) -> Result<http::Response, Error> {
         let bytes = request.path.len() + request.body.len() + convert::header_bytes(&request.headers);
-        let (session, time) = self.open(Capability::Http, bytes)?;
+        let (session, time) = self.open(HostCapability::Http, bytes)?;
         let response = session.http_send(&destination, convert::request(request)).await.map_err(refusal)?;
         drop(time);
         self.answer(response.body.len() + convert::header_bytes(&response.headers))?;
@@ -152,9 +152,9 @@ impl http::Host for Guest {
     }
 }
 
-impl mail::Host for Guest {
+impl mail::Host for GuestState {
     async fn send(&mut self, server: String, message: mail::Message) -> Result<Vec<mail::Refusal>, Error> {
-        let (session, time) = self.open(Capability::Mail, convert::message_bytes(&message))?;
+        let (session, time) = self.open(HostCapability::Mail, convert::message_bytes(&message))?;
         let refusals = session.mail_send(&server, convert::message(message)).await.map_err(refusal)?;
         drop(time);
         let refusals: Vec<_> = refusals.into_iter().map(convert::mail_refusal).collect();
@@ -163,9 +163,9 @@ impl mail::Host for Guest {
     }
 }
 
-impl kv::Host for Guest {
+impl kv::Host for GuestState {
     fn get(&mut self, key: String) -> Result<Option<Vec<u8>>, Error> {
-        let (session, time) = self.open(Capability::Kv, key.len())?;
+        let (session, time) = self.open(HostCapability::Kv, key.len())?;
         let value = session.kv_get(&key);
         drop(time);
         self.answer(value.as_ref().map_or(0, Vec::len))?;
@@ -173,17 +173,17 @@ impl kv::Host for Guest {
     }
 
     fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), Error> {
-        let (session, _time) = self.open(Capability::Kv, key.len() + value.len())?;
+        let (session, _time) = self.open(HostCapability::Kv, key.len() + value.len())?;
         session.kv_set(&key, value).map_err(refusal)
     }
 
     fn delete(&mut self, key: String) -> Result<(), Error> {
-        let (session, _time) = self.open(Capability::Kv, key.len())?;
+        let (session, _time) = self.open(HostCapability::Kv, key.len())?;
         session.kv_delete(&key).map_err(refusal)
     }
 
     fn keys(&mut self, prefix: String, limit: u32) -> Result<Vec<String>, Error> {
-        let (session, time) = self.open(Capability::Kv, prefix.len())?;
+        let (session, time) = self.open(HostCapability::Kv, prefix.len())?;
         let keys = session.kv_keys(&prefix, limit as usize);
         drop(time);
         self.answer(keys.iter().map(String::len).sum())?;
@@ -191,15 +191,15 @@ impl kv::Host for Guest {
     }
 }
 
-impl ledger::Host for Guest {
+impl ledger::Host for GuestState {
     async fn append(&mut self, ledger: String, records: Vec<Vec<u8>>) -> Result<u64, Error> {
         let bytes = records.iter().map(Vec::len).sum();
-        let (session, _time) = self.open(Capability::Ledger, bytes)?;
+        let (session, _time) = self.open(HostCapability::Ledger, bytes)?;
         session.ledger_append(&ledger, records).await.map_err(refusal)
     }
 
     async fn last(&mut self, ledger: String) -> Result<Option<Vec<u8>>, Error> {
-        let (session, time) = self.open(Capability::Ledger, ledger.len())?;
+        let (session, time) = self.open(HostCapability::Ledger, ledger.len())?;
         let record = session.ledger_last(&ledger).await.map_err(refusal)?;
         drop(time);
         self.answer(record.as_ref().map_or(0, Vec::len))?;
@@ -207,14 +207,14 @@ impl ledger::Host for Guest {
     }
 
     async fn sign(&mut self, key: String, message: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let (session, _time) = self.open(Capability::Ledger, message.len())?;
+        let (session, _time) = self.open(HostCapability::Ledger, message.len())?;
         session.ledger_sign(&key, &message).map_err(refusal)
     }
 }
 
-impl persons::Host for Guest {
+impl persons::Host for GuestState {
     async fn conceal(&mut self, ledger: String, name: String) -> Result<String, Error> {
-        let (session, time) = self.open(Capability::Persons, ledger.len() + name.len())?;
+        let (session, time) = self.open(HostCapability::Persons, ledger.len() + name.len())?;
         let digest = session.conceal(&ledger, name).await.map_err(refusal)?;
         drop(time);
         self.answer(digest.len())?;
@@ -222,14 +222,15 @@ impl persons::Host for Guest {
     }
 }
 
-impl lister::Host for Guest {
+impl lister::Host for GuestState {
     async fn get(
         &mut self,
         source: String,
         namespace: String,
         name: String,
     ) -> Result<Option<String>, Error> {
-        let (session, time) = self.open(Capability::Lister, source.len() + namespace.len() + name.len())?;
+        let (session, time) =
+            self.open(HostCapability::Lister, source.len() + namespace.len() + name.len())?;
         let document = session.lister_get(&source, &namespace, &name).await.map_err(refusal)?;
         drop(time);
         let Some(document) = document else { return Ok(None) };
@@ -246,7 +247,7 @@ impl lister::Host for Guest {
         key: String,
         limit: u32,
     ) -> Result<Vec<ObjectRefResult>, Error> {
-        let (session, time) = self.open(Capability::Lister, source.len() + index.len() + key.len())?;
+        let (session, time) = self.open(HostCapability::Lister, source.len() + index.len() + key.len())?;
         let found = session.lister_list(&source, &index, &key, limit as usize).map_err(refusal)?;
         drop(time);
         self.answer(found.iter().map(convert::object_bytes).sum())?;
@@ -254,9 +255,9 @@ impl lister::Host for Guest {
     }
 }
 
-impl log::Host for Guest {
+impl log::Host for GuestState {
     fn write(&mut self, level: log::Level, mut message: String, mut fields: Vec<(String, String)>) {
-        if !self.count(Capability::Log) {
+        if !self.count(HostCapability::Log) {
             return;
         }
         clip(&mut message);
@@ -273,11 +274,11 @@ impl log::Host for Guest {
     }
 }
 
-impl Guest {
+impl GuestState {
     /// Before it handles states, while it is asked what it is. Nothing limits the rate there, so the rest of many lines
     /// is left out.
     fn said_before(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
-        if self.work.calls(Capability::Log) > LINES_BEFORE {
+        if self.work.calls(HostCapability::Log) > LINES_BEFORE {
             return;
         }
         let data = format!("{fields:?}");
@@ -291,14 +292,14 @@ impl Guest {
     }
 }
 
-impl clock::Host for Guest {
+impl clock::Host for GuestState {
     fn now_ms(&mut self) -> u64 {
-        self.work.called(Capability::Clock);
+        self.work.called(HostCapability::Clock);
         let machine = || {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
         };
-        self.session().map_or_else(machine, kubewitness_core::ports::Session::now_ms)
+        self.session().map_or_else(machine, kubewitness_core::ports::EffectSession::now_ms)
     }
 }
 
@@ -332,9 +333,9 @@ mod tests {
     use crate::bindings::log::Host as _;
 
     /// Counts records.
-    struct Counting(Arc<AtomicU64>);
+    struct CountingStream(Arc<AtomicU64>);
 
-    impl tracing::Subscriber for Counting {
+    impl tracing::Subscriber for CountingStream {
         fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
             true
         }
@@ -353,8 +354,8 @@ mod tests {
     #[test]
     fn what_a_component_logs_before_it_handles_states_is_told_up_to_a_number_of_lines() {
         let told = Arc::new(AtomicU64::new(0));
-        let mut guest = Guest::of_test();
-        tracing::subscriber::with_default(Counting(told.clone()), || {
+        let mut guest = GuestState::of_test();
+        tracing::subscriber::with_default(CountingStream(told.clone()), || {
             for _ in 0..1000 {
                 guest.write(log::Level::Warn, "a\nb".into(), vec![("k".into(), "v".repeat(1 << 20))]);
             }

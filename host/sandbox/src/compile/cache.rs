@@ -48,14 +48,14 @@ enum NotLoaded {
     Unfit(wasmtime::Error),
 }
 
-pub struct Cache {
+pub struct CodeCache {
     folder: PathBuf,
     key: hmac::Key,
-    /// What of the engine the code depends on.
+    /// The settings of the engine that the code depends on.
     engine: [u8; 8],
 }
 
-impl Cache {
+impl CodeCache {
     pub fn open(folder: &Path, engine: &Engine) -> io::Result<Self> {
         create_folder(folder)?;
         remove_unfinished(folder)?;
@@ -182,12 +182,13 @@ impl Cache {
     }
 
     /// Code that comes piece by piece. It is nothing until it is finished.
-    pub fn begin(&self, digest: &str) -> io::Result<Entry> {
+    pub fn begin(&self, digest: &str) -> io::Result<CacheEntry> {
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
         let unfinished = self.folder.join(format!("{digest}.{}-{turn}{UNFINISHED}", std::process::id()));
         let file = private_file(&unfinished)?;
-        let mut entry = Entry { file, unfinished, path: self.path(digest), message: self.message(digest) };
+        let mut entry =
+            CacheEntry { file, unfinished, path: self.path(digest), message: self.message(digest) };
         entry.file.write_all(MAGIC)?;
         // The place of the tag, which is known at the end.
         entry.file.write_all(&[0; TAG])?;
@@ -196,14 +197,14 @@ impl Cache {
 }
 
 /// A file that is being written. Dropped before its end, it is removed.
-pub struct Entry {
+pub struct CacheEntry {
     file: fs::File,
     unfinished: PathBuf,
     path: PathBuf,
     message: hmac::Context,
 }
 
-impl Entry {
+impl CacheEntry {
     pub fn write(&mut self, code: &[u8]) -> io::Result<()> {
         self.message.update(code);
         self.file.write_all(code)
@@ -217,7 +218,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for CacheEntry {
     fn drop(&mut self) {
         // Where it was finished, it has another name. What can't be removed goes when the cache is opened again.
         drop(fs::remove_file(&self.unfinished));
@@ -231,7 +232,7 @@ pub fn from_own_child(engine: &Engine, code: &[u8]) -> wasmtime::Result<Componen
     deserialize(engine, code)
 }
 
-/// What a process left that ended while it wrote. One process has the folder.
+/// Removes the files of a process that ended while it wrote. Only one process has the folder.
 fn remove_unfinished(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -247,7 +248,7 @@ fn own_key(path: &Path) -> io::Result<[u8; files::KEY_BYTES]> {
     let random =
         |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| io::Error::other("no random bytes"));
     let (key, origin) = files::own_key(path, random)?;
-    if origin == files::Origin::MadeAnew {
+    if origin == files::KeyOrigin::MadeAnew {
         tracing::warn!(path = %path.display(), "the cache's key was damaged or open to others: a new one is made");
     }
     Ok(key)
@@ -283,20 +284,20 @@ mod tests {
     const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
     const DIGEST: &str = "0123";
 
-    struct Bench {
+    struct CacheBench {
         folder: tempfile::TempDir,
         engine: Engine,
     }
 
-    impl Bench {
+    impl CacheBench {
         fn with_one_kept() -> Self {
             let bench = Self { folder: tempfile::tempdir().unwrap(), engine: Engine::default() };
             bench.cache().store(DIGEST, &Component::from_binary(&bench.engine, EMPTY).unwrap());
             bench
         }
 
-        fn cache(&self) -> Cache {
-            Cache::open(self.folder.path(), &self.engine).unwrap()
+        fn cache(&self) -> CodeCache {
+            CodeCache::open(self.folder.path(), &self.engine).unwrap()
         }
 
         fn is_trusted(&self, digest: &str) -> bool {
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_pipe_in_the_place_of_the_key_or_of_code_is_not_waited_for() {
-        let bench = Bench::with_one_kept();
+        let bench = CacheBench::with_one_kept();
         let make = |path: &Path| {
             fs::remove_file(path).unwrap();
             assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -318,13 +319,13 @@ mod tests {
         make(&bench.file());
         assert!(!bench.is_trusted(DIGEST));
         make(&bench.folder.path().join("key"));
-        let told = Cache::open(bench.folder.path(), &bench.engine).err().unwrap().to_string();
+        let told = CodeCache::open(bench.folder.path(), &bench.engine).err().unwrap().to_string();
         assert!(told.contains("it is a pipe"), "{told}");
     }
 
     #[test]
     fn what_was_kept_is_trusted_after_a_restart() {
-        let bench = Bench::with_one_kept();
+        let bench = CacheBench::with_one_kept();
         assert!(bench.is_trusted(DIGEST));
         assert!(!bench.is_trusted("4567"));
         assert_eq!(fs::read_dir(bench.folder.path()).unwrap().count(), 2, "the key and the code");
@@ -332,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_single_bit_anywhere_makes_it_untrusted() {
-        let bench = Bench::with_one_kept();
+        let bench = CacheBench::with_one_kept();
         let good = fs::read(bench.file()).unwrap();
         for place in [0, MAGIC.len(), MAGIC.len() + TAG - 1, MAGIC.len() + TAG, good.len() - 1] {
             let mut bad = good.clone();
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn what_was_not_finished_is_nothing_and_is_removed() {
-        let bench = Bench::with_one_kept();
+        let bench = CacheBench::with_one_kept();
         let names = || fs::read_dir(bench.folder.path()).unwrap().count();
         let cache = bench.cache();
         let mut entry = cache.begin("4567").unwrap();
@@ -366,21 +367,21 @@ mod tests {
 
     #[test]
     fn code_of_one_component_is_not_taken_for_another() {
-        let bench = Bench::with_one_kept();
+        let bench = CacheBench::with_one_kept();
         fs::copy(bench.file(), bench.folder.path().join("4567.cwasm")).unwrap();
         assert!(!bench.is_trusted("4567"));
     }
 
     #[test]
     fn code_for_another_engine_is_not_loaded() {
-        let mut bench = Bench::with_one_kept();
+        let mut bench = CacheBench::with_one_kept();
         bench.engine = Engine::new(wasmtime::Config::new().epoch_interruption(true)).unwrap();
         assert!(!bench.is_trusted(DIGEST));
     }
 
     #[test]
     fn a_new_key_trusts_nothing_of_the_old_one() {
-        let bench = Bench::with_one_kept();
+        let bench = CacheBench::with_one_kept();
         fs::remove_file(bench.folder.path().join("key")).unwrap();
         assert!(!bench.is_trusted(DIGEST));
         fs::write(bench.folder.path().join("key"), "short").unwrap();
@@ -391,7 +392,7 @@ mod tests {
     #[test]
     fn a_key_that_others_could_read_is_replaced() {
         use std::os::unix::fs::PermissionsExt;
-        let bench = Bench::with_one_kept();
+        let bench = CacheBench::with_one_kept();
         let key = bench.folder.path().join("key");
         let mode = || fs::metadata(&key).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(), 0o600);
@@ -404,7 +405,7 @@ mod tests {
     #[test]
     fn a_key_to_which_kubernetes_gave_the_group_of_the_volume_keeps_what_was_compiled() {
         use std::os::unix::fs::PermissionsExt;
-        let bench = Bench::with_one_kept();
+        let bench = CacheBench::with_one_kept();
         // `fsGroup` adds these rights at each mount.
         let key = bench.folder.path().join("key");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o660)).unwrap();

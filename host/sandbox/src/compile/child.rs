@@ -10,9 +10,9 @@ pub const REFUSED: u8 = 10;
 /// Nothing was compiled: input or output failed, or the compiler does not work on this machine.
 const FAILED: u8 = 11;
 
-/// What the process takes at most.
+/// The most that the process may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct ChildBounds {
     /// Address space, in bytes.
     pub memory: u64,
     /// Processor time, in seconds.
@@ -21,15 +21,15 @@ pub struct Bounds {
 
 /// Compiles what standard input has, and writes the code to standard output. The first thing that a process
 /// does: it gives up everything else.
-pub fn compile_here(bounds: Bounds) -> ExitCode {
+pub fn compile_here(bounds: ChildBounds) -> ExitCode {
     match confine(bounds) {
         Ok(lacking) => lacking.iter().for_each(|lacking| eprintln!("not given up: {lacking}")),
         Err(error) => return failed(FAILED, &error),
     }
     let code = match compile() {
         Ok(code) => code,
-        Err(Failed::Refused(error)) => return failed(REFUSED, &error),
-        Err(Failed::Broken(error)) => return failed(FAILED, &error),
+        Err(ChildFailure::Refused(error)) => return failed(REFUSED, &error),
+        Err(ChildFailure::Broken(error)) => return failed(FAILED, &error),
     };
     match io::stdout().write_all(&code).and_then(|()| io::stdout().flush()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -38,29 +38,30 @@ pub fn compile_here(bounds: Bounds) -> ExitCode {
 }
 
 #[cfg(target_os = "linux")]
-fn confine(bounds: Bounds) -> Result<Vec<String>, String> {
+fn confine(bounds: ChildBounds) -> Result<Vec<String>, String> {
     super::confine::confine(bounds.memory, bounds.cpu)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn confine(_bounds: Bounds) -> Result<Vec<String>, String> {
+fn confine(_bounds: ChildBounds) -> Result<Vec<String>, String> {
     Ok(Vec::new())
 }
 
-enum Failed {
+enum ChildFailure {
     Refused(String),
     Broken(String),
 }
 
-fn compile() -> Result<Vec<u8>, Failed> {
+fn compile() -> Result<Vec<u8>, ChildFailure> {
     let mut component = Vec::new();
     let read = io::stdin().read_to_end(&mut component);
-    read.map_err(|error| Failed::Broken(format!("reading the component: {error}")))?;
+    read.map_err(|error| ChildFailure::Broken(format!("reading the component: {error}")))?;
     let mut config = configuration();
     // One function after the other: several at once take several times the memory.
     config.parallel_compilation(false);
-    let engine = wasmtime::Engine::new(&config).map_err(|error| Failed::Broken(format!("{error:#}")))?;
-    engine.precompile_component(&component).map_err(|error| Failed::Refused(format!("{error:#}")))
+    let engine =
+        wasmtime::Engine::new(&config).map_err(|error| ChildFailure::Broken(format!("{error:#}")))?;
+    engine.precompile_component(&component).map_err(|error| ChildFailure::Refused(format!("{error:#}")))
 }
 
 fn failed(code: u8, error: &str) -> ExitCode {

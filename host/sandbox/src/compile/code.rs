@@ -22,20 +22,20 @@ use tokio_util::sync::CancellationToken;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use super::cache::{self, Cache};
+use super::cache::{self, CodeCache};
 use super::process::{self, NoCode};
-use super::remembered::{DEATHS, Marks, Refusals};
-use super::{Compiler, Outline, outline};
+use super::remembered::{CompileRefusals, DEATHS, UseMarks};
+use super::{ComponentCompiler, ComponentOutline, outline};
 use crate::error::SandboxError;
 
 pub struct CodeStore {
     engine: Engine,
-    cache: Option<Cache>,
-    compiler: Compiler,
+    cache: Option<CodeCache>,
+    compiler: ComponentCompiler,
     /// One process compiles at a time: each may take the memory that one may. Who asks first is first.
     turn: Arc<tokio::sync::Mutex<()>>,
-    refusals: Refusals,
-    marks: Marks,
+    refusals: CompileRefusals,
+    marks: UseMarks,
     under_way: Mutex<Vec<UnderWay>>,
     /// By digest, what some plugin holds.
     loaded: Mutex<BTreeMap<String, Weak<Component>>>,
@@ -47,13 +47,13 @@ pub struct CodeStore {
 struct UnderWay {
     digest: String,
     limits: ComponentsSpec,
-    code: WeakShared<Code>,
+    code: WeakShared<CodeCell>,
 }
 
-type Code = BoxFuture<'static, Result<(Component, Duration), SandboxError>>;
+type CodeCell = BoxFuture<'static, Result<(Component, Duration), SandboxError>>;
 
 /// A component that may run in the engine.
-pub struct Compiled {
+pub struct CompiledCode {
     pub digest: String,
     pub code: Arc<Component>,
     /// How long it was compiled; no time where its code was kept.
@@ -62,8 +62,13 @@ pub struct Compiled {
 
 impl CodeStore {
     /// Without a folder, code is not kept. `is_unattended`: nobody ends this process by hand in the middle.
-    pub fn new(engine: Engine, folder: Option<&Path>, compiler: Compiler, is_unattended: bool) -> Self {
-        let cache = folder.and_then(|folder| match Cache::open(folder, &engine) {
+    pub fn new(
+        engine: Engine,
+        folder: Option<&Path>,
+        compiler: ComponentCompiler,
+        is_unattended: bool,
+    ) -> Self {
+        let cache = folder.and_then(|folder| match CodeCache::open(folder, &engine) {
             Ok(cache) => Some(cache),
             Err(error) => {
                 tracing::warn!(folder = %folder.display(), %error, "compiled code won't be kept");
@@ -71,14 +76,14 @@ impl CodeStore {
             }
         });
         let beside = cache.as_ref().and(folder);
-        let program = cache.as_ref().map(Cache::program).unwrap_or_default();
+        let program = cache.as_ref().map(CodeCache::program).unwrap_or_default();
         Self {
             engine,
             cache,
             compiler,
             turn: Arc::default(),
-            marks: Marks::open(beside.filter(|_| is_unattended), program.clone()),
-            refusals: Refusals::open(beside, program),
+            marks: UseMarks::open(beside.filter(|_| is_unattended), program.clone()),
+            refusals: CompileRefusals::open(beside, program),
             under_way: Mutex::default(),
             loaded: Mutex::default(),
             now: watch::Sender::new(None),
@@ -90,8 +95,8 @@ impl CodeStore {
         self.now.subscribe()
     }
 
-    /// What the component is, if it is within its limits.
-    pub async fn outline(bytes: &Bytes, limits: &ComponentsSpec) -> Result<Outline, SandboxError> {
+    /// The outline of the component, if it is within its limits.
+    pub async fn outline(bytes: &Bytes, limits: &ComponentsSpec) -> Result<ComponentOutline, SandboxError> {
         let (bytes, limits) = (bytes.clone(), limits.clone());
         blocking(move || outline::read(&bytes, &limits)).await?
     }
@@ -100,7 +105,7 @@ impl CodeStore {
         self: &Arc<Self>,
         bytes: &Bytes,
         limits: &ComponentsSpec,
-    ) -> Result<Compiled, SandboxError> {
+    ) -> Result<CompiledCode, SandboxError> {
         let (store, component) = (self.clone(), bytes.clone());
         let look = move || {
             let digest = hex::encode(digest(&SHA256, &component));
@@ -111,10 +116,10 @@ impl CodeStore {
         };
         let (digest, kept) = blocking(look).await?;
         if let Some(code) = kept {
-            return Ok(Compiled { digest, code, took: Duration::ZERO });
+            return Ok(CompiledCode { digest, code, took: Duration::ZERO });
         }
         let (code, took) = self.under_way(bytes, &digest, limits).await?;
-        Ok(Compiled { code: self.hold(&digest, code), digest, took })
+        Ok(CompiledCode { code: self.hold(&digest, code), digest, took })
     }
 
     fn loaded(&self, digest: &str) -> Option<Arc<Component>> {
@@ -145,8 +150,8 @@ impl CodeStore {
         self.cache.as_ref().and_then(|cache| cache.load(&self.engine, digest))
     }
 
-    /// What was asked for before, or begun now.
-    fn under_way(self: &Arc<Self>, bytes: &Bytes, digest: &str, limits: &ComponentsSpec) -> Shared<Code> {
+    /// The compilation that was requested before, or begins now.
+    fn under_way(self: &Arc<Self>, bytes: &Bytes, digest: &str, limits: &ComponentsSpec) -> Shared<CodeCell> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.retain(|it| it.code.upgrade().is_some());
         let same = under_way.iter().filter(|it| it.digest == digest && it.limits == *limits);
@@ -154,7 +159,7 @@ impl CodeStore {
             return code;
         }
         let (store, component, of, within) = (self.clone(), bytes.clone(), digest.to_owned(), limits.clone());
-        let code: Code = async move { store.in_turn(component, of, within).await }.boxed();
+        let code: CodeCell = async move { store.in_turn(component, of, within).await }.boxed();
         let code = code.shared();
         if let Some(weak) = code.downgrade() {
             under_way.push(UnderWay { digest: digest.into(), limits: limits.clone(), code: weak });
@@ -185,7 +190,7 @@ impl CodeStore {
             if let Some(why) = store.is_deadly(&of, &most) {
                 return Some(Err(SandboxError::Unfit(why)));
             }
-            let _shown = Shown::of(&store.now, &of);
+            let _shown = ShownProgress::of(&store.now, &of);
             let (begun, mut mark) = (Instant::now(), None);
             let is_large = || {
                 mark.get_or_insert_with(|| store.marks.begin(&of, &most));
@@ -222,7 +227,7 @@ impl CodeStore {
         Some(why)
     }
 
-    /// What people are told. What would end the same way is not compiled again.
+    /// The message for people. A component that would end the same way is not compiled again.
     fn refused(&self, error: NoCode, digest: &str, limits: &ComponentsSpec) -> SandboxError {
         match error {
             NoCode::Refused(why) => {
@@ -253,7 +258,7 @@ impl CodeStore {
     ) -> Result<Component, NoCode> {
         let refused =
             |error: wasmtime::Error| NoCode::Refused(format!("the component can't be compiled: {error:#}"));
-        let Compiler::Child(program) = &self.compiler else {
+        let ComponentCompiler::Child(program) = &self.compiler else {
             let component = Component::from_binary(&self.engine, bytes).map_err(refused)?;
             if let Some(cache) = &self.cache {
                 cache.store(digest, &component);
@@ -281,7 +286,7 @@ impl CodeStore {
     /// The code goes to the disk as it comes, and is believed only where the cache believes it.
     async fn compile_to_cache(
         &self,
-        cache: &Cache,
+        cache: &CodeCache,
         program: &Path,
         bytes: &Bytes,
         digest: &str,
@@ -296,16 +301,16 @@ impl CodeStore {
 }
 
 /// Says what is being compiled, until it is dropped.
-struct Shown<'a>(&'a watch::Sender<Option<Arc<str>>>);
+struct ShownProgress<'a>(&'a watch::Sender<Option<Arc<str>>>);
 
-impl<'a> Shown<'a> {
+impl<'a> ShownProgress<'a> {
     fn of(now: &'a watch::Sender<Option<Arc<str>>>, digest: &str) -> Self {
         now.send_replace(Some(digest.into()));
         Self(now)
     }
 }
 
-impl Drop for Shown<'_> {
+impl Drop for ShownProgress<'_> {
     fn drop(&mut self) {
         self.0.send_replace(None);
     }
@@ -333,7 +338,7 @@ mod tests {
     fn store() -> (Arc<CodeStore>, ComponentsSpec) {
         let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/compiler.sh");
         let engine = Engine::new(&configuration()).unwrap();
-        let store = CodeStore::new(engine, None, Compiler::Child(program), false);
+        let store = CodeStore::new(engine, None, ComponentCompiler::Child(program), false);
         (
             Arc::new(store),
             ComponentsSpec {

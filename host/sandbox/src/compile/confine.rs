@@ -1,4 +1,4 @@
-//! What the process that compiles gives up before it reads its first byte. The compiler is large and its input
+//! Confines the process that compiles before it reads its first byte. The compiler is large and its input
 //! hostile: a fault in it leads into a process that can compute and answer, and nothing else.
 //!
 //! This is Linux. Elsewhere the process is bounded in time alone.

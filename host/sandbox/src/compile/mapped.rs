@@ -19,7 +19,7 @@ impl PrivateCopy {
         files::unnamed(folder).map(Self)
     }
 
-    /// What was written is code that this program made for this engine: its author is known.
+    /// The file holds code that this program made for this engine: its author is known.
     pub fn load(mut self, engine: &Engine) -> wasmtime::Result<Component> {
         match self.map(engine) {
             Ok(component) => Ok(component),

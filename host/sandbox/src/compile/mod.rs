@@ -22,13 +22,13 @@ use std::path::PathBuf;
 
 use wasmtime::Config;
 
-pub use child::{Bounds, compile_here};
+pub use child::{ChildBounds, compile_here};
 pub use code::CodeStore;
-pub use outline::Outline;
+pub use outline::ComponentOutline;
 
 /// Where components are compiled.
 #[derive(Clone, Debug)]
-pub enum Compiler {
+pub enum ComponentCompiler {
     /// In a process of its own: this program, which answers to the command `compile-component` with
     /// [`compile_here`].
     Child(PathBuf),
@@ -36,7 +36,7 @@ pub enum Compiler {
     InProcess,
 }
 
-impl Compiler {
+impl ComponentCompiler {
     /// The program that runs, whatever lies under its name by now.
     pub fn this_program() -> io::Result<Self> {
         if cfg!(target_os = "linux") {

@@ -16,7 +16,7 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 const BYTES: u64 = 1 << 30;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct File {
+struct UnusedFile {
     path: PathBuf,
     needed: SystemTime,
     bytes: u64,
@@ -40,7 +40,7 @@ pub fn remove(folder: &Path, is_held: impl Fn(&str) -> bool) -> io::Result<()> {
             continue;
         }
         match fs::metadata(&path).and_then(|it| Ok((it.modified()?, it.len()))) {
-            Ok((needed, bytes)) => others.push(File { path, needed, bytes }),
+            Ok((needed, bytes)) => others.push(UnusedFile { path, needed, bytes }),
             Err(error) => unless_gone(Err(error))?,
         }
     }
@@ -60,10 +60,10 @@ fn unless_gone(done: io::Result<()>) -> io::Result<()> {
 }
 
 /// What was needed last is kept first.
-fn surplus(mut files: Vec<File>, now: SystemTime) -> Vec<PathBuf> {
+fn surplus(mut files: Vec<UnusedFile>, now: SystemTime) -> Vec<PathBuf> {
     files.sort_by_key(|file| std::cmp::Reverse(file.needed));
     let mut bytes = 0u64;
-    let is_surplus = |file: &File| {
+    let is_surplus = |file: &UnusedFile| {
         bytes = bytes.saturating_add(file.bytes);
         bytes > BYTES || now.duration_since(file.needed).is_ok_and(|age| age > KEPT)
     };
@@ -78,8 +78,8 @@ mod tests {
         SystemTime::UNIX_EPOCH + 100 * KEPT
     }
 
-    fn file(name: &str, age: Duration, bytes: u64) -> File {
-        File { path: name.into(), needed: now() - age, bytes }
+    fn file(name: &str, age: Duration, bytes: u64) -> UnusedFile {
+        UnusedFile { path: name.into(), needed: now() - age, bytes }
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
             file("old", KEPT + day, 1),
             file("recent", KEPT - day, 1),
             // A clock that was set back.
-            File { needed: now() + day, ..file("future", day, 1) },
+            UnusedFile { needed: now() + day, ..file("future", day, 1) },
         ];
         assert_eq!(surplus(files, now()), [PathBuf::from("old")]);
         let large = BYTES / 2;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::turns::Seat;
+use crate::turns::CpuTicket;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the guest's time is up")]
@@ -19,7 +19,7 @@ pub struct TimeUp;
 
 /// Why a call is not running now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pause {
+enum ClockPause {
     /// The host works for it.
     Host,
     /// It gave way to others.
@@ -86,15 +86,15 @@ impl GuestClock {
         Ok(())
     }
 
-    fn pause(&mut self, now: Instant) -> Pause {
+    fn pause(&mut self, now: Instant) -> ClockPause {
         if self.in_host_since.is_some() {
-            return Pause::Host;
+            return ClockPause::Host;
         }
         if std::mem::take(&mut self.yielded) {
             self.stand(now);
-            return Pause::Yielded;
+            return ClockPause::Yielded;
         }
-        Pause::Idle(self.limit.saturating_sub(self.spent_at(now)))
+        ClockPause::Idle(self.limit.saturating_sub(self.spent_at(now)))
     }
 }
 
@@ -139,7 +139,11 @@ impl Drop for HostTime {
 
 /// Runs one call on the guest's clock, and at its turns. A guest that computes is stopped by the engine's ticks (the
 /// call then answers [`TimeUp`] itself), one that sleeps by a timer that is armed only then.
-pub async fn timed<F: Future>(clock: SharedClock, seat: Arc<Seat>, call: F) -> Result<F::Output, TimeUp> {
+pub async fn timed<F: Future>(
+    clock: SharedClock,
+    seat: Arc<CpuTicket>,
+    call: F,
+) -> Result<F::Output, TimeUp> {
     clock.lock().begin();
     let mut call = pin!(call);
     let mut timer: Option<Pin<Box<tokio::time::Sleep>>> = None;
@@ -171,8 +175,8 @@ fn poll_timed<F: Future>(
         return Poll::Ready(Ok(output));
     }
     let pause = clock.lock().pause(Instant::now());
-    *computes = pause == Pause::Yielded;
-    let Pause::Idle(left) = pause else { return Poll::Pending };
+    *computes = pause == ClockPause::Yielded;
+    let ClockPause::Idle(left) = pause else { return Poll::Pending };
     // A timer of no length would still wait for its next turn, again and again.
     if left.is_zero() {
         return Poll::Ready(Err(TimeUp));
@@ -200,7 +204,7 @@ mod tests {
         let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
         clock.run(start);
         clock.enter_host(after(start, 10));
-        assert_eq!(clock.pause(after(start, 20)), Pause::Host);
+        assert_eq!(clock.pause(after(start, 20)), ClockPause::Host);
         clock.run(after(start, 5_000));
         clock.leave_host(after(start, 9_000));
         assert_eq!(clock.tick(after(start, 9_080)), Ok(()));
@@ -214,7 +218,7 @@ mod tests {
         let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
         clock.run(start);
         assert_eq!(clock.tick(after(start, 40)), Ok(()));
-        assert_eq!(clock.pause(after(start, 40)), Pause::Yielded);
+        assert_eq!(clock.pause(after(start, 40)), ClockPause::Yielded);
         clock.run(after(start, 900));
         assert_eq!(clock.spent_at(after(start, 910)), Duration::from_millis(50));
     }
@@ -223,7 +227,7 @@ mod tests {
     fn a_sleep_is_charged() {
         let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
         clock.run(start);
-        assert_eq!(clock.pause(after(start, 30)), Pause::Idle(Duration::from_millis(70)));
+        assert_eq!(clock.pause(after(start, 30)), ClockPause::Idle(Duration::from_millis(70)));
         clock.run(after(start, 130));
         assert_eq!(clock.tick(after(start, 130)), Err(TimeUp));
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wasmtime::ResourceLimiter;
 
-use crate::tally::Tally;
+use crate::tally::PluginTally;
 
 /// A table slot on this machine, for the sum of memory.
 const TABLE_SLOT: usize = 16;
@@ -15,18 +15,18 @@ const PARTS: usize = 64;
 
 /// The memory of all instances of an engine together. What is granted is given back when the instance ends.
 #[derive(Debug)]
-pub struct Budget {
+pub struct MemoryBudget {
     most: AtomicUsize,
     used: AtomicUsize,
 }
 
-impl Default for Budget {
+impl Default for MemoryBudget {
     fn default() -> Self {
         Self { most: AtomicUsize::new(usize::MAX), used: AtomicUsize::new(0) }
     }
 }
 
-impl Budget {
+impl MemoryBudget {
     /// Holds for what is granted from now on. Instances keep what they have.
     pub fn set(&self, most: u64) {
         self.most.store(usize::try_from(most).unwrap_or(usize::MAX), Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl Budget {
 
 /// Why a growth was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum GrowthRefusal {
     /// It is over the limit of the instance.
     Instance,
     /// It is over this bound of all instances together.
@@ -61,14 +61,14 @@ pub enum Refused {
 pub struct MemoryLimit {
     limit: usize,
     used: usize,
-    budget: Arc<Budget>,
-    tally: Arc<Tally>,
+    budget: Arc<MemoryBudget>,
+    tally: Arc<PluginTally>,
     /// A growth was refused in this call; if the call then traps, this is why.
-    pub refused: Option<Refused>,
+    pub refused: Option<GrowthRefusal>,
 }
 
 impl MemoryLimit {
-    pub fn new(limit: u64, budget: Arc<Budget>, tally: Arc<Tally>) -> Self {
+    pub fn new(limit: u64, budget: Arc<MemoryBudget>, tally: Arc<PluginTally>) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         tally.instance_began();
         Self { limit, used: 0, budget, tally, refused: None }
@@ -82,11 +82,11 @@ impl MemoryLimit {
 
     fn grow(&mut self, by: usize) -> bool {
         let Some(sum) = self.used.checked_add(by).filter(|sum| *sum <= self.limit) else {
-            self.refused = Some(Refused::Instance);
+            self.refused = Some(GrowthRefusal::Instance);
             return false;
         };
         if let Err(most) = self.budget.take(by) {
-            self.refused = Some(Refused::All(most));
+            self.refused = Some(GrowthRefusal::All(most));
             return false;
         }
         self.used = sum;
@@ -145,7 +145,7 @@ mod tests {
         assert!(limit.memory_growing(600, 700, None).unwrap());
         assert!(limit.table_growing(0, 10, None).unwrap());
         assert!(!limit.memory_growing(0, 200, None).unwrap());
-        assert_eq!(limit.refused, Some(Refused::Instance));
+        assert_eq!(limit.refused, Some(GrowthRefusal::Instance));
     }
 
     #[test]
@@ -158,13 +158,13 @@ mod tests {
 
     #[test]
     fn all_instances_together_have_no_more_than_their_budget_and_an_end_gives_it_back() {
-        let budget = Arc::new(Budget::default());
+        let budget = Arc::new(MemoryBudget::default());
         budget.set(1000);
         let mut one = MemoryLimit::new(800, budget.clone(), Arc::default());
         let mut other = MemoryLimit::new(800, budget.clone(), Arc::default());
         assert!(one.memory_growing(0, 700, None).unwrap());
         assert!(!other.memory_growing(0, 400, None).unwrap());
-        assert_eq!((other.refused, budget.used()), (Some(Refused::All(1000)), 700));
+        assert_eq!((other.refused, budget.used()), (Some(GrowthRefusal::All(1000)), 700));
         // A lower budget takes nothing from those that have it.
         budget.set(500);
         assert!(!one.memory_growing(700, 701, None).unwrap());

@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use kubewitness_core::Seq;
 use kubewitness_core::config::LimitsSpec;
-use kubewitness_core::ports::Session;
+use kubewitness_core::ports::EffectSession;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use crate::bindings::types::Error;
-use crate::tally::{Capability, Tally, Work};
-use crate::turns::Seat;
+use crate::tally::{CallWork, HostCapability, PluginTally};
+use crate::turns::CpuTicket;
 use clock::{HostTime, SharedClock};
-use memory::{Budget, MemoryLimit};
-use stderr::Tail;
+use memory::{MemoryBudget, MemoryLimit};
+use stderr::StderrTail;
 
 /// WASI objects (streams, pollables) that a guest may hold at once.
 const RESOURCES: usize = 256;
@@ -26,43 +26,43 @@ const RESOURCES: usize = 256;
 /// Random bytes that one call of WASI gives.
 const RANDOM_BYTES: u64 = 64 * 1024;
 
-pub struct Guest {
+pub struct GuestState {
     wasi: WasiCtx,
     table: ResourceTable,
     pub memory: MemoryLimit,
     pub clock: SharedClock,
     /// Where the call in progress waits for its turns.
-    pub seat: Arc<Seat>,
-    pub stderr: Tail,
+    pub seat: Arc<CpuTicket>,
+    pub stderr: StderrTail,
     pub config: Arc<str>,
     limits: CallLimits,
     calls: u32,
     /// What the call in progress has done so far. It is added to the tally once the call has ended.
-    pub work: Work,
-    tally: Arc<Tally>,
-    session: Option<Box<dyn Session>>,
+    pub work: CallWork,
+    tally: Arc<PluginTally>,
+    session: Option<Box<dyn EffectSession>>,
     /// The states of the call in progress.
     pub batch: Vec<Seq>,
     /// The document that was read last, parsed: pointers are asked for one after another.
     pub parsed: Option<(Seq, serde_json::Value)>,
 }
 
-/// What bounds the calls of one batch.
+/// The bounds of the calls of one batch.
 #[derive(Clone, Copy, Debug)]
 struct CallLimits {
     calls: u32,
     bytes: usize,
 }
 
-impl Guest {
+impl GuestState {
     pub fn new(
         limits: &LimitsSpec,
         config: Arc<str>,
-        budget: Arc<Budget>,
-        tally: Arc<Tally>,
-        seat: Arc<Seat>,
+        budget: Arc<MemoryBudget>,
+        tally: Arc<PluginTally>,
+        seat: Arc<CpuTicket>,
     ) -> Self {
-        let stderr = Tail::default();
+        let stderr = StderrTail::default();
         let mut table = ResourceTable::new();
         table.set_max_capacity(RESOURCES);
         let wasi = WasiCtxBuilder::new()
@@ -85,7 +85,7 @@ impl Guest {
                 bytes: usize::try_from(limits.host_bytes.0).unwrap_or(usize::MAX),
             },
             calls: 0,
-            work: Work::default(),
+            work: CallWork::default(),
             tally,
             session: None,
             batch: Vec::new(),
@@ -93,7 +93,7 @@ impl Guest {
         }
     }
 
-    pub fn begin(&mut self, session: Option<Box<dyn Session>>, batch: Vec<Seq>) {
+    pub fn begin(&mut self, session: Option<Box<dyn EffectSession>>, batch: Vec<Seq>) {
         self.calls = 0;
         self.memory.refused = None;
         self.stderr.clear();
@@ -102,14 +102,14 @@ impl Guest {
         self.batch = batch;
     }
 
-    pub fn end(&mut self) -> Option<Box<dyn Session>> {
+    pub fn end(&mut self) -> Option<Box<dyn EffectSession>> {
         let (guest, host) = self.clock.took();
         self.tally.worked(&std::mem::take(&mut self.work), guest, host);
         self.session.take()
     }
 
     /// Counts a call that has no way to refuse; past the limit it is not done.
-    pub fn count(&mut self, capability: Capability) -> bool {
+    pub fn count(&mut self, capability: HostCapability) -> bool {
         self.work.called(capability);
         self.calls = self.calls.saturating_add(1);
         self.calls <= self.limits.calls
@@ -118,9 +118,9 @@ impl Guest {
     /// Counts one call with its bytes and hands out the session, with the guest's time standing.
     pub fn open(
         &mut self,
-        capability: Capability,
+        capability: HostCapability,
         bytes: usize,
-    ) -> Result<(&mut dyn Session, HostTime), Error> {
+    ) -> Result<(&mut dyn EffectSession, HostTime), Error> {
         if !self.count(capability) {
             let most = self.limits.calls;
             return Err(Error::Denied(format!(
@@ -153,7 +153,7 @@ impl Guest {
         Ok(())
     }
 
-    pub fn session(&self) -> Option<&dyn Session> {
+    pub fn session(&self) -> Option<&dyn EffectSession> {
         self.session.as_deref()
     }
 
@@ -164,7 +164,7 @@ impl Guest {
     }
 }
 
-impl WasiView for Guest {
+impl WasiView for GuestState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
     }
@@ -175,18 +175,18 @@ mod tests {
     use wasmtime_wasi::p2::bindings::random::random::Host as _;
 
     use super::*;
-    use crate::turns::Turns;
+    use crate::turns::CpuTurns;
 
-    impl Guest {
+    impl GuestState {
         pub fn of_test() -> Self {
-            let seat = Arc::new(Turns::new(1, || {})).seat(&"".into());
+            let seat = Arc::new(CpuTurns::new(1, || {})).seat(&"".into());
             Self::new(&LimitsSpec::default(), "".into(), Arc::default(), Arc::default(), seat)
         }
     }
 
     #[test]
     fn a_guest_holds_no_more_wasi_objects_than_its_bound() {
-        let mut guest = Guest::of_test();
+        let mut guest = GuestState::of_test();
         let WasiCtxView { table, .. } = guest.ctx();
         for held in 0..RESOURCES {
             assert!(table.push(held).is_ok(), "{held}");
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn one_call_gives_no_more_random_bytes_than_its_bound() {
-        let mut guest = Guest::of_test();
+        let mut guest = GuestState::of_test();
         let WasiCtxView { ctx, .. } = guest.ctx();
         let random = ctx.random();
         assert_eq!(random.get_random_bytes(RANDOM_BYTES).unwrap().len() as u64, RANDOM_BYTES);

@@ -17,9 +17,9 @@ const KEPT: usize = 2048;
 const WRITE: usize = 4096;
 
 #[derive(Clone, Default)]
-pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
+pub struct StderrTail(Arc<Mutex<VecDeque<u8>>>);
 
-impl Tail {
+impl StderrTail {
     fn lock(&self) -> MutexGuard<'_, VecDeque<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,13 +42,13 @@ impl Tail {
     }
 }
 
-impl IsTerminal for Tail {
+impl IsTerminal for StderrTail {
     fn is_terminal(&self) -> bool {
         false
     }
 }
 
-impl StdoutStream for Tail {
+impl StdoutStream for StderrTail {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
         Box::new(self.clone())
     }
@@ -59,11 +59,11 @@ impl StdoutStream for Tail {
 }
 
 #[async_trait::async_trait]
-impl Pollable for Tail {
+impl Pollable for StderrTail {
     async fn ready(&mut self) {}
 }
 
-impl OutputStream for Tail {
+impl OutputStream for StderrTail {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.push(&bytes);
         Ok(())
@@ -78,7 +78,7 @@ impl OutputStream for Tail {
     }
 }
 
-impl AsyncWrite for Tail {
+impl AsyncWrite for StderrTail {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         self.push(bytes);
         Poll::Ready(Ok(bytes.len()))
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_last_bytes_are_kept_and_no_more() {
-        let tail = Tail::default();
+        let tail = StderrTail::default();
         tail.push(&[b'a'; KEPT]);
         tail.push(b"bc");
         assert_eq!(tail.lock().len(), KEPT);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use queue::{Asked, Queue, Ticket};
+use queue::{TurnAnswer, TurnQueue, TurnTicket};
 
 /// Guests that may compute at once, of all plugins together: one processor is left to the rest of the process. A process
 /// with one processor shares it.
@@ -22,40 +22,40 @@ pub fn guests_at_once() -> usize {
     processors.saturating_sub(1).max(1)
 }
 
-pub struct Turns {
-    state: Mutex<State>,
+pub struct CpuTurns {
+    state: Mutex<TurnState>,
     /// Has all guests look whether their turns have ended.
     hurry: Box<dyn Fn() + Send + Sync>,
 }
 
-struct State {
-    queue: Queue,
+struct TurnState {
+    queue: TurnQueue,
     /// Of those that wait.
-    wakers: HashMap<Ticket, Waker>,
+    wakers: HashMap<TurnTicket, Waker>,
     /// Those that were given a turn, and have not noticed yet.
-    given: HashSet<Ticket>,
+    given: HashSet<TurnTicket>,
 }
 
-impl Turns {
+impl CpuTurns {
     pub fn new(most: usize, hurry: impl Fn() + Send + Sync + 'static) -> Self {
         let (wakers, given) = (HashMap::new(), HashSet::new());
-        let state = Mutex::new(State { queue: Queue::new(most), wakers, given });
+        let state = Mutex::new(TurnState { queue: TurnQueue::new(most), wakers, given });
         Self { state, hurry: Box::new(hurry) }
     }
 
     /// The place of one call of a plugin.
-    pub fn seat(self: &Arc<Self>, plugin: &Arc<str>) -> Arc<Seat> {
-        let standing = Mutex::new(Standing { place: Place::Away, waited: Duration::ZERO });
+    pub fn seat(self: &Arc<Self>, plugin: &Arc<str>) -> Arc<CpuTicket> {
+        let standing = Mutex::new(TicketState { place: TicketPlace::Away, waited: Duration::ZERO });
         let has_turn = AtomicBool::new(false);
-        Arc::new(Seat { turns: self.clone(), plugin: plugin.clone(), standing, has_turn })
+        Arc::new(CpuTicket { turns: self.clone(), plugin: plugin.clone(), standing, has_turn })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl TurnState {
     fn give_up(&mut self, plugin: &str, used: Duration) -> Option<Waker> {
         let next = self.queue.give_up(plugin, used)?;
         self.given.insert(next);
@@ -64,30 +64,30 @@ impl State {
 }
 
 /// Where one call is: it has a turn, waits for one, or wants none.
-pub struct Seat {
-    turns: Arc<Turns>,
+pub struct CpuTicket {
+    turns: Arc<CpuTurns>,
     plugin: Arc<str>,
-    standing: Mutex<Standing>,
-    /// Whether its place is [`Place::HasTurn`]. It is asked whenever the host enters the guest, also to make room for each
+    standing: Mutex<TicketState>,
+    /// Whether its place is [`TicketPlace::HasTurn`]. It is asked whenever the host enters the guest, also to make room for each
     /// text that it lends: a lock would be taken many times for a state.
     has_turn: AtomicBool,
 }
 
-struct Standing {
-    place: Place,
+struct TicketState {
+    place: TicketPlace,
     /// Until the last turn.
     waited: Duration,
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum TicketPlace {
     Away,
-    Waits { ticket: Ticket, since: Instant },
+    Waits { ticket: TurnTicket, since: Instant },
     HasTurn { since: Instant },
 }
 
-impl Seat {
-    fn standing(&self) -> MutexGuard<'_, Standing> {
+impl CpuTicket {
+    fn standing(&self) -> MutexGuard<'_, TicketState> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,12 +96,12 @@ impl Seat {
         let mut standing = self.standing();
         let now = Instant::now();
         let since = match standing.place {
-            Place::HasTurn { .. } => return Poll::Ready(()),
-            Place::Away => {
+            TicketPlace::HasTurn { .. } => return Poll::Ready(()),
+            TicketPlace::Away => {
                 let mut state = self.turns.state();
-                if let Asked::Waits { ticket, at_once } = state.queue.ask(&self.plugin) {
+                if let TurnAnswer::Waits { ticket, at_once } = state.queue.ask(&self.plugin) {
                     state.wakers.insert(ticket, context.waker().clone());
-                    standing.place = Place::Waits { ticket, since: now };
+                    standing.place = TicketPlace::Waits { ticket, since: now };
                     if at_once {
                         (self.turns.hurry)();
                     }
@@ -109,7 +109,7 @@ impl Seat {
                 }
                 now
             }
-            Place::Waits { ticket, since } => {
+            TicketPlace::Waits { ticket, since } => {
                 let mut state = self.turns.state();
                 if !state.given.remove(&ticket) {
                     state.wakers.insert(ticket, context.waker().clone());
@@ -119,7 +119,7 @@ impl Seat {
             }
         };
         standing.waited += now.saturating_duration_since(since);
-        standing.place = Place::HasTurn { since: now };
+        standing.place = TicketPlace::HasTurn { since: now };
         self.has_turn.store(true, Ordering::Release);
         Poll::Ready(())
     }
@@ -129,12 +129,12 @@ impl Seat {
         let mut standing = self.standing();
         let now = Instant::now();
         self.has_turn.store(false, Ordering::Release);
-        let next = match std::mem::replace(&mut standing.place, Place::Away) {
-            Place::Away => None,
-            Place::HasTurn { since } => {
+        let next = match std::mem::replace(&mut standing.place, TicketPlace::Away) {
+            TicketPlace::Away => None,
+            TicketPlace::HasTurn { since } => {
                 self.turns.state().give_up(&self.plugin, now.saturating_duration_since(since))
             }
-            Place::Waits { ticket, since } => {
+            TicketPlace::Waits { ticket, since } => {
                 standing.waited += now.saturating_duration_since(since);
                 let mut state = self.turns.state();
                 match state.given.remove(&ticket) {
@@ -161,13 +161,13 @@ impl Seat {
     pub fn waited(&self) -> Duration {
         let standing = self.standing();
         match standing.place {
-            Place::Waits { since, .. } => standing.waited + since.elapsed(),
-            Place::Away | Place::HasTurn { .. } => standing.waited,
+            TicketPlace::Waits { since, .. } => standing.waited + since.elapsed(),
+            TicketPlace::Away | TicketPlace::HasTurn { .. } => standing.waited,
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for CpuTicket {
     fn drop(&mut self) {
         self.give_up();
     }
@@ -182,13 +182,13 @@ mod tests {
 
     use super::*;
 
-    fn poll(seat: &Seat) -> bool {
+    fn poll(seat: &CpuTicket) -> bool {
         seat.poll_turn(&mut Context::from_waker(&noop_waker())).is_ready()
     }
 
     #[tokio::test]
     async fn a_call_that_waits_is_woken_when_its_turn_comes() {
-        let turns = Arc::new(Turns::new(1, || {}));
+        let turns = Arc::new(CpuTurns::new(1, || {}));
         let (one, other) = (turns.seat(&"one".into()), turns.seat(&"other".into()));
         assert!(poll(&one));
         let mut waiting = std::pin::pin!(poll_fn(|context| other.poll_turn(context)));
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_call_that_ends_leaves_its_turn_and_its_place_to_others() {
-        let turns = Arc::new(Turns::new(1, || {}));
+        let turns = Arc::new(CpuTurns::new(1, || {}));
         let seats: Vec<_> = (0..4).map(|number: u32| turns.seat(&number.to_string().into())).collect();
         let [holds, given, waits, last] = seats.try_into().ok().unwrap();
         assert!(poll(&holds));

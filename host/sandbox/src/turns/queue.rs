@@ -14,52 +14,52 @@ use std::time::Duration;
 const CREDIT: Duration = Duration::from_millis(10);
 
 /// A call that waits.
-pub type Ticket = u64;
+pub type TurnTicket = u64;
 
 #[derive(Debug)]
-pub struct Queue {
+pub struct TurnQueue {
     /// Turns at once.
     most: usize,
     held: usize,
     waiting: usize,
-    /// Where the turn began that was given last, on the scale of [`Line::used`].
+    /// Where the turn began that was given last, on the scale of [`PluginLine::used`].
     floor: Duration,
-    lines: BTreeMap<Arc<str>, Line>,
-    tickets: Ticket,
+    lines: BTreeMap<Arc<str>, PluginLine>,
+    tickets: TurnTicket,
 }
 
-/// What a call gets that wants to compute.
+/// The answer to a call that wants to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum TurnAnswer {
     Turn,
     /// A place in the line. `at_once`: it has had less than whoever has a turn, so one of these should end.
     Waits {
-        ticket: Ticket,
+        ticket: TurnTicket,
         at_once: bool,
     },
 }
 
-/// What one plugin has, wants and had.
+/// The turns that one plugin holds, waits for and had.
 #[derive(Debug, Default)]
-struct Line {
+struct PluginLine {
     held: usize,
-    waiting: VecDeque<Ticket>,
+    waiting: VecDeque<TurnTicket>,
     used: Duration,
 }
 
-impl Line {
+impl PluginLine {
     fn is_idle(&self) -> bool {
         self.held == 0 && self.waiting.is_empty()
     }
 }
 
-impl Queue {
+impl TurnQueue {
     pub fn new(most: usize) -> Self {
         let (floor, lines) = (Duration::ZERO, BTreeMap::new());
         Self { most: most.max(1), held: 0, waiting: 0, floor, lines, tickets: 0 }
     }
 
-    pub fn ask(&mut self, plugin: &Arc<str>) -> Asked {
+    pub fn ask(&mut self, plugin: &Arc<str>) -> TurnAnswer {
         let floor = self.floor;
         let line = self.lines.entry(plugin.clone()).or_default();
         if line.is_idle() {
@@ -70,18 +70,18 @@ impl Queue {
             line.held += 1;
             self.held += 1;
             self.floor = floor.max(line.used);
-            return Asked::Turn;
+            return TurnAnswer::Turn;
         }
         self.tickets += 1;
         line.waiting.push_back(self.tickets);
         self.waiting += 1;
         let used = line.used;
         let at_once = self.lines.values().any(|other| other.held > 0 && other.used > used);
-        Asked::Waits { ticket: self.tickets, at_once }
+        TurnAnswer::Waits { ticket: self.tickets, at_once }
     }
 
     /// A turn ends. Answers who has it next.
-    pub fn give_up(&mut self, plugin: &str, used: Duration) -> Option<Ticket> {
+    pub fn give_up(&mut self, plugin: &str, used: Duration) -> Option<TurnTicket> {
         if let Some(line) = self.lines.get_mut(plugin) {
             line.held -= 1;
             line.used += used;
@@ -91,7 +91,7 @@ impl Queue {
     }
 
     /// A call that waited no longer does.
-    pub fn leave(&mut self, plugin: &str, ticket: Ticket) {
+    pub fn leave(&mut self, plugin: &str, ticket: TurnTicket) {
         let Some(line) = self.lines.get_mut(plugin) else { return };
         if let Some(place) = line.waiting.iter().position(|waiting| *waiting == ticket) {
             line.waiting.remove(place);
@@ -99,7 +99,7 @@ impl Queue {
         }
     }
 
-    fn next(&mut self) -> Option<Ticket> {
+    fn next(&mut self) -> Option<TurnTicket> {
         if self.waiting == 0 {
             if self.held == 0 {
                 // There is nobody to whom anybody owes a turn.
@@ -129,11 +129,11 @@ mod tests {
 
     use super::*;
 
-    impl Queue {
-        fn line_up(&mut self, plugin: &Arc<str>) -> Option<Ticket> {
+    impl TurnQueue {
+        fn line_up(&mut self, plugin: &Arc<str>) -> Option<TurnTicket> {
             match self.ask(plugin) {
-                Asked::Turn => None,
-                Asked::Waits { ticket, .. } => Some(ticket),
+                TurnAnswer::Turn => None,
+                TurnAnswer::Waits { ticket, .. } => Some(ticket),
             }
         }
     }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_plugin_with_many_calls_gets_no_more_turns_than_one_with_a_single_call() {
-        let (greedy, modest, mut queue) = (named("greedy"), named("modest"), Queue::new(1));
+        let (greedy, modest, mut queue) = (named("greedy"), named("modest"), TurnQueue::new(1));
         assert_eq!(queue.line_up(&greedy), None);
         let many: Vec<_> = (0..3).map(|_| queue.line_up(&greedy).unwrap()).collect();
         let one = queue.line_up(&modest).unwrap();
@@ -163,25 +163,27 @@ mod tests {
 
     #[test]
     fn a_plugin_that_computes_little_ends_the_turn_of_one_that_has_had_more() {
-        let mut queue = Queue::new(1);
+        let mut queue = TurnQueue::new(1);
         let busy: Vec<_> = (0..8).map(|number| named(&format!("busy-{number}"))).collect();
-        let mut whose: HashMap<Ticket, &Arc<str>> =
+        let mut whose: HashMap<TurnTicket, &Arc<str>> =
             busy.iter().filter_map(|plugin| Some((queue.line_up(plugin)?, plugin))).collect();
         let mut holder = &busy[0];
         for _ in 0..50 {
             whose.insert(queue.line_up(holder).unwrap(), holder);
             holder = whose[&queue.give_up(holder, millis(5)).unwrap()];
         }
-        let Asked::Waits { ticket: brief, at_once: true } = queue.ask(&named("brief")) else {
+        let TurnAnswer::Waits { ticket: brief, at_once: true } = queue.ask(&named("brief")) else {
             panic!("it waits for the end of a turn")
         };
         assert_eq!(queue.give_up(holder, Duration::ZERO), Some(brief));
-        let Asked::Waits { at_once: false, .. } = queue.ask(holder) else { panic!("it has had its share") };
+        let TurnAnswer::Waits { at_once: false, .. } = queue.ask(holder) else {
+            panic!("it has had its share")
+        };
     }
 
     #[test]
     fn nobody_saves_up_turns_while_it_wants_none() {
-        let (late, busy, mut queue) = (named("late"), named("busy"), Queue::new(1));
+        let (late, busy, mut queue) = (named("late"), named("busy"), TurnQueue::new(1));
         queue.line_up(&busy);
         for _ in 0..1000 {
             queue.line_up(&busy).unwrap();
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_call_that_leaves_the_line_is_not_given_a_turn_and_what_is_over_is_forgotten() {
-        let (one, other, mut queue) = (named("one"), named("other"), Queue::new(1));
+        let (one, other, mut queue) = (named("one"), named("other"), TurnQueue::new(1));
         assert_eq!(queue.line_up(&one), None);
         let gone = queue.line_up(&other).unwrap();
         queue.leave("other", gone);
@@ -211,21 +213,21 @@ mod tests {
     }
 
     /// Turns that are held, by their end.
-    struct Run {
-        queue: Queue,
+    struct TurnRun {
+        queue: TurnQueue,
         now: Duration,
         computing: Vec<(Duration, Duration, usize)>,
-        waiting: HashMap<Ticket, usize>,
+        waiting: HashMap<TurnTicket, usize>,
         got: Vec<Duration>,
         names: Vec<Arc<str>>,
     }
 
-    impl Run {
+    impl TurnRun {
         fn new(most: usize, plugins: usize) -> Self {
             let names = (0..plugins).map(|number| named(&number.to_string())).collect();
             let got = vec![Duration::ZERO; plugins];
             let (computing, waiting) = (Vec::new(), HashMap::new());
-            Self { queue: Queue::new(most), now: Duration::ZERO, computing, waiting, got, names }
+            Self { queue: TurnQueue::new(most), now: Duration::ZERO, computing, waiting, got, names }
         }
 
         fn begin(&mut self, plugin: usize, length: Duration) {
@@ -262,7 +264,7 @@ mod tests {
             more in prop::collection::vec(0usize..6, 2..6),
             lengths in prop::collection::vec(1u64..=LONGEST, 500),
         ) {
-            let mut run = Run::new(most, more.len());
+            let mut run = TurnRun::new(most, more.len());
             for (plugin, more) in more.iter().enumerate() {
                 // Enough calls to hold all turns while one waits, so that each could use whatever it is given.
                 (0..=most + more).for_each(|_| run.ask(plugin, millis(LONGEST)));

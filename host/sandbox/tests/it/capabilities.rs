@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use kubewitness_core::config::LimitsSpec;
-use kubewitness_core::ports::{Delivery, Handler, OnConflict, SqlValue};
+use kubewitness_core::ports::{OnConflict, PluginHandler, SqlValue, StateDelivery};
 use kubewitness_core::{ObjectRef, State, Status};
 
-use crate::fixture::{Bench, Fake, delivery};
+use crate::fixture::{FakeGrants, SandboxBench, delivery};
 
 #[tokio::test]
 async fn what_was_not_granted_answers_denied() {
-    let bench = Bench::new(Fake { granted: false, ..Fake::default() }, LimitsSpec::default()).await;
+    let bench =
+        SandboxBench::new(FakeGrants { granted: false, ..FakeGrants::default() }, LimitsSpec::default())
+            .await;
     for command in [
         "kv.set a 1",
         "kv.delete a",
@@ -35,7 +37,7 @@ async fn what_was_not_granted_answers_denied() {
 
 #[tokio::test]
 async fn what_was_granted_is_reached() {
-    let bench = Bench::plain().await;
+    let bench = SandboxBench::plain().await;
     for (command, answer) in [
         ("sql.dialect main", "ok: Dialect::Sqlite"),
         ("sql.run main create table t (a)", "ok: 1"),
@@ -74,7 +76,7 @@ async fn what_was_granted_is_reached() {
 
 #[tokio::test]
 async fn kv_is_seen_within_the_call() {
-    let bench = Bench::plain().await;
+    let bench = SandboxBench::plain().await;
     let outcome =
         bench.run(&["kv.set a 1", "kv.get a", "kv.keys a", "kv.delete a", "kv.get a"]).await.unwrap();
     assert!(outcome.kv.is_empty());
@@ -84,7 +86,7 @@ async fn kv_is_seen_within_the_call() {
 
 #[tokio::test]
 async fn documents_are_those_of_the_call() {
-    let bench = Bench::plain().await;
+    let bench = SandboxBench::plain().await;
     bench.record().documents.insert(1, r#"{"spec": {"a": 1.50}, "status": {"phase": "Running"}}"#);
     bench.record().before.insert(1, r#"{"spec": {"a": 1.50}, "status": {"phase": "Pending"}}"#);
     for (command, part) in [
@@ -107,8 +109,8 @@ async fn documents_are_those_of_the_call() {
 
 #[tokio::test]
 async fn the_whole_envelope_reaches_the_guest() {
-    let bench = Bench::plain().await;
-    let Delivery { state, .. } = delivery(9, "envelope");
+    let bench = SandboxBench::plain().await;
+    let StateDelivery { state, .. } = delivery(9, "envelope");
     let owner = ObjectRef {
         kind: "JobSet".into(),
         name: "set".into(),
@@ -123,7 +125,11 @@ async fn the_whole_envelope_reaches_the_guest() {
         late: true,
         ..(*state).clone()
     };
-    bench.plugin.handle(&[Delivery { state: Arc::new(state), attempt: 4, resync: false }]).await.unwrap();
+    bench
+        .plugin
+        .handle(&[StateDelivery { state: Arc::new(state), attempt: 4, resync: false }])
+        .await
+        .unwrap();
     let (_, seen) = bench.record().answers.pop().unwrap();
     for part in [
         r#"id: "jobs/0/batch/Job/uid-9/9""#,
@@ -145,8 +151,8 @@ async fn the_whole_envelope_reaches_the_guest() {
 
 #[tokio::test]
 async fn a_resync_tells_the_guest_what_it_is_and_leaves_no_receipt() {
-    let bench = Bench::plain().await;
-    let again = Delivery { resync: true, ..delivery(2, "envelope") };
+    let bench = SandboxBench::plain().await;
+    let again = StateDelivery { resync: true, ..delivery(2, "envelope") };
     let outcome = bench.plugin.handle(&[delivery(1, "done"), again]).await.unwrap();
     assert_eq!(outcome.verdicts.len(), 2);
     let (_, seen) = bench.record().answers.pop().unwrap();
@@ -157,8 +163,8 @@ async fn a_resync_tells_the_guest_what_it_is_and_leaves_no_receipt() {
 
 #[tokio::test]
 async fn the_configuration_is_the_manifests() {
-    let fake = Fake { config: r#"{"command": "reject configured"}"#, ..Fake::default() };
-    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let fake = FakeGrants { config: r#"{"command": "reject configured"}"#, ..FakeGrants::default() };
+    let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     let outcome = bench.run(&[""]).await.unwrap();
     assert_eq!(outcome.verdicts, [kubewitness_core::ports::Verdict::Reject("configured".to_string())]);
 }

@@ -1,9 +1,9 @@
-//! What the controller says of a file before it runs it.
+//! The controller checks a file before it runs it.
 
 use kubewitness_core::config::{ComponentsSpec, PluginSpec};
 use kubewitness_core::ports::CallError;
 use kubewitness_hostile::{changed, core_module, half, text};
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions, SandboxError};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine, SandboxError};
 
 use crate::fixture::{engine, probe, probe_bytes};
 
@@ -137,9 +137,9 @@ async fn compiled_code_is_kept_and_what_was_tampered_with_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("compiled");
     let engine = || {
-        Engine::new(EngineOptions {
+        SandboxEngine::new(EngineOptions {
             cache: Some(cache.clone()),
-            compiler: Compiler::InProcess,
+            compiler: ComponentCompiler::InProcess,
             is_unattended: false,
         })
         .unwrap()

@@ -9,11 +9,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{
-    CallError, Delivery, Dialect, GrantError, Grants, Handler, HttpRequest, HttpResponse, KvWrite, KvWrites,
-    LogLevel, MailMessage, MailRefusal, Outcome, Session, ShownState, SqlValue, TableCopy, TableWrite,
+    CallError, CallOutcome, EffectSession, GrantError, GrantProvider, HttpRequest, HttpResponse, KvWrite,
+    KvWrites, LogLevel, MailMessage, MailRefusal, PluginHandler, ShownState, SqlDialect, SqlValue,
+    StateDelivery, TableCopy, TableWrite,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
-use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions, Plugin};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, PluginComponent, SandboxEngine, SandboxPlugin};
 use tokio::sync::OnceCell;
 
 /// A component in the folder that `KUBEWITNESS_PLUGINS` names, where plugins are called what people call them, or in the
@@ -36,27 +37,32 @@ pub fn hostile_bytes(name: &str) -> Vec<u8> {
     component(&format!("hostile/{name}.wasm"), &format!("playground-plugin/examples/{name}.wasm"))
 }
 
-pub async fn hostile(name: &str) -> Component {
+pub async fn hostile(name: &str) -> PluginComponent {
     engine().load(&hostile_bytes(name).into(), &ComponentsSpec::default()).await.unwrap()
 }
 
-static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
-    Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false }).unwrap()
+static ENGINE: LazyLock<SandboxEngine> = LazyLock::new(|| {
+    SandboxEngine::new(EngineOptions {
+        cache: None,
+        compiler: ComponentCompiler::InProcess,
+        is_unattended: false,
+    })
+    .unwrap()
 });
 
-pub fn engine() -> Engine {
+pub fn engine() -> SandboxEngine {
     ENGINE.clone()
 }
 
-pub async fn probe() -> Component {
-    static PROBE: OnceCell<Component> = OnceCell::const_new();
+pub async fn probe() -> PluginComponent {
+    static PROBE: OnceCell<PluginComponent> = OnceCell::const_new();
     let load = async || engine().load(&probe_bytes().into(), &ComponentsSpec::default()).await.unwrap();
     PROBE.get_or_init(load).await.clone()
 }
 
-/// What the sessions of one plugin saw and what they answer.
+/// The record of one plugin's sessions, and their answers.
 #[derive(Default)]
-pub struct Record {
+pub struct SessionRecord {
     /// `command` and `answer` of each line that the probe wrote.
     pub answers: Vec<(String, String)>,
     pub lines: usize,
@@ -73,7 +79,7 @@ pub struct Record {
     pub before: BTreeMap<Seq, &'static str>,
 }
 
-pub struct Fake {
+pub struct FakeGrants {
     pub config: &'static str,
     pub granted: bool,
     pub applied: HashSet<Seq>,
@@ -82,12 +88,12 @@ pub struct Fake {
     /// How long each read of `kv` holds the thread.
     pub kv_read: Duration,
     pub commit: Result<(), GrantError>,
-    pub record: Arc<Mutex<Record>>,
+    pub record: Arc<Mutex<SessionRecord>>,
     /// States with a request that is not sent again.
     pub in_doubt: Vec<Seq>,
 }
 
-impl Default for Fake {
+impl Default for FakeGrants {
     fn default() -> Self {
         Self {
             config: "{}",
@@ -102,42 +108,42 @@ impl Default for Fake {
     }
 }
 
-pub struct Bench {
-    pub plugin: Plugin,
-    record: Arc<Mutex<Record>>,
+pub struct SandboxBench {
+    pub plugin: SandboxPlugin,
+    record: Arc<Mutex<SessionRecord>>,
 }
 
-impl Bench {
-    pub async fn new(fake: Fake, limits: LimitsSpec) -> Self {
+impl SandboxBench {
+    pub async fn new(fake: FakeGrants, limits: LimitsSpec) -> Self {
         Self::of(&probe().await, fake, &limits)
     }
 
-    pub fn of(component: &Component, fake: Fake, limits: &LimitsSpec) -> Self {
+    pub fn of(component: &PluginComponent, fake: FakeGrants, limits: &LimitsSpec) -> Self {
         let record = fake.record.clone();
         let plugin = component.plugin("probe", limits, Arc::new(fake)).unwrap();
         Self { plugin, record }
     }
 
     pub async fn hostile(name: &str, config: &'static str, limits: LimitsSpec) -> Self {
-        Self::of(&hostile(name).await, Fake { config, ..Fake::default() }, &limits)
+        Self::of(&hostile(name).await, FakeGrants { config, ..FakeGrants::default() }, &limits)
     }
 
     pub async fn plain() -> Self {
-        Self::new(Fake::default(), LimitsSpec::default()).await
+        Self::new(FakeGrants::default(), LimitsSpec::default()).await
     }
 
     /// One state a command, with positions from 1.
-    pub async fn run(&self, commands: &[&str]) -> Result<Outcome, CallError> {
+    pub async fn run(&self, commands: &[&str]) -> Result<CallOutcome, CallError> {
         let batch: Vec<_> = (1..).zip(commands).map(|(seq, command)| delivery(seq, command)).collect();
         self.plugin.handle(&batch).await
     }
 
     /// So many states, for a plugin that reads no command.
-    pub async fn hand_over(&self, states: usize) -> Result<Outcome, CallError> {
+    pub async fn hand_over(&self, states: usize) -> Result<CallOutcome, CallError> {
         self.run(&vec![""; states]).await
     }
 
-    /// What one command found out.
+    /// The output of one command.
     pub async fn ask(&self, command: &str) -> String {
         self.run(&[command]).await.unwrap();
         let (asked, answer) = self.record().answers.pop().expect("a command that was obeyed is answered");
@@ -145,7 +151,7 @@ impl Bench {
         answer
     }
 
-    pub fn record(&self) -> MutexGuard<'_, Record> {
+    pub fn record(&self) -> MutexGuard<'_, SessionRecord> {
         self.record.lock().unwrap()
     }
 
@@ -156,7 +162,7 @@ impl Bench {
     }
 }
 
-pub fn delivery(seq: Seq, command: &str) -> Delivery {
+pub fn delivery(seq: Seq, command: &str) -> StateDelivery {
     let object = Arc::new(ObjectRef {
         group: "batch".into(),
         version: "v1".into(),
@@ -181,16 +187,16 @@ pub fn delivery(seq: Seq, command: &str) -> Delivery {
         late: false,
         quotes_none_under: None,
     };
-    Delivery { state: Arc::new(state), attempt: 1, resync: false }
+    StateDelivery { state: Arc::new(state), attempt: 1, resync: false }
 }
 
 #[async_trait]
-impl Grants for Fake {
+impl GrantProvider for FakeGrants {
     fn config(&self) -> &str {
         self.config
     }
 
-    async fn open(&self, _batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
+    async fn open(&self, _batch: &[StateDelivery]) -> Result<Box<dyn EffectSession>, GrantError> {
         let mut record = self.record.lock().unwrap();
         record.open += 1;
         record.most_open = record.most_open.max(record.open);
@@ -214,12 +220,12 @@ struct FakeSession {
     query: Duration,
     kv_read: Duration,
     commit: Result<(), GrantError>,
-    record: Arc<Mutex<Record>>,
+    record: Arc<Mutex<SessionRecord>>,
     kv: BTreeMap<String, Vec<u8>>,
 }
 
 impl FakeSession {
-    fn granted(&self, what: &str) -> Result<MutexGuard<'_, Record>, GrantError> {
+    fn granted(&self, what: &str) -> Result<MutexGuard<'_, SessionRecord>, GrantError> {
         let denied = || GrantError::Denied(format!("{what} was not granted"));
         self.granted.then(|| self.record.lock().unwrap()).ok_or_else(denied)
     }
@@ -232,7 +238,7 @@ impl Drop for FakeSession {
 }
 
 #[async_trait]
-impl Session for FakeSession {
+impl EffectSession for FakeSession {
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
         let has_subscribed_owner = state.owner.as_ref().is_none_or(|owner| owner.kind != "JobSet");
         Ok(ShownState { state: state.clone(), document_digest: None, has_subscribed_owner })
@@ -242,8 +248,8 @@ impl Session for FakeSession {
         &self.applied
     }
 
-    fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError> {
-        self.granted(database).map(|_| Dialect::Sqlite)
+    fn sql_dialect(&self, database: &str) -> Result<SqlDialect, GrantError> {
+        self.granted(database).map(|_| SqlDialect::Sqlite)
     }
 
     async fn sql_execute(

@@ -8,7 +8,7 @@ use kubewitness_core::ports::{CallError, Verdict};
 use kubewitness_hostile::{of_another_world, starting_with_a_loop, with_memories, with_table};
 use kubewitness_sandbox::SandboxError;
 
-use crate::fixture::{Bench, Fake, engine, hostile, hostile_bytes, probe_bytes};
+use crate::fixture::{FakeGrants, SandboxBench, engine, hostile, hostile_bytes, probe_bytes};
 
 fn spec() -> PluginSpec {
     serde_json::from_value(serde_json::json!({
@@ -26,7 +26,7 @@ fn spec() -> PluginSpec {
     .unwrap()
 }
 
-/// What an operator is told of a component that is refused.
+/// The message for an operator about a refused component.
 async fn refusal(bytes: Vec<u8>) -> String {
     let refused = match engine().load(&bytes.into(), &ComponentsSpec::default()).await {
         Err(error) => error,
@@ -67,7 +67,7 @@ fn wide() -> LimitsSpec {
     LimitsSpec { memory: config::Bytes(512 << 20), call, ..LimitsSpec::default() }
 }
 
-async fn reason(bench: &Bench) -> String {
+async fn reason(bench: &SandboxBench) -> String {
     let mut verdicts = bench.hand_over(1).await.unwrap().verdicts;
     match verdicts.pop() {
         Some(Verdict::Reject(reason)) => reason,
@@ -77,19 +77,19 @@ async fn reason(bench: &Bench) -> String {
 
 #[tokio::test]
 async fn giant_texts_are_cut_or_end_the_call() {
-    let bench = Bench::hostile("giant_reasons", r#"{"mebibytes": 8}"#, wide()).await;
+    let bench = SandboxBench::hostile("giant_reasons", r#"{"mebibytes": 8}"#, wide()).await;
     let told = reason(&bench).await;
     assert!(told.len() <= 4096 + 8, "{} bytes", told.len());
     // More than the host copies out of a guest in one call.
-    let bench = Bench::hostile("giant_reasons", r#"{"mebibytes": 100}"#, wide()).await;
+    let bench = SandboxBench::hostile("giant_reasons", r#"{"mebibytes": 100}"#, wide()).await;
     let error = bench.hand_over(1).await.unwrap_err();
     assert!(matches!(error, CallError::Trap(_)), "{error:?}");
     assert_eq!(bench.plugin.idle(), 0);
-    let bench = Bench::hostile("writes_long_values", r#"{"bytes": 20000000}"#, wide()).await;
+    let bench = SandboxBench::hostile("writes_long_values", r#"{"bytes": 20000000}"#, wide()).await;
     let told = reason(&bench).await;
     assert!(told.starts_with("too large"), "{told}");
     // And the other way.
-    let bench = Bench::hostile("asks_for_giant_texts", "{}", wide()).await;
+    let bench = SandboxBench::hostile("asks_for_giant_texts", "{}", wide()).await;
     let giant = format!("\"{}\"", "x".repeat(20_000_000)).leak();
     bench.record().documents.insert(1, giant);
     let told = reason(&bench).await;
@@ -98,17 +98,17 @@ async fn giant_texts_are_cut_or_end_the_call() {
 
 #[tokio::test]
 async fn what_a_guest_may_not_reach_is_refused_in_each_call_and_the_guest_goes_on() {
-    let bench = Bench::hostile("asks_for_other_states", "{}", LimitsSpec::default()).await;
+    let bench = SandboxBench::hostile("asks_for_other_states", "{}", LimitsSpec::default()).await;
     bench.record().documents.insert(7, "{}");
     assert_eq!(bench.hand_over(3).await.unwrap().verdicts, [Verdict::Done, Verdict::Done, Verdict::Done]);
-    let fake = Fake { granted: false, ..Fake::default() };
-    let bench = Bench::of(&hostile("uses_what_nobody_granted").await, fake, &LimitsSpec::default());
+    let fake = FakeGrants { granted: false, ..FakeGrants::default() };
+    let bench = SandboxBench::of(&hostile("uses_what_nobody_granted").await, fake, &LimitsSpec::default());
     assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
 }
 
 #[tokio::test]
 async fn a_guest_that_gives_no_handle_back_ends_at_the_most_that_it_may_hold() {
-    let bench = Bench::hostile("leaks_handles", "{}", LimitsSpec::default()).await;
+    let bench = SandboxBench::hostile("leaks_handles", "{}", LimitsSpec::default()).await;
     for _ in 0..2 {
         let error = bench.hand_over(1).await.unwrap_err();
         assert!(matches!(error, CallError::Trap(_)), "{error:?}");

@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec, PluginSpec};
-use kubewitness_core::ports::{CallError, Delivery, Handler, Tick, Verdict};
+use kubewitness_core::ports::{CallError, PluginHandler, ScheduledCall, StateDelivery, Verdict};
 use kubewitness_core::{State, Status};
-use kubewitness_sandbox::Component;
+use kubewitness_sandbox::PluginComponent;
 
-use crate::fixture::{Bench, Fake, delivery, engine};
+use crate::fixture::{FakeGrants, SandboxBench, delivery, engine};
 
 /// Built before interface 1.1: `testdata/interface-1.0/README.md` says how.
-async fn of_1_0() -> Component {
+async fn of_1_0() -> PluginComponent {
     let bytes: &[u8] = include_bytes!("../../testdata/interface-1.0/plugin.wasm");
     engine().load(&bytes.into(), &ComponentsSpec::default()).await.unwrap()
 }
 
-fn in_phase(seq: u64, phase: &str) -> Delivery {
-    let Delivery { state, attempt, resync } = delivery(seq, "");
+fn in_phase(seq: u64, phase: &str) -> StateDelivery {
+    let StateDelivery { state, attempt, resync } = delivery(seq, "");
     let status = Arc::new(Status { phase: phase.into(), ..Status::default() });
-    Delivery { state: Arc::new(State { status, ..(*state).clone() }), attempt, resync }
+    StateDelivery { state: Arc::new(State { status, ..(*state).clone() }), attempt, resync }
 }
 
 fn spec(config: &serde_json::Value) -> PluginSpec {
@@ -49,7 +49,7 @@ async fn a_plugin_of_interface_1_0_works_as_it_did() {
     let wrong = component.check(&spec(&serde_json::json!({"a": "wrong"}))).await.unwrap();
     assert_eq!(wrong[0].field, "spec.config.a.b");
 
-    let bench = Bench::of(&component, Fake::default(), &LimitsSpec::default());
+    let bench = SandboxBench::of(&component, FakeGrants::default(), &LimitsSpec::default());
     bench.record().documents.insert(1, r#"{"kind":"Job"}"#);
     let batch = [in_phase(1, "Running"), in_phase(2, "Failed"), in_phase(3, "Pending")];
     let outcome = bench.plugin.handle(&batch).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_schedule_for_a_plugin_of_interface_1_0_is_refused_by_name() {
     assert_eq!(fault.field, "spec.tick");
     assert!(fault.message.contains("`kubewitness:plugin/ticker`") && fault.message.contains("speaks 1.0.0"));
     assert!(component.warnings(&spec).is_empty());
-    let bench = Bench::of(&component, Fake::default(), &LimitsSpec::default());
-    let tick = Tick { due_ms: 0, timeout: Duration::from_secs(10) };
+    let bench = SandboxBench::of(&component, FakeGrants::default(), &LimitsSpec::default());
+    let tick = ScheduledCall { due_ms: 0, timeout: Duration::from_secs(10) };
     assert!(matches!(bench.plugin.tick(tick).await, Err(CallError::Protocol(_))));
 }

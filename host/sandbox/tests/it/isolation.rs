@@ -2,11 +2,11 @@
 
 use kubewitness_core::config::LimitsSpec;
 
-use crate::fixture::Bench;
+use crate::fixture::SandboxBench;
 
 #[tokio::test]
 async fn there_is_no_variable_no_argument_and_no_input() {
-    let bench = Bench::plain().await;
+    let bench = SandboxBench::plain().await;
     assert!(std::env::vars_os().count() > 0, "the host itself has some");
     assert_eq!(bench.ask("environment").await, "0 variables, 0 arguments");
     assert_eq!(bench.ask("stdin").await, "0 bytes");
@@ -14,7 +14,7 @@ async fn there_is_no_variable_no_argument_and_no_input() {
 
 #[tokio::test]
 async fn there_is_no_file() {
-    let bench = Bench::plain().await;
+    let bench = SandboxBench::plain().await;
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     for path in [manifest, "/", ".", "/etc/hostname", "/proc/self/environ"] {
         let answer = bench.ask(&format!("read {path}")).await;
@@ -28,7 +28,7 @@ async fn there_is_no_file() {
 
 #[tokio::test]
 async fn there_is_no_network() {
-    let bench = Bench::plain().await;
+    let bench = SandboxBench::plain().await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     for command in [
@@ -47,7 +47,7 @@ async fn there_is_no_network() {
 
 #[tokio::test]
 async fn output_is_swallowed_however_much_it_is() {
-    let bench = Bench::hostile("floods_the_output", "{}", LimitsSpec::default()).await;
+    let bench = SandboxBench::hostile("floods_the_output", "{}", LimitsSpec::default()).await;
     let error = bench.hand_over(1).await.unwrap_err().to_string();
     assert!(error.contains("all of it is written") && error.len() < 4096, "{} bytes", error.len());
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::config::{self, ComponentsSpec, LimitsSpec};
-use kubewitness_core::ports::{CallError, Handler, Verdict};
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions, Plugin};
+use kubewitness_core::ports::{CallError, PluginHandler, Verdict};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine, SandboxPlugin};
 use tokio::task::JoinSet;
 
-use crate::fixture::{Bench, Fake, delivery, hostile, hostile_bytes};
+use crate::fixture::{FakeGrants, SandboxBench, delivery, hostile, hostile_bytes};
 
 fn call(millis: u64) -> LimitsSpec {
     LimitsSpec { call: config::Duration(Duration::from_millis(millis)), ..LimitsSpec::default() }
@@ -19,7 +19,7 @@ const SHORT: u64 = 400;
 
 #[tokio::test]
 async fn an_endless_loop_ends_and_others_run_meanwhile() {
-    let bench = Bench::hostile("loops", "{}", call(SHORT)).await;
+    let bench = SandboxBench::hostile("loops", "{}", call(SHORT)).await;
     let mut turns = 0;
     let others = async {
         loop {
@@ -42,11 +42,11 @@ async fn an_endless_loop_ends_and_others_run_meanwhile() {
 async fn a_plugin_with_one_call_ends_it_before_those_with_four_calls_end_any() {
     let component = hostile("loops").await;
     let plugin = |name: &str| {
-        let made = component.plugin(name, &call(SHORT), Arc::new(Fake::default()));
+        let made = component.plugin(name, &call(SHORT), Arc::new(FakeGrants::default()));
         Arc::new(made.unwrap())
     };
     let mut calls = JoinSet::new();
-    let mut compute = |plugin: &Arc<Plugin>| {
+    let mut compute = |plugin: &Arc<SandboxPlugin>| {
         let plugin = plugin.clone();
         calls.spawn(async move {
             let ended = plugin.handle(&[delivery(1, "")]).await;
@@ -66,28 +66,28 @@ async fn a_plugin_with_one_call_ends_it_before_those_with_four_calls_end_any() {
 
 #[tokio::test]
 async fn a_sleep_is_the_guests_own_time() {
-    let bench = Bench::hostile("sleeps", r#"{"millis": 600000}"#, call(SHORT)).await;
+    let bench = SandboxBench::hostile("sleeps", r#"{"millis": 600000}"#, call(SHORT)).await;
     assert_eq!(bench.hand_over(1).await.unwrap_err(), CallError::Timeout { limit_ms: SHORT });
-    let bench = Bench::hostile("sleeps", r#"{"millis": 1}"#, call(SHORT)).await;
+    let bench = SandboxBench::hostile("sleeps", r#"{"millis": 1}"#, call(SHORT)).await;
     assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
 }
 
 #[tokio::test]
 async fn time_that_the_host_takes_is_not_charged() {
-    let waits = Fake { query: Duration::from_millis(2 * SHORT), ..Fake::default() };
-    let bench = Bench::new(waits, call(SHORT)).await;
+    let waits = FakeGrants { query: Duration::from_millis(2 * SHORT), ..FakeGrants::default() };
+    let bench = SandboxBench::new(waits, call(SHORT)).await;
     assert!(bench.ask("sql.query main select 1").await.starts_with("ok"));
-    let blocks = Fake { kv_read: Duration::from_millis(2 * SHORT), ..Fake::default() };
-    let bench = Bench::new(blocks, call(SHORT)).await;
+    let blocks = FakeGrants { kv_read: Duration::from_millis(2 * SHORT), ..FakeGrants::default() };
+    let bench = SandboxBench::new(blocks, call(SHORT)).await;
     assert_eq!(bench.ask("kv.get a").await, "ok: None");
 }
 
 #[tokio::test]
 async fn memory_past_the_limit_ends_the_call() {
     let limits = LimitsSpec { memory: config::Bytes(16 << 20), ..LimitsSpec::default() };
-    let bench = Bench::hostile("hoards", r#"{"mebibytes": 4}"#, limits.clone()).await;
+    let bench = SandboxBench::hostile("hoards", r#"{"mebibytes": 4}"#, limits.clone()).await;
     assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
-    let bench = Bench::hostile("allocates", "{}", limits).await;
+    let bench = SandboxBench::hostile("allocates", "{}", limits).await;
     assert_eq!(bench.hand_over(1).await.unwrap_err(), CallError::Memory { limit_bytes: 16 << 20 });
     assert_eq!(bench.plugin.idle(), 0);
 }
@@ -95,7 +95,7 @@ async fn memory_past_the_limit_ends_the_call() {
 #[tokio::test]
 async fn a_guest_that_deals_with_a_refusal_of_memory_goes_on() {
     let limits = LimitsSpec { memory: config::Bytes(16 << 20), ..LimitsSpec::default() };
-    let bench = Bench::new(Fake::default(), limits).await;
+    let bench = SandboxBench::new(FakeGrants::default(), limits).await;
     assert_eq!(bench.ask("try-eat 64").await, "refused");
     assert_eq!(bench.ask("try-eat 1").await, "had");
 }
@@ -103,19 +103,22 @@ async fn a_guest_that_deals_with_a_refusal_of_memory_goes_on() {
 #[tokio::test]
 async fn a_component_that_does_not_fit_its_memory_says_so() {
     let limits = LimitsSpec { memory: config::Bytes(64 << 10), ..LimitsSpec::default() };
-    let bench = Bench::new(Fake::default(), limits).await;
+    let bench = SandboxBench::new(FakeGrants::default(), limits).await;
     assert_eq!(bench.run(&["done"]).await.unwrap_err(), CallError::Memory { limit_bytes: 64 << 10 });
     assert_eq!(bench.record().rolled_back, 1);
 }
 
 #[tokio::test]
 async fn all_plugins_together_have_no_more_than_their_memory_and_the_lack_of_it_is_nobodys_fault() {
-    let engine =
-        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })
-            .unwrap();
+    let engine = SandboxEngine::new(EngineOptions {
+        cache: None,
+        compiler: ComponentCompiler::InProcess,
+        is_unattended: false,
+    })
+    .unwrap();
     let component = engine.load(&hostile_bytes("hoards").into(), &ComponentsSpec::default()).await.unwrap();
     let plugin = |name: &str, config| {
-        let fake = Fake { config, ..Fake::default() };
+        let fake = FakeGrants { config, ..FakeGrants::default() };
         component.plugin(name, &LimitsSpec::default(), Arc::new(fake)).unwrap()
     };
     engine.bound_memory(16 << 20);
@@ -134,7 +137,7 @@ async fn all_plugins_together_have_no_more_than_their_memory_and_the_lack_of_it_
 
 #[tokio::test]
 async fn endless_recursion_is_a_trap() {
-    let bench = Bench::hostile("recurses", "{}", LimitsSpec::default()).await;
+    let bench = SandboxBench::hostile("recurses", "{}", LimitsSpec::default()).await;
     // Compilers keep a stack of their own in the guest's memory: whichever ends first.
     let error = bench.hand_over(1).await.unwrap_err();
     assert!(matches!(&error, CallError::Trap(_)), "{error:?}");
@@ -144,11 +147,11 @@ async fn endless_recursion_is_a_trap() {
 #[tokio::test]
 async fn calls_to_the_host_are_refused_past_their_number() {
     let limits = LimitsSpec { host_calls: 50, ..LimitsSpec::default() };
-    let bench = Bench::hostile("calls_without_end", "{}", limits.clone()).await;
+    let bench = SandboxBench::hostile("calls_without_end", "{}", limits.clone()).await;
     let flooded = bench.hand_over(1).await;
     assert!(flooded.is_ok(), "a refusal is an answer: {flooded:?}");
     assert_eq!(bench.record().lines, 0, "a line past the limit is dropped");
-    let bench = Bench::hostile("floods_the_log", "{}", limits).await;
+    let bench = SandboxBench::hostile("floods_the_log", "{}", limits).await;
     bench.hand_over(1).await.unwrap();
     assert_eq!(bench.record().lines, 50, "as many as it may call");
     bench.hand_over(1).await.unwrap();
@@ -158,9 +161,9 @@ async fn calls_to_the_host_are_refused_past_their_number() {
 #[tokio::test]
 async fn bytes_of_one_call_are_refused_past_their_number() {
     let limits = LimitsSpec { host_bytes: config::Bytes(1 << 20), ..LimitsSpec::default() };
-    let bench = Bench::hostile("writes_long_values", r#"{"bytes": 1000000}"#, limits.clone()).await;
+    let bench = SandboxBench::hostile("writes_long_values", r#"{"bytes": 1000000}"#, limits.clone()).await;
     assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
-    let bench = Bench::hostile("writes_long_values", r#"{"bytes": 2000000}"#, limits).await;
+    let bench = SandboxBench::hostile("writes_long_values", r#"{"bytes": 2000000}"#, limits).await;
     let outcome = bench.hand_over(1).await.unwrap();
     let [Verdict::Reject(reason)] = outcome.verdicts.as_slice() else { panic!("{:?}", outcome.verdicts) };
     assert!(reason.starts_with("too large") && reason.contains("limits.hostBytes"), "{reason}");
@@ -168,7 +171,7 @@ async fn bytes_of_one_call_are_refused_past_their_number() {
 
 #[tokio::test]
 async fn comparing_large_documents_takes_the_guests_own_time() {
-    let bench = Bench::new(Fake::default(), call(20)).await;
+    let bench = SandboxBench::new(FakeGrants::default(), call(20)).await;
     let document = |last: &str| &*format!("[{}{last}]", "1,".repeat(3_000_000)).leak();
     bench.record().documents.insert(1, document("1"));
     bench.record().before.insert(1, document("2"));

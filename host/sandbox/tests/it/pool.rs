@@ -4,17 +4,17 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
-use kubewitness_core::ports::{CallError, GrantError, Handler, KvWrite, Verdict};
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions, QUIET};
+use kubewitness_core::ports::{CallError, GrantError, KvWrite, PluginHandler, Verdict};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, QUIET, SandboxEngine};
 
-use crate::fixture::{Bench, Fake, delivery, probe_bytes};
+use crate::fixture::{FakeGrants, SandboxBench, delivery, probe_bytes};
 
 /// Of a query: calls that begin at once are all under way before the first one ends.
 const LONG: Duration = Duration::from_millis(300);
 
 #[tokio::test]
 async fn verdicts_come_back_in_order_and_nothing_is_kept_of_a_batch_that_is_not_all_done() {
-    let bench = Bench::plain().await;
+    let bench = SandboxBench::plain().await;
     let outcome =
         bench.run(&["done", "retry busy 50", "reject broken", "retry later", "kv.set a 1"]).await.unwrap();
     let retry = |after_ms, reason: &str| Verdict::Retry { after_ms, reason: reason.to_string() };
@@ -39,7 +39,7 @@ async fn verdicts_come_back_in_order_and_nothing_is_kept_of_a_batch_that_is_not_
 #[tokio::test]
 async fn a_state_that_is_not_done_keeps_nothing_and_its_verdict_counts_once_nothing_else_depends_on_it() {
     for commands in [&["retry later"][..], &["reject broken"], &["retry later", "retry busy 50"]] {
-        let bench = Bench::plain().await;
+        let bench = SandboxBench::plain().await;
         let outcome = bench.run(commands).await.unwrap();
         assert!(!outcome.is_apart, "{commands:?}");
         assert!(outcome.kv.iter().all(|write| write.value.is_none()), "{:?}", outcome.kv);
@@ -50,8 +50,8 @@ async fn a_state_that_is_not_done_keeps_nothing_and_its_verdict_counts_once_noth
 
 #[tokio::test]
 async fn states_with_a_receipt_are_done_without_being_handed_over() {
-    let fake = Fake { applied: HashSet::from([1, 3]), ..Fake::default() };
-    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let fake = FakeGrants { applied: HashSet::from([1, 3]), ..FakeGrants::default() };
+    let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     let outcome = bench.run(&["trap", "done", "trap", "clock"]).await.unwrap();
     assert_eq!(outcome.verdicts, vec![Verdict::Done; 4]);
     assert_eq!(bench.record().answers, [("clock".to_string(), "1234".to_string())]);
@@ -63,16 +63,16 @@ async fn states_with_a_receipt_are_done_without_being_handed_over() {
 
 #[tokio::test]
 async fn a_state_whose_request_is_in_doubt_is_parked_whatever_the_plugin_makes_of_it() {
-    let fake = || Fake { in_doubt: vec![2], ..Fake::default() };
+    let fake = || FakeGrants { in_doubt: vec![2], ..FakeGrants::default() };
     let parked = Verdict::Reject("may have been sent".to_string());
-    let bench = Bench::new(fake(), LimitsSpec::default()).await;
+    let bench = SandboxBench::new(fake(), LimitsSpec::default()).await;
     let outcome = bench.run(&["done", "retry later 50", "done"]).await.unwrap();
     assert_eq!(outcome.verdicts, [Verdict::Done, parked.clone(), Verdict::Done]);
     assert!(outcome.is_apart && bench.record().committed.is_empty(), "the others come again without it");
     // Of a call that fails, once the state is alone in it.
     assert!(matches!(bench.run(&["done", "trap"]).await, Err(CallError::Trap(_))));
-    let fake = Fake { applied: HashSet::from([1]), ..fake() };
-    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let fake = FakeGrants { applied: HashSet::from([1]), ..fake() };
+    let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     let outcome = bench.run(&["done", "trap"]).await.unwrap();
     assert_eq!(outcome.verdicts, [Verdict::Done, parked]);
     assert_eq!(
@@ -85,8 +85,8 @@ async fn a_state_whose_request_is_in_doubt_is_parked_whatever_the_plugin_makes_o
 
 #[tokio::test]
 async fn a_batch_of_receipts_alone_calls_nobody() {
-    let fake = Fake { applied: HashSet::from([1, 2]), ..Fake::default() };
-    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let fake = FakeGrants { applied: HashSet::from([1, 2]), ..FakeGrants::default() };
+    let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     assert_eq!(bench.run(&["trap", "trap"]).await.unwrap().verdicts, [Verdict::Done, Verdict::Done]);
     assert_eq!(bench.plugin.idle(), 0);
     assert_eq!(bench.record().open, 0);
@@ -94,7 +94,7 @@ async fn a_batch_of_receipts_alone_calls_nobody() {
 
 #[tokio::test]
 async fn a_trap_is_rolled_back_and_the_next_call_has_a_fresh_instance() {
-    let bench = Bench::hostile("traps", "{}", LimitsSpec::default()).await;
+    let bench = SandboxBench::hostile("traps", "{}", LimitsSpec::default()).await;
     let done = [Verdict::Done, Verdict::Done];
     assert_eq!(bench.hand_over(2).await.unwrap().verdicts, done);
     let error = bench.hand_over(1).await.unwrap_err();
@@ -111,7 +111,7 @@ async fn a_trap_is_rolled_back_and_the_next_call_has_a_fresh_instance() {
 
 #[tokio::test]
 async fn an_exit_ends_the_call_and_not_the_host() {
-    let bench = Bench::hostile("exits", "{}", LimitsSpec::default()).await;
+    let bench = SandboxBench::hostile("exits", "{}", LimitsSpec::default()).await;
     let error = bench.hand_over(1).await.unwrap_err();
     assert!(matches!(&error, CallError::Trap(text) if text.contains("exited with")), "{error:?}");
 }
@@ -123,7 +123,7 @@ async fn a_wrong_number_of_verdicts_is_refused_with_both_numbers() {
         ("too_few_verdicts", 1, "0 verdicts for 1 states"),
         ("too_many_verdicts", 1, "2 verdicts for 1 states"),
     ] {
-        let bench = Bench::hostile(name, "{}", LimitsSpec::default()).await;
+        let bench = SandboxBench::hostile(name, "{}", LimitsSpec::default()).await;
         assert_eq!(bench.hand_over(states).await.unwrap_err(), CallError::Protocol(told.to_string()));
         let record = bench.record();
         assert_eq!((record.rolled_back, record.committed.len()), (1, 0));
@@ -132,15 +132,17 @@ async fn a_wrong_number_of_verdicts_is_refused_with_both_numbers() {
 
 #[tokio::test]
 async fn a_verdict_of_tomorrow_is_refused() {
-    let error = Bench::plain().await.run(&["other defer"]).await.unwrap_err();
+    let error = SandboxBench::plain().await.run(&["other defer"]).await.unwrap_err();
     assert!(matches!(&error, CallError::Protocol(text) if text.contains("`defer`")), "{error:?}");
 }
 
 #[tokio::test]
 async fn what_cannot_be_committed_is_not_done_and_not_the_plugins_fault() {
-    let fake =
-        Fake { commit: Err(GrantError::Unavailable("database is locked".to_string())), ..Fake::default() };
-    let error = Bench::new(fake, LimitsSpec::default()).await.run(&["done"]).await.unwrap_err();
+    let fake = FakeGrants {
+        commit: Err(GrantError::Unavailable("database is locked".to_string())),
+        ..FakeGrants::default()
+    };
+    let error = SandboxBench::new(fake, LimitsSpec::default()).await.run(&["done"]).await.unwrap_err();
     assert!(!error.is_plugins_fault());
     assert!(error.to_string().contains("database is locked"));
 }
@@ -148,15 +150,15 @@ async fn what_cannot_be_committed_is_not_done_and_not_the_plugins_fault() {
 #[tokio::test]
 async fn what_a_commit_finds_wrong_with_the_rows_can_be_found_by_splitting() {
     let undone = "the writes of this call were undone: no";
-    let fake = Fake { commit: Err(GrantError::Invalid(undone.to_string())), ..Fake::default() };
-    let error = Bench::new(fake, LimitsSpec::default()).await.run(&["done"]).await.unwrap_err();
+    let fake = FakeGrants { commit: Err(GrantError::Invalid(undone.to_string())), ..FakeGrants::default() };
+    let error = SandboxBench::new(fake, LimitsSpec::default()).await.run(&["done"]).await.unwrap_err();
     assert!(error.is_plugins_fault() && error.to_string() == undone, "{error:?}");
 }
 
 #[tokio::test]
 async fn batches_at_once_are_bounded_and_so_are_idle_instances() {
-    let fake = Fake { query: LONG, ..Fake::default() };
-    let bench = Bench::new(fake, LimitsSpec { concurrency: 2, ..LimitsSpec::default() }).await;
+    let fake = FakeGrants { query: LONG, ..FakeGrants::default() };
+    let bench = SandboxBench::new(fake, LimitsSpec { concurrency: 2, ..LimitsSpec::default() }).await;
     let runs = (0..6).map(|_| bench.run(&["sql.query main select 1"]));
     for outcome in futures::future::join_all(runs).await {
         outcome.unwrap();
@@ -166,8 +168,8 @@ async fn batches_at_once_are_bounded_and_so_are_idle_instances() {
 
 #[tokio::test]
 async fn after_a_burst_a_plugin_keeps_the_instances_that_it_goes_on_to_use_and_a_quiet_one_keeps_one() {
-    let fake = Fake { query: LONG, ..Fake::default() };
-    let bench = Bench::new(fake, LimitsSpec { concurrency: 4, ..LimitsSpec::default() }).await;
+    let fake = FakeGrants { query: LONG, ..FakeGrants::default() };
+    let bench = SandboxBench::new(fake, LimitsSpec { concurrency: 4, ..LimitsSpec::default() }).await;
     let at_once = async |calls| {
         let runs = (0..calls).map(|_| bench.run(&["sql.query main select 1"]));
         for outcome in futures::future::join_all(runs).await {
@@ -187,7 +189,7 @@ async fn after_a_burst_a_plugin_keeps_the_instances_that_it_goes_on_to_use_and_a
 
 #[tokio::test]
 async fn an_instance_is_thrown_away_after_its_last_batch() {
-    let bench = Bench::plain().await;
+    let bench = SandboxBench::plain().await;
     for batch in 0..1000 {
         assert_eq!(bench.ask("count").await, batch.to_string());
     }
@@ -197,8 +199,8 @@ async fn an_instance_is_thrown_away_after_its_last_batch() {
 
 #[tokio::test]
 async fn a_call_that_is_given_up_midway_leaves_no_session_and_no_instance() {
-    let fake = Fake { query: Duration::from_secs(600), ..Fake::default() };
-    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let fake = FakeGrants { query: Duration::from_secs(600), ..FakeGrants::default() };
+    let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     let batch = [delivery(1, "sql.query main select 1")];
     let call = bench.plugin.handle(&batch);
     assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err());
@@ -208,9 +210,12 @@ async fn a_call_that_is_given_up_midway_leaves_no_session_and_no_instance() {
 
 #[tokio::test]
 async fn plugins_of_one_component_share_its_code_for_as_long_as_one_is_there() {
-    let engine =
-        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })
-            .unwrap();
+    let engine = SandboxEngine::new(EngineOptions {
+        cache: None,
+        compiler: ComponentCompiler::InProcess,
+        is_unattended: false,
+    })
+    .unwrap();
     let load = async || engine.load(&probe_bytes().into(), &ComponentsSpec::default()).await.unwrap();
     let first = load().await;
     assert!(first.compile_time() > Duration::ZERO);

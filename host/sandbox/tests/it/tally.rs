@@ -1,16 +1,16 @@
-//! What is counted of a plugin's calls.
+//! The figures of a plugin's calls.
 
 use std::time::Duration;
 
 use kubewitness_core::config::{self, LimitsSpec};
-use kubewitness_core::ports::{GrantError, Handler};
+use kubewitness_core::ports::{GrantError, PluginHandler};
 use kubewitness_core::views::{CallEndsView, CallsView, VerdictsView};
 
-use crate::fixture::{Bench, Fake, delivery};
+use crate::fixture::{FakeGrants, SandboxBench, delivery};
 
 const SHORT: u64 = 400;
 
-fn view(bench: &Bench) -> CallsView {
+fn view(bench: &SandboxBench) -> CallsView {
     bench.plugin.tally().view()
 }
 
@@ -21,7 +21,7 @@ async fn how_a_call_ended_is_told_by_its_kind_and_the_last_good_one_and_the_last
         call: config::Duration(Duration::from_millis(SHORT)),
         ..LimitsSpec::default()
     };
-    let bench = Bench::new(Fake::default(), limits.clone()).await;
+    let bench = SandboxBench::new(FakeGrants::default(), limits.clone()).await;
     bench.run(&["done", "retry later", "reject broken"]).await.unwrap();
     for command in ["eat 64", "missing", "loop", "trap"] {
         bench.run(&[command]).await.unwrap_err();
@@ -44,12 +44,12 @@ async fn how_a_call_ended_is_told_by_its_kind_and_the_last_good_one_and_the_last
     let all = 0.9 * SHORT as f64 / 1000.0;
     assert!(calls.guest_seconds >= all, "{}", calls.guest_seconds);
 
-    let bench = Bench::hostile("sleeps", r#"{"millis": 600000}"#, limits.clone()).await;
+    let bench = SandboxBench::hostile("sleeps", r#"{"millis": 600000}"#, limits.clone()).await;
     bench.hand_over(1).await.unwrap_err();
     let calls = view(&bench);
     assert_eq!(calls.ended, CallEndsView { timed_out: 1, ..CallEndsView::default() });
     assert!(calls.guest_seconds >= all, "{}", calls.guest_seconds);
-    let bench = Bench::hostile("exits", "{}", limits).await;
+    let bench = SandboxBench::hostile("exits", "{}", limits).await;
     bench.hand_over(1).await.unwrap_err();
     let calls = view(&bench);
     assert_eq!(calls.ended, CallEndsView { trapped: 1, ..CallEndsView::default() });
@@ -62,8 +62,8 @@ async fn what_a_commit_refuses_and_what_is_unavailable_are_told_apart() {
         (GrantError::Invalid("a null".into()), 1, 0),
         (GrantError::Unavailable("the database is away".into()), 0, 1),
     ] {
-        let fake = Fake { commit: Err(error), ..Fake::default() };
-        let bench = Bench::new(fake, LimitsSpec::default()).await;
+        let fake = FakeGrants { commit: Err(error), ..FakeGrants::default() };
+        let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
         bench.run(&["done"]).await.unwrap_err();
         let ended = view(&bench).ended;
         assert_eq!((ended.refused, ended.unavailable, ended.answered), (refused, unavailable, 0));
@@ -74,8 +74,8 @@ async fn what_a_commit_refuses_and_what_is_unavailable_are_told_apart() {
 async fn calls_to_the_host_are_counted_by_capability_with_their_bytes_and_their_time() {
     // Longer than all else takes, however busy the machine is.
     let query = Duration::from_millis(400);
-    let fake = Fake { query, ..Fake::default() };
-    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let fake = FakeGrants { query, ..FakeGrants::default() };
+    let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     bench.run(&["done"]).await.unwrap();
     let before = view(&bench);
     bench.ask("sql.query main select 1").await;
@@ -92,7 +92,7 @@ async fn calls_to_the_host_are_counted_by_capability_with_their_bytes_and_their_
 
 #[tokio::test]
 async fn instances_and_their_memory_are_those_that_there_are_and_the_peak_stays() {
-    let bench = Bench::plain().await;
+    let bench = SandboxBench::plain().await;
     assert_eq!(bench.ask("eat 4").await, "ate 4");
     let busy = view(&bench);
     assert_eq!((busy.instances, busy.peak_memory), (1, busy.memory));
@@ -104,8 +104,8 @@ async fn instances_and_their_memory_are_those_that_there_are_and_the_peak_stays(
 
 #[tokio::test]
 async fn a_call_that_is_given_up_leaves_no_instance_in_the_count() {
-    let fake = Fake { query: Duration::from_secs(600), ..Fake::default() };
-    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let fake = FakeGrants { query: Duration::from_secs(600), ..FakeGrants::default() };
+    let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
     let batch = [delivery(1, "sql.query main select 1")];
     let call = bench.plugin.handle(&batch);
     assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err());

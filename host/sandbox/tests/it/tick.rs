@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use kubewitness_core::config::{LimitsSpec, PluginSpec};
-use kubewitness_core::ports::{CallError, GrantError, Handler, KvWrite, Tick, Verdict};
+use kubewitness_core::ports::{CallError, GrantError, KvWrite, PluginHandler, ScheduledCall, Verdict};
 
-use crate::fixture::{Bench, Fake, probe};
+use crate::fixture::{FakeGrants, SandboxBench, probe};
 
 const DUE: u64 = 1_700_000_000_000;
 
@@ -14,19 +14,19 @@ fn limits() -> LimitsSpec {
     LimitsSpec { call, ..LimitsSpec::default() }
 }
 
-async fn bench(config: &'static str, fake: Fake) -> Bench {
-    Bench::new(Fake { config, ..fake }, limits()).await
+async fn bench(config: &'static str, fake: FakeGrants) -> SandboxBench {
+    SandboxBench::new(FakeGrants { config, ..fake }, limits()).await
 }
 
-async fn tick(bench: &Bench, timeout_ms: u64) -> Result<Vec<KvWrite>, CallError> {
-    bench.plugin.tick(Tick { due_ms: DUE, timeout: Duration::from_millis(timeout_ms) }).await
+async fn tick(bench: &SandboxBench, timeout_ms: u64) -> Result<Vec<KvWrite>, CallError> {
+    bench.plugin.tick(ScheduledCall { due_ms: DUE, timeout: Duration::from_millis(timeout_ms) }).await
 }
 
 #[tokio::test]
 async fn a_tick_has_the_capabilities_of_handle_and_no_document() {
     let config = r#"{"tick": ["kv.set a 1", "sql.run main insert", "http.post hook /path", "ledger.append audit line",
         "lister.list jobs", "document", "clock", "envelope"]}"#;
-    let bench = bench(config, Fake::default()).await;
+    let bench = bench(config, FakeGrants::default()).await;
     let kv = tick(&bench, 5000).await.unwrap();
     assert_eq!(kv, [KvWrite { key: "a".into(), value: Some(b"1".to_vec()) }]);
     let record = bench.record();
@@ -47,7 +47,7 @@ async fn a_tick_has_the_capabilities_of_handle_and_no_document() {
 
 #[tokio::test]
 async fn what_was_not_granted_is_denied_in_a_tick_too() {
-    let fake = Fake { granted: false, ..Fake::default() };
+    let fake = FakeGrants { granted: false, ..FakeGrants::default() };
     let bench = bench(r#"{"tick": ["kv.set a 1", "sql.run main x", "http.get hook /"]}"#, fake).await;
     tick(&bench, 5000).await.unwrap();
     let record = bench.record();
@@ -56,7 +56,7 @@ async fn what_was_not_granted_is_denied_in_a_tick_too() {
 
 #[tokio::test]
 async fn a_tick_that_says_it_failed_is_rolled_back_and_its_instance_lives() {
-    let bench = bench(r#"{"tick": ["kv.set a 1", "fail the server is away"]}"#, Fake::default()).await;
+    let bench = bench(r#"{"tick": ["kv.set a 1", "fail the server is away"]}"#, FakeGrants::default()).await;
     let error = tick(&bench, 5000).await.unwrap_err();
     assert_eq!(error, CallError::Failed("the server is away".into()));
     let record = bench.record();
@@ -67,7 +67,7 @@ async fn a_tick_that_says_it_failed_is_rolled_back_and_its_instance_lives() {
 #[tokio::test]
 async fn a_tick_that_traps_or_computes_for_ever_ends_with_its_instance_and_states_go_on() {
     for (name, trapped) in [("traps_in_tick", true), ("loops_in_tick", false)] {
-        let bench = Bench::hostile(name, "{}", limits()).await;
+        let bench = SandboxBench::hostile(name, "{}", limits()).await;
         let error = tick(&bench, 20_000).await.unwrap_err();
         match trapped {
             true => assert!(matches!(error, CallError::Trap(_)), "{error:?}"),
@@ -85,7 +85,7 @@ async fn a_tick_that_traps_or_computes_for_ever_ends_with_its_instance_and_state
 /// The host's time is not the plugin's, but states wait for both.
 #[tokio::test]
 async fn a_tick_that_waits_for_the_host_ends_at_its_time_out_and_leaves_nothing() {
-    let fake = Fake { query: Duration::from_secs(60), ..Fake::default() };
+    let fake = FakeGrants { query: Duration::from_secs(60), ..FakeGrants::default() };
     let bench = bench(r#"{"tick": ["kv.set a 1", "sql.query main select"]}"#, fake).await;
     let begun = std::time::Instant::now();
     let error = tick(&bench, 200).await.unwrap_err();
@@ -98,7 +98,7 @@ async fn a_tick_that_waits_for_the_host_ends_at_its_time_out_and_leaves_nothing(
 #[tokio::test]
 async fn a_commit_that_is_refused_fails_the_tick() {
     let commit = Err(GrantError::Unavailable("the database is away".into()));
-    let bench = bench(r#"{"tick": ["kv.set a 1"]}"#, Fake { commit, ..Fake::default() }).await;
+    let bench = bench(r#"{"tick": ["kv.set a 1"]}"#, FakeGrants { commit, ..FakeGrants::default() }).await;
     let error = tick(&bench, 5000).await.unwrap_err();
     assert!(matches!(error, CallError::Unavailable(_)), "{error:?}");
 }

@@ -6,20 +6,20 @@ mod zone;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::Duration;
 
-pub use zone::Zone;
+pub use zone::ZoneArg;
 
 /// A value that may hold a password: it is never printed.
 #[derive(Clone)]
-pub struct Secret(pub String);
+pub struct SecretArg(pub String);
 
-impl std::str::FromStr for Secret {
+impl std::str::FromStr for SecretArg {
     type Err = std::convert::Infallible;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(Self(text.to_owned()))
     }
 }
 
-impl std::fmt::Debug for Secret {
+impl std::fmt::Debug for SecretArg {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("…")
     }
@@ -59,12 +59,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 
 /// A moment, or so long ago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum MomentArg {
     At(u64),
     Ago(Duration),
 }
 
-impl Moment {
+impl MomentArg {
     pub fn ms(self) -> u64 {
         match self {
             Self::At(ms) => ms,
@@ -73,15 +73,15 @@ impl Moment {
     }
 }
 
-pub(super) fn moment(text: &str) -> Result<Moment, String> {
+pub(super) fn moment(text: &str) -> Result<MomentArg, String> {
     if let Ok(ago) = text.parse::<Duration>() {
         let now = u128::from(SystemClock::default().now_ms());
         return match ago.0.as_millis() <= now {
-            true => Ok(Moment::Ago(ago)),
+            true => Ok(MomentArg::Ago(ago)),
             false => Err(format!("{text} ago is before 1970: write a shorter time, such as 2h or 30d")),
         };
     }
-    Zone::here().read(text).map(Moment::At)
+    ZoneArg::here().read(text).map(MomentArg::At)
 }
 
 #[cfg(test)]
@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn a_moment_is_a_date_or_so_long_ago() {
-        assert_eq!(moment("1970-01-01T00:01:00Z"), Ok(Moment::At(60_000)));
-        assert_eq!(moment("1970-01-01T00:01:00.250Z"), Ok(Moment::At(60_250)));
-        assert!(matches!(moment("2h"), Ok(Moment::Ago(_))));
+        assert_eq!(moment("1970-01-01T00:01:00Z"), Ok(MomentArg::At(60_000)));
+        assert_eq!(moment("1970-01-01T00:01:00.250Z"), Ok(MomentArg::At(60_250)));
+        assert!(matches!(moment("2h"), Ok(MomentArg::Ago(_))));
         assert!(moment("yesterday").is_err() && moment("").is_err());
         assert!(moment("99999999999h").unwrap_err().contains("before 1970"));
     }

@@ -13,12 +13,12 @@ const OF_THIS_MACHINE: &str = "/etc/localtime";
 /// The largest zone of the database has some 4 KiB.
 const ZONE_BYTES: u64 = 64 * 1024;
 
-pub struct Zone(TimeZone);
+pub struct ZoneArg(TimeZone);
 
-impl Zone {
+impl ZoneArg {
     /// That of `TZ`, or of this machine, or UTC.
     pub fn here() -> &'static Self {
-        static HERE: OnceLock<Zone> = OnceLock::new();
+        static HERE: OnceLock<ZoneArg> = OnceLock::new();
         HERE.get_or_init(|| Self::of(std::env::var("TZ").ok().as_deref()))
     }
 
@@ -64,7 +64,7 @@ impl Zone {
     }
 
     /// The same of a time that the API tells. A word in its place, such as `never`, stays.
-    pub fn shown(&self, at: &str) -> String {
+    pub fn show_text(&self, at: &str) -> String {
         calendar::parse(at).map_or_else(|| at.to_owned(), |ms| self.show(ms))
     }
 }
@@ -78,8 +78,8 @@ mod tests {
     use super::*;
 
     /// Central Europe, as a rule: no test depends on the files of this machine.
-    fn berlin() -> Zone {
-        Zone::of(Some("CET-1CEST,M3.5.0,M10.5.0/3"))
+    fn berlin() -> ZoneArg {
+        ZoneArg::of(Some("CET-1CEST,M3.5.0,M10.5.0/3"))
     }
 
     #[test]
@@ -107,18 +107,18 @@ mod tests {
         let at = |text: &str| berlin().show(calendar::moment(text).unwrap());
         assert_eq!(at("2026-11-24T03:00:12.900Z"), "2026-11-24 04:00:12 (03:00:12Z)");
         assert_eq!(at("2026-11-24T23:30:00Z"), "2026-11-25 00:30:00 (2026-11-24 23:30:00Z)");
-        assert_eq!(berlin().shown("2026-11-24T03:00:12.900Z"), "2026-11-24 04:00:12 (03:00:12Z)");
-        assert_eq!(berlin().shown("never"), "never");
-        assert_eq!(Zone::of(Some("")).show(0), "1970-01-01 00:00:00Z");
-        assert!(Zone::of(Some("")).show(u64::MAX).starts_with("9999-12-30"));
+        assert_eq!(berlin().show_text("2026-11-24T03:00:12.900Z"), "2026-11-24 04:00:12 (03:00:12Z)");
+        assert_eq!(berlin().show_text("never"), "never");
+        assert_eq!(ZoneArg::of(Some("")).show(0), "1970-01-01 00:00:00Z");
+        assert!(ZoneArg::of(Some("")).show(u64::MAX).starts_with("9999-12-30"));
     }
 
     #[test]
     fn what_is_no_zone_is_utc() {
         for tz in ["Nowhere/Atall", "/etc/hostname", "../../etc/localtime"] {
             assert_eq!(
-                Zone::of(Some(tz)).read("2026-11-24 03:00"),
-                Zone::of(Some("")).read("2026-11-24 03:00")
+                ZoneArg::of(Some(tz)).read("2026-11-24 03:00"),
+                ZoneArg::of(Some("")).read("2026-11-24 03:00")
             );
         }
     }

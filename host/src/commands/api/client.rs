@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::shortened;
-use kubewitness_core::views::{Gone, ObjectQuery};
+use kubewitness_core::views::{GoneFilter, ObjectQuery};
 use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, LINK, LOCATION};
 use reqwest::redirect::Policy;
 use reqwest::tls::TlsInfo;
@@ -18,9 +18,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cli::ReachArgs;
-use crate::commands::Usage;
+use crate::commands::UsageError;
 use crate::commands::print::{clean, note};
-use crate::commands::reach::{self, Reached};
+use crate::commands::reach::{self, ReachedController};
 
 /// Longer than a controller takes to say that it can't answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -54,16 +54,16 @@ const FORBIDDEN: &str = "kubewitness-forbidden";
 const WHY: usize = 300;
 const TOO_LONG: &str = "what you ask for is longer than a request may be: give shorter values";
 
-pub struct Client {
+pub struct ApiClient {
     args: ReachArgs,
     /// It is another one after the pod at its end was replaced.
-    to: RwLock<Arc<To>>,
+    to: RwLock<Arc<ControllerClient>>,
     /// What the controller said about its answers so far: each sentence is shown once.
     told: Mutex<BTreeSet<String>>,
 }
 
-/// What an answer tells of the controller beside its body.
-pub struct Seen {
+/// The facts about the controller that an answer has beside its body.
+pub struct ControllerFacts {
     pub server: String,
     /// Its clock, as the header `Date` has it.
     pub date: Option<String>,
@@ -73,13 +73,13 @@ pub struct Seen {
 
 /// The controller has answered, and has done nothing.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedRequest {
     why: String,
-    kind: Refusal,
+    kind: RefusalKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+enum RefusalKind {
     /// Asking again gets the same answer.
     Final,
     /// There were too many requests at the time.
@@ -92,9 +92,9 @@ enum Refusal {
 pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
     let limit = query.limit.map(|limit| limit.to_string());
     let gone = match query.gone {
-        Gone::No => None,
-        Gone::Too => Some("true".to_owned()),
-        Gone::Only => Some("only".to_owned()),
+        GoneFilter::No => None,
+        GoneFilter::Too => Some("true".to_owned()),
+        GoneFilter::Only => Some("only".to_owned()),
     };
     let cause = query.cause.map(|cause| cause.as_str().to_owned());
     let all = [
@@ -120,19 +120,19 @@ pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static
 }
 
 #[cfg(test)]
-impl Refused {
-    pub fn told(why: &str) -> Self {
-        Self { why: why.to_owned(), kind: Refusal::Final }
+impl RefusedRequest {
+    pub fn final_refusal(why: &str) -> Self {
+        Self { why: why.to_owned(), kind: RefusalKind::Final }
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for RefusedRequest {}
 
 /// The controller has answered that it can't do it now, as it does until its journal is open.
 #[derive(Debug)]
@@ -158,13 +158,13 @@ pub(in crate::commands::api) fn is_not_now(error: &anyhow::Error) -> bool {
 
 /// Whether the controller's refusal stays the same however often it is asked: what goes on by itself ends here.
 pub(in crate::commands::api) fn is_final(error: &anyhow::Error) -> bool {
-    error.is::<Usage>()
-        || error.downcast_ref::<Refused>().is_some_and(|refused| refused.kind != Refusal::Passing)
+    error.is::<UsageError>()
+        || error.downcast_ref::<RefusedRequest>().is_some_and(|refused| refused.kind != RefusalKind::Passing)
 }
 
 /// Whether whoever asks may see nothing of what was asked for.
 pub(in crate::commands::api) fn is_forbidden(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Refused>().is_some_and(|refused| refused.kind == Refusal::Forbidden)
+    error.downcast_ref::<RefusedRequest>().is_some_and(|refused| refused.kind == RefusalKind::Forbidden)
 }
 
 /// Whether no controller has answered, or one that can't do it now.
@@ -172,19 +172,19 @@ pub(in crate::commands::api) fn is_away(error: &anyhow::Error) -> bool {
     is_not_now(error) || error.chain().any(|cause| cause.is::<reqwest::Error>())
 }
 
-/// What a list has, and whether it has more.
-pub struct Listed<T> {
+/// The items of a list, and whether it has more.
+pub struct ListedItems<T> {
     pub rows: Vec<T>,
     pub more: bool,
 }
 
 /// A controller, and the client that asks it.
-struct To {
-    reached: Reached,
+struct ControllerClient {
+    reached: ReachedController,
     http: reqwest::Client,
 }
 
-impl To {
+impl ControllerClient {
     async fn find(args: &ReachArgs) -> Result<Arc<Self>> {
         let reached = reach::controller(args).await?;
         let http = builder(&reached)?.timeout(TIMEOUT).build().context("making an HTTP client")?;
@@ -197,27 +197,27 @@ impl To {
     }
 }
 
-impl Client {
+impl ApiClient {
     pub async fn reach(args: &ReachArgs) -> Result<Self> {
-        let to = RwLock::new(To::find(args).await?);
+        let to = RwLock::new(ControllerClient::find(args).await?);
         Ok(Self { args: args.clone(), to, told: Mutex::default() })
     }
 
     /// Looks for the pod again where the way leads into one: a pod that was replaced has another name.
     pub async fn find_again(&self) -> Result<()> {
         if self.to().reached.is_forwarded {
-            let found = To::find(&self.args).await?;
+            let found = ControllerClient::find(&self.args).await?;
             *self.to.write().unwrap_or_else(PoisonError::into_inner) = found;
         }
         Ok(())
     }
 
-    fn to(&self) -> Arc<To> {
+    fn to(&self) -> Arc<ControllerClient> {
         self.to.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where it is, and by what it knows who asks.
-    pub fn reached<T>(&self, of: impl FnOnce(&Reached) -> T) -> T {
+    pub fn reached<T>(&self, of: impl FnOnce(&ReachedController) -> T) -> T {
         of(&self.to().reached)
     }
 
@@ -257,7 +257,7 @@ impl Client {
         path: &str,
         query: &impl Serialize,
         most: usize,
-    ) -> Result<Listed<T>> {
+    ) -> Result<ListedItems<T>> {
         self.pages(path, query, most, PAGE).await
     }
 
@@ -267,7 +267,7 @@ impl Client {
         path: &str,
         query: &impl Serialize,
         most: usize,
-    ) -> Result<Listed<T>> {
+    ) -> Result<ListedItems<T>> {
         self.pages(path, query, most, DETAILED).await
     }
 
@@ -277,7 +277,7 @@ impl Client {
         query: &impl Serialize,
         most: usize,
         page: usize,
-    ) -> Result<Listed<T>> {
+    ) -> Result<ListedItems<T>> {
         let mut rows: Vec<T> = Vec::new();
         let take = |mut part: Vec<T>| {
             rows.append(&mut part);
@@ -286,7 +286,7 @@ impl Client {
         let more = self.parts(path, query, most.min(page), take).await?;
         let more = more || rows.len() > most;
         rows.truncate(most);
-        Ok(Listed { rows, more })
+        Ok(ListedItems { rows, more })
     }
 
     /// The parts of a list, until there is none behind them or until `take` wants no more. Tells whether there are more.
@@ -319,14 +319,14 @@ impl Client {
     }
 
     /// An answer, and what is in no body.
-    pub async fn seen<T: DeserializeOwned>(&self, path: &str) -> Result<(T, Seen)> {
+    pub async fn get_with_facts<T: DeserializeOwned>(&self, path: &str) -> Result<(T, ControllerFacts)> {
         let to = self.to();
         let http = builder(&to.reached)?.timeout(TIMEOUT).tls_info(true);
         let http = http.build().context("making an HTTP client")?;
         let answer = to.answer(http.get(to.url(path)?)).await?;
         let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
         let tls = answer.extensions().get::<TlsInfo>();
-        let seen = Seen {
+        let seen = ControllerFacts {
             server: to.reached.url.to_string(),
             date: date.map(str::to_owned),
             certificate: tls.and_then(TlsInfo::peer_certificate).map(<[u8]>::to_vec),
@@ -379,7 +379,7 @@ impl Client {
     }
 }
 
-impl To {
+impl ControllerClient {
     async fn read<T: DeserializeOwned>(&self, answer: Response) -> Result<T> {
         let body = body(answer, ANSWER).await?;
         serde_json::from_slice(&body).map_err(|error| {
@@ -395,7 +395,7 @@ impl To {
     async fn answer(&self, request: RequestBuilder) -> Result<Response> {
         let answer = request.send().await.map_err(|error| {
             if error.is_builder() {
-                return Usage::error(TOO_LONG);
+                return UsageError::error(TOO_LONG);
             }
             let what = match error.is_timeout() && !error.is_connect() {
                 true => format!(
@@ -430,13 +430,13 @@ impl To {
             let refusal = refusal(status, &body, own_hint);
             // The controller looks at what was typed, such as a selector.
             return Err(if status == StatusCode::BAD_REQUEST {
-                Usage::error(refusal)
+                UsageError::error(refusal)
             } else if status == StatusCode::SERVICE_UNAVAILABLE {
                 NotNow(refusal).into()
             } else if status.is_client_error() {
                 let passes = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-                let kind = if passes { Refusal::Passing } else { Refusal::Final };
-                Refused { why: refusal, kind }.into()
+                let kind = if passes { RefusalKind::Passing } else { RefusalKind::Final };
+                RefusedRequest { why: refusal, kind }.into()
             } else {
                 anyhow!(refusal)
             });
@@ -456,7 +456,7 @@ fn refuse_what_is_forbidden(answer: &Response) -> Result<()> {
         None => "in the whole cluster, nor in a namespace where some are: name yours with -n".to_owned(),
     };
     let why = format!("forbidden: you may not {} {place}", clean(&shortened(&resources, WHY)));
-    Err(Refused { why, kind: Refusal::Forbidden }.into())
+    Err(RefusedRequest { why, kind: RefusalKind::Forbidden }.into())
 }
 
 /// What the next page is asked for: `Link: </api/v1/objects?…>; rel="next"`.
@@ -485,12 +485,12 @@ async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-fn builder(reached: &Reached) -> Result<reqwest::ClientBuilder> {
+fn builder(reached: &ReachedController) -> Result<reqwest::ClientBuilder> {
     // A server that is named gets what a change is to do, and no other that it names.
     let mut builder = reqwest::Client::builder().no_proxy().redirect(Policy::none());
     if let Some(token) = &reached.token {
         let mut header = HeaderValue::try_from(format!("Bearer {}", token.0.trim()))
-            .map_err(|_| Usage::error("the token has characters that no token has: copy it again"))?;
+            .map_err(|_| UsageError::error("the token has characters that no token has: copy it again"))?;
         header.set_sensitive(true);
         builder = builder.default_headers([(AUTHORIZATION, header)].into_iter().collect());
     }
@@ -523,14 +523,14 @@ mod tests {
 
     use super::*;
     use crate::commands::api::testing;
-    use crate::tasks::{Fate, Tasks};
+    use crate::tasks::{TaskFate, TaskSupervisor};
 
     #[tokio::test]
     async fn what_is_longer_than_a_request_is_no_fault_of_the_controller() {
         let client = testing::client(|_| serde_json::json!([])).await;
         let long = "a".repeat(70_000);
         let told = client.get::<Value>("api/v1/objects", &[("search", &long)]).await.unwrap_err();
-        assert!(told.is::<Usage>() && told.to_string() == TOO_LONG, "{told}");
+        assert!(told.is::<UsageError>() && told.to_string() == TOO_LONG, "{told}");
         assert_eq!(refusal(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, b"", None), TOO_LONG);
     }
 
@@ -611,9 +611,9 @@ mod tests {
         let server = Some(format!("http://{}", listener.local_addr().unwrap()));
         let asked = Arc::new(AtomicUsize::new(0));
         let counted = asked.clone();
-        Tasks::new(CancellationToken::new(), CancellationToken::new()).spawn(
+        TaskSupervisor::new(CancellationToken::new(), CancellationToken::new()).spawn(
             "a controller without an end",
-            Fate::Finite,
+            TaskFate::Finite,
             async move {
                 let (mut stream, _) = listener.accept().await?;
                 let mut bytes = vec![0; 4096];
@@ -633,7 +633,7 @@ mod tests {
     async fn a_list_that_never_ends_is_given_up() {
         rustls::crypto::ring::default_provider().install_default().ok();
         let (args, asked) = endless().await;
-        let client = Client::reach(&args).await.unwrap();
+        let client = ApiClient::reach(&args).await.unwrap();
         let query: [(&str, &str); 0] = [];
         let three = client.list::<u8>("x", &query, 3).await.unwrap();
         assert_eq!((three.rows, three.more, asked.load(Ordering::Relaxed)), (vec![1, 1, 1], true, 3));

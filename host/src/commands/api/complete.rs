@@ -7,7 +7,7 @@ use kubewitness_core::config::templates::{ParameterSpec, ParameterType};
 use kubewitness_core::views::{ObjectView, PluginView, StatusView, TemplateView};
 use serde_json::Value;
 
-use super::client::Client;
+use super::client::ApiClient;
 use crate::cli::ReachArgs;
 
 /// More names than a person chooses from.
@@ -15,9 +15,9 @@ const NAMES: usize = 500;
 /// Objects whose namespaces are looked at.
 const OBJECTS: usize = 2000;
 
-/// What a word may be.
+/// The kind of a word to complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum CompletionKind {
     Kinds,
     Namespaces,
     Plugins,
@@ -38,27 +38,27 @@ pub enum Wanted {
     },
 }
 
-pub async fn look_up(reach: &ReachArgs, wanted: &Wanted) -> Result<BTreeSet<String>> {
-    let client = Client::reach(reach).await?;
+pub async fn look_up(reach: &ReachArgs, wanted: &CompletionKind) -> Result<BTreeSet<String>> {
+    let client = ApiClient::reach(reach).await?;
     let nothing: [(&str, &str); 0] = [];
     Ok(match wanted {
-        Wanted::Kinds => {
+        CompletionKind::Kinds => {
             let status: StatusView = client.get("api/v1/status", &nothing).await?;
             status.sources.into_iter().map(|source| source.kind.to_lowercase()).collect()
         }
-        Wanted::Sources => {
+        CompletionKind::Sources => {
             let status: StatusView = client.get("api/v1/status", &nothing).await?;
             status.sources.into_iter().map(|source| source.name).collect()
         }
-        Wanted::Plugins => {
+        CompletionKind::Plugins => {
             let plugins: Vec<PluginView> = client.get("api/v1/plugins", &nothing).await?;
             plugins.into_iter().map(|plugin| plugin.name).collect()
         }
-        Wanted::Templates => {
+        CompletionKind::Templates => {
             let templates: Vec<TemplateView> = client.get("api/v1/templates", &nothing).await?;
             templates.into_iter().map(|template| template.name).collect()
         }
-        Wanted::Parameters { template, given, of } => {
+        CompletionKind::Parameters { template, given, of } => {
             let templates: Vec<TemplateView> = client.get("api/v1/templates", &nothing).await?;
             let template = templates.into_iter().find(|known| known.name == *template);
             let parameters = template.map(|template| template.parameters).unwrap_or_default();
@@ -73,12 +73,12 @@ pub async fn look_up(reach: &ReachArgs, wanted: &Wanted) -> Result<BTreeSet<Stri
                 }
             }
         }
-        Wanted::Namespaces => {
+        CompletionKind::Namespaces => {
             let objects = client.list::<ObjectView>("api/v1/objects", &nothing, OBJECTS).await?.rows;
             let namespaces = objects.into_iter().map(|view| view.object.namespace);
             namespaces.filter(|namespace| !namespace.is_empty()).collect()
         }
-        Wanted::Names { kind, namespace, begins, gone } => {
+        CompletionKind::Names { kind, namespace, begins, gone } => {
             let mut query = vec![("kind", kind.as_str())];
             query.extend(namespace.as_deref().map(|namespace| ("namespace", namespace)));
             query.extend((!begins.is_empty()).then_some(("search", begins.as_str())));

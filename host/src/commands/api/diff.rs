@@ -6,28 +6,28 @@ use anyhow::{Result, bail};
 use kubewitness_core::{Change, Seq, State};
 use serde_json::Value;
 
-use super::client::Client;
+use super::client::ApiClient;
 use super::object_name::{ObjectName, namespace, nothing, story};
-use crate::cli::{DiffArgs, Zone};
+use crate::cli::{DiffArgs, ZoneArg};
 use crate::commands::print::{self, line_diff, note};
-use crate::commands::{End, Ended, Usage};
+use crate::commands::{CommandEnd, CommandResult, UsageError};
 
 /// States of one object that are looked through: ten answers of the API.
 const STATES: usize = 100_000;
 /// Enough to find the last two.
 const NEWEST: usize = 100;
 
-pub async fn diff(args: DiffArgs) -> Ended {
+pub async fn diff(args: DiffArgs) -> CommandResult {
     let (named, rest) = ObjectName::read(&args.object)?;
     let wanted = positions(rest)?;
-    let client = Client::reach(&args.reach).await?;
+    let client = ApiClient::reach(&args.reach).await?;
     let limit = if wanted.is_empty() { NEWEST } else { STATES };
     let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
     let mut states = story(&client, &named, &namespace, limit).await?.states;
     if states.is_empty() {
         bail!(nothing(&client, &named, &namespace).await?);
     }
-    let told = named.told(&namespace);
+    let told = named.label_in(&namespace);
     if wanted.is_empty() {
         leave_out_unseen_end(&client, &mut states, &told).await?;
     }
@@ -37,15 +37,15 @@ pub async fn diff(args: DiffArgs) -> Ended {
     if before == after {
         let apart = if managed { "" } else { ", apart from managedFields" };
         note!("the documents at {} and {} are the same{apart}", old.seq, new.seq);
-        return Ok(End::Fine);
+        return Ok(CommandEnd::Fine);
     }
     let titles = [title(old), title(new)];
     print::text(&line_diff::unified(&titles, &before, &after, print::is_coloured()))?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// A deletion that was found by comparing has no document to compare: the last two states before it are compared.
-async fn leave_out_unseen_end(client: &Client, states: &mut Vec<Arc<State>>, told: &str) -> Result<()> {
+async fn leave_out_unseen_end(client: &ApiClient, states: &mut Vec<Arc<State>>, told: &str) -> Result<()> {
     let Ok([_, new]) = choose(states, &[], told) else { return Ok(()) };
     let seq = new.seq;
     if new.change == Change::Gone && document(client, seq).await?.is_empty() {
@@ -55,14 +55,14 @@ async fn leave_out_unseen_end(client: &Client, states: &mut Vec<Arc<State>>, tol
     Ok(())
 }
 
-async fn document(client: &Client, seq: Seq) -> Result<Vec<u8>> {
+async fn document(client: &ApiClient, seq: Seq) -> Result<Vec<u8>> {
     Ok(client.bytes(&format!("api/v1/states/{seq}/document")).await?.to_vec())
 }
 
 fn positions(words: &[String]) -> Result<Vec<Seq>> {
     let usage = || {
         let list = "`kubewitness timeline` lists the positions of an object's states";
-        Usage::error(format!("after the object, write no position, one or two, such as 12 15: {list}"))
+        UsageError::error(format!("after the object, write no position, one or two, such as 12 15: {list}"))
     };
     if words.len() > 2 {
         return Err(usage());
@@ -103,7 +103,7 @@ fn choose<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Result<[&
     }
 }
 
-async fn yaml(client: &Client, state: &State, managed_fields: bool) -> Result<String> {
+async fn yaml(client: &ApiClient, state: &State, managed_fields: bool) -> Result<String> {
     let bytes = document(client, state.seq).await?;
     if bytes.is_empty() {
         bail!(
@@ -120,7 +120,7 @@ async fn yaml(client: &Client, state: &State, managed_fields: bool) -> Result<St
 
 fn title(state: &State) -> String {
     let (object, phase) = (&state.object, &state.status.phase);
-    let at = Zone::here().show(state.observed_ms);
+    let at = ZoneArg::here().show(state.observed_ms);
     format!("{}/{}  position {}, {at}, {phase}", object.kind, object.name, state.seq)
 }
 
@@ -171,6 +171,6 @@ mod tests {
     #[test]
     fn a_state_is_titled_with_its_position_time_and_phase() {
         let title = title(&state(4, "b", Change::Present));
-        assert_eq!(title, format!("Job/x  position 4, {}, Running", Zone::here().show(0)));
+        assert_eq!(title, format!("Job/x  position 4, {}, Running", ZoneArg::here().show(0)));
     }
 }

@@ -13,8 +13,8 @@ mod status;
 mod testing;
 mod timeline;
 
-pub use client::{Client, Seen};
-pub use complete::{Wanted, look_up};
+pub use client::{ApiClient, ControllerFacts};
+pub use complete::{CompletionKind, look_up};
 pub use diff::diff;
 pub use gaps::{gaps, poison};
 pub use get::{get, jobs};

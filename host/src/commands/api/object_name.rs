@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use kubewitness_core::views::{Gone, ObjectQuery, ObjectView, TimelineQuery, TimelineView};
+use kubewitness_core::views::{GoneFilter, ObjectQuery, ObjectView, TimelineQuery, TimelineView};
 use kubewitness_core::{ObjectRef, kinds};
 use kubewitness_watch::ConnectOptions;
 
-use super::client::{Client, PAGE, Refused, is_forbidden, parameters};
+use super::client::{ApiClient, PAGE, RefusedRequest, is_forbidden, parameters};
 use crate::cli::ReachArgs;
-use crate::commands::Usage;
+use crate::commands::UsageError;
 use crate::commands::print::clean;
 
 /// Where kubectl looks for an object, too, unless it is told otherwise.
@@ -74,7 +74,7 @@ impl ObjectName {
         match Self::read(words)? {
             (named, []) => Ok(named),
             (_, [more, ..]) => {
-                Err(Usage::error(format!("`{more}` is one word too many: write KIND/NAME or KIND NAME")))
+                Err(UsageError::error(format!("`{more}` is one word too many: write KIND/NAME or KIND NAME")))
             }
         }
     }
@@ -112,7 +112,7 @@ impl ObjectName {
     }
 
     /// For people: what they typed, and where it is looked for.
-    pub fn told(&self, namespace: &str) -> String {
+    pub fn label_in(&self, namespace: &str) -> String {
         match self {
             Self::Uid(uid) => uid.clone(),
             Self::Object { kind, name } => {
@@ -123,7 +123,7 @@ impl ObjectName {
 }
 
 fn no_object(typed: &str) -> anyhow::Error {
-    Usage::error(format!(
+    UsageError::error(format!(
         "`{typed}` names no object: write KIND/NAME or KIND NAME, such as job/train-7, or a uid"
     ))
 }
@@ -134,9 +134,9 @@ pub(super) fn is_uid(text: &str) -> bool {
     parts == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// What was witnessed of an object, oldest first; nothing if nothing was.
+/// The witnessed states of an object, oldest first; empty if there are none.
 pub(super) async fn story(
-    client: &Client,
+    client: &ApiClient,
     named: &ObjectName,
     namespace: &str,
     limit: usize,
@@ -153,7 +153,7 @@ pub(super) async fn story(
     // As kubectl has it, a namespace says nothing about an object that is in none. To look everywhere may be too much
     // for those who see few of many namespaces.
     let mut view = match newest(client, &query, limit).await {
-        Err(error) if error.is::<Refused>() => TimelineView::default(),
+        Err(error) if error.is::<RefusedRequest>() => TimelineView::default(),
         view => view?,
     };
     view.states.retain(|state| state.object.namespace.is_empty());
@@ -165,7 +165,7 @@ pub(super) async fn story(
 }
 
 /// The newest states of a story, and as many of what the object owns, part by part.
-async fn newest(client: &Client, query: &TimelineQuery, limit: usize) -> Result<TimelineView> {
+async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Result<TimelineView> {
     let mut whole = TimelineView::default();
     let take = |mut part: TimelineView| {
         let goes_on = |had: usize, got: usize| limit > PAGE && got > 0 && had + got < limit;
@@ -196,11 +196,11 @@ async fn newest(client: &Client, query: &TimelineQuery, limit: usize) -> Result<
 
 /// What is said where nothing was witnessed of an object. A word that names none is refused, and so is a kind that
 /// nobody watches. Where the object is in other namespaces, they are named.
-pub(super) async fn nothing(client: &Client, named: &ObjectName, namespace: &str) -> Result<String> {
-    let told = named.told(namespace);
+pub(super) async fn nothing(client: &ApiClient, named: &ObjectName, namespace: &str) -> Result<String> {
+    let told = named.label_in(namespace);
     let ObjectName::Object { kind, name } = named else {
         return match named {
-            ObjectName::Uid(word) if !is_uid(word) => Err(Usage::error(format!(
+            ObjectName::Uid(word) if !is_uid(word) => Err(UsageError::error(format!(
                 "nothing was witnessed of {word}, which is no uid as API servers make them: write KIND/NAME, such as \
                  job/{word}"
             ))),
@@ -211,7 +211,7 @@ pub(super) async fn nothing(client: &Client, named: &ObjectName, namespace: &str
         kind: Some(kind.clone()),
         name: Some(name.clone()),
         namespace: Some(namespace.to_owned()),
-        gone: Gone::Too,
+        gone: GoneFilter::Too,
         limit: Some(1),
         ..ObjectQuery::default()
     };
@@ -223,7 +223,7 @@ pub(super) async fn nothing(client: &Client, named: &ObjectName, namespace: &str
     }
     let asked = ObjectQuery { namespace: None, limit: Some(ELSEWHERE), ..asked };
     let found = match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
-        Err(error) if error.is::<Refused>() => Vec::new(),
+        Err(error) if error.is::<RefusedRequest>() => Vec::new(),
         found => found?,
     };
     let places = found.into_iter().map(|view| clean(&view.object.namespace).into_owned());
@@ -269,7 +269,7 @@ mod tests {
         }
         for wrong in ["job/", "/x", "", "job/a/b", "job a/b"] {
             let told = ObjectName::read(&words(wrong)).unwrap_err();
-            assert!(told.is::<Usage>() && told.to_string().contains("KIND/NAME"), "{wrong}: {told}");
+            assert!(told.is::<UsageError>() && told.to_string().contains("KIND/NAME"), "{wrong}: {told}");
         }
         assert!(ObjectName::only(&words("job/train again")).unwrap_err().to_string().contains("`again`"));
     }
@@ -392,7 +392,7 @@ mod tests {
     async fn a_name_without_its_kind_is_refused() {
         let client = testing::client(|_| serde_json::json!([])).await;
         let told = nothing(&client, &ObjectName::Uid("train-7".into()), "default").await.unwrap_err();
-        assert!(told.is::<Usage>() && told.to_string().contains("job/train-7"), "{told}");
+        assert!(told.is::<UsageError>() && told.to_string().contains("job/train-7"), "{told}");
         let uid = ObjectName::Uid("0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10".into());
         assert!(nothing(&client, &uid, "default").await.is_ok(), "its object may be yet to come");
     }

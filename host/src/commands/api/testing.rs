@@ -6,30 +6,30 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::client::Client;
+use super::client::ApiClient;
 use crate::cli::ReachArgs;
-use crate::tasks::{Fate, Tasks};
+use crate::tasks::{TaskFate, TaskSupervisor};
 
 /// Of a controller that has this answer to each path with its query.
-pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> Client {
+pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> ApiClient {
     client_of_parts(move |asked| (answer(asked), None)).await
 }
 
 /// Of a controller that opens its journal while it is asked so often.
-pub async fn client_that_opens(times: usize) -> Client {
+pub async fn client_that_opens(times: usize) -> ApiClient {
     let mut heads = vec!["503 Service Unavailable"; times];
     client_of(move |_| (heads.pop().unwrap_or("200 OK"), Value::Array(Vec::new()), String::new())).await
 }
 
 /// Of one that answers with this status, these lines of headers and an empty list.
-pub async fn client_that_answers(status: &'static str, headers: &'static str) -> Client {
+pub async fn client_that_answers(status: &'static str, headers: &'static str) -> ApiClient {
     client_of(move |_| (status, Value::Array(Vec::new()), headers.to_owned())).await
 }
 
 /// The same of one that tells with each answer which query the next part has.
 pub async fn client_of_parts(
     answer: impl Fn(&str) -> (Value, Option<&'static str>) + Send + 'static,
-) -> Client {
+) -> ApiClient {
     client_of(move |asked| {
         let (body, next) = answer(asked);
         let link = next.map(|next| format!("Link: </x?{next}>; rel=\"next\"\r\n"));
@@ -38,12 +38,14 @@ pub async fn client_of_parts(
     .await
 }
 
-async fn client_of(mut answer: impl FnMut(&str) -> (&'static str, Value, String) + Send + 'static) -> Client {
+async fn client_of(
+    mut answer: impl FnMut(&str) -> (&'static str, Value, String) + Send + 'static,
+) -> ApiClient {
     rustls::crypto::ring::default_provider().install_default().ok();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = Some(format!("http://{}", listener.local_addr().unwrap()));
-    let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-    tasks.spawn("a controller", Fate::Finite, async move {
+    let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
+    tasks.spawn("a controller", TaskFate::Finite, async move {
         loop {
             let (mut stream, _) = listener.accept().await?;
             let mut request = vec![0; 4096];
@@ -57,7 +59,7 @@ async fn client_of(mut answer: impl FnMut(&str) -> (&'static str, Value, String)
             stream.write_all(answer.as_bytes()).await?;
         }
     });
-    Client::reach(&ReachArgs { server, ..ReachArgs::default() }).await.unwrap()
+    ApiClient::reach(&ReachArgs { server, ..ReachArgs::default() }).await.unwrap()
 }
 
 /// Of the Job `a/x` with the uid `u`, which runs.

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kubewitness_core::ledger::Reached;
+use kubewitness_core::ledger::LedgerProgress;
 
-use super::statements::Statement;
+use super::statements::SignedStatement;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Anchor {
+pub struct RootAnchor {
     pub ledger: String,
     pub file: u64,
     /// How many lines of that file the root covers.
@@ -16,33 +16,33 @@ pub struct Anchor {
     pub root: String,
 }
 
-impl Anchor {
-    pub fn of(statement: &Statement) -> Self {
-        let Statement { ledger, file, lines, root, .. } = statement;
+impl RootAnchor {
+    pub fn of(statement: &SignedStatement) -> Self {
+        let SignedStatement { ledger, file, lines, root, .. } = statement;
         Self { ledger: ledger.clone(), file: *file, lines: *lines, root: root.clone() }
     }
 }
 
-impl From<Reached> for Anchor {
-    fn from(Reached { ledger, file, lines, root }: Reached) -> Self {
+impl From<LedgerProgress> for RootAnchor {
+    fn from(LedgerProgress { ledger, file, lines, root }: LedgerProgress) -> Self {
         Self { ledger, file, lines, root }
     }
 }
 
 /// An anchor, and who noted it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Noted {
-    pub anchor: Anchor,
+pub struct NotedAnchor {
+    pub anchor: RootAnchor,
     pub by_journal: bool,
 }
 
-impl From<Anchor> for Noted {
-    fn from(anchor: Anchor) -> Self {
+impl From<RootAnchor> for NotedAnchor {
+    fn from(anchor: RootAnchor) -> Self {
         Self { anchor, by_journal: false }
     }
 }
 
-impl fmt::Display for Noted {
+impl fmt::Display for NotedAnchor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { anchor, by_journal } = self;
         match by_journal {
@@ -52,13 +52,13 @@ impl fmt::Display for Noted {
     }
 }
 
-impl fmt::Display for Anchor {
+impl fmt::Display for RootAnchor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}:{}", self.ledger, self.file, self.lines, self.root)
     }
 }
 
-impl FromStr for Anchor {
+impl FromStr for RootAnchor {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_root_is_read_back_and_anything_else_is_refused_with_what_to_give() {
         let text = format!("{}:3:41:{}", "ab".repeat(16), "0f".repeat(32));
-        assert_eq!(text.parse::<Anchor>().unwrap().to_string(), text);
+        assert_eq!(text.parse::<RootAnchor>().unwrap().to_string(), text);
         for wrong in [
             "",
             "a:b:c:d",
@@ -96,7 +96,7 @@ mod tests {
             &format!("{text}:1"),
             &text.replace(":3:", ":x:"),
         ] {
-            assert!(wrong.parse::<Anchor>().is_err(), "{wrong}");
+            assert!(wrong.parse::<RootAnchor>().is_err(), "{wrong}");
         }
     }
 }

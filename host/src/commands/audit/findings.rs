@@ -1,4 +1,4 @@
-//! What can be wrong with a line of a ledger, and what a whole proof says.
+//! The faults of a line of a ledger, and the report of a whole proof.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// What was found. Nothing after the first bad line is looked at: it hangs on that line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct AuditReport {
     pub ok: bool,
     /// Lines that hold, from the beginning.
     pub lines: u64,
@@ -42,8 +42,8 @@ pub struct Report {
     pub compared: Option<u64>,
     /// Gaps of the journal between records of the trail, up to a bound.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub gaps: Vec<Gap>,
-    /// What the proof could not show, and why.
+    pub gaps: Vec<TrailGap>,
+    /// The claims that the proof could not show, and why.
     pub not_shown: Vec<String>,
     /// The hash of the last line that holds.
     pub head: String,
@@ -62,12 +62,12 @@ pub struct NewestRoot {
 
 /// A gap of the journal: its id ends with its bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Gap {
+pub struct TrailGap {
     pub id: String,
     pub seq: u64,
 }
 
-impl Report {
+impl AuditReport {
     /// Nothing after the first fault is looked at.
     pub fn breaks(&mut self, file: &str, line: Option<u64>, what: String) {
         self.ok = false;
@@ -118,7 +118,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for AuditReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.first_bad_line, &self.what) {
             (Some(line), Some(what)) => write!(f, "line {line}: {what}; the {} before it hold", self.lines),
@@ -139,7 +139,7 @@ impl fmt::Display for Report {
 
 /// Why a line does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum BrokenLine {
     Cut,
     NotText,
     Unreadable(String),
@@ -163,7 +163,7 @@ pub enum Broken {
     OtherAnchor(String),
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for BrokenLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cut => f.write_str("it has no end: it was cut, or is too long"),

@@ -12,7 +12,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 
 use super::merkle::sha256;
-use super::statements::Keys;
+use super::statements::PublicKeys;
 
 /// A PEM of one key has some hundred bytes.
 const FILE_BYTES: u64 = 64 << 10;
@@ -37,7 +37,7 @@ pub fn public_pem(public: &[u8]) -> String {
 }
 
 /// The public keys of these files. A private key gives its public part.
-pub fn read_all(paths: &[PathBuf]) -> Result<Keys> {
+pub fn read_all(paths: &[PathBuf]) -> Result<PublicKeys> {
     let read = |path: &PathBuf| read(path).map(|public| (id(&public), public));
     paths.iter().map(read).collect()
 }
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!((read(&private).unwrap(), read(&public).unwrap()), (made.clone(), made.clone()));
         let bare: String = public_pem(&made).lines().filter(|line| !line.starts_with('-')).collect();
         std::fs::write(&public, bare).unwrap();
-        assert_eq!(read_all(&[private.clone(), public]).unwrap(), Keys::from([(id(&made), made)]));
+        assert_eq!(read_all(&[private.clone(), public]).unwrap(), PublicKeys::from([(id(&made), made)]));
         assert!(make(&private).unwrap_err().to_string().contains("not there yet"));
     }
 

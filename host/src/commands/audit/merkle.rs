@@ -2,9 +2,9 @@
 
 use ring::digest::{Context, SHA256, digest};
 
-pub type Hash = [u8; 32];
+pub type RootHash = [u8; 32];
 
-pub fn sha256(parts: &[&[u8]]) -> Hash {
+pub fn sha256(parts: &[&[u8]]) -> RootHash {
     let mut context = Context::new(&SHA256);
     parts.iter().for_each(|part| context.update(part));
     context.finish().as_ref().try_into().unwrap_or_default()
@@ -12,9 +12,9 @@ pub fn sha256(parts: &[&[u8]]) -> Hash {
 
 /// A counter in binary: place `n` holds the root over 2ⁿ leaves, if that bit of the number of leaves is set.
 #[derive(Clone, Debug, Default)]
-pub struct Counter(Vec<Option<Hash>>);
+pub struct MerkleCounter(Vec<Option<RootHash>>);
 
-impl Counter {
+impl MerkleCounter {
     pub fn add(&mut self, leaf: &[u8]) {
         let mut carried = sha256(&[&[0], leaf]);
         for place in &mut self.0 {
@@ -27,7 +27,7 @@ impl Counter {
     }
 
     pub fn root(&self) -> String {
-        let join = |right: Option<Hash>, left: &Hash| match right {
+        let join = |right: Option<RootHash>, left: &RootHash| match right {
             Some(right) => Some(sha256(&[&[1], left, &right])),
             None => Some(*left),
         };
@@ -50,7 +50,7 @@ mod tests {
             "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
             "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
         ];
-        let mut counter = Counter::default();
+        let mut counter = MerkleCounter::default();
         let leaves: [&[u8]; 3] = [b"", b"\x00", b"\x10"];
         assert_eq!(counter.root(), roots[0]);
         for (leaf, root) in leaves.iter().zip(&roots[1..]) {

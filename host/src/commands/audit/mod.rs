@@ -22,17 +22,17 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use serde_json::json;
 
-use self::anchor::{Anchor, Noted};
-use self::completeness::Writer;
-pub use self::findings::Broken;
-use self::findings::Report;
-use self::verify::{Demands, verify};
+use self::anchor::{NotedAnchor, RootAnchor};
+use self::completeness::LedgerWriter;
+use self::findings::AuditReport;
+pub use self::findings::BrokenLine;
+use self::verify::{ProofDemands, verify};
 use crate::cli::{Audit, Output, TrailArgs, VerifyTrailArgs};
 use crate::commands::print::{self, clean, mark, note};
-use crate::commands::{End, Ended, Usage};
+use crate::commands::{CommandEnd, CommandResult, UsageError};
 use crate::journal_place::place;
 
-pub async fn audit(command: Audit) -> Ended {
+pub async fn audit(command: Audit) -> CommandResult {
     match command {
         Audit::Verify(args) => prove(args).await,
         Audit::Root { trail, output } => root(&trail, output),
@@ -42,23 +42,23 @@ pub async fn audit(command: Audit) -> Ended {
     }
 }
 
-async fn prove(args: VerifyTrailArgs) -> Ended {
+async fn prove(args: VerifyTrailArgs) -> CommandResult {
     let VerifyTrailArgs { trail, anchor, from_middle, data, journal, output } = args;
-    let anchors = anchor.iter().map(|text| text.parse::<Anchor>().map(Noted::from));
+    let anchors = anchor.iter().map(|text| text.parse::<RootAnchor>().map(NotedAnchor::from));
     let anchors =
-        anchors.collect::<Result<_, _>>().map_err(|told| Usage::error(format!("--anchor {told}")))?;
-    let mut demands = Demands { anchors, is_from_first: !from_middle, ..demands(&trail)? };
+        anchors.collect::<Result<_, _>>().map_err(|told| UsageError::error(format!("--anchor {told}")))?;
+    let mut demands = ProofDemands { anchors, is_from_first: !from_middle, ..demands(&trail)? };
     let mut journal = match &data {
-        Some(data) => Some((place(&journal, data)?, Writer::default())),
+        Some(data) => Some((place(&journal, data)?, LedgerWriter::default())),
         None => None,
     };
     if let (Some((place, writer)), Some(data)) = (&mut journal, &data) {
         *writer = completeness::writer(data, &trail.files, place).await?;
-        let kept = writer.reached.clone().map(Anchor::from);
-        demands.anchors.extend(kept.map(|anchor| Noted { anchor, by_journal: true }));
+        let kept = writer.reached.clone().map(RootAnchor::from);
+        demands.anchors.extend(kept.map(|anchor| NotedAnchor { anchor, by_journal: true }));
         demands.signed_every = demands.signed_every.or(writer.signed_every);
     }
-    let mut records = completeness::Trail::default();
+    let mut records = completeness::UnmatchedTrail::default();
     let mut report = verify(&trail.files, &demands, &mut |text| {
         if data.is_some() {
             records.add(text);
@@ -72,16 +72,20 @@ async fn prove(args: VerifyTrailArgs) -> Ended {
             format!("{} {}: {}\n", mark(report.ok), named(&trail.files, report), clean(&report.to_string()));
         what + &report.details()
     })?;
-    Ok(if report.ok { End::Fine } else { End::Failed })
+    Ok(if report.ok { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-/// What each command asks of a trail that it reads.
-fn demands(trail: &TrailArgs) -> anyhow::Result<Demands> {
-    Ok(Demands { keys: keys::read_all(&trail.key)?, signed_every: trail.signed_every, ..Demands::default() })
+/// The demands of each command on a trail that it reads.
+fn demands(trail: &TrailArgs) -> anyhow::Result<ProofDemands> {
+    Ok(ProofDemands {
+        keys: keys::read_all(&trail.key)?,
+        signed_every: trail.signed_every,
+        ..ProofDemands::default()
+    })
 }
 
 /// The file at fault, or all of them.
-fn named(files: &[PathBuf], report: &Report) -> String {
+fn named(files: &[PathBuf], report: &AuditReport) -> String {
     match (report.bad_file.as_deref().filter(|file| !file.is_empty()), files) {
         (Some(file), _) => clean(file).into_owned(),
         (None, [file]) => clean(&file.display().to_string()).into_owned(),
@@ -89,7 +93,7 @@ fn named(files: &[PathBuf], report: &Report) -> String {
     }
 }
 
-fn root(trail: &TrailArgs, output: Output) -> Ended {
+fn root(trail: &TrailArgs, output: Output) -> CommandResult {
     let demands = demands(trail)?;
     let report = verify(&trail.files, &demands, &mut |_| {})?;
     if !report.ok {
@@ -109,7 +113,7 @@ fn root(trail: &TrailArgs, output: Output) -> Ended {
         );
     };
     print::value(output, newest, |newest| format!("{}\n", newest.anchor))?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// Makes a private key in this file, and gives its public part as a PEM.
@@ -118,10 +122,10 @@ pub fn new_key(file: &Path) -> anyhow::Result<String> {
     keys::make(file).map(|public| keys::public_pem(&public))
 }
 
-fn key(file: &Path, new: bool, output: Output) -> Ended {
+fn key(file: &Path, new: bool, output: Output) -> CommandResult {
     let public = if new { keys::make(file)? } else { keys::read(file)? };
     let shown = json!({"id": keys::id(&public), "public": keys::public_pem(&public)});
     note!("key {}", keys::id(&public));
     print::value(output, &shown, |_| keys::public_pem(&public))?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ledger::{NAME_BYTES, PERSON_BYTES, PERSONS, Person, persons_file};
+use kubewitness_core::ledger::{NAME_BYTES, PERSON_BYTES, PERSONS, PersonEntry, persons_file};
 use kubewitness_core::{calendar, files};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,25 +18,25 @@ use serde_json::Value;
 use super::verify::verify;
 use crate::cli::ErasePersonArgs;
 use crate::commands::print::{self, clean};
-use crate::commands::{End, Ended};
+use crate::commands::{CommandEnd, CommandResult};
 
 /// What is shown of a digest whose name is not known here.
 const SHOWN: usize = 12;
 
 /// A line of the file, and where it stands.
-struct Line {
+struct PersonLine {
     offset: u64,
     bytes: usize,
-    person: Option<Person>,
+    person: Option<PersonEntry>,
     /// What stands in a line that says nothing: a crash left it, or a hand.
     odd: Vec<u8>,
 }
 
 /// The names beside some files.
 #[derive(Default)]
-pub struct Persons(HashMap<String, Option<String>>);
+pub struct PersonFiles(HashMap<String, Option<String>>);
 
-impl Persons {
+impl PersonFiles {
     /// None, where no file of names lies beside these.
     pub fn beside(files: &[PathBuf]) -> Result<Self> {
         let mut all = HashMap::new();
@@ -46,15 +46,15 @@ impl Persons {
             }
             for person in lines(&path)?.1.into_iter().filter_map(|line| line.person) {
                 match person {
-                    Person::Named { digest, name, .. } => all.insert(digest, Some(name)),
-                    Person::Erased { digest, .. } => all.insert(digest, None),
+                    PersonEntry::Named { digest, name, .. } => all.insert(digest, Some(name)),
+                    PersonEntry::Erased { digest, .. } => all.insert(digest, None),
                 };
             }
         }
         Ok(Self(all))
     }
 
-    pub fn shown(&self, digest: &str) -> String {
+    pub fn person_name(&self, digest: &str) -> String {
         match self.0.get(digest) {
             Some(Some(name)) => name.clone(),
             Some(None) => "erased".to_owned(),
@@ -67,7 +67,7 @@ fn places(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     files.iter().filter(|file| !files::is_handed_over(file)).map(|file| persons_file(file)).collect()
 }
 
-fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
+fn lines(path: &Path) -> Result<(File, Vec<PersonLine>)> {
     let reading = || format!("reading {}", path.display());
     let file = files::open(path, OpenOptions::new().read(true).write(true))
         .or_else(|_| files::open(path, OpenOptions::new().read(true)))
@@ -79,9 +79,9 @@ fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
         if found.len() >= PERSONS {
             bail!("{} has more than {PERSONS} lines: is it the file of a ledger's names?", path.display());
         }
-        let (bytes, person) = (line.len(), Person::parse(&line));
+        let (bytes, person) = (line.len(), PersonEntry::parse(&line));
         let odd = if person.is_none() { line.clone() } else { Vec::new() };
-        found.push(Line { offset, bytes, person, odd });
+        found.push(PersonLine { offset, bytes, person, odd });
         offset += bytes as u64;
         line.clear();
     }
@@ -92,7 +92,7 @@ fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
 /// What is to be erased, or was.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct ErasureReport {
     person: String,
     file: String,
     erased: bool,
@@ -111,12 +111,12 @@ struct Told {
     uncounted: Option<String>,
 }
 
-pub fn erase(args: &ErasePersonArgs) -> Ended {
-    print::value(args.output, &of(args)?, Told::text)?;
-    Ok(End::Fine)
+pub fn erase(args: &ErasePersonArgs) -> CommandResult {
+    print::value(args.output, &of(args)?, ErasureReport::text)?;
+    Ok(CommandEnd::Fine)
 }
 
-fn of(args: &ErasePersonArgs) -> Result<Told> {
+fn of(args: &ErasePersonArgs) -> Result<ErasureReport> {
     let places: Vec<_> = places(&args.trail.files).into_iter().collect();
     let [path] = places.as_slice() else {
         bail!("these are files of {} ledgers: give the files of one", places.len());
@@ -130,15 +130,16 @@ fn of(args: &ErasePersonArgs) -> Result<Told> {
     let (file, lines) = lines(path)?;
     // The plugin cuts longer names.
     let person = &args.person[..args.person.floor_char_boundary(NAME_BYTES)];
-    let is_it = |line: &&Line| matches!(&line.person, Some(Person::Named { name, .. }) if *name == person);
+    let is_it =
+        |line: &&PersonLine| matches!(&line.person, Some(PersonEntry::Named { name, .. }) if *name == person);
     let found: Vec<_> = lines.iter().filter(is_it).collect();
     let (torn, odd): (Vec<_>, Vec<_>) = lines
         .iter()
         .filter(|line| !line.odd.trim_ascii().is_empty())
         .partition(|line| names(&line.odd, person));
     let digests: BTreeSet<_> =
-        found.iter().filter_map(|line| line.person.as_ref()).map(Person::digest).collect();
-    let mut told = Told {
+        found.iter().filter_map(|line| line.person.as_ref()).map(PersonEntry::digest).collect();
+    let mut told = ErasureReport {
         person: args.person.clone(),
         file: path.display().to_string(),
         erased: args.yes && !(found.is_empty() && torn.is_empty()),
@@ -159,17 +160,17 @@ fn of(args: &ErasePersonArgs) -> Result<Told> {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Record {
+struct PersonRecord {
     people: HashMap<String, String>,
     persons: HashMap<String, String>,
     patch: Value,
 }
 
-fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut Told) -> Result<()> {
+fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut ErasureReport) -> Result<()> {
     let demands = super::demands(&args.trail)?;
     let (mut records, mut in_clear) = (0, 0);
     let report = verify(&args.trail.files, &demands, &mut |text| {
-        let Ok(record) = serde_json::from_slice::<Record>(text) else { return };
+        let Ok(record) = serde_json::from_slice::<PersonRecord>(text) else { return };
         records += u64::from(record.persons.values().any(|digest| digests.contains(digest.as_str())));
         let is_named =
             record.people.values().any(|name| *name == args.person) || has(&record.patch, &args.person);
@@ -206,7 +207,7 @@ fn names(line: &[u8], person: &str) -> bool {
 
 /// In its place: the controller may add lines meanwhile. A crash leaves each line as it was or erased, and one of them
 /// torn where it lies in two pages; the next erasure finds what is left.
-fn write_over<'l>(file: &File, lines: impl Iterator<Item = &'l Line>) -> Result<()> {
+fn write_over<'l>(file: &File, lines: impl Iterator<Item = &'l PersonLine>) -> Result<()> {
     let at = calendar::rfc3339(SystemClock::default().now_ms());
     for line in lines {
         match &line.person {
@@ -220,7 +221,7 @@ fn write_over<'l>(file: &File, lines: impl Iterator<Item = &'l Line>) -> Result<
     Ok(file.sync_all()?)
 }
 
-impl Told {
+impl ErasureReport {
     fn text(&self) -> String {
         let Self { names, records, in_clear, .. } = self;
         let (person, file) = (clean(&self.person), clean(&self.file));
@@ -266,7 +267,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    use super::super::verify::Demands;
+    use super::super::verify::ProofDemands;
     use super::super::verify_tests::{chain_of, ledger};
     use super::*;
     use crate::cli::{Audit, Cli, Command};
@@ -284,7 +285,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let trail = folder.path().join("trail.jsonl");
         std::fs::write(&trail, "").unwrap();
-        let lines = names.iter().zip(1..).map(|(name, salt)| Person::named(name, [salt; 16]).line().unwrap());
+        let lines =
+            names.iter().zip(1..).map(|(name, salt)| PersonEntry::named(name, [salt; 16]).line().unwrap());
         std::fs::write(persons_file(&trail), lines.collect::<Vec<_>>().concat()).unwrap();
         (folder, trail)
     }
@@ -292,17 +294,20 @@ mod tests {
     #[test]
     fn a_name_is_erased_in_its_place_and_all_others_stay() {
         let (_folder, trail) = folder(&["ada", "bob", "ada l", "ada"]);
-        let digest = |name, salt| Person::named(name, [salt; 16]).digest().to_owned();
+        let digest = |name, salt| PersonEntry::named(name, [salt; 16]).digest().to_owned();
         let bytes = std::fs::metadata(persons_file(&trail)).unwrap().len();
         erase(&args(&trail, "ada", &[])).unwrap();
-        assert_eq!(Persons::beside(std::slice::from_ref(&trail)).unwrap().shown(&digest("ada", 1)), "ada");
+        assert_eq!(
+            PersonFiles::beside(std::slice::from_ref(&trail)).unwrap().person_name(&digest("ada", 1)),
+            "ada"
+        );
         erase(&args(&trail, "ada", &["--yes"])).unwrap();
-        let persons = Persons::beside(std::slice::from_ref(&trail)).unwrap();
+        let persons = PersonFiles::beside(std::slice::from_ref(&trail)).unwrap();
         let shown = [("ada", 1), ("bob", 2), ("ada l", 3), ("ada", 4)];
-        let shown = shown.map(|(name, salt)| persons.shown(&digest(name, salt)));
+        let shown = shown.map(|(name, salt)| persons.person_name(&digest(name, salt)));
         assert_eq!(shown, ["erased", "bob", "ada l", "erased"]);
         assert_eq!(std::fs::metadata(persons_file(&trail)).unwrap().len(), bytes);
-        assert_eq!(persons.shown(&"ab".repeat(32)), "digest abababababab");
+        assert_eq!(persons.person_name(&"ab".repeat(32)), "digest abababababab");
     }
 
     #[test]
@@ -310,14 +315,14 @@ mod tests {
         let (_folder, trail) = folder(&["ada", "bob", "ada", "a \"da\""]);
         let path = persons_file(&trail);
         let before = std::fs::read(&path).unwrap();
-        let whole = |name: &str, salt| Person::named(name, [salt; 16]).line().unwrap();
+        let whole = |name: &str, salt| PersonEntry::named(name, [salt; 16]).line().unwrap();
         let ends: Vec<_> =
             before.iter().zip(1..).filter(|(byte, _)| **byte == b'\n').map(|(_, end)| end).collect();
         // The first line is erased, and the third one as far as a page goes, wherever it ends.
         for torn in 0..=whole("ada", 3).len() {
             let mut left = before.clone();
             let erased = |name: &str, salt| {
-                Person::named(name, [salt; 16])
+                PersonEntry::named(name, [salt; 16])
                     .erased("2026-11-26T10:00:00.000Z", whole(name, salt).len())
                     .unwrap()
             };
@@ -338,7 +343,7 @@ mod tests {
             assert_eq!(after[ends[0]..ends[1]], whole("bob", 2)[..], "{torn}");
             // Whatever else is left of the line is told.
             let third = &after[ends[1]..ends[2]];
-            let is_erased = matches!(Person::parse(third), Some(Person::Erased { .. }));
+            let is_erased = matches!(PersonEntry::parse(third), Some(PersonEntry::Erased { .. }));
             assert!(is_erased || third.trim_ascii().is_empty() || told.odd == 1, "{torn}: {told:?}");
             assert_eq!(of(&args(&trail, "ada", &["--yes"])).unwrap().names, 0, "{torn}");
         }
@@ -353,7 +358,7 @@ mod tests {
     #[test]
     fn an_erasure_with_the_open_file_alone_says_that_closed_ones_are_not_counted() {
         let (_folder, trail) = folder(&["ada"]);
-        let digest = Person::named("ada", [1; 16]).digest().to_owned();
+        let digest = PersonEntry::named("ada", [1; 16]).digest().to_owned();
         let record = |n| format!(r#""id":"{n}","persons":{{"submitter":"{digest}"}}"#);
         let records = chain_of((0..5).map(record), false);
         let files = ledger("0f", &records, 9, 2, None);
@@ -379,7 +384,7 @@ mod tests {
     const NAMES: [&str; 4] = ["ada", "bob@example.com", "\"quoted\"", "李"];
 
     fn digest(name: usize) -> String {
-        Person::named(NAMES[name], [name as u8 + 1; 16]).digest().to_owned()
+        PersonEntry::named(NAMES[name], [name as u8 + 1; 16]).digest().to_owned()
     }
 
     proptest! {
@@ -399,7 +404,7 @@ mod tests {
             });
             std::fs::write(&trail, chain_of(fields, false).concat()).unwrap();
             let files = [trail.clone()];
-            let before = verify(&files, &Demands::default(), &mut |_| {}).unwrap();
+            let before = verify(&files, &ProofDemands::default(), &mut |_| {}).unwrap();
             prop_assert!(before.ok);
             for name in &erased {
                 let mut told = of(&args(&trail, NAMES[*name], &["--yes"])).unwrap();
@@ -407,11 +412,11 @@ mod tests {
                 prop_assert_eq!((told.records, told.in_clear), (of_name(false), of_name(true)));
                 prop_assert!(told.erased && told.uncounted.take().is_none());
             }
-            prop_assert_eq!(verify(&files, &Demands::default(), &mut |_| {}).unwrap(), before);
-            let persons = Persons::beside(&files).unwrap();
+            prop_assert_eq!(verify(&files, &ProofDemands::default(), &mut |_| {}).unwrap(), before);
+            let persons = PersonFiles::beside(&files).unwrap();
             for (name, text) in NAMES.iter().enumerate() {
                 let expected = if erased.contains(&name) { "erased" } else { text };
-                prop_assert_eq!(persons.shown(&digest(name)), expected);
+                prop_assert_eq!(persons.person_name(&digest(name)), expected);
             }
         }
     }

@@ -8,11 +8,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::persons::Persons;
+use super::persons::PersonFiles;
 use super::verify::verify;
-use crate::cli::{Moment, Output, ShowTrailArgs};
-use crate::commands::print::{self, Table, clean, note};
-use crate::commands::{End, Ended};
+use crate::cli::{MomentArg, Output, ShowTrailArgs};
+use crate::commands::print::{self, TextTable, clean, note};
+use crate::commands::{CommandEnd, CommandResult};
 
 /// What is held of records until they are printed: a hundred thousand of the usual ones.
 const HELD_BYTES: usize = 64 << 20;
@@ -20,7 +20,7 @@ const HELD_BYTES: usize = 64 << 20;
 /// What is shown and asked for. Records of older versions lack some of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Record {
+struct ShownRecord {
     change: String,
     api_group: String,
     kind: String,
@@ -38,7 +38,7 @@ struct Record {
 }
 
 impl ShowTrailArgs {
-    fn wants(&self, record: &Record) -> bool {
+    fn wants(&self, record: &ShownRecord) -> bool {
         let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
         let at = calendar::moment(&record.observed_at).unwrap_or_default();
         let Self { object, times, .. } = self;
@@ -49,14 +49,14 @@ impl ShowTrailArgs {
             && self.phase.as_ref().is_none_or(|phase| phase.eq_ignore_ascii_case(&record.phase))
             && object.kind.as_ref().is_none_or(|kind| is_kind(&record.api_group, &record.kind, kind))
             && self.person.as_ref().is_none_or(|person| record.people.values().any(|name| name == person))
-            && times.since.is_none_or(|since| at >= Moment::ms(since))
-            && times.until.is_none_or(|until| at < Moment::ms(until))
+            && times.since.is_none_or(|since| at >= MomentArg::ms(since))
+            && times.until.is_none_or(|until| at < MomentArg::ms(until))
     }
 }
 
 /// The newest records that were asked for.
-struct Newest {
-    records: VecDeque<(Record, Vec<u8>)>,
+struct NewestRecords {
+    records: VecDeque<(ShownRecord, Vec<u8>)>,
     bytes: usize,
     most: usize,
     left_out: u64,
@@ -64,8 +64,8 @@ struct Newest {
     unread: u64,
 }
 
-impl Newest {
-    fn add(&mut self, record: Record, text: &[u8]) {
+impl NewestRecords {
+    fn add(&mut self, record: ShownRecord, text: &[u8]) {
         self.bytes += text.len();
         self.records.push_back((record, text.to_vec()));
         while self.records.len() > self.most || self.bytes > HELD_BYTES {
@@ -77,19 +77,24 @@ impl Newest {
 }
 
 /// A trail that does not hold is shown up to the fault, and the command fails.
-pub fn show(args: &ShowTrailArgs) -> Ended {
+pub fn show(args: &ShowTrailArgs) -> CommandResult {
     let demands = super::demands(&args.trail)?;
-    let persons = Persons::beside(&args.trail.files)?;
-    let mut found =
-        Newest { records: VecDeque::new(), bytes: 0, most: args.limit as usize, left_out: 0, unread: 0 };
+    let persons = PersonFiles::beside(&args.trail.files)?;
+    let mut found = NewestRecords {
+        records: VecDeque::new(),
+        bytes: 0,
+        most: args.limit as usize,
+        left_out: 0,
+        unread: 0,
+    };
     let report = verify(&args.trail.files, &demands, &mut |text| {
         // It holds as a record, and answers no question.
-        let Ok(mut record) = serde_json::from_slice::<Record>(text) else {
+        let Ok(mut record) = serde_json::from_slice::<ShownRecord>(text) else {
             found.unread += 1;
             return;
         };
         let named = std::mem::take(&mut record.persons).into_iter();
-        record.people.extend(named.map(|(annotation, digest)| (annotation, persons.shown(&digest))));
+        record.people.extend(named.map(|(annotation, digest)| (annotation, persons.person_name(&digest))));
         if args.wants(&record) {
             found.add(record, text);
         }
@@ -110,7 +115,7 @@ pub fn show(args: &ShowTrailArgs) -> Ended {
         note!("records of other files are not shown: {elsewhere}");
     }
     if report.ok {
-        return Ok(End::Fine);
+        return Ok(CommandEnd::Fine);
     }
     let file = report.bad_file.as_deref().unwrap_or_default();
     note!(
@@ -118,32 +123,32 @@ pub fn show(args: &ShowTrailArgs) -> Ended {
         clean(file),
         clean(&report.to_string())
     );
-    Ok(End::Failed)
+    Ok(CommandEnd::Failed)
 }
 
 /// The records in this format, and how many it can't show.
-fn records(output: Output, found: &Newest) -> anyhow::Result<(String, u64)> {
+fn records(output: Output, found: &NewestRecords) -> anyhow::Result<(String, u64)> {
     let texts = found.records.iter().map(|(_, text)| text.as_slice());
     Ok(match output {
         Output::Table | Output::Wide => (table(found.records.iter().map(|(record, _)| record)), 0),
         // As they stand in the files: no number and no order of fields is changed.
         Output::Json => {
             let records: Vec<&RawValue> = texts.map(serde_json::from_slice).collect::<Result<_, _>>()?;
-            (print::shown(output, &records, |_, _| String::new())?, 0)
+            (print::render_output(output, &records, |_, _| String::new())?, 0)
         }
         Output::Yaml => {
             // A number can be out of its range.
             let records: Vec<Value> = texts.filter_map(|text| serde_json::from_slice(text).ok()).collect();
             let left = found.records.len() - records.len();
-            (print::shown(output, &records, |_, _| String::new())?, left as u64)
+            (print::render_output(output, &records, |_, _| String::new())?, left as u64)
         }
     })
 }
 
-fn table<'r>(records: impl Iterator<Item = &'r Record>) -> String {
+fn table<'r>(records: impl Iterator<Item = &'r ShownRecord>) -> String {
     let header =
         ["OBSERVED", "NAMESPACE", "OBJECT", "CHANGE", "PHASE", "REASON", "MANAGER", "OPERATION", "PEOPLE"];
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     for record in records {
         let people: Vec<_> = record.people.values().map(String::as_str).collect();
         table.row([
@@ -179,7 +184,7 @@ mod tests {
         }
     }
 
-    fn record() -> Record {
+    fn record() -> ShownRecord {
         let text = r#"{"kind":"Job","api_group":"batch","namespace":"vision","name":"train","uid":"u-1","phase":"Failed",
             "change":"present","observed_at":"2026-11-20T10:00:00.000Z","manager":"kubectl","operation":"Apply",
             "people":{"kubewitness.dev/submitter":"ada"}}"#;
@@ -217,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_record_of_an_older_version_lacks_a_manager_and_is_shown() {
-        let old: Record = serde_json::from_str(r#"{"kind":"Job","name":"a","phase":"Running"}"#).unwrap();
+        let old: ShownRecord =
+            serde_json::from_str(r#"{"kind":"Job","name":"a","phase":"Running"}"#).unwrap();
         assert!(asked(&[]).wants(&old) && !asked(&["--manager", "x"]).wants(&old));
         assert!(table([&old].into_iter()).contains("job/a"));
     }
@@ -225,7 +231,7 @@ mod tests {
     #[test]
     fn json_is_what_stands_in_the_files_and_yaml_leaves_out_what_it_cannot_hold() {
         let text = br#"{"z":12345678901234567890123,"a":1e400}"#;
-        let mut found = Newest { records: VecDeque::new(), bytes: 0, most: 9, left_out: 0, unread: 0 };
+        let mut found = NewestRecords { records: VecDeque::new(), bytes: 0, most: 9, left_out: 0, unread: 0 };
         found.add(record(), text);
         found.add(record(), br#"{"z":1}"#);
         let (json, none) = records(Output::Json, &found).unwrap();
@@ -236,7 +242,8 @@ mod tests {
 
     #[test]
     fn the_newest_records_are_held_up_to_their_number_and_their_bytes() {
-        let newest = |most| Newest { records: VecDeque::new(), bytes: 0, most, left_out: 0, unread: 0 };
+        let newest =
+            |most| NewestRecords { records: VecDeque::new(), bytes: 0, most, left_out: 0, unread: 0 };
         let mut few = newest(2);
         (0..5).for_each(|_| few.add(record(), b"x"));
         assert_eq!((few.records.len(), few.left_out), (2, 3));

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use ring::signature::{ED25519, UnparsedPublicKey};
 use serde::Deserialize;
 
-use super::Broken;
-use super::merkle::{Counter, sha256};
+use super::BrokenLine;
+use super::merkle::{MerkleCounter, sha256};
 
 const START: &[u8] = b"{\"kubewitness.dev/ledger\":\"";
 const SIGNATURE: &str = ",\"signature\":\"";
@@ -15,11 +15,11 @@ const CONTEXT: &str = "kubewitness ledger statement, version 1\n";
 const NO_FILE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Public keys by the name that statements give them.
-pub type Keys = BTreeMap<String, Vec<u8>>;
+pub type PublicKeys = BTreeMap<String, Vec<u8>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Statement {
+pub struct SignedStatement {
     #[serde(rename = "kubewitness.dev/ledger")]
     kind: String,
     pub ledger: String,
@@ -39,7 +39,7 @@ pub struct Statement {
     signature: Option<String>,
 }
 
-impl Statement {
+impl SignedStatement {
     pub fn is_head(&self) -> bool {
         self.kind == "head"
     }
@@ -58,18 +58,18 @@ pub fn is_statement(line: &[u8]) -> bool {
     line.starts_with(START)
 }
 
-pub fn read(line: &[u8]) -> Result<Statement, Broken> {
-    let statement: Statement =
-        serde_json::from_slice(line).map_err(|error| Broken::Unreadable(error.to_string()))?;
+pub fn read(line: &[u8]) -> Result<SignedStatement, BrokenLine> {
+    let statement: SignedStatement =
+        serde_json::from_slice(line).map_err(|error| BrokenLine::Unreadable(error.to_string()))?;
     match statement.kind.as_str() {
         "head" | "root" | "seal" => Ok(statement),
-        other => Err(Broken::Unreadable(format!("`{other}` is no kind of statement"))),
+        other => Err(BrokenLine::Unreadable(format!("`{other}` is no kind of statement"))),
     }
 }
 
-/// What the ledger has shown so far.
+/// The state of the ledger as far as it was read.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct LedgerState {
     pub id: Option<String>,
     pub file: u64,
     /// The hash of the last line of the file before; unknown if that file was not given.
@@ -77,7 +77,7 @@ pub struct Ledger {
     last_line: Option<String>,
     /// How the file after a seal begins, to the byte: nothing in it is new.
     next_head: Option<String>,
-    tree: Counter,
+    tree: MerkleCounter,
     pub lines: u64,
     /// Of the whole ledger; unknown if the files do not begin with the first.
     records: Option<u64>,
@@ -86,7 +86,7 @@ pub struct Ledger {
     pub roots: u64,
     /// Of them, those whose signature holds.
     pub signed_roots: u64,
-    pub newest: Option<Statement>,
+    pub newest: Option<SignedStatement>,
     /// Records after the newest root.
     pub open: u64,
     /// The most records between two roots whose signatures hold.
@@ -95,7 +95,7 @@ pub struct Ledger {
     pub adopted: u64,
 }
 
-impl Ledger {
+impl LedgerState {
     /// Before the first line of each file.
     pub fn begin(&mut self, file: u64) {
         self.previous = match self.file {
@@ -106,40 +106,40 @@ impl Ledger {
         if self.file == 0 && file == 1 {
             self.records = Some(0);
         }
-        (self.file, self.lines, self.is_sealed, self.tree) = (file, 0, false, Counter::default());
+        (self.file, self.lines, self.is_sealed, self.tree) = (file, 0, false, MerkleCounter::default());
     }
 
-    pub fn record(&mut self, line: &[u8]) -> Result<(), Broken> {
+    pub fn record(&mut self, line: &[u8]) -> Result<(), BrokenLine> {
         if self.lines == 0 && self.file > 1 {
-            return Err(Broken::NoHead);
+            return Err(BrokenLine::NoHead);
         }
         self.open += 1;
         if let Some(records) = &mut self.records {
-            *records = records.checked_add(1).ok_or(Broken::Miscounted)?;
+            *records = records.checked_add(1).ok_or(BrokenLine::Miscounted)?;
         }
         self.count(line)
     }
 
-    pub fn statement(&mut self, line: &[u8], keys: &Keys) -> Result<(), Broken> {
+    pub fn statement(&mut self, line: &[u8], keys: &PublicKeys) -> Result<(), BrokenLine> {
         let said = read(line)?;
         if self.id.as_ref().is_some_and(|id| *id != said.ledger) {
-            return Err(Broken::OtherLedger(said.ledger));
+            return Err(BrokenLine::OtherLedger(said.ledger));
         }
         if said.file != self.file {
-            return Err(Broken::OtherFile(said.file));
+            return Err(BrokenLine::OtherFile(said.file));
         }
         if *self.previous.get_or_insert_with(|| said.previous.clone()) != said.previous {
-            return Err(Broken::OtherPrevious);
+            return Err(BrokenLine::OtherPrevious);
         }
         if said.is_head() != (self.lines == 0 && self.file > 1) {
-            return Err(Broken::NoHead);
+            return Err(BrokenLine::NoHead);
         }
         if *self.records.get_or_insert(said.records) != said.records {
-            return Err(Broken::Miscounted);
+            return Err(BrokenLine::Miscounted);
         }
         if !said.is_head() {
             if (said.lines, &said.root) != (self.lines, &self.tree.root()) {
-                return Err(Broken::OtherRoot);
+                return Err(BrokenLine::OtherRoot);
             }
             self.check_signature(line, &said, keys)?;
             self.roots += 1;
@@ -147,7 +147,7 @@ impl Ledger {
         }
         let next_head = self.next_head.take().filter(|_| said.is_head());
         if next_head.is_some_and(|head| head.as_bytes() != line) {
-            return Err(Broken::OtherPrevious);
+            return Err(BrokenLine::OtherPrevious);
         }
         let is_seal = said.kind == "seal";
         if is_seal {
@@ -166,7 +166,12 @@ impl Ledger {
 
     /// Without keys nothing can be said of signatures. Statements from before the ledger was signed have none: the first
     /// signature covers them as it covers records.
-    fn check_signature(&mut self, line: &[u8], said: &Statement, keys: &Keys) -> Result<(), Broken> {
+    fn check_signature(
+        &mut self,
+        line: &[u8],
+        said: &SignedStatement,
+        keys: &PublicKeys,
+    ) -> Result<(), BrokenLine> {
         let is_before = self.signed_roots == 0 && said.key.is_none() && said.signature.is_none();
         if keys.is_empty() || is_before {
             return Ok(());
@@ -180,9 +185,9 @@ impl Ledger {
         Ok(())
     }
 
-    fn count(&mut self, line: &[u8]) -> Result<(), Broken> {
+    fn count(&mut self, line: &[u8]) -> Result<(), BrokenLine> {
         if self.is_sealed {
-            return Err(Broken::BehindSeal);
+            return Err(BrokenLine::BehindSeal);
         }
         self.tree.add(line);
         self.lines += 1;
@@ -195,14 +200,14 @@ impl Ledger {
     }
 }
 
-fn check_signature(line: &[u8], said: &Statement, keys: &Keys) -> Result<(), Broken> {
-    let (Some(key), Some(signature)) = (&said.key, &said.signature) else { return Err(Broken::Unsigned) };
-    let public = keys.get(key).ok_or_else(|| Broken::UnknownKey(key.clone()))?;
+fn check_signature(line: &[u8], said: &SignedStatement, keys: &PublicKeys) -> Result<(), BrokenLine> {
+    let (Some(key), Some(signature)) = (&said.key, &said.signature) else { return Err(BrokenLine::Unsigned) };
+    let public = keys.get(key).ok_or_else(|| BrokenLine::UnknownKey(key.clone()))?;
     // The line has exactly this end, so that no bit of the signature's own text is left open.
     let end = format!("{SIGNATURE}{signature}\"}}");
-    let signed = line.strip_suffix(end.as_bytes()).ok_or(Broken::Forged)?;
+    let signed = line.strip_suffix(end.as_bytes()).ok_or(BrokenLine::Forged)?;
     let bytes = hex::decode(signature).ok().filter(|bytes| hex::encode(bytes) == *signature);
     let text = [CONTEXT.as_bytes(), signed].concat();
-    let verified = UnparsedPublicKey::new(&ED25519, public).verify(&text, &bytes.ok_or(Broken::Forged)?);
-    verified.map_err(|_| Broken::Forged)
+    let verified = UnparsedPublicKey::new(&ED25519, public).verify(&text, &bytes.ok_or(BrokenLine::Forged)?);
+    verified.map_err(|_| BrokenLine::Forged)
 }

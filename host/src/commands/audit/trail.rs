@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use ring::digest::{Context, SHA256, digest};
 use serde::Deserialize;
 
-use super::Broken;
+use super::BrokenLine;
 
 pub const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 /// A plugin reads no deeper patch. Who proves the trail in another language reads no more either.
@@ -19,7 +19,7 @@ const HASH_FIELD: &str = ",\"hash\":\"";
 const SIGNATURE_FIELD: &str = ",\"signature\":\"";
 
 #[derive(Deserialize)]
-struct Line {
+struct TrailLine {
     n: u64,
     prev: String,
     id: String,
@@ -27,7 +27,7 @@ struct Line {
 
 /// The records that hold, from the first that was given.
 #[derive(Debug)]
-pub struct Chain {
+pub struct RecordChain {
     /// The hash of the last record; unknown where the first files were not given.
     head: Option<String>,
     next: u64,
@@ -37,7 +37,7 @@ pub struct Chain {
     ids: HashSet<[u8; 16]>,
 }
 
-impl Chain {
+impl RecordChain {
     /// Whether the files begin with the ledger's first.
     pub fn new(is_whole: bool) -> Self {
         let head = is_whole.then(|| START.to_owned());
@@ -49,21 +49,21 @@ impl Chain {
     }
 
     /// The text is without its end.
-    pub fn record(&mut self, text: &[u8]) -> Result<(), Broken> {
-        let text = std::str::from_utf8(text).map_err(|_| Broken::NotText)?;
+    pub fn record(&mut self, text: &[u8]) -> Result<(), BrokenLine> {
+        let text = std::str::from_utf8(text).map_err(|_| BrokenLine::NotText)?;
         if levels(text) > LEVELS {
-            return Err(Broken::Unreadable(format!("it has more than {LEVELS} levels")));
+            return Err(BrokenLine::Unreadable(format!("it has more than {LEVELS} levels")));
         }
-        let line: Line =
+        let line: TrailLine =
             serde_json::from_str(text).map_err(|error| match error.is_data() && self.records == 0 {
-                true => Broken::NoTrail(error.to_string()),
-                false => Broken::Unreadable(error.to_string()),
+                true => BrokenLine::NoTrail(error.to_string()),
+                false => BrokenLine::Unreadable(error.to_string()),
             })?;
-        let (body, hash, signed) = split(text).ok_or(Broken::NoHash)?;
+        let (body, hash, signed) = split(text).ok_or(BrokenLine::NoHash)?;
         // The number and the link come first: they tell a missing or moved line from a changed one.
         match &self.head {
-            Some(_) if line.n != self.next => return Err(Broken::Number(line.n)),
-            Some(head) if line.prev != *head => return Err(Broken::Unlinked),
+            Some(_) if line.n != self.next => return Err(BrokenLine::Number(line.n)),
+            Some(head) if line.prev != *head => return Err(BrokenLine::Unlinked),
             _ => {}
         }
         let mut own = Context::new(&SHA256);
@@ -72,13 +72,13 @@ impl Chain {
         }
         let own = hex::encode(own.finish());
         if own != hash {
-            return Err(Broken::Changed);
+            return Err(BrokenLine::Changed);
         }
         let half = digest(&SHA256, line.id.as_bytes()).as_ref().first_chunk().copied().unwrap_or_default();
         if !self.ids.insert(half) {
-            return Err(Broken::Twice(line.id));
+            return Err(BrokenLine::Twice(line.id));
         }
-        self.next = line.n.checked_add(1).ok_or(Broken::Number(line.n))?;
+        self.next = line.n.checked_add(1).ok_or(BrokenLine::Number(line.n))?;
         self.head = Some(own);
         self.records += 1;
         self.signed += u64::from(signed);

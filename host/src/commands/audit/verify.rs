@@ -10,22 +10,22 @@ use anyhow::{Context, Result, bail};
 use kubewitness_core::files;
 use kubewitness_core::limits::BATCH_MOST;
 
-use super::anchor::{Anchor, Noted};
-use super::findings::{NewestRoot, Report};
-use super::statements::{self, Keys, Ledger};
-use super::trail::Chain;
-use super::{Broken, trail};
+use super::anchor::{NotedAnchor, RootAnchor};
+use super::findings::{AuditReport, NewestRoot};
+use super::statements::{self, LedgerState, PublicKeys};
+use super::trail::RecordChain;
+use super::{BrokenLine, trail};
 
 /// A ledger takes no longer records.
 pub const LINE_BYTES: u64 = 256 * 1024 + 1;
 /// Hundreds of years of daily files; each is opened twice.
 const FILES: usize = 100_000;
 
-/// What a proof is asked for beyond order.
+/// The demands on a proof beyond order.
 #[derive(Default)]
-pub struct Demands {
-    pub keys: Keys,
-    pub anchors: Vec<Noted>,
+pub struct ProofDemands {
+    pub keys: PublicKeys,
+    pub anchors: Vec<NotedAnchor>,
     /// The first file of the ledger must be there.
     pub is_from_first: bool,
     /// `records` of the ledger's `signing`; none where nothing says another number than its default.
@@ -35,7 +35,7 @@ pub struct Demands {
 /// `records` of `signing`, if the settings leave it out.
 const SIGNED_EVERY: u64 = 1000;
 
-impl Demands {
+impl ProofDemands {
     /// Records that the controller may leave after the newest root: it signs before it appends those of a call.
     fn open_most(&self, widest: u64) -> u64 {
         let set = self.signed_every.unwrap_or(SIGNED_EVERY).saturating_add(u64::from(BATCH_MOST));
@@ -48,21 +48,21 @@ impl Demands {
 const EMPTY: u64 = u64::MAX;
 
 /// A file with the number that its first line gives it.
-struct Numbered {
+struct NumberedFile {
     path: PathBuf,
     number: u64,
     reader: Option<BufReader<File>>,
 }
 
 /// An error is one of reading; whatever is wrong with the lines is in the report. `each` is given the text of every record that holds.
-pub fn verify(paths: &[PathBuf], demands: &Demands, each: &mut dyn FnMut(&[u8])) -> Result<Report> {
-    let mut report = Report { ok: true, head: trail::START.to_owned(), ..Report::default() };
+pub fn verify(paths: &[PathBuf], demands: &ProofDemands, each: &mut dyn FnMut(&[u8])) -> Result<AuditReport> {
+    let mut report = AuditReport { ok: true, head: trail::START.to_owned(), ..AuditReport::default() };
     let files = in_order(paths)?;
     report.first_file = files.first().map_or(1, |file| file.number);
     let is_whole = report.first_file <= 1;
-    let mut proof = Proof {
-        chain: Chain::new(is_whole),
-        ledger: Ledger::default(),
+    let mut proof = TrailProof {
+        chain: RecordChain::new(is_whole),
+        ledger: LedgerState::default(),
         demands,
         found: vec![false; demands.anchors.len()],
         each,
@@ -120,7 +120,7 @@ fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
 }
 
 /// By their numbers, whatever their names.
-fn in_order(paths: &[PathBuf]) -> Result<Vec<Numbered>> {
+fn in_order(paths: &[PathBuf]) -> Result<Vec<NumberedFile>> {
     let paths = each_once(paths);
     if paths.len() > FILES {
         bail!("{} files are more than {FILES}: verify them in parts", paths.len());
@@ -138,7 +138,7 @@ fn in_order(paths: &[PathBuf]) -> Result<Vec<Numbered>> {
         let mut reader = BufReader::new(opened);
         let number =
             number_of(&mut reader, is_alone).with_context(|| format!("reading {}", path.display()))?;
-        numbered.push(Numbered { path: path.clone(), number, reader: is_alone.then_some(reader) });
+        numbered.push(NumberedFile { path: path.clone(), number, reader: is_alone.then_some(reader) });
     }
     numbered.sort_by_key(|file| file.number);
     Ok(numbered)
@@ -164,18 +164,18 @@ fn number_of(reader: &mut BufReader<File>, is_alone: bool) -> io::Result<u64> {
     })
 }
 
-struct Proof<'a> {
-    chain: Chain,
-    ledger: Ledger,
-    demands: &'a Demands,
+struct TrailProof<'a> {
+    chain: RecordChain,
+    ledger: LedgerState,
+    demands: &'a ProofDemands,
     /// Of the anchors, those that were reached.
     found: Vec<bool>,
     each: &'a mut dyn FnMut(&[u8]),
 }
 
-impl Proof<'_> {
+impl TrailProof<'_> {
     /// Gives the line that does not hold.
-    fn file(&mut self, file: Numbered, is_followed: bool) -> Result<Result<(), (u64, Broken)>> {
+    fn file(&mut self, file: NumberedFile, is_followed: bool) -> Result<Result<(), (u64, BrokenLine)>> {
         let mut reader = match file.reader {
             Some(reader) => reader,
             None => BufReader::new(files::named(&file.path)?),
@@ -193,11 +193,11 @@ impl Proof<'_> {
             }
         }
         let is_cut = is_followed && !self.ledger.is_sealed;
-        Ok(if is_cut { Err((self.ledger.lines + 1, Broken::NoSeal)) } else { Ok(()) })
+        Ok(if is_cut { Err((self.ledger.lines + 1, BrokenLine::NoSeal)) } else { Ok(()) })
     }
 
-    fn line(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        let text = bytes.strip_suffix(b"\n").ok_or(Broken::Cut)?;
+    fn line(&mut self, bytes: &[u8]) -> Result<(), BrokenLine> {
+        let text = bytes.strip_suffix(b"\n").ok_or(BrokenLine::Cut)?;
         if statements::is_statement(text) {
             return self.ledger.statement(text, &self.demands.keys);
         }
@@ -207,11 +207,11 @@ impl Proof<'_> {
         Ok(())
     }
 
-    fn look_for_anchors(&mut self, file: u64) -> Result<(), Broken> {
+    fn look_for_anchors(&mut self, file: u64) -> Result<(), BrokenLine> {
         for (noted, found) in self.demands.anchors.iter().zip(&mut self.found) {
             if (noted.anchor.file, noted.anchor.lines) == (file, self.ledger.lines) {
                 if noted.anchor.root != self.ledger.root() {
-                    return Err(Broken::OtherAnchor(noted.to_string()));
+                    return Err(BrokenLine::OtherAnchor(noted.to_string()));
                 }
                 *found = true;
             }
@@ -227,7 +227,7 @@ impl Proof<'_> {
         Some(format!("it has {has} lines, and {noted} covers more: its end was cut"))
     }
 
-    fn tell(self, report: &mut Report, is_whole: bool) {
+    fn tell(self, report: &mut AuditReport, is_whole: bool) {
         let Self { chain, ledger, demands, found, .. } = self;
         report.lines = chain.records;
         report.signed = chain.signed;
@@ -236,7 +236,7 @@ impl Proof<'_> {
         (report.open, report.adopted) = (ledger.open, ledger.adopted);
         report.signed_roots = ledger.signed_roots;
         report.newest_root = ledger.newest.as_ref().map(|newest| NewestRoot {
-            anchor: Anchor::of(newest).to_string(),
+            anchor: RootAnchor::of(newest).to_string(),
             at: newest.at.clone(),
             key: newest.key.clone(),
         });
@@ -247,7 +247,7 @@ impl Proof<'_> {
         if !report.ok {
             return;
         }
-        let strange = |noted: &&Noted| ledger.id.as_ref() != Some(&noted.anchor.ledger);
+        let strange = |noted: &&NotedAnchor| ledger.id.as_ref() != Some(&noted.anchor.ledger);
         if let Some(noted) = demands.anchors.iter().find(strange) {
             return report.breaks("", None, format!("{noted} is of another ledger than these files"));
         }
@@ -273,8 +273,8 @@ impl Proof<'_> {
     }
 }
 
-/// What the files alone can't show.
-fn not_shown(report: &Report, demands: &Demands, is_whole: bool) -> Vec<String> {
+/// The claims that the files alone can't show.
+fn not_shown(report: &AuditReport, demands: &ProofDemands, is_whole: bool) -> Vec<String> {
     let mut reasons = Vec::new();
     if !is_whole {
         reasons.push("what was before the first of these files: it was not given".to_owned());

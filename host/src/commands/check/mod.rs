@@ -7,24 +7,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_core::config::{Fault, HostSpec, Manifest, PluginSpec};
-use kubewitness_sandbox::{Component, Engine, SandboxError};
+use kubewitness_core::config::{HostSpec, Manifest, ManifestFault, PluginSpec};
+use kubewitness_sandbox::{PluginComponent, SandboxEngine, SandboxError};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli::{CheckArgs, Output};
 use crate::commands::print::{self, clean, mark};
-use crate::commands::{End, Ended, Usage};
-use crate::config::manifest::{Entry, Parsed, Problem, parse_host, parse_plugin};
-use crate::config::{Snapshot, component, folder, rules};
+use crate::commands::{CommandEnd, CommandResult, UsageError};
+use crate::config::manifest::{ManifestEntry, ManifestProblem, ParsedManifest, parse_host, parse_plugin};
+use crate::config::{ConfigSnapshot, component, folder, rules};
 use crate::controller::{self, offered, plugins, trial};
 
 /// The finding of files and documents that are not read. It is neither good nor bad.
 const NOT_USED: &str = "not used";
 
-/// What was looked at, and what does not fit.
+/// A checked thing, and its faults.
 #[derive(Serialize)]
-pub(super) struct Finding {
+pub(super) struct CheckFinding {
     what: String,
     ok: bool,
     detail: String,
@@ -43,16 +43,16 @@ pub(super) struct Finding {
 /// One fault, as programs read it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct FaultOf {
-    code: Code,
+    code: FaultCode,
     /// The path of the field; empty where the fault is of no field.
     field: String,
     message: String,
 }
 
-/// What a fault is about.
+/// The subject of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Code {
+enum FaultCode {
     /// The component can't be had, can't be read, or was built against other interfaces.
     Component,
     /// The component asks for what the manifest does not grant.
@@ -65,7 +65,7 @@ enum Code {
     Manifest,
 }
 
-impl Code {
+impl FaultCode {
     fn of(field: &str) -> Self {
         let is_in = |part: &str| {
             field.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -80,54 +80,60 @@ impl Code {
     }
 }
 
-impl From<&Problem> for FaultOf {
-    fn from(Problem { field, message, .. }: &Problem) -> Self {
-        Self { code: Code::of(field), field: field.clone(), message: message.clone() }
+impl From<&ManifestProblem> for FaultOf {
+    fn from(ManifestProblem { field, message, .. }: &ManifestProblem) -> Self {
+        Self { code: FaultCode::of(field), field: field.clone(), message: message.clone() }
     }
 }
 
-pub async fn check(args: CheckArgs) -> Ended {
+pub async fn check(args: CheckArgs) -> CommandResult {
     if args.object.is_some() || args.list_rules {
         return status_rules::ask(&args);
     }
-    let Some(path) = args.path else { return Err(Usage::error("name a folder, a manifest or a component")) };
+    let Some(path) = args.path else {
+        return Err(UsageError::error("name a folder, a manifest or a component"));
+    };
     let engine = controller::engine(None, false)?;
     let folders = component::default_folders(args.plugins.plugins.clone());
     let findings = if path.extension().is_some_and(|extension| extension == "wasm") {
         vec![check_component(&engine, &path).await?]
     } else {
         match read(&path)? {
-            Read::Rules(read) => {
-                vec![Finding::new(format!("status rules {}", path.display()), String::new(), faults(read))]
+            CheckedFiles::Rules(read) => {
+                vec![CheckFinding::new(
+                    format!("status rules {}", path.display()),
+                    String::new(),
+                    faults(read),
+                )]
             }
-            Read::Manifests(snapshot) => check_snapshot(&engine, &path, &snapshot, &folders).await,
+            CheckedFiles::Manifests(snapshot) => check_snapshot(&engine, &path, &snapshot, &folders).await,
         }
     };
     tell(args.output, &findings)
 }
 
-pub(super) fn tell(output: Output, findings: &Vec<Finding>) -> Ended {
+pub(super) fn tell(output: Output, findings: &Vec<CheckFinding>) -> CommandResult {
     let ok = findings.iter().all(|finding| finding.ok);
     let end = match findings.iter().any(|finding| !finding.warnings.is_empty()) {
-        _ if !ok => End::Failed,
-        true => End::Warned,
-        false => End::Fine,
+        _ if !ok => CommandEnd::Failed,
+        true => CommandEnd::Warned,
+        false => CommandEnd::Fine,
     };
-    print::value(output, findings, |findings| findings.iter().map(Finding::text).collect())?;
+    print::value(output, findings, |findings| findings.iter().map(CheckFinding::text).collect())?;
     Ok(end)
 }
 
-fn faults<T>(read: Result<T, Vec<Problem>>) -> Vec<String> {
+fn faults<T>(read: Result<T, Vec<ManifestProblem>>) -> Vec<String> {
     read.err().map(|problems| texts(&problems)).unwrap_or_default()
 }
 
-impl Finding {
+impl CheckFinding {
     pub(super) fn new(what: String, detail: String, problems: Vec<String>) -> Self {
         let (ok, faults) = (problems.is_empty(), Vec::new());
         Self { what, ok, detail, problems, faults, warnings: Vec::new(), notes: Vec::new() }
     }
 
-    fn of(what: String, detail: String, problems: &[Problem]) -> Self {
+    fn of(what: String, detail: String, problems: &[ManifestProblem]) -> Self {
         let faults = problems.iter().map(FaultOf::from).collect();
         Self { faults, ..Self::new(what, detail, texts(problems)) }
     }
@@ -135,7 +141,7 @@ impl Finding {
     /// Of a component alone.
     fn unfit(what: String, error: &SandboxError) -> Self {
         let message = error.to_string();
-        let fault = FaultOf { code: Code::Component, field: String::new(), message: message.clone() };
+        let fault = FaultOf { code: FaultCode::Component, field: String::new(), message: message.clone() };
         Self { faults: vec![fault], ..Self::new(what, String::new(), vec![message]) }
     }
 
@@ -159,20 +165,20 @@ impl Finding {
     }
 }
 
-enum Read {
-    Rules(Result<rules::PlacedRules, Vec<Problem>>),
-    Manifests(Snapshot),
+enum CheckedFiles {
+    Rules(Result<rules::PlacedRules, Vec<ManifestProblem>>),
+    Manifests(ConfigSnapshot),
 }
 
 /// A file is read once: it may be a pipe.
-fn read(path: &Path) -> Result<Read> {
-    let told = |problem: Problem| anyhow::anyhow!("{}", clean(&problem.to_string()));
+fn read(path: &Path) -> Result<CheckedFiles> {
+    let told = |problem: ManifestProblem| anyhow::anyhow!("{}", clean(&problem.to_string()));
     let snapshot = if path.is_dir() {
         folder::read(path).map_err(told)?
     } else {
         let text = folder::text(path).map_err(told)?;
         if let Some(rules) = rules::of_text(path, &text) {
-            return Ok(Read::Rules(rules));
+            return Ok(CheckedFiles::Rules(rules));
         }
         folder::of_text(path, &text)
     };
@@ -185,45 +191,49 @@ fn read(path: &Path) -> Result<Read> {
             path.display()
         );
     }
-    Ok(Read::Manifests(snapshot))
+    Ok(CheckedFiles::Manifests(snapshot))
 }
 
 /// What is not taken, and why. What a cluster would take has its place in a folder: that is no fault.
-fn untaken(snapshot: &Snapshot) -> Option<Finding> {
+fn untaken(snapshot: &ConfigSnapshot) -> Option<CheckFinding> {
     let (warnings, notes) = (texts(&snapshot.slips), snapshot.untaken());
     let is_any = !warnings.is_empty() || !notes.is_empty();
-    is_any.then(|| Finding { warnings, notes, ..Finding::new(NOT_USED.into(), String::new(), Vec::new()) })
+    is_any.then(|| CheckFinding {
+        warnings,
+        notes,
+        ..CheckFinding::new(NOT_USED.into(), String::new(), Vec::new())
+    })
 }
 
 /// The settings that a plugin's names are held against, and what to say about them.
-struct Against {
+struct CheckSettings {
     host: Option<HostSpec>,
     /// Empty where the host document is among what is checked.
     detail: String,
 }
 
 async fn check_snapshot(
-    engine: &Engine,
+    engine: &SandboxEngine,
     path: &Path,
-    snapshot: &Snapshot,
-    folders: &component::Folders,
-) -> Vec<Finding> {
+    snapshot: &ConfigSnapshot,
+    folders: &component::ComponentFolders,
+) -> Vec<CheckFinding> {
     let mut findings = Vec::new();
     if !snapshot.problems.is_empty() {
         let problems = snapshot.problems.iter().map(ToString::to_string).collect();
-        findings.push(Finding::new("files".into(), String::new(), problems));
+        findings.push(CheckFinding::new("files".into(), String::new(), problems));
     }
     // A file of templates alone needs no host.
     let is_of_templates = snapshot.plugins.is_empty() && !snapshot.templates.is_empty();
     let against = if snapshot.hosts.is_empty() && !path.is_dir() && is_of_templates {
-        Against { host: None, detail: String::new() }
+        CheckSettings { host: None, detail: String::new() }
     } else if snapshot.hosts.is_empty() && !path.is_dir() {
         beside(path)
     } else {
         let (finding, host) = check_host(snapshot, path.is_dir());
         findings.push(finding);
         let detail = if host.is_some() { "" } else { "not compared with the host manifest" };
-        Against { host, detail: detail.into() }
+        CheckSettings { host, detail: detail.into() }
     };
     let mut names = BTreeMap::new();
     for entry in &snapshot.plugins {
@@ -232,14 +242,14 @@ async fn check_snapshot(
     let (_, problems) = offered(None, snapshot);
     if !snapshot.templates.is_empty() {
         let detail = format!("{} of Jobs", snapshot.templates.len());
-        findings.push(Finding::new("templates".into(), detail, texts(&problems)));
+        findings.push(CheckFinding::new("templates".into(), detail, texts(&problems)));
     }
     findings.extend(untaken(snapshot));
     findings
 }
 
 /// `is_all`: no other file has plugins.
-fn check_host(snapshot: &Snapshot, is_all: bool) -> (Finding, Option<HostSpec>) {
+fn check_host(snapshot: &ConfigSnapshot, is_all: bool) -> (CheckFinding, Option<HostSpec>) {
     match snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host) {
         Ok(host) => {
             let HostSpec { sources, databases, status_rules, .. } = &host.spec;
@@ -247,16 +257,16 @@ fn check_host(snapshot: &Snapshot, is_all: bool) -> (Finding, Option<HostSpec>) 
             if !status_rules.is_empty() {
                 detail.push_str(&format!(", {} status rules", status_rules.len()));
             }
-            let what = format!("host {}", host.entry.shown());
+            let what = format!("host {}", host.entry.display_name());
             let warnings = texts(&host.problems(host_warnings(&host.spec, snapshot, is_all)));
-            (Finding { warnings, ..Finding::new(what, detail, Vec::new()) }, Some(host.spec))
+            (CheckFinding { warnings, ..CheckFinding::new(what, detail, Vec::new()) }, Some(host.spec))
         }
-        Err(problems) => (Finding::of("host".into(), String::new(), &problems), None),
+        Err(problems) => (CheckFinding::of("host".into(), String::new(), &problems), None),
     }
 }
 
 /// None where plugins may be unknown: they may use what seems to be unused.
-pub fn host_warnings(host: &HostSpec, snapshot: &Snapshot, is_all: bool) -> Vec<Fault> {
+pub fn host_warnings(host: &HostSpec, snapshot: &ConfigSnapshot, is_all: bool) -> Vec<ManifestFault> {
     let parsed: Result<Vec<_>, _> = snapshot.plugins.iter().map(|entry| parse_plugin(entry, host)).collect();
     match parsed {
         Ok(plugins) if is_all || !plugins.is_empty() => {
@@ -268,10 +278,10 @@ pub fn host_warnings(host: &HostSpec, snapshot: &Snapshot, is_all: bool) -> Vec<
 
 /// The host document in the folder of a file that has none. What is wrong with it is no fault of
 /// the file.
-fn beside(path: &Path) -> Against {
+fn beside(path: &Path) -> CheckSettings {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
-    let unchecked = |why: &str| Against {
+    let unchecked = |why: &str| CheckSettings {
         host: None,
         detail: format!("not compared with the host manifest: {why} in {}", folder.display()),
     };
@@ -279,7 +289,7 @@ fn beside(path: &Path) -> Against {
     match snapshot.hosts.as_slice() {
         [] => unchecked("there is no host document"),
         [entry] => match parse_host(entry) {
-            Ok(host) => Against {
+            Ok(host) => CheckSettings {
                 detail: format!("against the host manifest in {}", host.entry.origin.place),
                 host: Some(host.spec),
             },
@@ -291,7 +301,7 @@ fn beside(path: &Path) -> Against {
 
 /// A host that has whatever the plugin names, so that everything else of it can be checked. A text
 /// that does not parse names nothing, and is refused for that before its names are looked at.
-pub fn agreeable(entry: &Entry) -> HostSpec {
+pub fn agreeable(entry: &ManifestEntry) -> HostSpec {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&entry.text).unwrap_or_default();
     let document = documents.into_iter().find(|document| !document.is_null()).unwrap_or_default();
     let Ok(manifest) = serde_json::from_value::<Manifest<PluginSpec>>(document) else {
@@ -302,17 +312,17 @@ pub fn agreeable(entry: &Entry) -> HostSpec {
 
 /// `names` are the plugins so far, each with its place and what it says.
 async fn check_plugin(
-    engine: &Engine,
-    entry: &Entry,
-    against: &Against,
-    folders: &component::Folders,
+    engine: &SandboxEngine,
+    entry: &ManifestEntry,
+    against: &CheckSettings,
+    folders: &component::ComponentFolders,
     names: &mut BTreeMap<String, (String, PluginSpec)>,
-) -> Finding {
+) -> CheckFinding {
     let what = format!("plugin {}", entry.shown_as());
     let host = against.host.clone().unwrap_or_else(|| agreeable(entry));
     let parsed = match parse_plugin(entry, &host) {
         Ok(parsed) => parsed,
-        Err(problems) => return Finding::of(what, against.detail.clone(), &problems),
+        Err(problems) => return CheckFinding::of(what, against.detail.clone(), &problems),
     };
     let beside = names.iter().flat_map(|(name, (_, other))| parsed.spec.warnings_beside(name, other));
     let mut warnings: Vec<_> = beside.collect();
@@ -320,7 +330,7 @@ async fn check_plugin(
     match names.get(&parsed.name) {
         Some((first, _)) => {
             let message = format!("`{}` is the plugin of {first} already: rename one", parsed.name);
-            let fault = Fault { field: "metadata.name".into(), message };
+            let fault = ManifestFault { field: "metadata.name".into(), message };
             problems.extend(parsed.problems(vec![fault]));
         }
         None => {
@@ -345,30 +355,30 @@ async fn check_plugin(
     }
     details.extend(Some(against.detail.clone()).filter(|detail| !detail.is_empty()));
     let warnings = texts(&parsed.problems(warnings));
-    Finding { warnings, ..Finding::of(what, details.join("; "), &problems) }
+    CheckFinding { warnings, ..CheckFinding::of(what, details.join("; "), &problems) }
 }
 
 async fn examined(
-    engine: &Engine,
-    parsed: &Parsed<PluginSpec>,
-    folders: &component::Folders,
+    engine: &SandboxEngine,
+    parsed: &ParsedManifest<PluginSpec>,
+    folders: &component::ComponentFolders,
     host: &HostSpec,
-) -> Result<Component, Vec<Problem>> {
+) -> Result<PluginComponent, Vec<ManifestProblem>> {
     let found = component::find(parsed, folders, host).await?;
-    let component::Fetched { bytes, .. } = found.fetch(parsed).await?;
+    let component::FetchedComponent { bytes, .. } = found.fetch(parsed).await?;
     plugins::examine_component(engine, parsed, &bytes, &host.limits.components).await
 }
 
-fn short(component: &Component) -> String {
+fn short(component: &PluginComponent) -> String {
     component.digest().chars().take(12).collect()
 }
 
-pub(super) fn texts(problems: &[Problem]) -> Vec<String> {
+pub(super) fn texts(problems: &[ManifestProblem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
 /// A component alone is held against the limits of the host document beside it, or against the defaults.
-async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
+async fn check_component(engine: &SandboxEngine, path: &Path) -> Result<CheckFinding> {
     let bytes = folder::bytes(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
     let what = path.display().to_string();
@@ -376,7 +386,7 @@ async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
     let limits = against.host.unwrap_or_default().limits.components;
     let component = match engine.load(&bytes.into(), &limits).await {
         Ok(component) => component,
-        Err(error) => return Ok(Finding::unfit(what, &error)),
+        Err(error) => return Ok(CheckFinding::unfit(what, &error)),
     };
     Ok(match component.describe().await {
         Ok(description) => {
@@ -385,9 +395,9 @@ async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
             let ticks = if component.ticks() { ", can be called on a schedule" } else { "" };
             let (name, version, interface) = (description.name, description.version, component.interface());
             let detail = format!("{name} {version}, interface {interface}{ticks}, needs {needs}");
-            Finding::new(what, detail, Vec::new())
+            CheckFinding::new(what, detail, Vec::new())
         }
-        Err(error) => Finding::unfit(what, &error),
+        Err(error) => CheckFinding::unfit(what, &error),
     })
 }
 

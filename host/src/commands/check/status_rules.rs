@@ -6,32 +6,32 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use kubewitness_core::state::{Change, State, StateId, Status};
-use kubewitness_core::status::{CaseSpec, Explanation, Origin, RuleSpec, Tested};
+use kubewitness_core::status::{CaseSpec, RuleExplanation, RuleOrigin, RuleSpec, TestedCase};
 use kubewitness_core::version::Version;
-use kubewitness_filter::Filter;
+use kubewitness_filter::CelFilter;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Finding, tell, texts};
+use super::{CheckFinding, tell, texts};
 use crate::cli::{CheckArgs, Output};
-use crate::commands::object_files::{self, Named, Observed};
-use crate::commands::print::{self, Table, clean, sign};
-use crate::commands::{End, Ended};
+use crate::commands::object_files::{self, NamedFile, ObservedObject};
+use crate::commands::print::{self, TextTable, clean, sign};
+use crate::commands::{CommandEnd, CommandResult};
 use crate::config::rules::{self, PlacedRules};
 
-pub fn ask(args: &CheckArgs) -> Ended {
+pub fn ask(args: &CheckArgs) -> CommandResult {
     let read = args.path.as_deref().map_or_else(|| Ok(PlacedRules::builtin()), rules::read);
     let placed = match read {
         Ok(placed) => placed,
         Err(problems) => {
-            let finding = Finding::new("status rules".into(), String::new(), texts(&problems));
+            let finding = CheckFinding::new("status rules".into(), String::new(), texts(&problems));
             return tell(args.output, &vec![finding]);
         }
     };
-    let filter = match args.filter.as_deref().map(Filter::compile).transpose() {
+    let filter = match args.filter.as_deref().map(CelFilter::compile).transpose() {
         Ok(filter) => filter,
         Err(fault) => {
-            let finding = Finding::new("filter".into(), String::new(), vec![fault.to_string()]);
+            let finding = CheckFinding::new("filter".into(), String::new(), vec![fault.to_string()]);
             return tell(args.output, &vec![finding]);
         }
     };
@@ -43,10 +43,10 @@ pub fn ask(args: &CheckArgs) -> Ended {
 
 // ---- one object --------------------------------------------------------------------------
 
-/// What is told of one object.
+/// The report about one object.
 #[derive(Serialize)]
-struct Told<'r> {
-    object: Named,
+struct ObjectReport<'r> {
+    object: NamedFile,
     status: &'r Status,
     /// Whether it is what was expected.
     ok: bool,
@@ -57,8 +57,8 @@ struct Told<'r> {
     place: String,
     #[serde(skip_serializing_if = "str::is_empty")]
     about: &'r str,
-    held: &'r [Tested],
-    before: Vec<Before<'r>>,
+    held: &'r [TestedCase],
+    before: Vec<EarlierCase<'r>>,
     reason_from: Option<&'r str>,
     message_from: Option<&'r str>,
     /// What the filter says: `wanted`, `filtered`, or why it can't be told.
@@ -68,59 +68,59 @@ struct Told<'r> {
 
 #[derive(Serialize)]
 struct RuleOf<'r> {
-    origin: Origin,
+    origin: RuleOrigin,
     group: &'r str,
     kind: &'r [String],
 }
 
 #[derive(Serialize)]
-struct Shown<'r> {
-    origin: Origin,
+struct ShownStatus<'r> {
+    origin: RuleOrigin,
     #[serde(flatten)]
     spec: &'r RuleSpec,
 }
 
 /// A case before the one that decided, with the first of its tests that did not hold.
 #[derive(Serialize)]
-struct Before<'r> {
+struct EarlierCase<'r> {
     case: usize,
     phase: &'r str,
     place: String,
     #[serde(flatten)]
-    failed: &'r Tested,
+    failed: &'r TestedCase,
 }
 
 fn explain(
     placed: &PlacedRules,
     path: &Path,
     expect: Option<&str>,
-    filter: Option<&Filter>,
+    filter: Option<&CelFilter>,
     output: Output,
-) -> Ended {
+) -> CommandResult {
     let objects = object_files::read(path).with_context(|| format!("reading {}", path.display()))?;
     let mut explained = Vec::new();
-    for Observed { object, .. } in &objects {
-        let named = Named::of(object)?;
+    for ObservedObject { object, .. } in &objects {
+        let named = NamedFile::of(object)?;
         let told = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes());
         let told = told.with_context(|| format!("{} is not an object", named.text()))?;
         let said = filter.map(|filter| filter_says(filter, &named, object, &told.status));
         explained.push((named, told, said));
     }
-    let told: Vec<Told<'_>> = explained
+    let told: Vec<ObjectReport<'_>> = explained
         .iter()
-        .map(|(named, found, said)| Told {
+        .map(|(named, found, said)| ObjectReport {
             filter: said.clone(),
-            ..Told::new(placed, named.clone(), found, expect)
+            ..ObjectReport::new(placed, named.clone(), found, expect)
         })
         .collect();
     print::value(output, &told, |told| {
         told.iter().map(|told| told.text(expect)).collect::<Vec<_>>().join("\n")
     })?;
-    Ok(if told.iter().all(|told| told.ok) { End::Fine } else { End::Failed })
+    Ok(if told.iter().all(|told| told.ok) { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
 /// What a filter says of an object as it is here, seen for the first time.
-fn filter_says(filter: &Filter, named: &Named, object: &Value, status: &Status) -> String {
+fn filter_says(filter: &CelFilter, named: &NamedFile, object: &Value, status: &Status) -> String {
     let seen = named.reference(object);
     let resource_version = Version::new(object_files::text(object, "/metadata/resourceVersion"));
     let state = State {
@@ -145,10 +145,15 @@ fn filter_says(filter: &Filter, named: &Named, object: &Value, status: &Status) 
     }
 }
 
-impl<'r> Told<'r> {
-    fn new(placed: &PlacedRules, object: Named, found: &'r Explanation<'_>, expect: Option<&str>) -> Self {
+impl<'r> ObjectReport<'r> {
+    fn new(
+        placed: &PlacedRules,
+        object: NamedFile,
+        found: &'r RuleExplanation<'_>,
+        expect: Option<&str>,
+    ) -> Self {
         let case = |index: usize| found.rule.cases.get(index).unwrap_or(&NO_CASE);
-        let before = found.before.iter().enumerate().map(|(index, failed)| Before {
+        let before = found.before.iter().enumerate().map(|(index, failed)| EarlierCase {
             case: index + 1,
             phase: &case(index).phase,
             place: placed.place(found.origin, &failed.field),
@@ -198,7 +203,7 @@ impl<'r> Told<'r> {
         if let Some(code) = status.exit_code {
             text.push_str(&format!(", exit code {code}"));
         }
-        let builtin = if matches!(self.rule.origin, Origin::Builtin(_)) { "built-in " } else { "" };
+        let builtin = if matches!(self.rule.origin, RuleOrigin::Builtin(_)) { "built-in " } else { "" };
         let Self { place, case, cases, .. } = self;
         text.push_str(&format!("\n  {:<8} {builtin}{place}, case {case} of {cases}", "decided"));
         if !self.about.is_empty() {
@@ -242,18 +247,18 @@ static NO_CASE: CaseSpec = CaseSpec {
     message: Vec::new(),
 };
 
-fn tested_text(tested: &Tested) -> String {
+fn tested_text(tested: &TestedCase) -> String {
     let found = if tested.found.is_empty() { "nothing there".into() } else { tested.found.join(", ") };
     format!("{} ({})", clean(&tested.test), clean(&found))
 }
 
 // ---- the rules that there are ------------------------------------------------------------
 
-fn list(placed: &PlacedRules, output: Output) -> Ended {
+fn list(placed: &PlacedRules, output: Output) -> CommandResult {
     let all = placed.rules.all();
-    let shown: Vec<_> = all.iter().map(|(origin, spec)| Shown { origin: *origin, spec }).collect();
+    let shown: Vec<_> = all.iter().map(|(origin, spec)| ShownStatus { origin: *origin, spec }).collect();
     print::value(output, &shown, |shown| {
-        let mut table = Table::new(&["GROUP", "KIND", "CASES", "RULE", "ABOUT"]);
+        let mut table = TextTable::new(&["GROUP", "KIND", "CASES", "RULE", "ABOUT"]);
         for rule in shown {
             let spec = rule.spec;
             let about = spec.about.split_inclusive(". ").next().unwrap_or_default();
@@ -267,7 +272,7 @@ fn list(placed: &PlacedRules, output: Output) -> Ended {
         }
         table.render()
     })?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 #[cfg(test)]
@@ -290,26 +295,26 @@ mod tests {
         std::fs::write(path("one.yaml"), shown("# one.yaml")).unwrap();
         let placed = rules::read(&path("experiment.yaml")).ok().unwrap();
         let object = object_files::read(&path("one.yaml")).unwrap().remove(0).object;
-        let named = Named::of(&object).unwrap();
+        let named = NamedFile::of(&object).unwrap();
         let found = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes()).unwrap();
-        let told = Told::new(&placed, named, &found, Some("Running")).text(Some("Running"));
+        let told = ObjectReport::new(&placed, named, &found, Some("Running")).text(Some("Running"));
         let told = told.replace(&format!("{}/", folder.path().display()), "");
         let command = "$ kubewitness check experiment.yaml --object one.yaml --expect Running";
         assert_eq!(format!("{command}\n{told}"), shown(command));
     }
 
-    fn told(text: &str, expect: Option<&str>) -> String {
+    fn checked_text(text: &str, expect: Option<&str>) -> String {
         let placed = PlacedRules::builtin();
         let object: Value = serde_json::from_str(text).unwrap();
-        let named = Named::of(&object).unwrap();
+        let named = NamedFile::of(&object).unwrap();
         let found = placed.rules.explain(&named.group, &named.kind, text.as_bytes()).unwrap();
-        Told::new(&placed, named, &found, expect).text(expect)
+        ObjectReport::new(&placed, named, &found, expect).text(expect)
     }
 
     #[test]
     fn a_status_is_told_with_the_line_that_decided_and_what_kept_the_others_from_it() {
         let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train-0","namespace":"team"},"spec":{"containers":[{}]},"status":{"phase":"Failed","reason":"Evicted","message":"low on\u001b[2Jmemory"}}"#;
-        let text = told(pod, None);
+        let text = checked_text(pod, None);
         assert!(text.starts_with("Pod team/train-0: Preempted (terminal)\n  reason   Evicted   from @status.reason\n  message  low on·[2Jmemory"), "{text}");
         let decided = text.lines().find(|line| line.contains("decided")).unwrap();
         assert!(decided.contains("pod.json:") && decided.contains("case 3 of 15"), "{decided}");
@@ -329,7 +334,7 @@ mod tests {
 
     #[test]
     fn another_phase_than_expected_is_told() {
-        let text = told(
+        let text = checked_text(
             r#"{"apiVersion":"example.dev/v1","kind":"Thing","metadata":{"name":"a"}}"#,
             Some("Running"),
         );

@@ -1,6 +1,6 @@
 //! Tests of what `check` finds in folders, manifests and components.
 
-use kubewitness_sandbox::{Compiler, EngineOptions};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions};
 
 use super::*;
 
@@ -15,11 +15,11 @@ fn plugin(config_map: &str, spec: &str) -> String {
 
 const SPEC: &str = "      subscribe: [{source: pods}]\n      grants:\n        sql: [{name: a, database: b}]\n        http: [{name: a, destination: c}]\n        ledger: [{name: a, ledger: d}]\n        keys: [{name: a, key: e}]\n        lister: [nodes]\n";
 
-async fn findings(path: &Path) -> Vec<Finding> {
-    let options = EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false };
-    let engine = Engine::new(options).unwrap();
-    let Read::Manifests(snapshot) = read(path).unwrap() else { panic!("rules") };
-    check_snapshot(&engine, path, &snapshot, &component::Folders::default()).await
+async fn findings(path: &Path) -> Vec<CheckFinding> {
+    let options = EngineOptions { cache: None, compiler: ComponentCompiler::InProcess, is_unattended: false };
+    let engine = SandboxEngine::new(options).unwrap();
+    let CheckedFiles::Manifests(snapshot) = read(path).unwrap() else { panic!("rules") };
+    check_snapshot(&engine, path, &snapshot, &component::ComponentFolders::default()).await
 }
 
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -64,22 +64,25 @@ async fn programs_read_of_each_fault_what_it_is_about_and_its_field() {
     assert_eq!(of("r.yaml").await, [expected("component", "spec.module.file")]);
     let odd = folder.path().join("odd.wasm");
     std::fs::write(&odd, b"\0asm\x0d\0\x01\0").unwrap();
-    let engine =
-        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })
-            .unwrap();
+    let engine = SandboxEngine::new(EngineOptions {
+        cache: None,
+        compiler: ComponentCompiler::InProcess,
+        is_unattended: false,
+    })
+    .unwrap();
     let finding = check_component(&engine, &odd).await.unwrap();
-    let [FaultOf { code: Code::Component, field, message }] = finding.faults.as_slice() else {
+    let [FaultOf { code: FaultCode::Component, field, message }] = finding.faults.as_slice() else {
         panic!("{:?}", finding.faults)
     };
     assert!(field.is_empty() && message.contains("exports nothing"), "{message}");
     for (field, code) in [
-        ("spec.config.table", Code::Config),
-        ("spec.configuration", Code::Manifest),
-        ("spec.tick", Code::Tick),
-        ("spec.shadow.module.oci", Code::Component),
-        ("", Code::Manifest),
+        ("spec.config.table", FaultCode::Config),
+        ("spec.configuration", FaultCode::Manifest),
+        ("spec.tick", FaultCode::Tick),
+        ("spec.shadow.module.oci", FaultCode::Component),
+        ("", FaultCode::Manifest),
     ] {
-        assert_eq!(Code::of(field), code, "{field}");
+        assert_eq!(FaultCode::of(field), code, "{field}");
     }
 }
 
@@ -118,7 +121,8 @@ async fn the_second_manifest_of_a_plugin_is_at_fault() {
     let folder =
         folder(&[("host.yaml", HOST), ("a.yaml", &plugin("a", spec)), ("b.yaml", &plugin("b", spec))]);
     let found = findings(folder.path()).await;
-    let twice = |finding: &Finding| finding.problems.iter().any(|p| p.contains("metadata.name: `notify`"));
+    let twice =
+        |finding: &CheckFinding| finding.problems.iter().any(|p| p.contains("metadata.name: `notify`"));
     assert_eq!(found.iter().map(twice).collect::<Vec<_>>(), [false, false, true]);
     assert!(found[2].problems[0].contains("a.yaml:5 already"), "{:?}", found[2].problems);
 }
@@ -167,6 +171,6 @@ async fn a_ledger_without_a_signature_beside_a_key_that_nobody_uses_is_a_warning
 
 #[test]
 fn a_finding_cannot_forge_another() {
-    let hostile = Finding::new("plugin p".into(), "d\x1b[1A".into(), vec!["no\n✓ plugin q".into()]);
+    let hostile = CheckFinding::new("plugin p".into(), "d\x1b[1A".into(), vec!["no\n✓ plugin q".into()]);
     assert!(hostile.text().ends_with("plugin p (d·[1A)\n    no·✓ plugin q\n"), "{}", hostile.text());
 }

@@ -3,25 +3,27 @@
 use std::path::Path;
 
 use kubewitness_core::config::{HOST_KEY, HostSpec, SourceSpec};
-use kubewitness_core::ports::Attempt;
+use kubewitness_core::ports::AccessAttempt;
 use kubewitness_core::views::StatusView;
-use kubewitness_watch::{ApiServer, Checkup, CheckupError, ConnectError, ConnectOptions, SignedIn, Whose};
+use kubewitness_watch::{
+    ApiServer, CheckupError, ConnectError, ConnectOptions, RightsCheckup, RightsOwner, SignedIn,
+};
 
 use super::certificate;
 use super::codes;
-use super::findings::{Findings, Outcome};
+use super::findings::{DoctorFindings, FindingOutcome};
 use crate::cli::DoctorArgs;
 use crate::commands::journal::host_of;
 use crate::commands::reach::NAMESPACE;
 use crate::config::folder;
-use crate::config::manifest::{Entry, Origin, parse_host};
+use crate::config::manifest::{ManifestEntry, ManifestOrigin, parse_host};
 
 const SHIPPED: &str = include_str!("../../../../deploy/kustomize/host.yaml");
 const SHIPPED_AT: &str = "deploy/kustomize/host.yaml";
 
 /// Since which Kubernetes lists an exact version.
 const OLDEST: (u32, u32) = (1, 19);
-/// What a source does.
+/// The verbs that a source uses.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 
 /// Verbs, group and resource, whether they are in the controller's own namespace, and what does not work without.
@@ -48,93 +50,97 @@ const OWN_RIGHTS: [OwnRight; 6] = [
     (&["get"], "", "namespaces", false, "people who sign in see nothing of a namespace"),
 ];
 
-/// What else needs to know of the API server.
-pub struct Cluster {
-    checkup: Checkup,
+/// The facts about the API server that other checks need.
+pub struct ClusterFacts {
+    checkup: RightsCheckup,
     pub server: ApiServer,
 }
 
 /// `None` where there is no cluster to ask.
-pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<Cluster> {
+pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<ClusterFacts> {
     let options =
         ConnectOptions { kubeconfig: args.reach.kubeconfig.clone(), context: args.reach.context.clone() };
     let signed_in = match SignedIn::by(&options).await {
         Ok(signed_in) => signed_in,
         Err(ConnectError::NotConfigured(_)) if !args.pre => {
             let why = "no kubeconfig names a cluster, and this is no pod: name one with --kubeconfig";
-            found.add(&codes::API_SERVER, Outcome::NotChecked, why);
+            found.add(&codes::API_SERVER, FindingOutcome::NotChecked, why);
             return None;
         }
         Err(error) => {
-            found.add(&codes::API_SERVER, Outcome::Failed, error.to_string());
+            found.add(&codes::API_SERVER, FindingOutcome::Failed, error.to_string());
             return None;
         }
     };
     if let Some(pem) = &signed_in.certificate {
         certificate_of("the kubeconfig", certificate::end_of_pem(pem), found);
     }
-    let checkup = Checkup::new(&signed_in);
+    let checkup = RightsCheckup::new(&signed_in);
     match checkup.server().await {
         Ok(server) => {
-            found.add(&codes::API_SERVER, Outcome::Fine, signed_in.server.clone());
+            found.add(&codes::API_SERVER, FindingOutcome::Fine, signed_in.server.clone());
             match signed_in.server_certificate().await {
                 Ok(Some(der)) => certificate_of("the API server", certificate::end(&der), found),
                 Ok(None) => {}
-                Err(error) => found.add(&codes::CERTIFICATE, Outcome::NotChecked, error.to_string()),
+                Err(error) => found.add(&codes::CERTIFICATE, FindingOutcome::NotChecked, error.to_string()),
             }
             version(&server.version, found);
-            Some(Cluster { checkup, server })
+            Some(ClusterFacts { checkup, server })
         }
         Err(error) => {
             let why = format!("{}: {:#}", signed_in.server, anyhow::Error::from(error));
             ended_certificate("the API server", &why, found);
-            found.add(&codes::API_SERVER, Outcome::Failed, why);
+            found.add(&codes::API_SERVER, FindingOutcome::Failed, why);
             None
         }
     }
 }
 
-fn version(told: &str, found: &mut Findings) {
+fn version(told: &str, found: &mut DoctorFindings) {
     let numbers = told.strip_prefix('v').unwrap_or(told);
     let mut numbers = numbers.split('.').map_while(|number| number.parse::<u32>().ok());
     let outcome = match (numbers.next(), numbers.next()) {
-        (Some(major), Some(minor)) if (major, minor) >= OLDEST => Outcome::Fine,
-        (Some(_), Some(_)) => Outcome::Failed,
+        (Some(major), Some(minor)) if (major, minor) >= OLDEST => FindingOutcome::Fine,
+        (Some(_), Some(_)) => FindingOutcome::Failed,
         // A server of another make may count otherwise.
-        _ => Outcome::Warning,
+        _ => FindingOutcome::Warning,
     };
     found.add(&codes::API_VERSION, outcome, told);
 }
 
 /// A certificate that has ended is known by the refusal of its connection alone.
-pub fn ended_certificate(whose: &str, refusal: &str, found: &mut Findings) {
+pub fn ended_certificate(whose: &str, refusal: &str, found: &mut DoctorFindings) {
     if refusal.contains("invalid peer certificate") && refusal.to_lowercase().contains("expired") {
-        found.add(&codes::CERTIFICATE, Outcome::Failed, format!("that of {whose} has ended"));
+        found.add(&codes::CERTIFICATE, FindingOutcome::Failed, format!("that of {whose} has ended"));
     }
 }
 
-pub fn certificate_of(whose: &str, end: Option<u64>, found: &mut Findings) {
+pub fn certificate_of(whose: &str, end: Option<u64>, found: &mut DoctorFindings) {
     const DAY: u64 = 86_400_000;
     let now = super::now();
     let Some(end) = end else {
-        return found.add(&codes::CERTIFICATE, Outcome::Warning, format!("that of {whose} can't be read"));
+        return found.add(
+            &codes::CERTIFICATE,
+            FindingOutcome::Warning,
+            format!("that of {whose} can't be read"),
+        );
     };
-    let shown = crate::cli::Zone::here().show(end);
+    let shown = crate::cli::ZoneArg::here().show(end);
     let (outcome, ends) = match end.saturating_sub(now) {
-        0 => (Outcome::Failed, "ended"),
-        left if left < 30 * DAY => (Outcome::Warning, "ends"),
-        _ => (Outcome::Fine, "ends"),
+        0 => (FindingOutcome::Failed, "ended"),
+        left if left < 30 * DAY => (FindingOutcome::Warning, "ends"),
+        _ => (FindingOutcome::Fine, "ends"),
     };
     found.add(&codes::CERTIFICATE, outcome, format!("that of {whose} {ends} at {shown}"));
 }
 
-impl Cluster {
+impl ClusterFacts {
     /// Asks for each right of each source.
-    pub async fn rights(&self, args: &DoctorArgs, status: Option<&StatusView>, found: &mut Findings) {
+    pub async fn rights(&self, args: &DoctorArgs, status: Option<&StatusView>, found: &mut DoctorFindings) {
         let whose = match args.account.as_deref().map(|account| account.split_once('/')) {
-            None => Whose::Own,
+            None => RightsOwner::Own,
             Some(Some((namespace, name))) => {
-                Whose::Account { namespace: namespace.to_owned(), name: name.to_owned() }
+                RightsOwner::Account { namespace: namespace.to_owned(), name: name.to_owned() }
             }
             // The command refused any other form.
             Some(None) => return,
@@ -148,10 +154,10 @@ impl Cluster {
     }
 
     /// Asks for each right that the controller has to have beside its sources.
-    async fn own_rights(&self, args: &DoctorArgs, whose: &Whose, found: &mut Findings) {
-        let Whose::Account { namespace: place, name } = whose else {
+    async fn own_rights(&self, args: &DoctorArgs, whose: &RightsOwner, found: &mut DoctorFindings) {
+        let RightsOwner::Account { namespace: place, name } = whose else {
             let why = "the account of the controller is not known: name it with --account";
-            return found.add(&codes::OWN_RIGHTS, Outcome::NotChecked, why);
+            return found.add(&codes::OWN_RIGHTS, FindingOutcome::NotChecked, why);
         };
         let own = args.reach.kubewitness_namespace.as_deref().unwrap_or(NAMESPACE);
         for (verbs, group, resource, namespaced, without) in OWN_RIGHTS {
@@ -166,11 +172,11 @@ impl Cluster {
             match missing.is_empty() {
                 true => {
                     let told = format!("{place}/{name} may {} {object}", verbs.join(", "));
-                    found.add(&codes::OWN_RIGHTS, Outcome::Fine, told);
+                    found.add(&codes::OWN_RIGHTS, FindingOutcome::Fine, told);
                 }
                 false => {
                     let told = format!("{place}/{name} may not {} {object}: {without}", missing.join(", "));
-                    found.add(&codes::OWN_RIGHTS, Outcome::Warning, told);
+                    found.add(&codes::OWN_RIGHTS, FindingOutcome::Warning, told);
                 }
             }
         }
@@ -179,13 +185,13 @@ impl Cluster {
     /// The verbs that somebody may not do, or why that is not known.
     async fn missing(
         &self,
-        whose: &Whose,
+        whose: &RightsOwner,
         verbs: &[&'static str],
         (group, resource, namespace): (&str, &str, &str),
-    ) -> Result<Vec<&'static str>, (Outcome, String)> {
+    ) -> Result<Vec<&'static str>, (FindingOutcome, String)> {
         let mut missing = Vec::new();
         for verb in verbs {
-            let attempt = Attempt {
+            let attempt = AccessAttempt {
                 verb: (*verb).to_owned(),
                 group: group.to_owned(),
                 resource: resource.to_owned(),
@@ -195,17 +201,17 @@ impl Cluster {
             match self.checkup.may(whose, &attempt).await {
                 Ok(true) => {}
                 Ok(false) => missing.push(*verb),
-                Err(CheckupError::Forbidden(why)) => return Err((Outcome::NotChecked, why)),
-                Err(error) => return Err((Outcome::Failed, error.to_string())),
+                Err(CheckupError::Forbidden(why)) => return Err((FindingOutcome::NotChecked, why)),
+                Err(error) => return Err((FindingOutcome::Failed, error.to_string())),
             }
         }
         Ok(missing)
     }
 
-    async fn rights_of(&self, whose: &Whose, source: &SourceSpec) -> (Outcome, String) {
+    async fn rights_of(&self, whose: &RightsOwner, source: &SourceSpec) -> (FindingOutcome, String) {
         let (group, resource) = match self.checkup.resource(source).await {
             Ok(found) => found,
-            Err(error) => return (Outcome::Failed, error.to_string()),
+            Err(error) => return (FindingOutcome::Failed, error.to_string()),
         };
         let place = source.namespace.as_ref().map(|place| format!(" in {place}")).unwrap_or_default();
         let dot = if group.is_empty() { "" } else { "." };
@@ -216,12 +222,12 @@ impl Cluster {
             Err(why) => return why,
         };
         let who = match whose {
-            Whose::Own => "you".to_owned(),
-            Whose::Account { namespace, name } => format!("{namespace}/{name}"),
+            RightsOwner::Own => "you".to_owned(),
+            RightsOwner::Account { namespace, name } => format!("{namespace}/{name}"),
         };
         match missing.is_empty() {
-            true => (Outcome::Fine, format!("{who} may {} {object}", VERBS.join(", "))),
-            false => (Outcome::Failed, format!("{who} may not {} {object}", missing.join(", "))),
+            true => (FindingOutcome::Fine, format!("{who} may {} {object}", VERBS.join(", "))),
+            false => (FindingOutcome::Failed, format!("{who} may not {} {object}", missing.join(", "))),
         }
     }
 
@@ -230,7 +236,7 @@ impl Cluster {
         &self,
         args: &DoctorArgs,
         status: Option<&StatusView>,
-        found: &mut Findings,
+        found: &mut DoctorFindings,
     ) -> Option<Vec<SourceSpec>> {
         if let Some(path) = &args.config {
             let read = folder::read(path).and_then(|snapshot| snapshot.host().cloned());
@@ -247,14 +253,14 @@ impl Cluster {
                 let (name, data) = maps.into_iter().next()?;
                 let place = format!("configmap {namespace}/{name}");
                 let text = data.get(HOST_KEY).cloned().unwrap_or_default();
-                let origin = Origin { place: place.clone(), first_line: 1, folder: None };
-                let entry = Entry { config_map: name, origin, text, binary: Default::default() };
+                let origin = ManifestOrigin { place: place.clone(), first_line: 1, folder: None };
+                let entry = ManifestEntry { config_map: name, origin, text, binary: Default::default() };
                 taken(&place, parsed(&entry), found)
             }
             Ok(_) if args.pre => {
                 found.add(
                     &codes::CONFIGURATION,
-                    Outcome::NotChecked,
+                    FindingOutcome::NotChecked,
                     format!("no settings yet: the sources of {SHIPPED_AT} are checked"),
                 );
                 taken(SHIPPED_AT, shipped(), found)
@@ -269,7 +275,7 @@ impl Cluster {
                 ),
                 None => {
                     let why = "which sources there are is not known: name the settings with --config";
-                    found.add(&codes::RIGHTS, Outcome::NotChecked, why);
+                    found.add(&codes::RIGHTS, FindingOutcome::NotChecked, why);
                     None
                 }
             },
@@ -283,22 +289,30 @@ fn shipped() -> Result<HostSpec, Vec<String>> {
     snapshot.host().map_err(|problem| vec![problem.to_string()]).and_then(parsed)
 }
 
-fn parsed(entry: &Entry) -> Result<HostSpec, Vec<String>> {
+fn parsed(entry: &ManifestEntry) -> Result<HostSpec, Vec<String>> {
     let parsed =
         parse_host(entry).map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
     Ok(parsed.spec)
 }
 
-fn taken(place: &str, read: Result<HostSpec, Vec<String>>, found: &mut Findings) -> Option<Vec<SourceSpec>> {
+fn taken(
+    place: &str,
+    read: Result<HostSpec, Vec<String>>,
+    found: &mut DoctorFindings,
+) -> Option<Vec<SourceSpec>> {
     match read {
         Ok(host) => {
-            found.add(&codes::CONFIGURATION, Outcome::Fine, format!("the settings of {place} can be taken"));
+            found.add(
+                &codes::CONFIGURATION,
+                FindingOutcome::Fine,
+                format!("the settings of {place} can be taken"),
+            );
             Some(host.sources)
         }
         Err(problems) => {
-            problems
-                .iter()
-                .for_each(|problem| found.add(&codes::CONFIGURATION, Outcome::Failed, problem.clone()));
+            problems.iter().for_each(|problem| {
+                found.add(&codes::CONFIGURATION, FindingOutcome::Failed, problem.clone());
+            });
             None
         }
     }
@@ -311,16 +325,16 @@ mod tests {
     #[test]
     fn a_version_is_held_against_the_oldest_that_lists_exactly() {
         let outcome = |told: &str| {
-            let mut found = Findings::default();
+            let mut found = DoctorFindings::default();
             version(told, &mut found);
             found.0[0].outcome
         };
         for (told, wanted) in [
-            ("v1.36.0", Outcome::Fine),
-            ("v1.19.16-gke.1", Outcome::Fine),
-            ("v2.0.0", Outcome::Fine),
-            ("v1.18.9", Outcome::Failed),
-            ("unknown", Outcome::Warning),
+            ("v1.36.0", FindingOutcome::Fine),
+            ("v1.19.16-gke.1", FindingOutcome::Fine),
+            ("v2.0.0", FindingOutcome::Fine),
+            ("v1.18.9", FindingOutcome::Failed),
+            ("unknown", FindingOutcome::Warning),
         ] {
             assert_eq!(outcome(told), wanted, "{told}");
         }
@@ -336,22 +350,22 @@ mod tests {
     #[test]
     fn a_certificate_is_told_of_before_it_ends() {
         let outcome = |end: Option<u64>| {
-            let mut found = Findings::default();
+            let mut found = DoctorFindings::default();
             certificate_of("the portal", end, &mut found);
             found.0[0].outcome
         };
         let (now, day) = (crate::commands::doctor::now(), 86_400_000);
-        assert_eq!(outcome(Some(now + 60 * day)), Outcome::Fine);
-        assert_eq!(outcome(Some(now + 20 * day)), Outcome::Warning);
-        assert_eq!(outcome(Some(now - day)), Outcome::Failed);
-        assert_eq!(outcome(None), Outcome::Warning);
+        assert_eq!(outcome(Some(now + 60 * day)), FindingOutcome::Fine);
+        assert_eq!(outcome(Some(now + 20 * day)), FindingOutcome::Warning);
+        assert_eq!(outcome(Some(now - day)), FindingOutcome::Failed);
+        assert_eq!(outcome(None), FindingOutcome::Warning);
         let ended = |refusal: &str| {
-            let mut found = Findings::default();
+            let mut found = DoctorFindings::default();
             ended_certificate("the portal", refusal, &mut found);
             found.0.first().map(|it| (it.code, it.outcome))
         };
         let expired = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
-        assert_eq!(ended(&format!("connecting: {expired}")), Some(("KW-D011", Outcome::Failed)));
+        assert_eq!(ended(&format!("connecting: {expired}")), Some(("KW-D011", FindingOutcome::Failed)));
         let unknown = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         assert_eq!(ended(&format!("connecting: {unknown}")), None);
     }

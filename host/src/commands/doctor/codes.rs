@@ -3,7 +3,7 @@
 
 /// One thing that is checked.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Code {
+pub struct DoctorCode {
     pub code: &'static str,
     pub title: &'static str,
     /// What is checked, and what it means if it fails.
@@ -11,7 +11,7 @@ pub struct Code {
     pub remedy: &'static str,
 }
 
-pub const API_SERVER: Code = Code {
+pub const API_SERVER: DoctorCode = DoctorCode {
     code: "KW-D001",
     title: "API server",
     meaning: "The command asks the API server of the kubeconfig, or of the pod, for its version. Without an answer nothing \
@@ -19,7 +19,7 @@ pub const API_SERVER: Code = Code {
     remedy: "Check the address and the credentials: `kubectl version` with the same kubeconfig and context must work.",
 };
 
-pub const API_VERSION: Code = Code {
+pub const API_VERSION: DoctorCode = DoctorCode {
     code: "KW-D002",
     title: "version of the API server",
     meaning: "Missed versions are read back by lists of an exact version, which Kubernetes has had since 1.19. An older \
@@ -27,7 +27,7 @@ pub const API_VERSION: Code = Code {
     remedy: "Upgrade the cluster. On an older one Kubewitness watches, and gaps tell what is missing.",
 };
 
-pub const RIGHTS: Code = Code {
+pub const RIGHTS: DoctorCode = DoctorCode {
     code: "KW-D003",
     title: "rights for a source",
     meaning: "A source needs the rights to get, list and watch its resource, in all namespaces or in the one that it \
@@ -36,7 +36,7 @@ pub const RIGHTS: Code = Code {
              for jobs. With --account you check the rights of the controller's account rather than your own.",
 };
 
-pub const CONTROLLER: Code = Code {
+pub const CONTROLLER: DoctorCode = DoctorCode {
     code: "KW-D004",
     title: "controller",
     meaning: "The command asks the controller for its status, as `kubewitness status` does.",
@@ -44,7 +44,7 @@ pub const CONTROLLER: Code = Code {
              asks who you are, give a token: `kubewitness status` says how.",
 };
 
-pub const WATCH: Code = Code {
+pub const WATCH: DoctorCode = DoctorCode {
     code: "KW-D005",
     title: "source",
     meaning: "A source is up to date, and nothing holds it up. While a source lists or reads missed versions back, the \
@@ -53,7 +53,7 @@ pub const WATCH: Code = Code {
              be written.",
 };
 
-pub const FOLDER: Code = Code {
+pub const FOLDER: DoctorCode = DoctorCode {
     code: "KW-D006",
     title: "data folder, write access",
     meaning: "The command writes a small file into the data folder, waits until it is on the disk, and removes it. Without a \
@@ -61,7 +61,7 @@ pub const FOLDER: Code = Code {
     remedy: "Let the user of the controller own the folder, and mount the volume for writing. In a pod, `fsGroup` decides.",
 };
 
-pub const SPACE: Code = Code {
+pub const SPACE: DoctorCode = DoctorCode {
     code: "KW-D007",
     title: "data folder, free space",
     meaning: "The line is a warning below 1 GiB or a tenth of the volume, and a fault below 128 MiB. On a full volume \
@@ -70,7 +70,7 @@ pub const SPACE: Code = Code {
              `kubewitness journal stats` shows how much retention may remove.",
 };
 
-pub const JOURNAL: Code = Code {
+pub const JOURNAL: DoctorCode = DoctorCode {
     code: "KW-D008",
     title: "size of the journal",
     meaning: "The line shows the size of the journal. A warning names what keeps retention from removing states that \
@@ -78,7 +78,7 @@ pub const JOURNAL: Code = Code {
     remedy: "Each line says what to do. `kubewitness journal stats` shows how much may be removed.",
 };
 
-pub const CLOCK: Code = Code {
+pub const CLOCK: DoctorCode = DoctorCode {
     code: "KW-D009",
     title: "clocks",
     meaning: "The command compares the controller's clock with that of the API server, by the header `Date` of their \
@@ -87,7 +87,7 @@ pub const CLOCK: Code = Code {
     remedy: "Synchronize the clocks of the nodes, with chrony or systemd-timesyncd.",
 };
 
-pub const PLUGIN: Code = Code {
+pub const PLUGIN: DoctorCode = DoctorCode {
     code: "KW-D010",
     title: "progress of a plugin",
     meaning: "A plugin runs, and its oldest unfinished state is younger than a minute. A failed plugin gets no states. \
@@ -96,7 +96,7 @@ pub const PLUGIN: Code = Code {
              `kubewitness deadletters replay` hands them to the plugin again.",
 };
 
-pub const CERTIFICATE: Code = Code {
+pub const CERTIFICATE: DoctorCode = DoctorCode {
     code: "KW-D011",
     title: "certificate",
     meaning: "The command checks when certificates end: that of the portal, that of the API server, and that of the \
@@ -105,7 +105,7 @@ pub const CERTIFICATE: Code = Code {
              kubeconfig comes from whoever gave you the old one.",
 };
 
-pub const VERSIONS: Code = Code {
+pub const VERSIONS: DoctorCode = DoctorCode {
     code: "KW-D012",
     title: "versions of program and controller",
     meaning: "An older program may not understand the answers of a newer controller, and a newer program may not \
@@ -113,7 +113,7 @@ pub const VERSIONS: Code = Code {
     remedy: "Install the program of the controller's version, or upgrade the controller: docs/how-to/upgrade.md.",
 };
 
-pub const CONFIGURATION: Code = Code {
+pub const CONFIGURATION: DoctorCode = DoctorCode {
     code: "KW-D013",
     title: "configuration",
     meaning: "The controller accepts all of its configuration. If it refuses a part, the last good part stays in \
@@ -122,7 +122,7 @@ pub const CONFIGURATION: Code = Code {
              DIR`.",
 };
 
-pub const OWN_RIGHTS: Code = Code {
+pub const OWN_RIGHTS: DoctorCode = DoctorCode {
     code: "KW-D014",
     title: "rights of the controller",
     meaning: "The controller reads its configuration from ConfigMaps, writes their status and events, asks who people are \
@@ -132,7 +132,7 @@ pub const OWN_RIGHTS: Code = Code {
              `deploy/examples/several-replicas` has its rule.",
 };
 
-pub const LEDGERS: Code = Code {
+pub const LEDGERS: DoctorCode = DoctorCode {
     code: "KW-D015",
     title: "shipping of ledgers",
     meaning: "A ledger with `ship` in the host's settings copies each closed file into a bucket. The line is a fault while that \
@@ -142,7 +142,7 @@ pub const LEDGERS: Code = Code {
              docs/how-to/ship-ledgers.md has the steps.",
 };
 
-pub const SIGNING: Code = Code {
+pub const SIGNING: DoctorCode = DoctorCode {
     code: "KW-D016",
     title: "signing of ledgers",
     meaning: "The command looks at the settings of --config, or at those in the data folder of --data. The line is a warning \
@@ -152,7 +152,7 @@ pub const SIGNING: Code = Code {
 };
 
 /// In the order of their numbers.
-pub const ALL: [&Code; 16] = [
+pub const ALL: [&DoctorCode; 16] = [
     &API_SERVER,
     &API_VERSION,
     &RIGHTS,

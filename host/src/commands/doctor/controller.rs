@@ -5,9 +5,9 @@ use kubewitness_core::views::{LedgerView, PausedView, PluginView, SourceView, St
 use super::certificate;
 use super::cluster::{certificate_of, ended_certificate};
 use super::codes;
-use super::findings::{Findings, Outcome};
-use crate::cli::{DoctorArgs, Zone};
-use crate::commands::api::{Client, Seen, blind, plural};
+use super::findings::{DoctorFindings, FindingOutcome};
+use crate::cli::{DoctorArgs, ZoneArg};
+use crate::commands::api::{ApiClient, ControllerFacts, blind, plural};
 use crate::commands::print::age;
 
 /// A plugin that is further behind does not keep up: batches and retries take seconds.
@@ -16,28 +16,28 @@ const LAG_SECONDS: f64 = 60.0;
 const UNSHIPPED_SECONDS: f64 = 3600.0;
 
 /// The status, and when the controller sent it by its own clock.
-pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<(StatusView, Seen)> {
+pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<(StatusView, ControllerFacts)> {
     let asked = async {
-        let client = Client::reach(&args.reach).await?;
-        client.seen::<StatusView>("api/v1/status").await
+        let client = ApiClient::reach(&args.reach).await?;
+        client.get_with_facts::<StatusView>("api/v1/status").await
     };
     let (status, seen) = match asked.await {
         Ok(answered) => answered,
         Err(error) => {
             let why = format!("{error:#}").replace('\n', " ");
             ended_certificate("the portal", &why, found);
-            found.add(&codes::CONTROLLER, Outcome::Failed, why);
+            found.add(&codes::CONTROLLER, FindingOutcome::Failed, why);
             return None;
         }
     };
-    found.add(&codes::CONTROLLER, Outcome::Fine, seen.server.clone());
+    found.add(&codes::CONTROLLER, FindingOutcome::Fine, seen.server.clone());
     if let Some(der) = &seen.certificate {
         certificate_of("the portal", certificate::end(der), found);
     }
     if status.restricted {
         let why = "you may not see the controller's figures: ask for the right to get `status` in `kubewitness.dev`";
         for code in [&codes::WATCH, &codes::PLUGIN, &codes::JOURNAL, &codes::LEDGERS] {
-            found.add(code, Outcome::NotChecked, why);
+            found.add(code, FindingOutcome::NotChecked, why);
         }
         return Some((status, seen));
     }
@@ -50,26 +50,26 @@ pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<(StatusV
     Some((status, seen))
 }
 
-fn versions(controller: &str, found: &mut Findings) {
+fn versions(controller: &str, found: &mut DoctorFindings) {
     let own = env!("CARGO_PKG_VERSION");
     let (outcome, detail) = match controller {
         "" => (
-            Outcome::Warning,
+            FindingOutcome::Warning,
             format!("this is {own}, and the controller is older than 0.1.0 or does not tell"),
         ),
-        same if same == own => (Outcome::Fine, own.to_owned()),
-        other => (Outcome::Warning, format!("this is {own}, and the controller is {other}")),
+        same if same == own => (FindingOutcome::Fine, own.to_owned()),
+        other => (FindingOutcome::Warning, format!("this is {own}, and the controller is {other}")),
     };
     found.add(&codes::VERSIONS, outcome, detail);
 }
 
-fn configuration(status: &StatusView, found: &mut Findings) {
+fn configuration(status: &StatusView, found: &mut DoctorFindings) {
     for problem in &status.problems {
-        found.add(&codes::CONFIGURATION, Outcome::Failed, problem.clone());
+        found.add(&codes::CONFIGURATION, FindingOutcome::Failed, problem.clone());
     }
     if status.problems.is_empty() {
         let (sources, plugins) = (status.sources.len() as u64, status.plugins.len() as u64);
-        let outcome = if sources > 0 { Outcome::Fine } else { Outcome::Warning };
+        let outcome = if sources > 0 { FindingOutcome::Fine } else { FindingOutcome::Warning };
         let detail = format!(
             "{sources} {}, {plugins} {}",
             plural(sources, "source", "sources"),
@@ -79,24 +79,24 @@ fn configuration(status: &StatusView, found: &mut Findings) {
     }
 }
 
-fn watch(source: &SourceView, found: &mut Findings) {
-    let told = source.condition.as_ref().map(|condition| (Outcome::Failed, condition.clone()));
-    let told = told.or_else(|| blind(source).map(|why| (Outcome::Warning, why)));
-    let told = told.or_else(|| source.doubt.clone().map(|doubt| (Outcome::Warning, doubt)));
-    let told = told.or_else(|| source.limitation.clone().map(|why| (Outcome::Warning, why)));
+fn watch(source: &SourceView, found: &mut DoctorFindings) {
+    let told = source.condition.as_ref().map(|condition| (FindingOutcome::Failed, condition.clone()));
+    let told = told.or_else(|| blind(source).map(|why| (FindingOutcome::Warning, why)));
+    let told = told.or_else(|| source.doubt.clone().map(|doubt| (FindingOutcome::Warning, doubt)));
+    let told = told.or_else(|| source.limitation.clone().map(|why| (FindingOutcome::Warning, why)));
     let (outcome, detail) = told.unwrap_or_else(|| {
         let event = source
             .last_event_age_seconds
             .map_or("no event yet".into(), |seconds| format!("the last event was {} ago", age(seconds)));
         (
-            Outcome::Fine,
+            FindingOutcome::Fine,
             format!("{} {}, {event}", source.objects, plural(source.objects, "object", "objects")),
         )
     });
     found.add(&codes::WATCH, outcome, format!("{}: {detail}", source.name));
 }
 
-fn keeps_up(plugin: &PluginView, found: &mut Findings) {
+fn keeps_up(plugin: &PluginView, found: &mut DoctorFindings) {
     let why = plugin.message.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
     let behind = format!("{} behind, {} waiting", age(plugin.lag_seconds), plugin.waiting);
     let parked = plugin.dead.saturating_sub(plugin.dropped);
@@ -104,40 +104,40 @@ fn keeps_up(plugin: &PluginView, found: &mut Findings) {
         let PausedView { who, why, since } = paused;
         format!(
             "{who} paused it at {}: {why}. `kubewitness resume {}` lets it go on",
-            Zone::here().shown(since),
+            ZoneArg::here().show_text(since),
             plugin.name
         )
     });
     let (outcome, detail) = match plugin.state.as_str() {
-        "failed" => (Outcome::Failed, format!("it failed{why}")),
-        _ if paused.is_some() => (Outcome::Warning, paused.unwrap_or_default()),
-        "degraded" => (Outcome::Warning, format!("it is degraded{why}")),
-        _ if plugin.lag_seconds > LAG_SECONDS => (Outcome::Warning, behind),
+        "failed" => (FindingOutcome::Failed, format!("it failed{why}")),
+        _ if paused.is_some() => (FindingOutcome::Warning, paused.unwrap_or_default()),
+        "degraded" => (FindingOutcome::Warning, format!("it is degraded{why}")),
+        _ if plugin.lag_seconds > LAG_SECONDS => (FindingOutcome::Warning, behind),
         _ if parked > 0 => {
-            (Outcome::Warning, format!("{parked} {}", plural(parked, "dead letter", "dead letters")))
+            (FindingOutcome::Warning, format!("{parked} {}", plural(parked, "dead letter", "dead letters")))
         }
-        _ => (Outcome::Fine, behind),
+        _ => (FindingOutcome::Fine, behind),
     };
     found.add(&codes::PLUGIN, outcome, format!("{}: {detail}", plugin.name));
 }
 
-fn ships(ledger: &LedgerView, found: &mut Findings) {
+fn ships(ledger: &LedgerView, found: &mut DoctorFindings) {
     let waiting =
         format!("{} {}", ledger.waiting, plural(ledger.waiting, "closed file waits", "closed files wait"));
     let (outcome, detail) = match &ledger.condition {
-        Some(condition) => (Outcome::Failed, format!("{waiting}: {condition}")),
+        Some(condition) => (FindingOutcome::Failed, format!("{waiting}: {condition}")),
         None if ledger.waiting_seconds > UNSHIPPED_SECONDS => {
-            (Outcome::Warning, format!("{waiting}, the oldest for {}", age(ledger.waiting_seconds)))
+            (FindingOutcome::Warning, format!("{waiting}, the oldest for {}", age(ledger.waiting_seconds)))
         }
-        None => (Outcome::Fine, waiting),
+        None => (FindingOutcome::Fine, waiting),
     };
     found.add(&codes::LEDGERS, outcome, format!("{}: {detail}", ledger.name));
 }
 
-fn journal(status: &StatusView, found: &mut Findings) {
+fn journal(status: &StatusView, found: &mut DoctorFindings) {
     let journal = &status.journal;
     let size = format!("{} states, {} MiB, {}", journal.states, journal.bytes >> 20, journal.place);
-    found.add(&codes::JOURNAL, Outcome::Fine, size);
+    found.add(&codes::JOURNAL, FindingOutcome::Fine, size);
     for held in &status.held {
         let detail = format!(
             "{} {} of {} held by {}: {}",
@@ -147,7 +147,7 @@ fn journal(status: &StatusView, found: &mut Findings) {
             held.holder,
             held.remedy
         );
-        found.add(&codes::JOURNAL, Outcome::Warning, detail);
+        found.add(&codes::JOURNAL, FindingOutcome::Warning, detail);
     }
 }
 
@@ -155,8 +155,8 @@ fn journal(status: &StatusView, found: &mut Findings) {
 mod tests {
     use super::*;
 
-    fn one(examine: impl FnOnce(&mut Findings)) -> (Outcome, String) {
-        let mut found = Findings::default();
+    fn one(examine: impl FnOnce(&mut DoctorFindings)) -> (FindingOutcome, String) {
+        let mut found = DoctorFindings::default();
         examine(&mut found);
         let finding = found.0.pop().expect("a finding");
         (finding.outcome, finding.detail)
@@ -166,13 +166,13 @@ mod tests {
     fn a_source_is_fine_only_while_it_sees_what_happens() {
         let seen = SourceView { name: "jobs".into(), synced: true, objects: 1, ..SourceView::default() };
         let told = |source: &SourceView| one(|found| watch(source, found));
-        assert_eq!(told(&seen), (Outcome::Fine, "jobs: 1 object, no event yet".into()));
+        assert_eq!(told(&seen), (FindingOutcome::Fine, "jobs: 1 object, no event yet".into()));
         let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
-        assert_eq!(told(&held_up), (Outcome::Failed, "jobs: 403: forbidden".into()));
+        assert_eq!(told(&held_up), (FindingOutcome::Failed, "jobs: 403: forbidden".into()));
         let listing = SourceView { synced: false, ..seen.clone() };
         let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
         for other in [listing, doubted, SourceView { walking: 2, ..seen }] {
-            assert_eq!(told(&other).0, Outcome::Warning, "{other:?}");
+            assert_eq!(told(&other).0, FindingOutcome::Warning, "{other:?}");
         }
     }
 
@@ -180,20 +180,20 @@ mod tests {
     fn a_plugin_that_failed_is_behind_or_has_dead_letters_is_told() {
         let plugin = PluginView { name: "p".into(), state: "active".into(), ..PluginView::default() };
         let told = |plugin: &PluginView| one(|found| keeps_up(plugin, found));
-        assert_eq!(told(&plugin), (Outcome::Fine, "p: 0 ms behind, 0 waiting".into()));
+        assert_eq!(told(&plugin), (FindingOutcome::Fine, "p: 0 ms behind, 0 waiting".into()));
         let failed =
             PluginView { state: "failed".into(), message: Some("no module".into()), ..plugin.clone() };
-        assert_eq!(told(&failed), (Outcome::Failed, "p: it failed: no module".into()));
+        assert_eq!(told(&failed), (FindingOutcome::Failed, "p: it failed: no module".into()));
         let behind = PluginView { lag_seconds: 300.0, waiting: 7, ..plugin.clone() };
-        assert_eq!(told(&behind), (Outcome::Warning, "p: 5 m behind, 7 waiting".into()));
+        assert_eq!(told(&behind), (FindingOutcome::Warning, "p: 5 m behind, 7 waiting".into()));
         let paused = PausedView { who: "ada".into(), why: "a move".into(), since: "2026".into() };
         let paused = PluginView { paused: Some(paused), lag_seconds: 300.0, ..plugin.clone() };
         let (outcome, detail) = told(&paused);
-        assert_eq!(outcome, Outcome::Warning);
+        assert_eq!(outcome, FindingOutcome::Warning);
         assert!(detail.contains("ada paused it at 2026: a move") && detail.contains("resume p"), "{detail}");
         let dead = PluginView { dead: 3, dropped: 2, ..plugin.clone() };
-        assert_eq!(told(&dead), (Outcome::Warning, "p: 1 dead letter".into()));
-        assert_eq!(told(&PluginView { dead: 3, dropped: 3, ..plugin }).0, Outcome::Fine);
+        assert_eq!(told(&dead), (FindingOutcome::Warning, "p: 1 dead letter".into()));
+        assert_eq!(told(&PluginView { dead: 3, dropped: 3, ..plugin }).0, FindingOutcome::Fine);
     }
 
     #[test]
@@ -201,18 +201,21 @@ mod tests {
         let ledger =
             LedgerView { name: "trail".into(), waiting: 1, waiting_seconds: 20.0, ..LedgerView::default() };
         let told = |ledger: &LedgerView| one(|found| ships(ledger, found));
-        assert_eq!(told(&ledger), (Outcome::Fine, "trail: 1 closed file waits".into()));
+        assert_eq!(told(&ledger), (FindingOutcome::Fine, "trail: 1 closed file waits".into()));
         let old = LedgerView { waiting: 2, waiting_seconds: 7200.0, ..ledger.clone() };
-        assert_eq!(told(&old), (Outcome::Warning, "trail: 2 closed files wait, the oldest for 2 h".into()));
+        assert_eq!(
+            told(&old),
+            (FindingOutcome::Warning, "trail: 2 closed files wait, the oldest for 2 h".into())
+        );
         let refused = LedgerView { condition: Some("403".into()), ..ledger };
-        assert_eq!(told(&refused), (Outcome::Failed, "trail: 1 closed file waits: 403".into()));
+        assert_eq!(told(&refused), (FindingOutcome::Failed, "trail: 1 closed file waits: 403".into()));
     }
 
     #[test]
     fn another_version_is_a_warning() {
-        assert_eq!(one(|found| versions(env!("CARGO_PKG_VERSION"), found)).0, Outcome::Fine);
+        assert_eq!(one(|found| versions(env!("CARGO_PKG_VERSION"), found)).0, FindingOutcome::Fine);
         for other in ["", "9.9.9"] {
-            assert_eq!(one(|found| versions(other, found)).0, Outcome::Warning);
+            assert_eq!(one(|found| versions(other, found)).0, FindingOutcome::Warning);
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::codes::Code;
-use crate::commands::End;
+use super::codes::DoctorCode;
+use crate::commands::CommandEnd;
 use crate::commands::print::{clean, is_coloured};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum FindingOutcome {
     Fine,
     Warning,
     Failed,
@@ -16,7 +16,7 @@ pub enum Outcome {
     NotChecked,
 }
 
-impl Outcome {
+impl FindingOutcome {
     fn sign(self) -> (&'static str, &'static str) {
         match self {
             Self::Fine => ("✓", "\x1b[32m"),
@@ -28,38 +28,40 @@ impl Outcome {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Finding {
+pub struct DoctorFinding {
     pub code: &'static str,
-    pub outcome: Outcome,
+    pub outcome: FindingOutcome,
     pub title: &'static str,
     pub detail: String,
-    /// What to do; left out where there is nothing to do.
+    /// The remedy; left out if there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<&'static str>,
 }
 
 #[derive(Debug, Default)]
-pub struct Findings(pub Vec<Finding>);
+pub struct DoctorFindings(pub Vec<DoctorFinding>);
 
-impl Findings {
-    pub fn add(&mut self, code: &'static Code, outcome: Outcome, detail: impl Into<String>) {
-        let remedy = matches!(outcome, Outcome::Warning | Outcome::Failed).then_some(code.remedy);
-        let finding = Finding { code: code.code, outcome, title: code.title, detail: detail.into(), remedy };
+impl DoctorFindings {
+    pub fn add(&mut self, code: &'static DoctorCode, outcome: FindingOutcome, detail: impl Into<String>) {
+        let remedy =
+            matches!(outcome, FindingOutcome::Warning | FindingOutcome::Failed).then_some(code.remedy);
+        let finding =
+            DoctorFinding { code: code.code, outcome, title: code.title, detail: detail.into(), remedy };
         self.0.push(finding);
     }
 
-    pub fn end(&self) -> End {
+    pub fn end(&self) -> CommandEnd {
         let any = |outcome| self.0.iter().any(|finding| finding.outcome == outcome);
-        match (any(Outcome::Failed), any(Outcome::Warning)) {
-            (true, _) => End::Failed,
-            (false, true) => End::Warned,
-            (false, false) => End::Fine,
+        match (any(FindingOutcome::Failed), any(FindingOutcome::Warning)) {
+            (true, _) => CommandEnd::Failed,
+            (false, true) => CommandEnd::Warned,
+            (false, false) => CommandEnd::Fine,
         }
     }
 }
 
 /// A line for each, and what to do below a sign that is not ✓. A remedy that several have is told once.
-pub fn text(findings: &[Finding]) -> String {
+pub fn text(findings: &[DoctorFinding]) -> String {
     let mut text = String::new();
     for (place, finding) in findings.iter().enumerate() {
         let (sign, colour) = finding.outcome.sign();
@@ -84,23 +86,23 @@ mod tests {
 
     #[test]
     fn each_finding_is_a_line_with_its_sign_and_code_and_what_to_do() {
-        let mut found = Findings::default();
-        assert_eq!(found.end(), End::Fine);
-        found.add(&codes::API_SERVER, Outcome::Fine, "https://x, v1.36.0");
-        found.add(&codes::FOLDER, Outcome::NotChecked, "no --data");
-        assert_eq!(found.end(), End::Fine);
-        found.add(&codes::CLOCK, Outcome::Warning, "7 s");
-        assert_eq!(found.end(), End::Warned);
-        found.add(&codes::RIGHTS, Outcome::Failed, "jobs\u{1b}[2J");
-        found.add(&codes::RIGHTS, Outcome::Failed, "pods");
-        assert_eq!(found.end(), End::Failed);
+        let mut found = DoctorFindings::default();
+        assert_eq!(found.end(), CommandEnd::Fine);
+        found.add(&codes::API_SERVER, FindingOutcome::Fine, "https://x, v1.36.0");
+        found.add(&codes::FOLDER, FindingOutcome::NotChecked, "no --data");
+        assert_eq!(found.end(), CommandEnd::Fine);
+        found.add(&codes::CLOCK, FindingOutcome::Warning, "7 s");
+        assert_eq!(found.end(), CommandEnd::Warned);
+        found.add(&codes::RIGHTS, FindingOutcome::Failed, "jobs\u{1b}[2J");
+        found.add(&codes::RIGHTS, FindingOutcome::Failed, "pods");
+        assert_eq!(found.end(), CommandEnd::Failed);
         assert_eq!(text(&found.0), include_str!("../golden/doctor.txt"));
     }
 
     #[test]
     fn programs_get_the_same() {
-        let mut found = Findings::default();
-        found.add(&codes::FOLDER, Outcome::NotChecked, "no --data");
+        let mut found = DoctorFindings::default();
+        found.add(&codes::FOLDER, FindingOutcome::NotChecked, "no --data");
         let value = serde_json::to_value(&found.0).unwrap();
         assert_eq!(
             value,

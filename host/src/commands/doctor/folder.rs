@@ -7,17 +7,21 @@ use std::path::Path;
 use kubewitness_core::files;
 
 use super::codes;
-use super::findings::{Findings, Outcome};
+use super::findings::{DoctorFindings, FindingOutcome};
 
 const MIB: u64 = 1024 * 1024;
 /// A busy hour of a cluster with 10,000 jobs is some 100 MiB.
 const FULL: u64 = 128 * MIB;
 const LITTLE: u64 = 1024 * MIB;
 
-pub fn examine(data: Option<&Path>, found: &mut Findings) {
+pub fn examine(data: Option<&Path>, found: &mut DoctorFindings) {
     let Some(data) = data else {
         for code in [&codes::FOLDER, &codes::SPACE] {
-            found.add(code, Outcome::NotChecked, "name the data folder with --data, where it is mounted");
+            found.add(
+                code,
+                FindingOutcome::NotChecked,
+                "name the data folder with --data, where it is mounted",
+            );
         }
         return;
     };
@@ -25,15 +29,15 @@ pub fn examine(data: Option<&Path>, found: &mut Findings) {
     let owned = data.to_owned();
     // A disk may not answer.
     match files::within_blocking(files::ANSWER, move || written(&owned)) {
-        Ok(()) => found.add(&codes::FOLDER, Outcome::Fine, shown.clone()),
-        Err(error) => found.add(&codes::FOLDER, Outcome::Failed, format!("{shown}: {error}")),
+        Ok(()) => found.add(&codes::FOLDER, FindingOutcome::Fine, shown.clone()),
+        Err(error) => found.add(&codes::FOLDER, FindingOutcome::Failed, format!("{shown}: {error}")),
     }
     let owned = data.to_owned();
     match files::within_blocking(files::ANSWER, move || space(&owned)) {
         Ok((free, all)) => {
             found.add(&codes::SPACE, judged(free, all), format!("{} of {} MiB", free / MIB, all / MIB));
         }
-        Err(error) => found.add(&codes::SPACE, Outcome::Failed, format!("{shown}: {error}")),
+        Err(error) => found.add(&codes::SPACE, FindingOutcome::Failed, format!("{shown}: {error}")),
     }
 }
 
@@ -57,11 +61,11 @@ fn space(data: &Path) -> io::Result<(u64, u64)> {
     Ok((told.f_bavail.saturating_mul(told.f_frsize), told.f_blocks.saturating_mul(told.f_frsize)))
 }
 
-fn judged(free: u64, all: u64) -> Outcome {
+fn judged(free: u64, all: u64) -> FindingOutcome {
     match free {
-        free if free < FULL => Outcome::Failed,
-        free if free < LITTLE || free < all / 10 => Outcome::Warning,
-        _ => Outcome::Fine,
+        free if free < FULL => FindingOutcome::Failed,
+        free if free < LITTLE || free < all / 10 => FindingOutcome::Warning,
+        _ => FindingOutcome::Fine,
     }
 }
 
@@ -72,10 +76,10 @@ mod tests {
     #[test]
     fn space_is_told_of_before_it_ends() {
         for (free, all, wanted) in [
-            (100 * LITTLE, 200 * LITTLE, Outcome::Fine),
-            (9 * LITTLE, 200 * LITTLE, Outcome::Warning),
-            (LITTLE / 2, LITTLE, Outcome::Warning),
-            (FULL - 1, LITTLE, Outcome::Failed),
+            (100 * LITTLE, 200 * LITTLE, FindingOutcome::Fine),
+            (9 * LITTLE, 200 * LITTLE, FindingOutcome::Warning),
+            (LITTLE / 2, LITTLE, FindingOutcome::Warning),
+            (FULL - 1, LITTLE, FindingOutcome::Failed),
         ] {
             assert_eq!(judged(free, all), wanted, "{free} of {all}");
         }
@@ -84,12 +88,12 @@ mod tests {
     #[test]
     fn a_folder_that_can_be_written_is_left_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
-        let mut found = Findings::default();
+        let mut found = DoctorFindings::default();
         examine(Some(folder.path()), &mut found);
-        assert_eq!(found.0[0].outcome, Outcome::Fine, "{found:?}");
+        assert_eq!(found.0[0].outcome, FindingOutcome::Fine, "{found:?}");
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
-        let mut found = Findings::default();
+        let mut found = DoctorFindings::default();
         examine(Some(&folder.path().join("missing")), &mut found);
-        assert_eq!(found.0[0].outcome, Outcome::Failed, "{found:?}");
+        assert_eq!(found.0[0].outcome, FindingOutcome::Failed, "{found:?}");
     }
 }

@@ -11,9 +11,9 @@ mod signing;
 use jiff::fmt::rfc2822;
 use kubewitness_core::clock::{Clock, SystemClock};
 
-use self::codes::Code;
-use self::findings::{Findings, Outcome};
-use super::{End, Ended, Usage};
+use self::codes::DoctorCode;
+use self::findings::{DoctorFindings, FindingOutcome};
+use super::{CommandEnd, CommandResult, UsageError};
 use crate::cli::DoctorArgs;
 use crate::commands::print;
 
@@ -25,7 +25,7 @@ fn now() -> u64 {
     SystemClock::default().now_ms()
 }
 
-pub async fn doctor(args: DoctorArgs) -> Ended {
+pub async fn doctor(args: DoctorArgs) -> CommandResult {
     if let Some(code) = &args.explain {
         return explain(code);
     }
@@ -34,11 +34,11 @@ pub async fn doctor(args: DoctorArgs) -> Ended {
         .as_ref()
         .is_some_and(|account| account.split('/').filter(|part| !part.is_empty()).count() != 2)
     {
-        return Err(Usage::error(
+        return Err(UsageError::error(
             "--account names no account: write NAMESPACE/NAME, such as kubewitness/kubewitness",
         ));
     }
-    let mut found = Findings::default();
+    let mut found = DoctorFindings::default();
     let cluster = cluster::examine(&args, &mut found).await;
     let api_clock = cluster.as_ref().map(|cluster| offset(cluster.server.date.as_deref()));
     let controller = if args.pre { None } else { controller::examine(&args, &mut found).await };
@@ -64,32 +64,32 @@ fn offset(date: Option<&str>) -> Option<i64> {
     i64::try_from(now()).ok().map(|now| told.saturating_sub(now))
 }
 
-fn clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut Findings) {
+fn clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut DoctorFindings) {
     let (Some(api), Some(other)) = (api, other) else {
-        return found.add(&codes::CLOCK, Outcome::NotChecked, "one of the clocks is not known");
+        return found.add(&codes::CLOCK, FindingOutcome::NotChecked, "one of the clocks is not known");
     };
     let apart = api.abs_diff(other);
     let outcome = match apart {
-        apart if apart > APART_MS => Outcome::Failed,
-        apart if apart > DRIFT_MS => Outcome::Warning,
-        _ => Outcome::Fine,
+        apart if apart > APART_MS => FindingOutcome::Failed,
+        apart if apart > DRIFT_MS => FindingOutcome::Warning,
+        _ => FindingOutcome::Fine,
     };
     // Each is a whole second that ends up to a second later.
     let told = if apart < 2_000 { "less than 2 s".to_owned() } else { print::age(apart as f64 / 1000.0) };
     found.add(&codes::CLOCK, outcome, format!("{whose} and the API server are {told} apart"));
 }
 
-fn explain(code: &str) -> Ended {
+fn explain(code: &str) -> CommandResult {
     let Some(code) = codes::ALL.iter().find(|known| known.code.eq_ignore_ascii_case(code)) else {
-        return Err(Usage::error(format!(
+        return Err(UsageError::error(format!(
             "`{code}` is no code: they are {} to {}",
             codes::ALL[0].code,
             codes::ALL[codes::ALL.len() - 1].code
         )));
     };
-    let Code { code, title, meaning, remedy } = code;
+    let DoctorCode { code, title, meaning, remedy } = code;
     print::text(&format!("{code}: {title}\n\n{meaning}\n\n{remedy}\n"))?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 #[cfg(test)]
@@ -99,14 +99,14 @@ mod tests {
     #[test]
     fn clocks_are_compared_whatever_this_machines_says() {
         let outcome = |api, other| {
-            let mut found = Findings::default();
+            let mut found = DoctorFindings::default();
             clocks(api, other, "the controller", &mut found);
             found.0[0].outcome
         };
-        assert_eq!(outcome(Some(500_000), Some(501_000)), Outcome::Fine);
-        assert_eq!(outcome(Some(-8_000), Some(0)), Outcome::Warning);
-        assert_eq!(outcome(Some(90_000), Some(0)), Outcome::Failed);
-        assert_eq!(outcome(None, Some(0)), Outcome::NotChecked);
+        assert_eq!(outcome(Some(500_000), Some(501_000)), FindingOutcome::Fine);
+        assert_eq!(outcome(Some(-8_000), Some(0)), FindingOutcome::Warning);
+        assert_eq!(outcome(Some(90_000), Some(0)), FindingOutcome::Failed);
+        assert_eq!(outcome(None, Some(0)), FindingOutcome::NotChecked);
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_code_is_explained_and_an_unknown_one_is_named() {
-        assert_eq!(explain("kw-d009").unwrap(), End::Fine);
+        assert_eq!(explain("kw-d009").unwrap(), CommandEnd::Fine);
         assert!(explain("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D016"));
     }
 }

@@ -1,9 +1,9 @@
 //! Checks that a ledger is signed where the controller has a key that nothing else uses.
 
-use kubewitness_core::config::{Fault, HostSpec};
+use kubewitness_core::config::{HostSpec, ManifestFault};
 
 use super::codes;
-use super::findings::{Findings, Outcome};
+use super::findings::{DoctorFindings, FindingOutcome};
 use crate::cli::DoctorArgs;
 use crate::commands::check::host_warnings;
 use crate::commands::journal::host_of;
@@ -11,7 +11,7 @@ use crate::config::folder;
 use crate::config::last_good::LastGood;
 use crate::config::manifest::{parse_host, parse_plugin};
 
-pub fn examine(args: &DoctorArgs, found: &mut Findings) {
+pub fn examine(args: &DoctorArgs, found: &mut DoctorFindings) {
     match settings(args) {
         Some((host, warnings)) => tell(&host, warnings, found),
         None => {
@@ -24,12 +24,12 @@ pub fn examine(args: &DoctorArgs, found: &mut Findings) {
                     "no settings were read: name them with --config, or the data folder with --data".into()
                 }
             };
-            found.add(&codes::SIGNING, Outcome::NotChecked, why);
+            found.add(&codes::SIGNING, FindingOutcome::NotChecked, why);
         }
     }
 }
 
-fn settings(args: &DoctorArgs) -> Option<(HostSpec, Vec<Fault>)> {
+fn settings(args: &DoctorArgs) -> Option<(HostSpec, Vec<ManifestFault>)> {
     if let Some(path) = &args.config {
         let snapshot = folder::read(path).ok()?;
         let host = parse_host(snapshot.host().ok()?).ok()?.spec;
@@ -45,15 +45,15 @@ fn settings(args: &DoctorArgs) -> Option<(HostSpec, Vec<Fault>)> {
     Some((host, warnings))
 }
 
-fn tell(host: &HostSpec, warnings: Vec<Fault>, found: &mut Findings) {
+fn tell(host: &HostSpec, warnings: Vec<ManifestFault>, found: &mut DoctorFindings) {
     if warnings.is_empty() {
         let signed = host.ledgers.iter().filter(|ledger| ledger.signing.is_some()).count();
         let detail =
             format!("{} ledgers, {signed} of them signed, {} keys", host.ledgers.len(), host.keys.len());
-        found.add(&codes::SIGNING, Outcome::Fine, detail);
+        found.add(&codes::SIGNING, FindingOutcome::Fine, detail);
     }
-    for Fault { field, message } in warnings {
-        found.add(&codes::SIGNING, Outcome::Warning, format!("{field} {message}"));
+    for ManifestFault { field, message } in warnings {
+        found.add(&codes::SIGNING, FindingOutcome::Warning, format!("{field} {message}"));
     }
 }
 
@@ -72,20 +72,20 @@ mod tests {
             let keys = json!([{"name": "seal", "valueFrom": {"env": "SEAL"}}]);
             let host = json!({"sources": [], "ledgers": [ledger], "keys": keys});
             let host: HostSpec = serde_json::from_value(host).unwrap();
-            let mut found = Findings::default();
+            let mut found = DoctorFindings::default();
             tell(&host, host.warnings(std::iter::empty()), &mut found);
             let finding = found.0.remove(0);
             (finding.outcome, finding.detail)
         };
         let (outcome, detail) = told(serde_json::Value::Null);
-        assert_eq!(outcome, Outcome::Warning);
+        assert_eq!(outcome, FindingOutcome::Warning);
         assert!(
             detail.contains("spec.ledgers[0].signing") && detail.contains("the ledger `trail`"),
             "{detail}"
         );
         assert_eq!(
             told(json!({"key": "seal"})),
-            (Outcome::Fine, "1 ledgers, 1 of them signed, 1 keys".to_owned())
+            (FindingOutcome::Fine, "1 ledgers, 1 of them signed, 1 keys".to_owned())
         );
     }
 
@@ -93,10 +93,10 @@ mod tests {
     fn settings_that_can_t_be_read_are_named_with_the_command_that_says_why() {
         let given = ["kubewitness", "doctor", "--config", "/nowhere"];
         let Command::Doctor(args) = Cli::try_parse_from(given).unwrap().command else { panic!("doctor") };
-        let mut found = Findings::default();
+        let mut found = DoctorFindings::default();
         examine(&args, &mut found);
         let told = &found.0[0];
-        assert_eq!(told.outcome, Outcome::NotChecked);
+        assert_eq!(told.outcome, FindingOutcome::NotChecked);
         assert_eq!(
             told.detail,
             "the settings of /nowhere can't be read: `kubewitness check /nowhere` says why"

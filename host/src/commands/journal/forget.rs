@@ -7,14 +7,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use kubewitness_capability::{forget_receipts, prove_receipts};
 use kubewitness_core::calendar;
 use kubewitness_core::config::{DatabaseKind, DatabaseSpec, HostSpec};
-use kubewitness_core::ports::{Backlog, Progress};
+use kubewitness_core::ports::{Backlog, PluginProgress};
 use kubewitness_journal::{Journal, JournalOptions, OpenError};
 use serde::Serialize;
 
 use super::{hint, host_of};
 use crate::cli::ForgetPluginArgs;
 use crate::commands::print::{self, clean, mark};
-use crate::commands::{End, Ended};
+use crate::commands::{CommandEnd, CommandResult};
 use crate::journal_place::place;
 
 /// Who ends a pause of the plugin, in the record of pauses.
@@ -22,7 +22,7 @@ const WHO: &str = "kubewitness plugin forget";
 /// Plugins that a message lists.
 const LISTED: usize = 20;
 
-pub async fn forget(args: ForgetPluginArgs) -> Ended {
+pub async fn forget(args: ForgetPluginArgs) -> CommandResult {
     let ForgetPluginArgs { name, at, yes, output } = args;
     let place = place(&at.journal, &at.data)?;
     // Opening a journal that is not there would make one.
@@ -49,24 +49,24 @@ pub async fn forget(args: ForgetPluginArgs) -> Ended {
         done => done,
     };
     let closed = journal.close().await;
-    let left = Told { removed: yes, left: done? };
+    let left = ForgetReport { removed: yes, left: done? };
     closed.context("closing the journal")?;
-    print::value(output, &left, Told::text)?;
-    Ok(End::Fine)
+    print::value(output, &left, ForgetReport::text)?;
+    Ok(CommandEnd::Fine)
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct ForgetReport {
     removed: bool,
     #[serde(flatten)]
-    left: Left,
+    left: PluginRemains,
 }
 
-/// What a plugin left.
+/// The remains of a plugin.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Left {
+struct PluginRemains {
     plugin: String,
     /// When the controller found that it was taken out.
     retired_at: String,
@@ -76,19 +76,19 @@ struct Left {
     keys: usize,
     key_bytes: usize,
     report_bytes: u64,
-    receipts: Vec<Receipts>,
+    receipts: Vec<ReceiptCounts>,
     /// Databases and ledgers of the host's settings, in which things of its own may be.
     remains: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Receipts {
+struct ReceiptCounts {
     database: String,
     receipts: usize,
 }
 
-async fn left_by(journal: &Journal, name: &str, host: &HostSpec, data: &Path) -> Result<Left> {
-    let Progress { cursor, retired_ms, .. } = progress(journal, name).await?;
+async fn left_by(journal: &Journal, name: &str, host: &HostSpec, data: &Path) -> Result<PluginRemains> {
+    let PluginProgress { cursor, retired_ms, .. } = progress(journal, name).await?;
     let Some(retired_ms) = retired_ms else {
         bail!(
             "`{name}` is still selected, as far as the journal knows: remove its manifest while the controller runs, and \
@@ -100,7 +100,7 @@ async fn left_by(journal: &Journal, name: &str, host: &HostSpec, data: &Path) ->
     if let Some(why) = unread {
         bail!("nothing is removed, because receipts would be left behind: {why}");
     }
-    Ok(Left {
+    Ok(PluginRemains {
         plugin: name.to_owned(),
         retired_at: calendar::rfc3339(retired_ms),
         cursor,
@@ -114,7 +114,7 @@ async fn left_by(journal: &Journal, name: &str, host: &HostSpec, data: &Path) ->
     })
 }
 
-async fn progress(journal: &Journal, name: &str) -> Result<Progress> {
+async fn progress(journal: &Journal, name: &str) -> Result<PluginProgress> {
     let mut all = journal.all_progress().await?;
     if let Some((progress, _)) = all.remove(name) {
         return Ok(progress);
@@ -125,14 +125,14 @@ async fn progress(journal: &Journal, name: &str) -> Result<Progress> {
 }
 
 /// Those of the plugin, and why some could not be read.
-async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<Receipts>, Option<String>) {
+async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<ReceiptCounts>, Option<String>) {
     let (mut found, mut unread) = (Vec::new(), host.databases.iter().find_map(|spec| missing(spec, data)));
     for proof in prove_receipts(host, data).await {
         let receipts = proof.receipts.iter().filter(|receipt| receipt.plugin == name).count();
         let database = proof.database;
         unread = proof.unread.map(|why| format!("the database `{database}`: {why}")).or(unread);
         if receipts > 0 {
-            found.push(Receipts { database, receipts });
+            found.push(ReceiptCounts { database, receipts });
         }
     }
     (found, unread)
@@ -171,8 +171,8 @@ fn remains(host: &HostSpec, data: &Path) -> Vec<String> {
 }
 
 /// The journal comes last: what fails before can be tried again.
-async fn take_away(journal: &Journal, left: &Left, host: &HostSpec, data: &Path) -> Result<()> {
-    for Receipts { database, .. } in &left.receipts {
+async fn take_away(journal: &Journal, left: &PluginRemains, host: &HostSpec, data: &Path) -> Result<()> {
+    for ReceiptCounts { database, .. } in &left.receipts {
         let spec =
             host.databases.iter().find(|spec| spec.name == *database).context("the database is gone")?;
         let forgotten = forget_receipts(spec, data, &left.plugin).await;
@@ -185,10 +185,11 @@ async fn take_away(journal: &Journal, left: &Left, host: &HostSpec, data: &Path)
     Ok(journal.forget_plugin(&left.plugin).await?)
 }
 
-impl Told {
+impl ForgetReport {
     fn text(&self) -> String {
-        let Left { plugin, retired_at, cursor, is_paused, dead_letters, keys, key_bytes, .. } = &self.left;
-        let Left { report_bytes, receipts, remains, .. } = &self.left;
+        let PluginRemains { plugin, retired_at, cursor, is_paused, dead_letters, keys, key_bytes, .. } =
+            &self.left;
+        let PluginRemains { report_bytes, receipts, remains, .. } = &self.left;
         let plugin = clean(plugin);
         let verb = if self.removed { "was removed" } else { "would be removed" };
         let mut text = format!("{} {plugin}, taken out at {retired_at}. What {verb}:\n", mark(true));
@@ -200,7 +201,7 @@ impl Told {
         if *report_bytes > 0 {
             text.push_str(&format!("  reports on objects: {report_bytes} bytes\n"));
         }
-        for Receipts { database, receipts } in receipts {
+        for ReceiptCounts { database, receipts } in receipts {
             text.push_str(&format!("  receipts in the database `{}`: {receipts}\n", clean(database)));
         }
         if !remains.is_empty() {

@@ -19,23 +19,23 @@ use kubewitness_core::config::{HostSpec, RetentionSpec};
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::{State, files};
 use kubewitness_journal::{
-    ExportError, ExportQuery, JournalOptions, JournalStats, Place, Progress, RetentionStats, SourceStats,
-    read_states,
+    ExportError, ExportQuery, JournalLocation, JournalOptions, JournalStats, OpeningProgress, RetentionStats,
+    SourceStats, read_states,
 };
 
 use self::counting_reader::CountingReader;
 use self::export_file::{ExportFile, PatientWriter};
 pub use self::forget::forget;
-use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs, Zone};
+use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, MomentArg, Output, StatesArgs, ZoneArg};
 use crate::commands::api::plural;
-use crate::commands::print::progress::{self, Unit};
-use crate::commands::print::{self, JsonEscaper, Table, clean, mark, note};
-use crate::commands::{End, Ended, Usage};
+use crate::commands::print::progress::{self, ProgressUnit};
+use crate::commands::print::{self, JsonEscaper, TextTable, clean, mark, note};
+use crate::commands::{CommandEnd, CommandResult, UsageError};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::parse_host;
 use crate::journal_place::{EMBEDDED, place};
 
-pub async fn journal(command: Journal) -> Ended {
+pub async fn journal(command: Journal) -> CommandResult {
     match command {
         Journal::Verify { at, output } => verify(&place(&at.journal, &at.data)?, &at.data, output).await,
         Journal::Stats { at, output } => stats(&place(&at.journal, &at.data)?, &at.data, output).await,
@@ -44,17 +44,18 @@ pub async fn journal(command: Journal) -> Ended {
     }
 }
 
-pub fn hint(what: &str, place: &Place) -> String {
+pub fn hint(what: &str, place: &JournalLocation) -> String {
     match place.kind() {
         EMBEDDED => format!("{what} {place}"),
         _ => format!("{what} the journal"),
     }
 }
 
-async fn verify(place: &Place, data: &Path, output: Output) -> Ended {
-    let progress = Progress::default();
+async fn verify(place: &JournalLocation, data: &Path, output: Output) -> CommandResult {
+    let progress = OpeningProgress::default();
     let verifying = kubewitness_journal::verify_with(place, &progress);
-    let report = progress::shown("verifying", Unit::States, || progress.now(), verifying).await;
+    let report =
+        progress::with_progress("verifying", ProgressUnit::States, || progress.now(), verifying).await;
     let mut report = report.with_context(|| hint("verifying", place))?;
     if let Some(host) = host_of(data)? {
         receipts::check(&mut report, place, &host, data).await;
@@ -78,18 +79,18 @@ async fn verify(place: &Place, data: &Path, output: Output) -> Ended {
         }
         text
     })?;
-    Ok(if ok { End::Fine } else { End::Failed })
+    Ok(if ok { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
 // ---- stats -------------------------------------------------------------------------------
 
-async fn stats(place: &Place, data: &Path, output: Output) -> Ended {
+async fn stats(place: &JournalLocation, data: &Path, output: Output) -> CommandResult {
     let retention = retention_of(data)?;
     let now_ms = SystemClock::default().now_ms();
     let stats = kubewitness_journal::stats(place, &retention, now_ms).await;
     let stats = stats.with_context(|| hint("reading", place))?;
     print::value(output, &stats, stats_text)?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// The settings that were taken last; `None` where there are none.
@@ -133,7 +134,7 @@ fn stats_text(stats: &JournalStats) -> String {
     if stats.unfinished {
         text.insert_str(0, UNFINISHED);
     }
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "SOURCE",
         "STATES",
         "OBJECTS",
@@ -156,8 +157,8 @@ fn stats_text(stats: &JournalStats) -> String {
             kib(source.document_bytes),
             format!("{:.0} B", source.bytes_per_state),
             source.taken.to_string(),
-            Zone::here().shown(source.oldest_at.as_deref().unwrap_or("-")),
-            Zone::here().shown(source.newest_at.as_deref().unwrap_or("-")),
+            ZoneArg::here().show_text(source.oldest_at.as_deref().unwrap_or("-")),
+            ZoneArg::here().show_text(source.newest_at.as_deref().unwrap_or("-")),
         ]);
     }
     text.push_str(&table.render());
@@ -190,14 +191,15 @@ fn retention_text(source: &SourceStats) -> String {
 
 // ---- export and import -------------------------------------------------------------------
 
-async fn export(args: ExportArgs) -> Ended {
+async fn export(args: ExportArgs) -> CommandResult {
     let place = place(&args.at.journal, &args.at.data)?;
     let query = states(args.states, args.documents);
-    let progress = Progress::default();
+    let progress = OpeningProgress::default();
     if let Some(file) = args.file {
         let mut file = ExportFile::at(file);
         let exporting = kubewitness_journal::export_with(&place, &query, &mut file, &progress);
-        let done = progress::shown("exporting", Unit::States, || progress.now(), exporting).await;
+        let done =
+            progress::with_progress("exporting", ProgressUnit::States, || progress.now(), exporting).await;
         let done = match done.with_context(|| hint("exporting", &place)) {
             Ok(done) if done.states == 0 => must_be_known(&place, &args.at.data, &query).await.map(|()| done),
             done => done,
@@ -211,7 +213,7 @@ async fn export(args: ExportArgs) -> Ended {
         };
         file.finish().context("writing the end of the export")?;
         note!("{}", states_of(done.states));
-        return Ok(End::Fine);
+        return Ok(CommandEnd::Fine);
     }
     let mut out = BufWriter::new(PatientWriter::stdout());
     let done = match print::is_on_terminal() {
@@ -222,7 +224,7 @@ async fn export(args: ExportArgs) -> Ended {
         }
         false => {
             let exporting = kubewitness_journal::export_with(&place, &query, &mut out, &progress);
-            progress::shown("exporting", Unit::States, || progress.now(), exporting).await
+            progress::with_progress("exporting", ProgressUnit::States, || progress.now(), exporting).await
         }
     };
     match done {
@@ -231,10 +233,10 @@ async fn export(args: ExportArgs) -> Ended {
                 must_be_known(&place, &args.at.data, &query).await?;
             }
             note!("{}", states_of(done.states));
-            Ok(End::Fine)
+            Ok(CommandEnd::Fine)
         }
         // A reader that has left (`| head`) is not an error.
-        Err(ExportError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(End::Fine),
+        Err(ExportError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(CommandEnd::Fine),
         Err(error) => Err(error).with_context(|| hint("exporting", &place)),
     }
 }
@@ -247,8 +249,8 @@ pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
         kind: args.object.kind,
         name: args.object.name,
         uid: args.object.uid,
-        since_ms: args.times.since.map(Moment::ms),
-        until_ms: args.times.until.map(Moment::ms),
+        since_ms: args.times.since.map(MomentArg::ms),
+        until_ms: args.times.until.map(MomentArg::ms),
         after: args.after,
         through: args.through,
         documents,
@@ -256,7 +258,7 @@ pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
 }
 
 /// Refuses a source or a kind that neither the journal nor the settings know. It is asked where a question finds nothing.
-pub async fn must_be_known(place: &Place, data: &Path, query: &ExportQuery) -> Result<()> {
+pub async fn must_be_known(place: &JournalLocation, data: &Path, query: &ExportQuery) -> Result<()> {
     let stats = kubewitness_journal::stats(place, &BTreeMap::new(), SystemClock::default().now_ms()).await;
     let stats = stats.with_context(|| hint("reading", place))?;
     if stats.states == 0 {
@@ -278,7 +280,7 @@ pub async fn must_be_known(place: &Place, data: &Path, query: &ExportQuery) -> R
             is_known = true;
             ControlFlow::Break(())
         };
-        let read = read_states(place, &of_kind, &Progress::default(), look).await;
+        let read = read_states(place, &of_kind, &OpeningProgress::default(), look).await;
         read.with_context(|| hint("reading", place))?;
     }
     if !is_known {
@@ -288,18 +290,18 @@ pub async fn must_be_known(place: &Place, data: &Path, query: &ExportQuery) -> R
 }
 
 /// Where an import goes: nowhere by default, since what is there must be empty.
-fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<Place> {
+fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<JournalLocation> {
     let is_embedded = journal.journal_file.is_none() && journal.place.0 == EMBEDDED;
     let Some(data) = data else {
         return match is_embedded {
-            true => Err(Usage::error(
+            true => Err(UsageError::error(
                 "no destination is given: name an empty data folder with --data, or a database with --journal",
             )),
             false => place(journal, Path::new("")),
         };
     };
     if is_embedded && data.extension().is_some_and(|extension| extension == "db") {
-        return Ok(Place::file(&data));
+        return Ok(JournalLocation::file(&data));
     }
     if is_embedded {
         std::fs::create_dir_all(&data).with_context(|| format!("making {}", data.display()))?;
@@ -307,17 +309,17 @@ fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<Place> {
     place(journal, &data)
 }
 
-async fn import(args: ImportArgs) -> Ended {
+async fn import(args: ImportArgs) -> CommandResult {
     // Before a folder is made for it.
     let input = args.file.as_deref().map(opened).transpose()?;
     let place = destination(&args.journal, args.data.clone())?;
     if args.discard {
         kubewitness_journal::discard(&place).await?;
         note!("the unfinished import in {place} is discarded");
-        return Ok(End::Fine);
+        return Ok(CommandEnd::Fine);
     }
     let (Some(file), Some(mut input)) = (args.file, input) else {
-        return Err(Usage::error("no file is given: name one that `journal export` wrote"));
+        return Err(UsageError::error("no file is given: name one that `journal export` wrote"));
     };
     if !args.goes_on && place.kind() == EMBEDDED {
         holds_nothing_else(&place, args.data.as_deref()).await?;
@@ -340,7 +342,7 @@ const FINE: [&str; 6] =
     ["journal.db", "journal.db-journal", "journal.db-wal", "journal.db-shm", "journal.db.lock", "lost+found"];
 
 /// A data folder with other files is in use, or it is the wrong folder.
-async fn holds_nothing_else(place: &Place, data: Option<&Path>) -> Result<()> {
+async fn holds_nothing_else(place: &JournalLocation, data: Option<&Path>) -> Result<()> {
     let Some(folder) = data.filter(|folder| folder.is_dir()) else { return Ok(()) };
     let entries = folder.read_dir().with_context(|| format!("reading {}", folder.display()))?;
     for entry in entries {
@@ -365,9 +367,9 @@ async fn holds_nothing_else(place: &Place, data: Option<&Path>) -> Result<()> {
 async fn take_in(
     file: &Path,
     input: &mut (dyn io::BufRead + Send),
-    place: &Place,
+    place: &JournalLocation,
     options: JournalOptions,
-) -> Ended {
+) -> CommandResult {
     let journal = kubewitness_journal::Journal::open_at(place, options).await?;
     let taken = AtomicU64::new(0);
     // Of a pipe nobody knows how much comes.
@@ -375,13 +377,13 @@ async fn take_in(
     let mut input = CountingReader { input, taken: &taken };
     let importing = journal.import(&mut input);
     let now = || (taken.load(Ordering::Relaxed), all);
-    let done = progress::shown("importing", Unit::Bytes, now, importing).await;
+    let done = progress::with_progress("importing", ProgressUnit::Bytes, now, importing).await;
     let closed = journal.close().await;
     match done {
         Ok(done) => {
             closed.context("closing the journal")?;
             note!("{}, in {place}", states_of(done.states));
-            Ok(End::Fine)
+            Ok(CommandEnd::Fine)
         }
         Err(error) => bail!("importing {}: {error}", file.display()),
     }

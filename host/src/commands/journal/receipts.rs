@@ -7,7 +7,7 @@ use kubewitness_capability::{DatabaseProof, ReceiptProof, prove_receipts};
 use kubewitness_core::Seq;
 use kubewitness_core::config::HostSpec;
 use kubewitness_core::intents::prints::IdPrint;
-use kubewitness_journal::{Known, Place, VerifyReport, code, ids_at};
+use kubewitness_journal::{JournalLocation, KnownIds, VerifyReport, code, ids_at};
 
 /// States whose ids are held at once.
 const STATES: usize = 64 * 1024;
@@ -17,7 +17,7 @@ const EXAMPLES: usize = 3;
 
 /// Adds what is found to the report. Receipts are read before the states: what has a receipt was
 /// journaled before.
-pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, data: &Path) {
+pub async fn check(report: &mut VerifyReport, place: &JournalLocation, host: &HostSpec, data: &Path) {
     for proof in prove_receipts(host, data).await {
         let DatabaseProof { database, receipts, rows, problems, unread } = proof;
         report.receipts_checked += receipts.len() as u64;
@@ -29,7 +29,7 @@ pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, da
             report.not_checked.push(format!("the receipts in the database `{database}`: {why}"));
         }
         // A receipt has at most as many states as a batch.
-        let (mut left, mut tally) = (&receipts[..], Tally::default());
+        let (mut left, mut tally) = (&receipts[..], MisfitTally::default());
         while !left.is_empty() {
             let mut states = 0;
             let fits = |one: &&ReceiptProof| {
@@ -51,7 +51,7 @@ pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, da
                 tally.add(receipt, &known);
             }
         }
-        for (seq, message) in tally.told() {
+        for (seq, message) in tally.summary_lines() {
             report.add(code::RECEIPT, Some(seq), format!("{database}: {message}"));
         }
     }
@@ -59,38 +59,38 @@ pub async fn check(report: &mut VerifyReport, place: &Place, host: &HostSpec, da
 
 /// How a receipt does not fit the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Misfit {
+enum ReceiptMisfit {
     Another,
     Beyond,
     Missing,
     Orphaned,
 }
 
-fn misfit(seq: Seq, print: IdPrint, known: &Known) -> Option<Misfit> {
+fn misfit(seq: Seq, print: IdPrint, known: &KnownIds) -> Option<ReceiptMisfit> {
     match known.ids.get(&seq) {
         Some(id) if print.is_of(id.as_str()) => None,
-        Some(_) => Some(Misfit::Another),
-        None if seq > known.newest => Some(Misfit::Beyond),
+        Some(_) => Some(ReceiptMisfit::Another),
+        None if seq > known.newest => Some(ReceiptMisfit::Beyond),
         None if known.retained || known.unreadable.contains(&seq) => None,
-        None => Some(Misfit::Missing),
+        None => Some(ReceiptMisfit::Missing),
     }
 }
 
-/// What was found in one database: another journal's receipts are many, and each says the same.
+/// The findings in one database. Another journal's receipts are many, and each says the same.
 #[derive(Default)]
-struct Tally {
-    found: BTreeMap<(String, Misfit), Found>,
+struct MisfitTally {
+    found: BTreeMap<(String, ReceiptMisfit), ReceiptFindings>,
     newest: Seq,
 }
 
 #[derive(Default)]
-struct Found {
+struct ReceiptFindings {
     receipts: u64,
     first: BTreeSet<Seq>,
 }
 
-impl Tally {
-    fn add(&mut self, receipt: &ReceiptProof, known: &Known) {
+impl MisfitTally {
+    fn add(&mut self, receipt: &ReceiptProof, known: &KnownIds) {
         self.newest = known.newest;
         let mut kinds = BTreeMap::new();
         for (seq, print) in &receipt.marks {
@@ -101,7 +101,7 @@ impl Tally {
         // A progress is saved before the first call.
         let has_progress = known.plugins.as_ref().is_none_or(|plugins| plugins.contains(&receipt.plugin));
         if let (false, Some((seq, _))) = (has_progress, receipt.marks.first()) {
-            kinds.insert(Misfit::Orphaned, *seq);
+            kinds.insert(ReceiptMisfit::Orphaned, *seq);
         }
         for (kind, seq) in kinds {
             let found = self.found.entry((receipt.plugin.clone(), kind)).or_default();
@@ -114,25 +114,25 @@ impl Tally {
     }
 
     /// Each once, with the first position.
-    fn told(&self) -> Vec<(Seq, String)> {
-        let told = |((plugin, kind), found): (&(String, Misfit), &Found)| {
+    fn summary_lines(&self) -> Vec<(Seq, String)> {
+        let told = |((plugin, kind), found): (&(String, ReceiptMisfit), &ReceiptFindings)| {
             let newest = self.newest;
             let (receipts, places) = match found.receipts {
                 1 => (format!("a receipt of {plugin} is"), String::new()),
                 count => (format!("{count} receipts of {plugin} are"), format!(" ({})", found.places())),
             };
             let text = match kind {
-                Misfit::Another => format!(
+                ReceiptMisfit::Another => format!(
                     "{receipts} of another state than the journal's{places}: was it written for another journal, or before \
                      this one lost its newest commits?"
                 ),
-                Misfit::Beyond => {
+                ReceiptMisfit::Beyond => {
                     format!(
                         "{receipts} of a state that the journal does not have{places}: it ends at {newest}"
                     )
                 }
-                Misfit::Missing => format!("{receipts} of a state that is not there{places}"),
-                Misfit::Orphaned => {
+                ReceiptMisfit::Missing => format!("{receipts} of a state that is not there{places}"),
+                ReceiptMisfit::Orphaned => {
                     format!(
                         "{receipts} there{places}, and the journal has no progress of it: it would begin anew"
                     )
@@ -144,7 +144,7 @@ impl Tally {
     }
 }
 
-impl Found {
+impl ReceiptFindings {
     fn places(&self) -> String {
         let first: Vec<_> = self.first.iter().map(ToString::to_string).collect();
         let more = if self.receipts > self.first.len() as u64 { " and more" } else { "" };
@@ -161,8 +161,8 @@ mod tests {
         StateId::parse(&format!("jobs/0/batch/Job/u/{seq}"))
     }
 
-    fn known() -> Known {
-        Known { newest: 3, ids: [(1, id(1)), (3, id(3))].into(), ..Known::default() }
+    fn known() -> KnownIds {
+        KnownIds { newest: 3, ids: [(1, id(1)), (3, id(3))].into(), ..KnownIds::default() }
     }
 
     /// Of one position, given for the state of another.
@@ -170,26 +170,26 @@ mod tests {
         ReceiptProof { plugin: "audit".into(), marks: vec![(seq, IdPrint::of(id(of).as_str()))] }
     }
 
-    fn told(receipts: &[ReceiptProof], known: &Known) -> Vec<(Seq, String)> {
-        let mut tally = Tally::default();
+    fn summary_of(receipts: &[ReceiptProof], known: &KnownIds) -> Vec<(Seq, String)> {
+        let mut tally = MisfitTally::default();
         for receipt in receipts {
             tally.add(receipt, known);
         }
-        tally.told()
+        tally.summary_lines()
     }
 
     #[test]
     fn a_receipt_fits_the_states_that_it_was_given_for_and_no_others() {
-        let misfit = |seq, of| told(&[receipt(seq, of)], &known());
+        let misfit = |seq, of| summary_of(&[receipt(seq, of)], &known());
         assert_eq!(misfit(1, 1), []);
         assert!(misfit(1, 2)[0].1.contains("a receipt of audit is of another state"));
         assert!(misfit(4, 4)[0].1.contains("it ends at 3"));
         assert!(misfit(2, 2)[0].1.contains("not there"));
-        assert_eq!(told(&[receipt(2, 2)], &Known { retained: true, ..known() }), []);
-        assert_eq!(told(&[receipt(2, 2)], &Known { unreadable: [2].into(), ..known() }), []);
-        let plugins = |name: &str| Known { plugins: Some([name.to_owned()].into()), ..known() };
-        assert_eq!(told(&[receipt(1, 1)], &plugins("audit")), []);
-        assert!(told(&[receipt(1, 1)], &plugins("other"))[0].1.contains("has no progress of it"));
+        assert_eq!(summary_of(&[receipt(2, 2)], &KnownIds { retained: true, ..known() }), []);
+        assert_eq!(summary_of(&[receipt(2, 2)], &KnownIds { unreadable: [2].into(), ..known() }), []);
+        let plugins = |name: &str| KnownIds { plugins: Some([name.to_owned()].into()), ..known() };
+        assert_eq!(summary_of(&[receipt(1, 1)], &plugins("audit")), []);
+        assert!(summary_of(&[receipt(1, 1)], &plugins("other"))[0].1.contains("has no progress of it"));
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             ReceiptProof { marks: vec![(9, IdPrint::short(0)), (8, IdPrint::short(0))], ..receipt(9, 9) };
         let others: Vec<_> =
             (10..10_000).rev().map(|seq| receipt(seq, seq)).chain([of_several, receipt(1, 2)]).collect();
-        let told = told(&others, &known());
+        let told = summary_of(&others, &known());
         let [(1, other), (9, beyond)] = &told[..] else { panic!("{told:?}") };
         assert!(other.contains("a receipt of audit is of another state"), "{other}");
         assert!(beyond.contains("9991 receipts of audit are") && beyond.contains("(at 9, 10, 11 and more)"));

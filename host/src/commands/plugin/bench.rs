@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::run::to_try;
-use super::subject::{self, Subject};
-use super::trial::{self, Cost, Reply, StandIns, Times, Trial, tick_of};
+use super::subject::{self, TrialSubject};
+use super::trial::{self, CallCost, ObservedTimes, PluginTrial, StandIns, TrialReply, tick_of};
 use crate::cli::BenchPluginArgs;
-use crate::commands::object_files::{self, Observed};
-use crate::commands::print::{self, Table, clean};
-use crate::commands::{End, Ended};
+use crate::commands::object_files::{self, ObservedObject};
+use crate::commands::print::{self, TextTable, clean};
+use crate::commands::{CommandEnd, CommandResult};
 
 /// The plugins that come with the controller.
 const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
@@ -24,7 +24,7 @@ const DOCUMENTS_BYTES: usize = 256 << 20;
 /// What is handed over without `-f`.
 const JOB: &str = include_str!("templates/failed.yaml");
 
-pub async fn bench(args: BenchPluginArgs) -> Ended {
+pub async fn bench(args: BenchPluginArgs) -> CommandResult {
     let seen = match &args.file {
         Some(file) => object_files::read(file).with_context(|| format!("reading {}", file.display()))?,
         None => object_files::parse(JOB)?,
@@ -40,14 +40,14 @@ pub async fn bench(args: BenchPluginArgs) -> Ended {
     }
     let subjects: Vec<_> = std::iter::once(subject).chain(peers).collect();
     let figures = measured(&subjects, &replies, &objects, batch).await?;
-    let told = Told::of(batch, figures);
-    print::value(args.output, &told, Told::text)?;
-    Ok(if told.plugins[0].not_done == 0 { End::Fine } else { End::Failed })
+    let told = BenchReport::of(batch, figures);
+    print::value(args.output, &told, BenchReport::text)?;
+    Ok(if told.plugins[0].not_done == 0 { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
 /// The objects again and again, each time under other names, until there are so many. The first versions come first: a
 /// call has many objects, and each of them once. Ticks are left out: they are no states.
-fn repeated(mut seen: Vec<Observed>, most: usize) -> Result<Vec<Observed>> {
+fn repeated(mut seen: Vec<ObservedObject>, most: usize) -> Result<Vec<ObservedObject>> {
     seen.retain(|it| tick_of(&it.object).is_none());
     anyhow::ensure!(!seen.is_empty(), "there are ticks alone: give objects, too");
     // What is no object has no name that could be another.
@@ -59,13 +59,13 @@ fn repeated(mut seen: Vec<Observed>, most: usize) -> Result<Vec<Observed>> {
     let mut bytes = 0;
     let rounds = most.div_ceil(seen.len());
     let all = seen.iter().flat_map(|it| (0..rounds).map(move |round| (round, it)));
-    let named = all.take(most).map(|(round, Observed { object, is_gone })| {
+    let named = all.take(most).map(|(round, ObservedObject { object, is_gone })| {
         let mut object = object.clone();
         for field in ["name", "uid"] {
             let before = object["metadata"][field].as_str().unwrap_or_default().to_owned();
             object["metadata"][field] = format!("{before}-{round}").into();
         }
-        Observed { object, is_gone: *is_gone }
+        ObservedObject { object, is_gone: *is_gone }
     });
     let within = named.take_while(|it| {
         bytes += it.object.to_string().len();
@@ -76,16 +76,16 @@ fn repeated(mut seen: Vec<Observed>, most: usize) -> Result<Vec<Observed>> {
 
 /// The fastest round of each.
 async fn measured(
-    subjects: &[Subject],
-    replies: &[Reply],
-    objects: &[Observed],
+    subjects: &[TrialSubject],
+    replies: &[TrialReply],
+    objects: &[ObservedObject],
     batch: usize,
-) -> Result<Vec<Figures>> {
-    let mut best: Vec<Option<Cost>> = vec![None; subjects.len()];
+) -> Result<Vec<BenchFigures>> {
+    let mut best: Vec<Option<CallCost>> = vec![None; subjects.len()];
     for _ in 0..ROUNDS {
         for (subject, best) in subjects.iter().zip(&mut best) {
-            let trial = Trial {
-                stand_ins: StandIns::of(&subject.spec, objects, Times::Fixed)?,
+            let trial = PluginTrial {
+                stand_ins: StandIns::of(&subject.spec, objects, ObservedTimes::Fixed)?,
                 replies: replies.to_vec(),
                 redaction: None,
                 is_measured: true,
@@ -100,7 +100,7 @@ async fn measured(
         }
     }
     let figures =
-        subjects.iter().zip(best).filter_map(|(subject, cost)| Some(Figures::of(&subject.name, &cost?)));
+        subjects.iter().zip(best).filter_map(|(subject, cost)| Some(BenchFigures::of(&subject.name, &cost?)));
     Ok(figures.collect())
 }
 
@@ -111,17 +111,17 @@ fn a_state(time: Duration, states: u64) -> f64 {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct BenchReport {
     batch: usize,
     /// The plugin that is measured, and those that come with the controller.
-    plugins: Vec<Figures>,
+    plugins: Vec<BenchFigures>,
     /// The plugin by each of the others.
-    ratios: Vec<Ratio>,
+    ratios: Vec<BenchRatio>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Figures {
+struct BenchFigures {
     name: String,
     states: u64,
     not_done: u64,
@@ -137,14 +137,14 @@ struct Figures {
 }
 
 #[derive(Debug, Serialize)]
-struct Ratio {
+struct BenchRatio {
     against: String,
     time: f64,
     memory: f64,
 }
 
-impl Figures {
-    fn of(name: &str, cost: &Cost) -> Self {
+impl BenchFigures {
+    fn of(name: &str, cost: &CallCost) -> Self {
         let states = cost.states;
         let each = |(name, calls): (&String, &u64)| (name.clone(), *calls as f64 / states.max(1) as f64);
         Self {
@@ -160,10 +160,10 @@ impl Figures {
     }
 }
 
-impl Told {
-    fn of(batch: usize, plugins: Vec<Figures>) -> Self {
+impl BenchReport {
+    fn of(batch: usize, plugins: Vec<BenchFigures>) -> Self {
         let ratios = plugins.split_first().map_or(Vec::new(), |(subject, peers)| {
-            let ratio = |peer: &Figures| Ratio {
+            let ratio = |peer: &BenchFigures| BenchRatio {
                 against: peer.name.clone(),
                 time: subject.micros / peer.micros.max(f64::EPSILON),
                 memory: subject.memory as f64 / peer.memory.max(1) as f64,
@@ -175,7 +175,7 @@ impl Told {
 
     fn text(&self) -> String {
         let mut table =
-            Table::new(&["PLUGIN", "STATES", "A STATE", "GUEST", "HOST", "MEMORY", "HOST CALLS A STATE"]);
+            TextTable::new(&["PLUGIN", "STATES", "A STATE", "GUEST", "HOST", "MEMORY", "HOST CALLS A STATE"]);
         for it in &self.plugins {
             // What is called once for an instance is no call of a state.
             let calls = it.host_calls.iter().filter(|(_, calls)| **calls >= 0.005);
@@ -192,7 +192,7 @@ impl Told {
             ]);
         }
         let mut text = table.render();
-        for Ratio { against, time, memory } in &self.ratios {
+        for BenchRatio { against, time, memory } in &self.ratios {
             let own = self.plugins.first().map(|own| clean(&own.name)).unwrap_or_default();
             text.push_str(&format!(
                 "{own} takes {time:.2} times the time of the shipped {against}, and {memory:.2} times its memory\n"
@@ -236,13 +236,13 @@ mod tests {
     #[test]
     fn documents_that_are_repeated_have_a_bound_of_bytes() {
         let large = json!({"metadata": {"name": "a"}, "data": "x".repeat(DOCUMENTS_BYTES / 4)});
-        let objects = repeated(vec![Observed { object: large, is_gone: false }], 10_000).unwrap();
+        let objects = repeated(vec![ObservedObject { object: large, is_gone: false }], 10_000).unwrap();
         assert_eq!(objects.len(), 3);
     }
 
     #[test]
     fn the_ratio_is_the_plugins_own_figure_by_that_of_the_other() {
-        let cost = |micros: u64, memory: u64| Cost {
+        let cost = |micros: u64, memory: u64| CallCost {
             states: 10,
             not_done: 1,
             took: Duration::from_micros(micros),
@@ -251,9 +251,12 @@ mod tests {
             memory,
             host_calls: [("log".to_owned(), 5)].into(),
         };
-        let told = Told::of(
+        let told = BenchReport::of(
             64,
-            vec![Figures::of("own", &cost(200, 1 << 20)), Figures::of("audit", &cost(100, 2 << 20))],
+            vec![
+                BenchFigures::of("own", &cost(200, 1 << 20)),
+                BenchFigures::of("audit", &cost(100, 2 << 20)),
+            ],
         );
         let text = told.text();
         for part in [

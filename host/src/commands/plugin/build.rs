@@ -9,15 +9,15 @@ use tokio::process::Command;
 
 use super::subject;
 use crate::cli::BuildPluginArgs;
-use crate::commands::{End, Ended, print};
+use crate::commands::{CommandEnd, CommandResult, print};
 
-/// What a component of Python is put together by. It runs in the plugin's folder.
+/// The tool that makes a component of Python. It runs in the plugin's folder.
 const COMPONENTIZE_PY: [&str; 2] = ["venv/bin/componentize-py", "componentize-py"];
 const COMPONENTIZE_JS: &str = "node_modules/.bin/componentize-js";
 /// The world in `wit/component.wit`.
 const WORLD: &str = "component";
 
-pub async fn build(args: BuildPluginArgs) -> Ended {
+pub async fn build(args: BuildPluginArgs) -> CommandResult {
     let manifest = subject::manifest(&args.dir)?;
     let Some(file) = &manifest.spec.module.file else {
         bail!("spec.module of the manifest names no `file`: that is where the component is written");
@@ -42,7 +42,7 @@ pub async fn build(args: BuildPluginArgs) -> Ended {
     let subject = subject::load(&args.dir, None).await?;
     let digest: String = subject.component.digest().chars().take(12).collect();
     print::text(&format!("✓ {} ({} KiB, component {digest})\n", target.display(), bytes.div_ceil(1024)))?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 async fn rust(folder: &Path, target: &Path) -> Result<()> {

@@ -5,29 +5,29 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::trial::{Call, Effect, Handed, Tried};
+use super::trial::{HandedCall, TrialCall, TrialEffect, TriedCalls};
 use crate::cli::Output;
 use crate::commands::print::{self, line_diff, mark};
-use crate::commands::{End, Ended};
+use crate::commands::{CommandEnd, CommandResult};
 
 /// States that differ and are printed. The count has all of them.
 const SHOWN: usize = 20;
-/// What the two sides are called in a difference.
+/// The names of the two sides in a difference.
 const SIDES: [&str; 2] = ["the other version", "this version"];
 
 #[derive(Debug, Serialize)]
-struct Comparison {
+struct TrialComparison {
     states: usize,
     same: usize,
     differ: usize,
-    this: Side,
-    against: Side,
-    differences: Vec<Difference>,
+    this: ComparedSide,
+    against: ComparedSide,
+    differences: Vec<EffectDifference>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Side {
+struct ComparedSide {
     not_done: usize,
     effects: usize,
     /// The calls together.
@@ -35,67 +35,71 @@ struct Side {
 }
 
 #[derive(Debug, Serialize)]
-struct Difference {
+struct EffectDifference {
     #[serde(flatten)]
-    call: Call,
-    this: Did,
-    against: Did,
+    call: TrialCall,
+    this: SideEffects,
+    against: SideEffects,
 }
 
 #[derive(Debug, Serialize)]
-struct Did {
-    effects: Vec<Effect>,
+struct SideEffects {
+    effects: Vec<TrialEffect>,
     verdict: Value,
 }
 
 /// `rest`: what is said of the states that were not handed over.
-pub fn told(output: &Output, this: Tried, against: Tried, rest: &str) -> Ended {
+pub fn print_comparison(output: &Output, this: TriedCalls, against: TriedCalls, rest: &str) -> CommandResult {
     let comparison = compared(this, against);
     print::value(*output, &comparison, |comparison| text(comparison, print::is_coloured()) + rest)?;
-    Ok(if comparison.differ == 0 { End::Fine } else { End::Failed })
+    Ok(if comparison.differ == 0 { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-fn compared(this: Tried, against: Tried) -> Comparison {
+fn compared(this: TriedCalls, against: TriedCalls) -> TrialComparison {
     let sides = [side(&this), side(&against)];
     let states = this.handed.len();
     let pairs = this.handed.into_iter().zip(against.handed);
     let differing = pairs.filter(|(this, against)| this != against);
     let differences: Vec<_> = differing
-        .map(|(this, against)| Difference { call: this.call.clone(), this: did(this), against: did(against) })
+        .map(|(this, against)| EffectDifference {
+            call: this.call.clone(),
+            this: did(this),
+            against: did(against),
+        })
         .collect();
     let [this, against] = sides;
     let differ = differences.len();
-    Comparison { states, same: states - differ, differ, this, against, differences }
+    TrialComparison { states, same: states - differ, differ, this, against, differences }
 }
 
-fn did(handed: Handed) -> Did {
-    Did { effects: handed.effects, verdict: handed.verdict }
+fn did(handed: HandedCall) -> SideEffects {
+    SideEffects { effects: handed.effects, verdict: handed.verdict }
 }
 
-fn side(tried: &Tried) -> Side {
-    Side {
+fn side(tried: &TriedCalls) -> ComparedSide {
+    ComparedSide {
         not_done: tried.handed.iter().filter(|handed| !handed.is_done()).count(),
         effects: tried.handed.iter().map(|handed| handed.effects.len()).sum(),
         took_micros: tried.took.as_micros(),
     }
 }
 
-fn text(comparison: &Comparison, coloured: bool) -> String {
+fn text(comparison: &TrialComparison, coloured: bool) -> String {
     let mut text = String::new();
-    for Difference { call, this, against } in comparison.differences.iter().take(SHOWN) {
+    for EffectDifference { call, this, against } in comparison.differences.iter().take(SHOWN) {
         let [before, after] = [against, this].map(lines);
         text.push_str(&format!("{}\n", call.text()));
         text.push_str(&line_diff::unified(&SIDES.map(str::to_owned), &before, &after, coloured));
         text.push('\n');
     }
-    let Comparison { states, same, differ, this, against, .. } = comparison;
+    let TrialComparison { states, same, differ, this, against, .. } = comparison;
     if *differ > SHOWN {
         text.push_str(&format!("{} more states differ; `-o json` has them all\n\n", differ - SHOWN));
     }
     let mark = mark(*differ == 0 && *states > 0);
     text.push_str(&format!("{mark} states: {states}, same: {same}, different: {differ}\n"));
     for (name, side) in SIDES.iter().zip([against, this]) {
-        let Side { not_done, effects, took_micros } = side;
+        let ComparedSide { not_done, effects, took_micros } = side;
         let mean = took_micros.checked_div(*states as u128).unwrap_or_default();
         let mean = Duration::from_micros(mean.try_into().unwrap_or(u64::MAX));
         text.push_str(&format!("  {name}: not done {not_done}, effects {effects}, {mean:?} a state\n"));
@@ -105,7 +109,7 @@ fn text(comparison: &Comparison, coloured: bool) -> String {
 }
 
 /// As JSON of many lines, so that a difference shows what.
-fn lines(did: &Did) -> String {
+fn lines(did: &SideEffects) -> String {
     serde_json::to_string_pretty(did).unwrap_or_else(|error| error.to_string())
 }
 
@@ -115,15 +119,15 @@ mod tests {
 
     use super::*;
 
-    fn tried(bodies: &[&str], took: u64) -> Tried {
-        let effect = |body: &str| Effect {
+    fn tried(bodies: &[&str], took: u64) -> TriedCalls {
+        let effect = |body: &str| TrialEffect {
             call: "http.send",
             to: "people".into(),
             what: json!({"body": body}).as_object().cloned().unwrap_or_default(),
             refused: None,
         };
-        let handed = bodies.iter().zip(1..).map(|(body, seq)| Handed {
-            call: Call::State {
+        let handed = bodies.iter().zip(1..).map(|(body, seq)| HandedCall {
+            call: TrialCall::State {
                 seq: Some(seq),
                 object: format!("Job team/{seq}"),
                 change: "present".into(),
@@ -132,7 +136,7 @@ mod tests {
             effects: vec![effect(body)],
             verdict: json!("done"),
         });
-        Tried { handed: handed.collect(), took: Duration::from_micros(took) }
+        TriedCalls { handed: handed.collect(), took: Duration::from_micros(took) }
     }
 
     #[test]

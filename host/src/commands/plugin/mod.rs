@@ -13,10 +13,10 @@ mod subject;
 mod test;
 mod trial;
 
-use super::{Ended, journal};
+use super::{CommandResult, journal};
 use crate::cli::Plugin;
 
-pub async fn plugin(command: Plugin) -> Ended {
+pub async fn plugin(command: Plugin) -> CommandResult {
     match command {
         Plugin::New(args) => new::new(&args),
         Plugin::Build(args) => build::build(args).await,

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::cli::{Language, NewPluginArgs};
-use crate::commands::{End, Ended, Usage, print};
+use crate::commands::{CommandEnd, CommandResult, UsageError, print};
 
 /// The name of a file, and its text.
-type File = (&'static str, &'static str);
+type TemplateFile = (&'static str, &'static str);
 
-const FOR_ALL: &[File] = &[
+const FOR_ALL: &[TemplateFile] = &[
     ("plugin.yaml", include_str!("templates/plugin.yaml")),
     ("README.md", include_str!("templates/README.md")),
     (".gitignore", include_str!("templates/gitignore")),
@@ -19,7 +19,7 @@ const FOR_ALL: &[File] = &[
     ("tests/failed.expected.json", include_str!("templates/failed.expected.json")),
 ];
 
-const RUST: &[File] = &[
+const RUST: &[TemplateFile] = &[
     ("Cargo.toml", include_str!("templates/rust/Cargo.toml")),
     ("src/lib.rs", include_str!("templates/rust/lib.rs")),
     ("sdk/Cargo.toml", include_str!("templates/rust/sdk.toml")),
@@ -30,26 +30,26 @@ const RUST: &[File] = &[
     ("sdk/src/time.rs", include_str!("../../../../plugins/sdk/src/time.rs")),
 ];
 
-const PYTHON: &[File] = &[
+const PYTHON: &[TemplateFile] = &[
     ("plugin.py", include_str!("templates/python/plugin.py")),
     ("requirements.txt", include_str!("templates/python/requirements.txt")),
     ("wit/component.wit", include_str!("templates/component.wit")),
 ];
 
-const JAVASCRIPT: &[File] = &[
+const JAVASCRIPT: &[TemplateFile] = &[
     ("plugin.js", include_str!("templates/javascript/plugin.js")),
     ("package.json", include_str!("templates/javascript/package.json")),
     ("wit/component.wit", include_str!("templates/component.wit")),
 ];
 
-const WIT: [File; 3] = [
+const WIT: [TemplateFile; 3] = [
     ("types.wit", include_str!("../../../../wit/types.wit")),
     ("capabilities.wit", include_str!("../../../../wit/capabilities.wit")),
     ("worlds.wit", include_str!("../../../../wit/worlds.wit")),
 ];
 
 impl Language {
-    fn files(self) -> &'static [File] {
+    fn files(self) -> &'static [TemplateFile] {
         match self {
             Self::Rust => RUST,
             Self::Python => PYTHON,
@@ -81,7 +81,7 @@ impl Language {
         }
     }
 
-    /// What is installed once, before the first build.
+    /// The installation before the first build.
     fn before(self) -> &'static str {
         match self {
             Self::Rust => "rustup target add wasm32-wasip2",
@@ -154,7 +154,7 @@ const NO_CRATES: [&str; 48] = [
     "kubewitness-sdk",
 ];
 
-pub fn new(args: &NewPluginArgs) -> Ended {
+pub fn new(args: &NewPluginArgs) -> CommandResult {
     let NewPluginArgs { name, lang, dir } = args;
     let is_fit = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -162,12 +162,14 @@ pub fn new(args: &NewPluginArgs) -> Ended {
         || name.ends_with('-')
         || name.len() > 63
     {
-        return Err(Usage::error(
+        return Err(UsageError::error(
             "a plugin's name has lower-case letters, digits and `-`, begins with a letter, and has at most 63 characters",
         ));
     }
     if *lang == Language::Rust && NO_CRATES.contains(&name.as_str()) {
-        return Err(Usage::error(format!("cargo takes no crate of the name `{name}`: choose another name")));
+        return Err(UsageError::error(format!(
+            "cargo takes no crate of the name `{name}`: choose another name"
+        )));
     }
     if !dir.is_dir() {
         bail!("{} is not a folder: make it first, or name another with --dir", dir.display());
@@ -188,7 +190,7 @@ pub fn new(args: &NewPluginArgs) -> Ended {
         folder.display(),
         lang.before()
     ))?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// The SDK's own sources have none of the words that are filled in.
@@ -228,7 +230,7 @@ mod tests {
     fn made(lang: Language) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let args = NewPluginArgs { name: "shout".into(), lang, dir: folder.path().to_path_buf() };
-        assert_eq!(new(&args).unwrap(), End::Fine);
+        assert_eq!(new(&args).unwrap(), CommandEnd::Fine);
         folder
     }
 
@@ -290,7 +292,7 @@ mod tests {
         for name in
             ["self", "std", "kubewitness-sdk", "", "../x", "Shout", "7up", "a b", "a-", &"a".repeat(64)]
         {
-            assert!(new(&args(name)).unwrap_err().is::<Usage>(), "{name}");
+            assert!(new(&args(name)).unwrap_err().is::<UsageError>(), "{name}");
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }

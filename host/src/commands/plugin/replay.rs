@@ -7,23 +7,23 @@ use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
 use kubewitness_core::config::{Mode, PluginSpec};
 use kubewitness_core::{Seq, State};
-use kubewitness_filter::Filter;
-use kubewitness_journal::{ExportQuery, Place, Progress, read_states};
+use kubewitness_filter::CelFilter;
+use kubewitness_journal::{ExportQuery, JournalLocation, OpeningProgress, read_states};
 
 use super::run::to_try;
-use super::trial::{self, Handed, Recorded, StandIns, Trial};
+use super::trial::{self, HandedCall, PluginTrial, RecordedState, StandIns};
 use super::{compare, subject};
 use crate::cli::ReplayPluginArgs;
 use crate::commands::journal::{hint, host_of, must_be_known, states};
 use crate::commands::print::note;
-use crate::commands::print::progress::{self, Unit};
-use crate::commands::{End, Ended, print};
+use crate::commands::print::progress::{self, ProgressUnit};
+use crate::commands::{CommandEnd, CommandResult, print};
 use crate::journal_place::place;
 
 /// Documents that are in memory at once.
 const DOCUMENTS_BYTES: usize = 256 << 20;
 
-pub async fn replay(args: ReplayPluginArgs) -> Ended {
+pub async fn replay(args: ReplayPluginArgs) -> CommandResult {
     let place = place(&args.at.journal, &args.at.data)?;
     let (subject, replies) = to_try(&args.tried).await?;
     let other = match &args.against {
@@ -42,7 +42,7 @@ pub async fn replay(args: ReplayPluginArgs) -> Ended {
     let redaction = host_of(&args.at.data)?.map(|host| host.redaction);
     let trial = |spec: &PluginSpec| {
         let recorded = StandIns::recorded(found.states.clone());
-        anyhow::Ok(Trial {
+        anyhow::Ok(PluginTrial {
             stand_ins: match args.tick {
                 Some(after) => recorded.then_tick(spec, after.0)?,
                 None => recorded,
@@ -55,23 +55,23 @@ pub async fn replay(args: ReplayPluginArgs) -> Ended {
     let tried = trial::hand_over(&subject, trial(&subject.spec)?).await?;
     if let Some(other) = other {
         let other = trial::hand_over(&other, trial(&subject.spec)?).await?;
-        let end = compare::told(&args.output, tried, other, &found.rest())?;
-        return Ok(if is_nothing { End::Warned } else { end });
+        let end = compare::print_comparison(&args.output, tried, other, &found.rest())?;
+        return Ok(if is_nothing { CommandEnd::Warned } else { end });
     }
     print::value(args.output, &tried.handed, |handed| {
         let each: String = handed.iter().map(|handed| handed.text() + "\n").collect();
         format!("{each}{}{}", summary(handed), found.rest())
     })?;
-    Ok(match tried.handed.iter().all(Handed::is_done) {
-        _ if is_nothing => End::Warned,
-        true => End::Fine,
-        false => End::Failed,
+    Ok(match tried.handed.iter().all(HandedCall::is_done) {
+        _ if is_nothing => CommandEnd::Warned,
+        true => CommandEnd::Fine,
+        false => CommandEnd::Failed,
     })
 }
 
 #[derive(Default)]
-struct Found {
-    states: Vec<Recorded>,
+struct ReplayedStates {
+    states: Vec<RecordedState>,
     bytes: usize,
     /// The subscription's mode and filter do not want them.
     left_out: usize,
@@ -79,7 +79,7 @@ struct Found {
     more_after: Option<Seq>,
 }
 
-impl Found {
+impl ReplayedStates {
     fn take(&mut self, state: &Arc<State>, document: Bytes, limit: usize) -> ControlFlow<()> {
         self.bytes += document.len();
         if self.states.len() == limit || self.bytes > DOCUMENTS_BYTES {
@@ -90,7 +90,7 @@ impl Found {
         ControlFlow::Continue(())
     }
 
-    /// What was not handed over, and why.
+    /// The states that were not handed over, and why.
     fn rest(&self) -> String {
         let mut text = match self.left_out {
             0 => String::new(),
@@ -106,9 +106,14 @@ impl Found {
 }
 
 /// The states that the plugin subscribes to. A component without a manifest gets all.
-async fn find(place: &Place, query: &ExportQuery, spec: &PluginSpec, limit: usize) -> Result<Found> {
+async fn find(
+    place: &JournalLocation,
+    query: &ExportQuery,
+    spec: &PluginSpec,
+    limit: usize,
+) -> Result<ReplayedStates> {
     let wants = wants(spec)?;
-    let (progress, mut found) = (Progress::default(), Found::default());
+    let (progress, mut found) = (OpeningProgress::default(), ReplayedStates::default());
     let take = |state: &Arc<State>, document: Option<Bytes>| {
         let document = document.unwrap_or_default();
         match wants(state, &document) {
@@ -119,21 +124,21 @@ async fn find(place: &Place, query: &ExportQuery, spec: &PluginSpec, limit: usiz
         ControlFlow::Continue(())
     };
     let reading = read_states(place, query, &progress, take);
-    let read = progress::shown("reading", Unit::States, || progress.now(), reading).await;
+    let read = progress::with_progress("reading", ProgressUnit::States, || progress.now(), reading).await;
     read.with_context(|| hint("reading", place))?;
     Ok(found)
 }
 
-/// What a subscription says of a state: `None` where there is none for its source.
-type Wants = Box<dyn Fn(&State, &[u8]) -> Option<bool> + Send + Sync>;
+/// The answer of a subscription to a state; `None` without a subscription to its source.
+type SubscriptionAnswer = Box<dyn Fn(&State, &[u8]) -> Option<bool> + Send + Sync>;
 
 /// A state that the filter can't judge is handed over, as the controller does it.
-fn wants(spec: &PluginSpec) -> Result<Wants> {
+fn wants(spec: &PluginSpec) -> Result<SubscriptionAnswer> {
     if spec.subscribe.is_empty() {
         return Ok(Box::new(|_, _| Some(true)));
     }
     let compiled = spec.subscribe.iter().map(|subscribe| {
-        let filter = subscribe.filter.as_deref().map(Filter::compile).transpose();
+        let filter = subscribe.filter.as_deref().map(CelFilter::compile).transpose();
         let filter = filter.map_err(|fault| anyhow!("the filter of `{}` {fault}", subscribe.source))?;
         anyhow::Ok((subscribe.source.clone(), subscribe.mode, filter))
     });
@@ -146,7 +151,7 @@ fn wants(spec: &PluginSpec) -> Result<Wants> {
     }))
 }
 
-fn summary(handed: &[Handed]) -> String {
+fn summary(handed: &[HandedCall]) -> String {
     let effects: usize = handed.iter().map(|handed| handed.effects.len()).sum();
     let (ticks, states): (Vec<_>, Vec<_>) = handed.iter().partition(|handed| handed.is_tick());
     let done = states.iter().filter(|handed| handed.is_done()).count();
@@ -213,19 +218,19 @@ mod tests {
     #[test]
     fn a_replay_takes_no_more_states_and_bytes_than_its_bounds() {
         let one = Arc::new(state("jobs", "Running", None));
-        let mut found = Found::default();
+        let mut found = ReplayedStates::default();
         assert!(found.take(&one, Bytes::new(), 2).is_continue());
         assert!(found.take(&one, Bytes::new(), 2).is_continue());
         assert!(found.take(&one, Bytes::new(), 2).is_break());
         assert_eq!((found.states.len(), found.more_after), (2, Some(1)));
-        let mut found = Found { bytes: DOCUMENTS_BYTES, ..Found::default() };
+        let mut found = ReplayedStates { bytes: DOCUMENTS_BYTES, ..ReplayedStates::default() };
         assert!(found.take(&one, Bytes::from_static(b"{}"), 2).is_break() && found.states.is_empty());
     }
 
     #[test]
     fn where_there_are_more_states_the_last_line_says_how_to_go_on() {
-        assert_eq!(Found::default().rest(), "");
-        let found = Found { left_out: 3, more_after: Some(17), ..Found::default() };
+        assert_eq!(ReplayedStates::default().rest(), "");
+        let found = ReplayedStates { left_out: 3, more_after: Some(17), ..ReplayedStates::default() };
         assert!(found.rest().contains("leaves out: 3") && found.rest().contains("`--after 17`"));
     }
 }

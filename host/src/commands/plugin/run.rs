@@ -7,42 +7,42 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::files;
 use serde_json::Value;
 
-use super::subject::{self, Subject};
-use super::trial::{self, Handed, Reply, StandIns, Times, Trial};
+use super::subject::{self, TrialSubject};
+use super::trial::{self, HandedCall, ObservedTimes, PluginTrial, StandIns, TrialReply};
 use crate::cli::{RunPluginArgs, TriedPluginArgs};
 use crate::commands::print;
-use crate::commands::{End, Ended, object_files};
+use crate::commands::{CommandEnd, CommandResult, object_files};
 
 /// A list of answers is written by hand.
 const REPLIES_BYTES: u64 = 1 << 20;
 const EXAMPLES: &str = "Links with `?state=` are examples: the objects of a file are in no journal. `kubewitness plugin replay` \
     shows the links of states that are.\n";
 
-pub async fn run(args: RunPluginArgs) -> Ended {
+pub async fn run(args: RunPluginArgs) -> CommandResult {
     let seen = match &args.file {
         Some(file) => object_files::read(file).with_context(|| format!("reading {}", file.display()))?,
         None => Vec::new(),
     };
     let (subject, replies) = to_try(&args.tried).await?;
-    let times = Times::Own { now_ms: SystemClock::default().now_ms() };
+    let times = ObservedTimes::Own { now_ms: SystemClock::default().now_ms() };
     let mut stand_ins = StandIns::of(&subject.spec, &seen, times)?;
     if let Some(after) = args.tick {
         stand_ins = stand_ins.then_tick(&subject.spec, after.0)?;
     }
     let handed =
-        trial::hand_over(&subject, Trial { stand_ins, replies, redaction: None, is_measured: false })
+        trial::hand_over(&subject, PluginTrial { stand_ins, replies, redaction: None, is_measured: false })
             .await?
             .handed;
     print::value(args.output, &handed, |handed| {
-        let each: Vec<_> = handed.iter().map(Handed::text).collect();
+        let each: Vec<_> = handed.iter().map(HandedCall::text).collect();
         let links = if handed.iter().any(links_to_a_state) { EXAMPLES } else { "" };
         format!("{}\n{}. Nothing was sent, and nothing is kept.\n{links}", each.join("\n"), summary(handed))
     })?;
-    Ok(if handed.iter().all(Handed::is_done) { End::Fine } else { End::Failed })
+    Ok(if handed.iter().all(HandedCall::is_done) { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
 /// Whether something has the address of a state in the portal. A file's objects have the positions of no journal.
-fn links_to_a_state(handed: &Handed) -> bool {
+fn links_to_a_state(handed: &HandedCall) -> bool {
     let says_it = |value: &Value| {
         let text = value.to_string();
         text.contains("/objects/") && text.contains("?state=")
@@ -51,7 +51,7 @@ fn links_to_a_state(handed: &Handed) -> bool {
 }
 
 /// `2 states were handed over`, and the ticks where there are some.
-fn summary(handed: &[Handed]) -> String {
+fn summary(handed: &[HandedCall]) -> String {
     let ticks = handed.iter().filter(|handed| handed.is_tick()).count();
     let states = match handed.len() - ticks {
         1 => "1 state was handed over".to_owned(),
@@ -65,12 +65,12 @@ fn summary(handed: &[Handed]) -> String {
 }
 
 /// The plugin of a command line, and what its requests are answered.
-pub async fn to_try(args: &TriedPluginArgs) -> Result<(Subject, Vec<Reply>)> {
+pub async fn to_try(args: &TriedPluginArgs) -> Result<(TrialSubject, Vec<TrialReply>)> {
     let replies = args.answers.as_deref().map(replies).transpose()?.unwrap_or_default();
     Ok((subject::load(&args.plugin, args.config.as_deref()).await?, replies))
 }
 
-pub fn replies(path: &Path) -> Result<Vec<Reply>> {
+pub fn replies(path: &Path) -> Result<Vec<TrialReply>> {
     let text =
         files::named(path).and_then(|file| files::read_from(file, REPLIES_BYTES)).and_then(files::into_text);
     let text = text.with_context(|| format!("reading {}", path.display()))?;

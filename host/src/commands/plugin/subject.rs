@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
-    ComponentsSpec, Duration, Fault, HostSpec, HttpGrant, KeyGrant, LedgerGrant, MailGrant, PluginSpec,
-    SqlGrant, TickSpec,
+    ComponentsSpec, Duration, HostSpec, HttpGrant, KeyGrant, LedgerGrant, MailGrant, ManifestFault,
+    PluginSpec, SqlGrant, TickSpec,
 };
 use kubewitness_core::limits::TICK_LEAST;
-use kubewitness_sandbox::{Component, Engine};
+use kubewitness_sandbox::{PluginComponent, SandboxEngine};
 use serde_json::{Map, Value};
 
-use crate::commands::Usage;
+use crate::commands::UsageError;
 use crate::commands::check::agreeable;
 use crate::commands::print::clean;
-use crate::config::manifest::{Parsed, Problem, parse_plugin};
+use crate::config::manifest::{ManifestProblem, ParsedManifest, parse_plugin};
 use crate::config::{component, folder};
 use crate::controller::{self, plugins};
 
@@ -27,11 +27,11 @@ const CACHE: &str = ".kubewitness";
 const EACH_SECOND: TickSpec = TickSpec { every: Duration(TICK_LEAST), timeout: None };
 
 /// A plugin that can be called, with what its manifest grants it.
-pub struct Subject {
+pub struct TrialSubject {
     pub name: String,
     pub spec: PluginSpec,
-    pub component: Component,
-    pub engine: Engine,
+    pub component: PluginComponent,
+    pub engine: SandboxEngine,
 }
 
 /// A file of a folder, as a person would name it.
@@ -40,7 +40,7 @@ pub fn within(folder: &Path, file: &str) -> PathBuf {
 }
 
 /// The manifest of a folder, or of a file that is one.
-pub fn manifest(path: &Path) -> Result<Parsed<PluginSpec>> {
+pub fn manifest(path: &Path) -> Result<ParsedManifest<PluginSpec>> {
     let path = if path.is_dir() { within(path, MANIFEST) } else { path.to_path_buf() };
     let text = folder::text(&path).map_err(|problem| {
         anyhow::anyhow!(
@@ -59,19 +59,19 @@ pub fn manifest(path: &Path) -> Result<Parsed<PluginSpec>> {
             lines(&snapshot.problems)
         ),
     };
-    parse_plugin(entry, &agreeable(entry)).map_err(|problems| told(&problems))
+    parse_plugin(entry, &agreeable(entry)).map_err(|problems| manifest_error(&problems))
 }
 
-fn told(problems: &[Problem]) -> anyhow::Error {
+fn manifest_error(problems: &[ManifestProblem]) -> anyhow::Error {
     anyhow::anyhow!("the manifest does not fit:{}", lines(problems))
 }
 
-fn lines(problems: &[Problem]) -> String {
+fn lines(problems: &[ManifestProblem]) -> String {
     problems.iter().map(|problem| format!("\n    {}", clean(&problem.to_string()))).collect()
 }
 
 /// `config` takes the place of that of the manifest.
-pub async fn load(path: &Path, config: Option<&str>) -> Result<Subject> {
+pub async fn load(path: &Path, config: Option<&str>) -> Result<TrialSubject> {
     let config = config.map(parse_config).transpose()?;
     if is_component(path) {
         return alone(path, config.unwrap_or_default()).await;
@@ -80,12 +80,12 @@ pub async fn load(path: &Path, config: Option<&str>) -> Result<Subject> {
     if let Some(config) = config {
         parsed.spec.config = config;
     }
-    let Examined { component, engine, .. } = examine(&parsed).await?;
-    Ok(Subject { name: parsed.name, spec: parsed.spec, component, engine })
+    let ExaminedComponent { component, engine, .. } = examine(&parsed).await?;
+    Ok(TrialSubject { name: parsed.name, spec: parsed.spec, component, engine })
 }
 
 /// Another version of a plugin. A component without a manifest is configured as the plugin is.
-pub async fn beside(plugin: &Subject, path: &Path, config: Option<&str>) -> Result<Subject> {
+pub async fn beside(plugin: &TrialSubject, path: &Path, config: Option<&str>) -> Result<TrialSubject> {
     match config {
         None if is_component(path) => alone(path, plugin.spec.config.clone()).await,
         config => load(path, config).await,
@@ -97,14 +97,14 @@ fn is_component(path: &Path) -> bool {
 }
 
 /// A component that fits its manifest.
-pub struct Examined {
+pub struct ExaminedComponent {
     pub bytes: bytes::Bytes,
-    pub component: Component,
-    pub engine: Engine,
+    pub component: PluginComponent,
+    pub engine: SandboxEngine,
 }
 
 /// Finds the component of a manifest, and looks at it as the controller does.
-pub async fn examine(parsed: &Parsed<PluginSpec>) -> Result<Examined> {
+pub async fn examine(parsed: &ParsedManifest<PluginSpec>) -> Result<ExaminedComponent> {
     let engine = engine(parsed.entry.origin.folder.as_deref())?;
     let folders = component::default_folders(std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from));
     if let (Some(file), Some(folder)) = (&parsed.spec.module.file, &parsed.entry.origin.folder)
@@ -117,26 +117,35 @@ pub async fn examine(parsed: &Parsed<PluginSpec>) -> Result<Examined> {
         let found = component::find(parsed, &folders, &HostSpec::default()).await?;
         found.fetch(parsed).await
     };
-    let component::Fetched { bytes, .. } = fetching.await.map_err(|problems| told(&problems))?;
+    let component::FetchedComponent { bytes, .. } =
+        fetching.await.map_err(|problems| manifest_error(&problems))?;
     let component = plugins::examine_component(&engine, parsed, &bytes, &ComponentsSpec::default()).await;
-    Ok(Examined { bytes, component: component.map_err(|problems| told(&problems))?, engine })
+    Ok(ExaminedComponent {
+        bytes,
+        component: component.map_err(|problems| manifest_error(&problems))?,
+        engine,
+    })
 }
 
 /// A component without a manifest is granted what it says that it needs.
-async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
+async fn alone(path: &Path, config: Map<String, Value>) -> Result<TrialSubject> {
     let bytes = folder::bytes(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
     of_bytes(bytes.into(), engine(path.parent())?, config).await
 }
 
 /// A plugin that comes with the controller. Its compiled code lies beside that of another plugin.
-pub async fn shipped(name: &str, folder: Option<&Path>, beside: &Engine) -> Result<Subject> {
+pub async fn shipped(name: &str, folder: Option<&Path>, beside: &SandboxEngine) -> Result<TrialSubject> {
     let found = component::shipped(name, folder).await;
     let bytes = found.map_err(|message| anyhow::anyhow!("{message}"))?;
     of_bytes(bytes, beside.clone(), Map::new()).await
 }
 
-async fn of_bytes(bytes: bytes::Bytes, engine: Engine, config: Map<String, Value>) -> Result<Subject> {
+async fn of_bytes(
+    bytes: bytes::Bytes,
+    engine: SandboxEngine,
+    config: Map<String, Value>,
+) -> Result<TrialSubject> {
     let component = engine.load(&bytes, &ComponentsSpec::default()).await?;
     let said = component.describe().await?;
     let mut spec = PluginSpec {
@@ -172,12 +181,12 @@ async fn of_bytes(bytes: bytes::Bytes, engine: Engine, config: Map<String, Value
     if !faults.is_empty() {
         bail!("{}", refusal(&faults, spec.config.is_empty()));
     }
-    Ok(Subject { name: said.name, spec, component, engine })
+    Ok(TrialSubject { name: said.name, spec, component, engine })
 }
 
 /// Why a component without a manifest can't be called, and what to do.
-fn refusal(faults: &[Fault], has_no_config: bool) -> String {
-    let is_grant = |fault: &Fault| fault.field.starts_with("spec.grants");
+fn refusal(faults: &[ManifestFault], has_no_config: bool) -> String {
+    let is_grant = |fault: &ManifestFault| fault.field.starts_with("spec.grants");
     let what = match has_no_config {
         _ if faults.iter().any(is_grant) => {
             "uses what it does not say that it needs: name a manifest that grants it, and not the component"
@@ -185,11 +194,11 @@ fn refusal(faults: &[Fault], has_no_config: bool) -> String {
         true => "needs a configuration, and none is given: give one with `--config JSON`",
         false => "refuses the configuration that `--config` gives",
     };
-    let line = |fault: &Fault| format!("\n    {}: {}", clean(&fault.field), clean(&fault.message));
+    let line = |fault: &ManifestFault| format!("\n    {}: {}", clean(&fault.field), clean(&fault.message));
     format!("the plugin {what}:{}", faults.iter().map(line).collect::<String>())
 }
 
-fn engine(folder: Option<&Path>) -> Result<Engine> {
+fn engine(folder: Option<&Path>) -> Result<SandboxEngine> {
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A folder that can't be written has no cache.
     let cache: Option<PathBuf> =
@@ -199,7 +208,7 @@ fn engine(folder: Option<&Path>) -> Result<Engine> {
 
 fn parse_config(text: &str) -> Result<Map<String, Value>> {
     serde_json::from_str(text).map_err(|error| {
-        Usage::error(format!("--config is a JSON object, such as '{{\"phase\": \"Failed\"}}': {error}"))
+        UsageError::error(format!("--config is a JSON object, such as '{{\"phase\": \"Failed\"}}': {error}"))
     })
 }
 
@@ -209,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_configuration_is_asked_for_only_where_one_helps() {
-        let fault = |field: &str| Fault { field: field.into(), message: "no".into() };
+        let fault = |field: &str| ManifestFault { field: field.into(), message: "no".into() };
         let told = |fields: &[&str], has_no_config| {
             refusal(&fields.iter().map(|field| fault(field)).collect::<Vec<_>>(), has_no_config)
         };

@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail};
 use kubewitness_core::files;
 
 use super::run::replies;
-use super::subject::{self, Subject};
-use super::trial::{self, StandIns, Times, Trial};
+use super::subject::{self, TrialSubject};
+use super::trial::{self, ObservedTimes, PluginTrial, StandIns};
 use crate::cli::TestPluginArgs;
 use crate::commands::print::{self, clean, line_diff, mark};
-use crate::commands::{End, Ended, object_files};
+use crate::commands::{CommandEnd, CommandResult, object_files};
 
 /// What the plugin is expected to do with `NAME.yaml` is in `NAME.expected.json`; what its requests are answered may be
 /// in `NAME.answers.yaml`.
@@ -20,7 +20,7 @@ const ANSWERS: &str = ".answers.yaml";
 const OBJECTS: [&str; 3] = [".yaml", ".yml", ".json"];
 const EXPECTED_BYTES: u64 = 64 << 20;
 
-pub async fn test(args: TestPluginArgs) -> Ended {
+pub async fn test(args: TestPluginArgs) -> CommandResult {
     // Whoever is in another folder is told that first.
     subject::manifest(&args.dir)?;
     let cases = cases(&subject::within(&args.dir, "tests"))?;
@@ -38,21 +38,21 @@ pub async fn test(args: TestPluginArgs) -> Ended {
     }
     let verb = if args.update { "written" } else { "passed" };
     print::text(&format!("{} of {} tests {verb}\n", cases.len() - failed, cases.len()))?;
-    Ok(if failed == 0 { End::Fine } else { End::Failed })
+    Ok(if failed == 0 { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-struct Case {
+struct PluginCase {
     name: String,
     objects: PathBuf,
     expected: PathBuf,
     answers: PathBuf,
 }
 
-fn cases(folder: &Path) -> Result<Vec<Case>> {
+fn cases(folder: &Path) -> Result<Vec<PluginCase>> {
     let hint = "a test is a file of objects there, such as `tests/failed.yaml`";
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("reading {}: {hint}", folder.display()))?;
-    let (mut cases, mut beside_cases) = (Vec::<Case>::new(), Vec::new());
+    let (mut cases, mut beside_cases) = (Vec::<PluginCase>::new(), Vec::new());
     for entry in entries {
         let file = entry?.file_name().to_string_lossy().into_owned();
         // What editors and `git` keep beside files is no test.
@@ -66,7 +66,7 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
         let Some(name) = OBJECTS.iter().find_map(|ending| file.strip_suffix(ending)) else { continue };
         let beside = |ending: &str| folder.join(format!("{name}{ending}"));
         let (expected, answers) = (beside(EXPECTED), beside(ANSWERS));
-        cases.push(Case { name: name.to_owned(), objects: folder.join(&file), expected, answers });
+        cases.push(PluginCase { name: name.to_owned(), objects: folder.join(&file), expected, answers });
     }
     cases.sort_by(|a, b| a.objects.cmp(&b.objects));
     let is_orphan = |(name, _): &&(String, PathBuf)| cases.iter().all(|case| case.name != *name);
@@ -90,19 +90,21 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// What the plugin does, as JSON that is compared line by line.
-async fn tried(subject: &Subject, case: &Case) -> Result<String> {
+/// The plugin's effects, as JSON that is compared line by line.
+async fn tried(subject: &TrialSubject, case: &PluginCase) -> Result<String> {
     let seen = object_files::read(&case.objects)?;
     let answers = if case.answers.exists() { replies(&case.answers)? } else { Vec::new() };
-    let stand_ins = StandIns::of(&subject.spec, &seen, Times::Fixed)?;
-    let tried =
-        trial::hand_over(subject, Trial { stand_ins, replies: answers, redaction: None, is_measured: false })
-            .await?;
+    let stand_ins = StandIns::of(&subject.spec, &seen, ObservedTimes::Fixed)?;
+    let tried = trial::hand_over(
+        subject,
+        PluginTrial { stand_ins, replies: answers, redaction: None, is_measured: false },
+    )
+    .await?;
     Ok(serde_json::to_string_pretty(&tried.handed)? + "\n")
 }
 
 /// Why it is not as expected.
-fn compared(case: &Case, found: &str, update: bool) -> Result<Option<String>> {
+fn compared(case: &PluginCase, found: &str, update: bool) -> Result<Option<String>> {
     let path = case.expected.display();
     if update {
         std::fs::write(&case.expected, found).with_context(|| format!("writing {path}"))?;

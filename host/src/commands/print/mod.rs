@@ -18,9 +18,9 @@ use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-pub use self::table::Table;
+pub use self::table::TextTable;
 pub use self::terminal::{JsonEscaper, clean, escaped_json};
-use super::{End, Ended};
+use super::{CommandEnd, CommandResult};
 use crate::cli::Output;
 
 /// A command that waits holds a connection of the controller: it lets go of it this soon after its reader left.
@@ -105,13 +105,13 @@ async fn reader_left() {
 }
 
 /// Runs what goes on until somebody ends it. It ends well once its reader has left.
-pub async fn until_reader_leaves(going_on: impl Future<Output = Ended>) -> Ended {
+pub async fn until_reader_leaves(going_on: impl Future<Output = CommandResult>) -> CommandResult {
     let ended = tokio::select! {
         ended = going_on => ended,
-        () = reader_left() => Ok(End::Fine),
+        () = reader_left() => Ok(CommandEnd::Fine),
     };
     match ended {
-        Err(error) if error.is::<ReaderLeft>() => Ok(End::Fine),
+        Err(error) if error.is::<ReaderLeft>() => Ok(CommandEnd::Fine),
         ended => ended,
     }
 }
@@ -130,11 +130,11 @@ pub fn value<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T) -> 
 
 /// `table` is told whether every column is wanted.
 pub fn wide<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T, bool) -> String) -> Result<()> {
-    text(&shown(output, value, table)?)
+    text(&render_output(output, value, table)?)
 }
 
-/// What [`wide`] prints.
-pub fn shown<T: Serialize>(
+/// Renders the text that [`wide`] prints.
+pub fn render_output<T: Serialize>(
     output: Output,
     value: &T,
     table: impl FnOnce(&T, bool) -> String,
@@ -229,15 +229,15 @@ mod tests {
 
     #[test]
     fn nothing_that_a_terminal_obeys_leaves_a_table() {
-        let mut table = Table::new(&["NAME", "MESSAGE"]);
+        let mut table = TextTable::new(&["NAME", "MESSAGE"]);
         table.row(["a\x1b[2Jb".into(), "one\ntwo\tthree\r\u{9b}31m\u{7f}".into()]);
         table.row(["\u{202e}gpj.exe".into(), "\u{2066}x\u{2069}\u{200f}\u{61c}\u{2028}".into()]);
         assert_eq!(table.render(), "NAME       MESSAGE\na·[2Jb     one·two·three··31m·\n·gpj.exe   ·x····\n");
     }
 
-    struct Failing(io::ErrorKind);
+    struct FailingWriter(io::ErrorKind);
 
-    impl Write for Failing {
+    impl Write for FailingWriter {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(self.0.into())
         }
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_has_left_is_fine_and_a_full_disk_is_not() {
-        assert!(write(&mut Failing(io::ErrorKind::BrokenPipe), "x").is_ok());
-        assert!(write(&mut Failing(io::ErrorKind::StorageFull), "x").is_err());
+        assert!(write(&mut FailingWriter(io::ErrorKind::BrokenPipe), "x").is_ok());
+        assert!(write(&mut FailingWriter(io::ErrorKind::StorageFull), "x").is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::commands::print;
 
-/// What is over sooner needs no bar.
+/// Work that ends sooner needs no bar.
 const FIRST: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(200);
 /// Characters between the brackets.
@@ -15,17 +15,17 @@ const BAR: u64 = 30;
 /// Back to the beginning of the line, and the rest of it is gone.
 const CLEAR: &str = "\r\x1b[K";
 
-/// What is counted.
+/// The unit that a bar counts.
 #[derive(Clone, Copy)]
-pub enum Unit {
+pub enum ProgressUnit {
     States,
     Bytes,
 }
 
 /// Does the work, and shows how far it is: so many of so many, the second 0 where it is not known.
-pub async fn shown<T>(
+pub async fn with_progress<T>(
     what: &str,
-    unit: Unit,
+    unit: ProgressUnit,
     now: impl Fn() -> (u64, u64),
     work: impl Future<Output = T>,
 ) -> T {
@@ -72,11 +72,11 @@ pub fn draw(line: &str) {
 }
 
 /// `verifying  [##########--------------------]  33 %  1000 of 3000 states`
-pub fn line(what: &str, unit: Unit, done: u64, all: u64, width: Option<usize>) -> String {
+pub fn line(what: &str, unit: ProgressUnit, done: u64, all: u64, width: Option<usize>) -> String {
     let done = if all > 0 { done.min(all) } else { done };
     let (scale, unit) = match unit {
-        Unit::States => (1, "states"),
-        Unit::Bytes => (1024 * 1024, "MiB"),
+        ProgressUnit::States => (1, "states"),
+        ProgressUnit::Bytes => (1024 * 1024, "MiB"),
     };
     let (shown, shown_all) = (done / scale, all / scale);
     // The last column stays free: some terminals begin a new line there.
@@ -108,16 +108,16 @@ mod tests {
     fn a_bar_says_how_far_it_is_as_well_as_is_known() {
         let mut golden = String::new();
         for (what, unit, done, all, width) in [
-            ("verifying", Unit::States, 0, 0, None),
-            ("verifying", Unit::States, 512, 0, None),
-            ("verifying", Unit::States, 0, 3000, None),
-            ("verifying", Unit::States, 1000, 3000, None),
+            ("verifying", ProgressUnit::States, 0, 0, None),
+            ("verifying", ProgressUnit::States, 512, 0, None),
+            ("verifying", ProgressUnit::States, 0, 3000, None),
+            ("verifying", ProgressUnit::States, 1000, 3000, None),
             // The controller goes on meanwhile.
-            ("exporting", Unit::States, 3001, 3000, None),
-            ("importing", Unit::Bytes, 5 << 30, 20 << 30, None),
-            ("importing", Unit::Bytes, u64::MAX, u64::MAX, None),
-            ("replaying", Unit::States, 7, 9, Some(40)),
-            ("replaying", Unit::States, 7, 9, Some(20)),
+            ("exporting", ProgressUnit::States, 3001, 3000, None),
+            ("importing", ProgressUnit::Bytes, 5 << 30, 20 << 30, None),
+            ("importing", ProgressUnit::Bytes, u64::MAX, u64::MAX, None),
+            ("replaying", ProgressUnit::States, 7, 9, Some(40)),
+            ("replaying", ProgressUnit::States, 7, 9, Some(20)),
         ] {
             golden.push_str(&line(what, unit, done, all, width));
             golden.push('\n');
@@ -146,7 +146,7 @@ mod tests {
     async fn what_is_over_at_once_is_not_drawn() {
         let draw = |line: &str| panic!("it drew {line}");
         assert_eq!(followed(String::new, async { 7 }, draw).await, 7);
-        let shown = shown("x", Unit::States, || (1, 2), async { 7 }).await;
+        let shown = with_progress("x", ProgressUnit::States, || (1, 2), async { 7 }).await;
         assert_eq!(shown, 7);
     }
 }

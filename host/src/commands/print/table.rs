@@ -36,7 +36,7 @@ const BETWEEN: usize = 3;
 /// Columns as wide as their widest cell. On a terminal that is narrower, texts go below their rows, then the middle of
 /// long cells is left out, then spare columns, then the middle of names, and at last the columns at the right. What is
 /// left has the whole width.
-pub struct Table {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
     /// Columns of characters; `None` where nothing bounds them.
     within: Option<usize>,
@@ -48,7 +48,7 @@ pub struct Table {
     below: Option<&'static str>,
 }
 
-impl Table {
+impl TextTable {
     pub fn new(header: &[&str]) -> Self {
         let rows = vec![header.iter().map(ToString::to_string).collect()];
         Self { rows, within: screen(), spare: &[], above: None, below: None }
@@ -85,7 +85,7 @@ impl Table {
 
     /// The rows from this one on (0 is the header), in the columns of the whole.
     pub fn render_from(&self, first: usize) -> String {
-        let Layout { widths, utc } = self.layout();
+        let TableLayout { widths, utc } = self.layout();
         let mut text = String::new();
         for (index, row) in self.rows.iter().enumerate().skip(first) {
             if let Some(heading) = self.heading(index, &widths) {
@@ -94,7 +94,7 @@ impl Table {
             let mut line = String::new();
             let cells = row.iter().zip(&self.rows[0]).zip(&widths);
             for ((cell, name), width) in cells.filter(|(_, width)| **width > 0) {
-                let cell = shortened(told(name, cell, utc), *width);
+                let cell = shortened(short_cell(name, cell, utc), *width);
                 line.push_str(&cell);
                 line.extend(std::iter::repeat_n(' ', width + BETWEEN - cell.chars().count()));
             }
@@ -125,9 +125,9 @@ impl Table {
     }
 
     /// The first of the layouts that fits.
-    fn layout(&self) -> Layout {
+    fn layout(&self) -> TableLayout {
         let whole = self.widest(true);
-        let Some(within) = self.within else { return Layout { widths: whole, utc: true } };
+        let Some(within) = self.within else { return TableLayout { widths: whole, utc: true } };
         let local = self.widest(false);
         let names = &self.rows[0];
         let below = self.column(self.below);
@@ -140,7 +140,7 @@ impl Table {
         let with_names = (0..=spares).map(|left_out| (left_out, false));
         let tries = with_names.chain((spares..=given_up.len()).map(|left_out| (left_out, true)));
         let with_utc = std::iter::once((whole, true, (0, false)));
-        let mut last = Layout::default();
+        let mut last = TableLayout::default();
         for (mut widths, utc, (left_out, may_names)) in
             with_utc.chain(tries.map(|it| (local.clone(), false, it)))
         {
@@ -155,7 +155,7 @@ impl Table {
             }
             shrink(names, &mut widths, within, |name| !is_name(name));
             shrink(names, &mut widths, within, |_| may_names);
-            last = Layout { widths, utc };
+            last = TableLayout { widths, utc };
             if taken(&last.widths) <= within {
                 return last;
             }
@@ -167,7 +167,7 @@ impl Table {
     fn widest(&self, utc: bool) -> Vec<usize> {
         let names = self.rows[0].iter().enumerate();
         let widest = names.map(|(column, name)| {
-            self.rows.iter().map(|row| told(name, &row[column], utc).chars().count()).max()
+            self.rows.iter().map(|row| short_cell(name, &row[column], utc).chars().count()).max()
         });
         widest.map(Option::unwrap_or_default).collect()
     }
@@ -185,7 +185,7 @@ impl Table {
 }
 
 #[derive(Default)]
-struct Layout {
+struct TableLayout {
     /// A column of width 0 is left out.
     widths: Vec<usize>,
     /// Whether times have that of UTC beside them.
@@ -197,7 +197,7 @@ fn is_name(column: &str) -> bool {
 }
 
 /// A cell, without the part of UTC of a time where there is no space for it.
-fn told<'a>(column: &str, cell: &'a str, utc: bool) -> &'a str {
+fn short_cell<'a>(column: &str, cell: &'a str, utc: bool) -> &'a str {
     match cell.split_once(" (") {
         Some((local, beside)) if !utc && TIMES.contains(&column) && beside.ends_with("Z)") => local,
         _ => cell,
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_lines_do_not_end_in_spaces() {
-        let mut table = Table::new(&["NAME", "PHASE"]);
+        let mut table = TextTable::new(&["NAME", "PHASE"]);
         table.row(["a-long-name".into(), "Running".into()]);
         table.row(["b".into(), String::new()]);
         assert_eq!(table.render(), "NAME          PHASE\na-long-name   Running\nb\n");
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn rows_that_come_later_stand_in_the_same_columns() {
-        let mut table = Table::new(&["NAME", "PHASE"]);
+        let mut table = TextTable::new(&["NAME", "PHASE"]);
         table.row(["a-long-name".into(), "Running".into()]);
         let shown = table.len();
         table.row(["b".into(), "Failed".into()]);
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn a_narrow_terminal_keeps_names_whole_and_goes_without_spare_columns() {
         let header = ["PHASE", "NAMESPACE", "NAME", "ATTEMPT", "READY", "REASON", "DELETED"];
-        let mut table = Table::new(&header).spare(&["READY", "ATTEMPT"]);
+        let mut table = TextTable::new(&header).spare(&["READY", "ATTEMPT"]);
         let name = "llama-70b-464h-ab";
         let reason = "BackoffLimitExceeded";
         table
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_gets_both_ends_of_long_cells() {
-        let mut table = Table::new(&["NAMESPACE", "NAME", "PHASE", "REASON", "DELETED"]);
+        let mut table = TextTable::new(&["NAMESPACE", "NAME", "PHASE", "REASON", "DELETED"]);
         let name = "llama-70b-finetune-with-a-long-name-r7k2x";
         table.row([
             "team-vision".into(),
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn no_name_is_cut_for_more_than_the_terminal_lacks_and_what_has_no_column_stands_above_its_rows() {
-        let mut table = Table::new(&["SEQ", "OBSERVED", "OBJECT", "PHASE", "REASON"]).spare(&["OBJECT"]);
+        let mut table = TextTable::new(&["SEQ", "OBSERVED", "OBJECT", "PHASE", "REASON"]).spare(&["OBJECT"]);
         for (seq, object) in [("7", "Job/llama-70b"), ("8", "Job/llama-70b"), ("9", "Pod/llama-70b-0")] {
             let [time, reason] = ["2026-11-20 13:45:11Z", "BackoffLimitExceeded"];
             table.row([seq, time, object, "Running", reason].map(str::to_owned));
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(table.render(), text);
         assert!(table.render_from(2).starts_with("8  "), "a row that comes later repeats no heading");
 
-        let mut table = Table::new(&["NAMESPACE", "NAME", "PHASE", "REASON"]);
+        let mut table = TextTable::new(&["NAMESPACE", "NAME", "PHASE", "REASON"]);
         let name = "llama-70b-finetune-with-a-long-name-r7k2x";
         table.row(["team-vision", name, "Running", "BackoffLimitExceeded"].map(str::to_owned));
         for within in [40, 50, 60, 65] {
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_time_is_shown_whole_or_not_at_all() {
         for name in TIMES {
-            let mut table = Table::new(&["PLUGIN", name, "MESSAGE"]);
+            let mut table = TextTable::new(&["PLUGIN", name, "MESSAGE"]);
             let (local, utc) = ("2026-11-25 00:04:21", "(2026-11-24 23:04:21Z)");
             table.row(["sql".into(), format!("{local} {utc}"), "a message of some length".into()]);
             for within in 10..100 {
@@ -376,13 +376,13 @@ mod tests {
 
     #[test]
     fn a_text_that_people_read_stands_below_its_row_where_it_has_no_room() {
-        let mut table = Table::new(&["LAST SEEN", "TYPE", "OBJECT", "MESSAGE"]).spare(&["TYPE"]);
+        let mut table = TextTable::new(&["LAST SEEN", "TYPE", "OBJECT", "MESSAGE"]).spare(&["TYPE"]);
         let pod = "pod/llama-70b-r7k2x-0";
         let words = "Back-off restarting failed container trainer in pod llama-70b-r7k2x-0";
         table.row(["2 m", "Warning", pod, words].map(str::to_owned));
         table.row(["3 m", "Normal", "job/llama-70b", ""].map(str::to_owned));
         let mut table = table.below("MESSAGE");
-        let told = |table: &mut Table, within| {
+        let told = |table: &mut TextTable, within| {
             table.within = Some(within);
             table.render()
         };

@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::is_name;
-use kubewitness_watch::{ConnectError, ConnectOptions, Forward, PodTrust, SignedIn};
+use kubewitness_watch::{ConnectError, ConnectOptions, PodTrust, PortForward, SignedIn};
 use reqwest::Url;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::Usage;
-use crate::cli::{ReachArgs, Secret};
-use crate::tasks::{Fate, Tasks};
+use super::UsageError;
+use crate::cli::{ReachArgs, SecretArg};
+use crate::tasks::{TaskFate, TaskSupervisor};
 
 /// Where a controller listens unless it is told otherwise.
 const DEFAULT: &str = "http://127.0.0.1:8787";
@@ -35,31 +35,31 @@ const MAKE_A_TOKEN: &str = "KUBEWITNESS_TOKEN=$(kubectl create token ACCOUNT --a
 pub const SHOW_A_TOKEN: &str = "kubectl create token ACCOUNT --audience kubewitness.dev";
 
 /// A controller that can be asked.
-pub struct Reached {
+pub struct ReachedController {
     pub url: Url,
-    pub token: Option<Secret>,
+    pub token: Option<SecretArg>,
     /// It is at the other end of a way that the API server made; its certificate names another host.
     pub is_forwarded: bool,
     /// Nobody named it, and any program of this machine may listen there.
     pub is_unnamed: bool,
     /// What to do where it does not know who asks.
     pub to_sign_in: String,
-    _way: Option<Way>,
+    _way: Option<ForwardGuard>,
 }
 
 /// Ends with whoever holds it.
-struct Way {
+struct ForwardGuard {
     stop: CancellationToken,
 }
 
-impl Drop for Way {
+impl Drop for ForwardGuard {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl Reached {
-    fn at(url: Url, token: Option<Secret>) -> Self {
+impl ReachedController {
+    fn at(url: Url, token: Option<SecretArg>) -> Self {
         let to_sign_in = match token {
             Some(_) => format!("Give a token that is still good: {MAKE_A_TOKEN}"),
             None => format!("Give a token: {MAKE_A_TOKEN}"),
@@ -85,23 +85,23 @@ impl Reached {
         if !self.is_unnamed {
             return Ok(());
         }
-        Err(Usage::error(format!(
+        Err(UsageError::error(format!(
             "nothing was sent: a change is not sent to an address that nobody has named, where any program may listen. Give \
              --server {DEFAULT}, or set KUBEWITNESS_SERVER, if you trust what listens there"
         )))
     }
 }
 
-pub async fn controller(args: &ReachArgs) -> Result<Reached> {
+pub async fn controller(args: &ReachArgs) -> Result<ReachedController> {
     if let Some(server) = &args.server {
         let url = named(server)?;
         refuse_to_show_a_token_to_everybody(&url, args)?;
-        return Ok(Reached::at(url, args.token.clone()));
+        return Ok(ReachedController::at(url, args.token.clone()));
     }
     let names_a_cluster =
         args.kubeconfig.is_some() || args.context.is_some() || args.kubewitness_namespace.is_some();
     if !names_a_cluster && listens().await {
-        return Reached::unnamed(args);
+        return ReachedController::unnamed(args);
     }
     let options = ConnectOptions { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
     match SignedIn::by(&options).await {
@@ -110,7 +110,7 @@ pub async fn controller(args: &ReachArgs) -> Result<Reached> {
             format!("nothing listens at {DEFAULT}, so the cluster of the kubeconfig is asked")
         }),
         // Without a cluster this machine is all that can have been meant.
-        Err(ConnectError::NotConfigured(_)) if !names_a_cluster => Reached::unnamed(args),
+        Err(ConnectError::NotConfigured(_)) if !names_a_cluster => ReachedController::unnamed(args),
         Err(error) => Err(error.into()),
     }
 }
@@ -123,17 +123,17 @@ fn named(server: &str) -> Result<Url> {
         _ => server.contains('@'),
     };
     if has_user {
-        return Err(Usage::error(format!(
+        return Err(UsageError::error(format!(
             "the address in --server or KUBEWITNESS_SERVER holds a user or a password, which others on this machine can \
              see: write it without what stands before the `@`, such as {DEFAULT}, and say who you are with a token: \
              {MAKE_A_TOKEN}"
         )));
     }
     let mut url = parsed.map_err(|error| {
-        Usage::error(format!("`{server}` is not an address: write one such as {DEFAULT}: {error}"))
+        UsageError::error(format!("`{server}` is not an address: write one such as {DEFAULT}: {error}"))
     })?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(Usage::error(format!("`{server}` is neither http nor https")));
+        return Err(UsageError::error(format!("`{server}` is neither http nor https")));
     }
     // Addresses of the API are joined to it: without the slash they would take the place of its last part.
     if !url.path().ends_with('/') {
@@ -161,24 +161,24 @@ async fn listens() -> bool {
 }
 
 /// Forwards a port of its own to the portal of a pod, as long as the command runs.
-async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<Reached> {
+async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<ReachedController> {
     let (namespace, trust) = match &args.kubewitness_namespace {
         Some(default) if args.is_default_namespace => (default.as_str(), PodTrust::ProvenAccount),
         Some(named) => (named.as_str(), PodTrust::NamedNamespace),
         None => (NAMESPACE, PodTrust::ProvenAccount),
     };
     if !is_name(namespace) {
-        return Err(Usage::error(format!(
+        return Err(UsageError::error(format!(
             "--kubewitness-namespace {namespace}: it is no name of a namespace"
         )));
     }
-    let forward = Forward::to_portal(signed_in, namespace, trust).await?;
+    let forward = PortForward::to_portal(signed_in, namespace, trust).await?;
     let token = match &args.token {
         Some(token) => Some(token.clone()),
-        None => signed_in.token().await?.map(Secret),
+        None => signed_in.token().await?.map(SecretArg),
     };
     let stop = CancellationToken::new();
-    let mut reached = Reached::at(named(&forward.url())?, token);
+    let mut reached = ReachedController::at(named(&forward.url())?, token);
     reached.is_forwarded = true;
     if reached.token.is_none() {
         reached.to_sign_in = format!(
@@ -186,12 +186,12 @@ async fn through(signed_in: &SignedIn, args: &ReachArgs) -> Result<Reached> {
              token: {MAKE_A_TOKEN}"
         );
     }
-    let (tasks, until) = (Tasks::new(stop.clone(), stop.clone()), stop.clone());
-    tasks.spawn("the way to the portal", Fate::Finite, async move {
+    let (tasks, until) = (TaskSupervisor::new(stop.clone(), stop.clone()), stop.clone());
+    tasks.spawn("the way to the portal", TaskFate::Finite, async move {
         forward.serve(until).await;
         Ok(())
     });
-    reached._way = Some(Way { stop });
+    reached._way = Some(ForwardGuard { stop });
     Ok(reached)
 }
 
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     fn args(server: &str, token: Option<&str>) -> ReachArgs {
-        let token = token.map(|token| Secret(token.into()));
+        let token = token.map(|token| SecretArg(token.into()));
         ReachArgs { server: Some(server.into()), token, ..ReachArgs::default() }
     }
 
@@ -216,7 +216,7 @@ mod tests {
             "another program may be beside it"
         );
         for wrong in ["ftp://x", "no address"] {
-            assert!(controller(&args(wrong, None)).await.err().unwrap().is::<Usage>(), "{wrong}");
+            assert!(controller(&args(wrong, None)).await.err().unwrap().is::<UsageError>(), "{wrong}");
         }
     }
 
@@ -234,7 +234,7 @@ mod tests {
             let error = controller(&args(wrong, Some("t"))).await.err().unwrap();
             let told = format!("{error:#} {error:?}");
             assert!(
-                error.is::<Usage>() && told.contains("--server") && !told.contains("pw-secret"),
+                error.is::<UsageError>() && told.contains("--server") && !told.contains("pw-secret"),
                 "{told}"
             );
         }
@@ -255,20 +255,23 @@ mod tests {
 
     #[test]
     fn a_token_is_not_sent_to_an_address_that_nobody_has_named() {
-        let asked = ReachArgs { token: Some(Secret("t".into())), ..ReachArgs::default() };
-        let reached = Reached::unnamed(&asked).unwrap();
+        let asked = ReachArgs { token: Some(SecretArg("t".into())), ..ReachArgs::default() };
+        let reached = ReachedController::unnamed(&asked).unwrap();
         assert!(reached.token.is_none() && reached.url.as_str().starts_with(DEFAULT));
         assert!(reached.to_sign_in.contains("--server http://127.0.0.1:8787"), "{}", reached.to_sign_in);
-        let reached = Reached::unnamed(&ReachArgs::default()).unwrap();
+        let reached = ReachedController::unnamed(&ReachArgs::default()).unwrap();
         assert!(reached.to_sign_in.contains("kubectl create token"), "{}", reached.to_sign_in);
     }
 
     #[test]
     fn a_change_is_not_sent_to_an_address_that_nobody_has_named() {
-        let reached = Reached::unnamed(&ReachArgs::default()).unwrap();
+        let reached = ReachedController::unnamed(&ReachArgs::default()).unwrap();
         let told = reached.refuse_a_change_where_anybody_may_listen().unwrap_err();
-        assert!(told.is::<Usage>() && told.to_string().contains("--server http://127.0.0.1:8787"), "{told}");
-        let reached = Reached::at(named(DEFAULT).unwrap(), None);
+        assert!(
+            told.is::<UsageError>() && told.to_string().contains("--server http://127.0.0.1:8787"),
+            "{told}"
+        );
+        let reached = ReachedController::at(named(DEFAULT).unwrap(), None);
         assert!(reached.refuse_a_change_where_anybody_may_listen().is_ok());
     }
 

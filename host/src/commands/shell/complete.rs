@@ -15,15 +15,15 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use kubewitness_core::status::PHASES;
 use tokio::runtime::Builder;
 
-use super::words::Words;
-use crate::cli::{self, ReachArgs, Secret};
-use crate::commands::api::{Wanted, look_up};
+use super::words::CommandWords;
+use crate::cli::{self, ReachArgs, SecretArg};
+use crate::commands::api::{CompletionKind, look_up};
 
 /// Longer is a shell that hangs.
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// The words before the one that is completed: clap's completers are told of that one alone.
-static BEFORE: OnceLock<Words> = OnceLock::new();
+static BEFORE: OnceLock<CommandWords> = OnceLock::new();
 
 /// Takes the words of the line, of which the first is the program, and the index of the one to complete.
 pub(super) fn begin(words: impl Iterator<Item = OsString>, index: Option<usize>) {
@@ -32,7 +32,7 @@ pub(super) fn begin(words: impl Iterator<Item = OsString>, index: Option<usize>)
     let mut command = cli::command();
     command.build();
     // It is set once: this process completes one word.
-    BEFORE.get_or_init(|| Words::read(&command, words.get(1..index).unwrap_or_default()));
+    BEFORE.get_or_init(|| CommandWords::read(&command, words.get(1..index).unwrap_or_default()));
 }
 
 /// The command line, whose arguments know what completes them.
@@ -53,12 +53,18 @@ fn with_completer(command: &str, arg: Arg) -> Arg {
     }
     let is_word = arg.get_long().is_none();
     let completer = match (arg.get_id().as_str(), command) {
-        ("namespace", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Namespaces)),
-        ("plugin", _) | ("name", "plugins" | "forget") => {
-            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Plugins))
+        ("namespace", _) => {
+            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| CompletionKind::Namespaces))
         }
-        ("source", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Sources)),
-        ("template", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Templates)),
+        ("plugin", _) | ("name", "plugins" | "forget") => {
+            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| CompletionKind::Plugins))
+        }
+        ("source", _) => {
+            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| CompletionKind::Sources))
+        }
+        ("template", _) => {
+            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| CompletionKind::Templates))
+        }
         ("parameters", "submit") => ArgValueCompleter::new(|typed: &OsStr| offered(typed, parameter)),
         ("phase", _) => ArgValueCompleter::new(phases),
         ("name", "get" | "jobs") if is_word => ArgValueCompleter::new(|typed: &OsStr| offered(typed, object)),
@@ -74,10 +80,10 @@ fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
     fits.map(CompletionCandidate::new).collect()
 }
 
-/// What names an object: a kind, then a name, in one word or in two.
-fn object(before: &Words, typed: &str) -> Wanted {
+/// The name of an object: a kind, then a name, in one word or in two.
+fn object(before: &CommandWords, typed: &str) -> CompletionKind {
     let command = before.commands.first().map(String::as_str);
-    let of = |kind: &str, begins: &str| Wanted::Names {
+    let of = |kind: &str, begins: &str| CompletionKind::Names {
         kind: kind.to_owned(),
         namespace: before.flag(&["-n", "--namespace"]),
         begins: begins.to_owned(),
@@ -90,32 +96,35 @@ fn object(before: &Words, typed: &str) -> Wanted {
         (None, None) if command == Some("jobs") => {
             of(before.flag(&["--kind"]).as_deref().unwrap_or("Job"), typed)
         }
-        (None, None) => Wanted::Kinds,
+        (None, None) => CompletionKind::Kinds,
     }
 }
 
 /// A parameter of the template, or its value behind the `=`.
-fn parameter(before: &Words, typed: &str) -> Wanted {
+fn parameter(before: &CommandWords, typed: &str) -> CompletionKind {
     let name = |pair: &str| pair.split_once('=').map_or(pair, |(name, _)| name).to_owned();
-    Wanted::Parameters {
+    CompletionKind::Parameters {
         template: before.arguments.first().cloned().unwrap_or_default(),
         given: before.all(&["-p", "--parameter"]).map(name).collect(),
         of: typed.split_once('=').map(|(name, _)| name.to_owned()),
     }
 }
 
-fn offered(typed: &OsStr, wanted: impl Fn(&Words, &str) -> Wanted) -> Vec<CompletionCandidate> {
+fn offered(
+    typed: &OsStr,
+    wanted: impl Fn(&CommandWords, &str) -> CompletionKind,
+) -> Vec<CompletionCandidate> {
     let (Some(typed), Some(before)) = (typed.to_str(), BEFORE.get()) else { return Vec::new() };
     let wanted = wanted(before, typed);
     let mut found = asked(&reach(before), &wanted).unwrap_or_default();
     let is_get = before.commands.first().is_some_and(|command| command == "get");
-    if wanted == Wanted::Kinds && is_get {
+    if wanted == CompletionKind::Kinds && is_get {
         found.insert("all".into());
     }
     // One word names an object as a whole; `get` takes a kind alone as well.
-    let kind = typed.split_once('/').filter(|_| matches!(wanted, Wanted::Names { .. }));
+    let kind = typed.split_once('/').filter(|_| matches!(wanted, CompletionKind::Names { .. }));
     let prefix = kind.map(|(kind, _)| format!("{kind}/")).unwrap_or_default();
-    let suffix = if wanted == Wanted::Kinds && !is_get { "/" } else { "" };
+    let suffix = if wanted == CompletionKind::Kinds && !is_get { "/" } else { "" };
     let words = found.into_iter().filter(|word| is_plain(word));
     let words = words.map(|word| format!("{prefix}{word}{suffix}"));
     words.filter(|word| word.starts_with(typed)).map(CompletionCandidate::new).collect()
@@ -128,7 +137,7 @@ fn is_plain(word: &str) -> bool {
     word.starts_with(char::is_alphanumeric) && word.chars().all(is_plain)
 }
 
-fn reach(before: &Words) -> ReachArgs {
+fn reach(before: &CommandWords) -> ReachArgs {
     let variable = |name: &str| std::env::var(name).ok();
     ReachArgs {
         server: before.flag(&["--server"]).or_else(|| variable("KUBEWITNESS_SERVER")),
@@ -138,11 +147,11 @@ fn reach(before: &Words) -> ReachArgs {
             .flag(&["--kubewitness-namespace"])
             .or_else(|| variable("KUBEWITNESS_NAMESPACE")),
         is_default_namespace: false,
-        token: before.flag(&["--token"]).or_else(|| variable("KUBEWITNESS_TOKEN")).map(Secret),
+        token: before.flag(&["--token"]).or_else(|| variable("KUBEWITNESS_TOKEN")).map(SecretArg),
     }
 }
 
-fn asked(reach: &ReachArgs, wanted: &Wanted) -> Option<BTreeSet<String>> {
+fn asked(reach: &ReachArgs, wanted: &CompletionKind) -> Option<BTreeSet<String>> {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().ok()?;
     let found = runtime.block_on(async { tokio::time::timeout(WITHIN, look_up(reach, wanted)).await });
     // A command of the kubeconfig may still run.
@@ -154,20 +163,25 @@ fn asked(reach: &ReachArgs, wanted: &Wanted) -> Option<BTreeSet<String>> {
 mod tests {
     use super::*;
 
-    fn wanted(line: &str, typed: &str) -> Wanted {
+    fn wanted(line: &str, typed: &str) -> CompletionKind {
         let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
         let mut command = cli::command();
         command.build();
-        object(&Words::read(&command, &words), typed)
+        object(&CommandWords::read(&command, &words), typed)
     }
 
-    fn names(kind: &str, namespace: Option<&str>, begins: &str, gone: bool) -> Wanted {
-        Wanted::Names { kind: kind.into(), namespace: namespace.map(Into::into), begins: begins.into(), gone }
+    fn names(kind: &str, namespace: Option<&str>, begins: &str, gone: bool) -> CompletionKind {
+        CompletionKind::Names {
+            kind: kind.into(),
+            namespace: namespace.map(Into::into),
+            begins: begins.into(),
+            gone,
+        }
     }
 
     #[test]
     fn an_object_is_completed_kind_first_and_then_its_name() {
-        assert_eq!(wanted("get", "jo"), Wanted::Kinds);
+        assert_eq!(wanted("get", "jo"), CompletionKind::Kinds);
         assert_eq!(wanted("get job -n a", "tr"), names("job", Some("a"), "tr", false));
         assert_eq!(wanted("timeline", "job/tr"), names("job", None, "tr", true));
         assert_eq!(wanted("jobs", "tr"), names("Job", None, "tr", false));
@@ -183,9 +197,9 @@ mod tests {
             let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
             let mut command = cli::command();
             command.build();
-            parameter(&Words::read(&command, &words), typed)
+            parameter(&CommandWords::read(&command, &words), typed)
         };
-        let of = |given: &[&str], of: Option<&str>| Wanted::Parameters {
+        let of = |given: &[&str], of: Option<&str>| CompletionKind::Parameters {
             template: "train".into(),
             given: given.iter().map(|name| (*name).to_owned()).collect(),
             of: of.map(Into::into),

@@ -13,7 +13,7 @@ use clap_complete::CompleteEnv;
 use clap_complete::engine;
 use clap_complete::env::Shells;
 
-use super::{End, Ended, Usage};
+use super::{CommandEnd, CommandResult, UsageError};
 use crate::cli::{self, CompletionArgs, ManArgs, Shell};
 use crate::commands::print::{self, note};
 
@@ -75,7 +75,7 @@ fn for_kubectl(arguments: Vec<OsString>) -> Result<()> {
 }
 
 /// `kubewitness completion`: prints the script that a shell reads.
-pub fn completion(args: &CompletionArgs) -> Ended {
+pub fn completion(args: &CompletionArgs) -> CommandResult {
     let name = match args.shell {
         Shell::Bash => "bash",
         Shell::Zsh => "zsh",
@@ -87,20 +87,20 @@ pub fn completion(args: &CompletionArgs) -> Ended {
     shell.write_registration(ASKED_BY, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
     let script = scripts::changed(name, &String::from_utf8_lossy(&script));
     print::text(&script.ok_or_else(|| anyhow!("the script for {name} is another one than is known"))?)?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// `kubewitness man`: writes a page for each command.
-pub fn man(args: &ManArgs) -> Ended {
+pub fn man(args: &ManArgs) -> CommandResult {
     let dir: &Path = &args.dir;
     if !dir.is_dir() {
         let shown = dir.display();
-        return Err(Usage::error(format!(
+        return Err(UsageError::error(format!(
             "{shown} is no folder: make it with `mkdir -p {shown}`, or name another"
         )));
     }
     clap_mangen::generate_to(cli::command(), dir)
         .with_context(|| format!("writing pages into {}", dir.display()))?;
     note!("pages are in {}: `man -l {}/kubewitness.1` shows the first", dir.display(), dir.display());
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }

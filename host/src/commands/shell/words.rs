@@ -3,14 +3,14 @@
 use clap::{Arg, Command};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct CommandWords {
     /// The command and those below it, such as `deadletters list`.
     pub commands: Vec<String>,
     pub arguments: Vec<String>,
     flags: Vec<(String, String)>,
 }
 
-impl Words {
+impl CommandWords {
     /// `words` begin behind the name of the program.
     pub fn read(mut command: &Command, words: &[String]) -> Self {
         let mut read = Self::default();
@@ -63,11 +63,11 @@ fn takes_a_word(arg: &Arg) -> bool {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Words {
+    fn read(line: &str) -> CommandWords {
         let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
         let mut command = crate::cli::command();
         command.build();
-        Words::read(&command, &words)
+        CommandWords::read(&command, &words)
     }
 
     #[test]

@@ -23,23 +23,23 @@ const P256: [u8; 26] = [
 
 /// A text, and the signature over it as base64. Kept beside a component, so that it can be judged again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Signature {
+pub struct CosignSignature {
     pub payload: String,
     pub signature: String,
 }
 
 #[derive(Deserialize)]
-struct Payload {
-    critical: Critical,
+struct CosignPayload {
+    critical: CosignCritical,
 }
 
 #[derive(Deserialize)]
-struct Critical {
-    image: Image,
+struct CosignCritical {
+    image: CosignImage,
 }
 
 #[derive(Deserialize)]
-struct Image {
+struct CosignImage {
     #[serde(rename = "docker-manifest-digest")]
     digest: String,
 }
@@ -50,7 +50,7 @@ pub fn tag(digest: &str) -> String {
 }
 
 /// The place, among `keys`, of the key that has signed the image with this digest.
-pub fn signer(keys: &[String], digest: &str, found: &Signature) -> Result<usize, String> {
+pub fn signer(keys: &[String], digest: &str, found: &CosignSignature) -> Result<usize, String> {
     let Ok(signature) = STANDARD.decode(found.signature.trim()) else {
         return Err("a signature is no base64".into());
     };
@@ -63,7 +63,7 @@ pub fn signer(keys: &[String], digest: &str, found: &Signature) -> Result<usize,
         return Err("none of the keys in `modules.signedBy` has made its signature".into());
     };
     // Only now is it known who wrote the text.
-    let payload: Payload = serde_json::from_str(&found.payload)
+    let payload: CosignPayload = serde_json::from_str(&found.payload)
         .map_err(|error| format!("what is signed is no text of cosign: {error}"))?;
     match payload.critical.image.digest == format!("sha256:{digest}") {
         true => Ok(signer),
@@ -96,10 +96,10 @@ mod tests {
         rUCm6FTwKbJQ5PUrFBgIIgVj55JuqGnWZNvYUfRoqKTl5558rqr07IpTOBKIOnbu\n\
         Oauz1ZWyjENghsu4FWHZrNdFEpdHo3ul\n-----END PUBLIC KEY-----\n";
 
-    fn made() -> Signature {
+    fn made() -> CosignSignature {
         let payload = r#"{"critical":{"identity":{"docker-reference":"registry.example.com/team/plugin"},"image":{"docker-manifest-digest":"sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"type":"cosign container image signature"},"optional":null}"#;
         let signature = "MEUCIQCUass+A2r2Fk9GBFiSiB/k2SESVPCUizdl3oMf6d/GUwIgbQ8nJXzQgOQmD4ic+wMidMlabV2ODMa0XUq9O1uZVqc=";
-        Signature { payload: payload.into(), signature: signature.into() }
+        CosignSignature { payload: payload.into(), signature: signature.into() }
     }
 
     #[test]
@@ -112,12 +112,12 @@ mod tests {
     fn another_text_image_or_key_is_refused_with_the_reason() {
         let keys = [KEY.to_owned()];
         let told =
-            |keys: &[String], digest: &str, found: Signature| signer(keys, digest, &found).unwrap_err();
+            |keys: &[String], digest: &str, found: CosignSignature| signer(keys, digest, &found).unwrap_err();
         let other = "00".repeat(32);
         assert!(told(&keys, &other, made()).contains("of another image"));
-        let changed = Signature { payload: made().payload.replace("9f86", "0000"), ..made() };
+        let changed = CosignSignature { payload: made().payload.replace("9f86", "0000"), ..made() };
         assert!(told(&keys, DIGEST, changed).contains("none of the keys"));
-        let broken = Signature { signature: "%".into(), ..made() };
+        let broken = CosignSignature { signature: "%".into(), ..made() };
         assert!(told(&keys, DIGEST, broken).contains("no base64"));
         for (key, why) in [(OTHER_CURVE, "P-256"), ("garbage", "PEM")] {
             let told = told(&[key.into()], DIGEST, made());

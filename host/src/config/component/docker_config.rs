@@ -11,11 +11,11 @@ use serde::Deserialize;
 #[derive(Deserialize)]
 struct DockerConfig {
     #[serde(default)]
-    auths: BTreeMap<String, Auth>,
+    auths: BTreeMap<String, DockerAuth>,
 }
 
 #[derive(Deserialize)]
-struct Auth {
+struct DockerAuth {
     auth: Option<String>,
     username: Option<String>,
     password: Option<String>,
@@ -23,13 +23,13 @@ struct Auth {
 
 /// It has no `Debug`: it is a secret.
 #[derive(Clone)]
-pub struct Login {
+pub struct RegistryLogin {
     pub user: String,
     pub password: String,
 }
 
 /// The login for this repository. The entry that names most of it counts, as for Kubernetes.
-pub fn login(config: &str, registry: &str, repository: &str) -> Result<Option<Login>, String> {
+pub fn login(config: &str, registry: &str, repository: &str) -> Result<Option<RegistryLogin>, String> {
     // The text is a secret, so the error does not quote it.
     let config: DockerConfig = serde_json::from_str(config).map_err(|error| {
         format!("is no config.json of Docker (line {}, column {})", error.line(), error.column())
@@ -50,10 +50,12 @@ pub fn login(config: &str, registry: &str, repository: &str) -> Result<Option<Lo
         let decoded = STANDARD.decode(text.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
         let (user, password) = pair.ok_or_else(wrong)?;
-        return Ok(Some(Login { user: user.into(), password: password.into() }));
+        return Ok(Some(RegistryLogin { user: user.into(), password: password.into() }));
     }
     match (&auth.username, &auth.password) {
-        (Some(user), Some(password)) => Ok(Some(Login { user: user.clone(), password: password.clone() })),
+        (Some(user), Some(password)) => {
+            Ok(Some(RegistryLogin { user: user.clone(), password: password.clone() }))
+        }
         _ => Err(wrong()),
     }
 }

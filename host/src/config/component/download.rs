@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use kubewitness_capability::{Forbidden, Guard, Unresolved};
+use kubewitness_capability::{AddressGuard, ForbiddenName, ResolveFailure};
 use kubewitness_core::config::{AddressKind, AddressRange, is_local};
 use kubewitness_core::files;
 use reqwest::redirect::Policy;
@@ -30,13 +30,13 @@ const REDIRECTS: usize = 5;
 
 /// A proxy resolves names itself. Where there is one, only addresses without a name are judged here.
 #[derive(Clone)]
-pub struct Network {
+pub struct DownloadNetwork {
     reachable: Arc<[AddressRange]>,
     /// For what is long, while it comes.
     folder: Arc<Path>,
 }
 
-impl Network {
+impl DownloadNetwork {
     pub fn new(reachable: Vec<AddressRange>, folder: &Path) -> Self {
         Self { reachable: reachable.into(), folder: folder.into() }
     }
@@ -48,10 +48,10 @@ impl Network {
     /// For the network, and for this machine, where a proxy has nothing to do.
     pub fn client(&self, url: &Url) -> Result<Client, String> {
         if let Some(kind) = self.forbidden(url) {
-            return Err(told(kind));
+            return Err(refused_kind(kind));
         }
         let (is_local, network) = (is_local(url.authority()), self.clone());
-        let guard = Guard::of_modules(self.reachable.to_vec());
+        let guard = AddressGuard::of_modules(self.reachable.to_vec());
         let builder = Client::builder()
             .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
             .dns_resolver(Arc::new(guard))
@@ -62,7 +62,7 @@ impl Network {
                 let is_there =
                     attempt.url().scheme() == "https" || (is_local && is_of_this_machine(attempt.url()));
                 match network.forbidden(attempt.url()) {
-                    Some(kind) => attempt.error(Forbidden(kind)),
+                    Some(kind) => attempt.error(ForbiddenName(kind)),
                     None if attempt.previous().len() > REDIRECTS || !is_there => attempt.stop(),
                     None => attempt.follow(),
                 }
@@ -79,7 +79,7 @@ impl Network {
     }
 }
 
-fn told(kind: AddressKind) -> String {
+fn refused_kind(kind: AddressKind) -> String {
     format!("leads to {kind}, which `spec.modules.addresses` of the host's settings does not name")
 }
 
@@ -95,23 +95,23 @@ pub async fn body(response: Response, most: u64) -> Result<Vec<u8>, String> {
 
 /// A component that has come. It lies in a file without a name: a server that is slow holds no memory, so many may be
 /// slow at a time.
-pub struct Arrived {
+pub struct DownloadedFile {
     pub digest: String,
     length: u64,
     file: tokio::fs::File,
 }
 
 /// The whole body, if it is no longer than `most`.
-pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<Arrived, String> {
+pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<DownloadedFile, String> {
     let unkept = |error: io::Error| format!("can't be kept in {} while it comes: {error}", folder.display());
     let place = folder.to_owned();
     let file = files::within(folder, files::WORK, move || files::unnamed(&place)).await.map_err(unkept)?;
     let mut file = tokio::fs::File::from_std(file);
     let (length, digest) = take(response, most, &mut file).await?;
-    Ok(Arrived { digest, length, file })
+    Ok(DownloadedFile { digest, length, file })
 }
 
-impl Arrived {
+impl DownloadedFile {
     /// Once there is room for it.
     pub async fn read(mut self) -> Result<Bytes, String> {
         let place = memory_budget::ALL.place(self.length).await?;
@@ -166,12 +166,12 @@ pub fn cause(error: reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = &error;
     loop {
         let of_name = match cause.downcast_ref() {
-            Some(Unresolved::Forbidden(forbidden)) => Some(forbidden),
+            Some(ResolveFailure::Forbidden(forbidden)) => Some(forbidden),
             _ => None,
         };
         // A redirect, or a name.
-        if let Some(Forbidden(kind)) = cause.downcast_ref().or(of_name) {
-            return told(*kind);
+        if let Some(ForbiddenName(kind)) = cause.downcast_ref().or(of_name) {
+            return refused_kind(*kind);
         }
         match cause.source() {
             Some(source) => cause = source,

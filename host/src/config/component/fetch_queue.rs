@@ -12,9 +12,9 @@ const AT_ONCE: usize = 16;
 const OF_ONE_SERVER: usize = 1;
 
 static ALL: Semaphore = Semaphore::const_new(AT_ONCE);
-static TURNS: Mutex<Turns> = Mutex::new(Turns { servers: BTreeMap::new(), fetching: Vec::new() });
+static TURNS: Mutex<FetchTurns> = Mutex::new(FetchTurns { servers: BTreeMap::new(), fetching: Vec::new() });
 
-struct Turns {
+struct FetchTurns {
     /// Those that somebody waits for or fetches from.
     servers: BTreeMap<String, Weak<Semaphore>>,
     /// By the names of their manifests.
@@ -22,13 +22,13 @@ struct Turns {
 }
 
 /// It is held while a component is fetched.
-pub struct Turn {
+pub struct FetchTurn {
     name: String,
     _of_all: SemaphorePermit<'static>,
     _of_server: OwnedSemaphorePermit,
 }
 
-impl Turn {
+impl FetchTurn {
     /// Waits for it. What is before it ends in time.
     pub async fn wait(server: &str, name: String) -> Result<Self, String> {
         let closed = |error: tokio::sync::AcquireError| error.to_string();
@@ -41,7 +41,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for FetchTurn {
     fn drop(&mut self) {
         let mut turns = turns();
         if let Some(index) = turns.fetching.iter().position(|name| *name == self.name) {
@@ -50,7 +50,7 @@ impl Drop for Turn {
     }
 }
 
-impl Turns {
+impl FetchTurns {
     fn server(&mut self, name: &str) -> Arc<Semaphore> {
         self.servers.retain(|_, places| places.strong_count() > 0);
         let known = self.servers.get(name).and_then(Weak::upgrade);
@@ -62,7 +62,7 @@ impl Turns {
     }
 }
 
-fn turns() -> MutexGuard<'static, Turns> {
+fn turns() -> MutexGuard<'static, FetchTurns> {
     TURNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -15,21 +15,21 @@ const PIECE: u64 = 64 << 10;
 const ROOM: u64 = 2 * COMPONENT_BYTES;
 
 /// That all share.
-pub static ALL: LazyLock<Room> = LazyLock::new(|| Room::of(ROOM));
+pub static ALL: LazyLock<MemoryRoom> = LazyLock::new(|| MemoryRoom::of(ROOM));
 
 #[derive(Clone)]
-pub struct Room(Arc<Semaphore>);
+pub struct MemoryRoom(Arc<Semaphore>);
 
 /// Room for one component, until its bytes are there.
-pub struct Place(OwnedSemaphorePermit);
+pub struct MemoryPermit(OwnedSemaphorePermit);
 
 /// Bytes that hold their place.
-struct Placed {
+struct BudgetedBytes {
     bytes: Vec<u8>,
     _place: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Placed {
+impl AsRef<[u8]> for BudgetedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -39,25 +39,25 @@ fn pieces(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(PIECE)).unwrap_or(u32::MAX)
 }
 
-impl Room {
+impl MemoryRoom {
     pub fn of(bytes: u64) -> Self {
         Self(Arc::new(Semaphore::new(pieces(bytes) as usize)))
     }
 
     /// Waits for so many bytes, or for the largest component's. Who asks first is first.
-    pub async fn place(&self, most: u64) -> Result<Place, String> {
+    pub async fn place(&self, most: u64) -> Result<MemoryPermit, String> {
         let place = self.0.clone().acquire_many_owned(pieces(most.min(COMPONENT_BYTES))).await;
-        place.map(Place).map_err(|error| error.to_string())
+        place.map(MemoryPermit).map_err(|error| error.to_string())
     }
 }
 
-impl Place {
+impl MemoryPermit {
     /// As long as the bytes are there, so is their share of the room.
     pub fn filled(mut self, bytes: Vec<u8>) -> Bytes {
         let needed = pieces(bytes.len() as u64) as usize;
         let unused = self.0.num_permits().saturating_sub(needed);
         drop(self.0.split(unused));
-        Bytes::from_owner(Placed { bytes, _place: self.0 })
+        Bytes::from_owner(BudgetedBytes { bytes, _place: self.0 })
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
 
     #[tokio::test]
     async fn components_in_memory_share_a_room_and_who_finds_none_waits_until_one_is_gone() {
-        let room = Room::of(ROOM);
+        let room = MemoryRoom::of(ROOM);
         let large = room.place(u64::MAX).await.unwrap().filled(vec![0; COMPONENT_BYTES as usize]);
         let small = room.place(9 << 20).await.unwrap().filled(vec![7; 3]);
         assert_eq!(&small[..], [7; 3]);

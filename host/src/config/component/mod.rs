@@ -14,14 +14,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use kubewitness_core::config::{Fault, HostSpec, PluginSpec};
+use kubewitness_core::config::{HostSpec, ManifestFault, PluginSpec};
 use kubewitness_core::files;
 use ring::digest::SHA256;
 
-use super::manifest::{Parsed, Problem};
+use super::manifest::{ManifestProblem, ParsedManifest};
 pub use fetch_queue::is_fetching;
-pub use on_disk::{Kept, digest_of};
-pub use remote::{Pulled, Remote, is_signed};
+pub use on_disk::{KeptComponents, digest_of};
+pub use remote::{PulledFrom, RemoteComponent, is_signed};
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
@@ -30,27 +30,27 @@ pub const COMPONENT_BYTES: u64 = 64 << 20;
 
 /// The folders that may hold components, besides a manifest's own.
 #[derive(Clone, Default)]
-pub struct Folders {
+pub struct ComponentFolders {
     pub plugins: Vec<PathBuf>,
     /// The controller's own: what lies there was taken from elsewhere, and is no manifest's to name.
     pub data: Option<PathBuf>,
 }
 
-impl Folders {
+impl ComponentFolders {
     /// What is fetched lies there until all of it has come.
     pub fn for_fetching(&self) -> PathBuf {
         self.data.clone().unwrap_or_else(std::env::temp_dir)
     }
 }
 
-impl From<Vec<PathBuf>> for Folders {
+impl From<Vec<PathBuf>> for ComponentFolders {
     fn from(plugins: Vec<PathBuf>) -> Self {
         Self { plugins, data: None }
     }
 }
 
 /// Where an installed binary looks by itself: the image's folder, and those of a checkout.
-pub fn default_folders(named: Option<PathBuf>) -> Folders {
+pub fn default_folders(named: Option<PathBuf>) -> ComponentFolders {
     let mut folders: Vec<_> = named.into_iter().collect();
     if let Some(beside) = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf())) {
         folders.push(beside.join("plugins"));
@@ -61,24 +61,24 @@ pub fn default_folders(named: Option<PathBuf>) -> Folders {
 }
 
 /// A component, or where it has to be fetched from first.
-pub enum Found {
+pub enum ComponentSource {
     /// In this binary, or in a ConfigMap. It is in memory anyhow, and takes none of its own.
     Here(Bytes),
     /// A file that the manifest names. It is read once there is room for it.
-    File(Kept),
+    File(KeptComponents),
     /// The last good one, while what is configured can't run.
-    Kept(Kept),
-    Remote(Box<Remote>),
+    Kept(KeptComponents),
+    Remote(Box<RemoteComponent>),
 }
 
 /// A component with the digest that its manifest asks for.
-pub struct Fetched {
+pub struct FetchedComponent {
     pub bytes: Bytes,
     /// Of one that lay elsewhere.
-    pub pulled: Option<Pulled>,
+    pub pulled: Option<PulledFrom>,
 }
 
-impl Found {
+impl ComponentSource {
     /// By which two documents that name the same component are known.
     pub fn mark(&self) -> String {
         match self {
@@ -89,24 +89,28 @@ impl Found {
     }
 
     /// This may take minutes.
-    pub async fn fetch(self, parsed: &Parsed<PluginSpec>) -> Result<Fetched, Vec<Problem>> {
-        let refused =
-            |field: &str, message: String| parsed.problems(vec![Fault { field: field.into(), message }]);
+    pub async fn fetch(
+        self,
+        parsed: &ParsedManifest<PluginSpec>,
+    ) -> Result<FetchedComponent, Vec<ManifestProblem>> {
+        let refused = |field: &str, message: String| {
+            parsed.problems(vec![ManifestFault { field: field.into(), message }])
+        };
         let fetched = match self {
-            Self::Here(bytes) => Fetched { bytes, pulled: None },
+            Self::Here(bytes) => FetchedComponent { bytes, pulled: None },
             Self::File(kept) => {
                 let told = |why| refused("spec.module.file", format!("the component can't be read: {why}"));
-                Fetched { bytes: kept.read().await.map_err(told)?, pulled: None }
+                FetchedComponent { bytes: kept.read().await.map_err(told)?, pulled: None }
             }
             Self::Kept(kept) => {
                 let told =
                     |why| refused("spec.module", format!("the last good component can't be started: {why}"));
-                Fetched { bytes: kept.read().await.map_err(told)?, pulled: None }
+                FetchedComponent { bytes: kept.read().await.map_err(told)?, pulled: None }
             }
             Self::Remote(remote) => {
                 let field = remote.field();
                 let (bytes, pulled) = remote.fetch().await.map_err(|message| refused(field, message))?;
-                Fetched { bytes, pulled: Some(pulled) }
+                FetchedComponent { bytes, pulled: Some(pulled) }
             }
         };
         let digest = digest(&fetched.bytes);
@@ -122,29 +126,29 @@ impl Found {
 
 /// Looks where the manifest says. Nothing is fetched yet.
 pub async fn find(
-    parsed: &Parsed<PluginSpec>,
-    folders: &Folders,
+    parsed: &ParsedManifest<PluginSpec>,
+    folders: &ComponentFolders,
     host: &HostSpec,
-) -> Result<Found, Vec<Problem>> {
+) -> Result<ComponentSource, Vec<ManifestProblem>> {
     let module = &parsed.spec.module;
-    if let Some(remote) = Remote::of(module, host, &folders.for_fetching()) {
-        return Ok(Found::Remote(remote.into()));
+    if let Some(remote) = RemoteComponent::of(module, host, &folders.for_fetching()) {
+        return Ok(ComponentSource::Remote(remote.into()));
     }
     let bytes = match (&module.file, &module.config_map_key) {
         (Some(file), _) => {
             let found = asked(file, parsed.entry.origin.folder.as_deref(), folders).await;
             let refused =
-                |message| parsed.problems(vec![Fault { field: "spec.module.file".into(), message }]);
+                |message| parsed.problems(vec![ManifestFault { field: "spec.module.file".into(), message }]);
             return found.map_err(refused);
         }
         (None, Some(key)) => parsed.entry.binary.get(key).cloned().ok_or_else(|| {
             let keys: Vec<_> = parsed.entry.binary.keys().map(String::as_str).collect();
             let message = format!("the ConfigMap's binaryData has no `{key}`; it has {}", keys.join(", "));
-            parsed.problems(vec![Fault { field: "spec.module.configMapKey".into(), message }])
+            parsed.problems(vec![ManifestFault { field: "spec.module.configMapKey".into(), message }])
         })?,
         (None, None) => Bytes::new(),
     };
-    Ok(Found::Here(bytes))
+    Ok(ComponentSource::Here(bytes))
 }
 
 pub fn digest(bytes: &[u8]) -> String {
@@ -155,14 +159,14 @@ pub fn digest(bytes: &[u8]) -> String {
 pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Bytes, String> {
     let folders = default_folders(folder.map(Path::to_path_buf));
     match asked(&format!("{name}.wasm"), None, &folders).await? {
-        Found::Here(bytes) => Ok(bytes),
-        Found::File(kept) | Found::Kept(kept) => kept.read().await,
-        Found::Remote(remote) => remote.fetch().await.map(|(bytes, _)| bytes),
+        ComponentSource::Here(bytes) => Ok(bytes),
+        ComponentSource::File(kept) | ComponentSource::Kept(kept) => kept.read().await,
+        ComponentSource::Remote(remote) => remote.fetch().await.map(|(bytes, _)| bytes),
     }
 }
 
 /// Whether a component comes with the program, or lies in one of its folders of plugins.
-pub fn is_shipped(file: &str, folders: &Folders) -> bool {
+pub fn is_shipped(file: &str, folders: &ComponentFolders) -> bool {
     folders.plugins.iter().any(|folder| folder.join(file).is_file()) || embedded(file).is_some()
 }
 
@@ -172,7 +176,11 @@ fn embedded(file: &str) -> Option<&'static [u8]> {
 }
 
 /// Of folders that may not answer.
-async fn asked(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Found, String> {
+async fn asked(
+    file: &str,
+    beside: Option<&Path>,
+    folders: &ComponentFolders,
+) -> Result<ComponentSource, String> {
     let path = beside.unwrap_or(Path::new("")).join(file);
     let (file, beside, folders) = (file.to_owned(), beside.map(Path::to_path_buf), folders.clone());
     let looked = looked_in(&each_of(beside.as_deref(), &folders.plugins));
@@ -192,7 +200,11 @@ fn looked_in(folders: &[&Path]) -> String {
     folders.join(", ")
 }
 
-fn find_file(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Found, String> {
+fn find_file(
+    file: &str,
+    beside: Option<&Path>,
+    folders: &ComponentFolders,
+) -> Result<ComponentSource, String> {
     let candidates = each_once(each_of(beside, &folders.plugins).into_iter());
     let data = folders.data.as_ref().and_then(|data| data.canonicalize().ok());
     for folder in &candidates {
@@ -204,11 +216,11 @@ fn find_file(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Fou
         {
             let digest =
                 digest_of(&real).map_err(|error| format!("{} can't be read: {error}", path.display()))?;
-            return Ok(Found::File(Kept::in_files(digest, vec![real])));
+            return Ok(ComponentSource::File(KeptComponents::in_files(digest, vec![real])));
         }
     }
     if let Some(bytes) = embedded(file) {
-        return Ok(Found::Here(Bytes::from_static(bytes)));
+        return Ok(ComponentSource::Here(Bytes::from_static(bytes)));
     }
     let looked = looked_in(&candidates);
     Err(format!(
@@ -242,7 +254,7 @@ mod tests {
     use super::*;
 
     /// The digest of what is found.
-    fn found(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<String, String> {
+    fn found(file: &str, beside: Option<&Path>, folders: &ComponentFolders) -> Result<String, String> {
         find_file(file, beside, folders).map(|found| found.mark())
     }
 
@@ -271,7 +283,8 @@ mod tests {
         std::os::unix::fs::symlink("../p.wasm", of("config/out.wasm")).unwrap();
         std::os::unix::fs::symlink("../plugins/p.wasm", of("config/in.wasm")).unwrap();
         let read = |file: &str, data: &str| {
-            let folders = Folders { plugins: vec![of("plugins"), of("data/plugins")], data: Some(of(data)) };
+            let folders =
+                ComponentFolders { plugins: vec![of("plugins"), of("data/plugins")], data: Some(of(data)) };
             found(file, Some(&of("config")), &folders)
         };
         let absolute = of("p.wasm").display().to_string();
@@ -293,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_manifest_that_is_named_without_a_folder_lies_in_the_one_of_the_process() {
-        let told = found("q.wasm", Some(Path::new("")), &Folders::default()).unwrap_err();
+        let told = found("q.wasm", Some(Path::new("")), &ComponentFolders::default()).unwrap_err();
         assert!(told.contains("looked in .; a"), "{told}");
     }
 
@@ -304,7 +317,7 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         std::fs::create_dir(folder.path().join("d.wasm")).unwrap();
         for (file, kind) in [("p.wasm", "it is a pipe"), ("d.wasm", "it is a folder")] {
-            let told = asked(file, Some(folder.path()), &Folders::default()).await.err().unwrap();
+            let told = asked(file, Some(folder.path()), &ComponentFolders::default()).await.err().unwrap();
             assert!(told.contains(&format!("{file} can't be read: {kind}")), "{told}");
         }
     }

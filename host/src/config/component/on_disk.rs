@@ -11,29 +11,29 @@ use bytes::Bytes;
 use kubewitness_core::files;
 use ring::digest::{Context, SHA256};
 
-use super::memory_budget::{self, Room};
+use super::memory_budget::{self, MemoryRoom};
 use super::{COMPONENT_BYTES, digest};
 
 /// What is read of a file at once to know its digest.
 const PIECE: usize = 64 << 10;
 
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct KeptComponents {
     digest: String,
-    place: Place,
+    place: KeptPlace,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum KeptPlace {
     /// The first of these that has these bytes.
     Files(Vec<PathBuf>),
     /// Of a version that is compared and may take over, as long as it is.
     Unnamed(Arc<File>),
 }
 
-impl Kept {
+impl KeptComponents {
     pub fn in_files(digest: String, files: Vec<PathBuf>) -> Self {
-        Self { digest, place: Place::Files(files) }
+        Self { digest, place: KeptPlace::Files(files) }
     }
 
     /// Lets go of the memory.
@@ -47,7 +47,7 @@ impl Kept {
         };
         let file = files::within(folder, files::WORK, writing).await;
         let file = file.map_err(|error| format!("it can't be kept in {}: {error}", folder.display()))?;
-        Ok(Self { digest, place: Place::Unnamed(Arc::new(file)) })
+        Ok(Self { digest, place: KeptPlace::Unnamed(Arc::new(file)) })
     }
 
     pub fn digest(&self) -> &str {
@@ -59,16 +59,16 @@ impl Kept {
         self.read_within(&memory_budget::ALL).await
     }
 
-    async fn read_within(self, room: &Room) -> Result<Bytes, String> {
+    async fn read_within(self, room: &MemoryRoom) -> Result<Bytes, String> {
         let length = self.length().await;
         let place = room.place(length).await?;
         let wanted = self.digest;
         let bytes = match self.place {
-            Place::Unnamed(file) => {
+            KeptPlace::Unnamed(file) => {
                 let reading = tokio::task::spawn_blocking(move || again(&file, &wanted)).await;
                 reading.unwrap_or_else(|error| Err(error.to_string()))
             }
-            Place::Files(paths) => {
+            KeptPlace::Files(paths) => {
                 let first = paths.first().cloned().unwrap_or_default();
                 let reading = move || Ok(read(&paths, &wanted, length.min(COMPONENT_BYTES)));
                 let read = files::within(&first, files::WORK, reading).await;
@@ -81,8 +81,8 @@ impl Kept {
     /// What it may take to read it. A file that grows meanwhile has other bytes.
     async fn length(&self) -> u64 {
         let paths = match &self.place {
-            Place::Unnamed(file) => return file.metadata().map_or(COMPONENT_BYTES, |found| found.len()),
-            Place::Files(paths) => paths.clone(),
+            KeptPlace::Unnamed(file) => return file.metadata().map_or(COMPONENT_BYTES, |found| found.len()),
+            KeptPlace::Files(paths) => paths.clone(),
         };
         let first = paths.first().cloned().unwrap_or_default();
         let looking = move || {
@@ -146,9 +146,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("p.wasm");
         std::fs::write(&path, b"there").unwrap();
-        let room = Room::of(COMPONENT_BYTES);
+        let room = MemoryRoom::of(COMPONENT_BYTES);
         let all = room.place(u64::MAX).await.unwrap();
-        let kept = Kept::in_files(digest_of(&path).unwrap(), vec![path.clone()]);
+        let kept = KeptComponents::in_files(digest_of(&path).unwrap(), vec![path.clone()]);
         let mut reading = pin!(kept.read_within(&room));
         assert!(tokio::time::timeout(Duration::from_millis(200), &mut reading).await.is_err());
         drop(all);
@@ -165,18 +165,18 @@ mod tests {
         std::fs::write(&paths[0], b"other").unwrap();
         std::fs::write(&paths[1], b"bytes").unwrap();
         assert_eq!(digest_of(&paths[1]).unwrap(), digest(b"bytes"));
-        let kept = |paths: &[PathBuf]| Kept::in_files(digest(b"bytes"), paths.to_vec());
+        let kept = |paths: &[PathBuf]| KeptComponents::in_files(digest(b"bytes"), paths.to_vec());
         assert_eq!(&kept(&paths).read().await.unwrap()[..], b"bytes");
         let told = kept(&paths[..1]).read().await.unwrap_err();
         assert!(told.contains("damaged has other bytes"), "{told}");
         let told = kept(&[folder.path().join("gone")]).read().await.unwrap_err();
         assert!(told.contains("gone is not there"), "{told}");
-        let aside = Kept::on_disk(Bytes::from_static(b"x"), folder.path()).await.unwrap();
+        let aside = KeptComponents::on_disk(Bytes::from_static(b"x"), folder.path()).await.unwrap();
         for again in [aside.clone(), aside] {
             assert_eq!(&again.read().await.unwrap()[..], b"x");
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "it has no name");
-        let told = Kept::on_disk(Bytes::new(), &folder.path().join("gone")).await.unwrap_err();
+        let told = KeptComponents::on_disk(Bytes::new(), &folder.path().join("gone")).await.unwrap_err();
         assert!(told.contains("gone"), "{told}");
     }
 }

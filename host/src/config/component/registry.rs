@@ -1,7 +1,7 @@
 //! Fetches a component from an OCI registry, as `wkg oci push` leaves it there: a manifest with one layer, the
 //! component. What is fetched is what its digests say, whoever answers.
 //!
-//! No client crate of registries is used: every connection has to go through `Network`, which judges the address and
+//! No client crate of registries is used: every connection has to go through `DownloadNetwork`, which judges the address and
 //! bounds time and size. Of the protocol, a manifest, a layer and a token are enough.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use reqwest::header::{ACCEPT, WWW_AUTHENTICATE};
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 
-use super::cosign::{self, Signature};
+use super::cosign::{self, CosignSignature};
 use super::digest;
-use super::docker_config::Login;
-use super::download::{self, Arrived, Network};
+use super::docker_config::RegistryLogin;
+use super::download::{self, DownloadNetwork, DownloadedFile};
 
 /// A manifest names a few layers.
 const MANIFEST_BYTES: u64 = 1 << 20;
@@ -28,15 +28,15 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const WASM: &str = "application/wasm";
 
 #[derive(Deserialize)]
-struct Manifest {
+struct ImageManifest {
     #[serde(rename = "mediaType")]
     media_type: Option<String>,
     #[serde(default)]
-    layers: Vec<Layer>,
+    layers: Vec<ImageLayer>,
 }
 
 #[derive(Deserialize)]
-struct Layer {
+struct ImageLayer {
     #[serde(rename = "mediaType")]
     media_type: String,
     digest: String,
@@ -45,37 +45,41 @@ struct Layer {
     annotations: BTreeMap<String, String>,
 }
 
-impl Layer {
+impl ImageLayer {
     fn sha256(&self) -> Result<&str, String> {
         let hex = self.digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64);
         hex.ok_or_else(|| format!("the digest {} is no SHA-256", shortened(&self.digest)))
     }
 }
 
-fn is_what_it_says(found: &str, layer: &Layer) -> Result<(), String> {
+fn is_what_it_says(found: &str, layer: &ImageLayer) -> Result<(), String> {
     match layer.sha256()? == found {
         true => Ok(()),
         false => Err("the registry answered with other bytes than the image names".into()),
     }
 }
 
-pub struct Registry<'a> {
+pub struct OciRegistry<'a> {
     reference: &'a OciReference,
-    network: Network,
+    network: DownloadNetwork,
     base: Url,
-    login: Option<Login>,
+    login: Option<RegistryLogin>,
     /// What the registry wants to see, once it has said so.
-    shown: Option<Shown>,
+    shown: Option<ShownCredentials>,
 }
 
 #[derive(Clone)]
-enum Shown {
+enum ShownCredentials {
     Token(String),
-    Login(Login),
+    Login(RegistryLogin),
 }
 
-impl<'a> Registry<'a> {
-    pub fn new(reference: &'a OciReference, login: Option<Login>, network: Network) -> Result<Self, String> {
+impl<'a> OciRegistry<'a> {
+    pub fn new(
+        reference: &'a OciReference,
+        login: Option<RegistryLogin>,
+        network: DownloadNetwork,
+    ) -> Result<Self, String> {
         let scheme = if is_local(&reference.registry) { "http" } else { "https" };
         let base = format!("{scheme}://{}/v2/{}/", reference.registry, reference.repository);
         let base = base.parse().map_err(|error| format!("makes no address: {error}"))?;
@@ -83,7 +87,7 @@ impl<'a> Registry<'a> {
     }
 
     /// The digest of the manifest, and the component.
-    pub async fn component(&mut self, most: u64) -> Result<(String, Arrived), String> {
+    pub async fn component(&mut self, most: u64) -> Result<(String, DownloadedFile), String> {
         let name = match (&self.reference.digest, &self.reference.tag) {
             (Some(digest), _) => format!("sha256:{digest}"),
             (None, tag) => tag.clone().unwrap_or_default(),
@@ -109,7 +113,7 @@ impl<'a> Registry<'a> {
     }
 
     /// The signatures of the image with this digest.
-    pub async fn signatures(&mut self, image: &str) -> Result<Vec<Signature>, String> {
+    pub async fn signatures(&mut self, image: &str) -> Result<Vec<CosignSignature>, String> {
         let Some(bytes) = self.manifest(&cosign::tag(image)).await? else { return Ok(Vec::new()) };
         let manifest = parse(&bytes)?;
         let mut found = Vec::new();
@@ -121,7 +125,7 @@ impl<'a> Registry<'a> {
             let payload = payload.await?;
             is_what_it_says(&digest(&payload), layer)?;
             let payload = String::from_utf8(payload).map_err(|_| "a signed text is no UTF-8")?;
-            found.push(Signature { payload, signature: text.clone() });
+            found.push(CosignSignature { payload, signature: text.clone() });
         }
         Ok(found)
     }
@@ -140,7 +144,7 @@ impl<'a> Registry<'a> {
 
     async fn blob<T>(
         &mut self,
-        layer: &Layer,
+        layer: &ImageLayer,
         most: u64,
         take: impl AsyncFnOnce(Response) -> Result<T, String>,
     ) -> Result<T, String> {
@@ -172,12 +176,14 @@ impl<'a> Registry<'a> {
     async fn get(&mut self, path: &str, accept: &str) -> Result<Response, String> {
         let url = self.base.join(path).map_err(|error| format!("makes no address: {error}"))?;
         let client = self.network.client(&url)?;
-        let ask = async |shown: &Option<Shown>| {
+        let ask = async |shown: &Option<ShownCredentials>| {
             let request = client.get(url.clone()).header(ACCEPT, accept);
             let request = match shown {
                 None => request,
-                Some(Shown::Token(token)) => request.bearer_auth(token),
-                Some(Shown::Login(login)) => request.basic_auth(&login.user, Some(&login.password)),
+                Some(ShownCredentials::Token(token)) => request.bearer_auth(token),
+                Some(ShownCredentials::Login(login)) => {
+                    request.basic_auth(&login.user, Some(&login.password))
+                }
             };
             send(request, "the registry").await
         };
@@ -193,10 +199,10 @@ impl<'a> Registry<'a> {
         ask(&self.shown).await
     }
 
-    async fn to_show(&self, challenge: &str) -> Result<Option<Shown>, String> {
+    async fn to_show(&self, challenge: &str) -> Result<Option<ShownCredentials>, String> {
         let (scheme, rest) = challenge.split_once(' ').unwrap_or((challenge, ""));
         if scheme.eq_ignore_ascii_case("basic") {
-            return Ok(self.login.clone().map(Shown::Login));
+            return Ok(self.login.clone().map(ShownCredentials::Login));
         }
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Ok(None);
@@ -226,13 +232,16 @@ impl<'a> Registry<'a> {
         let body = download::body(answer, TOKEN_BYTES).await;
         let body = body.map_err(|error| format!("the token {error}"))?;
         #[derive(Deserialize)]
-        struct Token {
+        struct RegistryToken {
             token: Option<String>,
             access_token: Option<String>,
         }
-        let token: Option<Token> = serde_json::from_slice(&body).ok();
+        let token: Option<RegistryToken> = serde_json::from_slice(&body).ok();
         let token = token.and_then(|token| token.token.or(token.access_token));
-        token.map(Shown::Token).map(Some).ok_or_else(|| "the registry's token can't be read".into())
+        token
+            .map(ShownCredentials::Token)
+            .map(Some)
+            .ok_or_else(|| "the registry's token can't be read".into())
     }
 }
 
@@ -240,8 +249,8 @@ async fn send(request: RequestBuilder, who: &str) -> Result<Response, String> {
     request.send().await.map_err(|error| format!("{who} can't be asked: {}", download::cause(error)))
 }
 
-fn parse(bytes: &[u8]) -> Result<Manifest, String> {
-    let manifest: Manifest = serde_json::from_slice(bytes)
+fn parse(bytes: &[u8]) -> Result<ImageManifest, String> {
+    let manifest: ImageManifest = serde_json::from_slice(bytes)
         .map_err(|error| format!("the image's manifest can't be read: {}", shortened(&error.to_string())))?;
     match manifest.media_type.as_deref() {
         None | Some(MANIFEST) => Ok(manifest),

@@ -11,26 +11,26 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
 use super::COMPONENT_BYTES;
-use super::cosign::{Signature, signer};
+use super::cosign::{CosignSignature, signer};
 use super::docker_config;
-use super::download::{self, Arrived, Network};
-use super::fetch_queue::Turn;
-use super::on_disk::Kept;
-use super::registry::Registry;
+use super::download::{self, DownloadNetwork, DownloadedFile};
+use super::fetch_queue::FetchTurn;
+use super::on_disk::KeptComponents;
+use super::registry::OciRegistry;
 
 /// For all that one component needs, from when its turn has come.
 const ALL: Duration = Duration::from_secs(120);
 
 /// A component that has to be fetched.
-pub struct Remote {
-    place: Place,
+pub struct RemoteComponent {
+    place: RemoteAddress,
     credentials: Option<SecretRef>,
     signed_by: Vec<String>,
-    network: Network,
-    kept: Option<(Kept, Pulled)>,
+    network: DownloadNetwork,
+    kept: Option<(KeptComponents, PulledFrom)>,
 }
 
-enum Place {
+enum RemoteAddress {
     Oci(OciReference),
     Url(String),
 }
@@ -38,7 +38,7 @@ enum Place {
 /// Where a component was fetched from. It is kept beside the component.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pulled {
+pub struct PulledFrom {
     /// As the manifest names it.
     pub from: String,
     /// The digest of the component.
@@ -47,12 +47,12 @@ pub struct Pulled {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub signatures: Vec<Signature>,
+    pub signatures: Vec<CosignSignature>,
 }
 
-impl Pulled {
+impl PulledFrom {
     /// For people.
-    pub fn told(&self) -> String {
+    pub fn source_label(&self) -> String {
         match &self.image {
             Some(image) if !self.from.contains('@') => format!("{}@sha256:{image}", self.from),
             _ => self.from.clone(),
@@ -60,32 +60,32 @@ impl Pulled {
     }
 }
 
-impl Remote {
+impl RemoteComponent {
     /// `None` where the module lies here. `folder`: what comes lies there until all of it has come.
     pub fn of(module: &ModuleSpec, host: &HostSpec, folder: &Path) -> Option<Self> {
         let place = match (&module.oci, &module.url) {
             // It was checked when the document was.
-            (Some(oci), _) => Place::Oci(OciReference::parse(oci).ok()?),
-            (None, Some(url)) => Place::Url(url.clone()),
+            (Some(oci), _) => RemoteAddress::Oci(OciReference::parse(oci).ok()?),
+            (None, Some(url)) => RemoteAddress::Url(url.clone()),
             (None, None) => return None,
         };
         let modules = &host.modules;
         let (credentials, signed_by) = (modules.credentials.clone(), modules.signed_by.clone());
-        let network = Network::new(modules.reachable(), folder);
+        let network = DownloadNetwork::new(modules.reachable(), folder);
         Some(Self { place, credentials, signed_by, network, kept: None })
     }
 
     pub fn field(&self) -> &'static str {
         match self.place {
-            Place::Oci(_) => "spec.module.oci",
-            Place::Url(_) => "spec.module.url",
+            RemoteAddress::Oci(_) => "spec.module.oci",
+            RemoteAddress::Url(_) => "spec.module.url",
         }
     }
 
     pub fn name(&self) -> String {
         match &self.place {
-            Place::Oci(reference) => reference.to_string(),
-            Place::Url(url) => url.clone(),
+            RemoteAddress::Oci(reference) => reference.to_string(),
+            RemoteAddress::Url(url) => url.clone(),
         }
     }
 
@@ -96,34 +96,34 @@ impl Remote {
 
     fn server(&self) -> &str {
         match &self.place {
-            Place::Oci(reference) => &reference.registry,
+            RemoteAddress::Oci(reference) => &reference.registry,
             // It was checked when the document was.
-            Place::Url(url) => url.split('/').nth(2).unwrap_or_default(),
+            RemoteAddress::Url(url) => url.split('/').nth(2).unwrap_or_default(),
         }
     }
 
     /// What was fetched for the same document before. Where it no longer is what is wanted, it is fetched again.
-    pub fn keep(&mut self, component: Kept, pulled: &Pulled) {
+    pub fn keep(&mut self, component: KeptComponents, pulled: &PulledFrom) {
         let name = self.name();
         // A name with the digest of the image is that image, whatever the tag is now.
-        let is_it = pulled.from == name || pulled.told() == name;
+        let is_it = pulled.from == name || pulled.source_label() == name;
         if is_it && pulled.component == component.digest() && self.judge(pulled).is_ok() {
-            self.kept = Some((component, Pulled { from: name, ..pulled.clone() }));
+            self.kept = Some((component, PulledFrom { from: name, ..pulled.clone() }));
         }
     }
 
-    pub async fn fetch(mut self) -> Result<(Bytes, Pulled), String> {
+    pub async fn fetch(mut self) -> Result<(Bytes, PulledFrom), String> {
         if let Some((kept, pulled)) = self.kept.take() {
             match kept.read().await {
                 Ok(bytes) => return Ok((bytes, pulled)),
                 Err(error) => tracing::warn!("{}: {error}: it is fetched again", self.name()),
             }
         }
-        let _turn = Turn::wait(self.server(), self.name()).await?;
+        let _turn = FetchTurn::wait(self.server(), self.name()).await?;
         let fetching = async {
             match &self.place {
-                Place::Oci(reference) => self.pull(reference).await,
-                Place::Url(url) => self.download(url).await,
+                RemoteAddress::Oci(reference) => self.pull(reference).await,
+                RemoteAddress::Url(url) => self.download(url).await,
             }
         };
         let fetched = tokio::time::timeout(ALL, fetching).await;
@@ -134,7 +134,7 @@ impl Remote {
         Ok((arrived.read().await.map_err(told)?, pulled))
     }
 
-    async fn pull(&self, reference: &OciReference) -> Result<(Arrived, Pulled), String> {
+    async fn pull(&self, reference: &OciReference) -> Result<(DownloadedFile, PulledFrom), String> {
         let OciReference { registry, repository, .. } = reference;
         let login = match &self.credentials {
             None => None,
@@ -144,19 +144,19 @@ impl Remote {
                 docker_config::login(text.expose(), registry, repository).map_err(told)?
             }
         };
-        let mut registry = Registry::new(reference, login, self.network.clone())?;
+        let mut registry = OciRegistry::new(reference, login, self.network.clone())?;
         let (image, component) = registry.component(COMPONENT_BYTES).await?;
         let signatures = match self.signed_by.is_empty() {
             true => Vec::new(),
             false => registry.signatures(&image).await?,
         };
         let digest = component.digest.clone();
-        let pulled = Pulled { from: self.name(), component: digest, image: Some(image), signatures };
+        let pulled = PulledFrom { from: self.name(), component: digest, image: Some(image), signatures };
         self.judge(&pulled)?;
         Ok((component, pulled))
     }
 
-    async fn download(&self, url: &str) -> Result<(Arrived, Pulled), String> {
+    async fn download(&self, url: &str) -> Result<(DownloadedFile, PulledFrom), String> {
         let url: Url = url.parse().map_err(|error| format!("is no address: {error}"))?;
         let answer = self.network.client(&url)?.get(url).send().await.map_err(download::cause)?;
         if !answer.status().is_success() {
@@ -164,23 +164,23 @@ impl Remote {
         }
         let component = download::to_disk(answer, COMPONENT_BYTES, self.network.folder()).await?;
         let digest = component.digest.clone();
-        let pulled = Pulled { from: self.name(), component: digest, image: None, signatures: Vec::new() };
+        let pulled = PulledFrom { from: self.name(), component: digest, image: None, signatures: Vec::new() };
         Ok((component, pulled))
     }
 
-    fn judge(&self, pulled: &Pulled) -> Result<(), String> {
+    fn judge(&self, pulled: &PulledFrom) -> Result<(), String> {
         judge(&self.signed_by, pulled)
     }
 }
 
 /// Whether a component that runs may go on under settings that ask for these signatures.
-pub fn is_signed(module: &ModuleSpec, pulled: Option<&Pulled>, signed_by: &[String]) -> bool {
+pub fn is_signed(module: &ModuleSpec, pulled: Option<&PulledFrom>, signed_by: &[String]) -> bool {
     let has_signature = || pulled.is_some_and(|pulled| judge(signed_by, pulled).is_ok());
     signed_by.is_empty() || module.can_be_signed() && (module.oci.is_none() || has_signature())
 }
 
 /// Whether it is signed, where that is asked for.
-fn judge(signed_by: &[String], pulled: &Pulled) -> Result<(), String> {
+fn judge(signed_by: &[String], pulled: &PulledFrom) -> Result<(), String> {
     if signed_by.is_empty() {
         return Ok(());
     }

@@ -10,9 +10,9 @@ use kubewitness_core::config::{
 use kubewitness_core::{nearest, shortened};
 
 use super::problem;
-use crate::config::manifest::{Entry, Origin, Problem, VALUE, is_rule};
-use crate::config::tree::Tree;
-use crate::config::{Snapshot, decode_base64};
+use crate::config::manifest::{ManifestEntry, ManifestOrigin, ManifestProblem, VALUE, is_rule};
+use crate::config::tree::YamlTree;
+use crate::config::{ConfigSnapshot, decode_base64};
 
 /// Of a document that is in no ConfigMap: it is one of ours, whatever its version.
 const GROUP: &str = "kubewitness.dev";
@@ -20,17 +20,17 @@ const KINDS: [&str; 3] = ["Host", "Plugin", "JobTemplate"];
 const CONFIG_MAP: &str = "ConfigMap";
 
 /// A file's text, which its documents are parts of.
-struct Source<'a> {
+struct FileSource<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-pub fn read(path: &Path, text: &str, snapshot: &mut Snapshot) {
-    let documents = match Tree::parse(text) {
+pub fn read(path: &Path, text: &str, snapshot: &mut ConfigSnapshot) {
+    let documents = match YamlTree::parse(text) {
         Ok(documents) => documents,
         Err(error) => return snapshot.problems.push(problem(path, Some(error.line), error.message)),
     };
-    let source = Source { path, text };
+    let source = FileSource { path, text };
     if text.trim().is_empty() {
         // Whoever opens a file to write it makes it empty first.
         let told = "is empty: write its documents, or remove the file".to_owned();
@@ -47,9 +47,9 @@ pub fn read(path: &Path, text: &str, snapshot: &mut Snapshot) {
     }
 }
 
-impl Source<'_> {
-    fn read(&self, document: &Tree, is_whole: bool, snapshot: &mut Snapshot) {
-        let text = |field: &str| document.get(field).and_then(Tree::text);
+impl FileSource<'_> {
+    fn read(&self, document: &YamlTree, is_whole: bool, snapshot: &mut ConfigSnapshot) {
+        let text = |field: &str| document.get(field).and_then(YamlTree::text);
         let version = text("apiVersion");
         let is_ours = version.is_none_or(|version| group_of(version) == GROUP);
         match text("kind") {
@@ -91,7 +91,13 @@ impl Source<'_> {
     }
 
     /// Another program may have a kind of the same name.
-    fn of_another_version(&self, document: &Tree, kind: &str, version: &str, snapshot: &mut Snapshot) {
+    fn of_another_version(
+        &self,
+        document: &YamlTree,
+        kind: &str,
+        version: &str,
+        snapshot: &mut ConfigSnapshot,
+    ) {
         let group = group_of(version);
         let is_slip = group.is_empty() || nearest(group, [GROUP]).is_some();
         let version = shortened(version, VALUE);
@@ -104,14 +110,15 @@ impl Source<'_> {
         }
     }
 
-    fn problem(&self, line: usize, message: String) -> Problem {
+    fn problem(&self, line: usize, message: String) -> ManifestProblem {
         problem(self.path, Some(line), message)
     }
 
     /// A document as it would stand in a ConfigMap. Its identity is its own name, so that it may move to
     /// another file, and has a slash, which the name of a ConfigMap can't have.
-    fn bare(&self, kind: &str, document: &Tree, is_whole: bool) -> Entry {
-        let name = document.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Tree::text);
+    fn bare(&self, kind: &str, document: &YamlTree, is_whole: bool) -> ManifestEntry {
+        let name =
+            document.get("metadata").and_then(|metadata| metadata.get("name")).and_then(YamlTree::text);
         let file = self.path.file_name().unwrap_or_default().to_string_lossy();
         let name = name.filter(|name| is_name(name));
         let name = name.map_or_else(|| format!("{file}.{}", document.line), ToOwned::to_owned);
@@ -119,7 +126,7 @@ impl Source<'_> {
             true => part(self.text, document.line),
             false => (document.line, document.to_json().to_string()),
         };
-        Entry {
+        ManifestEntry {
             config_map: format!("{kind}/{name}"),
             origin: self.origin(first_line),
             text,
@@ -127,14 +134,14 @@ impl Source<'_> {
         }
     }
 
-    fn origin(&self, first_line: usize) -> Origin {
+    fn origin(&self, first_line: usize) -> ManifestOrigin {
         let folder = self.path.parent().map(Path::to_path_buf);
-        Origin { place: self.path.display().to_string(), first_line, folder }
+        ManifestOrigin { place: self.path.display().to_string(), first_line, folder }
     }
 
     /// Whether a label is there. Any other value than the text `"true"` is a slip that would take a
     /// plugin out without a word.
-    fn labelled(&self, metadata: Option<&Tree>, label: &str) -> Result<bool, Problem> {
+    fn labelled(&self, metadata: Option<&YamlTree>, label: &str) -> Result<bool, ManifestProblem> {
         let Some(value) = metadata.and_then(|m| m.get("labels")).and_then(|labels| labels.get(label)) else {
             return Ok(false);
         };
@@ -145,7 +152,11 @@ impl Source<'_> {
         }
     }
 
-    fn read_config_map(&self, document: &Tree, snapshot: &mut Snapshot) -> Result<(), Problem> {
+    fn read_config_map(
+        &self,
+        document: &YamlTree,
+        snapshot: &mut ConfigSnapshot,
+    ) -> Result<(), ManifestProblem> {
         let metadata = document.get("metadata");
         let (key, list) = if self.labelled(metadata, HOST_LABEL)? {
             (HOST_KEY, &mut snapshot.hosts)
@@ -159,7 +170,7 @@ impl Source<'_> {
         };
         let name = metadata.and_then(|m| m.get("name"));
         let other = name.map_or_else(|| Some("is missing".into()), |name| name.other_than_text(self.text));
-        let name = name.and_then(Tree::text).unwrap_or_default();
+        let name = name.and_then(YamlTree::text).unwrap_or_default();
         let other = other.or_else(|| {
             (!is_config_map_name(name)).then(|| format!("`{name}` is not the name of a ConfigMap"))
         });
@@ -174,7 +185,7 @@ impl Source<'_> {
         };
         // A block begins on the line after its key; leading empty lines belong to the text.
         let blank = text.bytes().take_while(|byte| *byte == b'\n').count();
-        list.push(Entry {
+        list.push(ManifestEntry {
             config_map: name.to_string(),
             origin: self.origin(value.line.saturating_sub(blank)),
             text: text.to_string(),
@@ -184,7 +195,7 @@ impl Source<'_> {
     }
 
     /// A ConfigMap with the keys of a labelled one probably lacks its label by mistake.
-    fn pass_over_config_map(&self, document: &Tree, snapshot: &mut Snapshot) {
+    fn pass_over_config_map(&self, document: &YamlTree, snapshot: &mut ConfigSnapshot) {
         let has = |key: &str| document.get("data").is_some_and(|data| data.get(key).is_some());
         let keys = [(HOST_KEY, HOST_LABEL), (PLUGIN_KEY, PLUGIN_LABEL), (TEMPLATE_KEY, TEMPLATE_LABEL)];
         let slip = keys.into_iter().find(|(key, _)| has(key));
@@ -200,7 +211,7 @@ impl Source<'_> {
         }
     }
 
-    fn binary(&self, document: &Tree) -> Result<BTreeMap<String, Bytes>, Problem> {
+    fn binary(&self, document: &YamlTree) -> Result<BTreeMap<String, Bytes>, ManifestProblem> {
         let Some(data) = document.get("binaryData") else { return Ok(BTreeMap::new()) };
         data.entries()
             .map(|(key, value)| {
@@ -258,11 +269,11 @@ mod tests {
     const HOST: &str = "# the host\napiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec:\n  sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]\n";
     const PLUGIN: &str = "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\nmetadata: {name: notify}\nspec:\n  module: {file: a.wasm}\n  subscribe: [{source: jobs}]\n";
 
-    fn read_one(text: &str) -> Snapshot {
+    fn read_one(text: &str) -> ConfigSnapshot {
         of_text(Path::new("dir/a.yaml"), text)
     }
 
-    fn passed_over(snapshot: &Snapshot) -> Vec<String> {
+    fn passed_over(snapshot: &ConfigSnapshot) -> Vec<String> {
         snapshot.passed_over.iter().map(ToString::to_string).collect()
     }
 

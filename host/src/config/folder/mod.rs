@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::Snapshot;
-use super::manifest::Problem;
+use super::ConfigSnapshot;
+use super::manifest::ManifestProblem;
 
 /// A folder larger than this is not one of manifests; reading it would only take memory.
 const FILES: usize = 1000;
@@ -29,22 +29,22 @@ const FOLDER_BYTES: usize = 64 << 20;
 
 /// A folder's files, by what they are to us.
 #[derive(Default)]
-struct Listing {
+struct FolderListing {
     manifests: Vec<PathBuf>,
     components: Vec<PathBuf>,
     others: Vec<(PathBuf, &'static str)>,
 }
 
 /// A folder as it was read: not understood yet, since most looks find what the last one has found.
-struct Look {
-    listing: Listing,
+struct FolderSnapshot {
+    listing: FolderListing,
     texts: Vec<io::Result<String>>,
     fingerprint: Vec<u8>,
 }
 
 /// Reads every `.yaml`, `.yml` and `.json` file directly in the folder. A file that can't be
 /// read is a problem of that file and hides none of the others.
-pub fn read(folder: &Path) -> Result<Snapshot, Problem> {
+pub fn read(folder: &Path) -> Result<ConfigSnapshot, ManifestProblem> {
     let listing = list(folder).map_err(|error| unlisted(folder, &error))?;
     let texts: Vec<_> = listing.manifests.iter().map(|path| files::text(path, FILE_BYTES)).collect();
     Ok(snapshot(&listing, texts))
@@ -55,7 +55,7 @@ pub fn read(folder: &Path) -> Result<Snapshot, Problem> {
 pub async fn follow(
     folder: PathBuf,
     every: Duration,
-    sender: watch::Sender<Option<Snapshot>>,
+    sender: watch::Sender<Option<ConfigSnapshot>>,
     stop: CancellationToken,
 ) -> Result<()> {
     let mut seen = None;
@@ -70,12 +70,12 @@ pub async fn follow(
             Ok(look) if seen.as_ref() == Some(&look.fingerprint) => continue,
             Ok(look) => {
                 seen = Some(look.fingerprint.clone());
-                Snapshot { fingerprint: Some(look.fingerprint), ..snapshot(&look.listing, look.texts) }
+                ConfigSnapshot { fingerprint: Some(look.fingerprint), ..snapshot(&look.listing, look.texts) }
             }
             // It is looked at again each time, and told once.
             Err(problem) => {
                 seen = None;
-                Snapshot { problems: vec![problem], ..Snapshot::default() }
+                ConfigSnapshot { problems: vec![problem], ..ConfigSnapshot::default() }
             }
         };
         if sender.borrow().as_ref() != Some(&found) {
@@ -86,7 +86,7 @@ pub async fn follow(
 }
 
 /// Each file has its own time: one that hangs holds up the others once, and is passed over after that.
-async fn look(folder: &Path) -> Result<Look, Problem> {
+async fn look(folder: &Path) -> Result<FolderSnapshot, ManifestProblem> {
     let asked = folder.to_owned();
     let listing = files::within(folder, files::ANSWER, move || list(&asked)).await;
     let listing = listing.map_err(|error| unlisted(folder, &error))?;
@@ -114,11 +114,11 @@ async fn look(folder: &Path) -> Result<Look, Problem> {
         }
         texts.push(text);
     }
-    Ok(Look { listing, texts, fingerprint: print.finish().as_ref().to_vec() })
+    Ok(FolderSnapshot { listing, texts, fingerprint: print.finish().as_ref().to_vec() })
 }
 
-fn list(folder: &Path) -> io::Result<Listing> {
-    let mut listing = Listing::default();
+fn list(folder: &Path) -> io::Result<FolderListing> {
+    let mut listing = FolderListing::default();
     for (count, entry) in std::fs::read_dir(folder)?.enumerate() {
         let entry = entry?;
         if count >= ENTRIES {
@@ -162,8 +162,8 @@ fn list(folder: &Path) -> io::Result<Listing> {
     Ok(listing)
 }
 
-fn snapshot(listing: &Listing, texts: Vec<io::Result<String>>) -> Snapshot {
-    let mut snapshot = Snapshot::default();
+fn snapshot(listing: &FolderListing, texts: Vec<io::Result<String>>) -> ConfigSnapshot {
+    let mut snapshot = ConfigSnapshot::default();
     let mut left = FOLDER_BYTES;
     for (path, text) in listing.manifests.iter().zip(texts) {
         let text = text.and_then(|text| match left.checked_sub(text.len()) {
@@ -182,7 +182,7 @@ fn snapshot(listing: &Listing, texts: Vec<io::Result<String>>) -> Snapshot {
     if more > 0 {
         snapshot.problems.truncate(PROBLEMS);
         let message = format!("has {more} more faults than these {PROBLEMS}");
-        snapshot.problems.push(Problem::of("configuration", None, message));
+        snapshot.problems.push(ManifestProblem::of("configuration", None, message));
     }
     for (path, why) in &listing.others {
         snapshot.pass_over(problem(path, None, (*why).to_owned()));
@@ -191,8 +191,8 @@ fn snapshot(listing: &Listing, texts: Vec<io::Result<String>>) -> Snapshot {
 }
 
 /// The documents of one file, whatever its ending.
-pub fn of_text(path: &Path, text: &str) -> Snapshot {
-    let mut snapshot = Snapshot::default();
+pub fn of_text(path: &Path, text: &str) -> ConfigSnapshot {
+    let mut snapshot = ConfigSnapshot::default();
     documents::read(path, text, &mut snapshot);
     snapshot
 }
@@ -202,20 +202,20 @@ pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     files::read_from(files::named(path)?, most)
 }
 
-pub fn text(path: &Path) -> Result<String, Problem> {
+pub fn text(path: &Path) -> Result<String, ManifestProblem> {
     bytes(path, FILE_BYTES).and_then(files::into_text).map_err(|error| unread(path, &error))
 }
 
-fn unlisted(folder: &Path, error: &io::Error) -> Problem {
+fn unlisted(folder: &Path, error: &io::Error) -> ManifestProblem {
     problem(folder, None, format!("is not a folder that can be read: {error}"))
 }
 
-fn unread(path: &Path, error: &io::Error) -> Problem {
+fn unread(path: &Path, error: &io::Error) -> ManifestProblem {
     problem(path, None, format!("can't be read: {error}"))
 }
 
-fn problem(path: &Path, line: Option<usize>, message: String) -> Problem {
-    Problem::of(path.display().to_string(), line, message)
+fn problem(path: &Path, line: Option<usize>, message: String) -> ManifestProblem {
+    ManifestProblem::of(path.display().to_string(), line, message)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ fn labelled_config_maps_are_found_and_others_are_left_alone() {
     assert!(snapshot.plugins.is_empty() && snapshot.problems.is_empty());
 }
 
-fn read_one(text: &str) -> Snapshot {
+fn read_one(text: &str) -> ConfigSnapshot {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.yaml"), text).unwrap();
     read(folder.path()).unwrap()
@@ -54,7 +54,7 @@ fn pipe(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-fn problems(snapshot: &Snapshot) -> Vec<String> {
+fn problems(snapshot: &ConfigSnapshot) -> Vec<String> {
     let told = snapshot.problems.iter().map(ToString::to_string);
     told.map(|told| told.rsplit_once('/').unwrap().1.to_owned()).collect()
 }
@@ -80,7 +80,7 @@ fn what_never_ends_is_not_read_for_ever() {
     assert_eq!(told.len(), 3);
 }
 
-async fn looked(folder: &Path) -> Look {
+async fn looked(folder: &Path) -> FolderSnapshot {
     look(folder).await.unwrap()
 }
 
@@ -118,11 +118,13 @@ async fn a_folder_is_followed_beside_what_is_no_file_and_ends_with_its_stop() {
         assert!(problems(&found)[0].starts_with("a.yaml: can't be read: it is a pipe"), "{found:?}");
         assert_eq!(found.plugins.len(), 1, "others are read");
         std::fs::remove_file(folder.path().join("a.yaml")).unwrap();
-        let well = |found: &Option<Snapshot>| found.as_ref().is_some_and(|found| found.problems.is_empty());
+        let well =
+            |found: &Option<ConfigSnapshot>| found.as_ref().is_some_and(|found| found.problems.is_empty());
         receiver.wait_for(well).await.unwrap();
         std::fs::remove_file(folder.path().join("b.yaml")).unwrap();
         std::fs::remove_dir(folder.path()).unwrap();
-        let gone = |found: &Option<Snapshot>| found.as_ref().is_some_and(|found| !found.problems.is_empty());
+        let gone =
+            |found: &Option<ConfigSnapshot>| found.as_ref().is_some_and(|found| !found.problems.is_empty());
         let found = receiver.wait_for(gone).await.unwrap().clone().unwrap();
         assert!(found.problems[0].message.contains("is not a folder that can be read"), "{found:?}");
         stop.cancel();
@@ -193,7 +195,8 @@ fn a_folder_of_something_else_is_refused_and_its_faults_are_bounded() {
 
 #[test]
 fn all_manifests_together_are_bounded() {
-    let listing = Listing { manifests: ["a", "b", "c"].map(PathBuf::from).to_vec(), ..Listing::default() };
+    let listing =
+        FolderListing { manifests: ["a", "b", "c"].map(PathBuf::from).to_vec(), ..FolderListing::default() };
     let comment = "#".repeat(FOLDER_BYTES - 20);
     let texts = vec![Ok(comment), Ok("kind: Plugin\nkind2: a".into()), Ok("kind: Plugin\n".into())];
     let snapshot = snapshot(&listing, texts);

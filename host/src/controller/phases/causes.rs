@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::events;
-use kubewitness_core::ports::{Documents, JournalError};
-use kubewitness_core::views::{CauseKind, DocumentsBySeq, EventView, Outcome, Story, TimelineQuery};
+use kubewitness_core::ports::{DocumentReader, JournalError};
+use kubewitness_core::views::{
+    CauseKind, DocumentsBySeq, EventView, ExplainedStates, Outcome, TimelineQuery,
+};
 use kubewitness_core::{Seq, State};
 use kubewitness_journal::{Journal, OpenOutcome, PhaseIndex};
 use tracing::warn;
@@ -56,7 +58,7 @@ async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<Ca
     let found = journal.timeline(&query).await?;
     let events = events_of(journal, &found.events).await?;
     let is_cut = found.states.len() >= STATES || found.related.len() >= STATES;
-    let story = Story { states: &found.states, related: &found.related, events: &events, is_cut };
+    let story = ExplainedStates { states: &found.states, related: &found.related, events: &events, is_cut };
     let mut documents = DocumentsBySeq::new();
     for seq in story.documents_wanted() {
         documents.extend(document(journal, seq).await?.map(|document| (seq, document.into())));
@@ -88,8 +90,8 @@ async fn document(journal: &Journal, seq: Seq) -> Result<Option<Bytes>, JournalE
 mod tests {
     use std::collections::BTreeMap;
 
-    use kubewitness_core::ports::{Append, Witness, Witnessed};
-    use kubewitness_core::status::Rules;
+    use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
+    use kubewitness_core::status::StatusRules;
     use kubewitness_core::story::outcomes::SETTLE_MS;
     use kubewitness_core::{Change, ObjectRef, StateId, Version};
     use kubewitness_journal::{CauseQuery, JournalOptions};
@@ -100,7 +102,7 @@ mod tests {
     const NOW: u64 = 1_767_225_700_000;
 
     /// A version of an object, as a source witnesses it.
-    fn witnessed(version: u64, owner: Option<&Arc<ObjectRef>>, document: &Value) -> Witnessed {
+    fn witnessed(version: u64, owner: Option<&Arc<ObjectRef>>, document: &Value) -> WitnessedState {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let api_version = text(&document["apiVersion"]);
         let (group, of_group) = api_version.split_once('/').unwrap_or(("", &api_version));
@@ -114,10 +116,10 @@ mod tests {
         });
         let bytes = document.to_string().into_bytes();
         let version = Version::new(&version.to_string());
-        Witnessed {
+        WitnessedState {
             id: StateId::of("all", 0, &object, Change::Present, &version, None),
             change: Change::Present,
-            status: Arc::new(Rules::builtin().status(&object.group, &object.kind, &bytes)),
+            status: Arc::new(StatusRules::builtin().status(&object.group, &object.kind, &bytes)),
             object,
             owner: owner.cloned(),
             controller: None,
@@ -159,8 +161,8 @@ mod tests {
         }
 
         /// Witnesses states, and explains what is due some seconds later.
-        async fn take(&self, states: Vec<Witnessed>) {
-            let append = Append { source: "all".into(), states, ..Append::default() };
+        async fn take(&self, states: Vec<WitnessedState>) {
+            let append = AppendBatch { source: "all".into(), states, ..AppendBatch::default() };
             self.journal.append(append).await.unwrap();
             while self.index.advance(&self.journal, NOW).await.unwrap() {}
             while explain_some(&self.index, &self.journal, NOW + SETTLE_MS).await.unwrap() {}
@@ -214,7 +216,7 @@ mod tests {
             job["metadata"]["name"] = format!("train-{number}").into();
             witnessed(number + 1, None, &job)
         });
-        let append = Append { source: "all".into(), states: jobs.collect(), ..Append::default() };
+        let append = AppendBatch { source: "all".into(), states: jobs.collect(), ..AppendBatch::default() };
         bench.journal.append(append).await.unwrap();
         while bench.index.advance(&bench.journal, NOW).await.unwrap() {}
         let explained = async || explain_some(&bench.index, &bench.journal, NOW + SETTLE_MS).await.unwrap();

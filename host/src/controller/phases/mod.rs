@@ -27,12 +27,12 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 pub async fn follow(index: PhaseIndex, journal: Journal, stop: CancellationToken) -> Result<()> {
     let mut newest = journal.newest();
-    let mut sweep = Sweep { next: Instant::now() + SWEEP, after: None };
+    let mut sweep = PhaseSweep { next: Instant::now() + SWEEP, after: None };
     loop {
         let went = stop.run_until_cancelled(go_on(&index, &journal, &mut sweep)).await;
         let Some(went) = went else { return Ok(()) };
         let pause = async {
-            match told(&index, went) {
+            match log_outcome(&index, went) {
                 true => {
                     tokio::time::timeout(BETWEEN, index.wanted()).await.ok();
                     // What retention took is looked for while nothing comes, too, and outcomes are explained.
@@ -50,13 +50,13 @@ pub async fn follow(index: PhaseIndex, journal: Journal, stop: CancellationToken
 }
 
 /// Where the next part of what retention took is looked for, and when.
-struct Sweep {
+struct PhaseSweep {
     next: Instant,
     after: Option<(i64, u64)>,
 }
 
 /// Reads all that the journal has more, and explains what is due.
-async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut Sweep) -> Result<(), JournalError> {
+async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut PhaseSweep) -> Result<(), JournalError> {
     let clock = SystemClock::default();
     loop {
         while index.advance(journal, clock.now_ms()).await? {
@@ -74,7 +74,7 @@ async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut Sweep) -> Resu
 }
 
 /// Whether it goes on without a pause. Trouble is logged once.
-fn told(index: &PhaseIndex, went: Result<(), JournalError>) -> bool {
+fn log_outcome(index: &PhaseIndex, went: Result<(), JournalError>) -> bool {
     let before = index.trouble();
     let now = went.err().map(|error| error.to_string());
     match (&before, &now) {

@@ -5,36 +5,43 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::Result;
 use async_trait::async_trait;
-use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Rest, Tick};
+use kubewitness_core::ports::{
+    CallError, CallOutcome, CallPause, KvWrite, PluginHandler, ScheduledCall, StateDelivery,
+};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
-use crate::controller::election::Election;
-use crate::tasks::{Fate, Tasks};
+use crate::controller::election::ReplicaElection;
+use crate::tasks::{TaskFate, TaskSupervisor};
 
 /// Clone freely: all clones are about the same plugin's calls.
 #[derive(Clone)]
-pub struct Calls {
+pub struct PluginCalls {
     name: Arc<str>,
-    handler: Arc<RwLock<Arc<dyn Handler>>>,
-    tasks: Tasks,
+    handler: Arc<RwLock<Arc<dyn PluginHandler>>>,
+    tasks: TaskSupervisor,
     running: TaskTracker,
-    election: Option<Election>,
+    election: Option<ReplicaElection>,
 }
 
-impl Calls {
-    pub fn new(plugin: &str, handler: Arc<dyn Handler>, tasks: Tasks, election: Option<Election>) -> Self {
+impl PluginCalls {
+    pub fn new(
+        plugin: &str,
+        handler: Arc<dyn PluginHandler>,
+        tasks: TaskSupervisor,
+        election: Option<ReplicaElection>,
+    ) -> Self {
         let name = format!("a call of {plugin}").into();
         let handler = Arc::new(RwLock::new(handler));
         Self { name, handler, tasks, running: TaskTracker::new(), election }
     }
 
     /// Calls that begin from now on go to this version. Those under way end where they began.
-    pub fn replace(&self, handler: Arc<dyn Handler>) {
+    pub fn replace(&self, handler: Arc<dyn PluginHandler>) {
         *self.handler.write().unwrap_or_else(PoisonError::into_inner) = handler;
     }
 
-    fn handler(&self) -> Arc<dyn Handler> {
+    fn handler(&self) -> Arc<dyn PluginHandler> {
         self.handler.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -46,7 +53,7 @@ impl Calls {
     }
 }
 
-impl Calls {
+impl PluginCalls {
     /// Dropped, it gives the call up, which ends where it waits next.
     async fn run<T: Send + 'static>(
         &self,
@@ -67,25 +74,25 @@ impl Calls {
             reply.send(called).ok();
             Ok(())
         });
-        self.tasks.spawn(&*self.name, Fate::Finite, call);
+        self.tasks.spawn(&*self.name, TaskFate::Finite, call);
         let gone = |_| CallError::Unavailable("the call ended without an answer".to_string());
         answer.await.map_err(gone)?
     }
 }
 
 #[async_trait]
-impl Handler for Calls {
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+impl PluginHandler for PluginCalls {
+    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let (handler, batch) = (self.handler(), batch.to_vec());
         self.run(async move { handler.handle(&batch).await }).await
     }
 
-    async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
+    async fn tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         let handler = self.handler();
         self.run(async move { handler.tick(tick).await }).await
     }
 
-    fn rest(&self) -> Option<Rest> {
+    fn rest(&self) -> Option<CallPause> {
         self.handler().rest()
     }
 }
@@ -101,36 +108,36 @@ mod tests {
     use super::*;
 
     /// Answers when it may; counts the calls under way.
-    struct Slow {
+    struct SlowHandler {
         may: Semaphore,
         now: AtomicUsize,
     }
 
-    struct Under<'a>(&'a AtomicUsize);
+    struct UnderWay<'a>(&'a AtomicUsize);
 
-    impl Drop for Under<'_> {
+    impl Drop for UnderWay<'_> {
         fn drop(&mut self) {
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     #[async_trait]
-    impl Handler for Slow {
-        async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+    impl PluginHandler for SlowHandler {
+        async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
             self.now.fetch_add(1, Ordering::SeqCst);
-            let _under = Under(&self.now);
+            let _under = UnderWay(&self.now);
             self.may.acquire().await.unwrap().forget();
             Err(CallError::Protocol(format!("{} states", batch.len())))
         }
     }
 
-    fn calls() -> (Arc<Slow>, Calls, Tasks) {
-        let slow = Arc::new(Slow { may: Semaphore::new(0), now: AtomicUsize::new(0) });
-        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-        (slow.clone(), Calls::new("p", slow, tasks.clone(), None), tasks)
+    fn calls() -> (Arc<SlowHandler>, PluginCalls, TaskSupervisor) {
+        let slow = Arc::new(SlowHandler { may: Semaphore::new(0), now: AtomicUsize::new(0) });
+        let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
+        (slow.clone(), PluginCalls::new("p", slow, tasks.clone(), None), tasks)
     }
 
-    async fn until(slow: &Slow, calls: usize) {
+    async fn until(slow: &SlowHandler, calls: usize) {
         let reached = async {
             while slow.now.load(Ordering::SeqCst) != calls {
                 tokio::task::yield_now().await;
@@ -155,7 +162,7 @@ mod tests {
         let mut first = calls.handle(&[]);
         assert!(futures::poll!(&mut first).is_pending());
         until(&older, 1).await;
-        let newer = Arc::new(Slow { may: Semaphore::new(1), now: AtomicUsize::new(0) });
+        let newer = Arc::new(SlowHandler { may: Semaphore::new(1), now: AtomicUsize::new(0) });
         calls.replace(newer);
         assert!(calls.handle(&[]).await.is_err(), "it is answered while the older call is under way");
         assert_eq!(older.now.load(Ordering::SeqCst), 1);

@@ -2,18 +2,18 @@
 //! nothing.
 
 use bytes::Bytes;
-use kubewitness_core::config::{ComponentsSpec, Fault, HostSpec, ModulesSpec, PluginSpec};
-use kubewitness_sandbox::{Component, Engine};
+use kubewitness_core::config::{ComponentsSpec, HostSpec, ManifestFault, ModulesSpec, PluginSpec};
+use kubewitness_sandbox::{PluginComponent, SandboxEngine};
 use tracing::warn;
 
-use crate::config::component::{Fetched, Found, Kept, Pulled};
+use crate::config::component::{ComponentSource, FetchedComponent, KeptComponents, PulledFrom};
 use crate::config::last_good::{GoodPlugin, LastGood};
-use crate::config::manifest::{Entry, Parsed, Problem};
+use crate::config::manifest::{ManifestEntry, ManifestProblem, ParsedManifest};
 
-/// What is examined. The same question has the same answer.
+/// The subject of an examination. The same question has the same answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Question {
-    pub entry: Entry,
+pub struct ExaminedQuestion {
+    pub entry: ManifestEntry,
     /// Of the component; of one that is fetched, its name elsewhere.
     pub mark: String,
     /// The same of its shadow.
@@ -22,7 +22,7 @@ pub struct Question {
     pub modules: ModulesSpec,
 }
 
-impl Question {
+impl ExaminedQuestion {
     /// Whether the same component is compiled within the same limits, whatever else the document says.
     pub fn compiles_the_same(&self, other: &Self) -> bool {
         self.mark == other.mark
@@ -33,38 +33,38 @@ impl Question {
 }
 
 /// A document that parsed, with the component that it names.
-pub struct Wanted {
-    pub parsed: Parsed<PluginSpec>,
-    pub found: Found,
-    pub question: Question,
+pub struct WantedPlugin {
+    pub parsed: ParsedManifest<PluginSpec>,
+    pub found: ComponentSource,
+    pub question: ExaminedQuestion,
     /// Told once it is taken.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<ManifestProblem>,
     /// The version that is compared with it.
-    pub shadow: Option<Box<Wanted>>,
+    pub shadow: Option<Box<WantedPlugin>>,
 }
 
 /// A configuration that passed every check, ready to run.
 #[derive(Clone)]
-pub struct Candidate {
-    pub parsed: Parsed<PluginSpec>,
-    pub component: Component,
+pub struct PluginCandidate {
+    pub parsed: ParsedManifest<PluginSpec>,
+    pub component: PluginComponent,
     /// Where the component was fetched from, if it lay elsewhere.
-    pub pulled: Option<Pulled>,
+    pub pulled: Option<PulledFrom>,
     /// Of a shadow that was fetched: it may take over, and is not fetched again then.
-    pub kept: Option<Kept>,
-    pub question: Question,
+    pub kept: Option<KeptComponents>,
+    pub question: ExaminedQuestion,
     /// Told once it is taken.
-    pub warnings: Vec<Problem>,
-    pub shadow: Option<Box<Candidate>>,
+    pub warnings: Vec<ManifestProblem>,
+    pub shadow: Option<Box<PluginCandidate>>,
 }
 
 /// What fits, with the bytes of its component: they go to the disk once it runs.
-pub struct Examined {
-    pub candidate: Candidate,
+pub struct ExaminedFit {
+    pub candidate: PluginCandidate,
     pub bytes: Bytes,
 }
 
-impl Candidate {
+impl PluginCandidate {
     /// Whether components are all that would change: what the plugin may reach, is told and is handed stays.
     pub fn differs_in_components_alone(&self, other: &Self) -> bool {
         let PluginSpec { module, shadow, .. } = other.parsed.spec.clone();
@@ -84,30 +84,34 @@ impl Candidate {
     }
 }
 
-impl Wanted {
-    pub fn new(parsed: Parsed<PluginSpec>, found: Found, host: &HostSpec) -> Self {
+impl WantedPlugin {
+    pub fn new(parsed: ParsedManifest<PluginSpec>, found: ComponentSource, host: &HostSpec) -> Self {
         let (limits, modules) = (host.limits.components.clone(), host.modules.clone());
         let (entry, mark) = (parsed.entry.clone(), found.mark());
-        let question = Question { entry, mark, shadow_mark: None, limits, modules };
+        let question = ExaminedQuestion { entry, mark, shadow_mark: None, limits, modules };
         Self { parsed, found, question, warnings: Vec::new(), shadow: None }
     }
 
     pub fn beside(self, shadow: Option<Self>) -> Self {
         let shadow_mark = shadow.as_ref().map(|shadow| shadow.question.mark.clone());
-        Self { question: Question { shadow_mark, ..self.question }, shadow: shadow.map(Box::new), ..self }
+        Self {
+            question: ExaminedQuestion { shadow_mark, ..self.question },
+            shadow: shadow.map(Box::new),
+            ..self
+        }
     }
 
     /// Without a shadow that lies elsewhere. A registry that does not answer holds up what comes from it alone.
     pub fn at_work(self) -> Self {
         match &self.shadow {
-            Some(shadow) if matches!(shadow.found, Found::Remote(_)) => self.beside(None),
+            Some(shadow) if matches!(shadow.found, ComponentSource::Remote(_)) => self.beside(None),
             _ => self,
         }
     }
 
     /// What was fetched for this very document before need not be fetched again.
     pub fn keep(&mut self, good: &GoodPlugin, last_good: &LastGood) {
-        if let (Found::Remote(remote), Some(pulled)) = (&mut self.found, &good.pulled)
+        if let (ComponentSource::Remote(remote), Some(pulled)) = (&mut self.found, &good.pulled)
             && good.entry.text == self.parsed.entry.text
         {
             remote.keep(last_good.component(&self.parsed.name, good), pulled);
@@ -115,9 +119,9 @@ impl Wanted {
     }
 
     /// What was compared under this name is what takes over: a tag that has moved meanwhile is not asked for.
-    pub fn keep_compared(&mut self, running: &Candidate) {
+    pub fn keep_compared(&mut self, running: &PluginCandidate) {
         let Some(shadow) = &running.shadow else { return };
-        if let (Found::Remote(remote), Some(pulled), Some(kept)) =
+        if let (ComponentSource::Remote(remote), Some(pulled), Some(kept)) =
             (&mut self.found, &shadow.pulled, &shadow.kept)
         {
             remote.keep(kept.clone(), pulled);
@@ -125,44 +129,48 @@ impl Wanted {
     }
 
     /// Fetches, compiles and checks. This may take minutes.
-    pub async fn examine(self, engine: &Engine) -> Result<Examined, Vec<Problem>> {
+    pub async fn examine(self, engine: &SandboxEngine) -> Result<ExaminedFit, Vec<ManifestProblem>> {
         let Self { parsed, found, question, mut warnings, shadow } = self;
         // First, so that nothing in memory waits for room for something else.
         let shadow = match shadow {
             Some(shadow) => Some(Box::pin(shadow.examine_aside(engine)).await?),
             None => None,
         };
-        let Fetched { bytes, pulled } = found.fetch(&parsed).await?;
+        let FetchedComponent { bytes, pulled } = found.fetch(&parsed).await?;
         let component = examine_component(engine, &parsed, &bytes, &question.limits).await?;
         warnings.extend(parsed.problems(component.warnings(&parsed.spec)));
         warnings.extend(shadow.iter().flat_map(|shadow| shadow.warnings.clone()));
-        let candidate = Candidate { parsed, component, pulled, kept: None, question, warnings, shadow };
-        Ok(Examined { candidate, bytes })
+        let candidate = PluginCandidate { parsed, component, pulled, kept: None, question, warnings, shadow };
+        Ok(ExaminedFit { candidate, bytes })
     }
 
     /// As a version that is compared. One that was fetched waits on disk, since it may take over.
-    async fn examine_aside(self: Box<Self>, engine: &Engine) -> Result<Box<Candidate>, Vec<Problem>> {
+    async fn examine_aside(
+        self: Box<Self>,
+        engine: &SandboxEngine,
+    ) -> Result<Box<PluginCandidate>, Vec<ManifestProblem>> {
         let folder = match &self.found {
-            Found::Remote(remote) => Some(remote.folder().to_owned()),
-            Found::Here(_) | Found::File(_) | Found::Kept(_) => None,
+            ComponentSource::Remote(remote) => Some(remote.folder().to_owned()),
+            ComponentSource::Here(_) | ComponentSource::File(_) | ComponentSource::Kept(_) => None,
         };
-        let Examined { candidate, bytes } = self.examine(engine).await?;
+        let ExaminedFit { candidate, bytes } = self.examine(engine).await?;
         let Some(folder) = folder else { return Ok(Box::new(candidate)) };
-        let kept = Kept::on_disk(bytes, &folder).await.inspect_err(|error| {
+        let kept = KeptComponents::on_disk(bytes, &folder).await.inspect_err(|error| {
             warn!(plugin = candidate.parsed.name, "the component is fetched again if it takes over: {error}");
         });
-        Ok(Box::new(Candidate { kept: kept.ok(), ..candidate }))
+        Ok(Box::new(PluginCandidate { kept: kept.ok(), ..candidate }))
     }
 }
 
 /// The one judge of a component: `kubewitness check` asks it too.
 pub async fn examine_component(
-    engine: &Engine,
-    parsed: &Parsed<PluginSpec>,
+    engine: &SandboxEngine,
+    parsed: &ParsedManifest<PluginSpec>,
     bytes: &Bytes,
     limits: &ComponentsSpec,
-) -> Result<Component, Vec<Problem>> {
-    let refused = |message: String| parsed.problems(vec![Fault { field: "spec.module".into(), message }]);
+) -> Result<PluginComponent, Vec<ManifestProblem>> {
+    let refused =
+        |message: String| parsed.problems(vec![ManifestFault { field: "spec.module".into(), message }]);
     let component = engine.load(bytes, limits).await.map_err(|error| refused(error.to_string()))?;
     let faults = component.check(&parsed.spec).await.map_err(|error| refused(error.to_string()))?;
     if faults.is_empty() { Ok(component) } else { Err(parsed.problems(faults)) }

@@ -10,50 +10,50 @@ use kubewitness_core::limits;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use super::{Candidate, Plugins, Running};
-use crate::controller::shared::Phase;
-use crate::tasks::Fate;
+use super::{PluginCandidate, RunningPlugin, RunningPlugins};
+use crate::controller::shared::PluginPhase;
+use crate::tasks::TaskFate;
 
 /// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
 const WAIT: Duration = Duration::from_secs(1);
 
-pub(super) struct Draining {
-    candidate: Candidate,
+pub(super) struct DrainingPlugins {
+    candidate: PluginCandidate,
     task: JoinHandle<()>,
 }
 
-/// What came of stopping a plugin.
-pub enum Stopped {
-    Drained(Box<Candidate>),
+/// The result of stopping a plugin.
+pub enum StopOutcome {
+    Drained(Box<PluginCandidate>),
     /// Its calls have not ended yet.
     NotYet,
     NotThere,
 }
 
-impl Plugins {
+impl RunningPlugins {
     /// Drains one plugin. The next version goes on from its cursor, with the states that it did not finish. A
     /// plugin that drains slowly goes on beside everything else; the caller stops it again once it has drained.
-    pub async fn stop(&mut self, name: &str) -> Stopped {
+    pub async fn stop(&mut self, name: &str) -> StopOutcome {
         if self.is_draining(name) {
-            return Stopped::NotYet;
+            return StopOutcome::NotYet;
         }
         if let Some(candidate) = self.drained.remove(name) {
-            return Stopped::Drained(candidate.into());
+            return StopOutcome::Drained(candidate.into());
         }
-        let Some(running) = self.running.remove(name) else { return Stopped::NotThere };
-        self.shared.set_phase(name, Phase::Draining, None);
+        let Some(running) = self.running.remove(name) else { return StopOutcome::NotThere };
+        self.shared.set_phase(name, PluginPhase::Draining, None);
         let (candidate, draining) = (running.candidate.clone(), drain(name.to_owned(), running));
-        let mut task = self.tasks.spawn(format!("draining {name}"), Fate::Finite, async {
+        let mut task = self.tasks.spawn(format!("draining {name}"), TaskFate::Finite, async {
             draining.await;
             Ok(())
         });
         if tokio::time::timeout(WAIT, &mut task).await.is_ok() {
-            return Stopped::Drained(candidate.into());
+            return StopOutcome::Drained(candidate.into());
         }
         let why = "its calls have not ended yet: the next version waits for them".to_owned();
-        self.shared.set_phase(name, Phase::Draining, Some(why));
-        self.draining.insert(name.to_owned(), Draining { candidate, task });
-        Stopped::NotYet
+        self.shared.set_phase(name, PluginPhase::Draining, Some(why));
+        self.draining.insert(name.to_owned(), DrainingPlugins { candidate, task });
+        StopOutcome::NotYet
     }
 
     /// Until one that was left draining has drained.
@@ -65,13 +65,13 @@ impl Plugins {
             ended.map_or(Poll::Pending, Poll::Ready)
         })
         .await;
-        if let Some(Draining { candidate, .. }) = self.draining.remove(&name) {
+        if let Some(DrainingPlugins { candidate, .. }) = self.draining.remove(&name) {
             self.drained.insert(name, candidate);
         }
     }
 
     /// The versions that have drained and were not replaced.
-    pub fn take_drained(&mut self) -> Vec<Candidate> {
+    pub fn take_drained(&mut self) -> Vec<PluginCandidate> {
         std::mem::take(&mut self.drained).into_values().collect()
     }
 
@@ -87,7 +87,7 @@ impl Plugins {
     pub async fn shut_down(&mut self) {
         let all = std::mem::take(&mut self.running);
         for (name, running) in &all {
-            self.shared.set_phase(name, Phase::Draining, None);
+            self.shared.set_phase(name, PluginPhase::Draining, None);
             running.drain.cancel();
         }
         futures::future::join_all(all.into_iter().map(|(name, running)| drain(name, running))).await;
@@ -97,8 +97,8 @@ impl Plugins {
     }
 }
 
-async fn drain(name: String, running: Running) {
-    let Running { drain, abort, mut task, .. } = running;
+async fn drain(name: String, running: RunningPlugin) {
+    let RunningPlugin { drain, abort, mut task, .. } = running;
     drain.cancel();
     if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {
         warn!(

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::State;
-use kubewitness_core::ports::{Documents, FilterError, StateFilter};
-use kubewitness_filter::Filter;
+use kubewitness_core::ports::{DocumentReader, FilterError, StateFilter};
+use kubewitness_filter::CelFilter;
 
 /// A filter that passed the check of its manifest; `None` for a text that would not pass.
-pub fn of(text: &str, documents: Arc<dyn Documents>) -> Option<Arc<dyn StateFilter>> {
-    let filter = Filter::compile(text).ok()?;
+pub fn of(text: &str, documents: Arc<dyn DocumentReader>) -> Option<Arc<dyn StateFilter>> {
+    let filter = CelFilter::compile(text).ok()?;
     Some(Arc::new(WithDocuments { filter, documents }))
 }
 
 struct WithDocuments {
-    filter: Filter,
-    documents: Arc<dyn Documents>,
+    filter: CelFilter,
+    documents: Arc<dyn DocumentReader>,
 }
 
 impl std::fmt::Debug for WithDocuments {

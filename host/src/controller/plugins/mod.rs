@@ -17,78 +17,80 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kubewitness_capability::{Backing, Capabilities, Told, Uses};
+use kubewitness_capability::{GrantUses, OpenCapabilities, PluginServices, SharedValue};
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec, Start, SubscribeSpec};
-use kubewitness_core::ports::{Backlog, Grants, JournalError, Progress};
+use kubewitness_core::ports::{Backlog, GrantProvider, JournalError, PluginProgress};
 use kubewitness_core::views::ManifestView;
-use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, LongestPauses, Subscription};
+use kubewitness_dispatch::{
+    DispatchHandle, DispatchOptions, LongestPauses, PluginDispatcher, SourceSubscription,
+};
 use kubewitness_journal::Journal;
-use kubewitness_sandbox::{Engine, Plugin, Tally};
+use kubewitness_sandbox::{PluginTally, SandboxEngine, SandboxPlugin};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::election::Election;
-use super::shared::{Phase, PluginState, Shared};
+use super::election::ReplicaElection;
+use super::shared::{PluginPhase, PluginState, SharedStatus};
 use super::trial;
-use crate::config::component::{self, Folders, Pulled};
-use crate::config::manifest::{Entry, Problem, parse_plugin};
-use crate::tasks::{Fate, Tasks};
-use calls::Calls;
-pub use candidate::{Candidate, Examined, Question, Wanted, examine_component};
-use draining::Draining;
-pub use draining::Stopped;
-use probation::Probation;
-use shadow::{Pair, Shadow};
-use version::Version;
+use crate::config::component::{self, ComponentFolders, PulledFrom};
+use crate::config::manifest::{ManifestEntry, ManifestProblem, parse_plugin};
+use crate::tasks::{TaskFate, TaskSupervisor};
+use calls::PluginCalls;
+pub use candidate::{ExaminedFit, ExaminedQuestion, PluginCandidate, WantedPlugin, examine_component};
+use draining::DrainingPlugins;
+pub use draining::StopOutcome;
+use probation::VersionProbation;
+use shadow::{ShadowTask, VersionPair};
+use version::PluginVersion;
 
-struct Running {
-    candidate: Candidate,
-    plugin: Arc<Plugin>,
-    grants: Arc<dyn Grants>,
-    calls: Calls,
+struct RunningPlugin {
+    candidate: PluginCandidate,
+    plugin: Arc<SandboxPlugin>,
+    grants: Arc<dyn GrantProvider>,
+    calls: PluginCalls,
     drain: CancellationToken,
     abort: CancellationToken,
     task: JoinHandle<()>,
     handle: DispatchHandle,
-    probation: Probation,
+    probation: VersionProbation,
 }
 
-pub struct Plugins {
-    pub engine: Engine,
+pub struct RunningPlugins {
+    pub engine: SandboxEngine,
     pub journal: Journal,
     pub clock: Arc<dyn Clock>,
-    pub shared: Arc<Shared>,
-    pub tasks: Tasks,
-    pub folders: Folders,
+    pub shared: Arc<SharedStatus>,
+    pub tasks: TaskSupervisor,
+    pub folders: ComponentFolders,
     /// Stops calls at once, in whichever plugin drains.
     pub abort: CancellationToken,
     /// By which calls are made, where replicas share the journal.
-    election: Option<Election>,
+    election: Option<ReplicaElection>,
     /// What each plugin that has `kv` is told.
-    told: Told,
+    told: SharedValue,
     pauses: LongestPauses,
-    running: BTreeMap<String, Running>,
+    running: BTreeMap<String, RunningPlugin>,
     /// Plugins with calls that have not ended. Until they have, no other version gets the plugin's states.
-    draining: BTreeMap<String, Draining>,
+    draining: BTreeMap<String, DrainingPlugins>,
     /// What ran of those that have drained since, and wait for what comes after it.
-    drained: BTreeMap<String, Candidate>,
+    drained: BTreeMap<String, PluginCandidate>,
     /// The probation of a version has ended.
     decided: Arc<Notify>,
     damage: Option<String>,
 }
 
-impl Plugins {
+impl RunningPlugins {
     pub fn new(
-        engine: Engine,
+        engine: SandboxEngine,
         journal: Journal,
         clock: Arc<dyn Clock>,
-        shared: Arc<Shared>,
-        tasks: Tasks,
-        folders: Folders,
+        shared: Arc<SharedStatus>,
+        tasks: TaskSupervisor,
+        folders: ComponentFolders,
         abort: CancellationToken,
     ) -> Self {
         let (running, draining, drained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -101,7 +103,7 @@ impl Plugins {
             folders,
             abort,
             election: None,
-            told: Told::default(),
+            told: SharedValue::default(),
             pauses: LongestPauses::default(),
             running,
             draining,
@@ -112,11 +114,11 @@ impl Plugins {
     }
 
     /// Of a replica: calls are made only while it is elected.
-    pub fn elected_by(self, election: Option<Election>) -> Self {
+    pub fn elected_by(self, election: Option<ReplicaElection>) -> Self {
         Self { election, ..self }
     }
 
-    pub fn telling(self, told: Told) -> Self {
+    pub fn telling(self, told: SharedValue) -> Self {
         Self { told, ..self }
     }
 
@@ -126,21 +128,25 @@ impl Plugins {
     }
 
     /// Parses, and finds the component. Nothing that runs is touched.
-    pub async fn find(&self, entry: &Entry, host: &HostSpec) -> Result<Wanted, Vec<Problem>> {
+    pub async fn find(
+        &self,
+        entry: &ManifestEntry,
+        host: &HostSpec,
+    ) -> Result<WantedPlugin, Vec<ManifestProblem>> {
         let parsed = parse_plugin(entry, host)?;
         let found = component::find(&parsed, &self.folders, host).await?;
         let shadow = match parsed.shadow() {
             Some(shadow) => {
                 let found = component::find(&shadow, &self.folders, host).await?;
-                Some(Wanted::new(shadow, found, host))
+                Some(WantedPlugin::new(shadow, found, host))
             }
             None => None,
         };
         let warnings = parsed.problems(parsed.spec.warnings(host));
-        Ok(Wanted { warnings, ..Wanted::new(parsed, found, host).beside(shadow) })
+        Ok(WantedPlugin { warnings, ..WantedPlugin::new(parsed, found, host).beside(shadow) })
     }
 
-    pub fn candidate(&self, name: &str) -> Option<&Candidate> {
+    pub fn candidate(&self, name: &str) -> Option<&PluginCandidate> {
         self.running.get(name).map(|running| &running.candidate)
     }
 
@@ -164,7 +170,7 @@ impl Plugins {
     }
 
     /// What is known of the first calls of what runs: the question that was answered with it, and the failure.
-    pub fn failure(&self, name: &str) -> Option<(Question, String)> {
+    pub fn failure(&self, name: &str) -> Option<(ExaminedQuestion, String)> {
         let running = self.running.get(name)?;
         running.probation.failure().map(|why| (running.candidate.question.clone(), why))
     }
@@ -185,13 +191,13 @@ impl Plugins {
     }
 
     /// Whether this very document with this component was examined, and runs.
-    pub fn runs_as(&self, wanted: &Wanted) -> bool {
+    pub fn runs_as(&self, wanted: &WantedPlugin) -> bool {
         let running = self.running.get(&wanted.parsed.name);
         running.is_some_and(|running| running.candidate.question == wanted.question)
     }
 
     /// Whether what runs does what the candidate would do. Then the candidate's document stands for it from now on.
-    pub fn runs(&mut self, candidate: &Candidate) -> bool {
+    pub fn runs(&mut self, candidate: &PluginCandidate) -> bool {
         let Some(running) = self.running.get_mut(&candidate.parsed.name) else { return false };
         let is_same = running.candidate.is_same(candidate);
         if is_same {
@@ -202,16 +208,20 @@ impl Plugins {
 
     /// Takes the candidate. If it can't be started after all, what ran before runs again. `false`: what
     /// ran before has not drained yet, and the candidate has to be brought again once it has.
-    pub async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<bool> {
+    pub async fn take(
+        &mut self,
+        candidate: PluginCandidate,
+        capabilities: &OpenCapabilities,
+    ) -> Result<bool> {
         let name = candidate.parsed.name.clone();
         if self.can_replace(&candidate) {
             self.replace(candidate).await?;
             return Ok(true);
         }
         let before = match self.stop(&name).await {
-            Stopped::NotYet => return Ok(false),
-            Stopped::Drained(before) => Some(*before),
-            Stopped::NotThere => None,
+            StopOutcome::NotYet => return Ok(false),
+            StopOutcome::Drained(before) => Some(*before),
+            StopOutcome::NotThere => None,
         };
         // The drain took a while. What is stopped now starts nothing that would have to drain as well.
         if self.tasks.is_stopping() {
@@ -229,7 +239,7 @@ impl Plugins {
     /// Whether the next call may go to the candidate while calls of the running version are under way. What failed
     /// under that one is tried again at once by the next, and not after a pause that the failures have earned: then
     /// the running version drains, and the pauses end with it.
-    fn can_replace(&self, candidate: &Candidate) -> bool {
+    fn can_replace(&self, candidate: &PluginCandidate) -> bool {
         let Some(running) = self.running.get(&candidate.parsed.name) else { return false };
         let stats = running.handle.stats();
         let is_calm = stats.started && stats.retrying == 0 && stats.consecutive_failures == 0 && !stats.open;
@@ -237,15 +247,16 @@ impl Plugins {
     }
 
     /// Puts the candidate into the place of the running version.
-    async fn replace(&mut self, candidate: Candidate) -> Result<()> {
+    async fn replace(&mut self, candidate: PluginCandidate) -> Result<()> {
         let name = candidate.parsed.name.clone();
         let Some(running) = self.running.get(&name) else { return Ok(()) };
         let Some(state) = self.shared.plugin(&name) else { return Ok(()) };
         candidate.warnings.iter().for_each(|warning| warn!("{warning}"));
-        let made = Version::of(&name, &candidate, running.grants.clone(), state.tally.clone(), &self.decided);
+        let made =
+            PluginVersion::of(&name, &candidate, running.grants.clone(), state.tally.clone(), &self.decided);
         let version = made.await?.beside(self.shadow_of(&candidate));
         let Some(running) = self.running.get_mut(&name) else { return Ok(()) };
-        let Version { plugin, handler, probation, manifest, shadow } = version;
+        let PluginVersion { plugin, handler, probation, manifest, shadow } = version;
         // A call that begins meanwhile waits for it.
         let begun = Instant::now();
         running.grants.begin_version(candidate.component.digest());
@@ -258,12 +269,12 @@ impl Plugins {
     }
 
     /// The version that is compared with the candidate, where its manifest names one.
-    fn shadow_of(&self, candidate: &Candidate) -> Option<Shadow> {
+    fn shadow_of(&self, candidate: &PluginCandidate) -> Option<ShadowTask> {
         let shadow = candidate.shadow.as_deref()?;
-        let pair = Pair { active: candidate.clone(), shadow: shadow.clone() };
+        let pair = VersionPair { active: candidate.clone(), shadow: shadow.clone() };
         let folder = self.folders.data.as_deref().map(trial::folder);
         let (journal, shared) = (self.journal.clone(), self.shared.clone());
-        Some(Shadow::start(pair, folder, journal, shared, &self.clock, &self.tasks))
+        Some(ShadowTask::start(pair, folder, journal, shared, &self.clock, &self.tasks))
     }
 
     /// A fatal error of the journal at the start of a plugin. No configuration caused it, and later writes
@@ -272,7 +283,7 @@ impl Plugins {
         self.damage.as_deref()
     }
 
-    async fn start(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+    async fn start(&mut self, candidate: PluginCandidate, capabilities: &OpenCapabilities) -> Result<()> {
         let started = self.try_to_start(candidate, capabilities).await;
         if let Err(error) = &started
             && error.chain().any(|cause| matches!(cause.downcast_ref(), Some(JournalError::Fatal(_))))
@@ -282,7 +293,11 @@ impl Plugins {
         started
     }
 
-    async fn try_to_start(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<()> {
+    async fn try_to_start(
+        &mut self,
+        candidate: PluginCandidate,
+        capabilities: &OpenCapabilities,
+    ) -> Result<()> {
         let (name, spec) = (candidate.parsed.name.clone(), &candidate.parsed.spec);
         let others = self.running.iter().filter(|(other, _)| **other != name);
         let beside = others.flat_map(|(other, it)| spec.warnings_beside(other, &it.candidate.parsed.spec));
@@ -291,10 +306,10 @@ impl Plugins {
         }
         self.journal.settle().await.context("waiting for earlier writes to the journal")?;
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
-        let uses = Arc::new(Uses::of(&spec.grants));
+        let uses = Arc::new(GrantUses::of(&spec.grants));
         let reports = self.shared.report_room(&name);
         reports.set(self.journal.report_bytes(&name).await.context("measuring its reports")?);
-        let backing = Backing {
+        let backing = PluginServices {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
             subscribed: self.shared.subscribed(spec),
@@ -310,10 +325,11 @@ impl Plugins {
         };
         let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
         let before = self.shared.plugin(&name).filter(|state| state.handle.is_some());
-        let tally = before.map_or_else(|| Arc::new(Tally::new(self.clock.clone())), |state| state.tally);
-        let made = Version::of(&name, &candidate, grants.clone(), tally.clone(), &self.decided);
+        let tally =
+            before.map_or_else(|| Arc::new(PluginTally::new(self.clock.clone())), |state| state.tally);
+        let made = PluginVersion::of(&name, &candidate, grants.clone(), tally.clone(), &self.decided);
         let version = made.await?.beside(self.shadow_of(&candidate));
-        let Version { plugin, handler, probation, manifest, shadow } = version;
+        let PluginVersion { plugin, handler, probation, manifest, shadow } = version;
         let options = DispatchOptions {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
@@ -322,8 +338,8 @@ impl Plugins {
             tick: spec.tick,
             pauses: self.pauses,
         };
-        let calls = Calls::new(&name, handler, self.tasks.clone(), self.election.clone());
-        let (dispatcher, handle) = Dispatcher::new(
+        let calls = PluginCalls::new(&name, handler, self.tasks.clone(), self.election.clone());
+        let (dispatcher, handle) = PluginDispatcher::new(
             options,
             Arc::new(self.journal.clone()),
             Arc::new(calls.clone()),
@@ -332,7 +348,7 @@ impl Plugins {
         let (drain, abort) = (CancellationToken::new(), self.abort.child_token());
         let (drained, aborted, task_name, called) =
             (drain.clone(), abort.clone(), name.clone(), calls.clone());
-        let task = self.tasks.spawn(format!("plugin {name}"), Fate::Finite, async move {
+        let task = self.tasks.spawn(format!("plugin {name}"), TaskFate::Finite, async move {
             let ended = dispatcher.run(drained, aborted).await;
             called.ended().await;
             ended.with_context(|| format!("dispatching to `{task_name}`"))
@@ -342,10 +358,11 @@ impl Plugins {
             uses,
             tally,
             shadow,
-            ..PluginState::idle(Phase::Active, None)
+            ..PluginState::idle(PluginPhase::Active, None)
         };
         self.shared.set_plugin(&name, active(&candidate, manifest, state));
-        let running = Running { candidate, plugin, grants, calls, drain, abort, task, handle, probation };
+        let running =
+            RunningPlugin { candidate, plugin, grants, calls, drain, abort, task, handle, probation };
         self.running.insert(name, running);
         Ok(())
     }
@@ -366,26 +383,26 @@ impl Plugins {
 
 /// A cursor that the plugin surely starts at or after. For a source that is added, its dispatcher may go back as far as
 /// the beginning.
-fn cursor_before(progress: &Progress, spec: &PluginSpec) -> Seq {
+fn cursor_before(progress: &PluginProgress, spec: &PluginSpec) -> Seq {
     let goes_back = |it: &SubscribeSpec| it.start != Start::Now && !progress.is_subscribed(&it.source);
     if spec.subscribe.iter().any(goes_back) { 0 } else { progress.cursor }
 }
 
 /// What people see of a version from its first call on, beside what the plugin keeps over its versions.
-fn active(candidate: &Candidate, manifest: ManifestView, kept: PluginState) -> PluginState {
+fn active(candidate: &PluginCandidate, manifest: ManifestView, kept: PluginState) -> PluginState {
     PluginState {
-        phase: Phase::Active,
+        phase: PluginPhase::Active,
         digest: candidate.component.digest().to_string(),
-        module: candidate.pulled.as_ref().map(Pulled::told),
+        module: candidate.pulled.as_ref().map(PulledFrom::source_label),
         message: None,
         manifest: Some(Arc::new(manifest)),
         ..kept
     }
 }
 
-fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<Subscription> {
+fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<SourceSubscription> {
     let filter = |text: &str| filters::of(text, Arc::new(journal.clone()));
-    let subscription = |s: &SubscribeSpec| Subscription {
+    let subscription = |s: &SubscribeSpec| SourceSubscription {
         source: s.source.as_str().into(),
         mode: s.mode,
         filter: s.filter.as_deref().and_then(filter),

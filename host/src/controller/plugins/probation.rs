@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Rest, Tick};
+use kubewitness_core::ports::{
+    CallError, CallOutcome, CallPause, KvWrite, PluginHandler, ScheduledCall, StateDelivery,
+};
 use tokio::sync::Notify;
 
 /// One poison state is no evidence against a version. So many states, each alone in its call, are.
@@ -17,14 +19,14 @@ const CALLS: usize = 12;
 
 /// Clone freely: all clones are about the same version.
 #[derive(Clone)]
-pub struct Probation {
-    evidence: Arc<Mutex<Evidence>>,
+pub struct VersionProbation {
+    evidence: Arc<Mutex<ProbationEvidence>>,
     /// Shared by all versions of all plugins.
     decided: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct Evidence {
+struct ProbationEvidence {
     has_passed: bool,
     calls: usize,
     alone: BTreeSet<Seq>,
@@ -32,7 +34,7 @@ struct Evidence {
     failed: Option<String>,
 }
 
-impl Evidence {
+impl ProbationEvidence {
     /// Whether this call decides that the version has passed or failed.
     fn take(&mut self, states: &[Seq], error: Option<&CallError>) -> bool {
         if self.has_passed || self.failed.is_some() {
@@ -57,7 +59,7 @@ impl Evidence {
     }
 }
 
-impl Probation {
+impl VersionProbation {
     pub fn new(decided: Arc<Notify>) -> Self {
         Self { evidence: Arc::default(), decided }
     }
@@ -71,20 +73,20 @@ impl Probation {
         self.evidence().has_passed
     }
 
-    fn evidence(&self) -> std::sync::MutexGuard<'_, Evidence> {
+    fn evidence(&self) -> std::sync::MutexGuard<'_, ProbationEvidence> {
         self.evidence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Hands calls on, and looks at what comes of them.
-pub struct Watched {
-    pub handler: Arc<dyn Handler>,
-    pub probation: Probation,
+pub struct WatchedHandler {
+    pub handler: Arc<dyn PluginHandler>,
+    pub probation: VersionProbation,
 }
 
 #[async_trait]
-impl Handler for Watched {
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+impl PluginHandler for WatchedHandler {
+    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let called = self.handler.handle(batch).await;
         let states: Vec<_> = batch.iter().map(|delivery| delivery.state.seq).collect();
         if self.probation.evidence().take(&states, called.as_ref().err()) {
@@ -94,11 +96,11 @@ impl Handler for Watched {
     }
 
     /// Says nothing for or against the version: what fails may be the server that it sends to.
-    async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
+    async fn tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         self.handler.tick(tick).await
     }
 
-    fn rest(&self) -> Option<Rest> {
+    fn rest(&self) -> Option<CallPause> {
         self.handler.rest()
     }
 }
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_version_that_fails_for_several_states_before_its_first_success_has_failed() {
-        let mut evidence = Evidence::default();
+        let mut evidence = ProbationEvidence::default();
         assert!(!evidence.take(&[1, 2], Some(&trap())) && !evidence.take(&[1], Some(&trap())));
         assert!(!evidence.take(&[1], Some(&trap())), "one state that is tried again is one");
         assert!(!evidence.take(&[2], Some(&CallError::Unavailable("the database is away".into()))));
@@ -124,10 +126,10 @@ mod tests {
 
     #[test]
     fn whole_batches_that_fail_are_evidence_too_and_one_success_ends_it() {
-        let mut evidence = Evidence::default();
+        let mut evidence = ProbationEvidence::default();
         let failed = (0..CALLS).filter(|_| evidence.take(&[1, 2], Some(&trap()))).count();
         assert_eq!((failed, evidence.calls), (1, CALLS));
-        let mut evidence = Evidence::default();
+        let mut evidence = ProbationEvidence::default();
         assert!(!evidence.take(&[1], Some(&trap())) && evidence.take(&[2], None));
         assert!(!evidence.take(&[2], None) && evidence.has_passed, "it is told once");
         for seq in 3..100 {

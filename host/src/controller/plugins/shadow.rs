@@ -10,24 +10,28 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use kubewitness_capability::Redaction;
+use kubewitness_capability::SecretRedaction;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{Bytes, DocumentsGrant, PluginSpec};
-use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrite, NOTE, Outcome, Rest, Tick};
+use kubewitness_core::ports::{
+    Backlog, CallError, CallOutcome, CallPause, KvWrite, NOTE, PluginHandler, ScheduledCall, StateDelivery,
+};
 use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
 use kubewitness_core::{Seq, State, calendar, shortened};
 use kubewitness_journal::Journal;
-use kubewitness_sandbox::{Component, Tally};
+use kubewitness_sandbox::{PluginComponent, PluginTally};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
-use super::candidate::Candidate;
-use crate::config::component::Pulled;
-use crate::controller::shared::Shared;
-use crate::controller::trial::{Hiding, Keep, Lent, Noted, Stage, object_of};
-use crate::tasks::{Fate, Tasks};
+use super::candidate::PluginCandidate;
+use crate::config::component::PulledFrom;
+use crate::controller::shared::SharedStatus;
+use crate::controller::trial::{
+    EffectKeep, NotedEffects, SecretHiding, TrialPlugin, TrialServices, object_of,
+};
+use crate::tasks::{TaskFate, TaskSupervisor};
 
 /// States that wait to be compared. Further ones are missed.
 const QUEUE: usize = 256;
@@ -50,13 +54,13 @@ const DATABASE: Bytes = Bytes(32 << 20);
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// The version at work, and the one that is compared with it.
-pub struct Pair {
-    pub active: Candidate,
-    pub shadow: Candidate,
+pub struct VersionPair {
+    pub active: PluginCandidate,
+    pub shadow: PluginCandidate,
 }
 
 /// Ends with its last call.
-pub struct Shadow {
+pub struct ShadowTask {
     states: mpsc::Sender<Arc<State>>,
     view: watch::Sender<ShadowView>,
     /// A batch that fails is halved, and each half is a first attempt. The smallest positions are forgotten first.
@@ -66,26 +70,26 @@ pub struct Shadow {
     _stop: DropGuard,
 }
 
-impl Shadow {
+impl ShadowTask {
     pub fn start(
-        pair: Pair,
+        pair: VersionPair,
         folder: Option<PathBuf>,
         journal: Journal,
-        shared: Arc<Shared>,
+        shared: Arc<SharedStatus>,
         clock: &Arc<dyn Clock>,
-        tasks: &Tasks,
+        tasks: &TaskSupervisor,
     ) -> Self {
         let (states, queue) = mpsc::channel(QUEUE);
         let view = watch::Sender::new(ShadowView {
             digest: pair.shadow.component.digest().to_owned(),
-            module: pair.shadow.pulled.as_ref().map(Pulled::told),
+            module: pair.shadow.pulled.as_ref().map(PulledFrom::source_label),
             since: calendar::rfc3339(clock.now_ms()),
             ..ShadowView::default()
         });
         let (stop, name) = (CancellationToken::new(), format!("the shadow of {}", pair.active.parsed.name));
-        let sides = [Side::new(&pair.active, clock), Side::new(&pair.shadow, clock)];
+        let sides = [ShadowSide::new(&pair.active, clock), ShadowSide::new(&pair.shadow, clock)];
         let plugin = pair.active.parsed.name;
-        let mut comparing = Comparing {
+        let mut comparing = ShadowComparison {
             plugin,
             sides,
             folder,
@@ -97,7 +101,7 @@ impl Shadow {
         };
         let (stopped, read) = (stop.clone(), CancellationToken::new());
         let reads = read.clone().drop_guard();
-        tasks.spawn(name, Fate::Finite, async move {
+        tasks.spawn(name, TaskFate::Finite, async move {
             stopped.run_until_cancelled(comparing.run(queue, reads)).await;
             Ok(())
         });
@@ -110,7 +114,7 @@ impl Shadow {
     }
 
     /// Retries and resyncs are the same states once more.
-    fn offer(&self, batch: &[Delivery]) {
+    fn offer(&self, batch: &[StateDelivery]) {
         let first = batch.iter().filter(|delivery| delivery.attempt == 1 && !delivery.resync);
         let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
         let new = first.filter(|delivery| offered.insert(delivery.state.seq));
@@ -126,14 +130,14 @@ impl Shadow {
 }
 
 /// Hands calls on, and their states to the shadow afterwards.
-pub struct Shadowed {
-    pub handler: Arc<dyn Handler>,
-    pub shadow: Shadow,
+pub struct ShadowedHandler {
+    pub handler: Arc<dyn PluginHandler>,
+    pub shadow: ShadowTask,
 }
 
 #[async_trait]
-impl Handler for Shadowed {
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+impl PluginHandler for ShadowedHandler {
+    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         // Without it, what the first call writes to `kv` would be there before its states are compared. A journal that is
         // slow holds nobody up for longer.
         let read = self.shadow.read.cancelled();
@@ -149,24 +153,24 @@ impl Handler for Shadowed {
     }
 
     /// A shadow is not called on the schedule.
-    async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
+    async fn tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         self.handler.tick(tick).await
     }
 
-    fn rest(&self) -> Option<Rest> {
+    fn rest(&self) -> Option<CallPause> {
         self.handler.rest()
     }
 }
 
 /// One of the two versions.
-struct Side {
-    component: Component,
+struct ShadowSide {
+    component: PluginComponent,
     spec: PluginSpec,
-    tally: Arc<Tally>,
+    tally: Arc<PluginTally>,
 }
 
-impl Side {
-    fn new(candidate: &Candidate, clock: &Arc<dyn Clock>) -> Self {
+impl ShadowSide {
+    fn new(candidate: &PluginCandidate, clock: &Arc<dyn Clock>) -> Self {
         let mut spec = candidate.parsed.spec.clone();
         spec.limits.concurrency = 1;
         // What people are shown of it may have no secrets of documents.
@@ -174,18 +178,18 @@ impl Side {
             spec.grants.documents = DocumentsGrant::Digest;
         }
         let component = candidate.component.clone();
-        Self { component, spec, tally: Arc::new(Tally::new(clock.clone())) }
+        Self { component, spec, tally: Arc::new(PluginTally::new(clock.clone())) }
     }
 }
 
 /// The clock of a trial stands at the state.
 #[derive(Default)]
-struct Moment {
+struct TrialMoment {
     ms: AtomicU64,
     running: SystemClock,
 }
 
-impl Clock for Moment {
+impl Clock for TrialMoment {
     fn now_ms(&self) -> u64 {
         self.ms.load(Ordering::Relaxed)
     }
@@ -196,35 +200,35 @@ impl Clock for Moment {
 }
 
 /// Both versions with empty databases and ledgers, and a copy of what the plugin has stored.
-struct Round {
-    now: Arc<Moment>,
-    stages: [Stage; 2],
-    redaction: Arc<Redaction>,
+struct ShadowRound {
+    now: Arc<TrialMoment>,
+    stages: [TrialPlugin; 2],
+    redaction: Arc<SecretRedaction>,
     states: u64,
     bytes: usize,
 }
 
-/// What one version did with one state.
-struct Act {
-    noted: Noted,
+/// The effects of one version with one state.
+struct SideAct {
+    noted: NotedEffects,
     verdict: Value,
     took: Duration,
 }
 
-struct Comparing {
+struct ShadowComparison {
     plugin: String,
-    sides: [Side; 2],
+    sides: [ShadowSide; 2],
     /// Where the files of its trials are.
     folder: Option<PathBuf>,
     journal: Journal,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStatus>,
     view: watch::Sender<ShadowView>,
     /// What the plugin had stored before the first state, for the first round.
     stored: Option<Vec<(String, Vec<u8>)>>,
-    round: Option<Round>,
+    round: Option<ShadowRound>,
 }
 
-impl Comparing {
+impl ShadowComparison {
     async fn run(&mut self, mut queue: mpsc::Receiver<Arc<State>>, read: DropGuard) {
         match self.kv().await {
             Ok(stored) => self.stored = Some(stored),
@@ -276,9 +280,9 @@ impl Comparing {
         Ok(())
     }
 
-    async fn open(&mut self) -> Result<Round> {
+    async fn open(&mut self) -> Result<ShadowRound> {
         let redaction = self.shared.redaction().context("the host's settings are not taken yet")?;
-        let now = Arc::new(Moment::default());
+        let now = Arc::new(TrialMoment::default());
         let stored = match &self.stored {
             Some(stored) => stored.clone(),
             None => self.kv().await?,
@@ -289,7 +293,7 @@ impl Comparing {
             self.stage(shadow, &now, &redaction, stored).await?,
         ];
         self.stored = None;
-        Ok(Round { now, stages, redaction, states: 0, bytes: 0 })
+        Ok(ShadowRound { now, stages, redaction, states: 0, bytes: 0 })
     }
 
     async fn kv(&self) -> Result<Vec<(String, Vec<u8>)>> {
@@ -299,12 +303,12 @@ impl Comparing {
 
     async fn stage(
         &self,
-        side: &Side,
-        now: &Arc<Moment>,
-        redaction: &Arc<Redaction>,
+        side: &ShadowSide,
+        now: &Arc<TrialMoment>,
+        redaction: &Arc<SecretRedaction>,
         kv: Vec<(String, Vec<u8>)>,
-    ) -> Result<Stage> {
-        let lent = Lent {
+    ) -> Result<TrialPlugin> {
+        let lent = TrialServices {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
             subscribed: self.shared.subscribed(&side.spec),
@@ -314,23 +318,24 @@ impl Comparing {
             database: Some(DATABASE),
             folder: self.folder.clone(),
         };
-        let (hiding, keep) = (Hiding::Same(redaction.clone()), Keep::Bytes(TOLD_BYTES, Vec::new()));
-        let stage = Stage::open(&self.plugin, &side.spec, &side.component, lent, hiding, keep).await?;
+        let (hiding, keep) =
+            (SecretHiding::Same(redaction.clone()), EffectKeep::Bytes(TOLD_BYTES, Vec::new()));
+        let stage = TrialPlugin::open(&self.plugin, &side.spec, &side.component, lent, hiding, keep).await?;
         Ok(stage.counted_by(side.tally.clone()))
     }
 }
 
-async fn act(stage: &Stage, state: &Arc<State>) -> Act {
+async fn act(stage: &TrialPlugin, state: &Arc<State>) -> SideAct {
     let begun = Instant::now();
     let mut verdict = stage.hand_over(state).await;
     // The rest of a trap's text is of addresses in the component.
     if let Some(failed) = verdict["failed"].as_str() {
         verdict = json!({"failed": shortened(failed.lines().next().unwrap_or_default(), FAILURE)});
     }
-    Act { noted: stage.recorder.take(), verdict, took: begun.elapsed() }
+    SideAct { noted: stage.recorder.take(), verdict, took: begun.elapsed() }
 }
 
-fn add(side: &mut ShadowSideView, act: &Act, tally: &Tally) {
+fn add(side: &mut ShadowSideView, act: &SideAct, tally: &PluginTally) {
     let calls = tally.view();
     side.not_done += u64::from(act.verdict != "done");
     side.effects += act.noted.count as u64;
@@ -339,7 +344,7 @@ fn add(side: &mut ShadowSideView, act: &Act, tally: &Tally) {
     side.peak_memory = side.peak_memory.max(calls.peak_memory);
 }
 
-fn take(view: &mut ShadowView, state: &State, [active, shadow]: [Act; 2], redaction: &Redaction) {
+fn take(view: &mut ShadowView, state: &State, [active, shadow]: [SideAct; 2], redaction: &SecretRedaction) {
     view.states += 1;
     let same =
         active.verdict == shadow.verdict && active.noted.digest().as_ref() == shadow.noted.digest().as_ref();
@@ -355,14 +360,14 @@ fn take(view: &mut ShadowView, state: &State, [active, shadow]: [Act; 2], redact
             object: object_of(state),
             change: state.change.as_str().to_owned(),
             phase: state.status.phase.to_string(),
-            active: told(active, redaction),
-            shadow: told(shadow, redaction),
+            active: act_view(active, redaction),
+            shadow: act_view(shadow, redaction),
         });
     }
 }
 
 /// Effects that can't be told without secrets are only counted.
-fn told(Act { noted, verdict, .. }: Act, redaction: &Redaction) -> ShadowActView {
+fn act_view(SideAct { noted, verdict, .. }: SideAct, redaction: &SecretRedaction) -> ShadowActView {
     let all = json!({"effects": noted.effects});
     let shown = all.as_object().and_then(|all| redaction.settings(all).ok());
     let effects = match shown.and_then(|mut shown| shown.remove("effects")) {
@@ -378,7 +383,7 @@ mod tests {
     use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 
     use super::*;
-    use crate::controller::trial::Effect;
+    use crate::controller::trial::TrialEffect;
 
     fn state(seq: u64) -> Arc<State> {
         let object = ObjectRef { kind: "Job".into(), name: "a".into(), ..ObjectRef::default() };
@@ -400,9 +405,9 @@ mod tests {
         })
     }
 
-    fn of_test(states: mpsc::Sender<Arc<State>>, view: watch::Sender<ShadowView>) -> Shadow {
+    fn of_test(states: mpsc::Sender<Arc<State>>, view: watch::Sender<ShadowView>) -> ShadowTask {
         let (offered, read) = (Mutex::default(), CancellationToken::new());
-        Shadow { states, view, offered, read, _stop: CancellationToken::new().drop_guard() }
+        ShadowTask { states, view, offered, read, _stop: CancellationToken::new().drop_guard() }
     }
 
     #[test]
@@ -410,22 +415,22 @@ mod tests {
         let (states, mut queue) = mpsc::channel(QUEUE);
         let shadow = of_test(states, watch::Sender::new(ShadowView::default()));
         let batch: Vec<_> =
-            (1..=8).map(|seq| Delivery { state: state(seq), attempt: 1, resync: false }).collect();
+            (1..=8).map(|seq| StateDelivery { state: state(seq), attempt: 1, resync: false }).collect();
         for part in [&batch[..], &batch[..4], &batch[4..], &batch[4..6]] {
             shadow.offer(part);
         }
         // A state whose lane had waited comes later than its place.
-        shadow.offer(&[Delivery { state: state(0), attempt: 1, resync: false }]);
+        shadow.offer(&[StateDelivery { state: state(0), attempt: 1, resync: false }]);
         let offered: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).map(|state| state.seq).collect();
         assert_eq!(offered, [1, 2, 3, 4, 5, 6, 7, 8, 0]);
         assert_eq!(shadow.view().borrow().missed, 0);
     }
 
-    struct Silent;
+    struct SilentDocuments;
 
     #[async_trait]
-    impl Handler for Silent {
-        async fn handle(&self, _: &[Delivery]) -> Result<Outcome, CallError> {
+    impl PluginHandler for SilentDocuments {
+        async fn handle(&self, _: &[StateDelivery]) -> Result<CallOutcome, CallError> {
             Err(CallError::Unavailable("away".into()))
         }
     }
@@ -434,7 +439,7 @@ mod tests {
     async fn the_first_call_waits_for_what_is_stored_no_longer_than_its_bound() {
         let (states, _queue) = mpsc::channel(QUEUE);
         let shadow = of_test(states, watch::Sender::new(ShadowView::default()));
-        let shadowed = Shadowed { handler: Arc::new(Silent), shadow };
+        let shadowed = ShadowedHandler { handler: Arc::new(SilentDocuments), shadow };
         let before = tokio::time::Instant::now();
         assert!(shadowed.handle(&[]).await.is_err());
         assert_eq!(before.elapsed(), READ);
@@ -447,7 +452,7 @@ mod tests {
         let (states, mut queue) = mpsc::channel(2);
         let view = watch::Sender::new(ShadowView::default());
         let shadow = of_test(states, view);
-        let delivery = |seq, attempt, resync| Delivery { state: state(seq), attempt, resync };
+        let delivery = |seq, attempt, resync| StateDelivery { state: state(seq), attempt, resync };
         let batch = [
             delivery(1, 2, false),
             delivery(2, 1, true),
@@ -460,19 +465,19 @@ mod tests {
         assert_eq!([3, 4].map(|_| queue.try_recv().unwrap().seq), [3, 4]);
     }
 
-    fn act(verdict: &str, effects: usize) -> Act {
-        let mut noted = Noted::default();
+    fn act(verdict: &str, effects: usize) -> SideAct {
+        let mut noted = NotedEffects::default();
         for number in 0..effects {
             let what = json!({"password": "hunter2", "number": number}).as_object().cloned().unwrap();
-            noted.add(Effect { call: "log", to: "info".into(), what, refused: None }, 120);
+            noted.add(TrialEffect { call: "log", to: "info".into(), what, refused: None }, 120);
         }
-        Act { noted, verdict: json!(verdict), took: Duration::ZERO }
+        SideAct { noted, verdict: json!(verdict), took: Duration::ZERO }
     }
 
     #[tokio::test]
     async fn every_difference_is_counted_and_the_first_are_kept_without_secrets() {
         let data = tempfile::tempdir().unwrap();
-        let redaction = Redaction::open(&HostSpec::default(), data.path()).await.unwrap();
+        let redaction = SecretRedaction::open(&HostSpec::default(), data.path()).await.unwrap();
         let mut view = ShadowView::default();
         take(&mut view, &state(1), [act("done", 3), act("done", 3)], &redaction);
         for seq in 2..20 {

@@ -3,32 +3,32 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use kubewitness_core::ports::{Grants, Handler};
+use kubewitness_core::ports::{GrantProvider, PluginHandler};
 use kubewitness_core::views::{ManifestView, ShadowView};
-use kubewitness_sandbox::{Plugin, Tally};
+use kubewitness_sandbox::{PluginTally, SandboxPlugin};
 use tokio::sync::{Notify, watch};
 
-use super::candidate::Candidate;
+use super::candidate::PluginCandidate;
 use super::manifest;
-use super::probation::{Probation, Watched};
-use super::shadow::{Shadow, Shadowed};
+use super::probation::{VersionProbation, WatchedHandler};
+use super::shadow::{ShadowTask, ShadowedHandler};
 
 /// One version of a plugin, ready to be called.
-pub struct Version {
-    pub plugin: Arc<Plugin>,
-    pub handler: Arc<dyn Handler>,
-    pub probation: Probation,
+pub struct PluginVersion {
+    pub plugin: Arc<SandboxPlugin>,
+    pub handler: Arc<dyn PluginHandler>,
+    pub probation: VersionProbation,
     pub manifest: ManifestView,
     /// What its shadow does beside it.
     pub shadow: Option<watch::Receiver<ShadowView>>,
 }
 
-impl Version {
+impl PluginVersion {
     pub async fn of(
         name: &str,
-        candidate: &Candidate,
-        grants: Arc<dyn Grants>,
-        tally: Arc<Tally>,
+        candidate: &PluginCandidate,
+        grants: Arc<dyn GrantProvider>,
+        tally: Arc<PluginTally>,
         decided: &Arc<Notify>,
     ) -> Result<Self> {
         let spec = &candidate.parsed.spec;
@@ -37,15 +37,15 @@ impl Version {
         let manifest = manifest::view(candidate.component.imports(), needs, &described.config_schema, spec);
         let plugin = candidate.component.plugin(name, &spec.limits, grants).context("instantiating it")?;
         let plugin = Arc::new(plugin.counted_by(tally));
-        let probation = Probation::new(Arc::clone(decided));
-        let handler = Arc::new(Watched { handler: plugin.clone(), probation: probation.clone() });
+        let probation = VersionProbation::new(Arc::clone(decided));
+        let handler = Arc::new(WatchedHandler { handler: plugin.clone(), probation: probation.clone() });
         Ok(Self { plugin, handler, probation, manifest, shadow: None })
     }
 
     /// The same, with each state handed on to a shadow.
-    pub fn beside(self, shadow: Option<Shadow>) -> Self {
+    pub fn beside(self, shadow: Option<ShadowTask>) -> Self {
         let Some(shadow) = shadow else { return self };
         let view = Some(shadow.view());
-        Self { handler: Arc::new(Shadowed { handler: self.handler, shadow }), shadow: view, ..self }
+        Self { handler: Arc::new(ShadowedHandler { handler: self.handler, shadow }), shadow: view, ..self }
     }
 }

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use kubewitness_core::config::{HostSpec, SourceSpec};
-use kubewitness_core::status::Rules;
+use kubewitness_core::status::StatusRules;
 use tracing::warn;
 
-use super::Control;
-use crate::config::Snapshot;
+use super::ReconcileLoop;
+use crate::config::ConfigSnapshot;
 use crate::config::manifest::claimed_name;
-use crate::controller::shared::{Phase, PluginState};
+use crate::controller::shared::{PluginPhase, PluginState};
 
-impl Control {
+impl ReconcileLoop {
     /// Whatever ran in a term that is over ends before the next one begins: what it writes afterwards
     /// would be taken for the next one's.
     pub(super) async fn change_role(&mut self) -> Result<()> {
@@ -36,7 +36,7 @@ impl Control {
         self.role.step_down().await;
         self.capabilities = None;
         if let Some(host) = self.host.clone() {
-            let rules = host.rules().unwrap_or_else(|_| Rules::builtin());
+            let rules = host.rules().unwrap_or_else(|_| StatusRules::builtin());
             self.reconcile_sources(&host, rules).await;
         }
     }
@@ -78,7 +78,7 @@ impl Control {
     }
 
     /// What people see of plugins that another replica runs.
-    pub(super) fn stand_by(&mut self, snapshot: &Snapshot) {
+    pub(super) fn stand_by(&mut self, snapshot: &ConfigSnapshot) {
         let names: Vec<_> = snapshot
             .plugins
             .iter()
@@ -88,7 +88,7 @@ impl Control {
             self.shared.remove_plugin(&gone);
         }
         for name in names {
-            self.shared.set_plugin(&name, PluginState::idle(Phase::Standby, None));
+            self.shared.set_plugin(&name, PluginState::idle(PluginPhase::Standby, None));
         }
     }
 }

@@ -8,18 +8,18 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Control, unreadable};
-use crate::config::Snapshot;
-use crate::tasks::Fate;
+use super::{ReconcileLoop, unreadable};
+use crate::config::ConfigSnapshot;
+use crate::tasks::TaskFate;
 
 /// Removing old receipts of one plugin may take this long.
 const PRUNE: Duration = Duration::from_secs(2);
 /// Looking at the journal may take this long: changes of the configuration wait for it.
 const LOOK: Duration = Duration::from_secs(2);
 
-impl Control {
+impl ReconcileLoop {
     /// Once each, for as long as it lies there.
-    pub(super) fn tell_of_untaken(&mut self, snapshot: &Snapshot) {
+    pub(super) fn tell_of_untaken(&mut self, snapshot: &ConfigSnapshot) {
         let untaken: BTreeSet<_> =
             snapshot.slips.iter().map(ToString::to_string).chain(snapshot.untaken()).collect();
         for told in untaken.difference(&self.untaken) {
@@ -62,7 +62,7 @@ impl Control {
             capabilities.tend().await;
             Ok(())
         };
-        self.tending = Some(self.plugins.tasks.spawn("signing of ledgers", Fate::Finite, tend));
+        self.tending = Some(self.plugins.tasks.spawn("signing of ledgers", TaskFate::Finite, tend));
     }
 
     /// The same for closed files. Nothing waits for a bucket, and a turn that a stop ends is made again.
@@ -76,7 +76,7 @@ impl Control {
                 stop.run_until_cancelled(capabilities.ship()).await;
                 Ok(())
             };
-            self.shipping = Some(self.plugins.tasks.spawn("shipping of ledgers", Fate::Finite, ship));
+            self.shipping = Some(self.plugins.tasks.spawn("shipping of ledgers", TaskFate::Finite, ship));
         }
         self.shared.set_shipping(shipping);
     }

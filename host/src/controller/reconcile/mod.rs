@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_capability::{Capabilities, ShipPauses};
+use kubewitness_capability::{OpenCapabilities, ShipPauses};
 use kubewitness_core::config::HostSpec;
 use kubewitness_core::ports::Backlog;
 use tokio::sync::watch;
@@ -23,45 +23,45 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use super::election::LeaderRole;
-use super::plugins::Plugins;
-use super::shared::Shared;
-use super::sources::Sources;
-use super::sources::resync::Resyncs;
-use super::sources::retention::Retentions;
-use super::sources::streams::Streams;
+use super::plugins::RunningPlugins;
+use super::shared::SharedStatus;
+use super::sources::SourceParts;
+use super::sources::resync::SourceResyncs;
+use super::sources::retention::SourceRetentions;
+use super::sources::streams::SourceStreams;
 use super::submitter::offered;
-use crate::config::Snapshot;
+use crate::config::ConfigSnapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
-use crate::config::manifest::Problem;
+use crate::config::manifest::ManifestProblem;
 use crate::process::timers::ControllerTimers;
-use component_checks::Examinations;
-use plugins::Waiting;
-use report::Reporter;
-use rollback::Rollbacks;
+use component_checks::ComponentChecks;
+use plugins::WaitingPlugin;
+use report::ConfigReporter;
+use rollback::RollbackTable;
 
 /// Several files written one after the other are one change.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// What a burst left in memory is let go of after this long without another state.
 const QUIET: Duration = Duration::from_secs(1);
 
-pub struct Control {
+pub struct ReconcileLoop {
     pub data: PathBuf,
-    pub sources: Sources,
-    resyncs: Resyncs,
-    retentions: Retentions,
-    streams: Streams,
+    pub sources: SourceParts,
+    resyncs: SourceResyncs,
+    retentions: SourceRetentions,
+    streams: SourceStreams,
     role: LeaderRole,
-    pub plugins: Plugins,
-    pub reporter: Reporter,
+    pub plugins: RunningPlugins,
+    pub reporter: ConfigReporter,
     pub last_good: LastGood,
     pub good_plugins: BTreeMap<String, GoodPlugin>,
-    rollbacks: Rollbacks,
-    pub shared: std::sync::Arc<Shared>,
-    examinations: Examinations,
+    rollbacks: RollbackTable,
+    pub shared: std::sync::Arc<SharedStatus>,
+    examinations: ComponentChecks,
     /// Those that the last round found without an answer.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingPlugin>,
     host: Option<HostSpec>,
-    capabilities: Option<Capabilities>,
+    capabilities: Option<OpenCapabilities>,
     /// Signs and closes ledgers.
     tending: Option<JoinHandle<()>>,
     /// Ships closed files of ledgers.
@@ -78,13 +78,13 @@ pub struct Control {
     journal_was_in_trouble: bool,
 }
 
-impl Control {
+impl ReconcileLoop {
     pub async fn new(
         data: PathBuf,
         role: LeaderRole,
-        sources: Sources,
-        plugins: Plugins,
-        reporter: Reporter,
+        sources: SourceParts,
+        plugins: RunningPlugins,
+        reporter: ConfigReporter,
         last_good: LastGood,
         timers: &ControllerTimers,
     ) -> Result<Self> {
@@ -95,24 +95,24 @@ impl Control {
         let (before, good_plugins) = kept.await.context("reading the last good configuration")?;
         let shared = sources.shared.clone();
         let examinations =
-            Examinations::new(plugins.engine.clone(), plugins.tasks.clone(), plugins.clock.clone());
+            ComponentChecks::new(plugins.engine.clone(), plugins.tasks.clone(), plugins.clock.clone());
         Ok(Self {
             data,
             role,
-            resyncs: Resyncs::new(shared.clone(), sources.tasks.clone()),
-            retentions: Retentions::new(
+            resyncs: SourceResyncs::new(shared.clone(), sources.tasks.clone()),
+            retentions: SourceRetentions::new(
                 plugins.journal.clone(),
                 shared.clone(),
                 sources.tasks.clone(),
                 timers.retention,
             ),
-            streams: Streams::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
+            streams: SourceStreams::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
             sources,
             plugins,
             reporter,
             last_good,
             good_plugins,
-            rollbacks: Rollbacks::of(before),
+            rollbacks: RollbackTable::of(before),
             shared,
             examinations,
             waiting: Vec::new(),
@@ -133,7 +133,7 @@ impl Control {
     /// then what hands out.
     pub async fn run(
         mut self,
-        snapshots: watch::Receiver<Option<Snapshot>>,
+        snapshots: watch::Receiver<Option<ConfigSnapshot>>,
         stop: CancellationToken,
     ) -> Result<()> {
         self.sources.audit(self.role.is_leader());
@@ -153,7 +153,7 @@ impl Control {
 
     async fn follow(
         &mut self,
-        mut snapshots: watch::Receiver<Option<Snapshot>>,
+        mut snapshots: watch::Receiver<Option<ConfigSnapshot>>,
         stop: &CancellationToken,
     ) -> Result<()> {
         let mut housekeeping = tokio::time::interval(self.refused_again);
@@ -227,7 +227,7 @@ impl Control {
     }
 
     /// Offers the templates to people, and returns what is wrong with some.
-    fn offer(&self, snapshot: &Snapshot) -> Vec<String> {
+    fn offer(&self, snapshot: &ConfigSnapshot) -> Vec<String> {
         let (mut offer, problems) = offered(self.host.as_ref(), snapshot);
         if !snapshot.is_whole()
             && let (Some(offer), Some(old)) = (&mut offer, self.shared.offer())
@@ -242,7 +242,7 @@ impl Control {
 
     /// Ends early on a stop. What it did not get to is left as it is: only what was looked at and
     /// is not wanted any more is taken out.
-    async fn reconcile(&mut self, snapshot: &Snapshot, stop: &CancellationToken) {
+    async fn reconcile(&mut self, snapshot: &ConfigSnapshot, stop: &CancellationToken) {
         let mut problems: Vec<String> = snapshot.problems.iter().map(ToString::to_string).collect();
         if let Err(found) = self.reconcile_host(snapshot, stop).await {
             problems.extend(found);
@@ -271,7 +271,7 @@ impl Control {
     }
 }
 
-fn texts(problems: &[Problem]) -> Vec<String> {
+fn texts(problems: &[ManifestProblem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 

@@ -3,25 +3,25 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context;
-use kubewitness_capability::Capabilities;
+use kubewitness_capability::OpenCapabilities;
 use kubewitness_core::config::{HostSpec, is_name};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::report::Report;
-use super::{Control, texts};
-use crate::config::Snapshot;
-use crate::config::component::{Found, Remote, is_signed};
+use super::report::ConfigReport;
+use super::{ReconcileLoop, texts};
+use crate::config::ConfigSnapshot;
+use crate::config::component::{ComponentSource, RemoteComponent, is_signed};
 use crate::config::last_good::GoodPlugin;
-use crate::config::manifest::{Entry, claimed_name, parse_plugin};
-use crate::controller::plugins::{Candidate, Examined, Stopped, Wanted};
-use crate::controller::shared::{Phase, PluginState};
+use crate::config::manifest::{ManifestEntry, claimed_name, parse_plugin};
+use crate::controller::plugins::{ExaminedFit, PluginCandidate, StopOutcome, WantedPlugin};
+use crate::controller::shared::{PluginPhase, PluginState};
 
 const UNREAD: &str = "a part of the configuration is missing or can't be read, and the rest does not name this plugin. Its \
                       last good version goes on: repair what `kubewitness status` shows under `configuration`";
 
 /// A plugin whose component is still examined.
-pub(super) struct Waiting {
+pub(super) struct WaitingPlugin {
     name: String,
     number: u64,
     /// Why its last good version is examined instead of what is configured.
@@ -30,20 +30,20 @@ pub(super) struct Waiting {
 
 /// How what a document wants stands.
 #[derive(Clone, Copy)]
-enum Standing {
+enum DocumentState {
     Runs,
     /// By the number of its examination.
     Asked(u64),
 }
 
-enum Answered {
+enum DocumentAnswer {
     Runs,
     NotYet(u64),
-    Fits(Box<Examined>),
+    Fits(Box<ExaminedFit>),
 }
 
 /// A plugin whose document was refused.
-struct Falling<'a> {
+struct FallingPlugin<'a> {
     name: String,
     config_map: &'a str,
     message: String,
@@ -51,25 +51,25 @@ struct Falling<'a> {
     good: Option<Result<u64, String>>,
 }
 
-impl Control {
-    pub(super) async fn move_plugins(&mut self, capabilities: &Capabilities, stop: &CancellationToken) {
+impl ReconcileLoop {
+    pub(super) async fn move_plugins(&mut self, capabilities: &OpenCapabilities, stop: &CancellationToken) {
         for name in self.plugins.names() {
             // On shut-down no plugin has to move first.
             if stop.is_cancelled() {
                 return;
             }
             // A plugin that has not drained yet moves once it has.
-            if let Stopped::Drained(candidate) = self.plugins.stop(&name).await {
+            if let StopOutcome::Drained(candidate) = self.plugins.stop(&name).await {
                 self.go_on(*candidate, capabilities).await;
             }
         }
     }
 
-    pub(super) async fn go_on(&mut self, candidate: Candidate, capabilities: &Capabilities) {
+    pub(super) async fn go_on(&mut self, candidate: PluginCandidate, capabilities: &OpenCapabilities) {
         let name = candidate.parsed.name.clone();
         if let Err(error) = self.plugins.take(candidate, capabilities).await {
             error!(plugin = name, "the plugin has stopped: {error:#}");
-            self.shared.set_phase(&name, Phase::Failed, Some(format!("{error:#}")));
+            self.shared.set_phase(&name, PluginPhase::Failed, Some(format!("{error:#}")));
         }
     }
 
@@ -77,9 +77,9 @@ impl Control {
     /// a later round. Answers the names that are still wanted; none where a stop came before all were looked at.
     pub(super) async fn reconcile_plugins(
         &mut self,
-        snapshot: &Snapshot,
+        snapshot: &ConfigSnapshot,
         host: &HostSpec,
-        capabilities: &Capabilities,
+        capabilities: &OpenCapabilities,
         stop: &CancellationToken,
     ) -> Option<BTreeSet<String>> {
         self.examinations.begin_round();
@@ -101,22 +101,22 @@ impl Control {
                 Ok((name, _)) if !kept.insert(name.clone()) => {
                     refused.push((entry, None, self.is_anothers(&name, entry)));
                 }
-                Ok((name, Answered::Runs)) => self.goes_on(&name, &entry.config_map).await,
-                Ok((name, Answered::NotYet(number))) => {
-                    self.waiting.push(Waiting { name, number, refusal: None });
+                Ok((name, DocumentAnswer::Runs)) => self.goes_on(&name, &entry.config_map).await,
+                Ok((name, DocumentAnswer::NotYet(number))) => {
+                    self.waiting.push(WaitingPlugin { name, number, refusal: None });
                 }
-                Ok((name, Answered::Fits(examined))) => {
+                Ok((name, DocumentAnswer::Fits(examined))) => {
                     let is_whole = examined.candidate.has_its_shadow();
                     let taken = self.take(*examined, capabilities).await;
                     let then = match taken {
                         Ok(()) if !is_whole => self.look(entry, snapshot, host).await.map(|(_, then)| then),
-                        taken => taken.map(|()| Standing::Runs),
+                        taken => taken.map(|()| DocumentState::Runs),
                     };
                     match then {
                         Err(message) => refused.push((entry, Some(name), message)),
-                        Ok(Standing::Runs) => {}
-                        Ok(Standing::Asked(number)) => {
-                            self.waiting.push(Waiting { name, number, refusal: None });
+                        Ok(DocumentState::Runs) => {}
+                        Ok(DocumentState::Asked(number)) => {
+                            self.waiting.push(WaitingPlugin { name, number, refusal: None });
                             // The answer may come while this look still goes on.
                             self.look_again = true;
                         }
@@ -135,7 +135,7 @@ impl Control {
     }
 
     /// Plugins that ran before and may still be wanted, although no document names them now.
-    fn unread(&self, snapshot: &Snapshot, kept: &BTreeSet<String>) -> Vec<(String, Entry)> {
+    fn unread(&self, snapshot: &ConfigSnapshot, kept: &BTreeSet<String>) -> Vec<(String, ManifestEntry)> {
         if snapshot.is_whole() {
             return Vec::new();
         }
@@ -146,10 +146,10 @@ impl Control {
     /// What one document wants, and how that stands. The error is what people are told.
     async fn look(
         &mut self,
-        entry: &Entry,
-        snapshot: &Snapshot,
+        entry: &ManifestEntry,
+        snapshot: &ConfigSnapshot,
         host: &HostSpec,
-    ) -> Result<(String, Standing), String> {
+    ) -> Result<(String, DocumentState), String> {
         let found = self.plugins.find(entry, host).await;
         let mut wanted = found.map_err(|problems| texts(&problems).join("\n"))?;
         let name = wanted.parsed.name.clone();
@@ -161,7 +161,7 @@ impl Control {
             return Err(why);
         }
         if self.plugins.runs_as(&wanted) {
-            return Ok((name, Standing::Runs));
+            return Ok((name, DocumentState::Runs));
         }
         if let Some(good) = self.good_plugins.get(&name) {
             wanted.keep(good, &self.last_good);
@@ -171,35 +171,35 @@ impl Control {
             // Its shadow is asked for once it runs.
             None => wanted = wanted.at_work(),
         }
-        Ok((name, Standing::Asked(self.examinations.ask(wanted))))
+        Ok((name, DocumentState::Asked(self.examinations.ask(wanted))))
     }
 
-    fn answer(&mut self, standing: Standing) -> Result<Answered, String> {
+    fn answer(&mut self, standing: DocumentState) -> Result<DocumentAnswer, String> {
         let number = match standing {
-            Standing::Runs => return Ok(Answered::Runs),
-            Standing::Asked(number) => number,
+            DocumentState::Runs => return Ok(DocumentAnswer::Runs),
+            DocumentState::Asked(number) => number,
         };
         match self.examinations.take(number) {
-            None => Ok(Answered::NotYet(number)),
-            Some(Ok(examined)) => Ok(Answered::Fits(examined.into())),
+            None => Ok(DocumentAnswer::NotYet(number)),
+            Some(Ok(examined)) => Ok(DocumentAnswer::Fits(examined.into())),
             Some(Err(problems)) => Err(texts(&problems).join("\n")),
         }
     }
 
-    fn other_owner(&self, name: &str, entry: &Entry) -> Option<String> {
+    fn other_owner(&self, name: &str, entry: &ManifestEntry) -> Option<String> {
         self.owner(name).filter(|owner| *owner != entry.config_map)
     }
 
-    fn is_anothers(&self, name: &str, entry: &Entry) -> String {
+    fn is_anothers(&self, name: &str, entry: &ManifestEntry) -> String {
         let named = self.other_owner(name, entry).filter(|owner| !owner.contains('/'));
         let owner = named.unwrap_or_else(|| "another document".into());
         format!("{}: the plugin `{name}` is {owner}'s: choose another name", entry.origin.place)
     }
 
-    /// What people are told of plugins whose components are still examined.
+    /// Logs the plugins whose components are still examined.
     pub(super) fn tell_of_waiting(&self) {
-        for Waiting { name, number, refusal } in &self.waiting {
-            let Some(told) = self.examinations.told(*number) else { continue };
+        for WaitingPlugin { name, number, refusal } in &self.waiting {
+            let Some(told) = self.examinations.waiting_message(*number) else { continue };
             let is_running = self.plugins.is_running(name);
             let message = match refusal {
                 Some(refusal) => format!("{refusal}\nThe last good version is not ready yet: {told}"),
@@ -214,7 +214,9 @@ impl Control {
             info!(plugin = name, "{message}");
             match is_running {
                 true => self.shared.set_message(name, message),
-                false => self.shared.set_plugin(name, PluginState::idle(Phase::Starting, Some(message))),
+                false => {
+                    self.shared.set_plugin(name, PluginState::idle(PluginPhase::Starting, Some(message)));
+                }
             }
         }
     }
@@ -227,7 +229,7 @@ impl Control {
 
     /// The name under which a refused ConfigMap is shown: the name of its plugin, else the name that it gives
     /// itself, else its own name, set apart so that no plugin has it.
-    fn name_of_refused(&self, entry: &Entry, kept: &BTreeSet<String>) -> String {
+    fn name_of_refused(&self, entry: &ManifestEntry, kept: &BTreeSet<String>) -> String {
         let mut owned = self.plugins.names().into_iter().chain(self.good_plugins.keys().cloned());
         let is_own =
             |name: &String| !kept.contains(name) && self.owner(name).as_deref() == Some(&entry.config_map);
@@ -241,8 +243,8 @@ impl Control {
             .unwrap_or_else(|| entry.set_apart())
     }
 
-    async fn take(&mut self, examined: Examined, capabilities: &Capabilities) -> Result<(), String> {
-        let Examined { candidate, bytes } = examined;
+    async fn take(&mut self, examined: ExaminedFit, capabilities: &OpenCapabilities) -> Result<(), String> {
+        let ExaminedFit { candidate, bytes } = examined;
         let (name, entry) = (candidate.parsed.name.clone(), candidate.parsed.entry.clone());
         if self.plugins.runs(&candidate) {
             self.goes_on(&name, &entry.config_map).await;
@@ -250,7 +252,7 @@ impl Control {
         }
         let (component, pulled) = (candidate.component.digest().to_owned(), candidate.pulled.clone());
         if let Some(pulled) = &pulled {
-            info!(plugin = name, "the component of the plugin is {}", pulled.told());
+            info!(plugin = name, "the component of the plugin is {}", pulled.source_label());
         }
         self.end_probations().await;
         let failed = |error: anyhow::Error| format!("{error:#}");
@@ -272,24 +274,24 @@ impl Control {
 
     /// What runs is what is wanted. A bad change may have been taken back, or one that was still examined.
     async fn goes_on(&mut self, name: &str, config_map: &str) {
-        let is_told = |state: PluginState| state.phase != Phase::Active || state.message.is_some();
+        let is_told = |state: PluginState| state.phase != PluginPhase::Active || state.message.is_some();
         if self.shared.plugin(name).is_some_and(is_told) {
             self.is_active(name, config_map).await;
         }
     }
 
     async fn is_active(&mut self, name: &str, config_map: &str) {
-        self.shared.set_phase(name, Phase::Active, None);
-        self.tell(name, config_map, Phase::Active, None).await;
+        self.shared.set_phase(name, PluginPhase::Active, None);
+        self.tell(name, config_map, PluginPhase::Active, None).await;
     }
 
     /// All that have to start first are examined at the same time. `None`: a stop came before the end.
     async fn fall_back_all(
         &mut self,
-        refused: Vec<(&Entry, Option<String>, String)>,
+        refused: Vec<(&ManifestEntry, Option<String>, String)>,
         kept: &mut BTreeSet<String>,
         host: &HostSpec,
-        capabilities: &Capabilities,
+        capabilities: &OpenCapabilities,
         stop: &CancellationToken,
     ) -> Option<()> {
         let mut falling = Vec::new();
@@ -298,7 +300,7 @@ impl Control {
             kept.insert(name.clone());
             self.stop_unsigned(&name, host).await;
             let good = self.ask_for_last_good(&name, host);
-            falling.push(Falling { name, config_map: &entry.config_map, message, good });
+            falling.push(FallingPlugin { name, config_map: &entry.config_map, message, good });
         }
         stop.run_until_cancelled(self.examinations.settle()).await?;
         for refused in falling {
@@ -312,8 +314,9 @@ impl Control {
 
     /// Stops what has no signature under settings that now ask for one. As the last good version it would run on.
     async fn stop_unsigned(&mut self, name: &str, host: &HostSpec) {
-        let has_none =
-            |it: &Candidate| !is_signed(&it.parsed.spec.module, it.pulled.as_ref(), &host.modules.signed_by);
+        let has_none = |it: &PluginCandidate| {
+            !is_signed(&it.parsed.spec.module, it.pulled.as_ref(), &host.modules.signed_by)
+        };
         let is_unsigned = self
             .plugins
             .candidate(name)
@@ -336,10 +339,11 @@ impl Control {
         let good = self.good_plugins.get(name)?;
         let wanted = parse_plugin(&good.entry, host)
             .map(|parsed| {
-                let remote = Remote::of(&parsed.spec.module, host, &self.plugins.folders.for_fetching());
-                let remote = remote.map(|remote| Found::Remote(remote.into()));
-                let kept = || Found::Kept(self.last_good.component(name, good));
-                let mut wanted = Wanted::new(parsed, remote.unwrap_or_else(kept), host);
+                let remote =
+                    RemoteComponent::of(&parsed.spec.module, host, &self.plugins.folders.for_fetching());
+                let remote = remote.map(|remote| ComponentSource::Remote(remote.into()));
+                let kept = || ComponentSource::Kept(self.last_good.component(name, good));
+                let mut wanted = WantedPlugin::new(parsed, remote.unwrap_or_else(kept), host);
                 wanted.keep(good, &self.last_good);
                 wanted
             })
@@ -350,11 +354,11 @@ impl Control {
     /// Keeps the last good one running, or starts it after a restart.
     async fn fall_back(
         &mut self,
-        refused: Falling<'_>,
-        capabilities: &Capabilities,
+        refused: FallingPlugin<'_>,
+        capabilities: &OpenCapabilities,
         stop: &CancellationToken,
     ) {
-        let Falling { name, config_map, message, good } = refused;
+        let FallingPlugin { name, config_map, message, good } = refused;
         // What is so is told when what ran has drained: until then the last good one can't be started.
         if self.plugins.is_draining(&name) {
             return;
@@ -363,10 +367,10 @@ impl Control {
             None => Ok(()),
             Some(Err(error)) => Err(error),
             Some(Ok((number, None))) => {
-                return self.waiting.push(Waiting { name, number, refusal: Some(message) });
+                return self.waiting.push(WaitingPlugin { name, number, refusal: Some(message) });
             }
             Some(Ok((_, Some(Err(problems))))) => Err(texts(&problems).join("; ")),
-            Some(Ok((_, Some(Ok(Examined { candidate, .. }))))) => {
+            Some(Ok((_, Some(Ok(ExaminedFit { candidate, .. }))))) => {
                 let taken = self.plugins.take(candidate, capabilities).await;
                 taken.map(drop).map_err(|error| format!("{error:#}"))
             }
@@ -379,21 +383,22 @@ impl Control {
             }
             warn!(plugin = name, "the last good version can't be started: {error}");
         }
-        let phase = if self.plugins.is_running(&name) { Phase::Degraded } else { Phase::Failed };
+        let phase = if self.plugins.is_running(&name) { PluginPhase::Degraded } else { PluginPhase::Failed };
         match phase {
-            Phase::Degraded => self.shared.set_phase(&name, phase, Some(message.clone())),
+            PluginPhase::Degraded => self.shared.set_phase(&name, phase, Some(message.clone())),
             _ => self.shared.set_plugin(&name, PluginState::idle(phase, Some(message.clone()))),
         }
         self.tell(&name, config_map, phase, Some(message)).await;
     }
 
-    async fn tell(&mut self, name: &str, config_map: &str, phase: Phase, message: Option<String>) {
+    async fn tell(&mut self, name: &str, config_map: &str, phase: PluginPhase, message: Option<String>) {
         // A plugin that was not started any more is not active.
         if self.plugins.tasks.is_stopping() {
             return;
         }
         let digest = self.plugins.digest(name);
-        let report = Report { plugin: name.into(), config_map: config_map.into(), phase, digest, message };
+        let report =
+            ConfigReport { plugin: name.into(), config_map: config_map.into(), phase, digest, message };
         self.reporter.tell(report).await;
     }
 
@@ -402,7 +407,7 @@ impl Control {
             self.shared.plugins().into_keys().chain(self.good_plugins.keys().cloned()).collect();
         for name in known.difference(kept) {
             // What it finishes meanwhile is still its own.
-            if matches!(self.plugins.stop(name).await, Stopped::NotYet) {
+            if matches!(self.plugins.stop(name).await, StopOutcome::NotYet) {
                 continue;
             }
             self.shared.remove_plugin(name);

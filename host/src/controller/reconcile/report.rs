@@ -5,50 +5,50 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kubewitness_core::config::STATUS_LABEL;
-use kubewitness_watch::Connection;
+use kubewitness_watch::ApiConnection;
 use kubewitness_watch::configmaps::{self, ConfigMapDoc, RecordType};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use crate::config::cluster::Maps;
-use crate::controller::shared::Phase;
+use crate::config::cluster::WatchedMaps;
+use crate::controller::shared::PluginPhase;
 
 /// Statuses are not watched, so each is read this often to find one that was deleted or edited: one request
 /// a plugin.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// What became of one plugin's configuration.
+/// The outcome of one plugin's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ConfigReport {
     pub plugin: String,
     pub config_map: String,
-    pub phase: Phase,
+    pub phase: PluginPhase,
     pub digest: String,
     pub message: Option<String>,
 }
 
 /// Where reports go beside the log.
 #[derive(Clone)]
-pub struct Cluster {
-    pub connection: Connection,
+pub struct ClusterReports {
+    pub connection: ApiConnection,
     pub namespace: String,
-    pub maps: Maps,
+    pub maps: WatchedMaps,
 }
 
-pub struct Reporter {
-    cluster: Option<Cluster>,
+pub struct ConfigReporter {
+    cluster: Option<ClusterReports>,
     /// The last reports. A report that could not be written to the cluster is not in `written`.
-    told: BTreeMap<String, Report>,
-    written: BTreeMap<String, Report>,
+    told: BTreeMap<String, ConfigReport>,
+    written: BTreeMap<String, ConfigReport>,
     looked: Instant,
 }
 
-impl Reporter {
-    pub fn new(cluster: Option<Cluster>) -> Self {
+impl ConfigReporter {
+    pub fn new(cluster: Option<ClusterReports>) -> Self {
         Self { cluster, told: BTreeMap::new(), written: BTreeMap::new(), looked: Instant::now() }
     }
 
-    pub async fn tell(&mut self, report: Report) {
+    pub async fn tell(&mut self, report: ConfigReport) {
         if self.told.insert(report.plugin.clone(), report.clone()).as_ref() != Some(&report) {
             log(&report);
         }
@@ -84,7 +84,7 @@ impl Reporter {
         }
     }
 
-    async fn restore(&mut self, report: &Report) {
+    async fn restore(&mut self, report: &ConfigReport) {
         let Some(cluster) = &self.cluster else { return };
         let plugin = &report.plugin;
         match write_status(cluster, report).await {
@@ -97,7 +97,7 @@ impl Reporter {
         }
     }
 
-    async fn write(&mut self, report: &Report) {
+    async fn write(&mut self, report: &ConfigReport) {
         let Some(cluster) = &self.cluster else { return };
         if self.written.get(&report.plugin) == Some(report) {
             return;
@@ -114,11 +114,11 @@ impl Reporter {
     }
 }
 
-fn log(report: &Report) {
+fn log(report: &ConfigReport) {
     let (plugin, digest) = (&report.plugin, &report.digest);
     match (report.phase, &report.message) {
-        (Phase::Active, _) => info!(plugin, digest, "the plugin is active"),
-        (Phase::Failed, message) => {
+        (PluginPhase::Active, _) => info!(plugin, digest, "the plugin is active"),
+        (PluginPhase::Failed, message) => {
             // One record is one line of the log, however many faults there are.
             let why = message.as_deref().unwrap_or("no reason was given").replace('\n', "; ");
             error!(plugin, "the plugin is not loaded: {why}");
@@ -134,7 +134,10 @@ fn status_name(plugin: &str) -> String {
 }
 
 /// `false`: it is there as it should be.
-async fn write_status(cluster: &Cluster, report: &Report) -> Result<bool, configmaps::WriteError> {
+async fn write_status(
+    cluster: &ClusterReports,
+    report: &ConfigReport,
+) -> Result<bool, configmaps::WriteError> {
     let labels = BTreeMap::from([
         (STATUS_LABEL.to_string(), "true".to_string()),
         ("kubewitness.dev/phase".to_string(), report.phase.as_str().to_string()),
@@ -153,9 +156,11 @@ async fn write_status(cluster: &Cluster, report: &Report) -> Result<bool, config
 }
 
 /// An event is a courtesy: the status ConfigMap says the same, so a failure is only logged.
-async fn emit(cluster: &Cluster, about: &ConfigMapDoc, report: &Report) {
+async fn emit(cluster: &ClusterReports, about: &ConfigMapDoc, report: &ConfigReport) {
     let (kind, reason, text) = match report.phase {
-        Phase::Active => (RecordType::Normal, "PluginActive", format!("plugin {} is active", report.plugin)),
+        PluginPhase::Active => {
+            (RecordType::Normal, "PluginActive", format!("plugin {} is active", report.plugin))
+        }
         _ => (RecordType::Warning, "PluginRefused", report.message.clone().unwrap_or_default()),
     };
     let sent =

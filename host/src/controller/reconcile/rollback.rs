@@ -8,27 +8,27 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use tracing::{error, warn};
 
-use super::Control;
+use super::ReconcileLoop;
 use crate::config::last_good::GoodPlugin;
-use crate::controller::plugins::Question;
+use crate::controller::plugins::ExaminedQuestion;
 
 /// By the plugin's name.
 #[derive(Default)]
-pub(super) struct Rollbacks {
+pub(super) struct RollbackTable {
     /// Of versions that have not worked yet: what ran before.
     before: BTreeMap<String, GoodPlugin>,
     /// What was taken back, and why. The same document is not taken again.
-    refused: BTreeMap<String, (Question, String)>,
+    refused: BTreeMap<String, (ExaminedQuestion, String)>,
 }
 
-impl Rollbacks {
+impl RollbackTable {
     /// `before`: of versions that had not worked yet when the process before ended.
     pub fn of(before: BTreeMap<String, GoodPlugin>) -> Self {
         Self { before, ..Self::default() }
     }
 
     /// Why this very question has its answer already.
-    pub fn refusal(&self, name: &str, question: &Question) -> Option<String> {
+    pub fn refusal(&self, name: &str, question: &ExaminedQuestion) -> Option<String> {
         let (refused, why) = self.refused.get(name)?;
         (refused == question).then(|| why.clone())
     }
@@ -39,7 +39,7 @@ impl Rollbacks {
     }
 }
 
-impl Control {
+impl ReconcileLoop {
     /// A version has started, and is not the last good one yet. Where another one ran before, that one is kept until the
     /// new one has worked.
     pub(super) async fn begin_probation(&mut self, name: &str, good: &GoodPlugin) -> anyhow::Result<()> {

@@ -4,22 +4,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kubewitness_capability::{Capabilities, Lent, Redaction};
-use kubewitness_core::config::{Fault, HostLimitsSpec, HostSpec, ModulesSpec, SourceSpec};
+use kubewitness_capability::{OpenCapabilities, SecretRedaction, SharedServices};
+use kubewitness_core::config::{HostLimitsSpec, HostSpec, ManifestFault, ModulesSpec, SourceSpec};
 use kubewitness_core::ports::Ledgers;
-use kubewitness_core::status::Rules;
+use kubewitness_core::status::StatusRules;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Control, texts, unreadable};
-use crate::config::Snapshot;
+use super::{ReconcileLoop, texts, unreadable};
+use crate::config::ConfigSnapshot;
 use crate::config::last_good::LastGood;
-use crate::config::manifest::{Entry, Parsed, parse_host};
+use crate::config::manifest::{ManifestEntry, ParsedManifest, parse_host};
 
-impl Control {
+impl ReconcileLoop {
     pub(super) async fn reconcile_host(
         &mut self,
-        snapshot: &Snapshot,
+        snapshot: &ConfigSnapshot,
         stop: &CancellationToken,
     ) -> Result<(), Vec<String>> {
         let unread = snapshot.hosts.is_empty() && !snapshot.problems.is_empty();
@@ -51,7 +51,11 @@ impl Control {
     /// Witnessing depends on none of them: at a start the settings are taken although some can't be opened. Those are
     /// told as problems, their plugins fail, and the next look tries them again. A change of settings that run is
     /// refused if what it brings can't be opened: the last good settings go on, and their plugins with them.
-    async fn take_host(&mut self, entry: &Entry, stop: &CancellationToken) -> Result<(), Vec<String>> {
+    async fn take_host(
+        &mut self,
+        entry: &ManifestEntry,
+        stop: &CancellationToken,
+    ) -> Result<(), Vec<String>> {
         let parsed = parse_host(entry).map_err(|problems| texts(&problems))?;
         // Only the leader has capabilities.
         let is_whole = self.capabilities.is_some() || !self.role.is_leader();
@@ -76,8 +80,9 @@ impl Control {
                 None => {
                     let ledgers: Arc<dyn Ledgers> = Arc::new(self.plugins.journal.clone());
                     let reader = self.role.reader().map(|reader| Arc::from(&*reader));
-                    let lent = Lent { reader, ledgers: Some(ledgers), shipping: self.shipping_pauses };
-                    Capabilities::open_with(&parsed.spec, &self.data, lent).await
+                    let lent =
+                        SharedServices { reader, ledgers: Some(ledgers), shipping: self.shipping_pauses };
+                    OpenCapabilities::open_with(&parsed.spec, &self.data, lent).await
                 }
             };
             let capabilities = opened.map_err(|faults| texts(&parsed.problems(faults)))?;
@@ -88,7 +93,7 @@ impl Control {
         let redaction = match &self.capabilities {
             Some(capabilities) => capabilities.redaction(),
             None => {
-                let opened = Redaction::open(&parsed.spec, &self.data).await;
+                let opened = SecretRedaction::open(&parsed.spec, &self.data).await;
                 Arc::new(opened.map_err(|faults| texts(&parsed.problems(faults)))?)
             }
         };
@@ -120,7 +125,7 @@ impl Control {
     /// Tries again what could not be opened. What is open stays so, and no plugin that runs has to move.
     async fn open_closed(
         &mut self,
-        parsed: &Parsed<HostSpec>,
+        parsed: &ParsedManifest<HostSpec>,
         stop: &CancellationToken,
     ) -> Result<(), Vec<String>> {
         let Some(old) = self.capabilities.clone() else {
@@ -138,8 +143,8 @@ impl Control {
     }
 
     /// The last good settings are those of which everything could be opened.
-    async fn keep_host(&mut self, parsed: &Parsed<HostSpec>) -> Result<(), Vec<String>> {
-        let mut closed = self.capabilities.as_ref().map(Capabilities::closed).unwrap_or_default();
+    async fn keep_host(&mut self, parsed: &ParsedManifest<HostSpec>) -> Result<(), Vec<String>> {
+        let mut closed = self.capabilities.as_ref().map(OpenCapabilities::closed).unwrap_or_default();
         if self.capabilities.is_none()
             && let Some(redaction) = self.shared.redaction()
         {
@@ -155,7 +160,7 @@ impl Control {
 
     /// Each replica witnesses. What comes from a stream has one reader, and what is done to a history or
     /// with it one who does it.
-    pub(super) async fn reconcile_sources(&mut self, spec: &HostSpec, rules: Rules) {
+    pub(super) async fn reconcile_sources(&mut self, spec: &HostSpec, rules: StatusRules) {
         if self.role.is_leader() {
             self.sources.reconcile(&spec.sources, &spec.streams, rules).await;
             self.streams.reconcile(&spec.streams).await;
@@ -171,7 +176,10 @@ impl Control {
 
 /// A source's checkpoint and objects belong to what it witnessed. Under the same name something
 /// else would begin in the middle of them, and objects would be missing without a word.
-pub(super) fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) -> Vec<Fault> {
+pub(super) fn changed_sources(
+    known: &BTreeMap<String, SourceSpec>,
+    wanted: &[SourceSpec],
+) -> Vec<ManifestFault> {
     let scope = |source: &SourceSpec| {
         (
             source.group().to_string(),
@@ -184,7 +192,7 @@ pub(super) fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[So
     };
     let changed =
         |source: &SourceSpec| known.get(&source.name).is_some_and(|known| scope(known) != scope(source));
-    let fault = |(index, source): (usize, &SourceSpec)| Fault {
+    let fault = |(index, source): (usize, &SourceSpec)| ManifestFault {
         field: format!("spec.sources[{index}]"),
         message: format!(
             "the source `{}` has witnessed another kind, namespace or selection, or came from another stream, and its \

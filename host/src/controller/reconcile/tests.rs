@@ -2,34 +2,34 @@ use std::sync::Arc;
 
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::SourceSpec;
-use kubewitness_core::ports::{Append, Witness, Witnessed};
+use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine};
 use kubewitness_watch::{ConnectOptions, connect};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::settings::changed_sources;
 use super::*;
 use crate::config::component::digest;
-use crate::config::manifest::{Entry, Origin};
-use crate::controller::shared::Phase;
-use crate::tasks::Tasks;
+use crate::config::manifest::{ManifestEntry, ManifestOrigin};
+use crate::controller::shared::PluginPhase;
+use crate::tasks::TaskSupervisor;
 
 fn source(kind: &str, api_version: &str, namespace: Option<&str>) -> SourceSpec {
     SourceSpec { namespace: namespace.map(Into::into), ..SourceSpec::of("jobs", api_version, kind) }
 }
 
-fn entry(config_map: &str, text: &str) -> Entry {
-    let origin = Origin { place: format!("{config_map}.yaml"), first_line: 1, folder: None };
-    Entry { config_map: config_map.into(), origin, text: text.into(), binary: BTreeMap::new() }
+fn entry(config_map: &str, text: &str) -> ManifestEntry {
+    let origin = ManifestOrigin { place: format!("{config_map}.yaml"), first_line: 1, folder: None };
+    ManifestEntry { config_map: config_map.into(), origin, text: text.into(), binary: BTreeMap::new() }
 }
 
 const HOST: &str =
     "apiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec: {sources: []}\n";
 
 /// A controller that has never run, with one plugin that was good once.
-async fn control(data: &std::path::Path) -> Control {
+async fn control(data: &std::path::Path) -> ReconcileLoop {
     let kubeconfig = data.join("kubeconfig");
     let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
                 clusters: [{name: c, cluster: {server: \"http://127.0.0.1:1\"}}]\nusers: [{name: u, user: {}}]\n";
@@ -37,41 +37,49 @@ async fn control(data: &std::path::Path) -> Control {
     let options = ConnectOptions { kubeconfig: Some(kubeconfig), ..ConnectOptions::default() };
     let connection = connect(&options).await.unwrap();
     let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await.unwrap();
-    let (shared, clock) = (Arc::new(Shared::default()), Arc::new(SystemClock::default()));
-    let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
+    let (shared, clock) = (Arc::new(SharedStatus::default()), Arc::new(SystemClock::default()));
+    let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
     let (witness, role) = (Arc::new(journal.clone()), LeaderRole::new(None, journal.clone()));
     let timers = ControllerTimers::default();
-    let sources =
-        Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone(), timers.watch.clone());
+    let sources = SourceParts::new(
+        connection,
+        witness,
+        clock.clone(),
+        shared.clone(),
+        tasks.clone(),
+        timers.watch.clone(),
+    );
     // What was compiled once is found again at once.
-    let engine = Engine::new(EngineOptions {
+    let engine = SandboxEngine::new(EngineOptions {
         cache: Some(data.join("cache")),
-        compiler: Compiler::InProcess,
+        compiler: ComponentCompiler::InProcess,
         is_unattended: false,
     })
     .unwrap();
     let abort = CancellationToken::new();
     let folders = kubewitness_harness::plugins_folder().into_iter().collect::<Vec<_>>().into();
-    let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
+    let plugins = RunningPlugins::new(engine, journal, clock, shared, tasks, folders, abort);
     let last_good = LastGood::open(data).unwrap();
     last_good.save_plugin("old", &good(entry("old", ""), b"component"), b"component").unwrap();
-    let reporter = Reporter::new(None);
-    Control::new(data.to_path_buf(), role, sources, plugins, reporter, last_good, &timers).await.unwrap()
+    let reporter = ConfigReporter::new(None);
+    ReconcileLoop::new(data.to_path_buf(), role, sources, plugins, reporter, last_good, &timers)
+        .await
+        .unwrap()
 }
 
-fn good(entry: Entry, component: &[u8]) -> GoodPlugin {
+fn good(entry: ManifestEntry, component: &[u8]) -> GoodPlugin {
     GoodPlugin { entry, component: digest(component), pulled: None }
 }
 
 /// As after a restart.
-fn ran_before(control: &mut Control, quick: Entry, component: &[u8]) {
+fn ran_before(control: &mut ReconcileLoop, quick: ManifestEntry, component: &[u8]) {
     let good = good(quick, component);
     control.last_good.save_plugin("quick", &good, component).unwrap();
     control.good_plugins.insert("quick".into(), good);
 }
 
 /// Until everything is examined that the snapshot wants.
-async fn settled(control: &mut Control, snapshot: &Snapshot) {
+async fn settled(control: &mut ReconcileLoop, snapshot: &ConfigSnapshot) {
     loop {
         control.reconcile(snapshot, &CancellationToken::new()).await;
         if control.waiting.is_empty() {
@@ -86,7 +94,8 @@ async fn what_a_stop_kept_from_being_looked_at_is_not_taken_for_removed() {
     let folder = tempfile::tempdir().unwrap();
     let mut control = control(folder.path()).await;
     let hosts = vec![entry("host", HOST)];
-    let snapshot = Snapshot { hosts, plugins: vec![entry("new", "kind: Plugin")], ..Snapshot::default() };
+    let snapshot =
+        ConfigSnapshot { hosts, plugins: vec![entry("new", "kind: Plugin")], ..ConfigSnapshot::default() };
     let stop = CancellationToken::new();
     stop.cancel();
     control.reconcile(&snapshot, &stop).await;
@@ -104,7 +113,7 @@ fn head(kind: &str, name: &str) -> String {
 }
 
 /// Writes to the database of its own name.
-fn writer(name: &str, batch: u32) -> Entry {
+fn writer(name: &str, batch: u32) -> ManifestEntry {
     let text = format!(
         "{}  module: {{file: persistence.wasm}}\n  subscribe: [{{source: jobs, mode: every, start: beginning}}]\n  \
          grants: {{sql: [{{name: main, database: {name}}}]}}\n  delivery: {{batch: {batch}}}\n",
@@ -114,7 +123,7 @@ fn writer(name: &str, batch: u32) -> Entry {
 }
 
 /// Both write, one of them to a database that never answers.
-fn two_writers(url: &std::path::Path) -> Entry {
+fn two_writers(url: &std::path::Path) -> ManifestEntry {
     let text = format!(
         "{}  sources: [{{name: jobs, apiVersion: batch/v1, kind: Job}}]\n  databases:\n  \
          - {{name: quick, sqlite: {{path: quick.db}}}}\n  - {{name: hung, postgres: {{urlFrom: {{file: {}}}}}}}\n",
@@ -127,7 +136,7 @@ fn two_writers(url: &std::path::Path) -> Entry {
 async fn witness_a_job(journal: &Journal) {
     let object = Arc::new(ObjectRef { kind: "Job".into(), uid: "u".into(), ..ObjectRef::default() });
     let version = Version::new("1");
-    let state = Witnessed {
+    let state = WitnessedState {
         id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
         change: Change::Present,
         object,
@@ -141,18 +150,21 @@ async fn witness_a_job(journal: &Journal) {
         base: None,
         quotes_none_under: None,
     };
-    journal.append(Append { source: "jobs".into(), states: vec![state], ..Append::default() }).await.unwrap();
+    journal
+        .append(AppendBatch { source: "jobs".into(), states: vec![state], ..AppendBatch::default() })
+        .await
+        .unwrap();
 }
 
 /// Two plugins of which one is in a call that waits for its database, as it does until the stream is gone.
-struct Hanging {
-    control: Control,
+struct HangingPlugins {
+    control: ReconcileLoop,
     url: std::path::PathBuf,
     call: TcpStream,
     _folder: tempfile::TempDir,
 }
 
-impl Hanging {
+impl HangingPlugins {
     async fn begin() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut control = control(folder.path()).await;
@@ -171,24 +183,24 @@ impl Hanging {
         settled(&mut self.control, &snapshot).await;
     }
 
-    fn taken(&self, name: &str) -> (Phase, Entry) {
+    fn taken(&self, name: &str) -> (PluginPhase, ManifestEntry) {
         let phase = self.control.shared.plugin(name).unwrap().phase;
         (phase, self.control.good_plugins[name].entry.clone())
     }
 }
 
-fn wanted(url: &std::path::Path, plugins: &[(&str, u32)]) -> Snapshot {
+fn wanted(url: &std::path::Path, plugins: &[(&str, u32)]) -> ConfigSnapshot {
     let plugins = plugins.iter().map(|(name, batch)| writer(name, *batch)).collect();
-    Snapshot { hosts: vec![two_writers(url)], plugins, ..Snapshot::default() }
+    ConfigSnapshot { hosts: vec![two_writers(url)], plugins, ..ConfigSnapshot::default() }
 }
 
 #[tokio::test]
 async fn while_a_plugin_drains_the_changes_of_others_are_taken_and_its_own_wait() {
-    let mut hanging = Hanging::begin().await;
+    let mut hanging = HangingPlugins::begin().await;
     for batch in 2..=3 {
         hanging.change(&[("hung", batch), ("quick", batch)]).await;
-        assert_eq!(hanging.taken("quick"), (Phase::Active, writer("quick", batch)));
-        assert_eq!(hanging.taken("hung"), (Phase::Draining, writer("hung", 1)));
+        assert_eq!(hanging.taken("quick"), (PluginPhase::Active, writer("quick", batch)));
+        assert_eq!(hanging.taken("hung"), (PluginPhase::Draining, writer("hung", 1)));
         assert!(!hanging.control.plugins.is_running("hung"), "nobody goes on before its call has ended");
     }
     drop(hanging.call);
@@ -202,9 +214,9 @@ async fn while_a_plugin_drains_the_changes_of_others_are_taken_and_its_own_wait(
 
 #[tokio::test]
 async fn a_plugin_that_is_taken_out_is_forgotten_when_it_has_drained() {
-    let mut hanging = Hanging::begin().await;
+    let mut hanging = HangingPlugins::begin().await;
     hanging.change(&[("quick", 1)]).await;
-    assert_eq!(hanging.taken("hung"), (Phase::Draining, writer("hung", 1)));
+    assert_eq!(hanging.taken("hung"), (PluginPhase::Draining, writer("hung", 1)));
     drop(hanging.call);
     hanging.control.plugins.has_drained().await;
     hanging.control.reconcile(&wanted(&hanging.url, &[]), &CancellationToken::new()).await;
@@ -213,7 +225,7 @@ async fn a_plugin_that_is_taken_out_is_forgotten_when_it_has_drained() {
 
 #[tokio::test]
 async fn a_shut_down_waits_for_whoever_was_left_draining() {
-    let mut hanging = Hanging::begin().await;
+    let mut hanging = HangingPlugins::begin().await;
     hanging.change(&[("hung", 2), ("quick", 1)]).await;
     let mut shut_down = std::pin::pin!(hanging.control.plugins.shut_down());
     assert!(tokio::time::timeout(Duration::from_millis(100), &mut shut_down).await.is_err());
@@ -231,7 +243,8 @@ async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_
     let component = std::fs::read(control.plugins.folders.plugins[0].join("persistence.wasm")).unwrap();
     ran_before(&mut control, writer("quick", 1), &component);
     let bad = entry("quick", &format!("{}  nonsense: 1\n", head("Plugin", "quick")));
-    let snapshot = Snapshot { hosts: vec![two_writers(&url)], plugins: vec![bad], ..Snapshot::default() };
+    let snapshot =
+        ConfigSnapshot { hosts: vec![two_writers(&url)], plugins: vec![bad], ..ConfigSnapshot::default() };
     loop {
         control.reconcile(&snapshot, &CancellationToken::new()).await;
         let state = control.shared.plugin("quick").unwrap();
@@ -239,10 +252,10 @@ async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_
         if control.waiting.is_empty() {
             break;
         }
-        assert_eq!(state.phase, Phase::Starting);
+        assert_eq!(state.phase, PluginPhase::Starting);
         control.examinations.answered().await;
     }
-    assert_eq!(control.shared.plugin("quick").unwrap().phase, Phase::Degraded);
+    assert_eq!(control.shared.plugin("quick").unwrap().phase, PluginPhase::Degraded);
     assert!(control.plugins.is_running("quick"));
 }
 
@@ -256,8 +269,11 @@ async fn settings_that_newly_ask_for_signatures_stop_a_component_that_has_none()
     let mut unsigned = writer("quick", 1);
     unsigned.text = unsigned.text.replace("{file: persistence.wasm}", "{configMapKey: p.wasm}");
     unsigned.binary.insert("p.wasm".into(), component.into());
-    let mut snapshot =
-        Snapshot { hosts: vec![two_writers(&url)], plugins: vec![unsigned], ..Snapshot::default() };
+    let mut snapshot = ConfigSnapshot {
+        hosts: vec![two_writers(&url)],
+        plugins: vec![unsigned],
+        ..ConfigSnapshot::default()
+    };
     settled(&mut control, &snapshot).await;
     assert!(control.plugins.is_running("quick"));
     let key = kubewitness_harness::registry::SigningKey::make().unwrap().public();
@@ -265,7 +281,7 @@ async fn settings_that_newly_ask_for_signatures_stop_a_component_that_has_none()
     snapshot.hosts[0].text.push_str(&asked);
     settled(&mut control, &snapshot).await;
     let state = control.shared.plugin("quick").unwrap();
-    assert_eq!((state.phase, control.plugins.is_running("quick")), (Phase::Failed, false));
+    assert_eq!((state.phase, control.plugins.is_running("quick")), (PluginPhase::Failed, false));
     assert!(state.message.unwrap().contains("modules.signedBy"));
 }
 
@@ -281,8 +297,9 @@ async fn a_version_starts_while_the_registry_of_its_shadow_does_not_answer() {
     quick.text += &format!("  shadow: {{module: {{oci: \"{}/a:1\"}}}}\n", silent.local_addr().unwrap());
     let mut host = two_writers(&url);
     host.text += "  modules: {addresses: [loopback]}\n";
-    let snapshot = Snapshot { hosts: vec![host], plugins: vec![quick.clone()], ..Snapshot::default() };
-    let is_held_up = |control: &Control| {
+    let snapshot =
+        ConfigSnapshot { hosts: vec![host], plugins: vec![quick.clone()], ..ConfigSnapshot::default() };
+    let is_held_up = |control: &ReconcileLoop| {
         let told = control.shared.message("quick").unwrap_or_default();
         control.plugins.is_running("quick") && told.contains("component for its shadow is being fetched")
     };
@@ -306,35 +323,35 @@ async fn while_a_file_can_not_be_read_or_all_are_gone_the_last_good_version_of_a
     let component = std::fs::read(control.plugins.folders.plugins[0].join("persistence.wasm")).unwrap();
     control.good_plugins.clear();
     ran_before(&mut control, writer("quick", 1), &component);
-    let problems = vec![Problem::of("persistence.yaml", Some(1), "unclosed bracket")];
-    let unread = Snapshot { hosts: vec![two_writers(&url)], problems, ..Snapshot::default() };
-    let nothing = Snapshot::default();
+    let problems = vec![ManifestProblem::of("persistence.yaml", Some(1), "unclosed bracket")];
+    let unread = ConfigSnapshot { hosts: vec![two_writers(&url)], problems, ..ConfigSnapshot::default() };
+    let nothing = ConfigSnapshot::default();
     for snapshot in [&unread, &unread, &nothing] {
         settled(&mut control, snapshot).await;
         let state = control.shared.plugin("quick").unwrap();
-        assert!(control.plugins.is_running("quick") && state.phase == Phase::Degraded);
+        assert!(control.plugins.is_running("quick") && state.phase == PluginPhase::Degraded);
         assert!(state.message.unwrap().contains("can't be read"));
     }
-    let mended = Snapshot { plugins: vec![writer("quick", 1)], problems: Vec::new(), ..unread };
+    let mended = ConfigSnapshot { plugins: vec![writer("quick", 1)], problems: Vec::new(), ..unread };
     settled(&mut control, &mended).await;
-    assert_eq!(control.shared.plugin("quick").unwrap().phase, Phase::Active);
-    let removed = Snapshot { plugins: Vec::new(), ..mended };
+    assert_eq!(control.shared.plugin("quick").unwrap().phase, PluginPhase::Active);
+    let removed = ConfigSnapshot { plugins: Vec::new(), ..mended };
     settled(&mut control, &removed).await;
     assert!(!control.plugins.is_running("quick") && control.good_plugins.is_empty());
 }
 
 #[tokio::test]
 async fn a_replica_that_is_no_longer_the_leader_examines_nothing() {
-    let mut hanging = Hanging::begin().await;
+    let mut hanging = HangingPlugins::begin().await;
     let snapshot = wanted(&hanging.url, &[("quick", 2)]);
     hanging.control.examinations.begin_round();
     let (host, quick) = (hanging.control.host.clone().unwrap(), &snapshot.plugins[0]);
     let wanted = hanging.control.plugins.find(quick, &host).await.unwrap();
     let number = hanging.control.examinations.ask(wanted);
-    assert!(hanging.control.examinations.told(number).is_some());
+    assert!(hanging.control.examinations.waiting_message(number).is_some());
     hanging.control.examinations.give_up();
     hanging.control.examinations.settle().await;
-    assert!(hanging.control.examinations.told(number).is_none());
+    assert!(hanging.control.examinations.waiting_message(number).is_none());
     assert!(hanging.control.examinations.take(number).is_none());
 }
 

@@ -13,21 +13,23 @@ use anyhow::{Context, bail};
 use futures::FutureExt;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{SourceSpec, StreamSpec};
-use kubewitness_core::ports::Witness;
-use kubewitness_core::status::Rules;
-use kubewitness_watch::{Connection, Listers, RepairBudget, Source, SourceError, Split, Tuning};
+use kubewitness_core::ports::StateWitness;
+use kubewitness_core::status::StatusRules;
+use kubewitness_watch::{
+    ApiConnection, CacheListers, RepairBudget, SourceError, SourceTask, SourceTasks, WatchTuning,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::shared::Shared;
-use crate::tasks::{Fate, Tasks};
+use super::shared::SharedStatus;
+use crate::tasks::{TaskFate, TaskSupervisor};
 
 /// Sources that wait to begin again.
 const OVERTAKEN: usize = 16;
 
-struct Running {
+struct RunningSource {
     spec: SourceSpec,
     /// Which brings it, where another controller witnesses it.
     stream: Option<StreamSpec>,
@@ -35,7 +37,7 @@ struct Running {
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningSource {
     async fn ended(self) {
         // How they ended was told to the supervisor; here only that they have.
         for task in self.tasks {
@@ -44,33 +46,33 @@ impl Running {
     }
 }
 
-/// What every source is built from.
-pub struct Sources {
-    pub connection: Connection,
-    pub witness: Arc<dyn Witness>,
+/// The parts that every source is built from.
+pub struct SourceParts {
+    pub connection: ApiConnection,
+    pub witness: Arc<dyn StateWitness>,
     pub clock: Arc<dyn Clock>,
-    pub listers: Listers,
-    pub shared: Arc<Shared>,
-    pub tasks: Tasks,
-    tuning: Tuning,
+    pub listers: CacheListers,
+    pub shared: Arc<SharedStatus>,
+    pub tasks: TaskSupervisor,
+    tuning: WatchTuning,
     /// All sources ask the same server.
     repairs: RepairBudget,
     audits: Arc<AtomicBool>,
-    rules: Arc<Rules>,
-    running: BTreeMap<String, Running>,
+    rules: Arc<StatusRules>,
+    running: BTreeMap<String, RunningSource>,
     overtaken: (mpsc::Sender<String>, mpsc::Receiver<String>),
 }
 
-impl Sources {
+impl SourceParts {
     pub fn new(
-        connection: Connection,
-        witness: Arc<dyn Witness>,
+        connection: ApiConnection,
+        witness: Arc<dyn StateWitness>,
         clock: Arc<dyn Clock>,
-        shared: Arc<Shared>,
-        tasks: Tasks,
-        tuning: Tuning,
+        shared: Arc<SharedStatus>,
+        tasks: TaskSupervisor,
+        tuning: WatchTuning,
     ) -> Self {
-        let (rules, listers) = (Arc::new(Rules::builtin()), shared.listers.clone());
+        let (rules, listers) = (Arc::new(StatusRules::builtin()), shared.listers.clone());
         let (running, overtaken) = (BTreeMap::new(), mpsc::channel(OVERTAKEN));
         let (repairs, audits) = (RepairBudget::default(), Arc::new(AtomicBool::new(true)));
         Self {
@@ -105,7 +107,7 @@ impl Sources {
 
     /// From where the journal is now.
     pub async fn begin_again(&mut self, name: &str) {
-        let Some(Running { spec, stream, .. }) = self.running.get(name) else { return };
+        let Some(RunningSource { spec, stream, .. }) = self.running.get(name) else { return };
         let (spec, streams) = (spec.clone(), stream.iter().cloned().collect::<Vec<_>>());
         self.stop(name).await;
         self.start(&spec, &streams);
@@ -114,10 +116,10 @@ impl Sources {
     /// A source whose settings changed is stopped before it starts again: two at once would
     /// witness the same versions twice. So is one whose kind has other rules now: it goes on from
     /// its checkpoint, and what is journaled keeps the status that it was given.
-    pub async fn reconcile(&mut self, wanted: &[SourceSpec], streams: &[StreamSpec], rules: Rules) {
+    pub async fn reconcile(&mut self, wanted: &[SourceSpec], streams: &[StreamSpec], rules: StatusRules) {
         // When it is resynced and what is kept of it has nothing to do with how it is witnessed.
         let watched = |spec: &SourceSpec| SourceSpec { resync: None, retention: None, ..spec.clone() };
-        let is_wanted = |running: &Running| {
+        let is_wanted = |running: &RunningSource| {
             let (group, kind) = (running.spec.group(), &running.spec.kind);
             wanted.iter().any(|spec| watched(spec) == watched(&running.spec))
                 && running.stream.as_ref() == streams::stream_of(&running.spec, streams)
@@ -146,7 +148,7 @@ impl Sources {
 
     fn start(&mut self, spec: &SourceSpec, streams: &[StreamSpec]) {
         info!(source = spec.name, kind = spec.kind, "the source starts");
-        let (source, handle) = Source::new(
+        let (source, handle) = SourceTask::new(
             &self.connection,
             spec.clone(),
             self.witness.clone(),
@@ -168,15 +170,15 @@ impl Sources {
             }
             None => {
                 let name = &spec.name;
-                let Split { reading, making, appending } = source.split(stop.clone());
-                let reading = self.tasks.spawn(format!("reading {name}"), Fate::Finite, reading.map(Ok));
+                let SourceTasks { reading, making, appending } = source.split(stop.clone());
+                let reading = self.tasks.spawn(format!("reading {name}"), TaskFate::Finite, reading.map(Ok));
                 let appending =
-                    self.tasks.spawn(format!("appending {name}"), Fate::Finite, appending.map(Ok));
+                    self.tasks.spawn(format!("appending {name}"), TaskFate::Finite, appending.map(Ok));
                 vec![reading, self.essence(name, &stop, making), appending]
             }
         };
         let stream = streams::stream_of(spec, streams).cloned();
-        self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stream, stop, tasks });
+        self.running.insert(spec.name.clone(), RunningSource { spec: spec.clone(), stream, stop, tasks });
     }
 
     /// The task that makes a source's states: without it there is no source.
@@ -187,7 +189,7 @@ impl Sources {
         making: impl Future<Output = Result<(), SourceError>> + Send + 'static,
     ) -> JoinHandle<()> {
         let (stop, name, overtaken) = (stop.clone(), name.to_owned(), self.overtaken.0.clone());
-        self.tasks.spawn(format!("source {name}"), Fate::Finite, async move {
+        self.tasks.spawn(format!("source {name}"), TaskFate::Finite, async move {
             match making.await {
                 Err(SourceError::Overtaken(why)) => {
                     info!(source = name, "starting the source again: {why}");

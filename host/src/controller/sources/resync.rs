@@ -9,22 +9,22 @@ use std::time::Duration;
 use kubewitness_core::config::SourceSpec;
 use tokio_util::sync::CancellationToken;
 
-use crate::controller::shared::Shared;
-use crate::tasks::{Fate, Tasks};
+use crate::controller::shared::SharedStatus;
+use crate::tasks::{TaskFate, TaskSupervisor};
 
-struct Running {
+struct RunningResync {
     every: Duration,
     stop: CancellationToken,
 }
 
-pub struct Resyncs {
-    shared: Arc<Shared>,
-    tasks: Tasks,
-    running: BTreeMap<String, Running>,
+pub struct SourceResyncs {
+    shared: Arc<SharedStatus>,
+    tasks: TaskSupervisor,
+    running: BTreeMap<String, RunningResync>,
 }
 
-impl Resyncs {
-    pub fn new(shared: Arc<Shared>, tasks: Tasks) -> Self {
+impl SourceResyncs {
+    pub fn new(shared: Arc<SharedStatus>, tasks: TaskSupervisor) -> Self {
         Self { shared, tasks, running: BTreeMap::new() }
     }
 
@@ -48,13 +48,13 @@ impl Resyncs {
     fn start(&mut self, name: &str, every: Duration) {
         let stop = CancellationToken::new();
         let (shared, stopped, source) = (self.shared.clone(), stop.clone(), name.to_string());
-        self.tasks.spawn(format!("resync of {name}"), Fate::Finite, async move {
+        self.tasks.spawn(format!("resync of {name}"), TaskFate::Finite, async move {
             while stopped.run_until_cancelled(tokio::time::sleep(jittered(every))).await.is_some() {
                 shared.resync(&source);
             }
             Ok(())
         });
-        self.running.insert(name.to_string(), Running { every, stop });
+        self.running.insert(name.to_string(), RunningResync { every, stop });
     }
 
     pub fn shut_down(&mut self) {
@@ -89,10 +89,10 @@ mod tests {
 
     #[tokio::test]
     async fn timers_follow_the_settings_and_end_with_them() {
-        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-        let mut resyncs = Resyncs::new(Arc::default(), tasks.clone());
+        let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
+        let mut resyncs = SourceResyncs::new(Arc::default(), tasks.clone());
         resyncs.reconcile(&[source("a", Some(60)), source("b", Some(60)), source("c", None)]);
-        let stop = |resyncs: &Resyncs, name: &str| resyncs.running[name].stop.clone();
+        let stop = |resyncs: &SourceResyncs, name: &str| resyncs.running[name].stop.clone();
         let (a, b) = (stop(&resyncs, "a"), stop(&resyncs, "b"));
         assert_eq!(resyncs.running.len(), 2);
         resyncs.reconcile(&[source("a", Some(60)), source("b", Some(30)), source("c", Some(20))]);

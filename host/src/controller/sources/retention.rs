@@ -7,29 +7,34 @@ use std::time::Instant;
 
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{RetentionSpec, SourceSpec};
-use kubewitness_journal::{Journal, Retention};
+use kubewitness_journal::{Journal, SourceRetention};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::controller::shared::Shared;
+use crate::controller::shared::SharedStatus;
 use crate::process::timers::RetentionTimers;
-use crate::tasks::{Fate, Tasks};
+use crate::tasks::{TaskFate, TaskSupervisor};
 
-struct Running {
+struct RunningRetention {
     spec: RetentionSpec,
     stop: CancellationToken,
 }
 
-pub struct Retentions {
+pub struct SourceRetentions {
     journal: Journal,
-    shared: Arc<Shared>,
-    tasks: Tasks,
+    shared: Arc<SharedStatus>,
+    tasks: TaskSupervisor,
     timers: RetentionTimers,
-    running: BTreeMap<String, Running>,
+    running: BTreeMap<String, RunningRetention>,
 }
 
-impl Retentions {
-    pub fn new(journal: Journal, shared: Arc<Shared>, tasks: Tasks, timers: RetentionTimers) -> Self {
+impl SourceRetentions {
+    pub fn new(
+        journal: Journal,
+        shared: Arc<SharedStatus>,
+        tasks: TaskSupervisor,
+        timers: RetentionTimers,
+    ) -> Self {
         Self { journal, shared, tasks, timers, running: BTreeMap::new() }
     }
 
@@ -54,10 +59,10 @@ impl Retentions {
     fn start(&mut self, name: &str, spec: RetentionSpec) {
         let stop = CancellationToken::new();
         let (stopped, source) = (stop.clone(), name.to_string());
-        let mut retention = Retention::new(self.journal.clone(), name);
+        let mut retention = SourceRetention::new(self.journal.clone(), name);
         let (shared, clock, timers) = (self.shared.clone(), SystemClock::default(), self.timers);
         let journal = self.journal.clone();
-        self.tasks.spawn(format!("retention of {name}"), Fate::Finite, async move {
+        self.tasks.spawn(format!("retention of {name}"), TaskFate::Finite, async move {
             let mut pause = timers.first;
             while stopped.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
                 pause = timers.pause;
@@ -65,7 +70,7 @@ impl Retentions {
                 // Dropped in the middle it has taken what it has taken.
                 let passed = stopped.run_until_cancelled(retention.pass(&spec)).await;
                 if let Some(Ok(told)) = &passed {
-                    shared.set_held(&source, retention.held(), clock.now_ms());
+                    shared.set_held(&source, retention.held_states(), clock.now_ms());
                     if told.states > 0 {
                         measure_reports(&shared, &journal).await;
                     }
@@ -85,7 +90,7 @@ impl Retentions {
             }
             Ok(())
         });
-        self.running.insert(name.to_string(), Running { spec, stop });
+        self.running.insert(name.to_string(), RunningRetention { spec, stop });
     }
 
     pub fn shut_down(&mut self) {
@@ -97,7 +102,7 @@ impl Retentions {
 }
 
 /// Reports go with the last state of their object.
-async fn measure_reports(shared: &Shared, journal: &Journal) {
+async fn measure_reports(shared: &SharedStatus, journal: &Journal) {
     for (plugin, room) in shared.report_rooms() {
         match journal.report_bytes(&plugin).await {
             Ok(bytes) => room.set(bytes),
@@ -115,9 +120,11 @@ mod tests {
     use super::*;
     use crate::process::timers::ControllerTimers;
 
-    use kubewitness_core::ports::{Append, Backlog, Progress, Save, SourceStart, Witness, Witnessed};
+    use kubewitness_core::ports::{
+        AppendBatch, Backlog, PluginProgress, ProgressSave, SourceStart, StateWitness, WitnessedState,
+    };
     use kubewitness_core::{Change, ObjectRef, StateId, Version};
-    use kubewitness_journal::Holder;
+    use kubewitness_journal::RetentionHolder;
 
     fn source(name: &str, count: Option<u64>) -> SourceSpec {
         let retention = count.map(|count| RetentionSpec { count: Some(count), ..RetentionSpec::default() });
@@ -133,7 +140,7 @@ mod tests {
         let object = Arc::new(ObjectRef { kind: "Pod".into(), uid: "u".into(), ..ObjectRef::default() });
         let states = (1..=20).map(|number: u64| {
             let version = Version::new(&number.to_string());
-            Witnessed {
+            WitnessedState {
                 id: StateId::of("a", 0, &object, Change::Present, &version, None),
                 change: Change::Present,
                 object: object.clone(),
@@ -149,24 +156,30 @@ mod tests {
             }
         });
         let (states, checkpoint) = (states.collect(), Some(Version::new("20")));
-        journal.append(Append { source: "a".into(), states, checkpoint, ..Append::default() }).await.unwrap();
+        journal
+            .append(AppendBatch { source: "a".into(), states, checkpoint, ..AppendBatch::default() })
+            .await
+            .unwrap();
         let sources = vec![SourceStart { source: "a".into(), after: 0, until: None }];
-        let save = Save { progress: Progress { sources, ..Progress::default() }, ..Save::default() };
+        let save = ProgressSave {
+            progress: PluginProgress { sources, ..PluginProgress::default() },
+            ..ProgressSave::default()
+        };
         journal.save("audit", save).await.unwrap();
-        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-        let shared = Arc::<Shared>::default();
+        let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
+        let shared = Arc::<SharedStatus>::default();
         let at_once = RetentionTimers { first: Duration::ZERO, ..ControllerTimers::default().retention };
-        let mut retentions = Retentions::new(journal, shared.clone(), tasks.clone(), at_once);
+        let mut retentions = SourceRetentions::new(journal, shared.clone(), tasks.clone(), at_once);
         retentions.reconcile(&[source("a", Some(5))]);
         let deadline = Instant::now() + Duration::from_secs(60);
-        while shared.held().is_empty() && Instant::now() < deadline {
+        while shared.retention_holds().is_empty() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let held = shared.held();
-        let kept = held["a"][&Holder::Plugin("audit".into())];
+        let held = shared.retention_holds();
+        let kept = held["a"][&RetentionHolder::Plugin("audit".into())];
         assert_eq!((held["a"].len(), kept.states), (1, 15));
         retentions.shut_down();
-        assert!(shared.held().is_empty());
+        assert!(shared.retention_holds().is_empty());
         tasks.finish().await.unwrap();
     }
 
@@ -175,11 +188,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
-        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-        let mut retentions =
-            Retentions::new(journal, Arc::default(), tasks.clone(), ControllerTimers::default().retention);
+        let tasks = TaskSupervisor::new(CancellationToken::new(), CancellationToken::new());
+        let mut retentions = SourceRetentions::new(
+            journal,
+            Arc::default(),
+            tasks.clone(),
+            ControllerTimers::default().retention,
+        );
         retentions.reconcile(&[source("a", Some(60)), source("b", Some(60)), source("c", None)]);
-        let stop = |retentions: &Retentions, name: &str| retentions.running[name].stop.clone();
+        let stop = |retentions: &SourceRetentions, name: &str| retentions.running[name].stop.clone();
         let (a, b) = (stop(&retentions, "a"), stop(&retentions, "b"));
         assert_eq!(retentions.running.len(), 2);
         retentions.reconcile(&[source("a", Some(60)), source("b", Some(30))]);

@@ -10,24 +10,24 @@ use kubewitness_capability::secrets;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{SecretRef, SourceSpec, StreamSpec};
 use kubewitness_journal::Journal;
-use kubewitness_stream::{Carrier, Reader, Secret, Server, new_name, progress_name};
+use kubewitness_stream::{SecretReader, StreamCarrier, StreamReader, StreamServer, new_name, progress_name};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::controller::shared::Shared;
-use crate::tasks::{Fate, Tasks};
+use crate::controller::shared::SharedStatus;
+use crate::tasks::{TaskFate, TaskSupervisor};
 
 /// Names this process on the streams' servers, for as long as it lives.
 static INSTANCE: LazyLock<Arc<str>> = LazyLock::new(new_name);
 
-struct Running {
+struct RunningStream {
     spec: StreamSpec,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Running {
+impl RunningStream {
     async fn ended(self) {
         self.stop.cancel();
         // How it ended was told to the supervisor.
@@ -35,22 +35,22 @@ impl Running {
     }
 }
 
-pub struct Streams {
+pub struct SourceStreams {
     journal: Journal,
-    shared: Arc<Shared>,
-    tasks: Tasks,
-    running: BTreeMap<String, Running>,
+    shared: Arc<SharedStatus>,
+    tasks: TaskSupervisor,
+    running: BTreeMap<String, RunningStream>,
 }
 
-impl Streams {
-    pub fn new(journal: Journal, shared: Arc<Shared>, tasks: Tasks) -> Self {
+impl SourceStreams {
+    pub fn new(journal: Journal, shared: Arc<SharedStatus>, tasks: TaskSupervisor) -> Self {
         Self { journal, shared, tasks, running: BTreeMap::new() }
     }
 
     /// One whose settings changed ends before it begins again: two would keep one progress.
     pub async fn reconcile(&mut self, wanted: &[StreamSpec]) {
         let wanted: Vec<_> = wanted.iter().filter(|spec| !spec.carry.is_empty()).collect();
-        let is_wanted = |running: &Running| wanted.contains(&&running.spec);
+        let is_wanted = |running: &RunningStream| wanted.contains(&&running.spec);
         let over: Vec<_> = self.running.extract_if(.., |_, running| !is_wanted(running)).collect();
         for (name, running) in over {
             info!(stream = name, "no more states are sent to the stream");
@@ -67,14 +67,14 @@ impl Streams {
     fn start(&mut self, spec: &StreamSpec) {
         info!(stream = spec.name, carries = spec.carry.join(","), "states are sent to the stream");
         let journal = Arc::new(self.journal.clone());
-        let (carrier, handle) = Carrier::new(server(spec), journal.clone(), journal);
+        let (carrier, handle) = StreamCarrier::new(server(spec), journal.clone(), journal);
         self.shared.add_stream(spec.clone(), handle);
         let (stop, name) = (CancellationToken::new(), spec.name.clone());
         let stopped = stop.clone();
-        let task = self.tasks.spawn(format!("stream {name}"), Fate::Finite, async move {
+        let task = self.tasks.spawn(format!("stream {name}"), TaskFate::Finite, async move {
             carrier.run(stopped).await.with_context(|| format!("handing states to the stream `{name}`"))
         });
-        self.running.insert(spec.name.clone(), Running { spec: spec.clone(), stop, task });
+        self.running.insert(spec.name.clone(), RunningStream { spec: spec.clone(), stop, task });
     }
 
     /// Under which names the journal keeps how far they are.
@@ -89,13 +89,13 @@ impl Streams {
     }
 }
 
-fn server(spec: &StreamSpec) -> Server {
+fn server(spec: &StreamSpec) -> StreamServer {
     let address = secret(&spec.url_from);
     let [credentials, key] = [&spec.credentials_from, &spec.key_from].map(|from| from.as_ref().map(secret));
-    Server { spec: spec.clone(), address, credentials, key, instance: INSTANCE.clone() }
+    StreamServer { spec: spec.clone(), address, credentials, key, instance: INSTANCE.clone() }
 }
 
-fn secret(reference: &SecretRef) -> Secret {
+fn secret(reference: &SecretRef) -> SecretReader {
     let reference = reference.clone();
     Arc::new(move || {
         let reference = reference.clone();
@@ -105,10 +105,10 @@ fn secret(reference: &SecretRef) -> Secret {
 }
 
 /// How a source that another controller witnesses comes here; `None` where it is witnessed here.
-pub fn reader(source: &SourceSpec, streams: &[StreamSpec], clock: Arc<dyn Clock>) -> Option<Reader> {
+pub fn reader(source: &SourceSpec, streams: &[StreamSpec], clock: Arc<dyn Clock>) -> Option<StreamReader> {
     let from = source.from.as_ref()?;
     let stream = stream_of(source, streams)?;
-    Some(Reader::new(server(stream), &source.name, &source.kind, from, clock))
+    Some(StreamReader::new(server(stream), &source.name, &source.kind, from, clock))
 }
 
 pub fn stream_of<'a>(source: &SourceSpec, streams: &'a [StreamSpec]) -> Option<&'a StreamSpec> {

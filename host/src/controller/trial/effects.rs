@@ -1,4 +1,4 @@
-//! What a plugin did in a trial, and what it was answered.
+//! The effects of a plugin in a trial, and the answers to them.
 
 use kubewitness_core::ports::MailRefusal;
 use ring::digest::{Context, Digest, SHA256};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// What a request is answered, or a message: requests and messages take theirs in order, each from its own kind.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
-pub enum Reply {
+pub enum TrialReply {
     Http(HttpReply),
     Mail(MailReply),
 }
@@ -46,7 +46,7 @@ impl From<RefusedReply> for MailRefusal {
 
 /// One call that had an effect, or would have had one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Effect {
+pub struct TrialEffect {
     pub call: &'static str,
     /// The name that the plugin uses: a database, a destination, a ledger, a key; the level of a log line.
     pub to: String,
@@ -58,23 +58,23 @@ pub struct Effect {
 }
 
 /// The effects of one call. All are counted, and the first are kept.
-pub struct Noted {
-    pub effects: Vec<Effect>,
+pub struct NotedEffects {
+    pub effects: Vec<TrialEffect>,
     pub count: usize,
     /// Of all effects, as JSON.
     pub bytes: usize,
     digest: Context,
 }
 
-impl Default for Noted {
+impl Default for NotedEffects {
     fn default() -> Self {
         Self { effects: Vec::new(), count: 0, bytes: 0, digest: Context::new(&SHA256) }
     }
 }
 
-impl Noted {
+impl NotedEffects {
     /// `most`: bytes that are kept.
-    pub fn add(&mut self, effect: Effect, most: usize) {
+    pub fn add(&mut self, effect: TrialEffect, most: usize) {
         // A map of JSON values is always JSON.
         let text = serde_json::to_vec(&effect).unwrap_or_default();
         self.digest.update(&text);
@@ -96,10 +96,10 @@ impl Noted {
 mod tests {
     use super::*;
 
-    fn noted(calls: &[&'static str], most: usize) -> Noted {
-        let mut noted = Noted::default();
+    fn noted(calls: &[&'static str], most: usize) -> NotedEffects {
+        let mut noted = NotedEffects::default();
         for call in calls {
-            let effect = Effect { call, to: "a".into(), what: Map::new(), refused: None };
+            let effect = TrialEffect { call, to: "a".into(), what: Map::new(), refused: None };
             noted.add(effect, most);
         }
         noted

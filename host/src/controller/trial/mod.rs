@@ -12,35 +12,36 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use kubewitness_capability::{Backing, Capabilities, Redaction, Subscribed};
+use kubewitness_capability::{OpenCapabilities, PluginServices, SecretRedaction, SubscribedKinds};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{
     Bytes, DatabaseSpec, DestinationSpec, HostSpec, KeySpec, LedgerSpec, MailSpec, PluginSpec, RedactionSpec,
     SecretRef, SourceSpec, SqliteSpec,
 };
 use kubewitness_core::ports::{
-    Delivery, Documents, Handler, JournalError, Kept, KvWrite, Lister, Notes, Verdict,
+    DocumentReader, JournalError, KvWrite, NoteDurability, NoteStore, ObjectLister, PluginHandler,
+    StateDelivery, Verdict,
 };
 use kubewitness_core::{Seq, State};
-use kubewitness_sandbox::{Component, Plugin, Tally};
+use kubewitness_sandbox::{PluginComponent, PluginTally, SandboxPlugin};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub use effects::{Effect, HttpReply, MailReply, Noted, Reply};
-pub use recorder::{Keep, Recorder};
+pub use effects::{HttpReply, MailReply, NotedEffects, TrialEffect, TrialReply};
+pub use recorder::{EffectKeep, EffectRecorder};
 
 /// Digests of secrets are keyed. This key is no secret, so that the same secret has the same digest in each trial.
 const REDACTION_KEY: &str = "a trial of a plugin hides nothing: it sends nothing";
 /// What an Ed25519 key in PKCS#8 begins with; its 32 bytes follow.
 const KEY_BEGINS: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
-/// What stands in for the journal, the cache and the clock.
-pub struct Lent {
-    pub documents: Arc<dyn Documents>,
-    pub lister: Arc<dyn Lister>,
-    pub subscribed: Subscribed,
+/// The stand-ins for the journal, the cache and the clock.
+pub struct TrialServices {
+    pub documents: Arc<dyn DocumentReader>,
+    pub lister: Arc<dyn ObjectLister>,
+    pub subscribed: SubscribedKinds,
     pub clock: Arc<dyn Clock>,
-    /// What the plugin has stored.
+    /// The entries that the plugin has stored.
     pub kv: Vec<(String, Vec<u8>)>,
     pub newest: Seq,
     /// The largest that its database may grow.
@@ -62,41 +63,41 @@ pub fn clear(data: &Path) -> io::Result<()> {
     }
 }
 
-/// What hides secrets from the plugin.
-pub enum Hiding {
+/// The rules that hide secrets from the plugin.
+pub enum SecretHiding {
     /// These rules, and a key that everybody knows.
     Rules(Box<RedactionSpec>),
     /// As a controller does it.
-    Same(Arc<Redaction>),
+    Same(Arc<SecretRedaction>),
 }
 
 /// A plugin that is ready to be called, with what it is granted.
-pub struct Stage {
-    pub plugin: Plugin,
-    pub recorder: Arc<Recorder>,
+pub struct TrialPlugin {
+    pub plugin: SandboxPlugin,
+    pub recorder: Arc<EffectRecorder>,
     /// Where its database and its ledgers are, for as long as it is called.
     _folder: TempDir,
 }
 
-impl Stage {
+impl TrialPlugin {
     pub async fn open(
         name: &str,
         spec: &PluginSpec,
-        component: &Component,
-        lent: Lent,
-        hiding: Hiding,
-        keep: Keep,
+        component: &PluginComponent,
+        lent: TrialServices,
+        hiding: SecretHiding,
+        keep: EffectKeep,
     ) -> Result<Self> {
         let folder = folder_in(lent.folder.as_deref()).context("making a folder for the trial")?;
         let (rules, same) = match hiding {
-            Hiding::Rules(rules) => (*rules, None),
-            Hiding::Same(redaction) => (RedactionSpec::default(), Some(redaction)),
+            SecretHiding::Rules(rules) => (*rules, None),
+            SecretHiding::Same(redaction) => (RedactionSpec::default(), Some(redaction)),
         };
         let mut host = host(spec, rules, folder.path())?;
         for sqlite in host.databases.iter_mut().filter_map(|database| database.sqlite.as_mut()) {
             sqlite.size = lent.database;
         }
-        let capabilities = Capabilities::open(&host, folder.path()).await;
+        let capabilities = OpenCapabilities::open(&host, folder.path()).await;
         let capabilities = capabilities.map_err(|faults| {
             let told = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message));
             anyhow::anyhow!(
@@ -108,7 +109,7 @@ impl Stage {
             Some(redaction) => capabilities.hiding_as(redaction),
             None => capabilities,
         };
-        let backing = Backing {
+        let backing = PluginServices {
             documents: lent.documents,
             lister: lent.lister,
             subscribed: lent.subscribed,
@@ -117,25 +118,25 @@ impl Stage {
             kv: lent.kv,
             told: Default::default(),
             reports: Default::default(),
-            notes: Arc::new(Unread),
+            notes: Arc::new(UnreadNotes),
             version: component.digest().to_owned(),
             cursor: 0,
             newest: lent.newest,
         };
         let grants = capabilities.grants(name, spec, backing).await?;
-        let recorder = Arc::new(Recorder::new(grants, &spec.grants, keep));
+        let recorder = Arc::new(EffectRecorder::new(grants, &spec.grants, keep));
         let plugin = component.plugin(name, &spec.limits, recorder.clone())?;
         Ok(Self { plugin, recorder, _folder: folder })
     }
 
     /// Its calls are counted here.
-    pub fn counted_by(self, tally: Arc<Tally>) -> Self {
+    pub fn counted_by(self, tally: Arc<PluginTally>) -> Self {
         Self { plugin: self.plugin.counted_by(tally), ..self }
     }
 
     /// Hands one state over. The answer is the verdict, or why the call failed.
     pub async fn hand_over(&self, state: &Arc<State>) -> Value {
-        let delivery = Delivery { state: state.clone(), attempt: 1, resync: false };
+        let delivery = StateDelivery { state: state.clone(), attempt: 1, resync: false };
         match self.plugin.handle(&[delivery]).await {
             Ok(outcome) => outcome.verdicts.into_iter().next().map_or(Value::Null, verdict),
             Err(error) => json!({"failed": error.to_string()}),
@@ -165,11 +166,11 @@ pub fn object_of(state: &State) -> String {
 }
 
 /// A trial has no later start that could read its notes.
-struct Unread;
+struct UnreadNotes;
 
 #[async_trait]
-impl Notes for Unread {
-    async fn note(&self, _: &str, _: Vec<KvWrite>, _: Kept) -> Result<(), JournalError> {
+impl NoteStore for UnreadNotes {
+    async fn note(&self, _: &str, _: Vec<KvWrite>, _: NoteDurability) -> Result<(), JournalError> {
         Ok(())
     }
 

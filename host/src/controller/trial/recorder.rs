@@ -8,52 +8,52 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_capability::{check_message, check_request};
 use kubewitness_core::config::GrantsSpec;
-use kubewitness_core::ledger::{Person, SALT_BYTES};
+use kubewitness_core::ledger::{PersonEntry, SALT_BYTES};
 use kubewitness_core::ports::{
-    Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrites, LogLevel, MailMessage,
-    MailRefusal, OnConflict, Session, ShownState, SqlValue, TableCopy, TableWrite,
+    EffectSession, GrantError, GrantProvider, HttpRequest, HttpResponse, KvWrites, LogLevel, MailMessage,
+    MailRefusal, OnConflict, ShownState, SqlDialect, SqlValue, StateDelivery, TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State};
 use serde_json::{Map, Value, json};
 
-use super::{Effect, HttpReply, MailReply, Noted, Reply};
+use super::{HttpReply, MailReply, NotedEffects, TrialEffect, TrialReply};
 
-/// What becomes of effects.
+/// The treatment of effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum EffectKeep {
     /// The cost is of interest, and not what is done.
-    Nothing(Vec<Reply>),
+    Nothing(Vec<TrialReply>),
     /// Up to so many bytes of one call.
-    Bytes(usize, Vec<Reply>),
+    Bytes(usize, Vec<TrialReply>),
 }
 
 #[derive(Default)]
-struct Notes {
-    noted: Noted,
+struct RecorderNotes {
+    noted: NotedEffects,
     http: VecDeque<HttpReply>,
     mail: VecDeque<MailReply>,
 }
 
-pub struct Recorder {
-    grants: Arc<dyn Grants>,
-    notes: Arc<Mutex<Notes>>,
+pub struct EffectRecorder {
+    grants: Arc<dyn GrantProvider>,
+    notes: Arc<Mutex<RecorderNotes>>,
     destinations: Arc<HashSet<String>>,
     mail: Arc<HashSet<String>>,
     /// Bytes of effects that are kept of one call. `None`: effects are not written down.
     most: Option<usize>,
 }
 
-impl Recorder {
-    pub fn new(grants: Arc<dyn Grants>, granted: &GrantsSpec, keep: Keep) -> Self {
+impl EffectRecorder {
+    pub fn new(grants: Arc<dyn GrantProvider>, granted: &GrantsSpec, keep: EffectKeep) -> Self {
         let (most, replies) = match keep {
-            Keep::Nothing(replies) => (None, replies),
-            Keep::Bytes(most, replies) => (Some(most), replies),
+            EffectKeep::Nothing(replies) => (None, replies),
+            EffectKeep::Bytes(most, replies) => (Some(most), replies),
         };
-        let mut notes = Notes::default();
+        let mut notes = RecorderNotes::default();
         for reply in replies {
             match reply {
-                Reply::Http(reply) => notes.http.push_back(reply),
-                Reply::Mail(reply) => notes.mail.push_back(reply),
+                TrialReply::Http(reply) => notes.http.push_back(reply),
+                TrialReply::Mail(reply) => notes.mail.push_back(reply),
             }
         }
         let notes = Arc::new(Mutex::new(notes));
@@ -63,38 +63,38 @@ impl Recorder {
     }
 
     /// The effects since it was last asked.
-    pub fn take(&self) -> Noted {
+    pub fn take(&self) -> NotedEffects {
         std::mem::take(&mut lock(&self.notes).noted)
     }
 }
 
-fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+fn lock(notes: &Mutex<RecorderNotes>) -> MutexGuard<'_, RecorderNotes> {
     notes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[async_trait]
-impl Grants for Recorder {
+impl GrantProvider for EffectRecorder {
     fn config(&self) -> &str {
         self.grants.config()
     }
 
-    async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
+    async fn open(&self, batch: &[StateDelivery]) -> Result<Box<dyn EffectSession>, GrantError> {
         let session = self.grants.open(batch).await?;
         let (destinations, mail) = (self.destinations.clone(), self.mail.clone());
         let (notes, most) = (self.notes.clone(), self.most);
-        Ok(Box::new(Recorded { session, notes, destinations, mail, most }))
+        Ok(Box::new(RecordedSession { session, notes, destinations, mail, most }))
     }
 }
 
-struct Recorded {
-    session: Box<dyn Session>,
-    notes: Arc<Mutex<Notes>>,
+struct RecordedSession {
+    session: Box<dyn EffectSession>,
+    notes: Arc<Mutex<RecorderNotes>>,
     destinations: Arc<HashSet<String>>,
     mail: Arc<HashSet<String>>,
     most: Option<usize>,
 }
 
-impl Recorded {
+impl RecordedSession {
     /// What is written down of a call.
     fn heard(&self, what: impl FnOnce() -> Value) -> Value {
         if self.most.is_none() { Value::Null } else { what() }
@@ -107,7 +107,7 @@ impl Recorded {
             other => Map::from_iter([("value".to_owned(), other)]),
         };
         let refused = answer.as_ref().err().map(ToString::to_string);
-        lock(&self.notes).noted.add(Effect { call, to: to.to_owned(), what, refused }, most);
+        lock(&self.notes).noted.add(TrialEffect { call, to: to.to_owned(), what, refused }, most);
     }
 }
 
@@ -161,7 +161,7 @@ fn pairs(pairs: &[(String, String)]) -> Value {
 }
 
 #[async_trait]
-impl Session for Recorded {
+impl EffectSession for RecordedSession {
     fn applied(&self) -> &HashSet<Seq> {
         self.session.applied()
     }
@@ -170,7 +170,7 @@ impl Session for Recorded {
         self.session.show(state).await
     }
 
-    fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError> {
+    fn sql_dialect(&self, database: &str) -> Result<SqlDialect, GrantError> {
         self.session.sql_dialect(database)
     }
 
@@ -305,7 +305,7 @@ impl Session for Recorded {
     /// trial, so they get another one of the same length.
     async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
         self.session.conceal(ledger, "x".repeat(name.len())).await?;
-        Ok(Person::named(&name, [0; SALT_BYTES]).digest().to_owned())
+        Ok(PersonEntry::named(&name, [0; SALT_BYTES]).digest().to_owned())
     }
 
     async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use kubewitness_capability::Party;
+use kubewitness_capability::ThreadParty;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::ports::{JournalError, Selection, Shares, Shown};
+use kubewitness_core::ports::{JournalError, ObjectSelection, PartyShares, SourceVisibility};
 use kubewitness_core::views::{GapQuery, ObjectPage, ObjectQuery, ObjectView, ThenView, ViewError};
 use kubewitness_core::{Status, calendar};
-use kubewitness_journal::{Knowledge, SourceCounters, Then, ThenCursor, ThenQuery, WALKED};
+use kubewitness_journal::{AtQuery, MomentKnowledge, ObjectAt, SourceCounters, ThenCursor, WALKED};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::gone::{DOCUMENTS, ROUNDS, is_named};
@@ -24,36 +24,36 @@ const GAPS: usize = 1_000;
 const WALKS: usize = 2;
 
 /// Turns to walk through the journal. A party has one at a time, and so it waits for itself and not for all others.
-pub(super) struct Walks {
-    each: Shares<Party>,
+pub(super) struct WalkTurns {
+    each: PartyShares<ThreadParty>,
     all: Arc<Semaphore>,
 }
 
 /// Dropped, it is somebody else's turn.
-struct Turn {
+struct WalkTurn {
     _own: OwnedSemaphorePermit,
     _all: OwnedSemaphorePermit,
 }
 
-impl Default for Walks {
+impl Default for WalkTurns {
     fn default() -> Self {
-        Self { each: Shares::new(1), all: Arc::new(Semaphore::new(WALKS)) }
+        Self { each: PartyShares::new(1), all: Arc::new(Semaphore::new(WALKS)) }
     }
 }
 
-impl Walks {
-    async fn turn(&self, party: &Party) -> Result<Turn, ViewError> {
+impl WalkTurns {
+    async fn turn(&self, party: &ThreadParty) -> Result<WalkTurn, ViewError> {
         let own = self.each.take(party).await.map_err(unavailable)?;
         let all = self.all.clone().acquire_owned().await.map_err(unavailable)?;
-        Ok(Turn { _own: own, _all: all })
+        Ok(WalkTurn { _own: own, _all: all })
     }
 }
 
 impl HostViews {
-    pub(super) async fn then(
+    pub(super) async fn objects_at(
         &self,
         query: &ObjectQuery,
-        selection: &Selection,
+        selection: &ObjectSelection,
         at_ms: u64,
     ) -> Result<ObjectPage, ViewError> {
         if at_ms > self.clock.now_ms() {
@@ -78,7 +78,7 @@ impl HostViews {
         let (mut documents, mut told) = (DOCUMENTS, HashSet::new());
         for _ in 0..ROUNDS {
             let limit = selection.limit - page.objects.len();
-            let asked = ThenQuery {
+            let asked = AtQuery {
                 sources: &sources,
                 seq: moment.seq,
                 at_ms,
@@ -88,7 +88,7 @@ impl HostViews {
                 fits: &fits,
             };
             let turn = self.walks.turn(&party()).await?;
-            let found = self.journal.then(&asked).await.map_err(|error| match error {
+            let found = self.journal.objects_at(&asked).await.map_err(|error| match error {
                 JournalError::Invalid(message) => ViewError::Invalid(message),
                 other => unavailable(other),
             })?;
@@ -99,7 +99,7 @@ impl HostViews {
                 {
                     told.insert(uid.clone());
                     let state = self.without_secrets(&then.state).await?;
-                    page.objects.push(view(Then { state, ..then }));
+                    page.objects.push(view(ObjectAt { state, ..then }));
                 }
             }
             after = found.next;
@@ -111,7 +111,7 @@ impl HostViews {
         Ok(page)
     }
 
-    /// What makes the whole answer less than all.
+    /// The notices that the whole answer is incomplete.
     async fn notices(
         &self,
         asked: &[String],
@@ -162,7 +162,7 @@ impl HostViews {
 fn whole(sources: &[String], query: &ObjectQuery) -> Vec<String> {
     let is_whole = |source: &&String| {
         let within = query.within.as_ref();
-        within.is_none_or(|within| within.sources.get(*source) == Some(&Shown::Everything))
+        within.is_none_or(|within| within.sources.get(*source) == Some(&SourceVisibility::Everything))
     };
     sources.iter().filter(is_whole).cloned().collect()
 }
@@ -184,28 +184,28 @@ fn cursor(text: &str) -> Result<ThenCursor, ViewError> {
     found.ok_or_else(wrong_cursor)
 }
 
-fn view(Then { state, next, known }: Then) -> ObjectView {
+fn view(ObjectAt { state, next, known }: ObjectAt) -> ObjectView {
     let until = next.as_ref().map(|next| calendar::rfc3339(next.observed_ms));
     let from = calendar::rfc3339(state.observed_ms);
     let end = until.as_deref().unwrap_or("now");
     let (word, message) = match known {
-        Knowledge::Exact => ("exact", None),
-        Knowledge::Missing => (
+        MomentKnowledge::Exact => ("exact", None),
+        MomentKnowledge::Missing => (
             "missing",
             Some(format!("Between {from} and {end} versions are missing. It may have had one of them.")),
         ),
-        Knowledge::ReadBack => (
+        MomentKnowledge::ReadBack => (
             "read-back",
             Some(format!(
                 "Versions between {from} and {end} were read back later. It may have had one of them."
             )),
         ),
-        Knowledge::Taken => {
+        MomentKnowledge::Taken => {
             ("taken", Some(format!("It was there. Retention took its states from before {from}.")))
         }
     };
     let mut view = ObjectView::from(&*state);
-    if known == Knowledge::Taken {
+    if known == MomentKnowledge::Taken {
         view.status = Status::default();
     }
     view.then = Some(ThenView { known: word.into(), until, message });
@@ -221,8 +221,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_party_that_asks_for_many_moments_waits_for_itself_and_leaves_readers_to_others() {
-        let walks = Walks::default();
-        let person = |name: &str| Party::Person(name.into());
+        let walks = WalkTurns::default();
+        let person = |name: &str| ThreadParty::Person(name.into());
         let first = walks.turn(&person("zoe")).await.unwrap();
         let zoe = person("zoe");
         let mut again = pin!(walks.turn(&zoe));

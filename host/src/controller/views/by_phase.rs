@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_capability::Patience;
-use kubewitness_core::ports::{Backlog, Current, Lister, Selection, Shown};
-use kubewitness_core::views::{CauseKind, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError, WasView};
+use kubewitness_capability::AnswerPatience;
+use kubewitness_core::ports::{Backlog, CurrentObject, ObjectLister, ObjectSelection, SourceVisibility};
+use kubewitness_core::views::{
+    CauseKind, GoneFilter, ObjectPage, ObjectQuery, ObjectView, ViewError, WasView,
+};
 use kubewitness_core::{ObjectRef, Seq, State, calendar, kinds};
 use kubewitness_journal::{CauseQuery, PhaseIndex, PhasePage, PhaseQuery, TimeInPhase};
 
@@ -93,25 +95,25 @@ impl IndexQuery {
 }
 
 /// An object that may be meant.
-struct Candidate {
+struct PhaseCandidate {
     /// Of the state that it is in, or that was its end.
     seq: Seq,
-    current: Option<Current>,
+    current: Option<CurrentObject>,
     time: TimeInPhase,
 }
 
-/// What one question has found.
-struct Found {
-    current: Option<Current>,
+/// The matches of one question.
+struct PhaseMatches {
+    current: Option<CurrentObject>,
     state: Arc<State>,
     time: TimeInPhase,
 }
 
 impl HostViews {
-    pub(super) async fn past(
+    pub(super) async fn list_past(
         &self,
         query: &ObjectQuery,
-        selection: &Selection,
+        selection: &ObjectSelection,
         past: PastQuery<'_>,
     ) -> Result<ObjectPage, ViewError> {
         refuse_others(query, selection, past.name())?;
@@ -150,7 +152,7 @@ impl HostViews {
 
     /// How many there are. `None`: too many to count, or each would have to be read.
     pub(super) async fn count_was(&self, query: &ObjectQuery, phase: &str) -> Result<Option<u64>, ViewError> {
-        let is_read = |shown: &Shown| matches!(shown, Shown::Namespaces(_));
+        let is_read = |shown: &SourceVisibility| matches!(shown, SourceVisibility::Namespaces(_));
         let within = query.within.as_ref();
         if query.label_selector.is_some() || within.is_some_and(|within| within.sources.values().any(is_read))
         {
@@ -208,43 +210,51 @@ impl HostViews {
     }
 
     /// What a time is of, if it is asked for by its names: the object that is there, and its newest position.
-    fn candidate(&self, query: &ObjectQuery, time: TimeInPhase) -> Result<Option<Candidate>, ViewError> {
+    fn candidate(&self, query: &ObjectQuery, time: TimeInPhase) -> Result<Option<PhaseCandidate>, ViewError> {
         if !is_named(query, &time.source, &time.namespace, &time.name) {
             return Ok(None);
         }
         let current = self.shared.listers.get(&time.source, &time.namespace, &time.name);
         let current = current.map_err(unavailable)?.filter(|current| current.object.uid == time.uid);
         let is_asked = match query.gone {
-            Gone::No => current.is_some(),
-            Gone::Only => current.is_none(),
-            Gone::Too => true,
+            GoneFilter::No => current.is_some(),
+            GoneFilter::Only => current.is_none(),
+            GoneFilter::Too => true,
         };
         // Until the cache shows it, a new object is known by the state with which it came into the phase.
         let seq = current.as_ref().map(|current| current.seq).or(time.ended).unwrap_or(time.entered);
-        Ok(is_asked.then_some(Candidate { seq, current, time }))
+        Ok(is_asked.then_some(PhaseCandidate { seq, current, time }))
     }
 
     /// Of these times, those of objects that are asked for by their names, each with its object as it is or as it ended.
-    async fn found(&self, query: &ObjectQuery, times: Vec<TimeInPhase>) -> Result<Vec<Found>, ViewError> {
+    async fn found(
+        &self,
+        query: &ObjectQuery,
+        times: Vec<TimeInPhase>,
+    ) -> Result<Vec<PhaseMatches>, ViewError> {
         let mut candidates = Vec::new();
         for time in times {
             candidates.extend(self.candidate(query, time)?);
         }
         let seqs: Vec<Seq> = candidates.iter().map(|candidate| candidate.seq).collect();
         let states = self.states_at(&seqs).await?;
-        let found = |Candidate { seq, current, time }| {
-            Some(Found { current, state: states.get(&seq)?.clone(), time })
+        let found = |PhaseCandidate { seq, current, time }| {
+            Some(PhaseMatches { current, state: states.get(&seq)?.clone(), time })
         };
         Ok(candidates.into_iter().filter_map(found).collect())
     }
 
-    async fn views_of(&self, found: Vec<Found>, past: PastQuery<'_>) -> Result<Vec<ObjectView>, ViewError> {
+    async fn views_of(
+        &self,
+        found: Vec<PhaseMatches>,
+        past: PastQuery<'_>,
+    ) -> Result<Vec<ObjectView>, ViewError> {
         let times = found.iter().flat_map(|one| [Some(one.time.entered), one.time.left]);
         let times: Vec<Seq> = times.flatten().collect();
         let states = self.states_at(&times).await?;
         let at = |seq: Seq| states.get(&seq).map(|state| calendar::rfc3339(state.observed_ms));
-        let (mut views, mut patience) = (Vec::with_capacity(found.len()), Patience::of_a_list());
-        for Found { current, state, time } in found {
+        let (mut views, mut patience) = (Vec::with_capacity(found.len()), AnswerPatience::of_a_list());
+        for PhaseMatches { current, state, time } in found {
             let view = match current {
                 Some(current) => self.shown_object(&time.source, current, &mut patience).await?,
                 None => self.ended_view(&state).await?,
@@ -264,7 +274,7 @@ impl HostViews {
 }
 
 /// What makes no sense together with `was` or `cause`.
-fn refuse_others(query: &ObjectQuery, selection: &Selection, name: &str) -> Result<(), ViewError> {
+fn refuse_others(query: &ObjectQuery, selection: &ObjectSelection, name: &str) -> Result<(), ViewError> {
     let told = if query.at.is_some() {
         format!("`at` and `{name}` ask for different times: leave one of them out")
     } else if query.sort.as_deref().is_some_and(|sort| sort != "changed") {

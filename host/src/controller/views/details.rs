@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use kubewitness_capability::{Patience, RedactionError};
+use kubewitness_capability::{AnswerPatience, RedactionError};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::kinds::is_event;
-use kubewitness_core::ports::Progress;
-use kubewitness_core::search::About;
-use kubewitness_core::story::Times;
-use kubewitness_core::views::{Deliveries, DetailsView, EventView, ObjectView, Told, ViewError};
+use kubewitness_core::ports::PluginProgress;
+use kubewitness_core::search::DocumentFacts;
+use kubewitness_core::story::PhaseTimes;
+use kubewitness_core::views::{DeliveryMap, DeliveryStage, DetailsView, EventView, ObjectView, ViewError};
 use kubewitness_core::{Change, Seq, State};
 
 use super::redacted::party;
@@ -30,14 +30,14 @@ impl HostViews {
         let states: Vec<Arc<State>> = stories.values().flatten().cloned().collect();
         let deliveries = self.told_of(&states).await?;
         let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
-        let mut patience = Patience::of_a_list();
+        let mut patience = AnswerPatience::of_a_list();
         for view in views {
             let Some(states) = stories.get(&view.seq) else { continue };
             let event = self.event(states, &mut patience).await?;
-            let times = if event.is_some() { Times::default() } else { Times::of(states, now_ms) };
+            let times = if event.is_some() { PhaseTimes::default() } else { PhaseTimes::of(states, now_ms) };
             let about = match states.last() {
                 Some(last) => self.about(last).await?,
-                None => About::default(),
+                None => DocumentFacts::default(),
             };
             let is_cut =
                 states.len() >= STATES || states.first().is_some_and(|first| first.previous.is_some());
@@ -59,7 +59,7 @@ impl HostViews {
     async fn event(
         &self,
         states: &[Arc<State>],
-        patience: &mut Patience,
+        patience: &mut AnswerPatience,
     ) -> Result<Option<EventView>, ViewError> {
         let last = states.iter().rfind(|state| state.change == Change::Present);
         let Some(last) = last.filter(|state| is_event(&state.object.group, &state.object.kind)) else {
@@ -69,28 +69,32 @@ impl HostViews {
     }
 
     /// What a page of objects shows of a document.
-    async fn about(&self, last: &State) -> Result<About, ViewError> {
+    async fn about(&self, last: &State) -> Result<DocumentFacts, ViewError> {
         // As of a state without a document.
-        let Some(cut) = About::cut(&self.last_document(last).await?) else { return Ok(About::default()) };
+        let Some(cut) = DocumentFacts::cut(&self.last_document(last).await?) else {
+            return Ok(DocumentFacts::default());
+        };
         match self.redaction()?.redact(cut.into(), &party()).await {
-            Ok(shown) => Ok(About::read(&shown)),
-            Err(RedactionError::Withheld(_)) => Ok(About::default()),
+            Ok(shown) => Ok(DocumentFacts::read(&shown)),
+            Err(RedactionError::Withheld(_)) => Ok(DocumentFacts::default()),
             Err(error @ RedactionError::Key(_)) => Err(unavailable(error)),
         }
     }
 
     /// How far each plugin that runs here is with these states.
-    pub(super) async fn told_of(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+    pub(super) async fn told_of(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
         let mut seqs: Vec<Seq> = states.iter().map(|state| state.seq).collect();
         seqs.sort_unstable();
-        let mut deliveries = Deliveries::new();
+        let mut deliveries = DeliveryMap::new();
         for (name, (progress, _)) in self.journal.all_progress().await.map_err(unavailable)? {
             if progress.retired_ms.is_some() || self.shared.plugin(&name).is_none() {
                 continue;
             }
             let letters = self.journal.letters_at(&name, &seqs).await.map_err(unavailable)?;
-            let told = states.iter().filter_map(|state| Some((state.seq, told(&progress, &letters, state)?)));
-            let told: BTreeMap<Seq, Told> = told.collect();
+            let told = states
+                .iter()
+                .filter_map(|state| Some((state.seq, delivery_stage(&progress, &letters, state)?)));
+            let told: BTreeMap<Seq, DeliveryStage> = told.collect();
             if !told.is_empty() {
                 deliveries.insert(name, told);
             }
@@ -100,21 +104,25 @@ impl HostViews {
 }
 
 /// `None` for a state to which the plugin is not subscribed. A letter that is being replayed waits.
-fn told(progress: &Progress, letters: &HashMap<Seq, bool>, state: &State) -> Option<Told> {
+fn delivery_stage(
+    progress: &PluginProgress,
+    letters: &HashMap<Seq, bool>,
+    state: &State,
+) -> Option<DeliveryStage> {
     if !progress.sources.iter().any(|start| start.covers(state)) {
         return None;
     }
     Some(match letters.get(&state.seq) {
-        Some(false) => Told::Dead,
-        Some(true) => Told::Waiting,
-        None if progress.has_finished(&state.source, state.seq) => Told::Delivered,
-        None => Told::Waiting,
+        Some(false) => DeliveryStage::Dead,
+        Some(true) => DeliveryStage::Waiting,
+        None if progress.has_finished(&state.source, state.seq) => DeliveryStage::Delivered,
+        None => DeliveryStage::Waiting,
     })
 }
 
 /// An object is with a plugin as the worst of its states is.
-fn worst(deliveries: &Deliveries, states: &[Arc<State>]) -> BTreeMap<String, String> {
-    let of_plugin = |(name, told): (&String, &BTreeMap<Seq, Told>)| {
+fn worst(deliveries: &DeliveryMap, states: &[Arc<State>]) -> BTreeMap<String, String> {
+    let of_plugin = |(name, told): (&String, &BTreeMap<Seq, DeliveryStage>)| {
         let worst = states.iter().filter_map(|state| told.get(&state.seq)).max()?;
         Some((name.clone(), worst.as_str().to_owned()))
     };
@@ -149,13 +157,19 @@ mod tests {
     #[test]
     fn an_object_is_delivered_once_all_of_its_states_are_finished() {
         let start = SourceStart { source: "jobs".into(), after: 2, until: None };
-        let progress =
-            Progress { cursor: 10, above: vec![(12, 13)], sources: vec![start], ..Progress::default() };
+        let progress = PluginProgress {
+            cursor: 10,
+            above: vec![(12, 13)],
+            sources: vec![start],
+            ..PluginProgress::default()
+        };
         let of = |seqs: &[Seq], letters: &[(Seq, bool)]| {
             let states: Vec<_> = seqs.iter().map(|seq| state(*seq)).collect();
             let letters = letters.iter().copied().collect();
-            let told = states.iter().filter_map(|state| Some((state.seq, told(&progress, &letters, state)?)));
-            let deliveries = Deliveries::from([("p".to_owned(), told.collect())]);
+            let told = states
+                .iter()
+                .filter_map(|state| Some((state.seq, delivery_stage(&progress, &letters, state)?)));
+            let deliveries = DeliveryMap::from([("p".to_owned(), told.collect())]);
             worst(&deliveries, &states).remove("p")
         };
         let is = |told: Option<String>, word: &str| assert_eq!(told.as_deref(), Some(word));

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_capability::Patience;
+use kubewitness_capability::AnswerPatience;
 use kubewitness_core::events;
-use kubewitness_core::ports::{Documents, RawState};
+use kubewitness_core::ports::{DocumentReader, RawState};
 use kubewitness_core::views::{EventView, ViewError};
 use kubewitness_core::{Change, State};
 
@@ -25,7 +25,7 @@ impl HostViews {
     pub(super) async fn events(
         &self,
         states: Vec<RawState>,
-        patience: &mut Patience,
+        patience: &mut AnswerPatience,
     ) -> Result<Vec<EventView>, ViewError> {
         let redaction = self.redaction()?;
         if redaction.ready().is_err() {

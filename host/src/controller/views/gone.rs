@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use kubewitness_core::document::unpack;
 use kubewitness_core::kinds::is_event;
-use kubewitness_core::order::{By, Order, Place, Placed};
-use kubewitness_core::ports::{Backlog, Documents, Lister, Selection, Shown, created_ms};
-use kubewitness_core::search::About;
+use kubewitness_core::order::{ObjectOrder, OrderFields, OrderKey, OrderPosition};
+use kubewitness_core::ports::{
+    Backlog, DocumentReader, ObjectLister, ObjectSelection, SourceVisibility, created_ms,
+};
+use kubewitness_core::search::DocumentFacts;
 use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError, Views};
 use kubewitness_core::{Change, Seq, State, Status, calendar};
-use kubewitness_journal::{Ended, EndedQuery, NamePlace, NamedEnd, NamedEndQuery};
+use kubewitness_journal::{EndedObject, EndedQuery, NamePlace, NamedEnd, NamedEndQuery};
 use tokio::time::Instant;
 
 use super::by_phase::{INCOMPLETE, PATIENCE};
-use super::objects::{Part, time};
+use super::objects::{PagePart, time};
 use super::shapes::is_asked;
 use super::{HostViews, unavailable};
 
@@ -45,10 +47,10 @@ const KEPT: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(super) struct EndedIn {
     looks: tokio::sync::Mutex<()>,
-    kept: Mutex<HashMap<String, (Instant, Names)>>,
+    kept: Mutex<HashMap<String, (Instant, NameSet)>>,
 }
 
-type Names = Arc<BTreeSet<String>>;
+type NameSet = Arc<BTreeSet<String>>;
 
 impl EndedIn {
     /// What `look` finds, or what it found a moment ago.
@@ -56,7 +58,7 @@ impl EndedIn {
         &self,
         source: &str,
         look: impl Future<Output = Result<BTreeSet<String>, ViewError>>,
-    ) -> Result<Names, ViewError> {
+    ) -> Result<NameSet, ViewError> {
         let _looks = self.looks.lock().await;
         if let Some(known) = self.known(source) {
             return Ok(known);
@@ -66,19 +68,19 @@ impl EndedIn {
         Ok(found)
     }
 
-    fn known(&self, source: &str) -> Option<Names> {
+    fn known(&self, source: &str) -> Option<NameSet> {
         let mut kept = self.kept();
         kept.retain(|_, (found, _)| found.elapsed() < KEPT);
         kept.get(source).map(|(_, names)| names.clone())
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<String, (Instant, Names)>> {
+    fn kept(&self) -> MutexGuard<'_, HashMap<String, (Instant, NameSet)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Which ends a page looks at.
-struct Range {
+struct EndRange {
     after: Seq,
     before: Seq,
     oldest_first: bool,
@@ -86,11 +88,15 @@ struct Range {
 }
 
 impl HostViews {
-    pub(super) async fn gone(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {
+    pub(super) async fn ended_objects(
+        &self,
+        query: &ObjectQuery,
+        selection: &ObjectSelection,
+    ) -> Result<PagePart, ViewError> {
         let (after, before) = self.range(query).await?;
         match selection.order.unwrap_or_default().by {
-            By::Changed => self.by_end(query, selection, (after, before)).await,
-            By::Name | By::Namespace if !self.asks_for_events(query) => {
+            OrderKey::Changed => self.by_end(query, selection, (after, before)).await,
+            OrderKey::Name | OrderKey::Namespace if !self.asks_for_events(query) => {
                 self.by_name(query, selection, (after, before)).await
             }
             _ => self.sorted(query, selection, (after, before)).await,
@@ -113,20 +119,20 @@ impl HostViews {
     async fn by_end(
         &self,
         query: &ObjectQuery,
-        selection: &Selection,
+        selection: &ObjectSelection,
         (mut after, mut before): (Seq, Seq),
-    ) -> Result<Part, ViewError> {
+    ) -> Result<PagePart, ViewError> {
         let oldest_first = !selection.order.unwrap_or_default().descends();
         match &selection.beyond {
             Some(place) if oldest_first => after = after.max(place.number),
             Some(place) => before = before.min(place.number),
             None => {}
         }
-        let range = Range { after, before, oldest_first, limit: selection.limit };
+        let range = EndRange { after, before, oldest_first, limit: selection.limit };
         let (ends, next) = self.ends(query, selection, range).await?;
-        let mut part = Part { floor: next.map(Place::at), ..Part::default() };
+        let mut part = PagePart { floor: next.map(OrderPosition::at), ..PagePart::default() };
         for end in ends {
-            part.objects.push((Place::at(end.position), self.ended_view(&end.state).await?));
+            part.objects.push((OrderPosition::at(end.position), self.ended_view(&end.state).await?));
         }
         Ok(part)
     }
@@ -135,16 +141,16 @@ impl HostViews {
     async fn by_name(
         &self,
         query: &ObjectQuery,
-        selection: &Selection,
+        selection: &ObjectSelection,
         (after, before): (Seq, Seq),
-    ) -> Result<Part, ViewError> {
+    ) -> Result<PagePart, ViewError> {
         let order = selection.order.unwrap_or_default();
         let newest = *self.journal.newest().borrow();
-        let mut part = Part::default();
+        let mut part = PagePart::default();
         if !self.phases.reaches(newest, PATIENCE).await {
             part.notices.push(INCOMPLETE.into());
         }
-        let by_namespace = order.by == By::Namespace;
+        let by_namespace = order.by == OrderKey::Namespace;
         let within = self.named_within(query);
         let mut asked = NamedEndQuery {
             limit: NAMES.checked_div(within.len()).unwrap_or(NAMES).max(FEWEST_NAMES),
@@ -192,8 +198,8 @@ impl HostViews {
         let mut within = Vec::new();
         for source in self.asked(query) {
             match query.within.as_ref().and_then(|within| within.sources.get(&source)) {
-                None | Some(Shown::Everything) => within.push((source, query.namespace.clone())),
-                Some(Shown::Namespaces(names)) => {
+                None | Some(SourceVisibility::Everything) => within.push((source, query.namespace.clone())),
+                Some(SourceVisibility::Namespaces(names)) => {
                     let is_asked = |name: &&String| query.namespace.as_ref().is_none_or(|it| it == *name);
                     within.extend(
                         names.keys().filter(is_asked).map(|name| (source.clone(), Some(name.clone()))),
@@ -215,13 +221,13 @@ impl HostViews {
     async fn sorted(
         &self,
         query: &ObjectQuery,
-        selection: &Selection,
+        selection: &ObjectSelection,
         (after, before): (Seq, Seq),
-    ) -> Result<Part, ViewError> {
+    ) -> Result<PagePart, ViewError> {
         let order = selection.order.unwrap_or_default();
-        let range = Range { after, before, oldest_first: false, limit: SORTED };
+        let range = EndRange { after, before, oldest_first: false, limit: SORTED };
         let (ends, next) = self.ends(query, selection, range).await?;
-        let mut part = Part::default();
+        let mut part = PagePart::default();
         if next.is_some() {
             part.notices.push(not_sorted(ends.last()));
         }
@@ -247,10 +253,10 @@ impl HostViews {
     async fn ends(
         &self,
         query: &ObjectQuery,
-        selection: &Selection,
-        range: Range,
-    ) -> Result<(Vec<Ended>, Option<Seq>), ViewError> {
-        let Range { mut after, mut before, oldest_first, limit } = range;
+        selection: &ObjectSelection,
+        range: EndRange,
+    ) -> Result<(Vec<EndedObject>, Option<Seq>), ViewError> {
+        let EndRange { mut after, mut before, oldest_first, limit } = range;
         let sources = self.asked(query);
         let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
         let (mut found, mut documents) = (Vec::new(), DOCUMENTS);
@@ -286,14 +292,14 @@ impl HostViews {
     }
 
     /// Among those that are there. One that was deleted has the phase that it had before.
-    async fn place_of(&self, order: Order, end: &Ended) -> Result<Place, ViewError> {
-        let Ended { position, state } = end;
+    async fn place_of(&self, order: ObjectOrder, end: &EndedObject) -> Result<OrderPosition, ViewError> {
+        let EndedObject { position, state } = end;
         let created = match order.by {
-            By::Created => created_ms(&self.last_document(state).await?),
+            OrderKey::Created => created_ms(&self.last_document(state).await?),
             _ => None,
         };
         let before = state.previous.as_ref().filter(|_| state.change == Change::Gone);
-        let placed = Placed {
+        let placed = OrderFields {
             seq: *position,
             created_s: created.and_then(|ms| u32::try_from(ms / 1_000).ok()).unwrap_or_default(),
             namespace: &state.object.namespace,
@@ -347,7 +353,7 @@ impl HostViews {
         let specs = self.shared.sources_with_specs().into_iter().map(|(spec, _)| spec);
         let is_shown = |name: &str| {
             let within = query.within.as_ref().map(|within| within.sources.get(name));
-            within.is_none_or(|shown| shown.is_some_and(Shown::is_something))
+            within.is_none_or(|shown| shown.is_some_and(SourceVisibility::is_something))
         };
         specs.filter(|spec| is_asked(spec, query) && is_shown(&spec.name)).map(|spec| spec.name).collect()
     }
@@ -369,7 +375,7 @@ impl HostViews {
         &self,
         state: &Arc<State>,
         query: &ObjectQuery,
-        selection: &Selection,
+        selection: &ObjectSelection,
         documents: &mut usize,
     ) -> Result<bool, ViewError> {
         // An object that was deleted is found by the phase that it had before, too.
@@ -389,7 +395,7 @@ impl HostViews {
         }
         *documents = documents.saturating_sub(1);
         let document = self.last_document(state).await?;
-        let labels = About::read(&document).labels;
+        let labels = DocumentFacts::read(&document).labels;
         Ok(search.is_none_or(|search| search.fits_document(&document))
             && selection.labels.matches(|key| labels.get(key).map(String::as_str))
             && match since_ms.zip(created_ms(&document)) {
@@ -416,8 +422,8 @@ impl HostViews {
 }
 
 /// Of an object that has ended, among names.
-fn place_of_end(order: Order, end: &NamedEnd) -> Place {
-    let placed = Placed {
+fn place_of_end(order: ObjectOrder, end: &NamedEnd) -> OrderPosition {
+    let placed = OrderFields {
         seq: end.ended,
         created_s: 0,
         namespace: &end.namespace,
@@ -428,7 +434,7 @@ fn place_of_end(order: Order, end: &NamedEnd) -> Place {
 }
 
 /// The same place as the index has it.
-fn name_place(place: &Place, by_namespace: bool) -> NamePlace {
+fn name_place(place: &OrderPosition, by_namespace: bool) -> NamePlace {
     let (namespace, name) = match place.text.split_once(' ') {
         Some((namespace, name)) if by_namespace => (namespace, name),
         _ => ("", &*place.text),
@@ -437,7 +443,7 @@ fn name_place(place: &Place, by_namespace: bool) -> NamePlace {
 }
 
 /// Said of those that an order leaves out.
-fn not_sorted(last: Option<&Ended>) -> String {
+fn not_sorted(last: Option<&EndedObject>) -> String {
     let which = match last {
         Some(end) => format!("those that ended at {} or later", calendar::rfc3339(end.state.observed_ms)),
         None => "those that ended last".to_owned(),
@@ -451,8 +457,8 @@ fn not_sorted(last: Option<&Ended>) -> String {
 /// From when on objects of a namespace may be shown; `None` where all of them may.
 fn since(query: &ObjectQuery, source: &str, namespace: &str) -> Option<u64> {
     match query.within.as_ref()?.sources.get(source) {
-        Some(Shown::Everything) => None,
-        Some(Shown::Namespaces(names)) => Some(names.get(namespace).copied().unwrap_or(u64::MAX)),
+        Some(SourceVisibility::Everything) => None,
+        Some(SourceVisibility::Namespaces(names)) => Some(names.get(namespace).copied().unwrap_or(u64::MAX)),
         None => Some(u64::MAX),
     }
 }

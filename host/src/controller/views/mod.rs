@@ -17,51 +17,52 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kubewitness_capability::Patience;
+use kubewitness_capability::AnswerPatience;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::cursor::{LetterCursor, StoryCursor};
 use kubewitness_core::ports::{
-    Backlog, DeadLetter, Documents, JournalError, RawState, RawStory, SelectError, Watched, created_ms,
+    Backlog, DeadLetter, DocumentReader, JournalError, RawState, RawStory, SelectError, WatchedResource,
+    created_ms,
 };
 use kubewitness_core::views::{
-    Counts, DeadLetterView, Deliveries, DocumentsBySeq, DropView, EpochView, GapQuery, HeldView, JournalView,
-    LetterQuery, LetterRecordView, Letters, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest,
-    PauseView, PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, SourceView,
-    StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views, WhyView,
+    DeadLetterView, DeliveryMap, DocumentsBySeq, DropView, EpochView, GapQuery, HeldView, JournalView,
+    LetterChoice, LetterQuery, LetterRecordView, MuteView, MutedView, ObjectCounts, ObjectPage, ObjectQuery,
+    PauseRequest, PauseView, PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView,
+    SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views, WhyView,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
-use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
+use kubewitness_dispatch::{DispatchError, DispatchHandle, PauseChange};
 use kubewitness_journal::{Journal, PhaseIndex, ReplayRecord};
 use tokio::sync::watch;
 
-use self::at_moment::Walks;
+use self::at_moment::WalkTurns;
 use self::gone::EndedIn;
 use self::shapes::*;
-use super::election::Election;
-use super::mutes::Mutes;
-use super::shared::{Phase, PluginState, Shared};
+use super::election::ReplicaElection;
+use super::mutes::StoryMutes;
+use super::shared::{PluginPhase, PluginState, SharedStatus};
 
 /// Letters that are looked at together, for those that a request means: of more only the positions are kept.
 const LETTERS: usize = 1000;
 
 pub struct HostViews {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStatus>,
     journal: Journal,
     clock: SystemClock,
     /// Where replicas share the journal.
-    election: Option<Election>,
-    mutes: Arc<Mutes>,
+    election: Option<ReplicaElection>,
+    mutes: Arc<StoryMutes>,
     phases: PhaseIndex,
-    walks: Walks,
+    walks: WalkTurns,
     ended_in: EndedIn,
 }
 
 impl HostViews {
     pub fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SharedStatus>,
         journal: Journal,
-        election: Option<Election>,
-        mutes: Arc<Mutes>,
+        election: Option<ReplicaElection>,
+        mutes: Arc<StoryMutes>,
         phases: PhaseIndex,
     ) -> Self {
         Self {
@@ -71,14 +72,14 @@ impl HostViews {
             election,
             mutes,
             phases,
-            walks: Walks::default(),
+            walks: WalkTurns::default(),
             ended_in: EndedIn::default(),
         }
     }
 
     async fn plugin_views(&self) -> Result<Vec<PluginView>, ViewError> {
         let now_ms = self.clock.now_ms();
-        let mut untold = self.journal.untold().await.map_err(unavailable)?;
+        let mut untold = self.journal.removed_before_delivery().await.map_err(unavailable)?;
         let plugins = self.shared.plugins();
         let (mut saved, mut pauses) = match plugins.values().any(|state| state.handle.is_none()) {
             true => (
@@ -160,10 +161,11 @@ impl Views for HostViews {
         let plugins = self.plugin_views().await?;
         let streams = self.stream_views().await?;
         let (replica, problems) = (self.replica().await?, self.shared.problems());
-        let refused = |state: &PluginState| matches!(state.phase, Phase::Degraded | Phase::Failed);
+        let refused =
+            |state: &PluginState| matches!(state.phase, PluginPhase::Degraded | PluginPhase::Failed);
         let refused = self.shared.plugins().values().filter(|state| refused(state)).count();
         let configuration_problems = (problems.len() + refused) as u64;
-        let held = self.held();
+        let held = self.retention_holds();
         let shipping = self.shared.shipping().into_iter();
         let ledgers = shipping.map(|(name, shipping)| ledger_view(name, shipping, now_ms)).collect();
         Ok(StatusView {
@@ -181,7 +183,7 @@ impl Views for HostViews {
         })
     }
 
-    fn watched(&self) -> Vec<Watched> {
+    fn watched(&self) -> Vec<WatchedResource> {
         let sources = self.shared.sources_with_specs();
         sources.iter().map(|(spec, _)| witnessed(spec)).collect()
     }
@@ -202,13 +204,13 @@ impl Views for HostViews {
         self.page(query).await
     }
 
-    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
         let counts = self.tally(query)?;
         let was = match &query.was {
             Some(phase) => self.count_was(query, phase).await?,
             None => None,
         };
-        Ok(Counts { was, ..counts })
+        Ok(ObjectCounts { was, ..counts })
     }
 
     async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
@@ -242,9 +244,9 @@ impl Views for HostViews {
         Ok(RawStory { states, related, events, reports: query.events, next, owns_more: found.owns_more })
     }
 
-    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
+    async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError> {
         let RawStory { states, related, events, reports, next, owns_more } = story;
-        let events = self.events(events, &mut Patience::of_a_request()).await?;
+        let events = self.events(events, &mut AnswerPatience::of_a_request()).await?;
         let (states, related) = (self.shown_all(states).await?, self.shown_all(related).await?);
         let uids = states.iter().chain(&related).map(|state| state.object.uid.clone()).collect();
         let reports = match reports {
@@ -268,7 +270,7 @@ impl Views for HostViews {
         Ok(story.explain(&documents, self.clock.now_ms()))
     }
 
-    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {
+    async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError> {
         self.without_secrets(&state.unredacted()).await
     }
 
@@ -278,7 +280,7 @@ impl Views for HostViews {
         Ok(document.and_then(|document| created_ms(&document)))
     }
 
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
         self.told_of(states).await
     }
 
@@ -334,8 +336,8 @@ impl Views for HostViews {
             return Err(ViewError::Invalid("say why in `reason`: it is kept with the replay".into()));
         }
         let replayed = match self.choose(request).await? {
-            Chosen::Counted(count) => count,
-            Chosen::From(handle, seqs) => {
+            ChosenLetters::Counted(count) => count,
+            ChosenLetters::From(handle, seqs) => {
                 handle.replay(seqs, request.who(), &request.reason).await.map_err(refused)?
             }
         };
@@ -347,8 +349,8 @@ impl Views for HostViews {
             return Err(ViewError::Invalid("say why in `reason`: it is kept with what was dropped".into()));
         }
         let dropped = match self.choose(request).await? {
-            Chosen::Counted(count) => count,
-            Chosen::From(handle, seqs) => {
+            ChosenLetters::Counted(count) => count,
+            ChosenLetters::From(handle, seqs) => {
                 handle.drop_letters(seqs, request.who(), &request.reason).await.map_err(refused)?
             }
         };
@@ -364,7 +366,7 @@ impl Views for HostViews {
         let state = self.shared.plugin(plugin).ok_or_else(|| no_plugin(plugin))?;
         let Some(handle) = state.handle else { return Err(self.why_idle(plugin).await?) };
         let done = handle.pause(pauses, request.who(), &request.reason).await.map_err(refused)?;
-        let Changed { changed, paused } = done;
+        let PauseChange { changed, paused } = done;
         Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.as_deref().map(paused_view) })
     }
 
@@ -412,8 +414,8 @@ impl Views for HostViews {
         Ok(self.journal.newest())
     }
 
-    fn held(&self) -> Vec<HeldView> {
-        retention_holds::held(&self.shared, self.clock.now_ms())
+    fn retention_holds(&self) -> Vec<HeldView> {
+        retention_holds::hold_views(&self.shared, self.clock.now_ms())
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -424,7 +426,7 @@ impl Views for HostViews {
             let problems = self.shared.problems();
             return Err(problems.into_iter().next().unwrap_or_else(|| "no settings were read yet".into()));
         }
-        if let Some(why) = self.election.as_ref().and_then(Election::leaderless) {
+        if let Some(why) = self.election.as_ref().and_then(ReplicaElection::leaderless) {
             return Err(why);
         }
         for handle in self.shared.sources() {
@@ -441,30 +443,30 @@ impl Views for HostViews {
 }
 
 /// The letters that a request means.
-enum Chosen {
+enum ChosenLetters {
     /// It only asks how many, or there is none.
     Counted(u64),
     From(DispatchHandle, Vec<Seq>),
 }
 
 impl HostViews {
-    async fn choose(&self, request: &ReplayRequest) -> Result<Chosen, ViewError> {
+    async fn choose(&self, request: &ReplayRequest) -> Result<ChosenLetters, ViewError> {
         let name = &request.plugin;
         let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
         let seqs = self.meant(request).await?;
         request.check_count(seqs.len() as u64)?;
         if request.dry_run || seqs.is_empty() {
-            return Ok(Chosen::Counted(seqs.len() as u64));
+            return Ok(ChosenLetters::Counted(seqs.len() as u64));
         }
         match plugin.handle {
-            Some(handle) => Ok(Chosen::From(handle, seqs)),
+            Some(handle) => Ok(ChosenLetters::From(handle, seqs)),
             None => Err(self.why_idle(name).await?),
         }
     }
 
     /// The positions of the parked letters that a request means, in order.
     async fn meant(&self, request: &ReplayRequest) -> Result<Vec<Seq>, ViewError> {
-        let mut meant = Meant::new(request, self.clock.now_ms())?;
+        let mut meant = MeantLetters::new(request, self.clock.now_ms())?;
         let mut query = meant.query();
         loop {
             let letters = self.journal.letters_with_states(&query).await.map_err(unavailable)?;
@@ -495,7 +497,7 @@ fn no_plugin(name: &str) -> ViewError {
 
 /// Finds the parked letters that a request means. Positions that name none are a mistake; letters that are on their way
 /// already or were dropped are not.
-struct Meant<'a, F> {
+struct MeantLetters<'a, F> {
     request: &'a ReplayRequest,
     fits: F,
     asked: BTreeSet<Seq>,
@@ -503,21 +505,21 @@ struct Meant<'a, F> {
     seqs: Vec<Seq>,
 }
 
-impl<'a> Meant<'a, ()> {
+impl<'a> MeantLetters<'a, ()> {
     fn new(
         request: &'a ReplayRequest,
         now_ms: u64,
-    ) -> Result<Meant<'a, impl Fn(&DeadLetter, &str) -> bool>, ViewError> {
+    ) -> Result<MeantLetters<'a, impl Fn(&DeadLetter, &str) -> bool>, ViewError> {
         let (fits, asked) = (request.filter(now_ms)?, request.seqs.iter().copied().collect());
-        Ok(Meant { request, fits, asked, has_named: false, seqs: Vec::new() })
+        Ok(MeantLetters { request, fits, asked, has_named: false, seqs: Vec::new() })
     }
 }
 
-impl<F: Fn(&DeadLetter, &str) -> bool> Meant<'_, F> {
+impl<F: Fn(&DeadLetter, &str) -> bool> MeantLetters<'_, F> {
     /// From the first letter that it may mean.
     fn query(&self) -> LetterQuery {
         let plugin = self.request.plugin.clone();
-        let which = if self.asked.is_empty() { Letters::NotDropped } else { Letters::All };
+        let which = if self.asked.is_empty() { LetterChoice::NotDropped } else { LetterChoice::All };
         let first = self.asked.first().map(|first| first.saturating_sub(1));
         let cursor = first.map(|seq| LetterCursor { plugin: plugin.clone(), seq });
         LetterQuery { plugin: Some(plugin), cursor, limit: Some(LETTERS), which }
@@ -613,7 +615,7 @@ mod tests {
             ..ReplayRequest::default()
         };
         let chosen = |letters: &[_], request: &ReplayRequest| {
-            let mut meant = Meant::new(request, 10_000)?;
+            let mut meant = MeantLetters::new(request, 10_000)?;
             letters.chunks(2).for_each(|part| meant.take(part));
             meant.finish()
         };
@@ -640,8 +642,9 @@ mod tests {
         assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
     }
 
-    fn views_of(shared: &Arc<Shared>, journal: Journal, data: &std::path::Path) -> HostViews {
-        let mutes = Arc::new(Mutes::new(journal.clone(), data, kubewitness_capability::Told::default()));
+    fn views_of(shared: &Arc<SharedStatus>, journal: Journal, data: &std::path::Path) -> HostViews {
+        let mutes =
+            Arc::new(StoryMutes::new(journal.clone(), data, kubewitness_capability::SharedValue::default()));
         let phases = PhaseIndex::new(data.join("phases.db"));
         HostViews::new(shared.clone(), journal, None, mutes, phases)
     }
@@ -651,7 +654,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedStatus::default());
         let views = views_of(&shared, journal, folder.path());
         assert_eq!(views.ready().unwrap_err(), "no settings were read yet");
         shared.set_problems(vec!["host.yaml: it is a pipe".into()]);
@@ -662,7 +665,7 @@ mod tests {
         );
         shared.settings_are_taken();
         assert_eq!(views.ready(), Ok(()));
-        let failed = PluginState::idle(Phase::Failed, None);
+        let failed = PluginState::idle(PluginPhase::Failed, None);
         shared.set_plugin("p", failed);
         assert_eq!(views.ready(), Ok(()));
         assert_eq!(views.status().await.unwrap().configuration_problems, 2, "both are told");
@@ -675,8 +678,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
-        let shared = Arc::new(Shared::default());
-        let state = PluginState::idle(Phase::Active, None);
+        let shared = Arc::new(SharedStatus::default());
+        let state = PluginState::idle(PluginPhase::Active, None);
         shared.set_plugin("there", state);
         shared.set_problems(vec!["two hosts".into()]);
         let views = views_of(&shared, journal, folder.path());

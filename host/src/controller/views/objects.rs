@@ -1,13 +1,13 @@
 //! A page of objects: those that are there, from the cache, and those that are gone, from the journal. Each has a place in
 //! the order that is asked for, and the place of the last one is the cursor of the next page.
 
-use kubewitness_capability::Patience;
+use kubewitness_capability::AnswerPatience;
 use kubewitness_core::calendar;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::index::IndexError;
-use kubewitness_core::order::Place;
-use kubewitness_core::ports::{SelectError, Selection};
-use kubewitness_core::views::{Counts, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
+use kubewitness_core::order::OrderPosition;
+use kubewitness_core::ports::{ObjectSelection, SelectError};
+use kubewitness_core::views::{GoneFilter, ObjectCounts, ObjectPage, ObjectQuery, ObjectView, ViewError};
 use kubewitness_watch::SourceHandle;
 
 use super::by_phase::PastQuery;
@@ -20,12 +20,12 @@ const DETAILED: usize = 500;
 
 /// A part of a page, and how far it goes.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct PagePart {
     /// Each with its place in the order that is asked for.
-    pub objects: Vec<(Place, ObjectView)>,
+    pub objects: Vec<(OrderPosition, ObjectView)>,
     /// Objects behind this place may have been left out.
-    pub floor: Option<Place>,
-    /// What makes the part less than all.
+    pub floor: Option<OrderPosition>,
+    /// The notices that the part is incomplete.
     pub notices: Vec<String>,
 }
 
@@ -43,8 +43,8 @@ impl HostViews {
         }
         let past = PastQuery::of(query)?;
         let mut page = match (past, at_ms) {
-            (Some(past), _) => self.past(query, &selection, past).await?,
-            (None, Some(at_ms)) => self.then(query, &selection, at_ms).await?,
+            (Some(past), _) => self.list_past(query, &selection, past).await?,
+            (None, Some(at_ms)) => self.objects_at(query, &selection, at_ms).await?,
             (None, None) => self.now(query, selection).await?,
         };
         if query.details {
@@ -57,20 +57,24 @@ impl HostViews {
         Ok(page)
     }
 
-    async fn now(&self, query: &ObjectQuery, mut selection: Selection) -> Result<ObjectPage, ViewError> {
+    async fn now(
+        &self,
+        query: &ObjectQuery,
+        mut selection: ObjectSelection,
+    ) -> Result<ObjectPage, ViewError> {
         let (limit, order) = (selection.limit, selection.order.unwrap_or_default());
-        if query.gone != Gone::No && selection.index.is_some() {
+        if query.gone != GoneFilter::No && selection.index.is_some() {
             let told = "`index` looks up what is there: with `gone`, give `labelSelector` or `search`";
             return Err(ViewError::Invalid(told.into()));
         }
         selection.beyond = query.cursor.as_deref().map(place).transpose()?;
         let live = match query.gone {
-            Gone::Only => Part::default(),
-            Gone::No | Gone::Too => self.live(query, &selection).await?,
+            GoneFilter::Only => PagePart::default(),
+            GoneFilter::No | GoneFilter::Too => self.live(query, &selection).await?,
         };
         let gone = match query.gone {
-            Gone::No => Part::default(),
-            Gone::Too | Gone::Only => self.gone(query, &selection).await?,
+            GoneFilter::No => PagePart::default(),
+            GoneFilter::Too | GoneFilter::Only => self.ended_objects(query, &selection).await?,
         };
         let floor = first_of(order, live.floor, gone.floor);
         let mut objects = live.objects;
@@ -83,7 +87,7 @@ impl HostViews {
         };
         objects.truncate(limit);
         let objects = objects.into_iter().map(|(_, view)| view).collect();
-        let mut notices = if query.gone == Gone::Only { Vec::new() } else { self.behind(query) };
+        let mut notices = if query.gone == GoneFilter::Only { Vec::new() } else { self.behind(query) };
         notices.extend(gone.notices);
         Ok(ObjectPage { objects, next: next.map(|next| next.cursor()), notices })
     }
@@ -112,8 +116,8 @@ impl HostViews {
         sources.filter(|(spec, _)| asked.contains(&spec.name)).filter_map(notice).collect()
     }
 
-    async fn live(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {
-        let (mut part, mut patience) = (Part::default(), Patience::of_a_list());
+    async fn live(&self, query: &ObjectQuery, selection: &ObjectSelection) -> Result<PagePart, ViewError> {
+        let (mut part, mut patience) = (PagePart::default(), AnswerPatience::of_a_list());
         let (mut answered, mut refused) = (false, None);
         for (spec, handle) in self.shared.sources_with_specs() {
             let source = handle.name();
@@ -152,9 +156,9 @@ impl HostViews {
         }
     }
 
-    pub(super) fn tally(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+    pub(super) fn tally(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
         let selection = self.selection(query)?;
-        let mut counts = Counts::default();
+        let mut counts = ObjectCounts::default();
         for (spec, handle) in self.shared.sources_with_specs() {
             let shown = query.within.as_ref().map(|within| within.sources.get(&spec.name));
             if !is_asked(&spec, query) || shown == Some(None) {
@@ -171,8 +175,8 @@ impl HostViews {
     }
 }
 
-fn place(cursor: &str) -> Result<Place, ViewError> {
-    Place::parse(cursor).ok_or_else(wrong_cursor)
+fn place(cursor: &str) -> Result<OrderPosition, ViewError> {
+    OrderPosition::parse(cursor).ok_or_else(wrong_cursor)
 }
 
 /// It does not tell the cursor, which may name what the person may not see.

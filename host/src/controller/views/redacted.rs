@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use kubewitness_capability::{Party, Patience, Redaction};
-use kubewitness_core::order::By;
-use kubewitness_core::ports::{Current, JournalError, RawState, Selection};
-use kubewitness_core::redact::{Redactor, Secrets};
+use kubewitness_capability::{AnswerPatience, SecretRedaction, ThreadParty};
+use kubewitness_core::order::OrderKey;
+use kubewitness_core::ports::{CurrentObject, JournalError, ObjectSelection, RawState};
+use kubewitness_core::redact::{RedactionRules, SecretDigests};
 use kubewitness_core::views::{ManifestView, ObjectQuery, ObjectView, ViewError, Views};
 use kubewitness_core::{State, Status};
 use tracing::warn;
@@ -14,7 +14,7 @@ use super::shapes::{object_view, selection};
 use super::{HostViews, unavailable};
 
 impl HostViews {
-    pub(super) fn redaction(&self) -> Result<Arc<Redaction>, ViewError> {
+    pub(super) fn redaction(&self) -> Result<Arc<SecretRedaction>, ViewError> {
         self.shared.redaction().ok_or_else(|| {
             let why = "what is a secret is not known before the host's settings are taken";
             ViewError::Unavailable(why.into())
@@ -22,9 +22,9 @@ impl HostViews {
     }
 
     /// What is asked for. A question that would tell a secret by its answer is refused.
-    pub(super) fn selection(&self, query: &ObjectQuery) -> Result<Selection, ViewError> {
+    pub(super) fn selection(&self, query: &ObjectQuery) -> Result<ObjectSelection, ViewError> {
         let selection = selection(query)?;
-        if selection.order.is_some_and(|order| order.by == By::Created) {
+        if selection.order.is_some_and(|order| order.by == OrderKey::Created) {
             refuse_hidden_creation(&self.redaction()?.rules())?;
         }
         if selection.labels.is_empty() && selection.index.is_none() && selection.search.is_none() {
@@ -33,7 +33,7 @@ impl HostViews {
         let rules = self.redaction()?.rules();
         refuse_hidden_labels(&selection, &rules)?;
         let search = selection.search.map(|search| search.beside(rules.clone()));
-        Ok(Selection { search, rules: Some(rules), ..selection })
+        Ok(ObjectSelection { search, rules: Some(rules), ..selection })
     }
 
     /// A configuration that can't be shown without its secrets is not shown.
@@ -46,15 +46,15 @@ impl HostViews {
     pub(super) async fn shown_object(
         &self,
         source: &str,
-        current: Current,
-        patience: &mut Patience,
+        current: CurrentObject,
+        patience: &mut AnswerPatience,
     ) -> Result<ObjectView, ViewError> {
         let redaction = self.redaction()?;
         let status = match redaction.current(&current, patience).await {
             Err(_) if redaction.ready().is_err() => without_texts(&current.status),
             status => status.map_err(unavailable)?,
         };
-        Ok(object_view(source.to_owned(), Current { status, ..current }))
+        Ok(object_view(source.to_owned(), CurrentObject { status, ..current }))
     }
 
     pub(super) async fn without_secrets(&self, state: &Arc<State>) -> Result<Arc<State>, ViewError> {
@@ -66,15 +66,15 @@ impl HostViews {
     pub(super) async fn shown_all(&self, states: Vec<RawState>) -> Result<Vec<Arc<State>>, ViewError> {
         let mut shown = Vec::with_capacity(states.len());
         for state in states {
-            shown.push(self.shown(state).await?);
+            shown.push(self.redacted_state(state).await?);
         }
         Ok(shown)
     }
 }
 
 /// Who asks for what is redacted now.
-pub(super) fn party() -> Party {
-    kubewitness_portal::asking().map_or(Party::Anybody, Party::Person)
+pub(super) fn party() -> ThreadParty {
+    kubewitness_portal::asking().map_or(ThreadParty::Anybody, ThreadParty::Person)
 }
 
 /// A document that is damaged stays so: whoever waited for it would never see what came later. Its state is told, but for
@@ -99,11 +99,11 @@ fn or_without_texts(
 
 /// Without the redaction key a list is told all the same, but for texts that may quote a secret.
 fn without_texts(status: &Arc<Status>) -> Arc<Status> {
-    Secrets::unknown().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
+    SecretDigests::unknown().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
 }
 
 /// An order by what is hidden would tell it.
-fn refuse_hidden_creation(rules: &Redactor) -> Result<(), ViewError> {
+fn refuse_hidden_creation(rules: &RedactionRules) -> Result<(), ViewError> {
     match rules.hides(None, &["metadata", "creationTimestamp"]) {
         false => Ok(()),
         true => Err(ViewError::Invalid(
@@ -114,7 +114,7 @@ fn refuse_hidden_creation(rules: &Redactor) -> Result<(), ViewError> {
     }
 }
 
-fn refuse_hidden_labels(selection: &Selection, rules: &Redactor) -> Result<(), ViewError> {
+fn refuse_hidden_labels(selection: &ObjectSelection, rules: &RedactionRules) -> Result<(), ViewError> {
     let hidden = selection.labels.keys().find(|key| rules.hides(None, &["metadata", "labels", key]));
     match hidden {
         None => Ok(()),
@@ -128,8 +128,8 @@ fn refuse_hidden_labels(selection: &Selection, rules: &Redactor) -> Result<(), V
 #[cfg(test)]
 mod tests {
     use kubewitness_core::config::{HostSpec, RedactedField, RedactionSpec};
-    use kubewitness_core::search::Search;
-    use kubewitness_core::selector::Selector;
+    use kubewitness_core::search::SearchText;
+    use kubewitness_core::selector::LabelSelector;
     use kubewitness_core::{Change, ObjectRef, StateId, Version};
 
     use super::*;
@@ -183,8 +183,8 @@ mod tests {
             RedactionSpec { fields: vec![field("/metadata/labels/code")], ..RedactionSpec::default() };
         let rules = HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap();
         let asked = |text: &str| {
-            let labels = Selector::parse(text).unwrap();
-            refuse_hidden_labels(&Selection { labels, ..Selection::default() }, &rules)
+            let labels = LabelSelector::parse(text).unwrap();
+            refuse_hidden_labels(&ObjectSelection { labels, ..ObjectSelection::default() }, &rules)
         };
         for text in ["code=a", "team=a,code!=a", "!code", "code", "code in (a,b)"] {
             let told = asked(text).unwrap_err().to_string();
@@ -193,7 +193,7 @@ mod tests {
         assert!(asked("team=a").is_ok());
         let document = br#"{"metadata":{"labels":{"code":"hush","team":"vision"}}}"#;
         let finds =
-            |text: &str| Search::new(text).unwrap().beside(rules.clone().into()).fits_document(document);
+            |text: &str| SearchText::new(text).unwrap().beside(rules.clone().into()).fits_document(document);
         assert!(!finds("hush") && finds("vision"));
     }
 }

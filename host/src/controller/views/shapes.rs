@@ -2,40 +2,40 @@
 
 use std::collections::BTreeMap;
 
-use kubewitness_capability::{Shipping, Uses};
+use kubewitness_capability::{GrantUses, ShippingStatus};
 use kubewitness_core::ObjectRef;
 use kubewitness_core::calendar;
 use kubewitness_core::config::{RetentionSpec, SourceSpec, SqlAccess};
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
-use kubewitness_core::order::Order;
-use kubewitness_core::ports::{Current, Paused, Selection, Watched};
-use kubewitness_core::search::{Search, TEXT_BYTES};
-use kubewitness_core::selector::Selector;
+use kubewitness_core::order::ObjectOrder;
+use kubewitness_core::ports::{CurrentObject, ObjectSelection, PluginPause, WatchedResource};
+use kubewitness_core::search::{SearchText, TEXT_BYTES};
+use kubewitness_core::selector::LabelSelector;
 use kubewitness_core::story::outcomes::has_outcome;
-use kubewitness_core::stream::Places;
+use kubewitness_core::stream::ReaderPositions;
 use kubewitness_core::views::{
     BackfillView, CauseKind, DiscrepancyView, GrantUseView, HistogramView, LedgerView, ManifestView,
     ObjectQuery, ObjectView, PausedView, PluginView, QueueView, SourceView, TickView, ViewError,
 };
-use kubewitness_dispatch::{Backfill, DispatchStats, TickStats};
+use kubewitness_dispatch::{DispatchStats, SourceBackfill, TickStats};
 use kubewitness_journal::{OutcomeCounts, SourceCounters};
 use kubewitness_watch::SourceSnapshot;
 
-use crate::controller::shared::{Phase, PluginState};
+use crate::controller::shared::{PluginPhase, PluginState};
 
 /// A page of objects is never longer than this, whatever was asked for.
 const OBJECTS: usize = 10_000;
 
 /// How far a source that another controller witnesses was read, in positions of that controller's journal.
 pub fn read_through(stream: &str, checkpoint: &str) -> String {
-    let places = Places::parse(checkpoint).unwrap_or_default();
+    let places = ReaderPositions::parse(checkpoint).unwrap_or_default();
     let newest = places.of.values().map(|place| place.position).max();
     newest.map(|newest| format!("{stream}@{newest}")).unwrap_or_default()
 }
 
-pub fn ledger_view(name: String, shipping: Shipping, now_ms: u64) -> LedgerView {
-    let Shipping { waiting, waiting_since_ms, shipped, removed, failed, trouble } = shipping;
+pub fn ledger_view(name: String, shipping: ShippingStatus, now_ms: u64) -> LedgerView {
+    let ShippingStatus { waiting, waiting_since_ms, shipped, removed, failed, trouble } = shipping;
     let waiting_ms = waiting_since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
     let waiting_seconds = waiting_ms as f64 / 1000.0;
     LedgerView { name, waiting, waiting_seconds, shipped, removed, failed, condition: trouble }
@@ -142,7 +142,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
     }
 }
 
-fn backfill_view(Backfill { sources, through }: &Backfill) -> BackfillView {
+fn backfill_view(SourceBackfill { sources, through }: &SourceBackfill) -> BackfillView {
     BackfillView { sources: sources.iter().map(|source| source.to_string()).collect(), through: *through }
 }
 
@@ -157,15 +157,15 @@ fn tick_view(stats: TickStats) -> TickView {
     }
 }
 
-fn grant_view(name: String, calls: u64, manifest: Option<&ManifestView>, uses: &Uses) -> GrantUseView {
+fn grant_view(name: String, calls: u64, manifest: Option<&ManifestView>, uses: &GrantUses) -> GrantUseView {
     let declared = manifest.is_some_and(|manifest| manifest.asks_for(&name));
     let (access, enough) = uses.access(&name).map_or((None, None), |(access, enough)| (Some(access), enough));
     let told = |access: Option<SqlAccess>| access.map(|access| access.as_str().to_owned());
     GrantUseView { name, declared, calls, access: told(access), enough: told(enough) }
 }
 
-pub fn paused_view(paused: &Paused) -> PausedView {
-    let Paused { who, why, at_ms } = paused;
+pub fn paused_view(paused: &PluginPause) -> PausedView {
+    let PluginPause { who, why, at_ms } = paused;
     PausedView { who: who.clone(), why: why.clone(), since: calendar::rfc3339(*at_ms) }
 }
 
@@ -187,19 +187,19 @@ pub fn queue_view(stats: &DispatchStats) -> QueueView {
 }
 
 /// A plugin whose calls fail is not well, whatever its configuration. One that is paused is not called.
-pub fn phase(state: &PluginState, stats: &DispatchStats) -> Phase {
+pub fn phase(state: &PluginState, stats: &DispatchStats) -> PluginPhase {
     match state.phase {
-        Phase::Active if stats.paused.is_some() => Phase::Paused,
-        Phase::Active if stats.open || stats.consecutive_failures > 0 => Phase::Degraded,
-        Phase::Active if !stats.started => Phase::Starting,
+        PluginPhase::Active if stats.paused.is_some() => PluginPhase::Paused,
+        PluginPhase::Active if stats.open || stats.consecutive_failures > 0 => PluginPhase::Degraded,
+        PluginPhase::Active if !stats.started => PluginPhase::Starting,
         phase => phase,
     }
 }
 
-pub fn witnessed(spec: &SourceSpec) -> Watched {
+pub fn witnessed(spec: &SourceSpec) -> WatchedResource {
     let group = spec.api_version.rsplit_once('/').map_or("", |(group, _)| group);
     let usual = || kinds::plural(&spec.kind.to_lowercase());
-    Watched {
+    WatchedResource {
         source: spec.name.clone(),
         group: group.to_owned(),
         kind: spec.kind.clone(),
@@ -213,14 +213,14 @@ pub fn is_asked(spec: &SourceSpec, query: &ObjectQuery) -> bool {
         && query.kind.as_deref().is_none_or(|wanted| kinds::is_kind(group, &spec.kind, wanted))
 }
 
-pub fn selection(query: &ObjectQuery) -> Result<Selection, ViewError> {
+pub fn selection(query: &ObjectQuery) -> Result<ObjectSelection, ViewError> {
     if query.search.as_ref().is_some_and(|text| text.len() > TEXT_BYTES) {
         return Err(ViewError::Invalid(format!(
             "`search` has more than {TEXT_BYTES} bytes: look for a part of a name, of a label, or of who submitted it"
         )));
     }
     let text = query.label_selector.as_deref().unwrap_or_default();
-    let labels = Selector::parse(text)
+    let labels = LabelSelector::parse(text)
         .map_err(|error| ViewError::Invalid(format!("`{text}` is not a label selector: {error}")))?;
     let index = query.index.as_deref().map(|text| {
         let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
@@ -229,22 +229,22 @@ pub fn selection(query: &ObjectQuery) -> Result<Selection, ViewError> {
             ViewError::Invalid(format!("`{text}` names no index: write NAME=KEY, such as node=worker-7"))
         })
     });
-    let order = query.sort.as_deref().map(Order::parse).transpose();
+    let order = query.sort.as_deref().map(ObjectOrder::parse).transpose();
     let order = order.map_err(|error| ViewError::Invalid(error.to_string()))?.unwrap_or_default();
-    Ok(Selection {
+    Ok(ObjectSelection {
         namespace: query.namespace.clone(),
         name: query.name.clone(),
         phase: query.phase.clone(),
         labels,
         index: index.transpose()?,
         limit: query.limit.unwrap_or(OBJECTS).min(OBJECTS),
-        search: query.search.as_deref().and_then(Search::new),
+        search: query.search.as_deref().and_then(SearchText::new),
         order: Some(order),
-        ..Selection::default()
+        ..ObjectSelection::default()
     })
 }
 
-pub fn object_view(source: String, current: Current) -> ObjectView {
+pub fn object_view(source: String, current: CurrentObject) -> ObjectView {
     ObjectView {
         source,
         object: (*current.object).clone(),
@@ -277,11 +277,11 @@ mod tests {
             declared: ["sql:main", "http", "ledger"].map(String::from).into(),
             ..ManifestView::default()
         };
-        let uses = std::sync::Arc::new(Uses::of(&grants));
+        let uses = std::sync::Arc::new(GrantUses::of(&grants));
         let state = PluginState {
             manifest: Some(std::sync::Arc::new(manifest.clone())),
             uses,
-            ..PluginState::idle(Phase::Active, None)
+            ..PluginState::idle(PluginPhase::Active, None)
         };
         let view = plugin_view("p".into(), &state, 0);
         let declared: Vec<_> = view.grants.iter().map(|it| (it.name.as_str(), it.declared)).collect();

@@ -1,6 +1,6 @@
 //! Answers about plugins that do not run in this process, and of a replica that is not the leader about itself.
 
-use kubewitness_core::ports::{Backlog, Progress};
+use kubewitness_core::ports::{Backlog, PluginProgress};
 use kubewitness_core::views::{PluginView, ReplicaView, ViewError};
 
 use super::{HostViews, unavailable};
@@ -10,7 +10,7 @@ impl HostViews {
     pub(super) async fn idle(
         &self,
         view: PluginView,
-        (progress, finished): (Progress, u64),
+        (progress, finished): (PluginProgress, u64),
     ) -> Result<PluginView, ViewError> {
         let newest = *self.journal.newest().borrow();
         let mut counted = finished;
@@ -19,7 +19,7 @@ impl HostViews {
             let through = start.until.unwrap_or(newest);
             counted += self.journal.count(of, start.after, through).await.map_err(unavailable)?;
         }
-        let Progress { delivered, filtered, superseded, dead, cursor, .. } = progress;
+        let PluginProgress { delivered, filtered, superseded, dead, cursor, .. } = progress;
         let waiting = counted.saturating_sub(delivered + filtered + dead);
         let observed = delivered + filtered + dead + waiting;
         let lag_seq = newest.saturating_sub(cursor);

@@ -2,24 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use kubewitness_core::order::{Order, Place};
-use kubewitness_core::ports::{Current, Lister, SelectError, Selected, Selection, Shown};
-use kubewitness_core::views::Counts;
+use kubewitness_core::order::{ObjectOrder, OrderPosition};
+use kubewitness_core::ports::{
+    CurrentObject, ObjectLister, ObjectSelection, SelectError, SelectedObjects, SourceVisibility,
+};
+use kubewitness_core::views::ObjectCounts;
 
 /// Objects that are looked at before others have a turn.
 const PAGE: usize = 1024;
 
 /// Objects, and how far the search for them went.
 #[derive(Default)]
-pub struct Found {
+pub struct VisibleObjects {
     /// Each with its place.
-    pub objects: Vec<(Place, Current)>,
+    pub objects: Vec<(OrderPosition, CurrentObject)>,
     /// Objects behind this place may have been left out.
-    pub floor: Option<Place>,
+    pub floor: Option<OrderPosition>,
 }
 
-impl Found {
-    fn add(&mut self, selected: Selected, selection: &Selection) {
+impl VisibleObjects {
+    fn add(&mut self, selected: SelectedObjects, selection: &ObjectSelection) {
         let last = selected.places.last().filter(|_| selected.objects.len() >= selection.limit).cloned();
         let floor = selected.looked.or(last);
         self.floor = first_of(selection.order.unwrap_or_default(), self.floor.take(), floor);
@@ -28,7 +30,11 @@ impl Found {
 }
 
 /// The place that comes first.
-pub(super) fn first_of(order: Order, a: Option<Place>, b: Option<Place>) -> Option<Place> {
+pub(super) fn first_of(
+    order: ObjectOrder,
+    a: Option<OrderPosition>,
+    b: Option<OrderPosition>,
+) -> Option<OrderPosition> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if order.is_before(&b, &a) { b } else { a }),
         (a, b) => a.or(b),
@@ -37,10 +43,10 @@ pub(super) fn first_of(order: Order, a: Option<Place>, b: Option<Place>) -> Opti
 
 /// The selections of what is shown: one of all, or one for each namespace, of the objects that were created in the
 /// namespace that is there now.
-fn shown_of(selection: &Selection, shown: Option<&Shown>) -> Vec<Selection> {
-    let Some(Shown::Namespaces(namespaces)) = shown else { return vec![selection.clone()] };
+fn shown_of(selection: &ObjectSelection, shown: Option<&SourceVisibility>) -> Vec<ObjectSelection> {
+    let Some(SourceVisibility::Namespaces(namespaces)) = shown else { return vec![selection.clone()] };
     let is_asked = |name: &str| selection.namespace.as_ref().is_none_or(|asked| asked == name);
-    let of = |(name, since_ms): (&String, &u64)| Selection {
+    let of = |(name, since_ms): (&String, &u64)| ObjectSelection {
         namespace: Some(name.clone()),
         created_since_ms: Some(*since_ms),
         ..selection.clone()
@@ -50,12 +56,12 @@ fn shown_of(selection: &Selection, shown: Option<&Shown>) -> Vec<Selection> {
 
 /// As the selection says, of what is shown.
 pub fn select(
-    listers: &dyn Lister,
+    listers: &dyn ObjectLister,
     source: &str,
-    selection: &Selection,
-    shown: Option<&Shown>,
-) -> Result<Found, SelectError> {
-    let mut found = Found::default();
+    selection: &ObjectSelection,
+    shown: Option<&SourceVisibility>,
+) -> Result<VisibleObjects, SelectError> {
+    let mut found = VisibleObjects::default();
     for selection in shown_of(selection, shown) {
         found.add(listers.select(source, &selection)?, &selection);
     }
@@ -64,22 +70,22 @@ pub fn select(
 
 /// Counts what is shown.
 pub fn tally(
-    listers: &dyn Lister,
+    listers: &dyn ObjectLister,
     source: &str,
-    selection: &Selection,
-    shown: Option<&Shown>,
-    counts: &mut Counts,
+    selection: &ObjectSelection,
+    shown: Option<&SourceVisibility>,
+    counts: &mut ObjectCounts,
 ) -> Result<(), SelectError> {
     shown_of(selection, shown).iter().try_for_each(|selection| listers.tally(source, selection, counts))
 }
 
 pub async fn namespaces(
-    listers: &dyn Lister,
+    listers: &dyn ObjectLister,
     source: &str,
     most: usize,
 ) -> Result<BTreeSet<String>, SelectError> {
     let mut names = BTreeSet::new();
-    let mut selection = Selection { limit: PAGE, ..Selection::default() };
+    let mut selection = ObjectSelection { limit: PAGE, ..ObjectSelection::default() };
     loop {
         let selected = listers.select(source, &selection)?;
         for current in selected.objects {
@@ -108,17 +114,17 @@ mod tests {
     use super::*;
 
     /// Gives two objects a page.
-    struct Cache(Vec<Current>);
+    struct TwoObjectCache(Vec<CurrentObject>);
 
     #[async_trait]
-    impl Lister for Cache {
-        fn get(&self, _: &str, _: &str, _: &str) -> Result<Option<Current>, SelectError> {
+    impl ObjectLister for TwoObjectCache {
+        fn get(&self, _: &str, _: &str, _: &str) -> Result<Option<CurrentObject>, SelectError> {
             Ok(None)
         }
 
-        fn select(&self, _: &str, selection: &Selection) -> Result<Selected, SelectError> {
+        fn select(&self, _: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
             let from = selection.after.unwrap_or_default() as usize;
-            let is_in = |current: &&Current| {
+            let is_in = |current: &&CurrentObject| {
                 let created = || created_ms(&unpack(&current.packed).ok()?);
                 selection.namespace.as_ref().is_none_or(|name| *name == current.object.namespace)
                     && selection
@@ -128,11 +134,16 @@ mod tests {
             let page = self.0.iter().skip(from).take(2);
             let next = (from + 2 < self.0.len()).then_some(from as u32 + 2);
             let objects: Vec<_> = page.filter(is_in).cloned().collect();
-            let places = objects.iter().map(|current| Place::at(current.seq)).collect();
-            Ok(Selected { objects, places, next, looked: None })
+            let places = objects.iter().map(|current| OrderPosition::at(current.seq)).collect();
+            Ok(SelectedObjects { objects, places, next, looked: None })
         }
 
-        fn tally(&self, source: &str, selection: &Selection, counts: &mut Counts) -> Result<(), SelectError> {
+        fn tally(
+            &self,
+            source: &str,
+            selection: &ObjectSelection,
+            counts: &mut ObjectCounts,
+        ) -> Result<(), SelectError> {
             *counts.phases.entry("all".into()).or_default() +=
                 self.select(source, selection)?.objects.len() as u64;
             Ok(())
@@ -145,8 +156,8 @@ mod tests {
         async fn shows(&self, _: &str, _: Seq) {}
     }
 
-    fn current(namespace: &str, document: &str) -> Current {
-        Current {
+    fn current(namespace: &str, document: &str) -> CurrentObject {
+        CurrentObject {
             object: Arc::new(ObjectRef {
                 namespace: namespace.into(),
                 uid: document.into(),
@@ -167,13 +178,13 @@ mod tests {
 
     #[test]
     fn an_object_that_is_older_than_its_namespace_or_has_no_age_is_of_another_one() {
-        let cache = Cache(vec![current("a", &created(2_000)), current("a", &created(1_000))]);
-        let none = Cache(vec![current("a", "{}"), current("b", &created(5_000))]);
-        let shown = |since| Shown::Namespaces(BTreeMap::from([("a".to_owned(), since)]));
-        let found = |cache: &Cache, shown: Option<&Shown>, asked: Option<&str>| {
+        let cache = TwoObjectCache(vec![current("a", &created(2_000)), current("a", &created(1_000))]);
+        let none = TwoObjectCache(vec![current("a", "{}"), current("b", &created(5_000))]);
+        let shown = |since| SourceVisibility::Namespaces(BTreeMap::from([("a".to_owned(), since)]));
+        let found = |cache: &TwoObjectCache, shown: Option<&SourceVisibility>, asked: Option<&str>| {
             let namespace = asked.map(Into::into);
-            let selection = Selection { namespace, limit: usize::MAX, ..Selection::default() };
-            let mut counts = Counts::default();
+            let selection = ObjectSelection { namespace, limit: usize::MAX, ..ObjectSelection::default() };
+            let mut counts = ObjectCounts::default();
             tally(cache, "jobs", &selection, shown, &mut counts).unwrap();
             let found = select(cache, "jobs", &selection, shown).unwrap().objects.len();
             assert_eq!(counts.phases.get("all").copied().unwrap_or_default(), found as u64);
@@ -184,26 +195,29 @@ mod tests {
         assert_eq!(found(&cache, Some(&shown(2_001)), None), 0);
         assert_eq!(found(&cache, Some(&shown(0)), Some("b")), 0);
         assert_eq!(found(&none, Some(&shown(0)), None), 0);
-        assert_eq!((found(&none, Some(&Shown::Everything), None), found(&none, None, None)), (2, 2));
+        assert_eq!(
+            (found(&none, Some(&SourceVisibility::Everything), None), found(&none, None, None)),
+            (2, 2)
+        );
     }
 
     #[test]
     fn a_page_of_several_namespaces_goes_no_further_than_the_one_that_was_cut_off_first() {
         let mut objects = vec![current("a", &created(1_000)), current("b", &created(1_000))];
         (objects[0].seq, objects[1].seq) = (9, 4);
-        let shown = Shown::Namespaces(BTreeMap::from([("a".to_owned(), 0), ("b".to_owned(), 0)]));
+        let shown = SourceVisibility::Namespaces(BTreeMap::from([("a".to_owned(), 0), ("b".to_owned(), 0)]));
         let floor = |order: &str| {
-            let order = Some(Order::parse(order).unwrap());
-            let selection = Selection { order, limit: 1, ..Selection::default() };
-            select(&Cache(objects.clone()), "jobs", &selection, Some(&shown)).unwrap().floor.unwrap()
+            let order = Some(ObjectOrder::parse(order).unwrap());
+            let selection = ObjectSelection { order, limit: 1, ..ObjectSelection::default() };
+            select(&TwoObjectCache(objects.clone()), "jobs", &selection, Some(&shown)).unwrap().floor.unwrap()
         };
-        assert_eq!((floor("changed"), floor("-changed")), (Place::at(9), Place::at(4)));
+        assert_eq!((floor("changed"), floor("-changed")), (OrderPosition::at(9), OrderPosition::at(4)));
     }
 
     #[tokio::test]
     async fn namespaces_are_those_of_all_pages_and_no_more_than_asked_for() {
         let names = ["a", "a", "b", "a", "c"];
-        let cache = Cache(names.iter().map(|name| current(name, "{}")).collect());
+        let cache = TwoObjectCache(names.iter().map(|name| current(name, "{}")).collect());
         let found =
             async |most| namespaces(&cache, "jobs", most).await.unwrap().into_iter().collect::<Vec<_>>();
         assert_eq!(found(10).await, ["a", "b", "c"]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kubewitness_core::limits;
-use kubewitness_portal::Bounds;
+use kubewitness_portal::ListenerBounds;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// How an end is asked for, and how it is seen. Clone freely.
 #[derive(Clone, Default)]
-pub struct Ends {
+pub struct EndRequests {
     /// An operator asks for an end in order: the first signal.
     pub asked: CancellationToken,
     /// The end has begun, by that wish or because a task failed.
@@ -39,7 +39,7 @@ pub struct Ends {
     pub abort: CancellationToken,
 }
 
-impl Ends {
+impl EndRequests {
     pub fn new() -> Self {
         let asked = CancellationToken::new();
         // A task that fails stops the controller too, but no operator asked for that.
@@ -48,17 +48,17 @@ impl Ends {
 }
 
 #[derive(Clone, Copy)]
-struct Patience {
+struct StopPatience {
     end: Duration,
     last_resort: Duration,
 }
 
 /// From here on a signal is an orderly end, not the process's death.
-pub async fn listen(ends: &Ends) -> Result<()> {
-    listen_within(ends, Patience { end: END, last_resort: LAST_RESORT }).await
+pub async fn listen(ends: &EndRequests) -> Result<()> {
+    listen_within(ends, StopPatience { end: END, last_resort: LAST_RESORT }).await
 }
 
-async fn listen_within(ends: &Ends, patience: Patience) -> Result<()> {
+async fn listen_within(ends: &EndRequests, patience: StopPatience) -> Result<()> {
     let (ready, is_ready) = oneshot::channel();
     let ends = ends.clone();
     tasks::thread("signals", move || {
@@ -68,7 +68,7 @@ async fn listen_within(ends: &Ends, patience: Patience) -> Result<()> {
             Err(error) => return drop(ready.send(Err(error.into()))),
         };
         runtime.block_on(async {
-            match Signals::register() {
+            match EndSignals::register() {
                 Ok(signals) => {
                     drop(ready.send(Ok(())));
                     watch(signals, &ends, patience).await;
@@ -82,7 +82,7 @@ async fn listen_within(ends: &Ends, patience: Patience) -> Result<()> {
 }
 
 /// Returns when the process has not ended in all the time that it had.
-async fn watch(mut signals: Signals, ends: &Ends, patience: Patience) {
+async fn watch(mut signals: EndSignals, ends: &EndRequests, patience: StopPatience) {
     let by_failure = tokio::select! {
         () = signals.next() => false,
         () = ends.begun.cancelled() => true,
@@ -92,7 +92,7 @@ async fn watch(mut signals: Signals, ends: &Ends, patience: Patience) {
         info!(
             "draining: calls of plugins get {:?}, then clients {:?}; a second signal stops at once",
             limits::DRAIN,
-            Bounds::PORTAL.grace
+            ListenerBounds::PORTAL.grace
         );
     };
     let in_time = async {
@@ -129,7 +129,7 @@ fn exit(after: Duration) -> ! {
 /// goes on.
 pub async fn asked_to_end() -> Result<()> {
     let mut hung_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
-    let mut signals = Signals::register()?;
+    let mut signals = EndSignals::register()?;
     tokio::select! {
         () = signals.next() => {}
         _ = hung_up.recv() => {}
@@ -137,12 +137,12 @@ pub async fn asked_to_end() -> Result<()> {
     Ok(())
 }
 
-struct Signals {
+struct EndSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Signals {
+impl EndSignals {
     fn register() -> Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,

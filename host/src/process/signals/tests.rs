@@ -46,9 +46,9 @@ fn code(child: &mut Child, signals: impl Fn(&Child)) -> Option<i32> {
 }
 
 /// Every worker waits for something that never comes, and so does whoever would await the end.
-fn block(patience: Patience) {
+fn block(patience: StopPatience) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let ends = Ends::new();
+    let ends = EndRequests::new();
     runtime.block_on(listen_within(&ends, patience)).unwrap();
     for _ in 0..4 {
         #[allow(clippy::disallowed_methods)]
@@ -65,7 +65,7 @@ fn role() -> Option<String> {
 #[test]
 fn a_second_signal_ends_a_process_whose_workers_are_all_blocked() {
     if role().is_some() {
-        return block(Patience { end: NEVER, last_resort: SOON });
+        return block(StopPatience { end: NEVER, last_resort: SOON });
     }
     let mut child = child("a_second_signal_ends_a_process_whose_workers_are_all_blocked", "blocked");
     // Two that nobody has fetched yet are one, so it is told until it has heard them.
@@ -75,7 +75,7 @@ fn a_second_signal_ends_a_process_whose_workers_are_all_blocked() {
 #[test]
 fn one_signal_ends_a_process_whose_workers_are_all_blocked_when_its_patience_is_over() {
     if role().is_some() {
-        return block(Patience { end: SOON, last_resort: SOON });
+        return block(StopPatience { end: SOON, last_resort: SOON });
     }
     let test = "one_signal_ends_a_process_whose_workers_are_all_blocked_when_its_patience_is_over";
     let mut child = child(test, "blocked");
@@ -87,8 +87,8 @@ fn one_signal_ends_a_process_whose_workers_are_all_blocked_when_its_patience_is_
 fn a_failure_ends_a_process_that_hangs_without_any_signal() {
     if role().is_some() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let ends = Ends::new();
-        runtime.block_on(listen_within(&ends, Patience { end: SOON, last_resort: SOON })).unwrap();
+        let ends = EndRequests::new();
+        runtime.block_on(listen_within(&ends, StopPatience { end: SOON, last_resort: SOON })).unwrap();
         println!("{READY}");
         ends.begun.cancel();
         std::thread::sleep(NEVER);
@@ -102,8 +102,8 @@ fn the_first_signal_asks_for_an_end_and_the_second_for_one_at_once() {
     if let Some(role) = role() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let ends = Ends::new();
-            listen_within(&ends, Patience { end: NEVER, last_resort: NEVER }).await.unwrap();
+            let ends = EndRequests::new();
+            listen_within(&ends, StopPatience { end: NEVER, last_resort: NEVER }).await.unwrap();
             println!("{READY}");
             ends.begun.cancelled().await;
             assert!(ends.asked.is_cancelled() && !ends.abort.is_cancelled());

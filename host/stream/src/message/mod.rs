@@ -9,7 +9,7 @@ use async_nats::header::{NATS_EXPECTED_LAST_SEQUENCE, NATS_MESSAGE_ID};
 use bytes::{Bytes, BytesMut};
 use kubewitness_core::State;
 use kubewitness_core::limits::FRAME_BYTES;
-use kubewitness_core::stream::{Garbled, Stood, unpack};
+use kubewitness_core::stream::{GarbledMessage, JournalPosition, unpack};
 
 pub(crate) use keys::MessageKeys;
 
@@ -27,12 +27,12 @@ const LEAST: usize = 64 * 1024;
 const LARGEST: usize = 2 * FRAME_BYTES;
 
 /// One message without its subject.
-pub(crate) struct Part {
+pub(crate) struct MessagePart {
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
-impl Part {
+impl MessagePart {
     /// Makes the server accept it only as the next message after this one.
     pub fn expect(&mut self, last_sequence: u64) {
         self.headers.insert(NATS_EXPECTED_LAST_SEQUENCE, last_sequence.to_string());
@@ -40,12 +40,17 @@ impl Part {
 }
 
 /// The parts of a packed state. The server recognizes a repeated part by its id.
-pub(crate) fn parts(source: &str, stood: &Stood, packed: &Bytes, max_payload: usize) -> Vec<Part> {
+pub(crate) fn parts(
+    source: &str,
+    stood: &JournalPosition,
+    packed: &Bytes,
+    max_payload: usize,
+) -> Vec<MessagePart> {
     let size = max_payload.saturating_sub(BESIDE).max(LEAST);
     let count = packed.len().div_ceil(size).max(1);
     let part = |index: usize| {
         let mut headers = HeaderMap::new();
-        let Stood { line, position, before, before_line } = stood;
+        let JournalPosition { line, position, before, before_line } = stood;
         // Another size of parts cuts a state elsewhere. The server may not take its parts for repeats of the former ones.
         let cut = if count > 1 { format!("/{size}") } else { String::new() };
         headers.insert(NATS_MESSAGE_ID, format!("{line}/{source}/{position}/{index}{cut}"));
@@ -55,7 +60,7 @@ pub(crate) fn parts(source: &str, stood: &Stood, packed: &Bytes, max_payload: us
             headers.insert(PART, format!("{index} {count}"));
         }
         let body = packed.slice(index * size..packed.len().min((index + 1) * size));
-        Part { headers, body }
+        MessagePart { headers, body }
     };
     (0..count).map(part).collect()
 }
@@ -63,17 +68,17 @@ pub(crate) fn parts(source: &str, stood: &Stood, packed: &Bytes, max_payload: us
 /// Joins parts to states. The parts of a state follow each other in their partition. A part out of order
 /// begins anew, and the state is then missed as a whole when its last part arrives.
 #[derive(Default)]
-pub(crate) struct Parts {
-    of: Option<Stood>,
+pub(crate) struct PartJoiner {
+    of: Option<JournalPosition>,
     /// The number of the first part in the stream.
     first: u64,
     next: usize,
     bytes: BytesMut,
 }
 
-impl Parts {
+impl PartJoiner {
     /// The number at which an incomplete state begins.
-    pub fn begun(&self) -> Option<u64> {
+    pub fn first_number(&self) -> Option<u64> {
         self.of.is_some().then_some(self.first)
     }
 
@@ -83,10 +88,11 @@ impl Parts {
         sequence: u64,
         headers: &HeaderMap,
         body: &Bytes,
-    ) -> Result<Option<(Stood, State, Bytes)>, Garbled> {
-        let stood = stood(headers).ok_or_else(|| Garbled("a message does not say its position".into()))?;
+    ) -> Result<Option<(JournalPosition, State, Bytes)>, GarbledMessage> {
+        let stood =
+            stood(headers).ok_or_else(|| GarbledMessage("a message does not say its position".into()))?;
         // A later state proves that the rest will never come. The incomplete one must not hold up reading.
-        let is_behind = |of: &Stood| of.line != stood.line || of.position < stood.position;
+        let is_behind = |of: &JournalPosition| of.line != stood.line || of.position < stood.position;
         if self.of.as_ref().is_some_and(is_behind) {
             *self = Self::default();
         }
@@ -103,7 +109,7 @@ impl Parts {
         }
         if self.bytes.len() + body.len() > LARGEST {
             *self = Self::default();
-            return Err(Garbled(format!("a carried state has more than {LARGEST} bytes")));
+            return Err(GarbledMessage(format!("a carried state has more than {LARGEST} bytes")));
         }
         self.bytes.extend_from_slice(body);
         self.next += 1;
@@ -116,7 +122,7 @@ impl Parts {
     }
 }
 
-fn stood(headers: &HeaderMap) -> Option<Stood> {
+fn stood(headers: &HeaderMap) -> Option<JournalPosition> {
     let mut words = headers.get(STOOD)?.as_str().split(' ');
     let is_line = |line: &&str| {
         (1..=LINE_BYTES).contains(&line.len()) && line.bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -127,14 +133,14 @@ fn stood(headers: &HeaderMap) -> Option<Stood> {
         Some(word) => Some(Arc::from(Some(word).filter(is_line)?)),
         None => None,
     };
-    (before < position).then_some(Stood { line, position, before, before_line })
+    (before < position).then_some(JournalPosition { line, position, before, before_line })
 }
 
-fn part(headers: &HeaderMap) -> Result<Option<(usize, usize)>, Garbled> {
+fn part(headers: &HeaderMap) -> Result<Option<(usize, usize)>, GarbledMessage> {
     let Some(text) = headers.get(PART) else { return Ok(None) };
     let numbers = text.as_str().split_once(' ').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
     let numbers = numbers.filter(|(index, count)| index < count);
-    numbers.map(Some).ok_or_else(|| Garbled(format!("`{}` is no part of a state", text.as_str())))
+    numbers.map(Some).ok_or_else(|| GarbledMessage(format!("`{}` is no part of a state", text.as_str())))
 }
 
 #[cfg(test)]
@@ -173,8 +179,13 @@ mod tests {
         (0..length).map(|_| byte()).collect()
     }
 
-    fn stood(position: u64) -> Stood {
-        Stood { line: "a".into(), position, before: 8, before_line: (position > 9).then(|| "b".into()) }
+    fn stood(position: u64) -> JournalPosition {
+        JournalPosition {
+            line: "a".into(),
+            position,
+            before: 8,
+            before_line: (position > 9).then(|| "b".into()),
+        }
     }
 
     #[test]
@@ -183,11 +194,11 @@ mod tests {
         let packed = pack(&state(), &document);
         let sent = parts("jobs", &stood(9), &packed, 0);
         assert_eq!(sent.len(), 4);
-        let mut parts = Parts::default();
+        let mut parts = PartJoiner::default();
         for (index, part) in sent.iter().enumerate() {
             // Each part except the last comes twice, as after a lost acknowledgement.
             let found = parts.take(7, &part.headers, &part.body).unwrap();
-            assert_eq!(parts.begun(), (index < 3).then_some(7));
+            assert_eq!(parts.first_number(), (index < 3).then_some(7));
             if index == 3 {
                 let (found, state_back, document_back) = found.unwrap();
                 assert_eq!((found, state_back, &*document_back), (stood(9), state(), &*document));
@@ -221,23 +232,23 @@ mod tests {
     fn a_state_whose_first_part_is_missing_is_not_made_of_the_rest() {
         let packed = pack(&state(), &noise(150_000));
         let sent = parts("jobs", &stood(9), &packed, 0);
-        let mut parts_of = Parts::default();
+        let mut parts_of = PartJoiner::default();
         for part in &sent[1..] {
             assert!(parts_of.take(7, &part.headers, &part.body).unwrap().is_none());
         }
         let whole = |position| parts("jobs", &stood(position), &pack(&state(), b"{}"), 0).remove(0);
         assert!(parts_of.take(7, &whole(10).headers, &whole(10).body).unwrap().is_some());
         // A repeat of an older state between the parts is no reason to begin anew; a newer state is.
-        let mut held = Parts { of: Some(stood(12)), first: 3, ..Parts::default() };
+        let mut held = PartJoiner { of: Some(stood(12)), first: 3, ..PartJoiner::default() };
         assert!(held.take(7, &whole(9).headers, &whole(9).body).unwrap().is_some());
-        assert_eq!(held.begun(), Some(3));
+        assert_eq!(held.first_number(), Some(3));
         assert!(held.take(8, &whole(13).headers, &whole(13).body).unwrap().is_some());
-        assert_eq!(held.begun(), None);
+        assert_eq!(held.first_number(), None);
     }
 
     #[test]
     fn what_somebody_else_sent_is_told_from_a_state() {
-        let mut parts_of = Parts::default();
+        let mut parts_of = PartJoiner::default();
         assert!(parts_of.take(7, &HeaderMap::new(), &Bytes::from_static(b"hello")).is_err());
         let mut part = parts("jobs", &stood(9), &pack(&state(), b"{}"), 0).remove(0);
         assert!(parts_of.take(7, &part.headers, &Bytes::from_static(b"hello")).is_err());

@@ -5,17 +5,17 @@ use std::time::Duration;
 use anyhow::Result;
 use async_nats::jetstream::{self, stream::Stream};
 use futures::TryStreamExt;
-use kubewitness_core::stream::Feed;
-use kubewitness_harness::{Wire, until};
+use kubewitness_core::stream::StateFeed;
+use kubewitness_harness::{TestWire, until};
 
-use crate::support::{WITHIN, World, connect, from, sent, sent_at_once};
+use crate::support::{StreamWorld, WITHIN, connect, from, sent, sent_at_once};
 
 const LARGE: usize = 512 * 1024;
 const MEBIBYTES_8: u64 = 8 << 20;
 /// States of one test: a version has a number below the next epoch's.
 const MOST: u64 = 6000;
 
-async fn stream(world: &World) -> Result<Stream> {
+async fn stream(world: &StreamWorld) -> Result<Stream> {
     let context = jetstream::new(connect(&world.server).await?);
     Ok(context.get_stream("kubewitness-platform").await?)
 }
@@ -24,8 +24,8 @@ async fn stream(world: &World) -> Result<Stream> {
 async fn a_server_that_acknowledges_nothing_is_sent_no_more_than_256_messages_and_8_mebibytes() -> Result<()>
 {
     for (states, bytes) in [(2000, 100), (40, LARGE)] {
-        let Some(world) = World::new("stream::unacknowledged")? else { return Ok(()) };
-        let wire = Wire::to(world.server.address()).await?;
+        let Some(world) = StreamWorld::new("stream::unacknowledged")? else { return Ok(()) };
+        let wire = TestWire::to(world.server.address()).await?;
         world.tell(world.server.url(wire.address()));
         let journal = world.journal("carrier").await?;
         sent(&journal, 0, 0..8, 100).await?;
@@ -61,7 +61,7 @@ async fn a_server_that_acknowledges_nothing_is_sent_no_more_than_256_messages_an
 async fn a_reader_that_takes_nothing_is_sent_two_requests_of_128_messages_and_8_mebibytes_ahead() -> Result<()>
 {
     for (states, bytes, most) in [(4000, 100, 128), (160, LARGE, 16)] {
-        let Some(world) = World::new("stream::ahead")? else { return Ok(()) };
+        let Some(world) = StreamWorld::new("stream::ahead")? else { return Ok(()) };
         let journal = world.journal("carrier").await?;
         sent_at_once(&journal, 0, 0..states, bytes).await?;
         let carrier = world.carry(&journal, &["jobs"]);

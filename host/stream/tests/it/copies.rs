@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use kubewitness_core::ports::Witness;
-use kubewitness_core::stream::Feed;
+use kubewitness_core::ports::StateWitness;
+use kubewitness_core::stream::StateFeed;
 use kubewitness_harness::until;
 use kubewitness_journal::Journal;
-use kubewitness_stream::Reader;
+use kubewitness_stream::StreamReader;
 
-use crate::support::{Carrying, WITHIN, World, all, from, sent, stories};
+use crate::support::{RunningCarrier, StreamWorld, WITHIN, all, from, sent, stories};
 
-async fn carried(carrier: &Carrying, states: u64) -> Result<()> {
+async fn carried(carrier: &RunningCarrier, states: u64) -> Result<()> {
     until(WITHIN, &format!("{states} states to be carried"), async || {
         Ok((carrier.handle.view().carried == states).then_some(()))
     })
@@ -19,7 +19,7 @@ async fn carried(carrier: &Carrying, states: u64) -> Result<()> {
 }
 
 /// A journal with 20 carried states, and a copy of it. A standby that lacks the newest commits is such a copy.
-async fn journal_and_copy(world: &World) -> Result<(Journal, Journal)> {
+async fn journal_and_copy(world: &StreamWorld) -> Result<(Journal, Journal)> {
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     sent(&journal, 0, 0..20, 100).await?;
@@ -45,7 +45,7 @@ async fn has_all(other: &Journal, journal: &Journal) -> Result<()> {
 async fn no_state_vanishes_where_a_journal_lost_its_newest_commits_and_gave_their_positions_to_others()
 -> Result<()> {
     for is_killed in [true, false] {
-        let Some(world) = World::new("stream::lost_commits")? else { return Ok(()) };
+        let Some(world) = StreamWorld::new("stream::lost_commits")? else { return Ok(()) };
         let (journal, copy) = journal_and_copy(&world).await?;
         let other = world.journal("reader").await?;
         let reader = world.read(&other, &from(&[]));
@@ -74,7 +74,7 @@ async fn no_state_vanishes_where_a_journal_lost_its_newest_commits_and_gave_thei
 
 #[tokio::test]
 async fn a_carrier_that_was_killed_goes_on_without_a_gap() -> Result<()> {
-    let Some(world) = World::new("stream::killed_carrier")? else { return Ok(()) };
+    let Some(world) = StreamWorld::new("stream::killed_carrier")? else { return Ok(()) };
     let (journal, _) = journal_and_copy(&world).await?;
     let other = world.journal("reader").await?;
     let reader = world.read(&other, &from(&[]));
@@ -93,7 +93,7 @@ async fn a_carrier_that_was_killed_goes_on_without_a_gap() -> Result<()> {
     reader.stop().await
 }
 
-async fn reader_of(world: &World, journal: &Journal) -> Result<Reader> {
+async fn reader_of(world: &StreamWorld, journal: &Journal) -> Result<StreamReader> {
     let mut reader = world.reader(&from(&[]));
     let warm = journal.warm("jobs").await?;
     reader.resume(Some(warm.epoch), warm.checkpoint.as_ref());
@@ -103,7 +103,7 @@ async fn reader_of(world: &World, journal: &Journal) -> Result<Reader> {
 #[tokio::test]
 async fn a_copy_neither_carries_nor_reads_while_the_other_process_does_and_follows_it_at_once() -> Result<()>
 {
-    let Some(world) = World::new("stream::copies")? else { return Ok(()) };
+    let Some(world) = StreamWorld::new("stream::copies")? else { return Ok(()) };
     let (journal, copy) = journal_and_copy(&world).await?;
     let other = world.journal("reader").await?;
     let reader = world.read(&other, &from(&[]));

@@ -10,14 +10,14 @@ use anyhow::Result;
 use async_nats::jetstream;
 use kubewitness_core::config::FromSpec;
 use kubewitness_core::ports::Backlog;
-use kubewitness_core::stream::{Feed, pack, partition};
+use kubewitness_core::stream::{StateFeed, pack, partition};
 use kubewitness_core::{ObjectRef, State, StateId};
 use kubewitness_harness::{MessageServer, until};
-use support::{WITHIN, World, all, connect, from, sent, stories};
+use support::{StreamWorld, WITHIN, all, connect, from, sent, stories};
 
 #[tokio::test]
 async fn a_full_stream_keeps_what_comes_waiting_and_goes_on_when_it_was_read() -> Result<()> {
-    let Some(mut world) = World::new("stream::full")? else { return Ok(()) };
+    let Some(mut world) = StreamWorld::new("stream::full")? else { return Ok(()) };
     world.spec.max_bytes.0 = 1 << 20;
     // More than the stream can hold, however well it compresses.
     let (journal, states) = (world.journal("carrier").await?, 300);
@@ -45,7 +45,7 @@ async fn a_full_stream_keeps_what_comes_waiting_and_goes_on_when_it_was_read() -
 
 #[tokio::test]
 async fn epochs_of_all_partitions_come_one_after_the_other() -> Result<()> {
-    let Some(world) = World::new("stream::epochs")? else { return Ok(()) };
+    let Some(world) = StreamWorld::new("stream::epochs")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;
     for epoch in 0..4 {
         sent(&journal, epoch, 0..40, 100).await?;
@@ -65,7 +65,7 @@ async fn epochs_of_all_partitions_come_one_after_the_other() -> Result<()> {
 
 #[tokio::test]
 async fn a_partition_is_read_by_one_host_until_another_is_told_to_take_it_over() -> Result<()> {
-    let Some(world) = World::new("stream::take_over")? else { return Ok(()) };
+    let Some(world) = StreamWorld::new("stream::take_over")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     sent(&journal, 0, 0..20, 100).await?;
@@ -100,7 +100,7 @@ async fn a_partition_is_read_by_one_host_until_another_is_told_to_take_it_over()
 
 #[tokio::test]
 async fn what_somebody_else_writes_into_the_stream_is_kept_as_poison_and_holds_nobody_up() -> Result<()> {
-    let Some(world) = World::new("stream::poison")? else { return Ok(()) };
+    let Some(world) = StreamWorld::new("stream::poison")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     sent(&journal, 0, 0..10, 100).await?;
@@ -160,7 +160,7 @@ async fn publish(context: &jetstream::Context, state: &State) -> Result<()> {
 
 #[tokio::test]
 async fn only_what_is_signed_with_the_shared_key_is_taken() -> Result<()> {
-    let Some(mut world) = World::new("stream::key")? else { return Ok(()) };
+    let Some(mut world) = StreamWorld::new("stream::key")? else { return Ok(()) };
     world.key = Some("00112233445566778899aabbccddeeff".into());
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
@@ -189,7 +189,7 @@ async fn only_what_is_signed_with_the_shared_key_is_taken() -> Result<()> {
 
 #[tokio::test]
 async fn a_stream_that_is_another_is_told_and_left_alone() -> Result<()> {
-    let Some(mut world) = World::new("stream::another")? else { return Ok(()) };
+    let Some(mut world) = StreamWorld::new("stream::another")? else { return Ok(()) };
     let context = jetstream::new(connect(&world.server).await?);
     let config = jetstream::stream::Config {
         name: "kubewitness-platform".into(),
@@ -218,7 +218,7 @@ async fn a_stream_that_is_another_is_told_and_left_alone() -> Result<()> {
 
 #[tokio::test]
 async fn a_wrong_password_and_a_server_without_jetstream_are_told_with_what_to_do() -> Result<()> {
-    let Some(mut world) = World::new("stream::wrong_password")? else { return Ok(()) };
+    let Some(mut world) = StreamWorld::new("stream::wrong_password")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;
     sent(&journal, 0, 0..1, 100).await?;
     let right = std::mem::take(&mut world.address);
@@ -240,7 +240,7 @@ async fn a_wrong_password_and_a_server_without_jetstream_are_told_with_what_to_d
 
 #[tokio::test]
 async fn objects_of_another_kind_are_told_with_the_kind_to_write() -> Result<()> {
-    let Some(world) = World::new("stream::kinds")? else { return Ok(()) };
+    let Some(world) = StreamWorld::new("stream::kinds")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;
     sent(&journal, 0, 0..1, 100).await?;
     let carrier = world.carry(&journal, &["jobs"]);
@@ -259,7 +259,7 @@ async fn objects_of_another_kind_are_told_with_the_kind_to_write() -> Result<()>
 
 #[tokio::test]
 async fn a_source_that_is_carried_later_begins_with_a_gap_and_one_that_pauses_has_one() -> Result<()> {
-    let Some(world) = World::new("stream::later")? else { return Ok(()) };
+    let Some(world) = StreamWorld::new("stream::later")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;
     sent(&journal, 0, 0..10, 100).await?;
     let pods = world.carry(&journal, &["pods"]);
@@ -280,7 +280,7 @@ async fn a_source_that_is_carried_later_begins_with_a_gap_and_one_that_pauses_ha
 
 #[tokio::test]
 async fn a_server_that_comes_back_empty_gets_what_nobody_had_read_again() -> Result<()> {
-    let Some(mut world) = World::new("stream::empty")? else { return Ok(()) };
+    let Some(mut world) = StreamWorld::new("stream::empty")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     sent(&journal, 0, 0..40, 100).await?;
@@ -309,7 +309,7 @@ async fn a_server_that_comes_back_empty_gets_what_nobody_had_read_again() -> Res
 
 #[tokio::test]
 async fn a_second_journal_is_refused_by_a_stream_until_it_is_told_to_take_it_over() -> Result<()> {
-    let Some(mut world) = World::new("stream::second")? else { return Ok(()) };
+    let Some(mut world) = StreamWorld::new("stream::second")? else { return Ok(()) };
     let (one, two) = (world.journal("one").await?, world.journal("two").await?);
     let carrier = world.carry(&one, &["jobs"]);
     sent(&one, 0, 0..10, 100).await?;
@@ -340,7 +340,7 @@ async fn a_second_journal_is_refused_by_a_stream_until_it_is_told_to_take_it_ove
 
 #[tokio::test]
 async fn a_reader_whose_partitions_were_taken_over_stops_reading() -> Result<()> {
-    let Some(world) = World::new("stream::taken")? else { return Ok(()) };
+    let Some(world) = StreamWorld::new("stream::taken")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     let (one, two) = (world.journal("one").await?, world.journal("two").await?);
@@ -365,7 +365,7 @@ async fn a_reader_whose_partitions_were_taken_over_stops_reading() -> Result<()>
 
 #[tokio::test]
 async fn what_was_purged_by_hand_is_a_gap_also_when_the_server_was_made_anew_after_it() -> Result<()> {
-    let Some(mut world) = World::new("stream::purged")? else { return Ok(()) };
+    let Some(mut world) = StreamWorld::new("stream::purged")? else { return Ok(()) };
     let journal = world.journal("carrier").await?;
     let carrier = world.carry(&journal, &["jobs"]);
     let other = world.journal("reader").await?;

@@ -11,33 +11,33 @@ use futures::FutureExt;
 use kubewitness_chance::Dice;
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{FromSpec, StreamSpec};
-use kubewitness_core::ports::{Append, Backlog, Documents, Witness, Witnessed};
-use kubewitness_core::stream::Feed;
+use kubewitness_core::ports::{AppendBatch, Backlog, DocumentReader, StateWitness, WitnessedState};
+use kubewitness_core::stream::StateFeed;
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
 use kubewitness_harness::{MessageServer, PASSWORD, until};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_stream::{Carrier, CarrierHandle, Reader, Secret, Server, new_name};
+use kubewitness_stream::{CarrierHandle, SecretReader, StreamCarrier, StreamReader, StreamServer, new_name};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub const WITHIN: Duration = Duration::from_secs(60);
 
-pub struct World {
+pub struct StreamWorld {
     folder: tempfile::TempDir,
     pub server: MessageServer,
     pub spec: StreamSpec,
     pub address: String,
-    /// What carriers and readers share from now on.
+    /// The settings that carriers and readers share from now on.
     pub key: Option<String>,
     told: Arc<Mutex<Option<String>>>,
 }
 
-pub struct Task {
+pub struct StreamTask {
     stop: CancellationToken,
     task: JoinHandle<Result<()>>,
 }
 
-impl Task {
+impl StreamTask {
     pub async fn stop(self) -> Result<()> {
         self.stop.cancel();
         self.task.await.context("it panicked")?
@@ -50,12 +50,12 @@ impl Task {
     }
 }
 
-pub struct Carrying {
+pub struct RunningCarrier {
     pub handle: CarrierHandle,
-    task: Task,
+    task: StreamTask,
 }
 
-impl Carrying {
+impl RunningCarrier {
     pub async fn stop(self) -> Result<()> {
         self.task.stop().await
     }
@@ -74,7 +74,7 @@ pub async fn connect(server: &MessageServer) -> Result<async_nats::Client> {
     Ok(options.connect(server.address().to_string()).await?)
 }
 
-impl World {
+impl StreamWorld {
     /// Returns `None` if there is no message server.
     pub fn new(test: &str) -> Result<Option<Self>> {
         let Some(server) = MessageServer::start(test)? else { return Ok(None) };
@@ -102,7 +102,7 @@ impl World {
         Ok(Journal::open(&path, JournalOptions::default()).await?)
     }
 
-    fn server_of(&self, carry: &[&str]) -> Server {
+    fn server_of(&self, carry: &[&str]) -> StreamServer {
         let carry = carry.iter().map(ToString::to_string).collect();
         let (address, told) = (self.address.clone(), self.told.clone());
         let address = move || {
@@ -113,18 +113,18 @@ impl World {
         let key = self
             .key
             .clone()
-            .map(|key| -> Secret { Arc::new(move || std::future::ready(Ok(key.clone())).boxed()) });
-        Server { spec, address: Arc::new(address), credentials: None, key, instance: new_name() }
+            .map(|key| -> SecretReader { Arc::new(move || std::future::ready(Ok(key.clone())).boxed()) });
+        StreamServer { spec, address: Arc::new(address), credentials: None, key, instance: new_name() }
     }
 
     #[allow(clippy::disallowed_methods)]
-    pub fn carry(&self, journal: &Journal, sources: &[&str]) -> Carrying {
+    pub fn carry(&self, journal: &Journal, sources: &[&str]) -> RunningCarrier {
         let journal = Arc::new(journal.clone());
-        let (carrier, handle) = Carrier::new(self.server_of(sources), journal.clone(), journal);
+        let (carrier, handle) = StreamCarrier::new(self.server_of(sources), journal.clone(), journal);
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move { Ok(carrier.run(stopped).await?) });
-        Carrying { handle, task: Task { stop, task } }
+        RunningCarrier { handle, task: StreamTask { stop, task } }
     }
 
     /// The condition of a carrier that can't go on.
@@ -135,12 +135,12 @@ impl World {
         Ok(said)
     }
 
-    pub fn reader(&self, from: &FromSpec) -> Reader {
+    pub fn reader(&self, from: &FromSpec) -> StreamReader {
         self.reader_of("jobs", "Job", from)
     }
 
-    pub fn reader_of(&self, source: &str, kind: &str, from: &FromSpec) -> Reader {
-        Reader::new(self.server_of(&[]), source, kind, from, Arc::new(SystemClock::default()))
+    pub fn reader_of(&self, source: &str, kind: &str, from: &FromSpec) -> StreamReader {
+        StreamReader::new(self.server_of(&[]), source, kind, from, Arc::new(SystemClock::default()))
     }
 
     /// Copies a closed journal.
@@ -151,7 +151,7 @@ impl World {
 
     /// Reads as a source does, without a cache.
     #[allow(clippy::disallowed_methods)]
-    pub fn read(&self, journal: &Journal, from: &FromSpec) -> Task {
+    pub fn read(&self, journal: &Journal, from: &FromSpec) -> StreamTask {
         let (mut reader, journal) = (self.reader(from), journal.clone());
         let stop = CancellationToken::new();
         let stopped = stop.clone();
@@ -177,7 +177,7 @@ impl World {
                 }
             }
         };
-        Task { stop, task: tokio::spawn(reading) }
+        StreamTask { stop, task: tokio::spawn(reading) }
     }
 }
 
@@ -192,12 +192,12 @@ pub async fn sent(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usi
 /// Does the same in one append.
 pub async fn sent_at_once(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usize) -> Result<()> {
     let states = numbers.map(|number| state(epoch, number, bytes)).collect();
-    let append = Append { source: "jobs".into(), epoch, states, ..Append::default() };
+    let append = AppendBatch { source: "jobs".into(), epoch, states, ..AppendBatch::default() };
     journal.append(append).await?;
     Ok(())
 }
 
-fn state(epoch: u32, number: u64, bytes: usize) -> Witnessed {
+fn state(epoch: u32, number: u64, bytes: usize) -> WitnessedState {
     let name = format!("job-{}", number % 16);
     let object = ObjectRef {
         group: "batch".into(),
@@ -209,7 +209,7 @@ fn state(epoch: u32, number: u64, bytes: usize) -> Witnessed {
     };
     let version = Version::new(&(u64::from(epoch) * 10_000 + number + 1).to_string());
     let document = document(&object, &version, number, bytes);
-    Witnessed {
+    WitnessedState {
         id: StateId::of("jobs", epoch, &object, Change::Present, &version, None),
         change: Change::Present,
         object: Arc::new(object),

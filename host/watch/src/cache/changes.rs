@@ -3,22 +3,22 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use kubewitness_core::order::{Order, Place};
+use kubewitness_core::order::{ObjectOrder, OrderPosition};
 
-use super::Slot;
+use super::CacheSlot;
 
 /// Positions of last changes.
 #[derive(Default)]
-pub(super) struct Changes(BTreeMap<String, BTreeSet<(u64, Slot)>>);
+pub(super) struct ChangePositions(BTreeMap<String, BTreeSet<(u64, CacheSlot)>>);
 
-impl Changes {
-    pub fn insert(&mut self, phase: &str, seq: u64, slot: Slot) {
+impl ChangePositions {
+    pub fn insert(&mut self, phase: &str, seq: u64, slot: CacheSlot) {
         with(&mut self.0, phase, |changes| {
             changes.insert((seq, slot));
         });
     }
 
-    pub fn remove(&mut self, phase: &str, seq: u64, slot: Slot) {
+    pub fn remove(&mut self, phase: &str, seq: u64, slot: CacheSlot) {
         let Some(changes) = self.0.get_mut(phase) else { return };
         changes.remove(&(seq, slot));
         if changes.is_empty() {
@@ -34,27 +34,27 @@ impl Changes {
         self.0.values().map(BTreeSet::len).sum()
     }
 
-    pub fn slots(&self, phase: &str) -> impl Iterator<Item = Slot> {
+    pub fn slots(&self, phase: &str) -> impl Iterator<Item = CacheSlot> {
         self.of_phase(Some(phase)).flat_map(|(_, changes)| changes).map(|(_, slot)| *slot)
     }
 
     pub fn of_phase(
         &self,
         phase: Option<&str>,
-    ) -> impl DoubleEndedIterator<Item = (&str, &BTreeSet<(u64, Slot)>)> {
+    ) -> impl DoubleEndedIterator<Item = (&str, &BTreeSet<(u64, CacheSlot)>)> {
         let is_asked = move |name: &str| phase.is_none_or(|phase| phase.eq_ignore_ascii_case(name));
         self.0.iter().filter(move |(name, _)| is_asked(name)).map(|(name, changes)| (&**name, changes))
     }
 
-    /// Of each phase as many as are wanted, and the first of all of these.
+    /// Reads as many of each phase as are wanted, and returns the first of them all.
     pub fn changed(
         &self,
-        order: Order,
+        order: ObjectOrder,
         phase: Option<&str>,
-        beyond: Option<&Place>,
+        beyond: Option<&OrderPosition>,
         most: usize,
-    ) -> Vec<Slot> {
-        let mut found: Vec<(u64, Slot)> = Vec::new();
+    ) -> Vec<CacheSlot> {
+        let mut found: Vec<(u64, CacheSlot)> = Vec::new();
         for (_, changes) in self.of_phase(phase) {
             match order.descends() {
                 true => {
@@ -78,11 +78,11 @@ impl Changes {
     /// Phase by phase. A number of a place counts down from the greatest position, so the newest comes first.
     pub fn by_phase(
         &self,
-        order: Order,
+        order: ObjectOrder,
         phase: Option<&str>,
-        beyond: Option<&Place>,
+        beyond: Option<&OrderPosition>,
         most: usize,
-    ) -> Vec<Slot> {
+    ) -> Vec<CacheSlot> {
         let mut found = Vec::new();
         let phases: Vec<_> = match order.descends() {
             false => self.of_phase(phase).collect(),
@@ -90,7 +90,7 @@ impl Changes {
         };
         for (name, changes) in phases {
             let of_place = beyond.map(|place| (name.cmp(&place.text), u64::MAX - place.number));
-            let slot = |(_, slot): &(u64, Slot)| *slot;
+            let slot = |(_, slot): &(u64, CacheSlot)| *slot;
             let wanted = most - found.len();
             match (order.descends(), of_place) {
                 (false, Some((Ordering::Less, _))) | (true, Some((Ordering::Greater, _))) => {}

@@ -3,27 +3,27 @@
 
 use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
-use kubewitness_core::ports::Current;
+use kubewitness_core::ports::CurrentObject;
 
-use super::orders::Orders;
-use super::{Cache, Held, Kept, Multimap, Slot, created_s, record};
+use super::orders::SortedOrders;
+use super::{CacheSlot, ChunkedMultimap, ObjectCache, SlotContent, StoredObject, created_s, record};
 use crate::version::number;
 
 /// A cache that is being filled. No reader sees it before it is complete.
-pub(crate) struct Filling {
-    cache: Cache,
-    entries: Vec<(u32, Slot)>,
+pub(crate) struct CacheFill {
+    cache: ObjectCache,
+    entries: Vec<(u32, CacheSlot)>,
     /// Objects that came twice, or that have another object's name.
-    again: Vec<Current>,
+    again: Vec<CurrentObject>,
 }
 
-impl Filling {
+impl CacheFill {
     /// Begins with the indexes of the cache that it will replace.
-    pub fn instead_of(cache: &Cache) -> Self {
-        Self { cache: Cache::with(cache.keyer()), entries: Vec::new(), again: Vec::new() }
+    pub fn instead_of(cache: &ObjectCache) -> Self {
+        Self { cache: ObjectCache::with(cache.keyer()), entries: Vec::new(), again: Vec::new() }
     }
 
-    pub fn add(&mut self, part: Vec<Current>) {
+    pub fn add(&mut self, part: Vec<CurrentObject>) {
         for current in part {
             let (cache, object) = (&mut self.cache, &current.object);
             let known = cache.slot_of_uid(&object.uid).is_some();
@@ -34,26 +34,27 @@ impl Filling {
             let kind = cache.kind_of(object);
             let document = unpack(&current.packed).unwrap_or_default();
             let keys = cache.keys(&current, &document);
-            let kept = Kept::Packed(record::write(&kind, &current, created_s(&document), &keys.hashes));
-            let slot = cache.take_slot(Held { kept, status: current.status }, keys.signature);
+            let kept =
+                StoredObject::Packed(record::write(&kind, &current, created_s(&document), &keys.hashes));
+            let slot = cache.take_slot(SlotContent { kept, status: current.status }, keys.signature);
             self.entries.extend(keys.hashes.iter().map(|key| (*key, slot)));
         }
     }
 
-    pub fn finish(self) -> Cache {
+    pub fn finish(self) -> ObjectCache {
         let Self { mut cache, entries, again } = self;
-        cache.by_key = Multimap::of(entries.into_iter());
-        cache.orders = Orders::of(&cache.slots);
+        cache.by_key = ChunkedMultimap::of(entries.into_iter());
+        cache.orders = SortedOrders::of(&cache.slots);
         again.iter().for_each(|current| cache.put(current, None));
         cache
     }
 }
 
-impl Cache {
+impl ObjectCache {
     /// The objects of the versions that `choose` picks from all version numbers, in the order of the choice.
-    pub fn chosen(&self, choose: impl FnOnce(&[u128]) -> Vec<u128>) -> Vec<Current> {
-        let numbered = |(slot, held): (usize, &Option<Held>)| {
-            Some((number(&Version::new(held.as_ref()?.kept.read().version))?, slot as Slot))
+    pub fn chosen(&self, choose: impl FnOnce(&[u128]) -> Vec<u128>) -> Vec<CurrentObject> {
+        let numbered = |(slot, held): (usize, &Option<SlotContent>)| {
+            Some((number(&Version::new(held.as_ref()?.kept.read().version))?, slot as CacheSlot))
         };
         let (numbers, slots): (Vec<_>, Vec<_>) = self.slots.iter().enumerate().filter_map(numbered).unzip();
         let place = |chosen: u128| numbers.iter().position(|number| *number == chosen);

@@ -3,41 +3,41 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use kubewitness_core::index::{Indexes, Key};
-use kubewitness_core::project::Outline;
-use kubewitness_core::search_filter::Signature;
+use kubewitness_core::index::{IndexKey, IndexSet};
+use kubewitness_core::project::ObjectOutline;
+use kubewitness_core::search_filter::SearchSignature;
 use kubewitness_core::state::ObjectRef;
 
-/// What an object is found by.
+/// The keys that an object is found by.
 #[derive(Clone, Debug)]
-pub(crate) struct Keys {
+pub(crate) struct ObjectKeys {
     /// The hashes of all its keys, ascending, each once.
     pub hashes: Arc<[u32]>,
-    pub signature: Signature,
+    pub signature: SearchSignature,
     /// A hash of the bytes that the keys were read from, if the next version will ask for it.
     said: Option<u64>,
 }
 
 /// Makes the keys of one source's objects.
-pub(crate) struct Keyer {
-    pub indexes: Arc<Indexes>,
+pub(crate) struct KeyMaker {
+    pub indexes: Arc<IndexSet>,
     hasher: RandomState,
 }
 
-impl Keyer {
-    pub fn new(indexes: Indexes) -> Self {
+impl KeyMaker {
+    pub fn new(indexes: IndexSet) -> Self {
         Self { indexes: Arc::new(indexes), hasher: RandomState::new() }
     }
 
     /// None where the key is of no index.
-    pub fn hash(&self, key: Key<'_>) -> Option<u32> {
+    pub fn hash(&self, key: IndexKey<'_>) -> Option<u32> {
         let hash = match key {
-            Key::Submitter(_) => return None,
-            Key::Namespace(namespace) => self.hasher.hash_one((0u8, namespace)),
-            Key::Owner(uid) => self.hasher.hash_one((1u8, uid)),
-            Key::Node(node) => self.hasher.hash_one((2u8, node)),
-            Key::Label(key, value) => self.hasher.hash_one((3u8, key, value)),
-            Key::Named(number, text) => self.hasher.hash_one((4u8, number, text)),
+            IndexKey::Submitter(_) => return None,
+            IndexKey::Namespace(namespace) => self.hasher.hash_one((0u8, namespace)),
+            IndexKey::Owner(uid) => self.hasher.hash_one((1u8, uid)),
+            IndexKey::Node(node) => self.hasher.hash_one((2u8, node)),
+            IndexKey::Label(key, value) => self.hasher.hash_one((3u8, key, value)),
+            IndexKey::Named(number, text) => self.hasher.hash_one((4u8, number, text)),
         };
         // This takes the low half. The hash has a random seed, so nobody can make all objects collide.
         Some(hash as u32)
@@ -50,23 +50,23 @@ impl Keyer {
         object: &ObjectRef,
         owner: Option<&ObjectRef>,
         document: &[u8],
-        outline: &Outline,
-        before: Option<&Keys>,
-    ) -> Keys {
+        outline: &ObjectOutline,
+        before: Option<&ObjectKeys>,
+    ) -> ObjectKeys {
         let said = self.said(owner, document, outline);
         match before.filter(|before| before.said == Some(said)) {
             Some(before) => before.clone(),
-            None => Keys { said: Some(said), ..self.keys(object, owner, document, Some(outline)) },
+            None => ObjectKeys { said: Some(said), ..self.keys(object, owner, document, Some(outline)) },
         }
     }
 
     /// A hash of the bytes that the keys are read from. The namespace is not in it, because an object keeps
     /// its namespace. It is a keyed hash of 64 bits, so two different inputs do not collide by chance or by
     /// intent.
-    fn said(&self, owner: Option<&ObjectRef>, document: &[u8], outline: &Outline) -> u64 {
+    fn said(&self, owner: Option<&ObjectRef>, document: &[u8], outline: &ObjectOutline) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(owner.map_or("", |owner| &owner.uid).as_bytes());
-        self.indexes.said(document, outline, |part| {
+        self.indexes.each_key_part(document, outline, |part| {
             hasher.write_usize(part.len());
             hasher.write(part);
         });
@@ -79,13 +79,13 @@ impl Keyer {
         object: &ObjectRef,
         owner: Option<&ObjectRef>,
         document: &[u8],
-        outline: Option<&Outline>,
-    ) -> Keys {
+        outline: Option<&ObjectOutline>,
+    ) -> ObjectKeys {
         let mut keys = Vec::with_capacity(12);
-        keys.extend(self.hash(Key::Namespace(&object.namespace)));
-        keys.extend(owner.and_then(|owner| self.hash(Key::Owner(&owner.uid))));
-        let mut signature = Signature::of(&object.name, &object.uid);
-        let found = |key: Key<'_>| {
+        keys.extend(self.hash(IndexKey::Namespace(&object.namespace)));
+        keys.extend(owner.and_then(|owner| self.hash(IndexKey::Owner(&owner.uid))));
+        let mut signature = SearchSignature::of(&object.name, &object.uid);
+        let found = |key: IndexKey<'_>| {
             keys.extend(self.hash(key));
             signature.add_key(key, &object.name, &object.uid);
         };
@@ -105,6 +105,6 @@ impl Keyer {
         }
         keys.sort_unstable();
         keys.dedup();
-        Keys { hashes: keys.into(), signature, said: None }
+        ObjectKeys { hashes: keys.into(), signature, said: None }
     }
 }

@@ -5,31 +5,35 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::document::{Packed, unpack};
-use kubewitness_core::ports::{Current, Witnessed};
+use kubewitness_core::document::{PackedDocument, unpack};
+use kubewitness_core::ports::{CurrentObject, WitnessedState};
 use kubewitness_core::state::{ObjectRef, RulesPrint, Status};
 
-use crate::cache::{Keys, RecentObject};
+use crate::cache::{ObjectKeys, RecentObject};
 
-pub(crate) struct Known {
+pub(crate) struct KnownObjects {
     pub object: Arc<ObjectRef>,
     pub owner: Option<Arc<ObjectRef>>,
     pub version: Version,
     pub status: Arc<Status>,
     /// Its keys in the indexes, if they are at hand.
-    pub keys: Option<Keys>,
+    pub keys: Option<ObjectKeys>,
     /// The rules under which its document has no secret, where somebody has looked.
     pub secretless_under: Option<RulesPrint>,
-    held: Held,
+    held: KnownRecord,
 }
 
-enum Held {
+enum KnownRecord {
     Plain(Bytes),
-    Packed(Packed),
+    Packed(PackedDocument),
 }
 
-impl Known {
-    pub fn drafted(state: &Witnessed, keys: Option<&Keys>, secretless_under: Option<RulesPrint>) -> Self {
+impl KnownObjects {
+    pub fn drafted(
+        state: &WitnessedState,
+        keys: Option<&ObjectKeys>,
+        secretless_under: Option<RulesPrint>,
+    ) -> Self {
         Self {
             object: Arc::clone(&state.object),
             owner: state.owner.clone(),
@@ -37,7 +41,7 @@ impl Known {
             status: Arc::clone(&state.status),
             keys: keys.cloned(),
             secretless_under,
-            held: Held::Plain(state.document.clone()),
+            held: KnownRecord::Plain(state.document.clone()),
         }
     }
 
@@ -49,11 +53,11 @@ impl Known {
             status: Arc::clone(status),
             keys: Some(recent.keys.clone()),
             secretless_under: recent.secretless_under,
-            held: Held::Plain(recent.document.clone()),
+            held: KnownRecord::Plain(recent.document.clone()),
         }
     }
 
-    pub fn cached(current: Current) -> Self {
+    pub fn cached(current: CurrentObject) -> Self {
         Self {
             object: current.object,
             owner: current.owner,
@@ -61,15 +65,15 @@ impl Known {
             status: current.status,
             keys: None,
             secretless_under: None,
-            held: Held::Packed(current.packed),
+            held: KnownRecord::Packed(current.packed),
         }
     }
 
     /// The document, as a hint for the journal's delta. A document that can't be read gives no hint.
     pub fn document(&self) -> Option<Bytes> {
         match &self.held {
-            Held::Plain(document) => Some(document.clone()),
-            Held::Packed(packed) => unpack(packed).ok(),
+            KnownRecord::Plain(document) => Some(document.clone()),
+            KnownRecord::Packed(packed) => unpack(packed).ok(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The cache: the objects of each source that exist now, with one writer and many readers.
 //!
-//! Objects lie in slots, each as one immutable [`Record`]. The indexes hold hashes and slot numbers, eight
+//! Objects lie in slots, each as one immutable [`CacheRecord`]. The indexes hold hashes and slot numbers, eight
 //! bytes for each entry, and compare what they find with the object itself. A signature of 64 bytes rules most
 //! objects out of a search. A reader takes a page of records under the lock and reads them outside of it. Documents stay packed, except those of objects that changed
 //! lately ([`recent`]). Knows nothing about the API server.
@@ -24,46 +24,46 @@ use std::sync::Arc;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
-use kubewitness_core::index::Indexes;
-use kubewitness_core::ports::{Current, created_ms};
-use kubewitness_core::search_filter::Signature;
+use kubewitness_core::index::IndexSet;
+use kubewitness_core::ports::{CurrentObject, created_ms};
+use kubewitness_core::search_filter::SearchSignature;
 use kubewitness_core::state::{ObjectRef, Status};
 
-use crate::cache::known::Known;
-pub(crate) use fill::Filling;
-pub(crate) use keys::{Keyer, Keys};
-use multimap::Multimap;
-use orders::Orders;
+use crate::cache::known::KnownObjects;
+pub(crate) use fill::CacheFill;
+pub(crate) use keys::{KeyMaker, ObjectKeys};
+use multimap::ChunkedMultimap;
+use orders::SortedOrders;
 use recent::RecentOrder;
 pub(crate) use recent::{RECENT_DOCUMENT, RecentObject, ToPack};
-use record::{Kind, Read, Record, Uid};
-pub(crate) use select::{Plan, Search};
-pub(crate) use statuses::Statuses;
+use record::{CacheRecord, PackedUid, RecordView, SourceKind};
+pub(crate) use select::{SelectPlan, SelectSearch};
+pub(crate) use statuses::StatusTable;
 
-type Slot = u32;
+type CacheSlot = u32;
 
-struct Held {
-    kept: Kept,
+struct SlotContent {
+    kept: StoredObject,
     status: Arc<Status>,
 }
 
 /// Everything of an object except its status.
 #[derive(Clone)]
-enum Kept {
-    Packed(Record),
+enum StoredObject {
+    Packed(CacheRecord),
     /// The object changed lately.
     Plain(Arc<RecentObject>),
 }
 
-impl Kept {
-    fn read(&self) -> Read<'_> {
+impl StoredObject {
+    fn read(&self) -> RecordView<'_> {
         match self {
             Self::Packed(record) => record::read(record),
-            Self::Plain(recent) => Read::of(recent),
+            Self::Plain(recent) => RecordView::of(recent),
         }
     }
 
-    fn is_of(&self, uid: &str, as_kept: Uid<'_>) -> bool {
+    fn is_of(&self, uid: &str, as_kept: PackedUid<'_>) -> bool {
         match self {
             Self::Packed(record) => record::read(record).uid == as_kept,
             Self::Plain(recent) => *recent.object.uid == *uid,
@@ -91,42 +91,42 @@ impl Kept {
 }
 
 /// An object without its document, for callers that do not need a copy of it.
-pub(crate) struct Brief {
+pub(crate) struct BriefObject {
     pub object: Arc<ObjectRef>,
     pub owner: Option<Arc<ObjectRef>>,
     pub resource_version: Version,
 }
 
-pub(crate) struct Cache {
-    slots: Vec<Option<Held>>,
+pub(crate) struct ObjectCache {
+    slots: Vec<Option<SlotContent>>,
     /// By slot.
-    signatures: Vec<Signature>,
-    free: Vec<Slot>,
-    by_uid: HashTable<Slot>,
-    by_name: HashTable<Slot>,
-    by_key: Multimap,
-    orders: Orders,
-    keyer: Arc<Keyer>,
+    signatures: Vec<SearchSignature>,
+    free: Vec<CacheSlot>,
+    by_uid: HashTable<CacheSlot>,
+    by_name: HashTable<CacheSlot>,
+    by_key: ChunkedMultimap,
+    orders: SortedOrders,
+    keyer: Arc<KeyMaker>,
     order: RecentOrder,
     /// The kind of the first object. The records of other objects of this kind leave it out.
-    kind: Option<Arc<Kind>>,
+    kind: Option<Arc<SourceKind>>,
     hasher: DefaultHashBuilder,
 }
 
-impl Cache {
-    pub fn new(indexes: Indexes) -> Self {
-        Self::with(Arc::new(Keyer::new(indexes)))
+impl ObjectCache {
+    pub fn new(indexes: IndexSet) -> Self {
+        Self::with(Arc::new(KeyMaker::new(indexes)))
     }
 
-    fn with(keyer: Arc<Keyer>) -> Self {
+    fn with(keyer: Arc<KeyMaker>) -> Self {
         Self {
             slots: Vec::new(),
             signatures: Vec::new(),
             free: Vec::new(),
             by_uid: HashTable::new(),
             by_name: HashTable::new(),
-            by_key: Multimap::default(),
-            orders: Orders::default(),
+            by_key: ChunkedMultimap::default(),
+            orders: SortedOrders::default(),
             keyer,
             order: RecentOrder::default(),
             kind: None,
@@ -138,34 +138,36 @@ impl Cache {
         self.by_uid.len()
     }
 
-    pub fn keyer(&self) -> Arc<Keyer> {
+    pub fn keyer(&self) -> Arc<KeyMaker> {
         Arc::clone(&self.keyer)
     }
 
-    pub fn by_uid(&self, uid: &str) -> Option<Current> {
+    pub fn by_uid(&self, uid: &str) -> Option<CurrentObject> {
         self.slot_of_uid(uid).and_then(|slot| self.current(slot))
     }
 
-    pub fn by_name(&self, namespace: &str, name: &str) -> Option<Current> {
+    pub fn by_name(&self, namespace: &str, name: &str) -> Option<CurrentObject> {
         self.slot_of_name(namespace, name).and_then(|slot| self.current(slot))
     }
 
     /// [`Self::by_uid`] without the document.
-    pub fn brief(&self, uid: &str) -> Option<Brief> {
+    pub fn brief(&self, uid: &str) -> Option<BriefObject> {
         self.at(self.slot_of_uid(uid)?).map(|held| self.brief_of(held))
     }
 
     /// [`Self::by_name`] without the document.
-    pub fn brief_of_name(&self, namespace: &str, name: &str) -> Option<Brief> {
+    pub fn brief_of_name(&self, namespace: &str, name: &str) -> Option<BriefObject> {
         self.at(self.slot_of_name(namespace, name)?).map(|held| self.brief_of(held))
     }
 
     /// The known version of an object, with which the next one is compared.
-    pub fn known(&self, uid: &str) -> Option<Known> {
+    pub fn known_object(&self, uid: &str) -> Option<KnownObjects> {
         let slot = self.slot_of_uid(uid)?;
         match self.at(slot)? {
-            Held { kept: Kept::Plain(recent), status } => Some(Known::recent(recent, status)),
-            _ => self.current(slot).map(Known::cached),
+            SlotContent { kept: StoredObject::Plain(recent), status } => {
+                Some(KnownObjects::recent(recent, status))
+            }
+            _ => self.current(slot).map(KnownObjects::cached),
         }
     }
 
@@ -173,13 +175,13 @@ impl Cache {
         self.at(self.slot_of_uid(uid)?).map(|held| held.kept.read().seq)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = Brief> {
+    pub fn all(&self) -> impl Iterator<Item = BriefObject> {
         self.slots.iter().flatten().map(|held| self.brief_of(held))
     }
 
     /// Stores the object's newest state and replaces another uid of the same name. `document` is the
     /// uncompressed document, if it is at hand.
-    pub fn put(&mut self, current: &Current, document: Option<&[u8]>) {
+    pub fn put(&mut self, current: &CurrentObject, document: Option<&[u8]>) {
         let kind = self.kind_of(&current.object);
         let unpacked;
         let document = match document {
@@ -191,15 +193,15 @@ impl Cache {
         };
         let keys = self.keys(current, document);
         let created_s = self.created_s(&current.object.uid, document);
-        let kept = Kept::Packed(record::write(&kind, current, created_s, &keys.hashes));
-        self.place(&current.object, Held { kept, status: Arc::clone(&current.status) }, &keys);
+        let kept = StoredObject::Packed(record::write(&kind, current, created_s, &keys.hashes));
+        self.place(&current.object, SlotContent { kept, status: Arc::clone(&current.status) }, &keys);
     }
 
-    fn kind_of(&mut self, object: &ObjectRef) -> Arc<Kind> {
-        Arc::clone(self.kind.get_or_insert_with(|| Arc::new(Kind::of(object))))
+    fn kind_of(&mut self, object: &ObjectRef) -> Arc<SourceKind> {
+        Arc::clone(self.kind.get_or_insert_with(|| Arc::new(SourceKind::of(object))))
     }
 
-    fn place(&mut self, object: &ObjectRef, held: Held, keys: &Keys) {
+    fn place(&mut self, object: &ObjectRef, held: SlotContent, keys: &ObjectKeys) {
         match self.slot_of_uid(&object.uid) {
             Some(slot) => self.replace(slot, held, keys),
             None => {
@@ -216,14 +218,14 @@ impl Cache {
         slot.is_some_and(|slot| self.free(slot))
     }
 
-    fn insert(&mut self, held: Held, keys: &Keys) {
+    fn insert(&mut self, held: SlotContent, keys: &ObjectKeys) {
         let slot = self.take_slot(held, keys.signature);
         keys.hashes.iter().for_each(|key| self.by_key.insert(*key, slot));
         self.orders.enter(&self.slots, slot);
     }
 
     /// Takes a slot for a new object and enters its uid and its name.
-    fn take_slot(&mut self, held: Held, signature: Signature) -> Slot {
+    fn take_slot(&mut self, held: SlotContent, signature: SearchSignature) -> CacheSlot {
         let slot = self.free.pop().unwrap_or_else(|| {
             if self.slots.len() == self.slots.capacity() {
                 // Grows by an eighth. A vector would grow by a half and leave it unused.
@@ -234,17 +236,17 @@ impl Cache {
             self.slots.push(None);
             self.signatures.push(signature);
             // Four thousand million objects would not fit into memory.
-            (self.slots.len() - 1) as Slot
+            (self.slots.len() - 1) as CacheSlot
         });
         let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
-        if let Kept::Plain(recent) = &held.kept {
+        if let StoredObject::Plain(recent) = &held.kept {
             self.order.entered(slot, recent);
         }
         self.slots[slot as usize] = Some(held);
         self.signatures[slot as usize] = signature;
         let Self { slots, hasher, .. } = self;
-        let held = |slot: &Slot| slots[*slot as usize].as_ref().map(|held| held.kept.read());
+        let held = |slot: &CacheSlot| slots[*slot as usize].as_ref().map(|held| held.kept.read());
         self.by_uid
             .insert_unique(by_uid, slot, |slot| held(slot).map_or(0, |read| hasher.hash_one(read.uid)));
         self.by_name.insert_unique(by_name, slot, |slot| {
@@ -254,15 +256,15 @@ impl Cache {
     }
 
     /// Replaces an object's record. The uid, name and namespace stay the same; everything else may change.
-    fn replace(&mut self, slot: Slot, held: Held, keys: &Keys) {
-        if let Kept::Plain(recent) = &held.kept {
+    fn replace(&mut self, slot: CacheSlot, held: SlotContent, keys: &ObjectKeys) {
+        if let StoredObject::Plain(recent) = &held.kept {
             self.order.entered(slot, recent);
         }
         let Some(before) = self.slots[slot as usize].replace(held) else { return };
         self.signatures[slot as usize] = keys.signature;
         self.orders.change(&self.slots, slot, &before);
-        if let Kept::Plain(recent) = &before.kept {
-            self.order.left(recent);
+        if let StoredObject::Plain(recent) = &before.kept {
+            self.order.remove_object(recent);
         }
         let (before, keys) = (before.kept.keys(), &keys.hashes);
         if before == *keys {
@@ -276,7 +278,7 @@ impl Cache {
         }
     }
 
-    fn free(&mut self, slot: Slot) -> bool {
+    fn free(&mut self, slot: CacheSlot) -> bool {
         let Some(held) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return false };
         let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
@@ -287,16 +289,16 @@ impl Cache {
             entry.remove();
         }
         self.orders.leave(&self.slots, slot, &held);
-        if let Kept::Plain(recent) = &held.kept {
-            self.order.left(recent);
+        if let StoredObject::Plain(recent) = &held.kept {
+            self.order.remove_object(recent);
         }
         held.kept.keys().iter().for_each(|key| self.by_key.remove(*key, slot));
-        self.signatures[slot as usize] = Signature::default();
+        self.signatures[slot as usize] = SearchSignature::default();
         self.free.push(slot);
         true
     }
 
-    fn keys(&self, current: &Current, document: &[u8]) -> Keys {
+    fn keys(&self, current: &CurrentObject, document: &[u8]) -> ObjectKeys {
         self.keyer.keys(&current.object, current.owner.as_deref(), document, None)
     }
 
@@ -308,36 +310,36 @@ impl Cache {
         }
     }
 
-    fn at(&self, slot: Slot) -> Option<&Held> {
+    fn at(&self, slot: CacheSlot) -> Option<&SlotContent> {
         self.slots.get(slot as usize).and_then(Option::as_ref)
     }
 
-    fn current(&self, slot: Slot) -> Option<Current> {
+    fn current(&self, slot: CacheSlot) -> Option<CurrentObject> {
         let held = self.at(slot)?;
         Some(held.kept.read().current(self.kind.as_ref()?, Arc::clone(&held.status)))
     }
 
-    fn brief_of(&self, held: &Held) -> Brief {
-        if let Kept::Plain(recent) = &held.kept {
+    fn brief_of(&self, held: &SlotContent) -> BriefObject {
+        if let StoredObject::Plain(recent) = &held.kept {
             let (object, owner) = (Arc::clone(&recent.object), recent.owner.clone());
-            return Brief { object, owner, resource_version: recent.version.clone() };
+            return BriefObject { object, owner, resource_version: recent.version.clone() };
         }
         let read = held.kept.read();
-        Brief {
-            object: Arc::new(read.object(self.kind.as_deref().unwrap_or(&Kind::default()))),
+        BriefObject {
+            object: Arc::new(read.object(self.kind.as_deref().unwrap_or(&SourceKind::default()))),
             owner: read.owner().map(Arc::new),
             resource_version: Version::new(read.version),
         }
     }
 
-    fn slot_of_uid(&self, uid: &str) -> Option<Slot> {
-        let as_kept = Uid::of(uid);
-        let is = |slot: &Slot| self.at(*slot).is_some_and(|held| held.kept.is_of(uid, as_kept));
+    fn slot_of_uid(&self, uid: &str) -> Option<CacheSlot> {
+        let as_kept = PackedUid::of(uid);
+        let is = |slot: &CacheSlot| self.at(*slot).is_some_and(|held| held.kept.is_of(uid, as_kept));
         self.by_uid.find(self.hasher.hash_one(as_kept), is).copied()
     }
 
-    fn slot_of_name(&self, namespace: &str, name: &str) -> Option<Slot> {
-        let is = |slot: &Slot| self.at(*slot).is_some_and(|held| held.kept.is_named(namespace, name));
+    fn slot_of_name(&self, namespace: &str, name: &str) -> Option<CacheSlot> {
+        let is = |slot: &CacheSlot| self.at(*slot).is_some_and(|held| held.kept.is_named(namespace, name));
         self.by_name.find(self.name_hash(namespace, name), is).copied()
     }
 

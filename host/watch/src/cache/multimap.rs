@@ -13,22 +13,22 @@ const STEP: usize = 64;
 
 /// Words in the order that the caller compares them by.
 #[derive(Default)]
-pub(super) struct Chunks {
+pub(super) struct WordChunks {
     /// No chunk is empty, and all are in order.
     chunks: Vec<Vec<u64>>,
 }
 
 /// A chunk and a place in it.
-pub(super) type At = (usize, usize);
+pub(super) type ChunkPosition = (usize, usize);
 
-impl Chunks {
+impl WordChunks {
     /// The chunks are half full, like chunks that have grown. So the next insertion splits none.
     pub fn of(words: &[u64]) -> Self {
         Self { chunks: words.chunks(CHUNK / 2).map(<[u64]>::to_vec).collect() }
     }
 
     /// Where a word is or would be, which `compare` compares others with.
-    pub fn place(&self, compare: impl Fn(u64) -> Ordering) -> Result<At, At> {
+    pub fn place(&self, compare: impl Fn(u64) -> Ordering) -> Result<ChunkPosition, ChunkPosition> {
         let number =
             self.chunks.partition_point(|chunk| compare(chunk[0]) != Ordering::Greater).saturating_sub(1);
         let Some(chunk) = self.chunks.get(number) else { return Err((number, 0)) };
@@ -36,7 +36,7 @@ impl Chunks {
         place.map(|place| (number, place)).map_err(|place| (number, place))
     }
 
-    pub fn insert(&mut self, (number, place): At, word: u64) {
+    pub fn insert(&mut self, (number, place): ChunkPosition, word: u64) {
         let Some(chunk) = self.chunks.get_mut(number) else {
             self.chunks.push(vec![word]);
             return;
@@ -52,7 +52,7 @@ impl Chunks {
         }
     }
 
-    pub fn remove(&mut self, (number, place): At) {
+    pub fn remove(&mut self, (number, place): ChunkPosition) {
         let chunk = &mut self.chunks[number];
         chunk.remove(place);
         if chunk.is_empty() {
@@ -62,40 +62,40 @@ impl Chunks {
         }
     }
 
-    pub fn from(&self, (number, place): At) -> impl Iterator<Item = u64> {
+    pub fn from(&self, (number, place): ChunkPosition) -> impl Iterator<Item = u64> {
         self.chunks.get(number..).unwrap_or_default().iter().flatten().skip(place).copied()
     }
 
     /// Backwards, the word before a place first.
-    pub fn before(&self, (number, place): At) -> impl Iterator<Item = u64> {
+    pub fn before(&self, (number, place): ChunkPosition) -> impl Iterator<Item = u64> {
         let within = self.chunks.get(number).map(|chunk| &chunk[..place]).unwrap_or_default();
         let lower = self.chunks.get(..number).unwrap_or_default();
         within.iter().rev().chain(lower.iter().rev().flat_map(|chunk| chunk.iter().rev())).copied()
     }
 
     /// Behind all words.
-    pub fn end(&self) -> At {
+    pub fn end(&self) -> ChunkPosition {
         (self.chunks.len(), 0)
     }
 }
 
 #[derive(Default)]
-pub(super) struct Multimap(Chunks);
+pub(super) struct ChunkedMultimap(WordChunks);
 
 fn word(hash: u32, slot: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(slot)
 }
 
-impl Multimap {
+impl ChunkedMultimap {
     /// Builds the map from all entries at once, with a single sort.
     pub fn of(entries: impl Iterator<Item = (u32, u32)>) -> Self {
         let mut words: Vec<u64> = entries.map(|(hash, slot)| word(hash, slot)).collect();
         words.sort_unstable();
         words.dedup();
-        Self(Chunks::of(&words))
+        Self(WordChunks::of(&words))
     }
 
-    fn place(&self, word: u64) -> Result<At, At> {
+    fn place(&self, word: u64) -> Result<ChunkPosition, ChunkPosition> {
         self.0.place(|other| other.cmp(&word))
     }
 
@@ -145,9 +145,9 @@ mod tests {
             entries in prop::collection::vec((0u32..40, 0u32..700), 0..3_000),
             more in prop::collection::vec((0u32..40, 0u32..700), 0..300),
         ) {
-            let mut one_by_one = Multimap::default();
+            let mut one_by_one = ChunkedMultimap::default();
             entries.iter().for_each(|(hash, slot)| one_by_one.insert(*hash, *slot));
-            let mut at_once = Multimap::of(entries.into_iter());
+            let mut at_once = ChunkedMultimap::of(entries.into_iter());
             for (hash, slot) in more {
                 one_by_one.insert(hash, slot);
                 at_once.insert(hash, slot);
@@ -159,7 +159,7 @@ mod tests {
         fn it_agrees_with_a_sorted_set(
             steps in prop::collection::vec((prop::bool::weighted(0.7), 0u32..4, 0u32..700), 0..3_000),
         ) {
-            let mut map = Multimap::default();
+            let mut map = ChunkedMultimap::default();
             let mut model = BTreeSet::new();
             for (put, hash, slot) in steps {
                 // Spread over the whole range, including its ends.

@@ -7,48 +7,48 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use kubewitness_core::order::{By, Order, Place, Placed};
+use kubewitness_core::order::{ObjectOrder, OrderFields, OrderKey, OrderPosition};
 use kubewitness_core::state::Status;
-use kubewitness_core::views::{Counts, NAMESPACES};
+use kubewitness_core::views::{NAMESPACES, ObjectCounts};
 
-use super::changes::{Changes, with};
-use super::multimap::{At, Chunks};
-use super::record::{Read, Uid};
-use super::{Held, Slot};
+use super::changes::{ChangePositions, with};
+use super::multimap::{ChunkPosition, WordChunks};
+use super::record::{PackedUid, RecordView};
+use super::{CacheSlot, SlotContent};
 
-type Slots = [Option<Held>];
+type SlotList = [Option<SlotContent>];
 
 #[derive(Default)]
-pub(super) struct Orders {
-    by_name: Sorted,
-    by_namespace: Sorted,
-    by_created: Sorted,
-    by_restarts: Sorted,
-    changes: Changes,
-    namespaces: BTreeMap<String, Changes>,
+pub(super) struct SortedOrders {
+    by_name: SortedEntry,
+    by_namespace: SortedEntry,
+    by_created: SortedEntry,
+    by_restarts: SortedEntry,
+    changes: ChangePositions,
+    namespaces: BTreeMap<String, ChangePositions>,
 }
 
-impl Read<'_> {
-    pub(super) fn place(&self, order: Order, status: &Status) -> Place {
+impl RecordView<'_> {
+    pub(super) fn place(&self, order: ObjectOrder, status: &Status) -> OrderPosition {
         let Self { seq, created_s, namespace, name, .. } = *self;
-        let placed = Placed { seq, created_s, namespace, name, status };
+        let placed = OrderFields { seq, created_s, namespace, name, status };
         order.place(&placed, || self.uid.text())
     }
 }
 
-/// What an entry is compared by.
-struct Probe<'a> {
+/// The values that an entry is compared by.
+struct OrderProbe<'a> {
     number: u32,
-    slot: Slot,
+    slot: CacheSlot,
     names: [&'a str; 2],
-    uid: Uid<'a>,
+    uid: PackedUid<'a>,
 }
 
-impl<'a> Probe<'a> {
-    fn of(by: By, slot: Slot, read: &Read<'a>, status: &Status) -> Self {
+impl<'a> OrderProbe<'a> {
+    fn of(by: OrderKey, slot: CacheSlot, read: &RecordView<'a>, status: &Status) -> Self {
         let number = match by {
-            By::Created => read.created_s,
-            By::Restarts => status.attempt,
+            OrderKey::Created => read.created_s,
+            OrderKey::Restarts => status.attempt,
             _ => 0,
         };
         Self { number, slot, names: names(by, read), uid: read.uid }
@@ -59,35 +59,40 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// Of an order of names: the namespace, if it is one of namespaces, and the name.
-fn names<'a>(by: By, read: &Read<'a>) -> [&'a str; 2] {
+/// The namespace, if the order is one of namespaces, and the name, if the order is one of names.
+fn names<'a>(by: OrderKey, read: &RecordView<'a>) -> [&'a str; 2] {
     match by {
-        By::Name => ["", read.name],
-        By::Namespace => [read.namespace, read.name],
-        By::Changed | By::Created | By::Phase | By::Restarts => ["", ""],
+        OrderKey::Name => ["", read.name],
+        OrderKey::Namespace => [read.namespace, read.name],
+        OrderKey::Changed | OrderKey::Created | OrderKey::Phase | OrderKey::Restarts => ["", ""],
     }
 }
 
 /// Entries by number, and then by the names, if it is an order of names, and the uid.
 #[derive(Default)]
-struct Sorted(Chunks);
+struct SortedEntry(WordChunks);
 
-impl Sorted {
-    fn of<'a>(by: By, slots: &'a Slots) -> Self {
-        let entry = |(slot, held): (usize, &'a Option<Held>)| {
+impl SortedEntry {
+    fn of<'a>(by: OrderKey, slots: &'a SlotList) -> Self {
+        let entry = |(slot, held): (usize, &'a Option<SlotContent>)| {
             let held = held.as_ref()?;
-            let (slot, read) = (slot as Slot, held.kept.read());
-            let probe = Probe::of(by, slot, &read, &held.status);
+            let (slot, read) = (slot as CacheSlot, held.kept.read());
+            let probe = OrderProbe::of(by, slot, &read, &held.status);
             Some((probe.number, probe.names, probe.uid, probe.word()))
         };
         let mut entries: Vec<_> = slots.iter().enumerate().filter_map(entry).collect();
         entries.sort_unstable();
-        Self(Chunks::of(&entries.into_iter().map(|(.., word)| word).collect::<Vec<_>>()))
+        Self(WordChunks::of(&entries.into_iter().map(|(.., word)| word).collect::<Vec<_>>()))
     }
 
-    fn place(&self, by: By, slots: &Slots, probe: &Probe<'_>) -> Result<At, At> {
+    fn place(
+        &self,
+        by: OrderKey,
+        slots: &SlotList,
+        probe: &OrderProbe<'_>,
+    ) -> Result<ChunkPosition, ChunkPosition> {
         self.0.place(|word| {
-            let (number, slot) = ((word >> 32) as u32, word as Slot);
+            let (number, slot) = ((word >> 32) as u32, word as CacheSlot);
             number.cmp(&probe.number).then_with(|| {
                 let held = slots.get(slot as usize).and_then(Option::as_ref);
                 match held.filter(|_| slot != probe.slot) {
@@ -101,34 +106,40 @@ impl Sorted {
         })
     }
 
-    fn insert(&mut self, by: By, slots: &Slots, probe: &Probe<'_>) {
+    fn insert(&mut self, by: OrderKey, slots: &SlotList, probe: &OrderProbe<'_>) {
         if let Err(at) = self.place(by, slots, probe) {
             self.0.insert(at, probe.word());
         }
     }
 
-    fn remove(&mut self, by: By, slots: &Slots, probe: &Probe<'_>) {
+    fn remove(&mut self, by: OrderKey, slots: &SlotList, probe: &OrderProbe<'_>) {
         if let Ok(at) = self.place(by, slots, probe) {
             self.0.remove(at);
         }
     }
 
     /// The slots behind a place, at most so many.
-    fn beyond(&self, order: Order, slots: &Slots, place: Option<&Place>, most: usize) -> Vec<Slot> {
+    fn beyond(
+        &self,
+        order: ObjectOrder,
+        slots: &SlotList,
+        place: Option<&OrderPosition>,
+        most: usize,
+    ) -> Vec<CacheSlot> {
         let at = place.map(|place| {
             let (namespace, name) = match order.by {
-                By::Namespace => place.text.split_once(' ').unwrap_or_default(),
+                OrderKey::Namespace => place.text.split_once(' ').unwrap_or_default(),
                 _ => ("", &*place.text),
             };
-            let probe = Probe {
+            let probe = OrderProbe {
                 number: u32::try_from(place.number).unwrap_or(u32::MAX),
-                slot: Slot::MAX,
+                slot: CacheSlot::MAX,
                 names: [namespace, name],
-                uid: Uid::of(&place.uid),
+                uid: PackedUid::of(&place.uid),
             };
             self.place(order.by, slots, &probe)
         });
-        let slot = |word: u64| word as Slot;
+        let slot = |word: u64| word as CacheSlot;
         match order.descends() {
             false => {
                 let from = match at {
@@ -146,52 +157,55 @@ impl Sorted {
     }
 }
 
-impl Orders {
-    /// Of all objects at once.
-    pub fn of(slots: &Slots) -> Self {
+impl SortedOrders {
+    /// Makes the orders of all objects at once.
+    pub fn of(slots: &SlotList) -> Self {
         let mut orders = Self {
-            by_name: Sorted::of(By::Name, slots),
-            by_namespace: Sorted::of(By::Namespace, slots),
-            by_created: Sorted::of(By::Created, slots),
-            by_restarts: Sorted::of(By::Restarts, slots),
+            by_name: SortedEntry::of(OrderKey::Name, slots),
+            by_namespace: SortedEntry::of(OrderKey::Namespace, slots),
+            by_created: SortedEntry::of(OrderKey::Created, slots),
+            by_restarts: SortedEntry::of(OrderKey::Restarts, slots),
             ..Self::default()
         };
         for (slot, held) in slots.iter().enumerate() {
             if let Some(held) = held {
-                orders.count(slot as Slot, held);
+                orders.count(slot as CacheSlot, held);
             }
         }
         orders
     }
 
     /// An object that has just come into its slot.
-    pub fn enter(&mut self, slots: &Slots, slot: Slot) {
+    pub fn enter(&mut self, slots: &SlotList, slot: CacheSlot) {
         let Some(held) = &slots[slot as usize] else { return };
         let read = held.kept.read();
         for (by, sorted) in self.sorted() {
-            sorted.insert(by, slots, &Probe::of(by, slot, &read, &held.status));
+            sorted.insert(by, slots, &OrderProbe::of(by, slot, &read, &held.status));
         }
         self.count(slot, held);
     }
 
     /// An object that has just left its slot.
-    pub fn leave(&mut self, slots: &Slots, slot: Slot, held: &Held) {
+    pub fn leave(&mut self, slots: &SlotList, slot: CacheSlot, held: &SlotContent) {
         let read = held.kept.read();
         for (by, sorted) in self.sorted() {
-            sorted.remove(by, slots, &Probe::of(by, slot, &read, &held.status));
+            sorted.remove(by, slots, &OrderProbe::of(by, slot, &read, &held.status));
         }
         self.discount(slot, held);
     }
 
     /// An object in its slot that was another version before. Its name and its creation are what they were.
-    pub fn change(&mut self, slots: &Slots, slot: Slot, before: &Held) {
+    pub fn change(&mut self, slots: &SlotList, slot: CacheSlot, before: &SlotContent) {
         let Some(held) = &slots[slot as usize] else { return };
         if held.status.attempt != before.status.attempt {
-            let probe = |held: &'_ Held| held.status.attempt;
+            let probe = |held: &'_ SlotContent| held.status.attempt;
             let read = held.kept.read();
-            let was = Probe { number: probe(before), ..Probe::of(By::Restarts, slot, &read, &held.status) };
-            self.by_restarts.remove(By::Restarts, slots, &was);
-            self.by_restarts.insert(By::Restarts, slots, &Probe { number: probe(held), ..was });
+            let was = OrderProbe {
+                number: probe(before),
+                ..OrderProbe::of(OrderKey::Restarts, slot, &read, &held.status)
+            };
+            self.by_restarts.remove(OrderKey::Restarts, slots, &was);
+            self.by_restarts.insert(OrderKey::Restarts, slots, &OrderProbe { number: probe(held), ..was });
         }
         let is_same =
             before.kept.read().seq == held.kept.read().seq && before.status.phase == held.status.phase;
@@ -202,23 +216,23 @@ impl Orders {
         }
     }
 
-    fn sorted(&mut self) -> [(By, &mut Sorted); 4] {
+    fn sorted(&mut self) -> [(OrderKey, &mut SortedEntry); 4] {
         let Self { by_name, by_namespace, by_created, by_restarts, .. } = self;
         [
-            (By::Name, by_name),
-            (By::Namespace, by_namespace),
-            (By::Created, by_created),
-            (By::Restarts, by_restarts),
+            (OrderKey::Name, by_name),
+            (OrderKey::Namespace, by_namespace),
+            (OrderKey::Created, by_created),
+            (OrderKey::Restarts, by_restarts),
         ]
     }
 
-    fn count(&mut self, slot: Slot, held: &Held) {
+    fn count(&mut self, slot: CacheSlot, held: &SlotContent) {
         let (read, phase) = (held.kept.read(), &held.status.phase);
         self.changes.insert(phase, read.seq, slot);
         with(&mut self.namespaces, read.namespace, |changes| changes.insert(phase, read.seq, slot));
     }
 
-    fn discount(&mut self, slot: Slot, held: &Held) {
+    fn discount(&mut self, slot: CacheSlot, held: &SlotContent) {
         let (read, phase) = (held.kept.read(), &held.status.phase);
         self.changes.remove(phase, read.seq, slot);
         let Some(changes) = self.namespaces.get_mut(read.namespace) else { return };
@@ -232,25 +246,25 @@ impl Orders {
     /// and of one phase apart, where they are named.
     pub fn page(
         &self,
-        slots: &Slots,
-        order: Order,
+        slots: &SlotList,
+        order: ObjectOrder,
         (namespace, phase): (Option<&str>, Option<&str>),
-        beyond: Option<&Place>,
+        beyond: Option<&OrderPosition>,
         most: usize,
-    ) -> Vec<Slot> {
+    ) -> Vec<CacheSlot> {
         let changes = match namespace {
             None => Some(&self.changes),
             Some(namespace) => self.namespaces.get(namespace),
         };
         match order.by {
-            By::Name => self.by_name.beyond(order, slots, beyond, most),
-            By::Namespace => self.by_namespace.beyond(order, slots, beyond, most),
-            By::Created => self.by_created.beyond(order, slots, beyond, most),
-            By::Restarts => self.by_restarts.beyond(order, slots, beyond, most),
-            By::Changed => {
+            OrderKey::Name => self.by_name.beyond(order, slots, beyond, most),
+            OrderKey::Namespace => self.by_namespace.beyond(order, slots, beyond, most),
+            OrderKey::Created => self.by_created.beyond(order, slots, beyond, most),
+            OrderKey::Restarts => self.by_restarts.beyond(order, slots, beyond, most),
+            OrderKey::Changed => {
                 changes.map_or_else(Vec::new, |changes| changes.changed(order, phase, beyond, most))
             }
-            By::Phase => {
+            OrderKey::Phase => {
                 changes.map_or_else(Vec::new, |changes| changes.by_phase(order, phase, beyond, most))
             }
         }
@@ -269,17 +283,17 @@ impl Orders {
     }
 
     pub fn in_namespace(&self, namespace: &str) -> usize {
-        self.namespaces.get(namespace).map_or(0, Changes::len)
+        self.namespaces.get(namespace).map_or(0, ChangePositions::len)
     }
 
-    pub fn slots_in_phase(&self, phase: &str) -> Vec<Slot> {
-        let mut slots: Vec<Slot> = self.changes.slots(phase).collect();
+    pub fn slots_in_phase(&self, phase: &str) -> Vec<CacheSlot> {
+        let mut slots: Vec<CacheSlot> = self.changes.slots(phase).collect();
         slots.sort_unstable();
         slots
     }
 
     /// Adds the objects of a namespace, or of all, and of a phase, or of all.
-    pub fn tally(&self, namespace: Option<&str>, phase: Option<&str>, counts: &mut Counts) {
+    pub fn tally(&self, namespace: Option<&str>, phase: Option<&str>, counts: &mut ObjectCounts) {
         let is_asked = |name: &str| namespace.is_none_or(|asked| asked == name);
         for (name, changes) in self.namespaces.iter().filter(|(name, _)| is_asked(name)) {
             let mut any = false;

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
-use kubewitness_core::ports::{Current, Witnessed};
+use kubewitness_core::ports::{CurrentObject, WitnessedState};
 use kubewitness_core::state::{ObjectRef, RulesPrint, Status};
 
-use super::keys::Keys;
-use super::record::{self, Kind, Record};
-use super::{Cache, Held, Kept, Slot};
+use super::keys::ObjectKeys;
+use super::record::{self, CacheRecord, SourceKind};
+use super::{CacheSlot, ObjectCache, SlotContent, StoredObject};
 
 /// The bytes of uncompressed documents that a source keeps: some thousand objects of the usual size.
 const RECENT_BYTES: usize = 16 * 1024 * 1024;
@@ -22,7 +22,7 @@ pub(crate) const RECENT_DOCUMENT: usize = 64 * 1024;
 /// Outdated entries are removed once there are more of them than of current entries plus this many.
 const OLD_PLACES: usize = 1024;
 
-/// What a state says of its object, without the status.
+/// The facts of a state about its object, without the status.
 #[derive(Debug)]
 pub(crate) struct RecentObject {
     pub object: Arc<ObjectRef>,
@@ -30,7 +30,7 @@ pub(crate) struct RecentObject {
     pub version: Version,
     pub seq: u64,
     pub observed_ms: u64,
-    pub keys: Keys,
+    pub keys: ObjectKeys,
     /// The rules under which the document has no secret, where somebody has looked.
     pub secretless_under: Option<RulesPrint>,
     /// When it was created, in seconds; set as it enters the cache.
@@ -45,7 +45,7 @@ pub(crate) struct RecentObject {
 #[derive(Default)]
 pub(super) struct RecentOrder {
     turn: u64,
-    places: VecDeque<(Slot, u64)>,
+    places: VecDeque<(CacheSlot, u64)>,
     /// The number of recent objects, and the bytes of their documents.
     objects: usize,
     bytes: usize,
@@ -53,10 +53,10 @@ pub(super) struct RecentOrder {
 
 /// A recent object that may be packed now.
 pub(crate) struct ToPack {
-    slot: Slot,
+    slot: CacheSlot,
     recent: Arc<RecentObject>,
     status: Arc<Status>,
-    kind: Arc<Kind>,
+    kind: Arc<SourceKind>,
 }
 
 impl ToPack {
@@ -75,18 +75,18 @@ impl ToPack {
 
 /// An object whose document has been packed.
 pub(crate) struct PackedObject {
-    slot: Slot,
+    slot: CacheSlot,
     recent: Arc<RecentObject>,
-    record: Record,
+    record: CacheRecord,
     status: Arc<Status>,
 }
 
 impl RecentObject {
     /// Makes it from a state that has its position; `keys` are the state's own.
     pub fn of(
-        state: Witnessed,
+        state: WitnessedState,
         seq: u64,
-        keys: Keys,
+        keys: ObjectKeys,
         secretless_under: Option<RulesPrint>,
     ) -> (Self, Arc<Status>) {
         let recent = Self {
@@ -104,8 +104,8 @@ impl RecentObject {
         (recent, state.status)
     }
 
-    pub fn current(&self, status: Arc<Status>, packed: Arc<[u8]>) -> Current {
-        Current {
+    pub fn current(&self, status: Arc<Status>, packed: Arc<[u8]>) -> CurrentObject {
+        CurrentObject {
             object: Arc::clone(&self.object),
             owner: self.owner.clone(),
             resource_version: self.version.clone(),
@@ -118,19 +118,19 @@ impl RecentObject {
 }
 
 impl RecentOrder {
-    pub(super) fn entered(&mut self, slot: Slot, recent: &RecentObject) {
+    pub(super) fn entered(&mut self, slot: CacheSlot, recent: &RecentObject) {
         self.objects += 1;
         self.bytes += recent.document.len();
         self.places.push_back((slot, recent.turn));
     }
 
-    pub(super) fn left(&mut self, recent: &RecentObject) {
+    pub(super) fn remove_object(&mut self, recent: &RecentObject) {
         self.objects -= 1;
         self.bytes -= recent.document.len();
     }
 }
 
-impl Cache {
+impl ObjectCache {
     /// Stores the object's newest state as it is. It replaces another uid of the same name.
     pub fn put_recent(&mut self, mut recent: RecentObject, status: Arc<Status>) {
         self.kind_of(&recent.object);
@@ -138,7 +138,7 @@ impl Cache {
         recent.turn = self.order.turn;
         recent.created_s = self.created_s(&recent.object.uid, &recent.document);
         let recent = Arc::new(recent);
-        let held = Held { kept: Kept::Plain(Arc::clone(&recent)), status };
+        let held = SlotContent { kept: StoredObject::Plain(Arc::clone(&recent)), status };
         self.place(&recent.object, held, &recent.keys);
         let Self { order, slots, .. } = self;
         if order.places.len() > 2 * order.objects + OLD_PLACES {
@@ -179,16 +179,22 @@ impl Cache {
     pub fn put_packed(&mut self, packed: PackedObject) {
         let PackedObject { slot, recent, record, status } = packed;
         if recent_at(&self.slots, slot, recent.turn).is_some() {
-            self.slots[slot as usize] = Some(Held { kept: Kept::Packed(record), status });
-            self.order.left(&recent);
+            self.slots[slot as usize] = Some(SlotContent { kept: StoredObject::Packed(record), status });
+            self.order.remove_object(&recent);
         }
     }
 }
 
 /// The object of an entry, if the entry is not outdated.
-fn recent_at(slots: &[Option<Held>], slot: Slot, turn: u64) -> Option<(&Arc<RecentObject>, &Arc<Status>)> {
+fn recent_at(
+    slots: &[Option<SlotContent>],
+    slot: CacheSlot,
+    turn: u64,
+) -> Option<(&Arc<RecentObject>, &Arc<Status>)> {
     match slots.get(slot as usize)?.as_ref()? {
-        Held { kept: Kept::Plain(recent), status } if recent.turn == turn => Some((recent, status)),
+        SlotContent { kept: StoredObject::Plain(recent), status } if recent.turn == turn => {
+            Some((recent, status))
+        }
         _ => None,
     }
 }

@@ -1,5 +1,5 @@
-//! Encodes one object in one allocation: a [`Current`] without its status, and the hashes of its keys. A
-//! `Current` takes eight allocations, which for 50,000 Jobs costs 30 MB more.
+//! Encodes one object in one allocation: a [`CurrentObject`] without its status, and the hashes of its keys. A
+//! `CurrentObject` takes eight allocations, which for 50,000 Jobs costs 30 MB more.
 //!
 //! ```text
 //! flags, varint seq, varint observed_ms, varint created_s, varint n, n hashes of four bytes,
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use kubewitness_core::Version;
 use kubewitness_core::document::{DocumentError, as_is, unpack};
-use kubewitness_core::ports::Current;
+use kubewitness_core::ports::CurrentObject;
 use kubewitness_core::state::{ObjectRef, Status};
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
@@ -30,17 +30,17 @@ const OWNER_ELSEWHERE: u8 = 8;
 const OWNER_UID_AS_TEXT: u8 = 16;
 
 /// Readers keep a record as long as they like. The writer replaces the whole record.
-pub(crate) type Record = Arc<[u8]>;
+pub(crate) type CacheRecord = Arc<[u8]>;
 
 /// The group, version and kind of a source's objects. Their records leave them out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct SourceKind {
     group: String,
     version: String,
     kind: String,
 }
 
-impl Kind {
+impl SourceKind {
     pub fn of(object: &ObjectRef) -> Self {
         Self { group: object.group.clone(), version: object.version.clone(), kind: object.kind.clone() }
     }
@@ -52,12 +52,12 @@ impl Kind {
 
 /// A uid of 32 lower-case digits and dashes takes 16 bytes. Any other uid stays text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Uid<'a> {
+pub(super) enum PackedUid<'a> {
     Raw([u8; 16]),
     Text(&'a str),
 }
 
-impl<'a> Uid<'a> {
+impl<'a> PackedUid<'a> {
     pub fn of(text: &'a str) -> Self {
         raw_uid(text).map_or(Self::Text(text), Self::Raw)
     }
@@ -73,7 +73,7 @@ impl<'a> Uid<'a> {
 }
 
 /// As their texts are ordered.
-impl Ord for Uid<'_> {
+impl Ord for PackedUid<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Raw(a), Self::Raw(b)) => a.cmp(b),
@@ -82,7 +82,7 @@ impl Ord for Uid<'_> {
     }
 }
 
-impl PartialOrd for Uid<'_> {
+impl PartialOrd for PackedUid<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -110,23 +110,26 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn uid(out: &mut Vec<u8>, uid: Uid<'_>) {
+fn uid(out: &mut Vec<u8>, uid: PackedUid<'_>) {
     match uid {
-        Uid::Raw(raw) => out.extend_from_slice(&raw),
-        Uid::Text(uid) => text(out, uid),
+        PackedUid::Raw(raw) => out.extend_from_slice(&raw),
+        PackedUid::Text(uid) => text(out, uid),
     }
 }
 
-pub(super) fn write(kind: &Kind, current: &Current, created_s: u32, keys: &[u32]) -> Record {
+pub(super) fn write(kind: &SourceKind, current: &CurrentObject, created_s: u32, keys: &[u32]) -> CacheRecord {
     let (object, owner) = (&*current.object, current.owner.as_deref());
-    let object_uid = Uid::of(&object.uid);
+    let object_uid = PackedUid::of(&object.uid);
     let mut flags = 0;
     let mut set = |flag, is: bool| flags |= if is { flag } else { 0 };
     set(OWN_KIND, !kind.is_of(object));
-    set(UID_AS_TEXT, matches!(object_uid, Uid::Text(_)));
+    set(UID_AS_TEXT, matches!(object_uid, PackedUid::Text(_)));
     set(HAS_OWNER, owner.is_some());
     set(OWNER_ELSEWHERE, owner.is_some_and(|owner| owner.namespace != object.namespace));
-    set(OWNER_UID_AS_TEXT, owner.is_some_and(|owner| matches!(Uid::of(&owner.uid), Uid::Text(_))));
+    set(
+        OWNER_UID_AS_TEXT,
+        owner.is_some_and(|owner| matches!(PackedUid::of(&owner.uid), PackedUid::Text(_))),
+    );
     let mut out = Vec::with_capacity(256 + current.packed.len());
     out.push(flags);
     number(&mut out, current.seq);
@@ -147,7 +150,7 @@ pub(super) fn write(kind: &Kind, current: &Current, created_s: u32, keys: &[u32]
             text(&mut out, &owner.namespace);
         }
         text(&mut out, &owner.name);
-        uid(&mut out, Uid::of(&owner.uid));
+        uid(&mut out, PackedUid::of(&owner.uid));
     }
     out.extend_from_slice(&current.packed);
     out.into()
@@ -157,7 +160,7 @@ pub(super) fn write(kind: &Kind, current: &Current, created_s: u32, keys: &[u32]
 
 /// A record, borrowed for reading.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Read<'a> {
+pub(super) struct RecordView<'a> {
     pub seq: u64,
     pub observed_ms: u64,
     /// When it was created, in seconds; 0 where its document does not say so.
@@ -168,19 +171,19 @@ pub(super) struct Read<'a> {
     kind: Option<[&'a str; 3]>,
     pub namespace: &'a str,
     pub name: &'a str,
-    pub uid: Uid<'a>,
+    pub uid: PackedUid<'a>,
     pub version: &'a str,
-    owner: Option<Owner<'a>>,
-    pub document: Document<'a>,
+    owner: Option<RecordOwner<'a>>,
+    pub document: RecordDocument<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Document<'a> {
+pub(super) enum RecordDocument<'a> {
     Packed(&'a [u8]),
     Plain(&'a bytes::Bytes),
 }
 
-impl Document<'_> {
+impl RecordDocument<'_> {
     pub fn read(self) -> Result<bytes::Bytes, DocumentError> {
         match self {
             Self::Packed(packed) => unpack(packed),
@@ -190,17 +193,17 @@ impl Document<'_> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Owner<'a> {
+struct RecordOwner<'a> {
     kind: [&'a str; 3],
     namespace: &'a str,
     name: &'a str,
-    uid: Uid<'a>,
+    uid: PackedUid<'a>,
 }
 
 /// Reads only what [`write`] has made. Anything that does not fit reads as nothing.
-struct Bytes<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
@@ -232,16 +235,16 @@ impl<'a> Bytes<'a> {
         [self.text(), self.text(), self.text()]
     }
 
-    fn uid(&mut self, as_text: bool) -> Uid<'a> {
+    fn uid(&mut self, as_text: bool) -> PackedUid<'a> {
         match as_text {
-            true => Uid::Text(self.text()),
-            false => Uid::Raw(self.take(16).try_into().unwrap_or_default()),
+            true => PackedUid::Text(self.text()),
+            false => PackedUid::Raw(self.take(16).try_into().unwrap_or_default()),
         }
     }
 }
 
-pub(super) fn read(record: &[u8]) -> Read<'_> {
-    let mut bytes = Bytes(record);
+pub(super) fn read(record: &[u8]) -> RecordView<'_> {
+    let mut bytes = ByteReader(record);
     let flags = bytes.byte();
     let has = |flag| flags & flag != 0;
     let (seq, observed_ms, created_s) = (bytes.number(), bytes.number(), bytes.number() as u32);
@@ -251,28 +254,28 @@ pub(super) fn read(record: &[u8]) -> Read<'_> {
     let (namespace, name) = (bytes.text(), bytes.text());
     let uid = bytes.uid(has(UID_AS_TEXT));
     let version = bytes.text();
-    let owner = has(HAS_OWNER).then(|| Owner {
+    let owner = has(HAS_OWNER).then(|| RecordOwner {
         kind: bytes.texts(),
         namespace: if has(OWNER_ELSEWHERE) { bytes.text() } else { namespace },
         name: bytes.text(),
         uid: bytes.uid(has(OWNER_UID_AS_TEXT)),
     });
-    let document = Document::Packed(bytes.0);
-    Read { seq, observed_ms, created_s, keys, kind, namespace, name, uid, version, owner, document }
+    let document = RecordDocument::Packed(bytes.0);
+    RecordView { seq, observed_ms, created_s, keys, kind, namespace, name, uid, version, owner, document }
 }
 
 fn kind_of(object: &ObjectRef) -> [&str; 3] {
     [&object.group, &object.version, &object.kind]
 }
 
-impl<'a> Read<'a> {
+impl<'a> RecordView<'a> {
     /// Reads a recent object, which has no record.
     pub fn of(recent: &'a RecentObject) -> Self {
-        let owner = recent.owner.as_deref().map(|owner| Owner {
+        let owner = recent.owner.as_deref().map(|owner| RecordOwner {
             kind: kind_of(owner),
             namespace: &owner.namespace,
             name: &owner.name,
-            uid: Uid::of(&owner.uid),
+            uid: PackedUid::of(&owner.uid),
         });
         Self {
             seq: recent.seq,
@@ -282,15 +285,15 @@ impl<'a> Read<'a> {
             kind: Some(kind_of(&recent.object)),
             namespace: &recent.object.namespace,
             name: &recent.object.name,
-            uid: Uid::of(&recent.object.uid),
+            uid: PackedUid::of(&recent.object.uid),
             version: recent.version.as_str(),
             owner,
-            document: Document::Plain(&recent.document),
+            document: RecordDocument::Plain(&recent.document),
         }
     }
 }
 
-impl Read<'_> {
+impl RecordView<'_> {
     /// The hashes of a record's keys, ascending.
     pub fn keys(&self) -> impl Iterator<Item = u32> {
         self.keys.chunks_exact(4).map(|key| u32::from_le_bytes([key[0], key[1], key[2], key[3]]))
@@ -302,21 +305,21 @@ impl Read<'_> {
     }
 
     pub fn owner_is(&self, uid: &str) -> bool {
-        self.owner.is_some_and(|owner| owner.uid == Uid::of(uid))
+        self.owner.is_some_and(|owner| owner.uid == PackedUid::of(uid))
     }
 
-    pub fn object(&self, kind: &Kind) -> ObjectRef {
+    pub fn object(&self, kind: &SourceKind) -> ObjectRef {
         let [group, version, kind] = self.kind.unwrap_or([&kind.group, &kind.version, &kind.kind]);
         reference([group, version, kind], self.namespace, self.name, self.uid)
     }
 
     pub fn owner(&self) -> Option<ObjectRef> {
-        let Owner { kind, namespace, name, uid } = self.owner?;
+        let RecordOwner { kind, namespace, name, uid } = self.owner?;
         Some(reference(kind, namespace, name, uid))
     }
 
-    pub fn current(&self, kind: &Kind, status: Arc<Status>) -> Current {
-        Current {
+    pub fn current(&self, kind: &SourceKind, status: Arc<Status>) -> CurrentObject {
+        CurrentObject {
             object: Arc::new(self.object(kind)),
             owner: self.owner().map(Arc::new),
             resource_version: Version::new(self.version),
@@ -324,14 +327,19 @@ impl Read<'_> {
             seq: self.seq,
             observed_ms: self.observed_ms,
             packed: match self.document {
-                Document::Packed(packed) => packed.into(),
-                Document::Plain(document) => as_is(document),
+                RecordDocument::Packed(packed) => packed.into(),
+                RecordDocument::Plain(document) => as_is(document),
             },
         }
     }
 }
 
-fn reference([group, version, kind]: [&str; 3], namespace: &str, name: &str, uid: Uid<'_>) -> ObjectRef {
+fn reference(
+    [group, version, kind]: [&str; 3],
+    namespace: &str,
+    name: &str,
+    uid: PackedUid<'_>,
+) -> ObjectRef {
     ObjectRef {
         group: group.to_owned(),
         version: version.to_owned(),
@@ -379,7 +387,7 @@ mod tests {
             (created_s, keys) in (any::<u32>(), prop::collection::vec(any::<u32>(), 0..200)),
             packed in prop::collection::vec(any::<u8>(), 0..300),
         ) {
-            let current = Current {
+            let current = CurrentObject {
                 object: Arc::new(object),
                 owner: owner.map(Arc::new),
                 resource_version: Version::new(&version),
@@ -388,13 +396,13 @@ mod tests {
                 observed_ms,
                 packed: packed.into(),
             };
-            let kind = Kind::of(&own);
+            let kind = SourceKind::of(&own);
             let record = write(&kind, &current, created_s, &keys);
             let read = read(&record);
             prop_assert_eq!((read.keys().collect::<Vec<_>>(), read.created_s), (keys, created_s));
             let back = read.current(&kind, Arc::default());
             prop_assert_eq!(format!("{back:?}"), format!("{current:?}"));
-            prop_assert_eq!(read.uid, Uid::of(&current.object.uid));
+            prop_assert_eq!(read.uid, PackedUid::of(&current.object.uid));
             if let Some(owner) = &current.owner {
                 prop_assert!(read.owner_is(&owner.uid));
             }

@@ -5,15 +5,15 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashSet};
 use std::sync::Arc;
 
-use kubewitness_core::index::{IndexError, Indexes, Key};
-use kubewitness_core::order::{By, Order, Place};
-use kubewitness_core::ports::{Current, Selected, Selection};
-use kubewitness_core::search_filter::Grams;
+use kubewitness_core::index::{IndexError, IndexKey, IndexSet};
+use kubewitness_core::order::{ObjectOrder, OrderKey, OrderPosition};
+use kubewitness_core::ports::{CurrentObject, ObjectSelection, SelectedObjects};
+use kubewitness_core::search_filter::SearchGrams;
 use kubewitness_core::state::Status;
-use kubewitness_core::views::{Counts, NAMESPACES};
+use kubewitness_core::views::{NAMESPACES, ObjectCounts};
 
-use super::record::Kind;
-use super::{Cache, Held, Kept, Slot};
+use super::record::SourceKind;
+use super::{CacheSlot, ObjectCache, SlotContent, StoredObject};
 
 /// The candidates of one hold of the lock, which takes some microseconds.
 const PAGE: usize = 256;
@@ -29,45 +29,46 @@ const SIGNATURES: usize = 16 * 1024;
 
 /// Where the candidates come from.
 #[derive(Clone, Debug)]
-pub(crate) enum Plan {
+pub(crate) enum SelectPlan {
     All,
-    Name(Slot),
+    Name(CacheSlot),
     Keyed(u32),
     /// Those of a phase, or those whose signatures pass, as they were when the search began.
-    Slots(Vec<Slot>),
+    Slots(Vec<CacheSlot>),
     /// As the selection's order says.
     Ordered,
     Nothing,
 }
 
 /// The records at one moment, and where the next page begins.
-pub(crate) struct Page {
-    found: Vec<Candidate>,
-    kind: Option<Arc<Kind>>,
-    /// Of a plan without an order.
-    pub next: Option<Slot>,
-    /// With [`Plan::Ordered`].
-    pub beyond: Option<Place>,
+pub(crate) struct RecordPage {
+    found: Vec<SelectCandidate>,
+    kind: Option<Arc<SourceKind>>,
+    /// The next slot of a plan without an order.
+    pub next: Option<CacheSlot>,
+    /// With [`SelectPlan::Ordered`].
+    pub beyond: Option<OrderPosition>,
 }
 
-struct Candidate {
-    slot: Slot,
-    kept: Kept,
+struct SelectCandidate {
+    slot: CacheSlot,
+    kept: StoredObject,
     status: Arc<Status>,
     /// Whether its document may have what is searched for.
     may_say: bool,
 }
 
-impl Cache {
+impl ObjectCache {
     /// The plan with the fewest candidates, as far as the indexes tell.
-    pub fn plan(&self, search: &Search<'_>) -> Plan {
+    pub fn plan(&self, search: &SelectSearch<'_>) -> SelectPlan {
         let selection = search.selection;
         if let (Some(namespace), Some(name)) = (&selection.namespace, &selection.name) {
-            return self.slot_of_name(namespace, name).map_or(Plan::Nothing, Plan::Name);
+            return self.slot_of_name(namespace, name).map_or(SelectPlan::Nothing, SelectPlan::Name);
         }
         let of_namespace = selection.namespace.as_deref().filter(|_| search.walks_namespaces());
-        let namespace = selection.namespace.as_deref().filter(|_| of_namespace.is_none()).map(Key::Namespace);
-        let labels = selection.labels.equalities().map(|(key, value)| Key::Label(key, value));
+        let namespace =
+            selection.namespace.as_deref().filter(|_| of_namespace.is_none()).map(IndexKey::Namespace);
+        let labels = selection.labels.equalities().map(|(key, value)| IndexKey::Label(key, value));
         let keys = search.key.into_iter().chain(namespace).chain(labels);
         let hashes = keys.filter_map(|key| self.keyer.hash(key));
         let fewest = hashes.map(|hash| (self.by_key.estimate(hash), hash)).min();
@@ -85,52 +86,52 @@ impl Cache {
         let is_few = |few: usize| !is_ordered || few < most;
         match (fewest, phase) {
             (fewest, Some((few, phase))) if is_few(few) && fewest.is_none_or(|(keyed, _)| few < keyed) => {
-                Plan::Slots(self.orders.slots_in_phase(phase))
+                SelectPlan::Slots(self.orders.slots_in_phase(phase))
             }
-            (Some((few, hash)), _) if is_few(few) => Plan::Keyed(hash),
-            _ if is_ordered => Plan::Ordered,
-            _ => Plan::All,
+            (Some((few, hash)), _) if is_few(few) => SelectPlan::Keyed(hash),
+            _ if is_ordered => SelectPlan::Ordered,
+            _ => SelectPlan::All,
         }
     }
 
     /// The objects of the selection's order behind a place. An object that changes between two pages may be in
     /// neither.
-    pub fn ordered_page(&self, search: &Search<'_>, beyond: Option<&Place>) -> Page {
+    pub fn ordered_page(&self, search: &SelectSearch<'_>, beyond: Option<&OrderPosition>) -> RecordPage {
         let (order, selection) = (search.order, search.selection);
         let among = (selection.namespace.as_deref(), selection.phase.as_deref());
         let slots = self.orders.page(&self.slots, order, among, beyond, PAGE);
         let last = slots.last().filter(|_| slots.len() == PAGE).and_then(|slot| self.at(*slot));
         let beyond = last.map(|held| held.kept.read().place(order, &held.status));
-        Page { found: self.held(search, &slots), kind: self.kind.clone(), next: None, beyond }
+        RecordPage { found: self.held(search, &slots), kind: self.kind.clone(), next: None, beyond }
     }
 
-    pub fn page(&self, search: &Search<'_>, plan: &Plan, from: Slot) -> Page {
-        let slots: Vec<Slot> = match plan {
-            Plan::All => (from..self.slots.len() as Slot).take(PAGE).collect(),
-            Plan::Name(slot) => (*slot >= from).then_some(*slot).into_iter().collect(),
-            Plan::Keyed(hash) => self.by_key.from(*hash, from).take(PAGE).collect(),
-            Plan::Slots(all) => {
+    pub fn page(&self, search: &SelectSearch<'_>, plan: &SelectPlan, from: CacheSlot) -> RecordPage {
+        let slots: Vec<CacheSlot> = match plan {
+            SelectPlan::All => (from..self.slots.len() as CacheSlot).take(PAGE).collect(),
+            SelectPlan::Name(slot) => (*slot >= from).then_some(*slot).into_iter().collect(),
+            SelectPlan::Keyed(hash) => self.by_key.from(*hash, from).take(PAGE).collect(),
+            SelectPlan::Slots(all) => {
                 let first = all.partition_point(|slot| *slot < from);
                 all[first..].iter().take(PAGE).copied().collect()
             }
-            Plan::Ordered | Plan::Nothing => Vec::new(),
+            SelectPlan::Ordered | SelectPlan::Nothing => Vec::new(),
         };
         let next = (slots.len() == PAGE).then(|| slots[PAGE - 1] + 1);
-        Page { found: self.held(search, &slots), kind: self.kind.clone(), next, beyond: None }
+        RecordPage { found: self.held(search, &slots), kind: self.kind.clone(), next, beyond: None }
     }
 
     /// The objects in these slots that their signatures do not rule out.
-    fn held(&self, search: &Search<'_>, slots: &[Slot]) -> Vec<Candidate> {
-        let held = |slot: &Slot| {
+    fn held(&self, search: &SelectSearch<'_>, slots: &[CacheSlot]) -> Vec<SelectCandidate> {
+        let held = |slot: &CacheSlot| {
             let may_say = self.passes(search, *slot)?;
-            let Held { kept, status } = self.at(*slot)?;
-            Some(Candidate { slot: *slot, kept: kept.clone(), status: Arc::clone(status), may_say })
+            let SlotContent { kept, status } = self.at(*slot)?;
+            Some(SelectCandidate { slot: *slot, kept: kept.clone(), status: Arc::clone(status), may_say })
         };
         slots.iter().filter_map(held).collect()
     }
 
     /// Whether the object's document may have what is searched for; none where the object is ruled out.
-    fn passes(&self, search: &Search<'_>, slot: Slot) -> Option<bool> {
+    fn passes(&self, search: &SelectSearch<'_>, slot: CacheSlot) -> Option<bool> {
         let Some(grams) = &search.grams else { return Some(true) };
         let signature = self.signatures.get(slot as usize)?;
         let may_say = signature.may_say(grams);
@@ -138,15 +139,21 @@ impl Cache {
     }
 
     /// Adds the slots from this one on whose signatures pass. Returns where the next look begins.
-    pub fn add_passing(&self, search: &Search<'_>, from: Slot, passing: &mut Vec<Slot>) -> Option<Slot> {
-        let to = self.slots.len().min(from as usize + SIGNATURES) as Slot;
+    pub fn add_passing(
+        &self,
+        search: &SelectSearch<'_>,
+        from: CacheSlot,
+        passing: &mut Vec<CacheSlot>,
+    ) -> Option<CacheSlot> {
+        let to = self.slots.len().min(from as usize + SIGNATURES) as CacheSlot;
         passing.extend((from..to).filter(|slot| self.passes(search, *slot).is_some()));
         ((to as usize) < self.slots.len()).then_some(to)
     }
 
     /// Counts what a selection means that needs no look at objects. Returns `false` for any other one.
-    pub fn tally(&self, selection: &Selection, counts: &mut Counts) -> bool {
-        let Selection { namespace, name, phase, labels, index, search, created_since_ms, .. } = selection;
+    pub fn tally(&self, selection: &ObjectSelection, counts: &mut ObjectCounts) -> bool {
+        let ObjectSelection { namespace, name, phase, labels, index, search, created_since_ms, .. } =
+            selection;
         let is_plain = name.is_none() && labels.is_empty() && index.is_none() && search.is_none();
         if is_plain && created_since_ms.is_none() {
             self.orders.tally(namespace.as_deref(), phase.as_deref(), counts);
@@ -155,61 +162,61 @@ impl Cache {
         false
     }
 
-    pub fn indexes(&self) -> Arc<Indexes> {
+    pub fn indexes(&self) -> Arc<IndexSet> {
         Arc::clone(&self.keyer.indexes)
     }
 }
 
 /// A selection that fits the source's indexes, and the objects found so far.
-pub(crate) struct Search<'s> {
-    selection: &'s Selection,
-    order: Order,
-    key: Option<Key<'s>>,
-    grams: Option<Grams>,
-    indexes: &'s Indexes,
-    found: Vec<Current>,
+pub(crate) struct SelectSearch<'s> {
+    selection: &'s ObjectSelection,
+    order: ObjectOrder,
+    key: Option<IndexKey<'s>>,
+    grams: Option<SearchGrams>,
+    indexes: &'s IndexSet,
+    found: Vec<CurrentObject>,
     /// With an order: the first objects of it, the last of them on top.
-    first: BinaryHeap<Ranked>,
-    next: Option<Slot>,
+    first: BinaryHeap<RankedObject>,
+    next: Option<CacheSlot>,
     read: usize,
     /// The last object of which the document was read.
-    last_read: Option<Place>,
-    looked: Option<Place>,
+    last_read: Option<OrderPosition>,
+    looked: Option<OrderPosition>,
 }
 
 /// An object that comes after others in an order is greater than they are.
-struct Ranked {
-    order: Order,
-    place: Place,
-    slot: Slot,
-    kept: Kept,
+struct RankedObject {
+    order: ObjectOrder,
+    place: OrderPosition,
+    slot: CacheSlot,
+    kept: StoredObject,
     status: Arc<Status>,
-    kind: Arc<Kind>,
+    kind: Arc<SourceKind>,
 }
 
-impl PartialEq for Ranked {
+impl PartialEq for RankedObject {
     fn eq(&self, other: &Self) -> bool {
         self.place == other.place
     }
 }
 
-impl Eq for Ranked {}
+impl Eq for RankedObject {}
 
-impl PartialOrd for Ranked {
+impl PartialOrd for RankedObject {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Ranked {
+impl Ord for RankedObject {
     fn cmp(&self, other: &Self) -> Ordering {
         let ascending = self.place.cmp(&other.place);
         if self.order.descends() { ascending.reverse() } else { ascending }
     }
 }
 
-impl<'s> Search<'s> {
-    pub fn new(selection: &'s Selection, indexes: &'s Indexes) -> Result<Self, IndexError> {
+impl<'s> SelectSearch<'s> {
+    pub fn new(selection: &'s ObjectSelection, indexes: &'s IndexSet) -> Result<Self, IndexError> {
         let key = selection.index.as_ref().map(|(name, key)| indexes.key(name, key)).transpose()?;
         if let (Some(rules), Some((name, _)), Some(key)) = (&selection.rules, &selection.index, &key) {
             indexes.allow(rules, name, key)?;
@@ -218,7 +225,7 @@ impl<'s> Search<'s> {
             selection,
             order: selection.order.unwrap_or_default(),
             key,
-            grams: selection.search.as_ref().and_then(kubewitness_core::search::Search::grams),
+            grams: selection.search.as_ref().and_then(kubewitness_core::search::SearchText::grams),
             indexes,
             found: Vec::new(),
             first: BinaryHeap::new(),
@@ -231,7 +238,7 @@ impl<'s> Search<'s> {
 
     /// Whether its order goes by phases, so that those of one phase lie together.
     fn walks_phases(&self) -> bool {
-        self.selection.order.is_some_and(|order| matches!(order.by, By::Changed | By::Phase))
+        self.selection.order.is_some_and(|order| matches!(order.by, OrderKey::Changed | OrderKey::Phase))
     }
 
     /// Whether its order has the objects of a namespace apart.
@@ -240,14 +247,15 @@ impl<'s> Search<'s> {
     }
 
     /// Looks at the signatures of all objects, where no index makes the candidates few. `look` is
-    /// [`Cache::add_passing`].
+    /// [`ObjectCache::add_passing`].
     pub fn narrowed(
         &self,
-        plan: Plan,
-        mut look: impl FnMut(&Self, Slot, &mut Vec<Slot>) -> Option<Slot>,
-    ) -> Plan {
+        plan: SelectPlan,
+        mut look: impl FnMut(&Self, CacheSlot, &mut Vec<CacheSlot>) -> Option<CacheSlot>,
+    ) -> SelectPlan {
         let mut passing = Vec::new();
-        let mut from = Some(0).filter(|_| self.grams.is_some() && matches!(plan, Plan::All | Plan::Ordered));
+        let mut from =
+            Some(0).filter(|_| self.grams.is_some() && matches!(plan, SelectPlan::All | SelectPlan::Ordered));
         if from.is_none() {
             return plan;
         }
@@ -257,11 +265,11 @@ impl<'s> Search<'s> {
                 return plan;
             }
         }
-        Plan::Slots(passing)
+        SelectPlan::Slots(passing)
     }
 
     /// Takes the matches of a page. Returns `true` once the search needs no more.
-    pub fn take(&mut self, page: Page) -> bool {
+    pub fn take(&mut self, page: RecordPage) -> bool {
         let Some(kind) = page.kind else { return true };
         for candidate in page.found {
             if self.selection.order.is_some() {
@@ -278,7 +286,7 @@ impl<'s> Search<'s> {
     }
 
     /// Keeps a match if it is among the first.
-    fn rank(&mut self, candidate: Candidate, kind: &Arc<Kind>) {
+    fn rank(&mut self, candidate: SelectCandidate, kind: &Arc<SourceKind>) {
         let (order, limit) = (self.order, self.selection.limit);
         let place = candidate.kept.read().place(order, &candidate.status);
         if self.selection.beyond.as_ref().is_some_and(|beyond| !order.is_before(beyond, &place)) {
@@ -294,8 +302,8 @@ impl<'s> Search<'s> {
             self.last_read = Some(place.clone());
         }
         if is_match {
-            let Candidate { slot, kept, status, .. } = candidate;
-            self.first.push(Ranked { order, place, slot, kept, status, kind: Arc::clone(kind) });
+            let SelectCandidate { slot, kept, status, .. } = candidate;
+            self.first.push(RankedObject { order, place, slot, kept, status, kind: Arc::clone(kind) });
             if self.first.len() > limit {
                 self.first.pop();
             }
@@ -303,7 +311,7 @@ impl<'s> Search<'s> {
     }
 
     /// Takes the matches of a page that is in order. Returns `true` once the search needs no more.
-    pub fn take_ordered(&mut self, page: Page) -> bool {
+    pub fn take_ordered(&mut self, page: RecordPage) -> bool {
         let goes_on = page.beyond.is_some();
         let is_over = self.take(page);
         if goes_on && !is_over && self.read >= READ {
@@ -314,12 +322,12 @@ impl<'s> Search<'s> {
     }
 
     /// Counts the matches of a page. Returns `true` once it has read as many documents as it may.
-    pub fn tally(&mut self, page: Page, counts: &mut Counts) -> bool {
+    pub fn tally(&mut self, page: RecordPage, counts: &mut ObjectCounts) -> bool {
         for candidate in page.found {
             if !self.matches(&candidate) {
                 continue;
             }
-            let Candidate { kept, status, .. } = candidate;
+            let SelectCandidate { kept, status, .. } = candidate;
             let read = kept.read();
             match counts.phases.get_mut(&status.phase) {
                 Some(count) => *count += 1,
@@ -333,14 +341,14 @@ impl<'s> Search<'s> {
     }
 
     /// The objects found, and where a further search begins.
-    pub fn end(self) -> Selected {
+    pub fn end(self) -> SelectedObjects {
         let Self { found, next, looked, .. } = self;
         if self.selection.order.is_none() {
-            return Selected { objects: found, next, ..Selected::default() };
+            return SelectedObjects { objects: found, next, ..SelectedObjects::default() };
         }
-        let mut selected = Selected { looked, ..Selected::default() };
+        let mut selected = SelectedObjects { looked, ..SelectedObjects::default() };
         let mut slots = HashSet::new();
-        for Ranked { place, slot, kept, status, kind, .. } in self.first.into_sorted_vec() {
+        for RankedObject { place, slot, kept, status, kind, .. } in self.first.into_sorted_vec() {
             // An object that changes meanwhile may be found at both of its places. The page is short then, and not the
             // last one.
             if !slots.insert(slot) {
@@ -354,9 +362,9 @@ impl<'s> Search<'s> {
     }
 
     /// Runs the cheap tests first. It unpacks the document only if nothing else can tell.
-    fn matches(&mut self, candidate: &Candidate) -> bool {
+    fn matches(&mut self, candidate: &SelectCandidate) -> bool {
         let (read, status) = (candidate.kept.read(), &candidate.status);
-        let Selection { namespace, name, phase, labels, search, created_since_ms, .. } = self.selection;
+        let ObjectSelection { namespace, name, phase, labels, search, created_since_ms, .. } = self.selection;
         if namespace.as_deref().is_some_and(|namespace| namespace != read.namespace)
             || name.as_deref().is_some_and(|name| name != read.name)
             || phase.as_deref().is_some_and(|phase| !phase.eq_ignore_ascii_case(&status.phase))
@@ -365,9 +373,9 @@ impl<'s> Search<'s> {
             return false;
         }
         let wanted = match self.key {
-            Some(Key::Namespace(namespace)) if namespace != read.namespace => return false,
-            Some(Key::Owner(uid)) if read.owner_is(uid) => None,
-            Some(Key::Namespace(_)) => None,
+            Some(IndexKey::Namespace(namespace)) if namespace != read.namespace => return false,
+            Some(IndexKey::Owner(uid)) if read.owner_is(uid) => None,
+            Some(IndexKey::Namespace(_)) => None,
             key => key,
         };
         let search = search.as_ref().filter(|search| !search.fits_name(read.name, &read.uid.text()));
@@ -389,7 +397,7 @@ impl<'s> Search<'s> {
         let mut own: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
         let scanned = self.indexes.keys(&document, |key| {
             has_key |= wanted == Some(key);
-            if let (Key::Label(key, value), false) = (key, labels.is_empty()) {
+            if let (IndexKey::Label(key, value), false) = (key, labels.is_empty()) {
                 own.push((key.to_owned().into(), value.to_owned().into()));
             }
         });

@@ -10,17 +10,17 @@ use kubewitness_core::state::Status;
 /// The statuses in the table. Most objects of a cluster have one of few.
 const SHARED_STATUSES: usize = 256;
 
-pub(crate) struct Statuses {
+pub(crate) struct StatusTable {
     recent: Vec<Option<Arc<Status>>>,
     hasher: DefaultHashBuilder,
 }
-impl Default for Statuses {
+impl Default for StatusTable {
     fn default() -> Self {
         Self { recent: vec![None; SHARED_STATUSES], hasher: DefaultHashBuilder::default() }
     }
 }
 
-impl Statuses {
+impl StatusTable {
     pub fn share(&mut self, status: Status, previous: Option<&Arc<Status>>) -> Arc<Status> {
         if let Some(previous) = previous.filter(|previous| ***previous == status) {
             return Arc::clone(previous);
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn equal_statuses_are_one() {
-        let mut statuses = Statuses::default();
+        let mut statuses = StatusTable::default();
         let running = || Status { phase: "Running".into(), ..Status::default() };
         let first = statuses.share(running(), None);
         assert!(Arc::ptr_eq(&first, &statuses.share(running(), None)));

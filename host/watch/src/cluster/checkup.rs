@@ -9,7 +9,7 @@ use k8s_openapi::List;
 use k8s_openapi::api::authorization::v1::{SelfSubjectAccessReview, SubjectAccessReview};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kubewitness_core::config::{HOST_LABEL, SourceSpec};
-use kubewitness_core::ports::{Attempt, Person};
+use kubewitness_core::ports::{AccessAttempt, Person};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::cluster::reviews::{RIGHTS, answers};
 use crate::connect::SignedIn;
-use crate::connect::request::{Address, Api, Failure};
+use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 use crate::connect::resource::{group_version, resolve};
 
 const OWN_RIGHTS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -37,8 +37,8 @@ pub enum CheckupError {
     Failed(String),
 }
 
-impl From<Failure> for CheckupError {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for CheckupError {
+    fn from(failure: RequestFailure) -> Self {
         match failure.code() {
             Some(401 | 403) => Self::Forbidden(failure.to_string()),
             Some(404) => Self::Missing(failure.to_string()),
@@ -58,7 +58,7 @@ pub struct ApiServer {
 
 /// Whose rights are asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum RightsOwner {
     /// Those of whoever asks.
     Own,
     Account {
@@ -67,11 +67,11 @@ pub enum Whose {
     },
 }
 
-pub struct Checkup {
-    api: Api,
+pub struct RightsCheckup {
+    api: ApiClient,
 }
 
-impl Checkup {
+impl RightsCheckup {
     pub fn new(signed_in: &SignedIn) -> Self {
         Self { api: signed_in.api() }
     }
@@ -79,11 +79,11 @@ impl Checkup {
     pub async fn server(&self) -> Result<ApiServer, CheckupError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Version {
+        struct ServerVersion {
             git_version: String,
         }
         let (body, date) = within(self.api.dated("/version", BYTES)).await?;
-        let version: Version = read(&body)?;
+        let version: ServerVersion = read(&body)?;
         Ok(ApiServer { version: version.git_version, date })
     }
 
@@ -94,13 +94,13 @@ impl Checkup {
         Ok((group.to_owned(), resource.plural().to_owned()))
     }
 
-    pub async fn may(&self, whose: &Whose, attempt: &Attempt) -> Result<bool, CheckupError> {
+    pub async fn may(&self, whose: &RightsOwner, attempt: &AccessAttempt) -> Result<bool, CheckupError> {
         let status = match whose {
-            Whose::Own => {
+            RightsOwner::Own => {
                 let review = answers::self_review(attempt);
                 self.review::<SelfSubjectAccessReview>(OWN_RIGHTS, encoded(&review)?).await?.status
             }
-            Whose::Account { namespace, name } => {
+            RightsOwner::Account { namespace, name } => {
                 let review = answers::access_review(&person(namespace, name), attempt);
                 self.review::<SubjectAccessReview>(RIGHTS, encoded(&review)?).await?.status
             }
@@ -119,8 +119,8 @@ impl Checkup {
         namespace: &str,
     ) -> Result<Vec<(String, BTreeMap<String, String>)>, CheckupError> {
         let address =
-            Address::new("/api/v1/namespaces").member(namespace).as_str().to_owned() + "/configmaps";
-        let address = Address::new(&address).with("labelSelector", &format!("{HOST_LABEL}=true"));
+            RequestAddress::new("/api/v1/namespaces").member(namespace).as_str().to_owned() + "/configmaps";
+        let address = RequestAddress::new(&address).with("labelSelector", &format!("{HOST_LABEL}=true"));
         let address = address.with("limit", MAPS);
         let body = within(self.api.ask_for(Method::GET, address.as_str(), None, BYTES)).await?;
         let maps: List<ConfigMap> = read(&body)?;
@@ -129,16 +129,16 @@ impl Checkup {
     }
 }
 
-async fn within<T>(asked: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    timeout(WITHIN, asked).await.unwrap_or(Err(Failure::TimedOut(WITHIN)))
+async fn within<T>(asked: impl Future<Output = Result<T, RequestFailure>>) -> Result<T, RequestFailure> {
+    timeout(WITHIN, asked).await.unwrap_or(Err(RequestFailure::TimedOut(WITHIN)))
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(body).map_err(|error| Failure::Answer(error.to_string()))
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, RequestFailure> {
+    serde_json::from_slice(body).map_err(|error| RequestFailure::Answer(error.to_string()))
 }
 
-fn encoded(review: &impl serde::Serialize) -> Result<Vec<u8>, Failure> {
-    serde_json::to_vec(review).map_err(|error| Failure::Answer(error.to_string()))
+fn encoded(review: &impl serde::Serialize) -> Result<Vec<u8>, RequestFailure> {
+    serde_json::to_vec(review).map_err(|error| RequestFailure::Answer(error.to_string()))
 }
 
 /// A service account, as the API server knows it when it signs in.
@@ -167,7 +167,13 @@ mod tests {
     fn a_refusal_is_told_from_what_is_not_there() {
         let status = |code| {
             let (reason, message) = (String::new(), String::new());
-            CheckupError::from(Failure::Status { code, reason, message, retry_after: None, token: None })
+            CheckupError::from(RequestFailure::Status {
+                code,
+                reason,
+                message,
+                retry_after: None,
+                token: None,
+            })
         };
         assert!(matches!(status(403), CheckupError::Forbidden(_)));
         assert!(matches!(status(404), CheckupError::Missing(_)));

@@ -15,18 +15,18 @@ use http::Method;
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Portforwarder;
-use kubewitness_core::ports::Attempt;
+use kubewitness_core::ports::AccessAttempt;
 use thiserror::Error;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::checkup::{Checkup, CheckupError, Whose};
+use crate::cluster::checkup::{CheckupError, RightsCheckup, RightsOwner};
 use crate::connect::SignedIn;
-use crate::connect::request::{Address, Failure, causes};
+use crate::connect::request::{RequestAddress, RequestFailure, causes};
 
-/// What the pods of Kubewitness are labelled with.
+/// The label of Kubewitness' pods.
 const LABEL: &str = "app.kubernetes.io/name=kubewitness";
 /// The port of the portal, by its name in a pod; with TLS, and without.
 const SECURE: &str = "portal-tls";
@@ -77,9 +77,9 @@ pub enum PodTrust {
 }
 
 /// Listens on loopback, and carries each connection into the pod.
-pub struct Forward {
+pub struct PortForward {
     pods: kube::Api<Pod>,
-    portal: Portal,
+    portal: PortalPod,
     listener: TcpListener,
     address: SocketAddr,
     /// Proves that there is a way; a first connection takes it.
@@ -87,14 +87,14 @@ pub struct Forward {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Portal {
+struct PortalPod {
     pod: String,
     port: u16,
     is_secure: bool,
     account: String,
 }
 
-impl Forward {
+impl PortForward {
     pub async fn to_portal(
         signed_in: &SignedIn,
         namespace: &str,
@@ -110,7 +110,7 @@ impl Forward {
         let portal = found.ok_or_else(|| ForwardError::NoPod { namespace: namespace.to_owned(), server })?;
         let pods = kube::Api::<Pod>::namespaced(signed_in.client.clone(), namespace);
         let first = open(&pods, &portal).await.map_err(|failure| match failure {
-            Failure::Status { code: 403, message, .. } => ForwardError::Forbidden {
+            RequestFailure::Status { code: 403, message, .. } => ForwardError::Forbidden {
                 right: "get and create pods/portforward",
                 namespace: namespace.to_owned(),
                 why: message,
@@ -152,7 +152,7 @@ impl Forward {
     }
 }
 
-async fn carry(pods: kube::Api<Pod>, portal: Portal, first: Option<Portforwarder>, mut socket: TcpStream) {
+async fn carry(pods: kube::Api<Pod>, portal: PortalPod, first: Option<Portforwarder>, mut socket: TcpStream) {
     let opened = match first {
         Some(first) => Ok(first),
         None => open(&pods, &portal).await,
@@ -167,18 +167,18 @@ async fn carry(pods: kube::Api<Pod>, portal: Portal, first: Option<Portforwarder
     }
 }
 
-async fn open(pods: &kube::Api<Pod>, portal: &Portal) -> Result<Portforwarder, Failure> {
+async fn open(pods: &kube::Api<Pod>, portal: &PortalPod) -> Result<Portforwarder, RequestFailure> {
     let ports = [portal.port];
     let opened = timeout(WITHIN, pods.portforward(&portal.pod, &ports));
-    opened.await.map_err(|_| Failure::TimedOut(WITHIN))?.map_err(|error| match error {
-        kube::Error::Api(status) => Failure::Status {
+    opened.await.map_err(|_| RequestFailure::TimedOut(WITHIN))?.map_err(|error| match error {
+        kube::Error::Api(status) => RequestFailure::Status {
             code: status.code,
             reason: status.reason.clone(),
             message: status.message.clone(),
             retry_after: None,
             token: None,
         },
-        error => Failure::Transport(causes(&error)),
+        error => RequestFailure::Transport(causes(&error)),
     })
 }
 
@@ -186,10 +186,10 @@ async fn open(pods: &kube::Api<Pod>, portal: &Portal) -> Result<Portforwarder, F
 async fn proven(
     signed_in: &SignedIn,
     namespace: &str,
-    mut portals: Vec<Portal>,
-) -> Result<Option<Portal>, ForwardError> {
-    let checkup = Checkup::new(signed_in);
-    let attempt = Attempt {
+    mut portals: Vec<PortalPod>,
+) -> Result<Option<PortalPod>, ForwardError> {
+    let checkup = RightsCheckup::new(signed_in);
+    let attempt = AccessAttempt {
         verb: "create".into(),
         group: "authentication.k8s.io".into(),
         resource: "tokenreviews".into(),
@@ -208,7 +208,7 @@ async fn proven(
         why,
     };
     for name in accounts.iter().take(ACCOUNTS) {
-        let whose = Whose::Account { namespace: namespace.to_owned(), name: name.clone() };
+        let whose = RightsOwner::Account { namespace: namespace.to_owned(), name: name.clone() };
         match checkup.may(&whose, &attempt).await {
             Ok(true) => {
                 portals.retain(|portal| portal.account == *name);
@@ -233,27 +233,27 @@ async fn proven(
 }
 
 /// The portals of all pods that are ready.
-async fn find(signed_in: &SignedIn, namespace: &str) -> Result<Vec<Portal>, ForwardError> {
-    let address = Address::new("/api/v1/namespaces").member(namespace).as_str().to_owned() + "/pods";
-    let address = Address::new(&address).with("labelSelector", LABEL).with("limit", PODS);
+async fn find(signed_in: &SignedIn, namespace: &str) -> Result<Vec<PortalPod>, ForwardError> {
+    let address = RequestAddress::new("/api/v1/namespaces").member(namespace).as_str().to_owned() + "/pods";
+    let address = RequestAddress::new(&address).with("labelSelector", LABEL).with("limit", PODS);
     let api = signed_in.api();
     let asked = timeout(WITHIN, api.ask_for(Method::GET, address.as_str(), None, BYTES));
-    let answer = asked.await.unwrap_or(Err(Failure::TimedOut(WITHIN)));
+    let answer = asked.await.unwrap_or(Err(RequestFailure::TimedOut(WITHIN)));
     let pods = answer.and_then(|body| {
-        serde_json::from_slice::<List<Pod>>(&body).map_err(|error| Failure::Answer(error.to_string()))
+        serde_json::from_slice::<List<Pod>>(&body).map_err(|error| RequestFailure::Answer(error.to_string()))
     });
     let server = signed_in.server.clone();
     match pods {
         Ok(pods) => Ok(pods.items.iter().filter_map(portal_of).collect()),
-        Err(Failure::Status { code: 403, message, .. }) => {
+        Err(RequestFailure::Status { code: 403, message, .. }) => {
             Err(ForwardError::Forbidden { right: "list pods", namespace: namespace.to_owned(), why: message })
         }
         Err(failure) => Err(ForwardError::Broken { server, why: failure.to_string() }),
     }
 }
 
-/// Of a pod that is ready.
-fn portal_of(pod: &Pod) -> Option<Portal> {
+/// The portal of a pod that is ready.
+fn portal_of(pod: &Pod) -> Option<PortalPod> {
     let ready =
         pod.status.as_ref()?.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
     if !ready || pod.metadata.deletion_timestamp.is_some() {
@@ -270,7 +270,7 @@ fn portal_of(pod: &Pod) -> Option<Portal> {
     };
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
     let account = account.unwrap_or_else(|| "default".into());
-    Some(Portal { pod: pod.metadata.name.clone()?, port, is_secure, account })
+    Some(PortalPod { pod: pod.metadata.name.clone()?, port, is_secure, account })
 }
 
 #[cfg(test)]

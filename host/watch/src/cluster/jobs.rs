@@ -1,21 +1,21 @@
 //! Creates Jobs in the name of the person who submits them.
 //!
-//! A person's own token goes over a connection that has no credentials of the controller. Impersonation goes over the
-//! controller's. Nothing is tried again here: whoever asks repeats the request with the same name.
+//! A person's own token goes over a connection that has no credentials of the controller. Impersonation goes
+//! over the controller's. Nothing is retried here: the caller repeats the request with the same name.
 
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderName, HeaderValue, Method};
 use kubewitness_core::config::is_name;
-use kubewitness_core::ports::{Acting, Cause, Person, SubmitError};
+use kubewitness_core::ports::{ActingIdentity, FieldCause, Person, SubmitError};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::connect::Connection;
-use crate::connect::request::{Address, Api, Failure};
+use crate::connect::ApiConnection;
+use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 
 /// From a request to its whole answer, waiting for its turn included. A person waits for it, and for two of them
 /// where a name is taken.
@@ -24,7 +24,7 @@ const WITHIN: Duration = Duration::from_secs(6);
 const BYTES: usize = 3 * 1024 * 1024;
 /// Requests at once.
 const AT_ONCE: usize = 16;
-/// What of a refusal's causes is told.
+/// The most causes of a refusal that are reported.
 const CAUSES: usize = 100;
 /// The longest key of an extra attribute that is sent; those of Kubernetes are names of a domain and a word.
 const EXTRA_KEY_BYTES: usize = 512;
@@ -63,24 +63,24 @@ const ESCAPED_IN_A_KEY: &AsciiSet = &NON_ALPHANUMERIC
 const ADDED: [&str; 2] = ["system:authenticated", "system:serviceaccounts"];
 
 /// The Jobs of one API server.
-pub struct Jobs {
-    own: Api,
-    bare: Api,
+pub struct JobClient {
+    own: ApiClient,
+    bare: ApiClient,
     turns: Semaphore,
 }
 
-impl Jobs {
-    pub fn new(connection: &Connection) -> Self {
+impl JobClient {
+    pub fn new(connection: &ApiConnection) -> Self {
         Self {
             own: connection.api(),
-            bare: Api::new(connection.bare.clone()),
+            bare: ApiClient::new(connection.bare.clone()),
             turns: Semaphore::new(AT_ONCE),
         }
     }
 
     pub async fn create(
         &self,
-        acting: Acting<'_>,
+        acting: ActingIdentity<'_>,
         namespace: &str,
         job: &Value,
         dry_run: bool,
@@ -94,7 +94,7 @@ impl Jobs {
 
     pub async fn job(
         &self,
-        acting: Acting<'_>,
+        acting: ActingIdentity<'_>,
         namespace: &str,
         name: &str,
     ) -> Result<Option<Value>, SubmitError> {
@@ -108,15 +108,15 @@ impl Jobs {
 
     async fn ask(
         &self,
-        acting: Acting<'_>,
+        acting: ActingIdentity<'_>,
         method: Method,
-        address: &Address,
+        address: &RequestAddress,
         body: Option<Vec<u8>>,
     ) -> Result<Value, SubmitError> {
         let (api, headers) = match acting {
-            Acting::Token(token) => (&self.bare, bearer(token)?),
-            Acting::Person(person) => (&self.own, impersonating(person)?),
-            Acting::Controller => (&self.own, Vec::new()),
+            ActingIdentity::Token(token) => (&self.bare, bearer(token)?),
+            ActingIdentity::Person(person) => (&self.own, impersonating(person)?),
+            ActingIdentity::Controller => (&self.own, Vec::new()),
         };
         let body = body.map(|body| ("application/json", body));
         let asked = timeout(WITHIN, async {
@@ -124,7 +124,7 @@ impl Jobs {
             let _turn = self.turns.acquire().await;
             api.told_with(method, address.as_str(), headers, body, BYTES).await
         });
-        let answer = asked.await.unwrap_or(Err((Failure::TimedOut(WITHIN), Vec::new())));
+        let answer = asked.await.unwrap_or(Err((RequestFailure::TimedOut(WITHIN), Vec::new())));
         let answer = answer.map_err(|(failure, body)| refused(&failure, &body))?;
         serde_json::from_slice(&answer).map_err(|error| {
             SubmitError::Unanswered(format!("the API server's answer can't be parsed: {error}"))
@@ -133,18 +133,18 @@ impl Jobs {
 }
 
 /// A namespace becomes part of an address.
-fn jobs_of(namespace: &str) -> Result<Address, SubmitError> {
+fn jobs_of(namespace: &str) -> Result<RequestAddress, SubmitError> {
     match is_name(namespace) {
-        true => Ok(Address::new(&format!("/apis/batch/v1/namespaces/{namespace}/jobs"))),
+        true => Ok(RequestAddress::new(&format!("/apis/batch/v1/namespaces/{namespace}/jobs"))),
         false => Err(SubmitError::Refused {
             status: 400,
             message: "this is no namespace's name".into(),
-            causes: vec![Cause { field: "metadata.namespace".into(), message: "is no name".into() }],
+            causes: vec![FieldCause { field: "metadata.namespace".into(), message: "is no name".into() }],
         }),
     }
 }
 
-type Headers = Vec<(HeaderName, HeaderValue)>;
+type RequestHeaders = Vec<(HeaderName, HeaderValue)>;
 
 fn header(name: HeaderName, text: &str) -> Result<(HeaderName, HeaderValue), SubmitError> {
     let refused = || SubmitError::Refused {
@@ -160,14 +160,14 @@ fn header(name: HeaderName, text: &str) -> Result<(HeaderName, HeaderValue), Sub
     Ok((name, value))
 }
 
-fn bearer(token: &str) -> Result<Headers, SubmitError> {
+fn bearer(token: &str) -> Result<RequestHeaders, SubmitError> {
     Ok(vec![header(AUTHORIZATION, &format!("Bearer {token}"))?])
 }
 
 /// All that the API server knows of them. A token whose rights are narrowed says so in an extra attribute: without it, an
 /// admission rule or a webhook would take the Job for one of the whole person. Where the controller may not impersonate
 /// one of these, the API server refuses the Job and names the right.
-fn impersonating(person: &Person) -> Result<Headers, SubmitError> {
+fn impersonating(person: &Person) -> Result<RequestHeaders, SubmitError> {
     let mut headers = vec![header(HeaderName::from_static("impersonate-user"), &person.user)?];
     if !person.uid.is_empty() {
         headers.push(header(HeaderName::from_static("impersonate-uid"), &person.uid)?);
@@ -198,9 +198,9 @@ fn extra_header(key: &str) -> Result<HeaderName, SubmitError> {
     })
 }
 
-fn refused(failure: &Failure, body: &[u8]) -> SubmitError {
+fn refused(failure: &RequestFailure, body: &[u8]) -> SubmitError {
     match failure {
-        Failure::Status { code, message, reason, .. } if !failure.is_passing() => {
+        RequestFailure::Status { code, message, reason, .. } if !failure.is_passing() => {
             let message = if message.is_empty() { reason.clone() } else { message.clone() };
             SubmitError::Refused { status: *code, message, causes: causes(body) }
         }
@@ -208,12 +208,12 @@ fn refused(failure: &Failure, body: &[u8]) -> SubmitError {
     }
 }
 
-fn causes(status: &[u8]) -> Vec<Cause> {
+fn causes(status: &[u8]) -> Vec<FieldCause> {
     let status: Value = serde_json::from_slice(status).unwrap_or_default();
     let causes = status["details"]["causes"].as_array().map_or(&[][..], Vec::as_slice);
     let text = |cause: &Value, name: &str| cause[name].as_str().unwrap_or_default().to_owned();
     let told = causes.iter().take(CAUSES);
-    told.map(|cause| Cause { field: text(cause, "field"), message: text(cause, "message") }).collect()
+    told.map(|cause| FieldCause { field: text(cause, "field"), message: text(cause, "message") }).collect()
 }
 
 #[cfg(test)]
@@ -294,7 +294,7 @@ mod tests {
             let failure = crate::connect::request::status_failure(Some(code), body.as_bytes(), None);
             refused(&failure, body.as_bytes())
         };
-        let cause = Cause { field: "spec.a".into(), message: "m".into() };
+        let cause = FieldCause { field: "spec.a".into(), message: "m".into() };
         assert_eq!(
             status(422),
             SubmitError::Refused { status: 422, message: "no".into(), causes: vec![cause] }
@@ -302,7 +302,7 @@ mod tests {
         for code in [429, 500, 503, 504] {
             assert!(matches!(status(code), SubmitError::Unanswered(_)), "{code}");
         }
-        assert!(matches!(refused(&Failure::TimedOut(WITHIN), b""), SubmitError::Unanswered(_)));
+        assert!(matches!(refused(&RequestFailure::TimedOut(WITHIN), b""), SubmitError::Unanswered(_)));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// A small random generator for jitter. A seed makes a run repeatable.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct JitterDice(u64);
 
-impl Dice {
+impl JitterDice {
     pub fn new(seed: Option<u64>) -> Self {
         // A xorshift never leaves zero, so zero is not used.
         Self(seed.unwrap_or_else(|| RandomState::new().hash_one(0u8)).max(1))
@@ -44,7 +44,7 @@ impl Backoff {
 
     /// A pause between half of the step and the whole step, so that many clients do not return at the same
     /// time.
-    pub fn next(&mut self, dice: &mut Dice, asked: Option<Duration>) -> Duration {
+    pub fn next(&mut self, dice: &mut JitterDice, asked: Option<Duration>) -> Duration {
         let step = self.first.saturating_mul(1 << self.tries.min(20)).min(self.cap);
         self.tries = self.tries.saturating_add(1);
         let nanos = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX);
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_their_cap_and_start_again_after_a_success() {
-        let mut dice = Dice::new(Some(7));
+        let mut dice = JitterDice::new(Some(7));
         let mut backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
         for step in [800u64, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000] {
             let pause = backoff.next(&mut dice, None).as_millis() as u64;
@@ -72,6 +72,6 @@ mod tests {
     fn a_pause_is_never_shorter_than_the_server_asked_for() {
         let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_secs(1));
         let asked = Duration::from_secs(17);
-        assert_eq!(backoff.next(&mut Dice::new(None), Some(asked)), asked);
+        assert_eq!(backoff.next(&mut JitterDice::new(None), Some(asked)), asked);
     }
 }

@@ -22,12 +22,12 @@ use percent_encoding::percent_decode_str;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::connect::LOGIN;
-use crate::connect::liveness::Telling;
-use crate::connect::login::Login;
-use crate::connect::pool::Pool;
+use crate::connect::liveness::ReportingConnector;
+use crate::connect::login::LoginService;
+use crate::connect::pool::ClientPool;
 
-/// What one stream may send before it is read: a large object, or a second of a busy watch. A watch that the
-/// journal holds up occupies this much of the connection's window.
+/// The bytes that one stream may send before it is read: a large object, or a second of a busy watch. A watch
+/// that the journal holds up occupies this much of the connection's window.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 /// This many streams may be held up while others are still read. No API server allows more streams on one
 /// connection (Go's default is 250, Kubernetes' 100). An adaptive window would be the same for a stream and
@@ -52,9 +52,9 @@ impl Default for KeepAlive {
     }
 }
 
-/// What connections speak.
+/// The HTTP version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum HttpProtocol {
     /// HTTP/2 where the server has it.
     Shared,
     /// HTTP/1.1: a WebSocket takes a connection for itself.
@@ -64,25 +64,25 @@ enum Protocol {
 /// Must be called within a tokio runtime: the client's connections live in it.
 pub(crate) fn client(
     config: &Config,
-    login: Option<Login>,
+    login: Option<LoginService>,
     keep_alive: &KeepAlive,
 ) -> Result<kube::Client, BoxError> {
-    Ok(made(config, login, keep_alive, Protocol::Shared)?.0)
+    Ok(made(config, login, keep_alive, HttpProtocol::Shared)?.0)
 }
 
 /// The same for WebSockets, with what it signs in by.
-pub(crate) fn upgradable(config: &Config, login: Option<Login>) -> Result<Made, BoxError> {
-    made(config, login, &KeepAlive::default(), Protocol::Upgradable)
+pub(crate) fn upgradable(config: &Config, login: Option<LoginService>) -> Result<MadeClient, BoxError> {
+    made(config, login, &KeepAlive::default(), HttpProtocol::Upgradable)
 }
 
-pub(crate) type Made = (kube::Client, Option<Login>);
+pub(crate) type MadeClient = (kube::Client, Option<LoginService>);
 
 fn made(
     config: &Config,
-    login: Option<Login>,
+    login: Option<LoginService>,
     keep_alive: &KeepAlive,
-    protocol: Protocol,
-) -> Result<Made, BoxError> {
+    protocol: HttpProtocol,
+) -> Result<MadeClient, BoxError> {
     let mut direct = HttpConnector::new();
     // The layer above decides about TLS.
     direct.enforce_http(false);
@@ -117,10 +117,10 @@ fn tunnel<C>(proxy: &Uri, connector: C) -> Result<Tunnel<C>, BoxError> {
 fn over<C>(
     connector: C,
     config: &Config,
-    login: Option<Login>,
+    login: Option<LoginService>,
     keep_alive: &KeepAlive,
-    protocol: Protocol,
-) -> Result<Made, BoxError>
+    protocol: HttpProtocol,
+) -> Result<MadeClient, BoxError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connection + Read + Write + Send + Unpin + 'static,
@@ -132,7 +132,7 @@ where
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
-    let connector = Telling::new(connector);
+    let connector = ReportingConnector::new(connector);
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -142,12 +142,14 @@ where
         .http2_keep_alive_timeout(keep_alive.within)
         // A connection that died while idle is not handed to the next request.
         .http2_keep_alive_while_idle(true);
-    let client = Pool::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
+    let client = ClientPool::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
     let auth = config.auth_layer()?;
     let (auth, login) = match (login, protocol) {
         (Some(login), _) => (None, Some(login)),
-        (None, Protocol::Shared) => (auth, None),
-        (None, Protocol::Upgradable) => (None, auth.map(|auth| Login::of("kubeconfig", LOGIN, &auth))),
+        (None, HttpProtocol::Shared) => (auth, None),
+        (None, HttpProtocol::Upgradable) => {
+            (None, auth.map(|auth| LoginService::of("kubeconfig", LOGIN, &auth)))
+        }
     };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
@@ -165,7 +167,7 @@ pub(crate) async fn shown_certificate(config: &Config) -> Result<Option<Vec<u8>>
     }
     let mut direct = HttpConnector::new();
     direct.enforce_http(false);
-    let mut connector = secured(direct, config, Protocol::Upgradable)?;
+    let mut connector = secured(direct, config, HttpProtocol::Upgradable)?;
     Ok(match connector.call(config.cluster_url.clone()).await? {
         MaybeHttpsStream::Http(_) => None,
         MaybeHttpsStream::Https(stream) => {
@@ -177,7 +179,7 @@ pub(crate) async fn shown_certificate(config: &Config) -> Result<Option<Vec<u8>>
 }
 
 /// Adds TLS as the configuration says, and offers what the protocol needs. A plain address gets no TLS.
-fn secured<C>(connector: C, config: &Config, protocol: Protocol) -> Result<HttpsConnector<C>, BoxError> {
+fn secured<C>(connector: C, config: &Config, protocol: HttpProtocol) -> Result<HttpsConnector<C>, BoxError> {
     let builder = HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?);
     let mut builder = builder.https_or_http();
     if let Some(name) = &config.tls_server_name {
@@ -185,8 +187,8 @@ fn secured<C>(connector: C, config: &Config, protocol: Protocol) -> Result<Https
     }
     let builder = builder.enable_http1();
     Ok(match protocol {
-        Protocol::Shared => builder.enable_http2().wrap_connector(connector),
-        Protocol::Upgradable => builder.wrap_connector(connector),
+        HttpProtocol::Shared => builder.enable_http2().wrap_connector(connector),
+        HttpProtocol::Upgradable => builder.wrap_connector(connector),
     })
 }
 

@@ -21,32 +21,32 @@ use crate::connect::provider::holds_token_or_password;
 
 /// A token and a certificate with its key have some KiB.
 const PRINTED: usize = 1 << 20;
-/// What is kept of a command's reasons for failing.
+/// The most bytes that are kept of a command's error output.
 const SAID: usize = 4 << 10;
 /// A token is renewed this long before it expires, so that no request carries an old one.
 const EARLY: Duration = Duration::from_secs(60);
 
-pub(crate) struct Exec {
+pub(crate) struct ExecLogin {
     config: ExecConfig,
-    kept: Mutex<Option<Status>>,
+    kept: Mutex<Option<CredentialStatus>>,
 }
 
 #[derive(Deserialize)]
-struct Credential {
-    status: Option<Status>,
+struct ExecCredential {
+    status: Option<CredentialStatus>,
 }
 
-/// What Kubernetes calls the status of an ExecCredential.
+/// The status of an ExecCredential.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct CredentialStatus {
     expiration_timestamp: Option<String>,
     token: Option<String>,
     client_certificate_data: Option<String>,
     client_key_data: Option<String>,
 }
 
-impl Status {
+impl CredentialStatus {
     fn lasts(&self, now_ms: u64) -> bool {
         let expires_ms = self.expiration_timestamp.as_deref().and_then(calendar::moment);
         expires_ms.is_none_or(|expires| now_ms.saturating_add(EARLY.as_millis() as u64) < expires)
@@ -61,7 +61,7 @@ impl Status {
     }
 }
 
-impl Exec {
+impl ExecLogin {
     /// Takes the command out of what the client library would do by itself. `None`: another way of logging in comes
     /// first, as it does for kubectl, or there is none.
     pub fn take_from(user: &mut AuthInfo) -> Option<Self> {
@@ -94,7 +94,7 @@ impl Exec {
         }
     }
 
-    async fn renewed(&self) -> Result<Status, String> {
+    async fn renewed(&self) -> Result<CredentialStatus, String> {
         let status = run(&self.config).await?;
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
         Ok(status)
@@ -102,18 +102,18 @@ impl Exec {
 }
 
 /// The process ends with the future.
-async fn run(config: &ExecConfig) -> Result<Status, String> {
+async fn run(config: &ExecConfig) -> Result<CredentialStatus, String> {
     let mut child = start(config)?;
     let printed = child.stdout.take().ok_or("it has no output")?;
     let errors = child.stderr.take();
     let (printed, said) = tokio::try_join!(all(printed), async { Ok(first(errors).await) })?;
     let ended = child.wait().await.map_err(|error| format!("waiting for its end: {error}"))?;
     if !ended.success() {
-        return Err(told(ended, &said));
+        return Err(exit_text(ended, &said));
     }
     // The parser's own words may quote a secret.
     let no_credential = "what it prints is no ExecCredential: run it by hand to see what it prints";
-    let credential: Credential = serde_saphyr::from_slice(&printed).map_err(|_| no_credential)?;
+    let credential: ExecCredential = serde_saphyr::from_slice(&printed).map_err(|_| no_credential)?;
     let status = credential.status.ok_or(no_credential)?;
     let expires = status.expiration_timestamp.as_deref();
     match expires.is_none_or(|expires| calendar::moment(expires).is_some()) {
@@ -164,7 +164,7 @@ async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, String> {
 async fn first(errors: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut errors) = errors else { return String::new() };
     let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
-    // Where it can't be read, what was read before is all that is told.
+    // If it can't be read, the message has only what was read before.
     while let Ok(read @ 1..) = errors.read(&mut chunk).await {
         let room = SAID - said.len();
         said.extend(&chunk[..read.min(room)]);
@@ -173,7 +173,7 @@ async fn first(errors: Option<impl AsyncRead + Unpin>) -> String {
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn told(ended: ExitStatus, said: &str) -> String {
+fn exit_text(ended: ExitStatus, said: &str) -> String {
     match said {
         "" => format!("it ended with {ended}"),
         said => format!("it ended with {ended}: {said}"),
@@ -188,12 +188,12 @@ mod tests {
 
     use super::*;
 
-    fn exec(script: &str) -> Exec {
+    fn exec(script: &str) -> ExecLogin {
         let mut user: AuthInfo = serde_json::from_value(serde_json::json!({"exec": {
             "apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
             "env": [{"name": "OF_KUBECONFIG", "value": "v"}], "interactiveMode": "Never"}}))
         .unwrap();
-        Exec::take_from(&mut user).unwrap()
+        ExecLogin::take_from(&mut user).unwrap()
     }
 
     async fn refused(script: &str) -> String {
@@ -290,7 +290,7 @@ mod tests {
     fn another_way_of_logging_in_that_comes_first_leaves_the_command_alone() {
         let mut user: AuthInfo =
             serde_json::from_value(serde_json::json!({"token": "t", "exec": {"command": "sh"}})).unwrap();
-        assert!(Exec::take_from(&mut user).is_none() && user.exec.is_some());
-        assert!(Exec::take_from(&mut AuthInfo::default()).is_none());
+        assert!(ExecLogin::take_from(&mut user).is_none() && user.exec.is_some());
+        assert!(ExecLogin::take_from(&mut AuthInfo::default()).is_none());
     }
 }

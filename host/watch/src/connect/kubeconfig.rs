@@ -14,18 +14,18 @@ const FILE_BYTES: u64 = 16 << 20;
 /// A bundle of certificates has some hundred KiB, a key and a token some KiB.
 pub(super) const NAMED_FILE_BYTES: u64 = 1 << 20;
 
-pub(super) struct Configured {
+pub(super) struct KubeconfigChoice {
     pub config: kube::Config,
     pub in_cluster: bool,
 }
 
-impl Configured {
+impl KubeconfigChoice {
     fn of_file(config: kube::Config) -> Self {
         Self { config, in_cluster: false }
     }
 }
 
-pub(super) async fn configuration(options: &ConnectOptions) -> Result<Configured, ConnectError> {
+pub(super) async fn configuration(options: &ConnectOptions) -> Result<KubeconfigChoice, ConnectError> {
     let chosen = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
     if let Some(path) = &options.kubeconfig {
         let fault = |why: String| ConnectError::Kubeconfig { path: path.display().to_string(), why };
@@ -33,7 +33,7 @@ pub(super) async fn configuration(options: &ConnectOptions) -> Result<Configured
         let looked = look_at_named_files(&read, chosen.context.as_deref()).await;
         looked.map_err(|error| fault(error.to_string()))?;
         let config = kube::Config::from_custom_kubeconfig(read, &chosen).await;
-        return config.map(Configured::of_file).map_err(|error| fault(error.to_string()));
+        return config.map(KubeconfigChoice::of_file).map_err(|error| fault(error.to_string()));
     }
     // The environment names the files.
     let read = files::within(Path::new("the kubeconfig"), files::WORK, read_environment).await;
@@ -43,7 +43,7 @@ pub(super) async fn configuration(options: &ConnectOptions) -> Result<Configured
         kube::Config::from_custom_kubeconfig(read, &chosen).await.map_err(io::Error::other)
     };
     let from_file = match config.await {
-        Ok(config) => return Ok(Configured::of_file(config)),
+        Ok(config) => return Ok(KubeconfigChoice::of_file(config)),
         Err(error) => error.to_string(),
     };
     // A context that an operator named is never replaced by another cluster.
@@ -52,7 +52,7 @@ pub(super) async fn configuration(options: &ConnectOptions) -> Result<Configured
     }
     let config = kube::Config::incluster();
     let config = config.map_err(|error| ConnectError::NotConfigured(format!("{from_file}; {error}")))?;
-    Ok(Configured { config, in_cluster: true })
+    Ok(KubeconfigChoice { config, in_cluster: true })
 }
 
 /// The namespace that the context names, where there is a kubeconfig. No credentials are looked at.
@@ -75,7 +75,7 @@ pub async fn namespace(options: &ConnectOptions) -> Result<Option<String>, Conne
     Ok(namespace.filter(|namespace| !namespace.is_empty()))
 }
 
-/// Reads a kubeconfig. It may come from a shell's `<(…)`, and then takes as long as the program behind it.
+/// Reads a kubeconfig. It may come from a shell's `<(…)`. Then it takes as long as that program.
 async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
     let asked = path.to_owned();
     files::within(path, files::WORK, move || read_one(&asked)).await
@@ -122,7 +122,7 @@ fn read_one(path: &Path) -> io::Result<Kubeconfig> {
     Kubeconfig::read_from(path).map_err(io::Error::other)
 }
 
-/// The files that the chosen context names, with their fields. The client library would open whatever is there.
+/// The files that the chosen context names, with their fields. The client library would open any file there.
 fn named_files(config: &Kubeconfig, context: Option<&str>) -> Vec<(&'static str, String)> {
     let Some(name) = context.or(config.current_context.as_deref()) else { return Vec::new() };
     let chosen = config.contexts.iter().find(|context| context.name == name);

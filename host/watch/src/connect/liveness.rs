@@ -23,31 +23,31 @@ use tower::{BoxError, Service};
 /// next one by then.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What is known of a connection while a caller waits for it.
+/// The state of a connection while a caller waits for it.
 #[derive(Clone)]
-struct Known {
+struct ConnectionState {
     /// Cancelled when the connection is closed.
     gone: CancellationToken,
-    making: Making,
+    making: PendingConnections,
 }
 
 /// Connections that are being made. A request that was not begun on a closed connection moves to the next.
 #[derive(Clone, Default)]
-struct Making(Arc<Counts>);
+struct PendingConnections(Arc<ConnectionCounts>);
 
 #[derive(Default)]
-struct Counts {
+struct ConnectionCounts {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
 /// A connection that is being made.
-struct Begun(Making);
+struct PendingConnection(PendingConnections);
 
-impl Making {
-    fn begin(&self) -> Begun {
+impl PendingConnections {
+    fn begin(&self) -> PendingConnection {
         self.0.begun.fetch_add(1, Ordering::SeqCst);
-        Begun(self.clone())
+        PendingConnection(self.clone())
     }
 
     /// Returns when no connection has been made for a while.
@@ -64,7 +64,7 @@ impl Making {
     }
 }
 
-impl Drop for Begun {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
         self.0.0.ended.fetch_add(1, Ordering::SeqCst);
     }
@@ -72,25 +72,25 @@ impl Drop for Begun {
 
 /// Makes connections that report their end.
 #[derive(Clone)]
-pub(crate) struct Telling<C> {
+pub(crate) struct ReportingConnector<C> {
     connector: C,
-    making: Making,
+    making: PendingConnections,
 }
 
-impl<C> Telling<C> {
+impl<C> ReportingConnector<C> {
     pub fn new(connector: C) -> Self {
-        Self { connector, making: Making::default() }
+        Self { connector, making: PendingConnections::default() }
     }
 }
 
-impl<C> Service<Uri> for Telling<C>
+impl<C> Service<Uri> for ReportingConnector<C>
 where
     C: Service<Uri>,
     C::Response: 'static,
     C::Future: Send + 'static,
     C::Error: 'static,
 {
-    type Response = Lifeline<C::Response>;
+    type Response = ConnectionLifeline<C::Response>;
     type Error = C::Error;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
@@ -100,31 +100,31 @@ where
 
     fn call(&mut self, target: Uri) -> Self::Future {
         let (begun, making) = (self.making.begin(), self.making.clone());
-        let connected = self.connector.call(target).map_ok(|io| Lifeline::new(io, making));
+        let connected = self.connector.call(target).map_ok(|io| ConnectionLifeline::new(io, making));
         connected.inspect(move |_| drop(begun)).boxed()
     }
 }
 
-pub(crate) struct Lifeline<T> {
+pub(crate) struct ConnectionLifeline<T> {
     io: T,
-    known: Known,
+    known: ConnectionState,
     _closed: DropGuard,
 }
 
-impl<T> Lifeline<T> {
-    fn new(io: T, making: Making) -> Self {
+impl<T> ConnectionLifeline<T> {
+    fn new(io: T, making: PendingConnections) -> Self {
         let gone = CancellationToken::new();
-        Self { io, known: Known { gone: gone.clone(), making }, _closed: gone.drop_guard() }
+        Self { io, known: ConnectionState { gone: gone.clone(), making }, _closed: gone.drop_guard() }
     }
 }
 
-impl<T: Connection> Connection for Lifeline<T> {
+impl<T: Connection> Connection for ConnectionLifeline<T> {
     fn connected(&self) -> Connected {
         self.io.connected().extra(self.known.clone())
     }
 }
 
-impl<T: Read + Unpin> Read for Lifeline<T> {
+impl<T: Read + Unpin> Read for ConnectionLifeline<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -134,7 +134,7 @@ impl<T: Read + Unpin> Read for Lifeline<T> {
     }
 }
 
-impl<T: Write + Unpin> Write for Lifeline<T> {
+impl<T: Write + Unpin> Write for ConnectionLifeline<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -180,7 +180,7 @@ pub(crate) async fn answered<T, E: Into<BoxError>>(
 async fn lost(mut connection: CaptureConnection) {
     // Returns once there is a connection, or there can't be one any more.
     drop(connection.wait_for_connection_metadata().await);
-    while let Some(Known { gone, making }) = known(&connection) {
+    while let Some(ConnectionState { gone, making }) = known(&connection) {
         gone.cancelled().await;
         making.rests().await;
         if known(&connection).is_some_and(|known| known.gone.is_cancelled()) {
@@ -190,7 +190,7 @@ async fn lost(mut connection: CaptureConnection) {
     std::future::pending::<()>().await;
 }
 
-fn known(connection: &CaptureConnection) -> Option<Known> {
+fn known(connection: &CaptureConnection) -> Option<ConnectionState> {
     let mut extras = Extensions::new();
     connection.connection_metadata().as_ref()?.get_extras(&mut extras);
     extras.remove()
@@ -213,7 +213,8 @@ mod tests {
     async fn a_request_that_nobody_answers_any_more_ends_with_its_connection_and_not_before() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = format!("http://{}/", listener.local_addr().unwrap());
-        let client = Client::builder(TokioExecutor::new()).build(Telling::new(HttpConnector::new()));
+        let client =
+            Client::builder(TokioExecutor::new()).build(ReportingConnector::new(HttpConnector::new()));
         let mut request = Request::get(target).body(Empty::<&[u8]>::new()).unwrap();
         let connection = capture_connection(&mut request);
         let meanwhile = async {
@@ -231,7 +232,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_given_up_while_another_connection_is_being_made() {
-        let making = Making::default();
+        let making = PendingConnections::default();
         let begun = making.begin();
         let mut rests = making.rests().boxed();
         assert!(tokio::time::timeout(30 * LAST_WORDS, &mut rests).await.is_err());

@@ -15,25 +15,25 @@ use kube::client::Body;
 use tokio::time::timeout;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
-use crate::connect::exec::Exec;
+use crate::connect::exec::ExecLogin;
 
 /// `None` if requests need no header.
-type Header = Result<Option<HeaderValue>, Arc<str>>;
-type Renewal = Shared<BoxFuture<'static, Header>>;
-type Begin = Arc<dyn Fn() -> BoxFuture<'static, Header> + Send + Sync>;
+type LoginHeader = Result<Option<HeaderValue>, Arc<str>>;
+type LoginRenewal = Shared<BoxFuture<'static, LoginHeader>>;
+type LoginStart = Arc<dyn Fn() -> BoxFuture<'static, LoginHeader> + Send + Sync>;
 
 #[derive(Clone)]
-pub(crate) struct Login {
+pub(crate) struct LoginService {
     /// The command that supplies the header, as people know it.
     command: Arc<str>,
     limit: Duration,
-    begin: Begin,
-    renewal: Arc<Mutex<Option<Renewal>>>,
+    begin: LoginStart,
+    renewal: Arc<Mutex<Option<LoginRenewal>>>,
 }
 
-impl Login {
+impl LoginService {
     /// Takes the header from a command. A renewal that takes longer than the limit ends, and the command with it.
-    pub fn by(exec: Exec, limit: Duration) -> Self {
+    pub fn by(exec: ExecLogin, limit: Duration) -> Self {
         let (command, exec) = (exec.command().to_owned(), Arc::new(exec));
         let told = command.clone();
         Self::new(&command, limit, move || {
@@ -49,13 +49,13 @@ impl Login {
     /// Takes the header from kube's own layer.
     pub fn of<L>(command: &str, limit: Duration, layer: &L) -> Self
     where
-        L: Layer<Echo>,
+        L: Layer<EchoService>,
         L::Service:
             Service<Request<Body>, Response = Response<Option<HeaderValue>>> + Clone + Send + Sync + 'static,
         <L::Service as Service<Request<Body>>>::Future: Send,
         <L::Service as Service<Request<Body>>>::Error: Into<BoxError>,
     {
-        let asked = layer.layer(Echo);
+        let asked = layer.layer(EchoService);
         Self::new(command, limit, move || {
             let asked = asked.clone().oneshot(Request::new(Body::empty()));
             let told = |error: <L::Service as Service<Request<Body>>>::Error| error.into().to_string().into();
@@ -66,7 +66,7 @@ impl Login {
     fn new(
         command: &str,
         limit: Duration,
-        begin: impl Fn() -> BoxFuture<'static, Header> + Send + Sync + 'static,
+        begin: impl Fn() -> BoxFuture<'static, LoginHeader> + Send + Sync + 'static,
     ) -> Self {
         Self { command: command.into(), limit, begin: Arc::new(begin), renewal: Arc::default() }
     }
@@ -94,9 +94,9 @@ fn late(command: &str, limit: Duration) -> String {
 
 /// A service that answers with the header of its request.
 #[derive(Clone)]
-pub(crate) struct Echo;
+pub(crate) struct EchoService;
 
-impl Service<Request<Body>> for Echo {
+impl Service<Request<Body>> for EchoService {
     type Response = Response<Option<HeaderValue>>;
     type Error = BoxError;
     type Future = std::future::Ready<Result<Self::Response, BoxError>>;
@@ -110,7 +110,7 @@ impl Service<Request<Body>> for Echo {
     }
 }
 
-impl<S> Layer<S> for Login {
+impl<S> Layer<S> for LoginService {
     type Service = LoggedIn<S>;
 
     fn layer(&self, inner: S) -> LoggedIn<S> {
@@ -120,7 +120,7 @@ impl<S> Layer<S> for Login {
 
 #[derive(Clone)]
 pub(crate) struct LoggedIn<S> {
-    login: Login,
+    login: LoginService,
     inner: S,
 }
 
@@ -164,7 +164,7 @@ mod tests {
     async fn a_renewal_that_hangs_is_one_however_many_requests_give_it_up() {
         let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (count, closed) = (begun.clone(), gate.clone());
-        let login = Login::new("sh", Duration::from_millis(20), move || {
+        let login = LoginService::new("sh", Duration::from_millis(20), move || {
             count.fetch_add(1, Ordering::SeqCst);
             let closed = closed.clone();
             async move {
@@ -188,7 +188,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_carries_the_header_that_kube_gives() {
-        let login = Login::of(
+        let login = LoginService::of(
             "sh",
             Duration::from_secs(5),
             &tower::util::MapRequestLayer::new(|mut request: Request<Body>| {

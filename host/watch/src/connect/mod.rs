@@ -30,17 +30,17 @@ use tokio::time::timeout;
 use tower::BoxError;
 
 use crate::connect::client::KeepAlive;
-use crate::connect::exec::Exec;
-use crate::connect::kubeconfig::{Configured, configuration};
-use crate::connect::login::Login;
-use crate::connect::request::{Api, causes};
+use crate::connect::exec::ExecLogin;
+use crate::connect::kubeconfig::{KubeconfigChoice, configuration};
+use crate::connect::login::LoginService;
+use crate::connect::request::{ApiClient, causes};
 
 pub use crate::connect::kubeconfig::namespace;
 pub use crate::connect::signed_in::SignedIn;
 
 /// A login command may ask a person, in a browser or for a second factor.
 pub(crate) const LOGIN: Duration = Duration::from_secs(60);
-/// After this time an operator is told what the start waits for.
+/// After this time, the log says what the start waits for.
 const TELL: Duration = Duration::from_secs(5);
 
 /// How to find the API server. The default is kubectl's order: `KUBECONFIG`, then `~/.kube/config`, then the
@@ -53,7 +53,7 @@ pub struct ConnectOptions {
 
 /// A client, and what people want to know about it. No request has been made yet.
 #[derive(Clone)]
-pub struct Connection {
+pub struct ApiConnection {
     pub client: kube::Client,
     /// The same server without any credentials, for requests in the name of somebody else.
     pub(crate) bare: kube::Client,
@@ -64,7 +64,7 @@ pub struct Connection {
     pub in_cluster: bool,
 }
 
-impl std::fmt::Debug for Connection {
+impl std::fmt::Debug for ApiConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
             .field("server", &self.server)
@@ -73,23 +73,23 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-impl Connection {
-    pub(crate) fn api(&self) -> Api {
-        Api::new(self.client.clone())
+impl ApiConnection {
+    pub(crate) fn api(&self) -> ApiClient {
+        ApiClient::new(self.client.clone())
     }
 
     /// The server's version, such as `v1.36.0`. It is a cheap proof that the server answers.
     pub async fn server_version(&self) -> Result<String, ConnectError> {
         #[derive(serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Version {
+        struct VersionAnswer {
             git_version: String,
         }
         let body = self.api().get("/version").await.map_err(|failure| ConnectError::Unreachable {
             server: self.server.clone(),
             why: failure.to_string(),
         })?;
-        serde_json::from_slice::<Version>(&body).map(|version| version.git_version).map_err(|error| {
+        serde_json::from_slice::<VersionAnswer>(&body).map(|version| version.git_version).map_err(|error| {
             ConnectError::Unreachable {
                 server: self.server.clone(),
                 why: format!("its answer to /version can't be parsed: {error}"),
@@ -113,14 +113,14 @@ pub enum ConnectError {
 }
 
 /// Must be called within a tokio runtime and used there: the client's connections live in it.
-pub async fn connect(options: &ConnectOptions) -> Result<Connection, ConnectError> {
+pub async fn connect(options: &ConnectOptions) -> Result<ApiConnection, ConnectError> {
     connect_with(options, &KeepAlive::default()).await
 }
 
 pub async fn connect_with(
     options: &ConnectOptions,
     keep_alive: &KeepAlive,
-) -> Result<Connection, ConnectError> {
+) -> Result<ApiConnection, ConnectError> {
     connect_within(options, keep_alive, LOGIN).await
 }
 
@@ -128,9 +128,9 @@ async fn connect_within(
     options: &ConnectOptions,
     keep_alive: &KeepAlive,
     limit: Duration,
-) -> Result<Connection, ConnectError> {
+) -> Result<ApiConnection, ConnectError> {
     let keep_alive = keep_alive.clone();
-    let Configured { config, in_cluster } = configured(options, limit).await?;
+    let KubeconfigChoice { config, in_cluster } = configured(options, limit).await?;
     let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
     let mut without = config.clone();
     without.auth_info = kube::config::AuthInfo::default();
@@ -138,10 +138,10 @@ async fn connect_within(
     let client =
         signing_in(config, limit, move |config, login| client::client(config, login, &keep_alive)).await?;
     let bare = signing_in(without, limit, move |config, login| client::client(config, login, &pings)).await?;
-    Ok(Connection { client, bare, namespace, server, in_cluster })
+    Ok(ApiConnection { client, bare, namespace, server, in_cluster })
 }
 
-async fn configured(options: &ConnectOptions, limit: Duration) -> Result<Configured, ConnectError> {
+async fn configured(options: &ConnectOptions, limit: Duration) -> Result<KubeconfigChoice, ConnectError> {
     let (options, runtime) = (options.clone(), Handle::current());
     let reading = move || runtime.block_on(configuration(&options));
     let advice = "a pipe or a network mount among the files that it names may hang; name others";
@@ -157,7 +157,7 @@ async fn configured(options: &ConnectOptions, limit: Duration) -> Result<Configu
 async fn signing_in<T: Send + 'static>(
     mut config: kube::Config,
     limit: Duration,
-    make: impl FnOnce(&kube::Config, Option<Login>) -> Result<T, BoxError> + Send + 'static,
+    make: impl FnOnce(&kube::Config, Option<LoginService>) -> Result<T, BoxError> + Send + 'static,
 ) -> Result<T, ConnectError> {
     let server = config.cluster_url.to_string();
     let fault = |why: String| ConnectError::Client { server: server.clone(), why };
@@ -167,7 +167,7 @@ async fn signing_in<T: Send + 'static>(
     if let Some(why) = refused {
         return Err(fault(why));
     }
-    let login = match Exec::take_from(&mut config.auth_info) {
+    let login = match ExecLogin::take_from(&mut config.auth_info) {
         Some(exec) => Some(logged_in(exec, &mut config, &server, limit).await?),
         None => None,
     };
@@ -179,18 +179,18 @@ async fn signing_in<T: Send + 'static>(
 
 /// Runs the command for the first time.
 async fn logged_in(
-    exec: Exec,
+    exec: ExecLogin,
     config: &mut kube::Config,
     server: &str,
     limit: Duration,
-) -> Result<Login, ConnectError> {
+) -> Result<LoginService, ConnectError> {
     let what =
         format!("the command `{}`, which the kubeconfig names for logging in to {server},", exec.command());
     let advice = "run it by hand to see what it waits for, and log in before you start";
     let logged_in = within(&what, limit, advice, exec.log_in(&mut config.auth_info)).await?;
     let failed = |why: String| format!("the command `{}` for logging in: {why}", exec.command());
     logged_in.map_err(|why| ConnectError::Client { server: server.into(), why: failed(why) })?;
-    Ok(Login::by(exec, limit))
+    Ok(LoginService::by(exec, limit))
 }
 
 /// Runs `work` on a thread of its own. kube opens files that may never answer. On one of

@@ -33,32 +33,32 @@ const MOST: usize = 64;
 const TURN: Duration = Duration::from_secs(1);
 
 /// Clients with one connection each. They are made when they are needed.
-pub(crate) struct Pool<C> {
+pub(crate) struct ClientPool<C> {
     make: Arc<dyn Fn() -> C + Send + Sync>,
-    lines: Arc<Mutex<Vec<Line<C>>>>,
+    lines: Arc<Mutex<Vec<PooledClient<C>>>>,
 }
 
-impl<C> Clone for Pool<C> {
+impl<C> Clone for ClientPool<C> {
     fn clone(&self) -> Self {
         Self { make: Arc::clone(&self.make), lines: Arc::clone(&self.lines) }
     }
 }
 
 #[derive(Clone)]
-struct Line<C> {
+struct PooledClient<C> {
     client: C,
     room: Arc<Semaphore>,
-    gate: Arc<Gate>,
+    gate: Arc<ConnectionGate>,
 }
 
 /// Whether a connection is known to work, and whose turn it is until then.
 #[derive(Default)]
-struct Gate {
+struct ConnectionGate {
     is_open: AtomicBool,
     turn: AsyncMutex<()>,
 }
 
-impl Gate {
+impl ConnectionGate {
     fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
@@ -79,17 +79,17 @@ impl Gate {
 }
 
 /// A request's place on a connection. It is held until the answer has been read or dropped.
-type Place = Option<OwnedSemaphorePermit>;
+type RequestPermit = Option<OwnedSemaphorePermit>;
 
-impl<C: Clone> Pool<C> {
+impl<C: Clone> ClientPool<C> {
     pub fn new(make: impl Fn() -> C + Send + Sync + 'static) -> Self {
         Self { make: Arc::new(make), lines: Arc::default() }
     }
 
     /// The first connection with room, so that the later ones become idle and may be closed.
-    fn line(&self) -> (Line<C>, Place) {
+    fn line(&self) -> (PooledClient<C>, RequestPermit) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = |line: &Line<C>| Arc::clone(&line.room).try_acquire_owned().ok();
+        let place = |line: &PooledClient<C>| Arc::clone(&line.room).try_acquire_owned().ok();
         if let Some((line, place)) = lines.iter().find_map(|line| Some((line.clone(), place(line)?))) {
             return (line, Some(place));
         }
@@ -97,7 +97,7 @@ impl<C: Clone> Pool<C> {
             return (lines[MOST - 1].clone(), None);
         }
         let room = Arc::new(Semaphore::new(AT_ONCE));
-        let line = Line { client: (self.make)(), room, gate: Arc::default() };
+        let line = PooledClient { client: (self.make)(), room, gate: Arc::default() };
         lines.push(line.clone());
         let place = place(&line);
         (line, place)
@@ -105,13 +105,13 @@ impl<C: Clone> Pool<C> {
 }
 
 /// A body that holds its place on the connection and reports when it breaks.
-pub(crate) struct Placed<B> {
+pub(crate) struct PermitBody<B> {
     body: B,
-    gate: Arc<Gate>,
-    _place: Place,
+    gate: Arc<ConnectionGate>,
+    _place: RequestPermit,
 }
 
-impl<B: Body + Unpin> Body for Placed<B> {
+impl<B: Body + Unpin> Body for PermitBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -135,7 +135,7 @@ impl<B: Body + Unpin> Body for Placed<B> {
     }
 }
 
-impl<C, R, B> Service<Request<R>> for Pool<C>
+impl<C, R, B> Service<Request<R>> for ClientPool<C>
 where
     C: Service<Request<R>, Response = Response<B>> + Clone + Send + 'static,
     C::Future: Send + 'static,
@@ -143,7 +143,7 @@ where
     R: Send + 'static,
     B: Body + Unpin + 'static,
 {
-    type Response = Response<Placed<B>>;
+    type Response = Response<PermitBody<B>>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -153,12 +153,12 @@ where
     }
 
     fn call(&mut self, mut request: Request<R>) -> Self::Future {
-        let (Line { client, gate, .. }, place) = self.line();
+        let (PooledClient { client, gate, .. }, place) = self.line();
         Box::pin(async move {
             let connection = capture_connection(&mut request);
             let send = tower::ServiceExt::oneshot(client, request);
             let answer = gate.pass(answered(send, connection)).await?;
-            Ok(answer.map(|body| Placed { body, gate, _place: place }))
+            Ok(answer.map(|body| PermitBody { body, gate, _place: place }))
         })
     }
 }
@@ -176,7 +176,7 @@ mod tests {
     fn a_connection_is_filled_before_the_next_one_is_made_and_used_again_when_it_has_room() {
         let made = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&made);
-        let spread = Pool::new(move || count.fetch_add(1, Ordering::SeqCst));
+        let spread = ClientPool::new(move || count.fetch_add(1, Ordering::SeqCst));
         let mut held: Vec<_> = (0..AT_ONCE + 1).map(|_| spread.line()).collect();
         assert_eq!(held.iter().filter(|(line, _)| line.client == 0).count(), AT_ONCE);
         assert_eq!((held[AT_ONCE].0.client, made.load(Ordering::SeqCst)), (1, 2));
@@ -195,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn until_one_was_answered_requests_go_one_at_a_time_and_again_after_one_failed() {
-        let gate = Gate::default();
+        let gate = ConnectionGate::default();
         for round in 0..2 {
             let ((fails, first), (works, second), (_unanswered, third)) = (request(), request(), request());
             let mut passing = [gate.pass(first).boxed(), gate.pass(second).boxed(), gate.pass(third).boxed()];
@@ -218,7 +218,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_is_not_answered_holds_the_others_up_for_a_moment_only() {
-        let gate = Gate::default();
+        let gate = ConnectionGate::default();
         let ((_never, first), (works, second)) = (request(), request());
         works.send(true).unwrap();
         let mut first = gate.pass(first).boxed();

@@ -50,12 +50,12 @@ pub fn refusal(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
 /// judges it.
 fn expiry(token: &str) -> Option<u64> {
     #[derive(Deserialize)]
-    struct Claims {
+    struct TokenClaims {
         exp: f64,
     }
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     // Some providers write a fraction.
-    serde_json::from_slice::<Claims>(&claims).ok().map(|claims| claims.exp as u64)
+    serde_json::from_slice::<TokenClaims>(&claims).ok().map(|claims| claims.exp as u64)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(crate) const RETRY_AFTER_CAP: Duration = Duration::from_secs(600);
 
 /// Why a request failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     #[error("{code} {reason}: {message}")]
     Status {
         code: u16,
@@ -54,7 +54,7 @@ pub(crate) enum Failure {
     Unfit(String),
 }
 
-impl Failure {
+impl RequestFailure {
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Status { code, .. } => Some(*code),
@@ -93,18 +93,18 @@ impl Failure {
 }
 
 /// Splits one page of a source's list.
-pub(crate) fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, Failure> {
+pub(crate) fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, RequestFailure> {
     project::list_page(bytes).map_err(|error| match error {
-        ProjectError::Missing("metadata.resourceVersion") => Failure::Unfit(
+        ProjectError::Missing("metadata.resourceVersion") => RequestFailure::Unfit(
             "the server's lists have no `resourceVersion`, so what changes can't be followed: remove the source"
                 .to_string(),
         ),
-        error => Failure::Answer(error.to_string()),
+        error => RequestFailure::Answer(error.to_string()),
     })
 }
 
 /// Reads a `Status` from an ERROR frame or an answer's body. If it is none, the body becomes the message.
-pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Duration>) -> Failure {
+pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Duration>) -> RequestFailure {
     let status = project::error_status(body);
     let code = code.or((status.code > 0).then_some(status.code)).unwrap_or(500);
     let told = status.retry_after_seconds.map(|seconds| Duration::from_secs(seconds.into()));
@@ -118,7 +118,13 @@ pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Dura
         status.reason
     };
     let retry_after = header.max(told).map(|pause| pause.min(RETRY_AFTER_CAP));
-    Failure::Status { code, reason, message: status.message, retry_after, token: status.continue_token }
+    RequestFailure::Status {
+        code,
+        reason,
+        message: status.message,
+        retry_after,
+        token: status.continue_token,
+    }
 }
 
 /// Seconds only: API servers send no dates here.
@@ -128,12 +134,12 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// A path with an escaped query.
 #[derive(Clone, Debug)]
-pub(crate) struct Address {
+pub(crate) struct RequestAddress {
     text: String,
     has_query: bool,
 }
 
-impl Address {
+impl RequestAddress {
     pub fn new(path: &str) -> Self {
         Self { text: path.to_string(), has_query: false }
     }
@@ -166,30 +172,31 @@ impl Address {
 
 /// The client, reduced to the requests that this crate makes.
 #[derive(Clone)]
-pub(crate) struct Api {
+pub(crate) struct ApiClient {
     client: kube::Client,
 }
 
-impl Api {
+impl ApiClient {
     pub fn new(client: kube::Client) -> Self {
         Self { client }
     }
 
-    pub async fn get(&self, address: &str) -> Result<Bytes, Failure> {
+    pub async fn get(&self, address: &str) -> Result<Bytes, RequestFailure> {
         self.ask(Method::GET, address, None).await
     }
 
-    /// A list of which the server sends the metadata alone, if it knows that form.
-    pub async fn metadata(&self, address: &str) -> Result<Bytes, Failure> {
+    /// A list with only the metadata of objects, if the server supports that form.
+    pub async fn metadata(&self, address: &str) -> Result<Bytes, RequestFailure> {
         let headers = vec![(ACCEPT, HeaderValue::from_static(METADATA))];
         let asked = self.told_with(Method::GET, address, headers, None, ANSWER_BYTES);
-        let answered = timeout(ANSWER_TIME, asked).await.map_err(|_| Failure::TimedOut(ANSWER_TIME))?;
+        let answered =
+            timeout(ANSWER_TIME, asked).await.map_err(|_| RequestFailure::TimedOut(ANSWER_TIME))?;
         answered.map_err(|(failure, _)| failure)
     }
 
     /// Gets an answer with a time limit of its own.
-    pub async fn get_within(&self, address: &str, within: Duration) -> Result<Bytes, Failure> {
-        timeout(within, self.get(address)).await.map_err(|_| Failure::TimedOut(within))?
+    pub async fn get_within(&self, address: &str, within: Duration) -> Result<Bytes, RequestFailure> {
+        timeout(within, self.get(address)).await.map_err(|_| RequestFailure::TimedOut(within))?
     }
 
     /// Sends one request and reads its whole answer. `body` comes with its media type.
@@ -198,9 +205,9 @@ impl Api {
         method: Method,
         address: &str,
         body: Option<(&'static str, Vec<u8>)>,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Bytes, RequestFailure> {
         let answered = timeout(ANSWER_TIME, self.ask_for(method, address, body, ANSWER_BYTES));
-        answered.await.map_err(|_| Failure::TimedOut(ANSWER_TIME))?
+        answered.await.map_err(|_| RequestFailure::TimedOut(ANSWER_TIME))?
     }
 
     /// The same for an answer of this size at most. The caller has a bound of its own in time.
@@ -210,20 +217,26 @@ impl Api {
         address: &str,
         body: Option<(&'static str, Vec<u8>)>,
         bytes: usize,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Bytes, RequestFailure> {
         collect(self.send(method, address, body).await?, bytes).await
     }
 
     /// The body of an answer, and when the server sent it by its own clock.
-    pub async fn dated(&self, address: &str, bytes: usize) -> Result<(Bytes, Option<String>), Failure> {
+    pub async fn dated(
+        &self,
+        address: &str,
+        bytes: usize,
+    ) -> Result<(Bytes, Option<String>), RequestFailure> {
         let (head, body) = self.answer(Method::GET, address, None).await?;
         let date = head.headers.get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
         Ok((collect(body, bytes).await?, date))
     }
 
     /// Opens an answer that goes on. Returns its body once the server has accepted the request.
-    pub async fn open(&self, address: &str, within: Duration) -> Result<Body, Failure> {
-        timeout(within, self.send(Method::GET, address, None)).await.map_err(|_| Failure::TimedOut(within))?
+    pub async fn open(&self, address: &str, within: Duration) -> Result<Body, RequestFailure> {
+        timeout(within, self.send(Method::GET, address, None))
+            .await
+            .map_err(|_| RequestFailure::TimedOut(within))?
     }
 
     async fn send(
@@ -231,7 +244,7 @@ impl Api {
         method: Method,
         address: &str,
         body: Option<(&'static str, Vec<u8>)>,
-    ) -> Result<Body, Failure> {
+    ) -> Result<Body, RequestFailure> {
         Ok(self.answer(method, address, body).await?.1)
     }
 
@@ -243,7 +256,7 @@ impl Api {
         headers: Vec<(HeaderName, HeaderValue)>,
         body: Option<(&'static str, Vec<u8>)>,
         bytes: usize,
-    ) -> Result<Bytes, (Failure, Vec<u8>)> {
+    ) -> Result<Bytes, (RequestFailure, Vec<u8>)> {
         let (head, body) =
             self.sent(method, address, headers, body).await.map_err(|failure| (failure, Vec::new()))?;
         if head.status.is_success() {
@@ -259,7 +272,7 @@ impl Api {
         method: Method,
         address: &str,
         body: Option<(&'static str, Vec<u8>)>,
-    ) -> Result<(Parts, Body), Failure> {
+    ) -> Result<(Parts, Body), RequestFailure> {
         let (head, body) = self.sent(method, address, Vec::new(), body).await?;
         if head.status.is_success() {
             return Ok((head, body));
@@ -276,7 +289,7 @@ impl Api {
         address: &str,
         headers: Vec<(HeaderName, HeaderValue)>,
         body: Option<(&'static str, Vec<u8>)>,
-    ) -> Result<(Parts, Body), Failure> {
+    ) -> Result<(Parts, Body), RequestFailure> {
         // No compression is asked for: from Kubernetes 1.37 on a compressed stream would need a decoder for
         // each frame.
         let mut request = Request::builder().method(method).uri(address).header(ACCEPT_ENCODING, "identity");
@@ -291,19 +304,21 @@ impl Api {
             None => Body::empty(),
         };
         let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
-        let request = request.body(body).map_err(|error| Failure::Answer(format!("`{address}`: {error}")))?;
-        let answer = self.client.send(request).await.map_err(|error| Failure::Transport(causes(&error)))?;
+        let request =
+            request.body(body).map_err(|error| RequestFailure::Answer(format!("`{address}`: {error}")))?;
+        let answer =
+            self.client.send(request).await.map_err(|error| RequestFailure::Transport(causes(&error)))?;
         Ok(answer.into_parts())
     }
 }
 
-async fn collect(body: Body, limit: usize) -> Result<Bytes, Failure> {
+async fn collect(body: Body, limit: usize) -> Result<Bytes, RequestFailure> {
     match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Failure::Answer(format!("it is larger than {limit} bytes")))
+            Err(RequestFailure::Answer(format!("it is larger than {limit} bytes")))
         }
-        Err(error) => Err(Failure::Transport(causes(&*error))),
+        Err(error) => Err(RequestFailure::Transport(causes(&*error))),
     }
 }
 
@@ -330,7 +345,7 @@ mod tests {
     #[test]
     fn a_query_is_escaped() {
         let address =
-            Address::new("/api/v1/pods").with("limit", "1").with("fieldSelector", "metadata.name=a b");
+            RequestAddress::new("/api/v1/pods").with("limit", "1").with("fieldSelector", "metadata.name=a b");
         assert_eq!(address.as_str(), "/api/v1/pods?limit=1&fieldSelector=metadata.name%3Da%20b");
     }
 
@@ -353,7 +368,7 @@ mod tests {
     }
 
     /// An API that answers every request with this, or never.
-    fn api(answer: Option<(u16, Vec<u8>)>) -> Api {
+    fn api(answer: Option<(u16, Vec<u8>)>) -> ApiClient {
         let service = tower::service_fn(move |_: Request<Body>| {
             let answer = answer.clone();
             async move {
@@ -362,19 +377,19 @@ mod tests {
                 Ok::<_, tower::BoxError>(answer.unwrap())
             }
         });
-        Api::new(kube::Client::new(service, "default"))
+        ApiClient::new(kube::Client::new(service, "default"))
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_never_comes_is_given_up() {
-        assert_eq!(api(None).get("/version").await, Err(Failure::TimedOut(ANSWER_TIME)));
+        assert_eq!(api(None).get("/version").await, Err(RequestFailure::TimedOut(ANSWER_TIME)));
     }
 
     #[tokio::test]
     async fn an_answer_has_no_more_bytes_than_its_bound() {
         let ten = || Body::from(vec![7; 10]);
         assert_eq!(collect(ten(), 10).await.unwrap().len(), 10);
-        assert_eq!(collect(ten(), 9).await, Err(Failure::Answer("it is larger than 9 bytes".into())));
+        assert_eq!(collect(ten(), 9).await, Err(RequestFailure::Answer("it is larger than 9 bytes".into())));
     }
 
     #[tokio::test]

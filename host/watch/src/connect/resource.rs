@@ -5,20 +5,20 @@ use kubewitness_core::config::SourceSpec;
 use kubewitness_core::state::ObjectRef;
 use serde::Deserialize;
 
-use crate::connect::request::{Address, Api, Failure};
+use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 
 #[derive(Debug, Deserialize)]
 struct ResourceList {
     #[serde(default)]
-    resources: Vec<Listed>,
+    resources: Vec<ListedResource>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Listed {
+struct ListedResource {
     name: String,
     kind: String,
     namespaced: bool,
-    /// What the server does with it; `None` if it doesn't say.
+    /// The verbs of the resource; `None` if the server doesn't say.
     verbs: Option<Vec<String>>,
 }
 
@@ -27,7 +27,7 @@ const NEEDED_VERBS: [&str; 2] = ["list", "watch"];
 
 /// The resource of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Resource {
+pub(crate) struct SourceResource {
     /// The path of all namespaces, or of the source's one.
     scope: String,
     /// The path up to the group and version.
@@ -36,26 +36,26 @@ pub(crate) struct Resource {
     namespaced: bool,
 }
 
-impl Resource {
+impl SourceResource {
     /// As rules name it, such as `jobs`.
     pub fn plural(&self) -> &str {
         &self.plural
     }
 
-    pub fn collection(&self) -> Address {
-        Address::new(&self.scope)
+    pub fn collection(&self) -> RequestAddress {
+        RequestAddress::new(&self.scope)
     }
 
     /// The collection in an object's namespace.
-    pub fn collection_of(&self, namespace: &str) -> Address {
+    pub fn collection_of(&self, namespace: &str) -> RequestAddress {
         if self.namespaced && !namespace.is_empty() {
-            return Address::new(&format!("{}/namespaces/{namespace}/{}", self.root, self.plural));
+            return RequestAddress::new(&format!("{}/namespaces/{namespace}/{}", self.root, self.plural));
         }
         self.collection()
     }
 
     /// An exact list for the object of this name at one version.
-    pub fn of_name_at(&self, object: &ObjectRef, at: &Version) -> Address {
+    pub fn of_name_at(&self, object: &ObjectRef, at: &Version) -> RequestAddress {
         self.collection_of(&object.namespace)
             .with("fieldSelector", &format!("metadata.name={}", field_value(&object.name)))
             .with("resourceVersion", at.as_str())
@@ -81,16 +81,16 @@ pub(crate) fn group_version(api_version: &str) -> (&str, &str) {
     api_version.rsplit_once('/').unwrap_or(("", api_version))
 }
 
-pub(crate) async fn resolve(api: &Api, spec: &SourceSpec) -> Result<Resource, Failure> {
+pub(crate) async fn resolve(api: &ApiClient, spec: &SourceSpec) -> Result<SourceResource, RequestFailure> {
     let (group, version) = group_version(&spec.api_version);
     let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
     let body = api.get(&root).await?;
     let list: ResourceList = serde_json::from_slice(&body)
-        .map_err(|error| Failure::Answer(format!("the resources of {}: {error}", spec.api_version)))?;
+        .map_err(|error| RequestFailure::Answer(format!("the resources of {}: {error}", spec.api_version)))?;
     choose(&list, spec, root)
 }
 
-fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<Resource, Failure> {
+fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<SourceResource, RequestFailure> {
     // A name with a slash is a subresource, and a kind may have several.
     let found = list.resources.iter().find(|listed| {
         !listed.name.contains('/')
@@ -99,7 +99,7 @@ fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<Resour
     });
     let Some(found) = found else {
         let wanted = spec.resource.as_ref().map(|plural| format!(" as `{plural}`")).unwrap_or_default();
-        return Err(Failure::Status {
+        return Err(RequestFailure::Status {
             code: 404,
             reason: "NotFound".to_string(),
             message: format!("the server has no kind `{}` in {}{wanted}", spec.kind, spec.api_version),
@@ -110,7 +110,7 @@ fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<Resour
     if let Some(verbs) = &found.verbs
         && !NEEDED_VERBS.iter().all(|needed| verbs.iter().any(|verb| verb == needed))
     {
-        return Err(Failure::Unfit(format!(
+        return Err(RequestFailure::Unfit(format!(
             "the server can't list and watch `{}` of {} (it offers: {}): remove the source",
             spec.kind,
             spec.api_version,
@@ -121,13 +121,13 @@ fn choose(list: &ResourceList, spec: &SourceSpec, root: String) -> Result<Resour
         (Some(namespace), true) => format!("{root}/namespaces/{namespace}/{}", found.name),
         (None, _) => format!("{root}/{}", found.name),
         (Some(namespace), false) => {
-            return Err(Failure::Unfit(format!(
+            return Err(RequestFailure::Unfit(format!(
                 "`{}` has no namespaces: leave out `namespace: {namespace}`",
                 spec.kind
             )));
         }
     };
-    Ok(Resource { scope, root, plural: found.name.clone(), namespaced: found.namespaced })
+    Ok(SourceResource { scope, root, plural: found.name.clone(), namespaced: found.namespaced })
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
         .unwrap()
     }
 
-    fn chosen(value: serde_json::Value) -> Result<Resource, Failure> {
+    fn chosen(value: serde_json::Value) -> Result<SourceResource, RequestFailure> {
         choose(&list(), &spec(value), "/apis/batch/v1".to_string())
     }
 

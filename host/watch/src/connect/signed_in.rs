@@ -10,14 +10,14 @@ use kube::config::AuthInfo;
 use kubewitness_core::files;
 use tokio::time::timeout;
 
-use crate::connect::login::Login;
-use crate::connect::request::{Api, causes};
+use crate::connect::login::LoginService;
+use crate::connect::request::{ApiClient, causes};
 use crate::connect::{ConnectError, ConnectOptions, LOGIN, client, configured, signing_in};
 
 /// Signed in to an API server. No request has been made yet.
 pub struct SignedIn {
     pub(crate) client: kube::Client,
-    login: Option<Login>,
+    login: Option<LoginService>,
     config: kube::Config,
     /// Without path and user: either may be a secret.
     pub server: String,
@@ -50,8 +50,8 @@ impl SignedIn {
         Err(ConnectError::Unreachable { server: self.server.clone(), why })
     }
 
-    pub(crate) fn api(&self) -> Api {
-        Api::new(self.client.clone())
+    pub(crate) fn api(&self) -> ApiClient {
+        ApiClient::new(self.client.clone())
     }
 
     /// The token that requests carry. `None`: the person signs in by a certificate or a password, which

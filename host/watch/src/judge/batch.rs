@@ -5,31 +5,31 @@
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use kubewitness_core::ports::{Poison, Witnessed};
+use kubewitness_core::ports::{PoisonMessage, WitnessedState};
 use kubewitness_core::state::{Change, Gap, ObjectRef, RulesPrint};
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::cache::known::Known;
-use crate::cache::{Cache, Keys};
+use crate::cache::known::KnownObjects;
+use crate::cache::{ObjectCache, ObjectKeys};
 
 /// The cache's part of a state. It is kept until the state is durable.
 #[derive(Default)]
-pub(crate) struct Note {
+pub(crate) struct CacheNote {
     /// The state says nothing about the present.
     pub past: bool,
     /// The keys of a state that came as a change of its own and stays uncompressed.
-    pub keys: Option<Keys>,
+    pub keys: Option<ObjectKeys>,
     /// The rules under which the document has no secret, where somebody has looked.
     pub secretless_under: Option<RulesPrint>,
 }
 
 #[derive(Default)]
-pub(crate) struct Batch {
-    pub states: Vec<Witnessed>,
+pub(crate) struct StateBatch {
+    pub states: Vec<WitnessedState>,
     /// One for each state.
-    pub notes: Vec<Note>,
-    pub poison: Vec<Poison>,
+    pub notes: Vec<CacheNote>,
+    pub poison: Vec<PoisonMessage>,
     pub gaps: Vec<Gap>,
     pub discrepancies: Vec<DiscrepancyView>,
     /// The permits of bytes in flight. They are given back once the states are durable.
@@ -42,17 +42,17 @@ pub(crate) struct Batch {
     before: Option<Box<Self>>,
 }
 
-impl Batch {
+impl StateBatch {
     /// Hands the batch over to be written, and puts `empty` in its place.
-    pub fn take_off(&mut self, empty: Self) {
+    pub fn submit_batch(&mut self, empty: Self) {
         let before = std::mem::replace(self, empty);
         self.before = Some(Box::new(before));
     }
 
     /// Removes the oldest batch in flight, which has become durable.
-    pub fn land(&mut self) -> Option<Box<Self>> {
+    pub fn remove_durable(&mut self) -> Option<Box<Self>> {
         match &mut self.before {
-            Some(before) if before.before.is_some() => before.land(),
+            Some(before) if before.before.is_some() => before.remove_durable(),
             before => before.take(),
         }
     }
@@ -62,7 +62,7 @@ impl Batch {
         self.states.is_empty() && nothing_beside
     }
 
-    pub fn push(&mut self, state: Witnessed, note: Note) {
+    pub fn push(&mut self, state: WitnessedState, note: CacheNote) {
         let place = self.states.len();
         let says_now = !note.past && state.change != Change::Gap;
         self.states.push(state);
@@ -106,23 +106,23 @@ impl Batch {
         self.by_name.clear();
     }
 
-    pub fn known(&self, cache: &Cache, uid: &str) -> Option<Known> {
+    pub fn known_object(&self, cache: &ObjectCache, uid: &str) -> Option<KnownObjects> {
         match (self.of_uid(uid), &self.before) {
             (Some(place), _) => self.drafted(place),
-            (None, Some(before)) => before.known(cache, uid),
-            (None, None) => cache.known(uid),
+            (None, Some(before)) => before.known_object(cache, uid),
+            (None, None) => cache.known_object(uid),
         }
     }
 
     /// The known version of an object, and of another uid that has its name.
-    pub fn met(
+    pub fn known_and_rival(
         &self,
-        cache: &Cache,
+        cache: &ObjectCache,
         uid: &str,
         namespace: &str,
         name: &str,
-    ) -> (Option<Known>, Option<Known>) {
-        let known = self.known(cache, uid);
+    ) -> (Option<KnownObjects>, Option<KnownObjects>) {
+        let known = self.known_object(cache, uid);
         let rival = match self.named(namespace, name) {
             Some((batch, place)) if batch.states[place].object.uid == uid => None,
             Some((batch, place)) => batch.drafted(place),
@@ -131,7 +131,7 @@ impl Batch {
             None => cache
                 .brief_of_name(namespace, name)
                 // The other object may have ended in this batch, under any name.
-                .and_then(|held| self.known(cache, &held.object.uid)),
+                .and_then(|held| self.known_object(cache, &held.object.uid)),
         };
         (known, rival)
     }
@@ -143,10 +143,10 @@ impl Batch {
     }
 
     /// The state at an index, if its object still exists there.
-    fn drafted(&self, place: usize) -> Option<Known> {
+    fn drafted(&self, place: usize) -> Option<KnownObjects> {
         let state = self.states.get(place).filter(|state| state.change == Change::Present)?;
         let note = self.notes.get(place)?;
-        Some(Known::drafted(state, note.keys.as_ref(), note.secretless_under))
+        Some(KnownObjects::drafted(state, note.keys.as_ref(), note.secretless_under))
     }
 
     fn of_uid(&self, uid: &str) -> Option<usize> {
@@ -168,14 +168,14 @@ mod tests {
     use std::sync::Arc;
 
     use kubewitness_core::Version;
-    use kubewitness_core::index::Indexes;
+    use kubewitness_core::index::IndexSet;
     use kubewitness_core::state::{StateId, Status};
 
     use super::*;
 
-    fn said(batch: &mut Batch, uid: &str, version: &str, change: Change) {
+    fn said(batch: &mut StateBatch, uid: &str, version: &str, change: Change) {
         let object = ObjectRef { name: uid.into(), uid: uid.into(), ..ObjectRef::default() };
-        let state = Witnessed {
+        let state = WitnessedState {
             id: StateId::parse(""),
             change,
             object: Arc::new(object),
@@ -189,29 +189,30 @@ mod tests {
             base: None,
             quotes_none_under: None,
         };
-        batch.push(state, Note::default());
+        batch.push(state, CacheNote::default());
     }
 
     #[test]
     fn events_are_judged_against_every_batch_on_its_way_and_the_oldest_lands_first() {
-        let cache = Cache::new(Indexes::new(&[]));
-        let known =
-            |batch: &Batch, uid: &str| batch.known(&cache, uid).map(|known| known.version.to_string());
-        let mut batch = Batch::default();
+        let cache = ObjectCache::new(IndexSet::new(&[]));
+        let known = |batch: &StateBatch, uid: &str| {
+            batch.known_object(&cache, uid).map(|known| known.version.to_string())
+        };
+        let mut batch = StateBatch::default();
         said(&mut batch, "a", "1", Change::Present);
         said(&mut batch, "b", "2", Change::Present);
-        batch.take_off(Batch::default());
+        batch.submit_batch(StateBatch::default());
         said(&mut batch, "b", "3", Change::Gone);
         said(&mut batch, "c", "4", Change::Present);
-        batch.take_off(Batch::default());
+        batch.submit_batch(StateBatch::default());
         said(&mut batch, "c", "5", Change::Present);
         assert_eq!(known(&batch, "a").as_deref(), Some("1"), "two batches ago");
         assert_eq!(known(&batch, "b"), None, "its end came after its beginning");
         assert_eq!(known(&batch, "c").as_deref(), Some("5"));
-        let landed = batch.land().unwrap();
+        let landed = batch.remove_durable().unwrap();
         assert_eq!((landed.states.len(), landed.states[0].resource_version.as_str()), (2, "1"));
         assert_eq!((known(&batch, "a"), known(&batch, "c").as_deref()), (None, Some("5")));
-        assert_eq!(batch.land().unwrap().states[0].resource_version.as_str(), "3");
-        assert!(batch.land().is_none() && batch.states.len() == 1);
+        assert_eq!(batch.remove_durable().unwrap().states[0].resource_version.as_str(), "3");
+        assert!(batch.remove_durable().is_none() && batch.states.len() == 1);
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use kubewitness_core::Version;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum JudgedEvent {
     /// ADDED, MODIFIED, or an item of a list.
     Present,
     Deleted,
@@ -15,8 +15,8 @@ pub(crate) enum Event {
 
 /// The parts of an event that decide something.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
-    pub event: Event,
+pub(crate) struct ObservedEvent<'a> {
+    pub event: JudgedEvent,
     pub version: &'a Version,
     /// Whether it matches the source's selector.
     pub matches: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Seen<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub(crate) enum EventMeaning {
     Present,
     Gone,
     Left,
@@ -47,46 +47,53 @@ pub(crate) enum Meaning {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Judgement {
+pub(crate) struct EventJudgement {
     /// Another uid had this name and has ended. Its `gone` comes first.
     pub rival_gone: bool,
-    pub meaning: Meaning,
+    pub meaning: EventMeaning,
 }
 
 /// `known` is the witnessed version of this uid, `rival` that of another uid under the same name.
-pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Version>) -> Judgement {
-    let alone = |meaning| Judgement { rival_gone: false, meaning };
+pub(crate) fn judge(
+    seen: &ObservedEvent<'_>,
+    known: Option<&Version>,
+    rival: Option<&Version>,
+) -> EventJudgement {
+    let alone = |meaning| EventJudgement { rival_gone: false, meaning };
     // The name's newer object is known. So this event is older: it is a replay, or comes from a server that
     // lags behind.
     if let (None, Some(rival)) = (known, rival)
-        && seen.event != Event::RelistedObject
+        && seen.event != JudgedEvent::RelistedObject
         && is_upto(seen.version, rival)
     {
         let missed = seen.complete.is_some_and(|complete| seen.version.is_newer_than(complete));
         return alone(match (seen.event, missed) {
-            (_, true) if seen.matches => Meaning::Past,
-            (_, true) => Meaning::Outside,
+            (_, true) if seen.matches => EventMeaning::Past,
+            (_, true) => EventMeaning::Outside,
             // Its `gone` was witnessed when the newer object came.
-            (Event::Deleted, false) => Meaning::Duplicate,
-            (_, false) => Meaning::Stale,
+            (JudgedEvent::Deleted, false) => EventMeaning::Duplicate,
+            (_, false) => EventMeaning::Stale,
         });
     }
     // Everything up to here was witnessed. So an unknown object has ended, or left, since.
     if known.is_none() && seen.complete.is_some_and(|complete| is_upto(seen.version, complete)) {
         return alone(match seen.event {
-            Event::Deleted => Meaning::Duplicate,
-            _ if seen.matches && is_out_of_order(seen) => Meaning::Unheard,
-            _ => Meaning::Stale,
+            JudgedEvent::Deleted => EventMeaning::Duplicate,
+            _ if seen.matches && is_out_of_order(seen) => EventMeaning::Unheard,
+            _ => EventMeaning::Stale,
         });
     }
-    if seen.event == Event::Deleted {
+    if seen.event == JudgedEvent::Deleted {
         // The object that has ended had the name until then.
-        return Judgement { rival_gone: known.is_none() && rival.is_some(), meaning: deleted(seen, known) };
+        return EventJudgement {
+            rival_gone: known.is_none() && rival.is_some(),
+            meaning: deleted(seen, known),
+        };
     }
-    Judgement { rival_gone: rival.is_some(), meaning: present(seen, known) }
+    EventJudgement { rival_gone: rival.is_some(), meaning: present(seen, known) }
 }
 
-fn is_out_of_order(seen: &Seen<'_>) -> bool {
+fn is_out_of_order(seen: &ObservedEvent<'_>) -> bool {
     seen.opened.is_some_and(|opened| seen.version.is_newer_than(opened))
 }
 
@@ -94,35 +101,35 @@ pub(crate) fn is_upto(version: &Version, bound: &Version) -> bool {
     version.compare(bound).is_some_and(Ordering::is_le)
 }
 
-fn deleted(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
+fn deleted(seen: &ObservedEvent<'_>, known: Option<&Version>) -> EventMeaning {
     match known {
-        Some(known) if seen.version.compare(known) == Some(Ordering::Less) => Meaning::Stale,
-        Some(_) => Meaning::Gone,
+        Some(known) if seen.version.compare(known) == Some(Ordering::Less) => EventMeaning::Stale,
+        Some(_) => EventMeaning::Gone,
         // It was never seen, or its `gone` is repeated. The id is the same, so it counts once.
-        None if seen.matches => Meaning::Gone,
-        None => Meaning::Outside,
+        None if seen.matches => EventMeaning::Gone,
+        None => EventMeaning::Outside,
     }
 }
 
-fn present(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
-    if let Some(known) = known.filter(|_| seen.event != Event::RelistedObject) {
+fn present(seen: &ObservedEvent<'_>, known: Option<&Version>) -> EventMeaning {
+    if let Some(known) = known.filter(|_| seen.event != JudgedEvent::RelistedObject) {
         match seen.version.compare(known) {
-            Some(Ordering::Equal) => return Meaning::Duplicate,
-            Some(Ordering::Less) if seen.matches && is_out_of_order(seen) => return Meaning::Late,
-            Some(Ordering::Less) => return Meaning::Stale,
+            Some(Ordering::Equal) => return EventMeaning::Duplicate,
+            Some(Ordering::Less) if seen.matches && is_out_of_order(seen) => return EventMeaning::Late,
+            Some(Ordering::Less) => return EventMeaning::Stale,
             Some(Ordering::Greater) | None => {}
         }
     }
     match (seen.matches, known) {
-        (true, _) => Meaning::Present,
-        (false, Some(_)) => Meaning::Left,
-        (false, None) => Meaning::Outside,
+        (true, _) => EventMeaning::Present,
+        (false, Some(_)) => EventMeaning::Left,
+        (false, None) => EventMeaning::Outside,
     }
 }
 
-/// What an item of a list means, compared with the witnessed states before the list.
+/// The meaning of an item of a list, compared with the states that were witnessed before the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Compared {
+pub(crate) enum ItemComparison {
     Same,
     /// The version differs from the witnessed one; others may lie between.
     Moved,
@@ -132,12 +139,12 @@ pub(crate) enum Compared {
     Behind,
 }
 
-pub(crate) fn compare(listed: &Version, known: Option<&Version>) -> Compared {
-    let Some(known) = known else { return Compared::New };
+pub(crate) fn compare(listed: &Version, known: Option<&Version>) -> ItemComparison {
+    let Some(known) = known else { return ItemComparison::New };
     match listed.compare(known) {
-        Some(Ordering::Equal) => Compared::Same,
-        Some(Ordering::Less) => Compared::Behind,
-        Some(Ordering::Greater) | None => Compared::Moved,
+        Some(Ordering::Equal) => ItemComparison::Same,
+        Some(Ordering::Less) => ItemComparison::Behind,
+        Some(Ordering::Greater) | None => ItemComparison::Moved,
     }
 }
 
@@ -146,28 +153,39 @@ mod tests {
     use super::*;
 
     fn judged(
-        event: Event,
+        event: JudgedEvent,
         version: &str,
         matches: bool,
         known: Option<&str>,
         rival: Option<&str>,
-    ) -> (bool, Meaning) {
+    ) -> (bool, EventMeaning) {
         let version = Version::new(version);
         let (known, rival) = (known.map(Version::new), rival.map(Version::new));
         let complete = Version::new("9");
         let opened = Version::new("9");
-        let seen =
-            Seen { event, version: &version, matches, complete: Some(&complete), opened: Some(&opened) };
+        let seen = ObservedEvent {
+            event,
+            version: &version,
+            matches,
+            complete: Some(&complete),
+            opened: Some(&opened),
+        };
         let judgement = judge(&seen, known.as_ref(), rival.as_ref());
         (judgement.rival_gone, judgement.meaning)
     }
 
     #[test]
     fn the_same_version_is_a_duplicate_and_a_lower_one_stale() {
-        assert_eq!(judged(Event::Present, "10", true, Some("10"), None), (false, Meaning::Duplicate));
-        assert_eq!(judged(Event::Present, "9", true, Some("10"), None), (false, Meaning::Stale));
-        assert_eq!(judged(Event::Deleted, "9", true, Some("10"), None), (false, Meaning::Stale));
-        assert_eq!(judged(Event::Present, "11", true, Some("10"), None), (false, Meaning::Present));
+        assert_eq!(
+            judged(JudgedEvent::Present, "10", true, Some("10"), None),
+            (false, EventMeaning::Duplicate)
+        );
+        assert_eq!(judged(JudgedEvent::Present, "9", true, Some("10"), None), (false, EventMeaning::Stale));
+        assert_eq!(judged(JudgedEvent::Deleted, "9", true, Some("10"), None), (false, EventMeaning::Stale));
+        assert_eq!(
+            judged(JudgedEvent::Present, "11", true, Some("10"), None),
+            (false, EventMeaning::Present)
+        );
     }
 
     #[test]
@@ -175,76 +193,105 @@ mod tests {
         let judged = |event, version: &str, matches, known: Option<&str>| {
             let (version, known) = (Version::new(version), known.map(Version::new));
             let (complete, opened) = (Version::new("19"), Version::new("9"));
-            let seen =
-                Seen { event, version: &version, matches, complete: Some(&complete), opened: Some(&opened) };
+            let seen = ObservedEvent {
+                event,
+                version: &version,
+                matches,
+                complete: Some(&complete),
+                opened: Some(&opened),
+            };
             judge(&seen, known.as_ref(), None).meaning
         };
-        assert_eq!(judged(Event::Present, "19", true, Some("20")), Meaning::Late);
-        assert_eq!(judged(Event::Present, "9", true, Some("20")), Meaning::Stale);
-        assert_eq!(judged(Event::Present, "19", true, None), Meaning::Unheard);
-        assert_eq!(judged(Event::Present, "9", true, None), Meaning::Stale);
-        assert_eq!(judged(Event::Present, "19", false, None), Meaning::Stale);
-        assert_eq!(judged(Event::Deleted, "19", true, None), Meaning::Duplicate);
+        assert_eq!(judged(JudgedEvent::Present, "19", true, Some("20")), EventMeaning::Late);
+        assert_eq!(judged(JudgedEvent::Present, "9", true, Some("20")), EventMeaning::Stale);
+        assert_eq!(judged(JudgedEvent::Present, "19", true, None), EventMeaning::Unheard);
+        assert_eq!(judged(JudgedEvent::Present, "9", true, None), EventMeaning::Stale);
+        assert_eq!(judged(JudgedEvent::Present, "19", false, None), EventMeaning::Stale);
+        assert_eq!(judged(JudgedEvent::Deleted, "19", true, None), EventMeaning::Duplicate);
     }
 
     #[test]
     fn leaving_the_selector_is_not_a_deletion_and_entering_it_again_is_present() {
-        assert_eq!(judged(Event::Present, "11", false, Some("10"), None), (false, Meaning::Left));
-        assert_eq!(judged(Event::Present, "12", false, None, None), (false, Meaning::Outside));
-        assert_eq!(judged(Event::Present, "13", true, None, None), (false, Meaning::Present));
-        assert_eq!(judged(Event::Deleted, "14", false, None, None), (false, Meaning::Outside));
+        assert_eq!(judged(JudgedEvent::Present, "11", false, Some("10"), None), (false, EventMeaning::Left));
+        assert_eq!(judged(JudgedEvent::Present, "12", false, None, None), (false, EventMeaning::Outside));
+        assert_eq!(judged(JudgedEvent::Present, "13", true, None, None), (false, EventMeaning::Present));
+        assert_eq!(judged(JudgedEvent::Deleted, "14", false, None, None), (false, EventMeaning::Outside));
     }
 
     #[test]
     fn an_object_that_is_deleted_after_its_labels_changed_is_gone() {
-        assert_eq!(judged(Event::Deleted, "14", false, Some("10"), None), (false, Meaning::Gone));
+        assert_eq!(judged(JudgedEvent::Deleted, "14", false, Some("10"), None), (false, EventMeaning::Gone));
     }
 
     #[test]
     fn a_new_uid_under_an_old_name_ends_the_old_one_first() {
-        assert_eq!(judged(Event::Present, "20", true, None, Some("10")), (true, Meaning::Present));
-        assert_eq!(judged(Event::Present, "20", false, None, Some("10")), (true, Meaning::Outside));
+        assert_eq!(judged(JudgedEvent::Present, "20", true, None, Some("10")), (true, EventMeaning::Present));
+        assert_eq!(
+            judged(JudgedEvent::Present, "20", false, None, Some("10")),
+            (true, EventMeaning::Outside)
+        );
     }
 
     #[test]
     fn the_old_bearer_of_a_name_replayed_does_not_end_the_new_one() {
-        assert_eq!(judged(Event::Present, "8", true, None, Some("20")), (false, Meaning::Stale));
-        assert_eq!(judged(Event::Deleted, "9", true, None, Some("20")), (false, Meaning::Duplicate));
+        assert_eq!(judged(JudgedEvent::Present, "8", true, None, Some("20")), (false, EventMeaning::Stale));
+        assert_eq!(
+            judged(JudgedEvent::Deleted, "9", true, None, Some("20")),
+            (false, EventMeaning::Duplicate)
+        );
     }
 
     #[test]
     fn an_old_event_of_an_object_that_has_ended_does_not_bring_it_back() {
-        assert_eq!(judged(Event::Present, "9", true, None, None), (false, Meaning::Stale));
-        assert_eq!(judged(Event::Deleted, "8", true, None, None), (false, Meaning::Duplicate));
+        assert_eq!(judged(JudgedEvent::Present, "9", true, None, None), (false, EventMeaning::Stale));
+        assert_eq!(judged(JudgedEvent::Deleted, "8", true, None, None), (false, EventMeaning::Duplicate));
     }
 
     #[test]
     fn an_old_bearer_of_a_name_that_was_not_witnessed_yet_is_of_the_past() {
-        assert_eq!(judged(Event::Present, "13", true, None, Some("20")), (false, Meaning::Past));
-        assert_eq!(judged(Event::Deleted, "15", true, None, Some("20")), (false, Meaning::Past));
-        assert_eq!(judged(Event::Deleted, "15", false, None, Some("20")), (false, Meaning::Outside));
+        assert_eq!(judged(JudgedEvent::Present, "13", true, None, Some("20")), (false, EventMeaning::Past));
+        assert_eq!(judged(JudgedEvent::Deleted, "15", true, None, Some("20")), (false, EventMeaning::Past));
+        assert_eq!(
+            judged(JudgedEvent::Deleted, "15", false, None, Some("20")),
+            (false, EventMeaning::Outside)
+        );
     }
 
     #[test]
     fn versions_without_order_are_taken_as_they_arrive() {
-        assert_eq!(judged(Event::Present, "abc", true, Some("xyz"), None), (false, Meaning::Present));
-        assert_eq!(judged(Event::Present, "abc", true, Some("abc"), None), (false, Meaning::Duplicate));
-        assert_eq!(judged(Event::Present, "abc", true, None, Some("xyz")), (true, Meaning::Present));
+        assert_eq!(
+            judged(JudgedEvent::Present, "abc", true, Some("xyz"), None),
+            (false, EventMeaning::Present)
+        );
+        assert_eq!(
+            judged(JudgedEvent::Present, "abc", true, Some("abc"), None),
+            (false, EventMeaning::Duplicate)
+        );
+        assert_eq!(
+            judged(JudgedEvent::Present, "abc", true, None, Some("xyz")),
+            (true, EventMeaning::Present)
+        );
     }
 
     #[test]
     fn in_a_new_epoch_a_lower_version_is_news() {
-        assert_eq!(judged(Event::RelistedObject, "10", true, Some("11"), None), (false, Meaning::Present));
-        assert_eq!(judged(Event::RelistedObject, "10", true, None, Some("11")), (true, Meaning::Present));
+        assert_eq!(
+            judged(JudgedEvent::RelistedObject, "10", true, Some("11"), None),
+            (false, EventMeaning::Present)
+        );
+        assert_eq!(
+            judged(JudgedEvent::RelistedObject, "10", true, None, Some("11")),
+            (true, EventMeaning::Present)
+        );
     }
 
     #[test]
     fn a_list_that_shows_less_than_was_witnessed_is_of_another_history() {
         let v = Version::new;
-        assert_eq!(compare(&v("5"), Some(&v("7"))), Compared::Behind);
-        assert_eq!(compare(&v("7"), Some(&v("7"))), Compared::Same);
-        assert_eq!(compare(&v("12"), Some(&v("7"))), Compared::Moved);
-        assert_eq!(compare(&v("abc"), Some(&v("7"))), Compared::Moved);
-        assert_eq!(compare(&v("12"), None), Compared::New);
+        assert_eq!(compare(&v("5"), Some(&v("7"))), ItemComparison::Behind);
+        assert_eq!(compare(&v("7"), Some(&v("7"))), ItemComparison::Same);
+        assert_eq!(compare(&v("12"), Some(&v("7"))), ItemComparison::Moved);
+        assert_eq!(compare(&v("abc"), Some(&v("7"))), ItemComparison::Moved);
+        assert_eq!(compare(&v("12"), None), ItemComparison::New);
     }
 }

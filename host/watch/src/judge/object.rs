@@ -1,16 +1,16 @@
 //! Rewrites listed objects so that their bytes equal those of watched objects.
 
 use bytes::Bytes;
-use kubewitness_core::project::Envelope;
+use kubewitness_core::project::ObjectEnvelope;
 use kubewitness_core::state::ObjectRef;
 
 use crate::connect::resource::group_version;
-use crate::source::parts::Parts;
+use crate::source::parts::SourceParts;
 
 /// Adds kind and apiVersion to an object. A watch's frames carry them; items of a built-in kind's list do
 /// not. They go where the server itself puts them, so that a version has the same bytes whichever way it
 /// came.
-pub(crate) fn with_kind(item: Bytes, envelope: &Envelope<'_>, api_version: &str, kind: &str) -> Bytes {
+pub(crate) fn with_kind(item: Bytes, envelope: &ObjectEnvelope<'_>, api_version: &str, kind: &str) -> Bytes {
     if !envelope.kind.is_empty() {
         return item;
     }
@@ -29,7 +29,7 @@ pub(crate) fn with_kind(item: Bytes, envelope: &Envelope<'_>, api_version: &str,
 
 /// The identity of an object. Group, version and kind come from the source: a list's items do not carry them,
 /// and an id must not depend on how a version came.
-pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
+pub(crate) fn reference(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> ObjectRef {
     let (group, version) = group_version(&parts.spec.api_version);
     ObjectRef {
         group: group.to_string(),
@@ -42,7 +42,7 @@ pub(crate) fn reference(parts: &Parts, envelope: &Envelope<'_>) -> ObjectRef {
 }
 
 /// Checks that an envelope has every part of an identity and is of the source's kind.
-pub(crate) fn check(parts: &Parts, envelope: &Envelope<'_>) -> Result<(), String> {
+pub(crate) fn check(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> Result<(), String> {
     for (field, value) in [
         ("metadata.uid", &envelope.uid),
         ("metadata.name", &envelope.name),
@@ -60,7 +60,7 @@ pub(crate) fn check(parts: &Parts, envelope: &Envelope<'_>) -> Result<(), String
 
 /// Whether an object is in the source's scope. The controller decides, not the server, so that an object that
 /// leaves the scope does not look deleted.
-pub(crate) fn matches(parts: &Parts, envelope: &Envelope<'_>) -> bool {
+pub(crate) fn matches(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> bool {
     let mut wanted = parts.spec.match_labels.iter();
     wanted.all(|(key, value)| envelope.labels.iter().any(|(k, v)| *k == **key && *v == **value))
 }
@@ -72,16 +72,16 @@ mod tests {
     #[test]
     fn an_item_gets_its_kind_where_a_watch_has_it() {
         let item = Bytes::from_static(br#"{"metadata":{"name":"a"}}"#);
-        let whole = with_kind(item, &Envelope::default(), "batch/v1", "Job");
+        let whole = with_kind(item, &ObjectEnvelope::default(), "batch/v1", "Job");
         assert_eq!(&whole[..], br#"{"kind":"Job","apiVersion":"batch/v1","metadata":{"name":"a"}}"#);
-        let empty = with_kind(Bytes::from_static(b"{ }"), &Envelope::default(), "v1", "Pod");
+        let empty = with_kind(Bytes::from_static(b"{ }"), &ObjectEnvelope::default(), "v1", "Pod");
         assert_eq!(&empty[..], br#"{"kind":"Pod","apiVersion":"v1" }"#);
     }
 
     #[test]
     fn an_item_that_has_its_kind_is_left_as_it_is() {
         let item = Bytes::from_static(br#"{"apiVersion":"a/v1","kind":"A"}"#);
-        let envelope = Envelope { kind: "A".into(), ..Envelope::default() };
+        let envelope = ObjectEnvelope { kind: "A".into(), ..ObjectEnvelope::default() };
         assert_eq!(with_kind(item.clone(), &envelope, "a/v1", "A"), item);
     }
 }

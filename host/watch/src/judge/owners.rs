@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use kubewitness_core::events;
-use kubewitness_core::project::{self, Envelope, OwnerRef};
+use kubewitness_core::project::{self, ObjectEnvelope, OwnerRef};
 use kubewitness_core::state::ObjectRef;
 
-use crate::cache::known::Known;
+use crate::cache::known::KnownObjects;
 use crate::connect::resource::group_version;
-use crate::source::listers::Listers;
+use crate::source::listers::CacheListers;
 
 /// The owners of an object.
 #[derive(Default)]
-pub(crate) struct Owners {
+pub(crate) struct ObjectOwners {
     pub outermost: Option<Arc<ObjectRef>>,
     /// The direct owner, if it is not the outermost one.
     pub controller: Option<Arc<ObjectRef>>,
@@ -21,32 +21,41 @@ pub(crate) struct Owners {
 
 /// The outermost owner that the caches know now. An owner that becomes known later appears with the next
 /// state. An owner that is not watched is its own outermost owner.
-pub(crate) fn owners(listers: &Listers, envelope: &Envelope<'_>, known: Option<&Known>) -> Owners {
+pub(crate) fn owners(
+    listers: &CacheListers,
+    envelope: &ObjectEnvelope<'_>,
+    known: Option<&KnownObjects>,
+) -> ObjectOwners {
     let Some(controller) = controller(envelope) else {
-        return Owners { outermost: known.and_then(|known| known.owner.clone()), controller: None };
+        return ObjectOwners { outermost: known.and_then(|known| known.owner.clone()), controller: None };
     };
     let direct = reference(envelope, controller);
     // What its maker has written is no owner, and would bring it into the story of somebody else's object.
     if listers.is_elsewhere(&direct) {
-        return Owners::default();
+        return ObjectOwners::default();
     }
     let found = listers.outermost(direct.clone());
     let is_direct = found.uid == controller.uid;
     let outlived = known.filter(|_| is_direct).and_then(|known| outlived(listers, controller, known));
     let outermost = outlived.unwrap_or(found);
     let controller = (outermost.uid != controller.uid).then(|| Arc::new(direct));
-    Owners { outermost: Some(outermost), controller }
+    ObjectOwners { outermost: Some(outermost), controller }
 }
 
 /// The same of an Event in this namespace. An event about an object that is no longer known keeps the owner that it had.
-pub(crate) fn of_event(listers: &Listers, namespace: &str, document: &[u8], known: Option<&Known>) -> Owners {
+pub(crate) fn of_event(
+    listers: &CacheListers,
+    namespace: &str,
+    document: &[u8],
+    known: Option<&KnownObjects>,
+) -> ObjectOwners {
     let before = known.and_then(|known| known.owner.clone());
     let Some(about) = events::about(document) else {
-        return Owners { outermost: before, controller: None };
+        return ObjectOwners { outermost: before, controller: None };
     };
     // The API server refuses such an Event. Its writer would learn whose the object is.
     if !about.namespace.is_empty() && about.namespace != namespace {
-        return Owners::default();
+        return ObjectOwners::default();
     }
     let is_known = listers.brief(&about.uid).is_some();
     let outermost = match before.filter(|_| !is_known) {
@@ -54,12 +63,16 @@ pub(crate) fn of_event(listers: &Listers, namespace: &str, document: &[u8], know
         None => listers.outermost(about.clone()),
     };
     let controller = (outermost.uid != about.uid).then(|| Arc::new(about));
-    Owners { outermost: Some(outermost), controller }
+    ObjectOwners { outermost: Some(outermost), controller }
 }
 
 /// The former owner, if the direct owner is no longer known. An owner is deleted before its objects, and at a
 /// start its source may not be loaded. So the last states of a pod keep the owner of its first.
-fn outlived(listers: &Listers, controller: &OwnerRef<'_>, known: &Known) -> Option<Arc<ObjectRef>> {
+fn outlived(
+    listers: &CacheListers,
+    controller: &OwnerRef<'_>,
+    known: &KnownObjects,
+) -> Option<Arc<ObjectRef>> {
     let before = known.owner.clone().filter(|before| before.uid != controller.uid)?;
     if listers.brief(&controller.uid).is_some() {
         return None;
@@ -72,13 +85,16 @@ fn outlived(listers: &Listers, controller: &OwnerRef<'_>, known: &Known) -> Opti
 }
 
 /// The direct owner, if the outermost one is known and different.
-pub(crate) fn direct(envelope: &Envelope<'_>, outermost: Option<&Arc<ObjectRef>>) -> Option<Arc<ObjectRef>> {
+pub(crate) fn direct(
+    envelope: &ObjectEnvelope<'_>,
+    outermost: Option<&Arc<ObjectRef>>,
+) -> Option<Arc<ObjectRef>> {
     let controller = controller(envelope)?;
     let is_another = outermost.is_some_and(|outermost| outermost.uid != controller.uid);
     is_another.then(|| Arc::new(reference(envelope, controller)))
 }
 
-fn reference(envelope: &Envelope<'_>, owner: &OwnerRef<'_>) -> ObjectRef {
+fn reference(envelope: &ObjectEnvelope<'_>, owner: &OwnerRef<'_>) -> ObjectRef {
     let (group, version) = group_version(&owner.api_version);
     ObjectRef {
         group: group.to_string(),
@@ -90,7 +106,7 @@ fn reference(envelope: &Envelope<'_>, owner: &OwnerRef<'_>) -> ObjectRef {
     }
 }
 
-fn controller<'a, 'b>(envelope: &'b Envelope<'a>) -> Option<&'b OwnerRef<'a>> {
+fn controller<'a, 'b>(envelope: &'b ObjectEnvelope<'a>) -> Option<&'b OwnerRef<'a>> {
     envelope.owners.iter().find(|owner| owner.controller)
 }
 
@@ -98,11 +114,11 @@ fn controller<'a, 'b>(envelope: &'b Envelope<'a>) -> Option<&'b OwnerRef<'a>> {
 mod tests {
     use kubewitness_core::Version;
     use kubewitness_core::document::pack;
-    use kubewitness_core::ports::Current;
+    use kubewitness_core::ports::CurrentObject;
     use serde_json::json;
 
     use super::*;
-    use crate::source::handle::{Shared, SourceHandle};
+    use crate::source::handle::{SharedState, SourceHandle};
 
     /// `KIND/NAME`; the name is also the uid.
     fn document(object: &str, owner: &str) -> String {
@@ -117,18 +133,18 @@ mod tests {
         json!({"apiVersion": "group.dev/v1", "kind": kind, "metadata": metadata}).to_string()
     }
 
-    fn told(listers: &Listers, document: &str, known: Option<&Known>) -> String {
+    fn outermost_owner(listers: &CacheListers, document: &str, known: Option<&KnownObjects>) -> String {
         let envelope = project::envelope(document.as_bytes()).unwrap();
         owners(listers, &envelope, known)
             .outermost
             .map_or_else(String::new, |owner| format!("{}/{}", owner.kind, owner.name))
     }
 
-    fn current(listers: &Listers, object: &str, owner_text: &str) -> Current {
+    fn current(listers: &CacheListers, object: &str, owner_text: &str) -> CurrentObject {
         let text = document(object, owner_text);
         let envelope = project::envelope(text.as_bytes()).unwrap();
         let (kind, name) = object.split_once('/').unwrap();
-        Current {
+        CurrentObject {
             object: Arc::new(ObjectRef {
                 kind: kind.into(),
                 name: name.into(),
@@ -145,18 +161,18 @@ mod tests {
     }
 
     /// A source with one object.
-    fn watch(listers: &Listers, object: &str, owner: &str) {
+    fn watch(listers: &CacheListers, object: &str, owner: &str) {
         let current = current(listers, object, owner);
-        let shared = Arc::new(Shared::new(object, &[]));
+        let shared = Arc::new(SharedState::new(object, &[]));
         shared.write().put(&current, None);
         listers.add(SourceHandle { shared });
     }
 
     /// The watched objects, outermost first, and the owner of the last one.
     fn chain(watched: &[(&str, &str)], object: &str, owner: &str) -> String {
-        let listers = Listers::default();
+        let listers = CacheListers::default();
         watched.iter().for_each(|(object, owner)| watch(&listers, object, owner));
-        told(&listers, &document(object, owner), None)
+        outermost_owner(&listers, &document(object, owner), None)
     }
 
     #[test]
@@ -191,8 +207,8 @@ mod tests {
 
     #[test]
     fn nothing_is_told_of_an_owner_in_another_namespace() {
-        let listers = Listers::default();
-        let victim = |name: &str, namespace: &str| Current {
+        let listers = CacheListers::default();
+        let victim = |name: &str, namespace: &str| CurrentObject {
             object: Arc::new(ObjectRef {
                 kind: "Job".into(),
                 namespace: namespace.into(),
@@ -200,19 +216,23 @@ mod tests {
                 uid: name.into(),
                 ..ObjectRef::default()
             }),
-            ..current(&Listers::default(), &format!("Job/{name}"), "")
+            ..current(&CacheListers::default(), &format!("Job/{name}"), "")
         };
         for (source, namespace) in [("theirs", "other-team"), ("ours", "team"), ("cluster", "")] {
-            let shared = Arc::new(Shared::new(source, &[]));
+            let shared = Arc::new(SharedState::new(source, &[]));
             shared.write().put(&victim(source, namespace), None);
             listers.add(SourceHandle { shared });
         }
         let pod = |owner: &str| document("Pod/p", &format!("Pod/{owner}"));
-        assert_eq!(told(&listers, &pod("theirs"), None), "");
-        let known = Known::cached(current(&Listers::default(), "Pod/p", "Job/theirs"));
-        assert_eq!(told(&listers, &pod("theirs"), Some(&known)), "", "not even what it had before");
-        assert_eq!(told(&listers, &pod("ours"), None), "Job/of-team");
-        assert_eq!(told(&listers, &pod("cluster"), None), "Job/of-");
+        assert_eq!(outermost_owner(&listers, &pod("theirs"), None), "");
+        let known = KnownObjects::cached(current(&CacheListers::default(), "Pod/p", "Job/theirs"));
+        assert_eq!(
+            outermost_owner(&listers, &pod("theirs"), Some(&known)),
+            "",
+            "not even what it had before"
+        );
+        assert_eq!(outermost_owner(&listers, &pod("ours"), None), "Job/of-team");
+        assert_eq!(outermost_owner(&listers, &pod("cluster"), None), "Job/of-");
         let about =
             json!({"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": "guess", "uid": "theirs"});
         let event = json!({"kind": "Event", "involvedObject": about}).to_string();
@@ -222,7 +242,7 @@ mod tests {
 
     #[test]
     fn an_event_belongs_to_what_it_is_about_and_to_the_outermost_owner_of_that() {
-        let listers = Listers::default();
+        let listers = CacheListers::default();
         watch(&listers, "Job/j", "");
         watch(&listers, "Pod/p", "Job/j");
         let event = |name: &str| {
@@ -230,8 +250,8 @@ mod tests {
                 json!({"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": name, "uid": name});
             json!({"kind": "Event", "involvedObject": about}).to_string()
         };
-        let told = |event: &str, known: Option<&Known>| {
-            let Owners { outermost, controller } = of_event(&listers, "team", event.as_bytes(), known);
+        let told = |event: &str, known: Option<&KnownObjects>| {
+            let ObjectOwners { outermost, controller } = of_event(&listers, "team", event.as_bytes(), known);
             let name = |owner: Option<Arc<ObjectRef>>| owner.map(|owner| owner.name.clone());
             (name(outermost), name(controller))
         };
@@ -242,7 +262,7 @@ mod tests {
         let elsewhere = of_event(&listers, "other", event("p").as_bytes(), None);
         assert!(elsewhere.outermost.is_none() && elsewhere.controller.is_none());
         // The pod is gone, and its event comes once more.
-        let known = Known::cached(Current {
+        let known = KnownObjects::cached(CurrentObject {
             owner: of_event(&listers, "team", event("p").as_bytes(), None).outermost,
             ..current(&listers, "Event/e", "")
         });
@@ -252,27 +272,31 @@ mod tests {
 
     #[test]
     fn an_owner_that_becomes_known_later_is_found_by_the_next_state() {
-        let listers = Listers::default();
+        let listers = CacheListers::default();
         let pod = document("Pod/p", "Job/j");
-        assert_eq!(told(&listers, &pod, None), "Job/j");
+        assert_eq!(outermost_owner(&listers, &pod, None), "Job/j");
         watch(&listers, "Job/j", "JobSet/s");
-        let known = Known::cached(current(&Listers::default(), "Pod/p", "Job/j"));
-        assert_eq!(told(&listers, &pod, Some(&known)), "JobSet/s");
+        let known = KnownObjects::cached(current(&CacheListers::default(), "Pod/p", "Job/j"));
+        assert_eq!(outermost_owner(&listers, &pod, Some(&known)), "JobSet/s");
         watch(&listers, "JobSet/s", "TrainJob/t");
-        assert_eq!(told(&listers, &pod, Some(&known)), "TrainJob/t");
+        assert_eq!(outermost_owner(&listers, &pod, Some(&known)), "TrainJob/t");
     }
 
     #[test]
     fn owners_that_are_deleted_first_leave_what_they_owned_in_its_story() {
-        let listers = Listers::default();
+        let listers = CacheListers::default();
         watch(&listers, "JobSet/s", "");
         watch(&listers, "Job/j", "JobSet/s");
-        let known = Known::cached(current(&listers, "Pod/p", "Job/j"));
+        let known = KnownObjects::cached(current(&listers, "Pod/p", "Job/j"));
         listers.remove("JobSet/s");
-        assert_eq!(told(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
+        assert_eq!(outermost_owner(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
         listers.remove("Job/j");
-        assert_eq!(told(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
-        assert_eq!(told(&listers, &document("Pod/p", "Job/other"), Some(&known)), "Job/other", "adopted");
-        assert_eq!(told(&listers, &document("Pod/p", ""), Some(&known)), "JobSet/s", "orphaned");
+        assert_eq!(outermost_owner(&listers, &document("Pod/p", "Job/j"), Some(&known)), "JobSet/s");
+        assert_eq!(
+            outermost_owner(&listers, &document("Pod/p", "Job/other"), Some(&known)),
+            "Job/other",
+            "adopted"
+        );
+        assert_eq!(outermost_owner(&listers, &document("Pod/p", ""), Some(&known)), "JobSet/s", "orphaned");
     }
 }

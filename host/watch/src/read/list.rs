@@ -7,22 +7,22 @@ use std::time::Duration;
 use kubewitness_core::Version;
 use tokio::time::{Instant, sleep};
 
-use super::Reader;
-use crate::connect::request::Failure;
-use crate::connect::resource::Resource;
-use crate::read::next_action::{Action, NextAction, Pause, Step};
-use crate::read::paged_list::{Listed, Relist, count_list};
-use crate::read::streamed_list::{Streamed, StreamedList};
-use crate::repair::compare::Broken;
+use super::ServerReader;
+use crate::connect::request::RequestFailure;
+use crate::connect::resource::SourceResource;
+use crate::read::next_action::{ActionStep, NextAction, ReadAction, ReadPause};
+use crate::read::paged_list::{ListEnd, PagedList, count_list};
+use crate::read::streamed_list::{FinishedList, StreamedList};
+use crate::repair::compare::ListFailure;
 use crate::repair::compare::list_request::{ListReason, ListRequest};
-use crate::repair::history::newest_common::{Base, NewestCommon, Untold};
+use crate::repair::history::newest_common::{HistoryBase, NewestCommon, UnknownVersion};
 use crate::source::handle::count;
-use crate::source::input::{Closed, Input, Standing, settled};
-use crate::source::landmarks::Landmarks;
-use crate::source::round::Round;
+use crate::source::input::{WriterClosed, WriterInput, WriterPosition, settled};
+use crate::source::landmarks::LandmarkSet;
+use crate::source::round::RepairRound;
 use crate::version::number;
 
-/// A list waits this long for the repair before people are told.
+/// A list waits this long for the repair before the log says so.
 const UNSAID: Duration = Duration::from_secs(2);
 
 /// How often the base of a new history is listed before the present objects are listed instead.
@@ -31,8 +31,12 @@ const BASED_TRIES: u32 = 3;
 /// How often a streamed list may fail to reach its end before pages are used.
 const STREAMED_TRIES: u32 = 3;
 
-impl Reader {
-    pub(super) async fn list(&mut self, action: &Action, reason: &ListReason) -> Result<Step, Closed> {
+impl ServerReader {
+    pub(super) async fn list(
+        &mut self,
+        action: &ReadAction,
+        reason: &ListReason,
+    ) -> Result<ActionStep, WriterClosed> {
         let Some(resource) = self.resource.clone() else { return Ok(NextAction::unresolved()) };
         self.go_on_if_first().await?;
         self.unbroken = None;
@@ -47,7 +51,7 @@ impl Reader {
         }
         if *reason == ListReason::Replaced {
             // What the journal holds from before says nothing about this history.
-            *self.parts.shared.landmarks() = Landmarks::default();
+            *self.parts.shared.landmarks() = LandmarkSet::default();
         }
         let base = match self.base(reason, &resource, standing.epoch).await {
             Ok(base) => base,
@@ -64,14 +68,14 @@ impl Reader {
         let asked = ListRequest { resource, reason: reason.clone(), baseline, base, id: self.round };
         if self.streams && asked.base.is_none() {
             match self.streamed(&asked).await {
-                Err(Broken::NotStreamed(why)) => {
+                Err(ListFailure::NotStreamed(why)) => {
                     tracing::info!(source = %self.parts.spec.name, "lists are paged, because the server does not stream them: {why}");
                     (self.streams, self.refuses_streams) = (false, true);
                 }
                 listed => {
                     // A server that can't be reached, or refuses everything, says nothing about streams.
-                    let is_cut = matches!(&listed, Err(Broken::Again))
-                        || matches!(&listed, Err(Broken::Failed(failure)) if self.is_listing(failure).await);
+                    let is_cut = matches!(&listed, Err(ListFailure::Again))
+                        || matches!(&listed, Err(ListFailure::Failed(failure)) if self.is_listing(failure).await);
                     self.cut_short = if is_cut { self.cut_short + 1 } else { 0 };
                     if self.cut_short >= STREAMED_TRIES {
                         tracing::info!(source = %self.parts.spec.name, "lists are paged, because streamed lists do not reach their end");
@@ -81,14 +85,14 @@ impl Reader {
                 }
             }
         }
-        let relist = Relist::new(Arc::clone(&self.parts), self.inputs.clone(), asked);
+        let relist = PagedList::new(Arc::clone(&self.parts), self.inputs.clone(), asked);
         match relist.run(self.in_one_piece).await? {
-            Listed::Complete(version, round) => {
+            ListEnd::Complete(version, round) => {
                 self.complete(version, round).await?;
                 Ok(NextAction::listed())
             }
-            Listed::OtherHistory(server) => Ok(NextAction::replaced(server)),
-            Listed::Failed(failure) => {
+            ListEnd::OtherHistory(server) => Ok(NextAction::replaced(server)),
+            ListEnd::Failed(failure) => {
                 let waited = self.looked_since.map(|since| since.elapsed());
                 let is_busy = failure.is_passing() && failure.code() != Some(501);
                 if is_busy && waited.is_some_and(|waited| waited < self.parts.tuning.walk.time) {
@@ -96,14 +100,18 @@ impl Reader {
                 }
                 Ok(NextAction::failed(action, &failure))
             }
-            Listed::Baseless => {
+            ListEnd::Baseless => {
                 self.based = BASED_TRIES;
-                Ok(Step { action: action.clone(), pause: None, condition: None })
+                Ok(ActionStep { action: action.clone(), pause: None, condition: None })
             }
-            Listed::TooSlow => {
+            ListEnd::TooSlow => {
                 // A stream has no pages that could expire. Without streams, the list comes in one piece.
                 (self.streams, self.in_one_piece) = (!self.refuses_streams, self.refuses_streams);
-                Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
+                Ok(ActionStep {
+                    action: action.clone(),
+                    pause: Some(ReadPause::asked(None)),
+                    condition: None,
+                })
             }
         }
     }
@@ -112,9 +120,9 @@ impl Reader {
     async fn base(
         &mut self,
         reason: &ListReason,
-        resource: &Resource,
+        resource: &SourceResource,
         epoch: u32,
-    ) -> Result<Option<Base>, Failure> {
+    ) -> Result<Option<HistoryBase>, RequestFailure> {
         if *reason != ListReason::Replaced || self.based >= BASED_TRIES {
             return Ok(None);
         }
@@ -128,8 +136,8 @@ impl Reader {
             let Some(common) = NewestCommon::new(&self.parts, resource, epoch, &server) else { break };
             match common.base().await {
                 Ok(base) => return Ok(Some(base)),
-                Err(Untold::Now) => {}
-                Err(Untold::Ever) => break,
+                Err(UnknownVersion::Now) => {}
+                Err(UnknownVersion::Ever) => break,
             }
         }
         Ok(None)
@@ -137,7 +145,7 @@ impl Reader {
 
     /// Waits until nothing is being read back. That takes long if a server gives no old versions for a while,
     /// so people are told why nothing is listed.
-    async fn all_read_back(&self) -> Result<Standing, Closed> {
+    async fn all_read_back(&self) -> Result<WriterPosition, WriterClosed> {
         let mut settled = pin!(settled(&self.inputs));
         tokio::select! {
             standing = &mut settled => return standing,
@@ -159,11 +167,11 @@ impl Reader {
     }
 
     /// Runs a list that goes on as a watch. Returns the step after the watch.
-    async fn streamed(&mut self, asked: &ListRequest) -> Result<Step, Broken> {
+    async fn streamed(&mut self, asked: &ListRequest) -> Result<ActionStep, ListFailure> {
         count_list(&self.parts, &asked.reason);
         let seconds = self.watch_seconds();
         let list = StreamedList::new(&self.parts, &self.inputs, asked);
-        let Streamed { complete, round, stream, changes } = list.run(asked, seconds).await?;
+        let FinishedList { complete, round, stream, changes } = list.run(asked, seconds).await?;
         count(&self.parts.shared.counters.lists_streamed, 1);
         count(&self.parts.shared.counters.watches, 1);
         self.complete(complete, round).await?;
@@ -171,30 +179,35 @@ impl Reader {
     }
 
     /// The step after a streamed list, or after a failed one.
-    fn listed(action: &Action, listed: Result<Step, Broken>) -> Result<Step, Closed> {
+    fn listed(
+        action: &ReadAction,
+        listed: Result<ActionStep, ListFailure>,
+    ) -> Result<ActionStep, WriterClosed> {
         match listed {
             Ok(step) => Ok(step),
-            Err(Broken::Closed) => Err(Closed),
-            Err(Broken::OtherHistory(server)) => Ok(NextAction::replaced(server)),
-            Err(Broken::Failed(failure)) => Ok(NextAction::failed(action, &failure)),
-            Err(Broken::Again | Broken::NotStreamed(_) | Broken::Baseless) => {
-                Ok(Step { action: action.clone(), pause: Some(Pause::asked(None)), condition: None })
-            }
+            Err(ListFailure::Closed) => Err(WriterClosed),
+            Err(ListFailure::OtherHistory(server)) => Ok(NextAction::replaced(server)),
+            Err(ListFailure::Failed(failure)) => Ok(NextAction::failed(action, &failure)),
+            Err(ListFailure::Again | ListFailure::NotStreamed(_) | ListFailure::Baseless) => Ok(ActionStep {
+                action: action.clone(),
+                pause: Some(ReadPause::asked(None)),
+                condition: None,
+            }),
         }
     }
 
     /// Watching goes on at once. Only the names that are read back wait.
-    async fn complete(&mut self, version: Version, round: Option<Round>) -> Result<(), Closed> {
+    async fn complete(&mut self, version: Version, round: Option<RepairRound>) -> Result<(), WriterClosed> {
         for job in round.iter().flat_map(|round| &round.jobs) {
-            self.send(Input::Hold(job.object(), None)).await?;
+            self.send(WriterInput::Hold(job.object(), None)).await?;
         }
         self.unbroken = Some(version.clone());
-        self.send(Input::Listed(version, round.as_ref().map(|round| round.id))).await?;
+        self.send(WriterInput::Listed(version, round.as_ref().map(|round| round.id))).await?;
         // Nothing that is listed is watched before it is durable.
         self.sync().await?;
         if let Some(round) = round {
             self.cancel = round.cancel.clone();
-            self.rounds.send(round).await.map_err(|_| Closed)?;
+            self.rounds.send(round).await.map_err(|_| WriterClosed)?;
         }
         (self.just_listed, self.is_unsure) = (true, false);
         (self.based, self.looked_since) = (0, None);
@@ -203,7 +216,7 @@ impl Reader {
     }
 
     /// Whether a server that failed to stream a list gives a page.
-    async fn is_listing(&self, failure: &Failure) -> bool {
+    async fn is_listing(&self, failure: &RequestFailure) -> bool {
         !matches!(failure.code(), Some(401 | 403 | 429)) && self.server_version().await.is_ok()
     }
 }

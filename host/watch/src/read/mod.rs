@@ -16,23 +16,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::frames::Line;
+use kubewitness_core::frames::FrameLine;
 use kubewitness_core::limits::FRAME_BYTES;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::backoff::{Backoff, Dice};
-use crate::connect::request::{Failure, list_page};
-use crate::connect::resource::{Resource, resolve};
-use crate::read::next_action::{Action, Ended, NextAction, Pause, Step};
-use crate::read::watch_stream::Stream;
-use crate::repair::history::census::Census;
+use crate::connect::backoff::{Backoff, JitterDice};
+use crate::connect::request::{RequestFailure, list_page};
+use crate::connect::resource::{SourceResource, resolve};
+use crate::read::next_action::{ActionStep, NextAction, ReadAction, ReadPause, StreamEnd};
+use crate::read::watch_stream::WatchStream;
+use crate::repair::history::census::HistoryCensus;
 use crate::repair::history::landmarks::are_elsewhere;
 use crate::source::handle::count;
-use crate::source::input::{Closed, Input, Standing, sync};
-use crate::source::parts::Parts;
-use crate::source::round::{Round, RoundId};
+use crate::source::input::{WriterClosed, WriterInput, WriterPosition, sync};
+use crate::source::parts::SourceParts;
+use crate::source::round::{RepairRound, RoundId};
 
 /// Only their number bounds frames up to this size (16 MiB in flight at most).
 const SMALL_FRAME: usize = 16 * 1024;
@@ -51,17 +51,17 @@ const REMINDER: Duration = Duration::from_secs(60);
 /// The time for one small answer while nothing is watched.
 const PROBE_TIME: Duration = Duration::from_secs(20);
 
-pub(crate) struct Reader {
-    parts: Arc<Parts>,
-    inputs: mpsc::Sender<Input>,
+pub(crate) struct ServerReader {
+    parts: Arc<SourceParts>,
+    inputs: mpsc::Sender<WriterInput>,
     large: Arc<Semaphore>,
     course: NextAction,
     backoff: Backoff,
-    dice: Dice,
-    resource: Option<Resource>,
+    dice: JitterDice,
+    resource: Option<SourceResource>,
     /// Whether the writer holds as much as it may. The reader then reads nothing.
     full: watch::Receiver<bool>,
-    rounds: mpsc::Sender<Round>,
+    rounds: mpsc::Sender<RepairRound>,
     round: RoundId,
     /// Ends the work on the last round.
     cancel: CancellationToken,
@@ -86,11 +86,11 @@ pub(crate) struct Reader {
     unbroken: Option<Version>,
 }
 
-impl Reader {
+impl ServerReader {
     pub fn new(
-        parts: Arc<Parts>,
-        inputs: mpsc::Sender<Input>,
-        rounds: mpsc::Sender<Round>,
+        parts: Arc<SourceParts>,
+        inputs: mpsc::Sender<WriterInput>,
+        rounds: mpsc::Sender<RepairRound>,
         full: watch::Receiver<bool>,
     ) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Reader {
             large: Arc::new(Semaphore::new(LARGE_IN_FLIGHT / SHARE)),
             course: NextAction::default(),
             backoff: Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause),
-            dice: Dice::new(parts.tuning.seed),
+            dice: JitterDice::new(parts.tuning.seed),
             resource: None,
             is_unsure: true,
             just_listed: false,
@@ -120,18 +120,18 @@ impl Reader {
 
     /// Runs until its writer ends. Dropping the future stops it.
     pub async fn run(mut self) {
-        let mut action = Action::Resolve;
+        let mut action = ReadAction::Resolve;
         loop {
             let step = match self.carry_out(&action).await {
                 Ok(step) => step,
-                Err(Closed) => return,
+                Err(WriterClosed) => return,
             };
             if let Some(condition) = step.condition {
                 self.remind(&condition);
                 self.parts.shared.set_condition(Some(condition));
             }
             self.is_unsure |= step.pause.is_some();
-            if step.pause.is_some() || !matches!(step.action, Action::Probe | Action::Watch) {
+            if step.pause.is_some() || !matches!(step.action, ReadAction::Probe | ReadAction::Watch) {
                 // A witness that was away waits for nothing that comes here.
                 self.parts.witness.watches(&self.parts.spec.name, None);
             }
@@ -152,15 +152,15 @@ impl Reader {
         }
     }
 
-    fn pause(&mut self, pause: &Pause) -> Duration {
+    fn pause(&mut self, pause: &ReadPause) -> Duration {
         let at_most = if pause.unserved { self.parts.tuning.lookup } else { Duration::MAX };
         self.backoff.next(&mut self.dice, None).min(at_most).max(pause.asked.unwrap_or_default())
     }
 
-    async fn carry_out(&mut self, action: &Action) -> Result<Step, Closed> {
-        let failed = |failure: Failure| NextAction::failed(action, &failure);
+    async fn carry_out(&mut self, action: &ReadAction) -> Result<ActionStep, WriterClosed> {
+        let failed = |failure: RequestFailure| NextAction::failed(action, &failure);
         match action {
-            Action::Resolve => match resolve(&self.parts.api, &self.parts.spec).await {
+            ReadAction::Resolve => match resolve(&self.parts.api, &self.parts.spec).await {
                 Ok(resource) => {
                     self.resource = Some(resource);
                     let standing = self.sync().await?;
@@ -168,36 +168,36 @@ impl Reader {
                 }
                 Err(failure) => Ok(failed(failure)),
             },
-            Action::Probe => match self.server_version().await {
+            ReadAction::Probe => match self.server_version().await {
                 Ok(server) => self.probed(server).await,
                 Err(failure) => Ok(failed(failure)),
             },
-            Action::Watch => self.watch().await,
-            Action::NewEpoch { server } => {
+            ReadAction::Watch => self.watch().await,
+            ReadAction::NewEpoch { server } => {
                 self.go_on_if_first().await?;
                 let checkpoint = self.sync().await?.resume.unwrap_or_else(|| Version::new(""));
                 // What another history did can't be read from this one.
                 self.cancel.cancel();
-                self.send(Input::NewEpoch).await?;
+                self.send(WriterInput::NewEpoch).await?;
                 let epoch = self.sync().await?.epoch;
                 let source = &self.parts.spec.name;
                 tracing::warn!(%source, epoch, %checkpoint, %server, "a new epoch: the server's history was replaced");
                 Ok(NextAction::resolved(None, epoch))
             }
-            Action::List(reason) => self.list(action, reason).await,
+            ReadAction::List(reason) => self.list(action, reason).await,
         }
     }
 
     /// Takes the answer of a probe: the server is there and not behind, but it may be another one than
     /// before.
-    async fn probed(&mut self, server: Version) -> Result<Step, Closed> {
+    async fn probed(&mut self, server: Version) -> Result<ActionStep, WriterClosed> {
         let standing = self.sync().await?;
         // The checkpoint on disk lies below the last event, whose version others may share.
         let newest = standing.newest.iter().cloned();
         let newest = newest.chain(self.parts.shared.landmarks().newest()).reduce(newer);
         let seen = newest.filter(|_| standing.resume.is_some());
         let step = self.course.probed(&server, seen.as_ref(), standing.epoch);
-        if step.action != Action::Watch {
+        if step.action != ReadAction::Watch {
             return Ok(step);
         }
         if self.is_another_history().await {
@@ -214,7 +214,7 @@ impl Reader {
 
     /// If another witness of a shared journal is ahead, this one reads nothing back that the other may have
     /// written. The source begins again from there.
-    async fn go_on_if_first(&self) -> Result<(), Closed> {
+    async fn go_on_if_first(&self) -> Result<(), WriterClosed> {
         let source = &self.parts.spec.name;
         let (epoch, checkpoint) = match self.parts.witness.standing(source).await {
             Ok(Some(standing)) => standing,
@@ -235,18 +235,20 @@ impl Reader {
         }
         let at = checkpoint.as_ref().map_or("its first list", Version::as_str);
         let why = format!("another replica is ahead in the source {source}, in epoch {epoch} at {at}");
-        self.send(Input::Overtaken(why)).await?;
+        self.send(WriterInput::Overtaken(why)).await?;
         // The writer ends with it.
-        Err(Closed)
+        Err(WriterClosed)
     }
 
     /// Whether the server contradicts a checkpoint that lies beyond the last witnessed state.
-    async fn is_contradicted(&self, standing: &Standing, server: &Version) -> bool {
+    async fn is_contradicted(&self, standing: &WriterPosition, server: &Version) -> bool {
         let (Some(resource), Some(at)) = (&self.resource, &standing.resume) else { return false };
         if !self.is_unsure || !standing.settled || !self.parts.shared.landmarks().is_news(at) {
             return false;
         }
-        Census { parts: &self.parts, resource, epoch: standing.epoch, at, server }.is_contradicted().await
+        HistoryCensus { parts: &self.parts, resource, epoch: standing.epoch, at, server }
+            .is_contradicted()
+            .await
     }
 
     /// Whether the server contradicts the states that were witnessed.
@@ -259,16 +261,16 @@ impl Reader {
     }
 
     /// A consistent list of one object. Its version is the server's newest.
-    async fn server_version(&self) -> Result<Version, Failure> {
+    async fn server_version(&self) -> Result<Version, RequestFailure> {
         let Some(resource) = &self.resource else {
-            return Err(Failure::Answer("the kind is not known".into()));
+            return Err(RequestFailure::Answer("the kind is not known".into()));
         };
         let address = resource.collection().with("limit", "1");
         let page = self.parts.api.get_within(address.as_str(), PROBE_TIME).await?;
         Ok(Version::new(&list_page(&page)?.resource_version))
     }
 
-    async fn watch(&mut self) -> Result<Step, Closed> {
+    async fn watch(&mut self) -> Result<ActionStep, WriterClosed> {
         let Some(resource) = self.resource.clone() else { return Ok(NextAction::unresolved()) };
         let Some(from) = self.sync().await?.resume else { return Ok(NextAction::unresolved()) };
         let seconds = self.watch_seconds().to_string();
@@ -284,12 +286,12 @@ impl Reader {
             Ok(body) => body,
             Err(failure) => {
                 self.count_expired(&failure);
-                return Ok(self.unhurried(NextAction::failed(&Action::Watch, &failure)));
+                return Ok(self.unhurried(NextAction::failed(&ReadAction::Watch, &failure)));
             }
         };
         tracing::debug!(source = %self.parts.spec.name, %from, "watching");
         self.unbroken.get_or_insert(from);
-        self.watched(Stream::new(&self.parts, body), None).await
+        self.watched(WatchStream::new(&self.parts, body), None).await
     }
 
     fn watch_seconds(&mut self) -> u64 {
@@ -298,7 +300,11 @@ impl Reader {
     }
 
     /// Follows a watch to its end. `listed` are the lines that came with a list that has become this watch.
-    async fn watched(&mut self, mut stream: Stream, listed: Option<Vec<Bytes>>) -> Result<Step, Closed> {
+    async fn watched(
+        &mut self,
+        mut stream: WatchStream,
+        listed: Option<Vec<Bytes>>,
+    ) -> Result<ActionStep, WriterClosed> {
         let epoch = self.parts.shared.live().epoch;
         let has_listed = listed.is_some();
         // After watches that brought nothing, this one has to bring something first. The writer sees that.
@@ -310,13 +316,13 @@ impl Reader {
         }
         let since = Instant::now();
         let ended = self.follow(&mut stream, listed.unwrap_or_default()).await?;
-        let Standing { told, understood, .. } = self.sync().await?;
-        let ended = told.map_or(ended, Ended::Told);
-        if let Ended::Told(failure) = &ended {
+        let WriterPosition { told, understood, .. } = self.sync().await?;
+        let ended = told.map_or(ended, StreamEnd::Told);
+        if let StreamEnd::Told(failure) = &ended {
             self.count_expired(failure);
         }
-        self.is_unsure |= ended != Ended::Closed;
-        let was_told = matches!(ended, Ended::Told(_));
+        self.is_unsure |= ended != StreamEnd::Closed;
+        let was_told = matches!(ended, StreamEnd::Told(_));
         // Bytes are no sign of life. Silence is, if it lasted: a quiet source may have nothing to say.
         let lived = match understood || has_listed {
             true => !was_told || since.elapsed() >= LIVED,
@@ -334,16 +340,16 @@ impl Reader {
         Ok(self.unhurried(step))
     }
 
-    fn unhurried(&self, mut step: Step) -> Step {
-        if self.just_listed && matches!(step.action, Action::List(_)) {
-            step.pause.get_or_insert(Pause::asked(None));
+    fn unhurried(&self, mut step: ActionStep) -> ActionStep {
+        if self.just_listed && matches!(step.action, ReadAction::List(_)) {
+            step.pause.get_or_insert(ReadPause::asked(None));
         }
         step
     }
 
-    async fn follow(&self, stream: &mut Stream, first: Vec<Bytes>) -> Result<Ended, Closed> {
+    async fn follow(&self, stream: &mut WatchStream, first: Vec<Bytes>) -> Result<StreamEnd, WriterClosed> {
         let hush = CancellationToken::new();
-        self.send(Input::Opened(hush.clone())).await?;
+        self.send(WriterInput::Opened(hush.clone())).await?;
         for line in first {
             self.send_line(line).await?;
         }
@@ -353,21 +359,21 @@ impl Reader {
         loop {
             for line in stream.lines.drain(..) {
                 match line {
-                    Line::Frame(frame) => self.send_line(frame).await?,
-                    Line::Oversized(kept) => self.send(Input::Oversized(kept)).await?,
+                    FrameLine::Frame(frame) => self.send_line(frame).await?,
+                    FrameLine::Oversized(kept) => self.send(WriterInput::Oversized(kept)).await?,
                 }
             }
             let is_full = *full.borrow_and_update();
             tokio::select! {
                 biased;
-                () = hush.cancelled() => return Ok(Ended::Closed),
+                () = hush.cancelled() => return Ok(StreamEnd::Closed),
                 () = &mut lived, if is_doubted => {
                     is_doubted = false;
                     if !stream.any {
                         self.parts.shared.note_life();
                     }
                 }
-                changed = full.changed(), if is_full => changed.map_err(|_| Closed)?,
+                changed = full.changed(), if is_full => changed.map_err(|_| WriterClosed)?,
                 more = stream.more(self.parts.tuning.idle), if !is_full => {
                     if let Err(ended) = more {
                         return Ok(ended);
@@ -377,25 +383,25 @@ impl Reader {
         }
     }
 
-    async fn send_line(&self, line: Bytes) -> Result<(), Closed> {
+    async fn send_line(&self, line: Bytes) -> Result<(), WriterClosed> {
         let permit = if line.len() > SMALL_FRAME {
             let shares = u32::try_from(line.len().div_ceil(SHARE)).unwrap_or(u32::MAX);
-            Some(Arc::clone(&self.large).acquire_many_owned(shares).await.map_err(|_| Closed)?)
+            Some(Arc::clone(&self.large).acquire_many_owned(shares).await.map_err(|_| WriterClosed)?)
         } else {
             None
         };
-        self.send(Input::Line(line, permit)).await
+        self.send(WriterInput::Line(line, permit)).await
     }
 
-    async fn send(&self, input: Input) -> Result<(), Closed> {
-        self.inputs.send(input).await.map_err(|_| Closed)
+    async fn send(&self, input: WriterInput) -> Result<(), WriterClosed> {
+        self.inputs.send(input).await.map_err(|_| WriterClosed)
     }
 
-    async fn sync(&self) -> Result<Standing, Closed> {
+    async fn sync(&self) -> Result<WriterPosition, WriterClosed> {
         sync(&self.inputs).await
     }
 
-    fn count_expired(&self, failure: &Failure) {
+    fn count_expired(&self, failure: &RequestFailure) {
         if failure.is_expired() {
             count(&self.parts.shared.counters.expired, 1);
             self.parts.shared.live().synced = false;

@@ -6,71 +6,73 @@ use kubewitness_core::Version;
 use kubewitness_core::project::ListGuard;
 use tokio::sync::mpsc;
 
-use crate::connect::request::{Failure, list_page};
+use crate::connect::request::{RequestFailure, list_page};
 use crate::repair::compare::list_request::{ListReason, ListRequest};
-use crate::repair::compare::{Broken, Comparison, PageVersions};
+use crate::repair::compare::{ListComparison, ListFailure, PageVersions};
 use crate::source::handle::count;
-use crate::source::input::{Closed, Input, sync};
-use crate::source::parts::Parts;
-use crate::source::round::Round;
+use crate::source::input::{WriterClosed, WriterInput, sync};
+use crate::source::parts::SourceParts;
+use crate::source::round::RepairRound;
 
 /// How often the pages of a list may expire before it is asked for in another form. Such a server is slower
 /// than its own compaction.
 const PAGED_TRIES: u32 = 3;
 
 /// How a list ended.
-pub(crate) enum Listed {
+pub(crate) enum ListEnd {
     /// It is complete at this version. What differs is left for the repair.
-    Complete(Version, Option<Round>),
+    Complete(Version, Option<RepairRound>),
     /// It showed an object older than the witnessed one. This is the server's version.
     OtherHistory(Version),
-    Failed(Failure),
+    Failed(RequestFailure),
     /// Its pages expired again and again.
     TooSlow,
-    /// What was there at the base shows that it is none.
+    /// The objects at the base show that it is not part of this history.
     Baseless,
 }
 
-pub(crate) struct Relist {
-    parts: Arc<Parts>,
-    inputs: mpsc::Sender<Input>,
+pub(crate) struct PagedList {
+    parts: Arc<SourceParts>,
+    inputs: mpsc::Sender<WriterInput>,
     asked: ListRequest,
 }
 
-impl Relist {
-    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>, asked: ListRequest) -> Self {
+impl PagedList {
+    pub fn new(parts: Arc<SourceParts>, inputs: mpsc::Sender<WriterInput>, asked: ListRequest) -> Self {
         Self { parts, inputs, asked }
     }
 
     /// With `in_one_piece` it asks for no pages.
-    pub async fn run(&self, in_one_piece: bool) -> Result<Listed, Closed> {
+    pub async fn run(&self, in_one_piece: bool) -> Result<ListEnd, WriterClosed> {
         let mut tries = 0;
         loop {
             count_list(&self.parts, &self.asked.reason);
             tries += 1;
             match self.attempt(!in_one_piece).await {
-                Ok((version, round)) => return Ok(Listed::Complete(version, round)),
-                Err(Broken::Again) => {
+                Ok((version, round)) => return Ok(ListEnd::Complete(version, round)),
+                Err(ListFailure::Again) => {
                     tracing::warn!(source = %self.parts.spec.name, tries, "a page of the list expired: listing again");
                     sync(&self.inputs).await?;
                     if tries >= PAGED_TRIES {
-                        return Ok(Listed::TooSlow);
+                        return Ok(ListEnd::TooSlow);
                     }
                 }
-                Err(Broken::Closed) => return Err(Closed),
-                Err(Broken::OtherHistory(server)) => return Ok(Listed::OtherHistory(server)),
-                Err(Broken::Failed(failure)) => return Ok(Listed::Failed(failure)),
-                Err(Broken::Baseless) => return Ok(Listed::Baseless),
-                Err(Broken::NotStreamed(why)) => return Ok(Listed::Failed(Failure::Answer(why))),
+                Err(ListFailure::Closed) => return Err(WriterClosed),
+                Err(ListFailure::OtherHistory(server)) => return Ok(ListEnd::OtherHistory(server)),
+                Err(ListFailure::Failed(failure)) => return Ok(ListEnd::Failed(failure)),
+                Err(ListFailure::Baseless) => return Ok(ListEnd::Baseless),
+                Err(ListFailure::NotStreamed(why)) => {
+                    return Ok(ListEnd::Failed(RequestFailure::Answer(why)));
+                }
             }
         }
     }
 
     /// Gets one list from its first page to its last. The watch begins at the first page's version, so it
     /// misses nothing, whatever the later pages show.
-    async fn attempt(&self, paged: bool) -> Result<(Version, Option<Round>), Broken> {
+    async fn attempt(&self, paged: bool) -> Result<(Version, Option<RepairRound>), ListFailure> {
         let ListRequest { resource, base, id, .. } = &self.asked;
-        let mut comparison = Comparison::new(&self.parts, &self.inputs, &self.asked);
+        let mut comparison = ListComparison::new(&self.parts, &self.inputs, &self.asked);
         let (mut guard, mut token, mut first) = (ListGuard::default(), String::new(), None);
         loop {
             let mut address = resource.collection();
@@ -89,19 +91,19 @@ impl Relist {
                     // This is the rest of the list as it is now. The watch from the first page's version
                     // brings what lies between.
                     Some(inconsistent) if *inconsistent != token && base.is_none() => {
-                        guard.token(inconsistent).map_err(Failure::from)?;
+                        guard.token(inconsistent).map_err(RequestFailure::from)?;
                         token = inconsistent.to_string();
                         continue;
                     }
-                    _ => return Err(Broken::Again),
+                    _ => return Err(ListFailure::Again),
                 },
                 Err(failure) => return Err(failure.into()),
             };
             let page = list_page(&bytes)?;
-            guard.page(&page, bytes.len()).map_err(Failure::from)?;
+            guard.page(&page, bytes.len()).map_err(RequestFailure::from)?;
             let version = Version::new(&page.resource_version);
             if base.as_ref().is_some_and(|base| base.at != version) {
-                return Err(Broken::Baseless);
+                return Err(ListFailure::Baseless);
             }
             let listed = first.get_or_insert_with(|| version.clone());
             for item in &page.items {
@@ -117,7 +119,7 @@ impl Relist {
     }
 }
 
-pub(crate) fn count_list(parts: &Parts, reason: &ListReason) {
+pub(crate) fn count_list(parts: &SourceParts, reason: &ListReason) {
     let counters = &parts.shared.counters;
     let counter = match reason {
         ListReason::First => &counters.lists_first,

@@ -10,34 +10,34 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::frames::Line;
-use kubewitness_core::project::{self, EventType, Frame, ListGuard};
+use kubewitness_core::frames::FrameLine;
+use kubewitness_core::project::{self, EventType, ListGuard, WatchFrame};
 use tokio::sync::mpsc;
 
-use crate::connect::request::{Failure, status_failure};
-use crate::read::next_action::Ended;
-use crate::read::watch_stream::Stream;
+use crate::connect::request::{RequestFailure, status_failure};
+use crate::read::next_action::StreamEnd;
+use crate::read::watch_stream::WatchStream;
 use crate::repair::compare::list_request::ListRequest;
-use crate::repair::compare::{Broken, Comparison};
-use crate::source::input::Input;
-use crate::source::parts::Parts;
-use crate::source::round::Round;
+use crate::repair::compare::{ListComparison, ListFailure};
+use crate::source::input::WriterInput;
+use crate::source::parts::SourceParts;
+use crate::source::round::RepairRound;
 
 /// A list that reached its end, and the watch that it has become.
-pub(crate) struct Streamed {
+pub(crate) struct FinishedList {
     /// The version from which the watch is complete: below the first of the changes.
     pub complete: Version,
-    pub round: Option<Round>,
-    pub stream: Stream,
+    pub round: Option<RepairRound>,
+    pub stream: WatchStream,
     /// Changes that came among the objects, in order. They belong to the watch. The list's end is the last of
     /// them.
     pub changes: Vec<Bytes>,
 }
 
 pub(crate) struct StreamedList {
-    parts: Arc<Parts>,
-    inputs: mpsc::Sender<Input>,
-    comparison: Comparison,
+    parts: Arc<SourceParts>,
+    inputs: mpsc::Sender<WriterInput>,
+    comparison: ListComparison,
     changes: Vec<Bytes>,
     lowest: Option<Version>,
     /// Names whose object was deleted meanwhile. An object that is added under such a name was added
@@ -47,8 +47,8 @@ pub(crate) struct StreamedList {
 }
 
 impl StreamedList {
-    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, asked: &ListRequest) -> Self {
-        let comparison = Comparison::new(parts, inputs, asked);
+    pub fn new(parts: &Arc<SourceParts>, inputs: &mpsc::Sender<WriterInput>, asked: &ListRequest) -> Self {
+        let comparison = ListComparison::new(parts, inputs, asked);
         Self {
             parts: Arc::clone(parts),
             inputs: inputs.clone(),
@@ -60,7 +60,7 @@ impl StreamedList {
         }
     }
 
-    pub async fn run(mut self, asked: &ListRequest, seconds: u64) -> Result<Streamed, Broken> {
+    pub async fn run(mut self, asked: &ListRequest, seconds: u64) -> Result<FinishedList, ListFailure> {
         let address = asked
             .resource
             .collection()
@@ -71,20 +71,28 @@ impl StreamedList {
             .with("timeoutSeconds", &seconds.to_string());
         let patience = self.parts.tuning.stream_patience;
         let body = match self.parts.api.open(address.as_str(), patience).await {
-            Err(failure) if is_refusal(&failure) => return Err(Broken::NotStreamed(failure.to_string())),
-            Err(Failure::TimedOut(_)) => return Err(Broken::NotStreamed("it doesn't begin".to_string())),
+            Err(failure) if is_refusal(&failure) => {
+                return Err(ListFailure::NotStreamed(failure.to_string()));
+            }
+            Err(RequestFailure::TimedOut(_)) => {
+                return Err(ListFailure::NotStreamed("it doesn't begin".to_string()));
+            }
             body => body?,
         };
-        let mut stream = Stream::new(&self.parts, body);
+        let mut stream = WatchStream::new(&self.parts, body);
         loop {
             match stream.more(patience).await {
                 Ok(()) => {}
-                Err(Ended::Idle) => {
-                    return Err(Broken::NotStreamed(format!("nothing came for {patience:?}, and no end")));
+                Err(StreamEnd::Idle) => {
+                    return Err(ListFailure::NotStreamed(format!(
+                        "nothing came for {patience:?}, and no end"
+                    )));
                 }
-                Err(Ended::Broken(failure) | Ended::Told(failure)) => return Err(failure.into()),
-                Err(Ended::Closed) => {
-                    return Err(Failure::Transport("the list's stream ended before the list".into()).into());
+                Err(StreamEnd::Broken(failure) | StreamEnd::Told(failure)) => return Err(failure.into()),
+                Err(StreamEnd::Closed) => {
+                    return Err(
+                        RequestFailure::Transport("the list's stream ended before the list".into()).into()
+                    );
                 }
             }
             let mut lines = std::mem::take(&mut stream.lines).into_iter();
@@ -93,33 +101,33 @@ impl StreamedList {
                 stream.lines = lines.collect();
                 let round = self.comparison.complete(&version, &version, asked.id).await?;
                 let complete = self.lowest.and_then(|lowest| lowest.before()).unwrap_or(version.clone());
-                return Ok(Streamed { complete, round, stream, changes: self.changes });
+                return Ok(FinishedList { complete, round, stream, changes: self.changes });
             }
         }
     }
 
     /// Takes one line. Returns the version if the line ends the list.
-    async fn line(&mut self, line: Line) -> Result<Option<Version>, Broken> {
+    async fn line(&mut self, line: FrameLine) -> Result<Option<Version>, ListFailure> {
         let frame = match line {
-            Line::Frame(frame) => {
-                self.guard.objects(1, frame.len()).map_err(Failure::from)?;
+            FrameLine::Frame(frame) => {
+                self.guard.objects(1, frame.len()).map_err(RequestFailure::from)?;
                 frame
             }
-            Line::Oversized(kept) => {
+            FrameLine::Oversized(kept) => {
                 self.comparison.unread();
-                self.send(Input::Oversized(kept)).await?;
+                self.send(WriterInput::Oversized(kept)).await?;
                 return Ok(None);
             }
         };
         let Ok(read) = project::frame(&frame) else {
             self.comparison.unread();
-            self.send(Input::Line(frame, None)).await?;
+            self.send(WriterInput::Line(frame, None)).await?;
             return Ok(None);
         };
         match read.kind {
             EventType::Added | EventType::Modified | EventType::Deleted if self.is_change(&read) => {
                 if self.changes.len() >= self.parts.tuning.held_events {
-                    return Err(Broken::Again);
+                    return Err(ListFailure::Again);
                 }
                 self.changes.push(frame);
             }
@@ -127,10 +135,10 @@ impl StreamedList {
                 self.comparison.item(frame.slice_ref(read.object), None).await?;
             }
             EventType::Bookmark => {
-                let answer = |error: project::ProjectError| Failure::Answer(error.to_string());
+                let answer = |error: project::ProjectError| RequestFailure::Answer(error.to_string());
                 if !project::ends_initial_events(read.object).map_err(answer)? {
                     let why = "a bookmark came before the end of the list";
-                    return Err(Broken::NotStreamed(why.to_string()));
+                    return Err(ListFailure::NotStreamed(why.to_string()));
                 }
                 let version = Version::new(&project::bookmark_version(read.object).map_err(answer)?);
                 // After the changes it says that there are no more of them.
@@ -141,14 +149,14 @@ impl StreamedList {
             }
             EventType::Error => {
                 let failure = status_failure(None, read.object, None);
-                return Err(if failure.is_expired() { Broken::Again } else { failure.into() });
+                return Err(if failure.is_expired() { ListFailure::Again } else { failure.into() });
             }
         }
         Ok(None)
     }
 
     /// Whether an event is a change and none of the list's own objects.
-    fn is_change(&mut self, read: &Frame<'_>) -> bool {
+    fn is_change(&mut self, read: &WatchFrame<'_>) -> bool {
         let Ok(envelope) = project::envelope(read.object) else { return false };
         let name = || (envelope.namespace.to_string(), envelope.name.to_string());
         let is_change = match read.kind {
@@ -169,12 +177,12 @@ impl StreamedList {
         is_change
     }
 
-    async fn send(&self, input: Input) -> Result<(), Broken> {
-        self.inputs.send(input).await.map_err(|_| Broken::Closed)
+    async fn send(&self, input: WriterInput) -> Result<(), ListFailure> {
+        self.inputs.send(input).await.map_err(|_| ListFailure::Closed)
     }
 }
 
 /// Whether the failure means that the server does not know such a request.
-fn is_refusal(failure: &Failure) -> bool {
+fn is_refusal(failure: &RequestFailure) -> bool {
     matches!(failure.code(), Some(400 | 405 | 406 | 422 | 501))
 }

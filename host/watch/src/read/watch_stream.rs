@@ -8,44 +8,44 @@ use bytes::Bytes;
 use futures::FutureExt;
 use http_body_util::BodyExt;
 use kube::client::Body;
-use kubewitness_core::frames::{Line, Splitter};
+use kubewitness_core::frames::{FrameLine, FrameSplitter};
 use kubewitness_core::limits::FRAME_BYTES;
 use tokio::time::timeout;
 
-use crate::connect::request::{Failure, causes};
-use crate::read::next_action::Ended;
+use crate::connect::request::{RequestFailure, causes};
+use crate::read::next_action::StreamEnd;
 use crate::source::handle::count;
-use crate::source::parts::Parts;
+use crate::source::parts::SourceParts;
 
 /// How many lines and bytes are taken at once if they are there. A server sends each event as a chunk of its
 /// own, and waking the task for each would cost as much as reading it.
 const LINES_AT_ONCE: usize = 256;
 const BYTES_AT_ONCE: usize = 512 * 1024;
 
-pub(crate) struct Stream {
-    parts: Arc<Parts>,
+pub(crate) struct WatchStream {
+    parts: Arc<SourceParts>,
     body: Pin<Box<Body>>,
-    splitter: Splitter,
+    splitter: FrameSplitter,
     /// The lines that arrived and were not taken yet, in order.
-    pub lines: Vec<Line>,
+    pub lines: Vec<FrameLine>,
     /// Whether anything arrived at all.
     pub any: bool,
     /// How the stream ends after these lines.
-    ended: Option<Ended>,
+    ended: Option<StreamEnd>,
 }
 
-impl Stream {
-    pub fn new(parts: &Arc<Parts>, body: Body) -> Self {
-        let (splitter, lines) = (Splitter::new(FRAME_BYTES), Vec::new());
+impl WatchStream {
+    pub fn new(parts: &Arc<SourceParts>, body: Body) -> Self {
+        let (splitter, lines) = (FrameSplitter::new(FRAME_BYTES), Vec::new());
         Self { parts: Arc::clone(parts), body: Box::pin(body), splitter, lines, any: false, ended: None }
     }
 
     /// Waits for more lines or for the end. It loses nothing if it is dropped meanwhile.
-    pub async fn more(&mut self, idle: Duration) -> Result<(), Ended> {
+    pub async fn more(&mut self, idle: Duration) -> Result<(), StreamEnd> {
         if let Some(ended) = self.ended.take() {
             return Err(ended);
         }
-        let first = timeout(idle, self.chunk()).await.map_err(|_| Ended::Idle)?;
+        let first = timeout(idle, self.chunk()).await.map_err(|_| StreamEnd::Idle)?;
         let mut bytes = self.take(first?);
         while self.lines.len() < LINES_AT_ONCE && bytes < BYTES_AT_ONCE {
             let Some(next) = self.chunk().now_or_never() else { break };
@@ -60,10 +60,10 @@ impl Stream {
         Ok(())
     }
 
-    async fn chunk(&mut self) -> Result<Bytes, Ended> {
+    async fn chunk(&mut self) -> Result<Bytes, StreamEnd> {
         match self.body.frame().await {
-            None => Err(Ended::Closed),
-            Some(Err(error)) => Err(Ended::Broken(Failure::Transport(causes(&error)))),
+            None => Err(StreamEnd::Closed),
+            Some(Err(error)) => Err(StreamEnd::Broken(RequestFailure::Transport(causes(&error)))),
             Some(Ok(frame)) => Ok(frame.into_data().unwrap_or_default()),
         }
     }
@@ -77,7 +77,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for WatchStream {
     fn drop(&mut self) {
         count(&self.parts.shared.counters.discarded_bytes, self.splitter.pending() as u64);
     }

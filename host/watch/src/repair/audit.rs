@@ -12,68 +12,68 @@ use std::time::Duration;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
-use kubewitness_core::ports::Fate;
+use kubewitness_core::ports::FormerEnd;
 use kubewitness_core::project::{self, ListGuard};
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use crate::connect::backoff::Dice;
-use crate::connect::request::{Failure, list_page};
-use crate::connect::resource::{Resource, resolve};
+use crate::connect::backoff::JitterDice;
+use crate::connect::request::{RequestFailure, list_page};
+use crate::connect::resource::{SourceResource, resolve};
 use crate::judge::object::{check, matches, reference, with_kind};
 use crate::repair::history::landmarks::ask;
 use crate::repair::lookup::{fate_now, fetch, is_absent, left_at, say_revived};
 use crate::repair::report::discrepancy::discrepancy;
 use crate::repair::single_objects::tell;
 use crate::repair::walk_back::versions::{after, between};
-use crate::source::handle::{Limit, count};
-use crate::source::input::{Closed, Input, Step, Story, settled};
+use crate::source::handle::{ServerLimit, count};
+use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput, settled};
 use crate::source::missing::reason;
-use crate::source::parts::Parts;
-use crate::source::round::{Job, Moved, Since, Uids, Vanished};
+use crate::source::parts::SourceParts;
+use crate::source::round::{CompleteSince, MovedObject, NameRead, UidSet, VanishedObject};
 
 /// The differences that one audit follows up. More of them mean an outage, not a lost event; the next audit
 /// finds the others.
 const CANDIDATES: usize = 10_000;
-/// Audits that fail in a row before people are told. The next audit makes up for a single failure.
+/// Audits that fail in a row before the log says so. The next audit makes up for a single failure.
 const FAILURES: u32 = 2;
 /// The kind of an object of which only the metadata was sent.
 const METADATA_KIND: &str = "PartialObjectMetadata";
 /// How often the audit checks whether the watch has reached the list's version.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub(crate) struct Auditor {
-    parts: Arc<Parts>,
-    inputs: mpsc::Sender<Input>,
+pub(crate) struct ListAuditor {
+    parts: Arc<SourceParts>,
+    inputs: mpsc::Sender<WriterInput>,
 }
 
 /// Why an audit ended early.
-enum Broken {
+enum AuditFailure {
     Closed,
-    Failed(Failure),
+    Failed(RequestFailure),
     /// There is no watch, so nothing can be compared.
     NotWatching,
     /// The server was restored after it listed.
     OtherHistory,
 }
 
-impl From<Closed> for Broken {
-    fn from(_: Closed) -> Self {
+impl From<WriterClosed> for AuditFailure {
+    fn from(_: WriterClosed) -> Self {
         Self::Closed
     }
 }
 
-impl From<Failure> for Broken {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for AuditFailure {
+    fn from(failure: RequestFailure) -> Self {
         Self::Failed(failure)
     }
 }
 
 /// How an object differs from the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Difference {
+enum AuditDifference {
     /// The listed version was not witnessed, or not yet.
     Newer,
     /// The object was not witnessed, or not yet.
@@ -81,90 +81,90 @@ enum Difference {
 }
 
 /// Compares a listed object with its known version.
-fn difference(listed: &Version, known: Option<&Version>, matches: bool) -> Option<Difference> {
+fn difference(listed: &Version, known: Option<&Version>, matches: bool) -> Option<AuditDifference> {
     match known {
-        Some(known) if listed.is_newer_than(known) => Some(Difference::Newer),
+        Some(known) if listed.is_newer_than(known) => Some(AuditDifference::Newer),
         // The versions have no order. A different one counts as newer; the watch may still bring it.
-        Some(known) if known.compare(listed).is_none() => Some(Difference::Newer),
+        Some(known) if known.compare(listed).is_none() => Some(AuditDifference::Newer),
         Some(_) => None,
-        None => matches.then_some(Difference::Unknown),
+        None => matches.then_some(AuditDifference::Unknown),
     }
 }
 
 /// A listed object that differed.
-struct Candidate {
+struct DifferingObject {
     object: Arc<ObjectRef>,
     version: Version,
     matches: bool,
 }
 
-/// What differs, and how it is repaired.
+/// The objects that differ, and how they are repaired.
 #[derive(Default)]
-struct Differing {
+struct DifferenceSet {
     found: Vec<DiscrepancyView>,
-    jobs: Vec<Job>,
-    /// What is known of objects that have ended since.
-    late: Vec<Step>,
+    jobs: Vec<NameRead>,
+    /// The steps about objects that have ended since.
+    late: Vec<StoryStep>,
 }
 
-/// What one list showed.
+/// The content of one list.
 #[derive(Default)]
-struct Seen {
+struct AuditedList {
     listed: Option<Version>,
-    uids: Uids,
-    candidates: Vec<Candidate>,
+    uids: UidSet,
+    candidates: Vec<DifferingObject>,
 }
 
-impl Auditor {
-    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
+impl ListAuditor {
+    pub fn new(parts: Arc<SourceParts>, inputs: mpsc::Sender<WriterInput>) -> Self {
         Self { parts, inputs }
     }
 
     /// Runs until the writer ends. Dropping the future stops it.
     pub async fn run(self) {
         let every = self.parts.spec.audit.0;
-        let (mut dice, mut failures) = (Dice::new(self.parts.tuning.seed), 0);
+        let (mut dice, mut failures) = (JitterDice::new(self.parts.tuning.seed), 0);
         while !every.is_zero() {
             // Between nine and eleven tenths, so that many sources do not list at the same time.
             sleep(every.mul_f64(dice.between(90, 110) as f64 / 100.0)).await;
             if !self.parts.audits.load(atomic::Ordering::Relaxed) {
                 failures = 0;
-                self.parts.shared.set_limitation(Limit::Audits, None);
+                self.parts.shared.set_limitation(ServerLimit::Audits, None);
                 continue;
             }
             let begun = Instant::now();
             match self.audit().await {
                 Ok(discrepancies) => {
                     failures = 0;
-                    self.parts.shared.set_limitation(Limit::Audits, None);
+                    self.parts.shared.set_limitation(ServerLimit::Audits, None);
                     self.parts.shared.audited(self.parts.clock.now_ms(), discrepancies == 0);
                     let took = begun.elapsed();
                     tracing::debug!(source = %self.parts.spec.name, discrepancies, ?took, "audited");
                 }
-                Err(Broken::Closed) => return,
-                Err(Broken::NotWatching) => {
+                Err(AuditFailure::Closed) => return,
+                Err(AuditFailure::NotWatching) => {
                     tracing::info!(source = %self.parts.spec.name, "the audit is skipped, because the source is not watched now");
                 }
-                Err(Broken::OtherHistory) => {
+                Err(AuditFailure::OtherHistory) => {
                     let source = &self.parts.spec.name;
                     tracing::warn!(%source, "the audit is skipped, because the server's history was replaced meanwhile");
                 }
-                Err(Broken::Failed(failure)) => {
+                Err(AuditFailure::Failed(failure)) => {
                     failures += 1;
                     tracing::warn!(source = %self.parts.spec.name, failures, "the audit failed and runs again at its next time: {failure}");
                     if failures >= FAILURES {
                         let why = format!("the last one failed with: {failure}");
-                        self.parts.shared.set_limitation(Limit::Audits, Some(&why));
+                        self.parts.shared.set_limitation(ServerLimit::Audits, Some(&why));
                     }
                 }
             }
         }
     }
 
-    async fn audit(&self) -> Result<usize, Broken> {
+    async fn audit(&self) -> Result<usize, AuditFailure> {
         let epoch = settled(&self.inputs).await?.epoch;
         if !self.is_watching() {
-            return Err(Broken::NotWatching);
+            return Err(AuditFailure::NotWatching);
         }
         let resource = resolve(&self.parts.api, &self.parts.spec).await?;
         count(&self.parts.shared.counters.lists_audit, 1);
@@ -175,18 +175,18 @@ impl Auditor {
             return Ok(0);
         }
         self.pass(&listed).await?;
-        let Differing { found, jobs, late } =
+        let DifferenceSet { found, jobs, late } =
             self.still(seen.candidates, missing, &listed, &resource).await?;
         let discrepancies = jobs.len() + late.len();
         if !found.is_empty() {
-            self.send(Input::Differs(found)).await?;
+            self.send(WriterInput::Differs(found)).await?;
         }
         if !late.is_empty() {
-            let story = Story { round: None, epoch: Some(epoch), steps: late, release: None };
-            self.send(Input::Story(story)).await?;
+            let story = ReadStory { round: None, epoch: Some(epoch), steps: late, release: None };
+            self.send(WriterInput::Story(story)).await?;
         }
         for job in &jobs {
-            self.send(Input::Hold(job.object(), Some(epoch))).await?;
+            self.send(WriterInput::Hold(job.object(), Some(epoch))).await?;
         }
         tell(&self.parts, &self.inputs, epoch, jobs, &resource).await?;
         Ok(discrepancies)
@@ -197,8 +197,8 @@ impl Auditor {
         live.synced && live.condition.is_none() && live.stalled.is_none()
     }
 
-    async fn list(&self, resource: &Resource) -> Result<Seen, Broken> {
-        let (mut seen, mut guard, mut token) = (Seen::default(), ListGuard::default(), String::new());
+    async fn list(&self, resource: &SourceResource) -> Result<AuditedList, AuditFailure> {
+        let (mut seen, mut guard, mut token) = (AuditedList::default(), ListGuard::default(), String::new());
         loop {
             let mut address = resource.collection().with("limit", &self.parts.tuning.page.to_string());
             if !token.is_empty() {
@@ -209,7 +209,7 @@ impl Auditor {
             let bytes = self.parts.api.metadata(address.as_str()).await?;
             self.parts.repairs.received(bytes.len(), walk);
             let page = list_page(&bytes)?;
-            guard.page(&page, bytes.len()).map_err(Failure::from)?;
+            guard.page(&page, bytes.len()).map_err(RequestFailure::from)?;
             seen.listed.get_or_insert_with(|| Version::new(&page.resource_version));
             for item in &page.items {
                 self.item(&mut seen, item);
@@ -221,7 +221,7 @@ impl Auditor {
         }
     }
 
-    fn item(&self, seen: &mut Seen, item: &[u8]) {
+    fn item(&self, seen: &mut AuditedList, item: &[u8]) {
         // The watch or the list keeps an unreadable object as a poison message.
         let Ok(mut envelope) = project::envelope(item) else { return };
         if envelope.kind == METADATA_KIND {
@@ -236,7 +236,7 @@ impl Auditor {
         let differs = difference(&version, known.as_ref(), matches).is_some();
         if differs && seen.candidates.len() < CANDIDATES {
             let object = Arc::new(reference(&self.parts, &envelope));
-            seen.candidates.push(Candidate { object, version, matches });
+            seen.candidates.push(DifferingObject { object, version, matches });
         }
     }
 
@@ -248,10 +248,10 @@ impl Auditor {
     /// of it than it listed, it was restored meanwhile, and its list belongs to the past.
     async fn as_now(
         &self,
-        resource: &Resource,
+        resource: &SourceResource,
         object: &ObjectRef,
         listed: &Version,
-    ) -> Result<Option<(Version, Bytes)>, Broken> {
+    ) -> Result<Option<(Version, Bytes)>, AuditFailure> {
         let Some(now) = fetch(&self.parts, resource, object).await? else { return Ok(None) };
         let Ok(envelope) = project::envelope(&now) else { return Ok(Some((listed.clone(), now))) };
         if envelope.uid != *object.uid {
@@ -259,7 +259,7 @@ impl Auditor {
         }
         let version = Version::new(&envelope.resource_version);
         if version.compare(listed) == Some(Ordering::Less) {
-            return Err(Broken::OtherHistory);
+            return Err(AuditFailure::OtherHistory);
         }
         let spec = &self.parts.spec;
         let document = with_kind(now.clone(), &envelope, &spec.api_version, &spec.kind);
@@ -267,7 +267,12 @@ impl Auditor {
     }
 
     /// The object at the listed version, if that can still be read.
-    async fn as_listed(&self, resource: &Resource, object: &ObjectRef, listed: &Version) -> Option<Bytes> {
+    async fn as_listed(
+        &self,
+        resource: &SourceResource,
+        object: &ObjectRef,
+        listed: &Version,
+    ) -> Option<Bytes> {
         let answer = ask(&self.parts, &resource.of_name_at(object, listed), listed).await?;
         let page = project::list_page(&answer).ok()?;
         let item = page.items.first()?;
@@ -279,21 +284,21 @@ impl Auditor {
 
     /// An object whose end was witnessed can't exist again: the history is another one. The reader checks
     /// that.
-    async fn revived(&self, object: &ObjectRef) -> Result<Broken, Closed> {
+    async fn revived(&self, object: &ObjectRef) -> Result<AuditFailure, WriterClosed> {
         say_revived(&self.parts, object);
         self.parts.shared.landmarks().contradicted = true;
-        self.send(Input::Doubt).await?;
-        Ok(Broken::OtherHistory)
+        self.send(WriterInput::RecheckHistory).await?;
+        Ok(AuditFailure::OtherHistory)
     }
 
     /// Another uid that has the object's name, as far as was witnessed.
-    fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, Since)> {
+    fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, CompleteSince)> {
         let held = self.parts.shared.read().brief_of_name(&object.namespace, &object.name)?;
-        (held.object.uid != object.uid).then_some((held.object, Since::at(held.resource_version)))
+        (held.object.uid != object.uid).then_some((held.object, CompleteSince::at(held.resource_version)))
     }
 
     /// Known objects that were not listed, except those newer than the list.
-    fn not_listed(&self, uids: &Uids, listed: &Version) -> Vec<(Arc<ObjectRef>, Version)> {
+    fn not_listed(&self, uids: &UidSet, listed: &Version) -> Vec<(Arc<ObjectRef>, Version)> {
         let cache = self.parts.shared.read();
         let missing = cache
             .all()
@@ -303,7 +308,7 @@ impl Auditor {
     }
 
     /// Waits until the watch has reached the list's version, or has had enough time.
-    async fn pass(&self, listed: &Version) -> Result<(), Broken> {
+    async fn pass(&self, listed: &Version) -> Result<(), AuditFailure> {
         let until = Instant::now() + self.parts.tuning.audit_grace;
         while Instant::now() < until {
             let checkpoint = Version::new(&self.parts.shared.live().checkpoint);
@@ -314,31 +319,31 @@ impl Auditor {
         }
         // Everything received is durable, and nothing is being read back.
         settled(&self.inputs).await?;
-        if self.is_watching() { Ok(()) } else { Err(Broken::NotWatching) }
+        if self.is_watching() { Ok(()) } else { Err(AuditFailure::NotWatching) }
     }
 
     /// The differences that remain. For each it asks the server again whether the object exists.
     async fn still(
         &self,
-        candidates: Vec<Candidate>,
+        candidates: Vec<DifferingObject>,
         missing: Vec<(Arc<ObjectRef>, Version)>,
         listed: &Version,
-        resource: &Resource,
-    ) -> Result<Differing, Broken> {
-        let Differing { mut found, mut jobs, mut late } = Differing::default();
+        resource: &SourceResource,
+    ) -> Result<DifferenceSet, AuditFailure> {
+        let DifferenceSet { mut found, mut jobs, mut late } = DifferenceSet::default();
         let mut succeeded = HashSet::new();
-        for Candidate { object, version: listed_at, matches } in candidates {
+        for DifferingObject { object, version: listed_at, matches } in candidates {
             let known = self.known(&object.uid);
             let Some(difference) = difference(&listed_at, known.as_ref(), matches) else { continue };
             // This comes before the question to the server, because the object may end in between.
             let fate = match difference {
-                Difference::Unknown => fate_now(&self.parts, &object).await,
-                Difference::Newer => Fate::Unknown,
+                AuditDifference::Unknown => fate_now(&self.parts, &object).await,
+                AuditDifference::Newer => FormerEnd::Unknown,
             };
             let Some((version, document)) = self.as_now(resource, &object, &listed_at).await? else {
                 // An unknown object came and went with the watch. The end of a known one comes with the watch, or
                 // has come; what lies before it is late.
-                if let Some(floor) = known.filter(|_| difference == Difference::Newer) {
+                if let Some(floor) = known.filter(|_| difference == AuditDifference::Newer) {
                     let document = self.as_listed(resource, &object, &listed_at).await;
                     found.push(discrepancy(&self.parts, &object, Some(&floor), Some(&listed_at)));
                     late.extend(before_end(&object, &floor, &listed_at, document));
@@ -346,7 +351,7 @@ impl Auditor {
                 continue;
             };
             let document = pack(&document);
-            if fate == Fate::Ended {
+            if fate == FormerEnd::Ended {
                 return Err(self.revived(&object).await?);
             }
             // A name has one story. The end of its former object comes first.
@@ -357,12 +362,12 @@ impl Auditor {
             }
             let witnessed = known.is_some();
             let since = match known.or_else(|| Some(rival.as_ref()?.1.floor.clone())) {
-                Some(floor) => Since::at(floor),
-                None => Since::at(left_at(&self.parts, &fate, &version)),
+                Some(floor) => CompleteSince::at(floor),
+                None => CompleteSince::at(left_at(&self.parts, &fate, &version)),
             };
             let listed_as = Some(&listed_at);
             found.push(discrepancy(&self.parts, &object, witnessed.then_some(&since.floor), listed_as));
-            jobs.push(Job::Moved(Moved {
+            jobs.push(NameRead::Moved(MovedObject {
                 object,
                 since,
                 version,
@@ -377,29 +382,29 @@ impl Auditor {
             let Some(floor) = self.known(&object.uid).filter(|known| *known == before) else { continue };
             if !succeeded.contains(&object.uid) && is_absent(&self.parts, resource, &object).await? {
                 found.push(discrepancy(&self.parts, &object, Some(&floor), None));
-                let (since, absent) = (Since::at(floor), listed.clone());
-                jobs.push(Job::Vanished(Vanished { object, since, absent }));
+                let (since, absent) = (CompleteSince::at(floor), listed.clone());
+                jobs.push(NameRead::Vanished(VanishedObject { object, since, absent }));
             }
         }
-        Ok(Differing { found, jobs, late })
+        Ok(DifferenceSet { found, jobs, late })
     }
 
-    async fn send(&self, input: Input) -> Result<(), Closed> {
-        self.inputs.send(input).await.map_err(|_| Closed)
+    async fn send(&self, input: WriterInput) -> Result<(), WriterClosed> {
+        self.inputs.send(input).await.map_err(|_| WriterClosed)
     }
 }
 
-/// What is known of an object between its last witnessed version and its end.
+/// The facts about an object between its last witnessed version and its end.
 fn before_end(
     object: &Arc<ObjectRef>,
     floor: &Version,
     listed: &Version,
     document: Option<Bytes>,
-) -> impl Iterator<Item = Step> {
+) -> impl Iterator<Item = StoryStep> {
     let before = document.as_ref().map_or_else(|| Version::new(&after(listed)), |_| listed.clone());
     let hole = between(floor, &before, reason::UNREADABLE, "the object has ended since it was listed");
-    let hole = hole.map(|hole| Step::MissingVersions(Arc::clone(object), hole));
-    hole.into_iter().chain(document.map(Step::Late))
+    let hole = hole.map(|hole| StoryStep::MissingVersions(Arc::clone(object), hole));
+    hole.into_iter().chain(document.map(StoryStep::Late))
 }
 
 #[cfg(test)]
@@ -411,10 +416,10 @@ mod tests {
         let v = Version::new;
         assert_eq!(difference(&v("7"), Some(&v("7")), true), None);
         assert_eq!(difference(&v("7"), Some(&v("9")), true), None, "the watch is ahead of the list");
-        assert_eq!(difference(&v("10"), Some(&v("9")), true), Some(Difference::Newer));
-        assert_eq!(difference(&v("10"), Some(&v("9")), false), Some(Difference::Newer), "it has left");
-        assert_eq!(difference(&v("10"), None, true), Some(Difference::Unknown));
+        assert_eq!(difference(&v("10"), Some(&v("9")), true), Some(AuditDifference::Newer));
+        assert_eq!(difference(&v("10"), Some(&v("9")), false), Some(AuditDifference::Newer), "it has left");
+        assert_eq!(difference(&v("10"), None, true), Some(AuditDifference::Unknown));
         assert_eq!(difference(&v("10"), None, false), None);
-        assert_eq!(difference(&v("x"), Some(&v("y")), true), Some(Difference::Newer));
+        assert_eq!(difference(&v("x"), Some(&v("y")), true), Some(AuditDifference::Newer));
     }
 }

@@ -2,61 +2,63 @@
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::ports::Fate;
+use kubewitness_core::ports::FormerEnd;
 use kubewitness_core::project;
 use kubewitness_core::state::ObjectRef;
 
-use crate::connect::request::Failure;
-use crate::connect::resource::Resource;
+use crate::connect::request::RequestFailure;
+use crate::connect::resource::SourceResource;
 use crate::judge::meaning::is_upto;
-use crate::source::parts::Parts;
+use crate::source::parts::SourceParts;
 
 /// The version up to which a missing object is known: the one at which it left the selector.
-pub(crate) fn left_at(parts: &Parts, fate: &Fate, version: &Version) -> Version {
+pub(crate) fn left_at(parts: &SourceParts, fate: &FormerEnd, version: &Version) -> Version {
     match fate {
         // Without a selector no object leaves.
-        Fate::Left(left) if !parts.spec.match_labels.is_empty() && !is_upto(version, left) => left.clone(),
+        FormerEnd::Left(left) if !parts.spec.match_labels.is_empty() && !is_upto(version, left) => {
+            left.clone()
+        }
         _ => version.beginning(),
     }
 }
 
 /// The witnessed end of an object.
-pub(crate) async fn fate(parts: &Parts, epoch: u32, uid: &str) -> Fate {
+pub(crate) async fn fate(parts: &SourceParts, epoch: u32, uid: &str) -> FormerEnd {
     let fate = parts.witness.fate(&parts.spec.name, epoch, uid).await;
-    // If the journal can't be asked, the history is told again, with the same states.
+    // If the journal can't be read, the history is sent again, with the same states.
     fate.unwrap_or_else(|error| {
         tracing::debug!(source = %parts.spec.name, uid, "the journal can't say how the object ended: {error}");
-        Fate::Unknown
+        FormerEnd::Unknown
     })
 }
 
 /// The same for a listed object that is not known. If its end was witnessed, the history is another one.
-pub(crate) async fn fate_now(parts: &Parts, object: &ObjectRef) -> Fate {
+pub(crate) async fn fate_now(parts: &SourceParts, object: &ObjectRef) -> FormerEnd {
     let epoch = parts.shared.live().epoch;
     fate(parts, epoch, &object.uid).await
 }
 
-pub(crate) fn say_revived(parts: &Parts, object: &ObjectRef) {
+pub(crate) fn say_revived(parts: &SourceParts, object: &ObjectRef) {
     let (source, ObjectRef { namespace, name, uid, .. }) = (&parts.spec.name, object);
     tracing::warn!(%source, %namespace, %name, %uid, "an object exists although its end was witnessed");
 }
 
 /// Asks for an object by name, because a list had unreadable items, or to be sure.
 pub(crate) async fn is_absent(
-    parts: &Parts,
-    resource: &Resource,
+    parts: &SourceParts,
+    resource: &SourceResource,
     object: &ObjectRef,
-) -> Result<bool, Failure> {
+) -> Result<bool, RequestFailure> {
     let now = fetch(parts, resource, object).await?;
     Ok(now.is_none_or(|now| project::envelope(&now).is_ok_and(|found| found.uid != *object.uid)))
 }
 
 /// The object that has a name now.
 pub(crate) async fn fetch(
-    parts: &Parts,
-    resource: &Resource,
+    parts: &SourceParts,
+    resource: &SourceResource,
     object: &ObjectRef,
-) -> Result<Option<Bytes>, Failure> {
+) -> Result<Option<Bytes>, RequestFailure> {
     let collection = resource.collection_of(&object.namespace);
     parts.repairs.turn(&parts.tuning.walk).await;
     match parts.api.get(collection.member(&object.name).as_str()).await {

@@ -12,37 +12,37 @@ use tokio::sync::mpsc;
 
 use crate::repair::report::discrepancy::discrepancy;
 use crate::repair::report::other_witnesses::OtherWitnesses;
-use crate::repair::report::{NameReport, Reporter};
-use crate::repair::sweep::Sweep;
+use crate::repair::report::{NameReport, RepairReporter};
+use crate::repair::sweep::VersionSweep;
 use crate::repair::sweep::counts::KnownVersions;
-use crate::repair::walk_back::budget::Budget;
-use crate::repair::walk_back::compaction::Compaction;
-use crate::repair::walk_back::versions::{Answer, Met};
-use crate::repair::walk_back::{Ended, OldVersions, Span};
+use crate::repair::walk_back::budget::RequestBudget;
+use crate::repair::walk_back::compaction::CompactionBounds;
+use crate::repair::walk_back::versions::{ExactAnswer, MetObject};
+use crate::repair::walk_back::{ObjectEnd, OldVersions, UnwatchedSpan};
 use crate::source::handle::read;
-use crate::source::input::{Closed, Input, Step, sync};
-use crate::source::life::{Life, Walked};
-use crate::source::parts::Parts;
-use crate::source::round::{Job, Moved, Outage, Round, Since, Vanished};
+use crate::source::input::{StoryStep, WriterClosed, WriterInput, sync};
+use crate::source::life::{UnwitnessedLife, WalkResult};
+use crate::source::parts::SourceParts;
+use crate::source::round::{CompleteSince, MovedObject, NameRead, RepairRound, VanishedObject, WatchOutage};
 use crate::version::number;
 
 /// The rounds that may wait. A list waits until the round before is settled.
 pub(crate) const ROUNDS: usize = 1;
 
 pub(crate) struct RoundWorker {
-    parts: Arc<Parts>,
-    inputs: mpsc::Sender<Input>,
+    parts: Arc<SourceParts>,
+    inputs: mpsc::Sender<WriterInput>,
 }
 
 /// A name that was read back, and what the sweep learns from it.
-pub(crate) struct Walk {
+pub(crate) struct NameWalk {
     pub report: NameReport,
     told: Vec<KnownVersions>,
     /// Lost versions from a time in which the watch counted as complete.
     lost: Vec<DiscrepancyView>,
 }
 
-impl Walk {
+impl NameWalk {
     /// A walk that found nothing.
     fn nothing(object: Arc<ObjectRef>) -> Self {
         let report =
@@ -52,12 +52,12 @@ impl Walk {
 }
 
 impl RoundWorker {
-    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
+    pub fn new(parts: Arc<SourceParts>, inputs: mpsc::Sender<WriterInput>) -> Self {
         Self { parts, inputs }
     }
 
     /// Runs until the writer or the reader ends. Dropping the future stops it.
-    pub async fn run(self, mut rounds: mpsc::Receiver<Round>) {
+    pub async fn run(self, mut rounds: mpsc::Receiver<RepairRound>) {
         while let Some(round) = rounds.recv().await {
             let cancel = round.cancel.clone();
             let worked = tokio::select! {
@@ -75,7 +75,7 @@ impl RoundWorker {
         }
     }
 
-    async fn round(&self, mut round: Round) -> Result<(), Closed> {
+    async fn round(&self, mut round: RepairRound) -> Result<(), WriterClosed> {
         let begun = tokio::time::Instant::now();
         let jobs = std::mem::take(&mut round.jobs);
         let objects = jobs.len();
@@ -83,16 +83,16 @@ impl RoundWorker {
         tracing::info!(%source, objects, swept, "reading missed versions back");
         let before = self.counted();
         let others = OtherWitnesses::of(&self.parts, &round);
-        let mut reporter = Reporter::new(&self.parts, &self.inputs, round.id, objects, others);
-        let compaction = Arc::new(Compaction::new(round.newest(&jobs)));
+        let mut reporter = RepairReporter::new(&self.parts, &self.inputs, round.id, objects, others);
+        let compaction = Arc::new(CompactionBounds::new(round.newest(&jobs)));
         let (told, met, was_lost) = self.walk_all(&round, jobs, &compaction, &mut reporter).await?;
         let holes = match round.sweep.take() {
             Some(mut outage) => {
                 outage.expected = outage.expected.filter(|_| !was_lost);
                 let budget = &self.parts.tuning.walk;
-                let limits = Budget::new(budget.sweep_requests, budget.sweep_time);
+                let limits = RequestBudget::new(budget.sweep_requests, budget.sweep_time);
                 let exact = OldVersions::new(Arc::clone(&self.parts), round.resource, limits, compaction);
-                Sweep::new(exact, outage, told, &met, &mut reporter).run().await?
+                VersionSweep::new(exact, outage, told, &met, &mut reporter).run().await?
             }
             None => Vec::new(),
         };
@@ -116,13 +116,13 @@ impl RoundWorker {
     /// been lost before.
     async fn walk_all(
         &self,
-        round: &Round,
-        jobs: Vec<Job>,
-        compaction: &Arc<Compaction>,
-        reporter: &mut Reporter,
-    ) -> Result<(Vec<KnownVersions>, Vec<String>, bool), Closed> {
+        round: &RepairRound,
+        jobs: Vec<NameRead>,
+        compaction: &Arc<CompactionBounds>,
+        reporter: &mut RepairReporter,
+    ) -> Result<(Vec<KnownVersions>, Vec<String>, bool), WriterClosed> {
         let budget = &self.parts.tuning.walk;
-        let limits = Budget::new(budget.requests, budget.time);
+        let limits = RequestBudget::new(budget.requests, budget.time);
         let exact =
             OldVersions::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(compaction));
         let (mut told, mut met, mut was_lost) = (Vec::new(), Vec::new(), false);
@@ -134,7 +134,7 @@ impl RoundWorker {
             met.extend(walk.report.between.iter().map(|life| life.object.uid.clone()));
             if !walk.lost.is_empty() {
                 was_lost = true;
-                self.inputs.send(Input::Differs(walk.lost)).await.map_err(|_| Closed)?;
+                self.inputs.send(WriterInput::Differs(walk.lost)).await.map_err(|_| WriterClosed)?;
             }
             reporter.read_back(walk.report).await?;
         }
@@ -142,18 +142,18 @@ impl RoundWorker {
     }
 }
 
-pub(crate) async fn walk(exact: &OldVersions, job: Job, outage: Option<&Outage>) -> Walk {
+pub(crate) async fn walk(exact: &OldVersions, job: NameRead, outage: Option<&WatchOutage>) -> NameWalk {
     let _permit = exact.parts().repairs.name(job.object()).await;
     match job {
-        Job::Moved(moved) => moved_back(exact, moved, outage).await,
-        Job::Vanished(vanished) => vanished_back(exact, vanished, outage).await,
+        NameRead::Moved(moved) => moved_back(exact, moved, outage).await,
+        NameRead::Vanished(vanished) => vanished_back(exact, vanished, outage).await,
     }
 }
 
 /// Reads back the versions below a listed object, and the end of its name's former object.
-async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) -> Walk {
+async fn moved_back(exact: &OldVersions, moved: MovedObject, outage: Option<&WatchOutage>) -> NameWalk {
     let deadline = exact.deadline();
-    let Moved { object, since, version, document, witnessed, is_end, is_beyond, rival } = moved;
+    let MovedObject { object, since, version, document, witnessed, is_end, is_beyond, rival } = moved;
     let last = since.last.clone();
     let walked = exact.versions(deadline, &object, since, &version).await;
     let mut lost = Vec::new();
@@ -169,13 +169,13 @@ async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) 
     // An object from before the outage had its name throughout.
     let waits = outage.and(number(&begins)).filter(|_| !witnessed);
     if let Some((rival, since)) = rival {
-        let Since { floor, last } = since.clone();
+        let CompleteSince { floor, last } = since.clone();
         let ended = exact.end(deadline, &rival, since, &begins).await;
         lost.extend(ended.was_lost.then(|| discrepancy(&exact.parts(), &rival, last.as_ref(), None)));
         let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
         told.push(end_of(&ended));
         // Here it has the name itself.
-        let span = Span { like: &rival, floor: &floor, until: &begins, is_over: true };
+        let span = UnwatchedSpan { like: &rival, floor: &floor, until: &begins, is_over: true };
         let known = |uid: &str| *uid == *object.uid || is_known(outage, uid);
         between = met_back(exact, &ended.met, span, &known).await;
         between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
@@ -187,22 +187,26 @@ async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) 
         after = missed(&object, walked);
         after.push(came_of(&document, is_end));
     }
-    Walk { report: NameReport { object, before, between, after, waits }, told, lost }
+    NameWalk { report: NameReport { object, before, between, after, waits }, told, lost }
 }
 
-async fn vanished_back(exact: &OldVersions, vanished: Vanished, outage: Option<&Outage>) -> Walk {
+async fn vanished_back(
+    exact: &OldVersions,
+    vanished: VanishedObject,
+    outage: Option<&WatchOutage>,
+) -> NameWalk {
     let vanished = match still_there(exact, vanished).await {
-        There::Listed(moved) => return Box::pin(moved_back(exact, moved, outage)).await,
-        There::Since(object) => return Walk::nothing(object),
-        There::No(vanished) => vanished,
+        UnlistedExistence::Listed(moved) => return Box::pin(moved_back(exact, moved, outage)).await,
+        UnlistedExistence::Since(object) => return NameWalk::nothing(object),
+        UnlistedExistence::No(vanished) => vanished,
     };
-    let Vanished { object, since, absent } = vanished;
-    let Since { floor, last } = since.clone();
+    let VanishedObject { object, since, absent } = vanished;
+    let CompleteSince { floor, last } = since.clone();
     let ended = exact.end(exact.deadline(), &object, since, &absent).await;
     let lost = ended.was_lost.then(|| discrepancy(&exact.parts(), &object, last.as_ref(), None));
     let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
     let is_over = outage.is_some_and(|outage| outage.is_whole);
-    let span = Span { like: &object, floor: &floor, until: &absent, is_over };
+    let span = UnwatchedSpan { like: &object, floor: &floor, until: &absent, is_over };
     let mut between = met_back(exact, &ended.met, span, &|uid: &str| is_known(outage, uid)).await;
     between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
     let mut told = vec![end_of(&ended)];
@@ -210,7 +214,7 @@ async fn vanished_back(exact: &OldVersions, vanished: Vanished, outage: Option<&
     let before = ending(Arc::clone(&object), ended);
     // Other objects may have come and gone under its name until the very end.
     let waits = outage.map(|_| u128::MAX);
-    Walk {
+    NameWalk {
         report: NameReport { object, before, between, after: Vec::new(), waits },
         told,
         lost: lost.into_iter().collect(),
@@ -218,23 +222,23 @@ async fn vanished_back(exact: &OldVersions, vanished: Vanished, outage: Option<&
 }
 
 /// Whether an object that was not listed exists all the same.
-enum There {
-    No(Vanished),
+enum UnlistedExistence {
+    No(VanishedObject),
     /// It existed at the list's version, with this content.
-    Listed(Moved),
+    Listed(MovedObject),
     /// It exists now. What it was at the list's version is not known; an audit compares it again.
     Since(Arc<ObjectRef>),
 }
 
 /// Checks an object that was not listed. A list can lack an object that existed. What the server has at the
 /// list's version says so, or at least what it has now. An invented end would block the real one.
-async fn still_there(exact: &OldVersions, vanished: Vanished) -> There {
-    let Vanished { object, since, absent } = &vanished;
+async fn still_there(exact: &OldVersions, vanished: VanishedObject) -> UnlistedExistence {
+    let VanishedObject { object, since, absent } = &vanished;
     let answer = if absent.is_comparable() { exact.at(object, absent).await } else { None };
     match answer {
-        Some(Answer::Item { uid, version, document }) if uid == object.uid => {
+        Some(ExactAnswer::Item { uid, version, document }) if uid == object.uid => {
             let (object, since, document) = (Arc::clone(object), since.clone(), pack(&document));
-            There::Listed(Moved {
+            UnlistedExistence::Listed(MovedObject {
                 object,
                 since,
                 version,
@@ -245,23 +249,25 @@ async fn still_there(exact: &OldVersions, vanished: Vanished) -> There {
                 rival: None,
             })
         }
-        Some(Answer::Item { .. } | Answer::Nobody) => There::No(vanished),
-        Some(Answer::Compacted | Answer::Refused(_)) | None => match exact.is_absent(object).await {
-            Ok(false) => There::Since(Arc::clone(object)),
-            // If nobody can tell, the list is believed.
-            Ok(true) | Err(_) => There::No(vanished),
-        },
+        Some(ExactAnswer::Item { .. } | ExactAnswer::Nobody) => UnlistedExistence::No(vanished),
+        Some(ExactAnswer::Compacted | ExactAnswer::Refused(_)) | None => {
+            match exact.is_absent(object).await {
+                Ok(false) => UnlistedExistence::Since(Arc::clone(object)),
+                // If nobody can tell, the list is believed.
+                Ok(true) | Err(_) => UnlistedExistence::No(vanished),
+            }
+        }
     }
 }
 
 /// Reads back the unknown objects that were seen under a name.
 async fn met_back(
     exact: &OldVersions,
-    met: &[Met],
-    span: Span<'_>,
+    met: &[MetObject],
+    span: UnwatchedSpan<'_>,
     known: &(dyn Fn(&str) -> bool + Sync),
-) -> Vec<Life> {
-    let mut lives: Vec<Life> = Vec::new();
+) -> Vec<UnwitnessedLife> {
+    let mut lives: Vec<UnwitnessedLife> = Vec::new();
     for met in met {
         let told = lives.iter().any(|life| life.object.uid == met.uid);
         if !told && !known(&met.uid) {
@@ -273,36 +279,36 @@ async fn met_back(
 
 /// Whether the watch brings the object. If a part was listed later, the watch brings what began since, and
 /// every later object of the name, in order.
-fn is_watched(outage: Option<&Outage>, begins: Option<u128>) -> bool {
+fn is_watched(outage: Option<&WatchOutage>, begins: Option<u128>) -> bool {
     outage.is_some_and(|outage| begins > number(&outage.listed))
 }
 
-fn is_known(outage: Option<&Outage>, uid: &str) -> bool {
+fn is_known(outage: Option<&WatchOutage>, uid: &str) -> bool {
     outage.is_some_and(|outage| outage.known.contains(uid))
 }
 
 /// The step of a listed or watched document. A document that can't be unpacked is kept as a poison message.
-pub(crate) fn came_of(document: &[u8], is_end: bool) -> Step {
+pub(crate) fn came_of(document: &[u8], is_end: bool) -> StoryStep {
     let document = unpack(document).unwrap_or_else(|error| Bytes::from(error.to_string()));
-    if is_end { Step::Gone(document) } else { Step::Version(document) }
+    if is_end { StoryStep::Gone(document) } else { StoryStep::Version(document) }
 }
 
 /// The steps of an object's last versions and its end.
-fn ending(object: Arc<ObjectRef>, ended: Ended) -> Vec<Step> {
+fn ending(object: Arc<ObjectRef>, ended: ObjectEnd) -> Vec<StoryStep> {
     let walked = ended.walked.into_iter();
-    let mut steps: Vec<Step> = walked.flat_map(|walked| missed(&object, walked)).collect();
-    steps.push(Step::Ended(object, ended.version));
+    let mut steps: Vec<StoryStep> = walked.flat_map(|walked| missed(&object, walked)).collect();
+    steps.push(StoryStep::Ended(object, ended.version));
     steps
 }
 
-fn missed(object: &Arc<ObjectRef>, walked: Walked) -> Vec<Step> {
-    let mut steps: Vec<Step> =
-        walked.hole.into_iter().map(|hole| Step::MissingVersions(Arc::clone(object), hole)).collect();
-    steps.extend(walked.found.into_iter().map(|(_, document)| Step::Missed(document)));
+fn missed(object: &Arc<ObjectRef>, walked: WalkResult) -> Vec<StoryStep> {
+    let mut steps: Vec<StoryStep> =
+        walked.hole.into_iter().map(|hole| StoryStep::MissingVersions(Arc::clone(object), hole)).collect();
+    steps.extend(walked.found.into_iter().map(|(_, document)| StoryStep::Missed(document)));
     steps
 }
 
-fn story_of<'a>(walked: impl IntoIterator<Item = &'a Walked>) -> KnownVersions {
+fn story_of<'a>(walked: impl IntoIterator<Item = &'a WalkResult>) -> KnownVersions {
     let found = walked.into_iter().flat_map(|walked| &walked.found);
     KnownVersions {
         versions: found.filter_map(|(version, _)| number(version)).collect(),
@@ -310,6 +316,6 @@ fn story_of<'a>(walked: impl IntoIterator<Item = &'a Walked>) -> KnownVersions {
     }
 }
 
-fn end_of(ended: &Ended) -> KnownVersions {
+fn end_of(ended: &ObjectEnd) -> KnownVersions {
     KnownVersions { died: ended.version.as_ref().and_then(number), ..story_of(&ended.walked) }
 }

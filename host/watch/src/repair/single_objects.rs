@@ -7,39 +7,39 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use kubewitness_core::document::unpack;
-use kubewitness_core::ports::Fate;
+use kubewitness_core::ports::FormerEnd;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use crate::connect::backoff::{Backoff, Dice};
-use crate::connect::request::Failure;
-use crate::connect::resource::{Resource, resolve};
+use crate::connect::backoff::{Backoff, JitterDice};
+use crate::connect::request::RequestFailure;
+use crate::connect::resource::{SourceResource, resolve};
 use crate::judge::meaning::is_upto;
 use crate::repair::lookup::fate;
 use crate::repair::report::discrepancy::discrepancy;
 use crate::repair::rounds::{came_of, walk};
 use crate::repair::walk_back::OldVersions;
-use crate::repair::walk_back::budget::Budget;
-use crate::repair::walk_back::compaction::Compaction;
+use crate::repair::walk_back::budget::RequestBudget;
+use crate::repair::walk_back::compaction::CompactionBounds;
 use crate::repair::walk_back::requests::may_pass;
 use crate::repair::walk_back::versions::between;
 use crate::source::handle::count;
-use crate::source::input::{Closed, Input, Step, Story, sync};
+use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput, sync};
 use crate::source::missing::reason;
-use crate::source::parts::Parts;
-use crate::source::round::{Job, MISSED_AT_ONCE, MissedObject, Moved, Since, newest};
+use crate::source::parts::SourceParts;
+use crate::source::round::{CompleteSince, MISSED_AT_ONCE, MissedObject, MovedObject, NameRead, newest};
 
 /// How often it checks whether the epoch is over.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct MissedRepair {
-    parts: Arc<Parts>,
-    inputs: mpsc::Sender<Input>,
+    parts: Arc<SourceParts>,
+    inputs: mpsc::Sender<WriterInput>,
 }
 
 impl MissedRepair {
-    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>) -> Self {
+    pub fn new(parts: Arc<SourceParts>, inputs: mpsc::Sender<WriterInput>) -> Self {
         Self { parts, inputs }
     }
 
@@ -56,39 +56,39 @@ impl MissedRepair {
         }
     }
 
-    async fn mend(&self, unended: Vec<MissedObject>) -> Result<(), Closed> {
+    async fn mend(&self, unended: Vec<MissedObject>) -> Result<(), WriterClosed> {
         // Everything that came with it is known by then, perhaps also the end that had overtaken it.
         let epoch = sync(&self.inputs).await?.epoch;
         let mut jobs = Vec::new();
         for MissedObject { epoch: of, mut moved, place } in unended {
-            // The place is given back before the story is told. So the writer sees that there is one.
+            // The permit is returned before the story is sent. So the writer sees that a permit is free.
             drop(place);
             // Its history is over, and its name is no longer held.
             if of != epoch {
                 continue;
             }
             match fate(&self.parts, epoch, &moved.object.uid).await {
-                Fate::Ended => self.late(epoch, moved).await?,
-                Fate::Left(left) if is_upto(&moved.version, &left) => self.late(epoch, moved).await?,
-                Fate::Left(left) if moved.rival.is_none() => {
-                    moved.since = Since::at(left);
+                FormerEnd::Ended => self.late(epoch, moved).await?,
+                FormerEnd::Left(left) if is_upto(&moved.version, &left) => self.late(epoch, moved).await?,
+                FormerEnd::Left(left) if moved.rival.is_none() => {
+                    moved.since = CompleteSince::at(left);
                     moved.witnessed = true;
                     jobs.push(moved);
                 }
-                Fate::Left(_) | Fate::Unknown => jobs.push(moved),
+                FormerEnd::Left(_) | FormerEnd::Unknown => jobs.push(moved),
             }
         }
         if jobs.is_empty() {
             return Ok(());
         }
-        self.send(Input::Differs(jobs.iter().map(|moved| self.differs(moved)).collect())).await?;
+        self.send(WriterInput::Differs(jobs.iter().map(|moved| self.differs(moved)).collect())).await?;
         let resource = tokio::select! {
             resource = self.resource() => resource,
             () = is_over(&self.parts, epoch) => return Ok(()),
         };
         match resource {
             Ok(resource) => {
-                let jobs = jobs.into_iter().map(Job::Moved).collect();
+                let jobs = jobs.into_iter().map(NameRead::Moved).collect();
                 tell(&self.parts, &self.inputs, epoch, jobs, &resource).await
             }
             Err(failure) => {
@@ -100,7 +100,7 @@ impl MissedRepair {
         }
     }
 
-    fn differs(&self, moved: &Moved) -> DiscrepancyView {
+    fn differs(&self, moved: &MovedObject) -> DiscrepancyView {
         match &moved.rival {
             Some((rival, since)) => discrepancy(&self.parts, rival, Some(&since.floor), None),
             None => {
@@ -111,21 +111,21 @@ impl MissedRepair {
     }
 
     /// Takes a version that came after its object's end, or a repeat. The journal knows which.
-    async fn late(&self, epoch: u32, moved: Moved) -> Result<(), Closed> {
+    async fn late(&self, epoch: u32, moved: MovedObject) -> Result<(), WriterClosed> {
         let mut steps = Vec::new();
         if moved.is_end {
             count(&self.parts.shared.counters.duplicates, 1);
         } else {
-            steps.extend(unpack(&moved.document).ok().map(Step::Late));
+            steps.extend(unpack(&moved.document).ok().map(StoryStep::Late));
         }
         let release = Some(moved.object);
-        self.send(Input::Story(Story { round: None, epoch: Some(epoch), steps, release })).await
+        self.send(WriterInput::Story(ReadStory { round: None, epoch: Some(epoch), steps, release })).await
     }
 
-    async fn resource(&self) -> Result<Resource, Failure> {
+    async fn resource(&self) -> Result<SourceResource, RequestFailure> {
         let tuning = &self.parts.tuning;
         let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
-        let (mut dice, until) = (Dice::new(tuning.seed), Instant::now() + tuning.walk.time);
+        let (mut dice, until) = (JitterDice::new(tuning.seed), Instant::now() + tuning.walk.time);
         loop {
             match resolve(&self.parts.api, &self.parts.spec).await {
                 Err(failure) if may_pass(&failure) && Instant::now() < until => {
@@ -137,64 +137,69 @@ impl MissedRepair {
     }
 
     /// Gives up reading back: what is missing becomes a hole, and the name goes on.
-    async fn give_up(&self, epoch: u32, moved: Moved, failure: &Failure) -> Result<(), Closed> {
-        let Moved { object, since, version, document, is_end, rival, .. } = moved;
+    async fn give_up(
+        &self,
+        epoch: u32,
+        moved: MovedObject,
+        failure: &RequestFailure,
+    ) -> Result<(), WriterClosed> {
+        let MovedObject { object, since, version, document, is_end, rival, .. } = moved;
         let mut steps = Vec::new();
         if let Some((rival, since)) = rival {
             let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
-            steps.extend(hole.map(|hole| Step::MissingVersions(Arc::clone(&rival), hole)));
-            steps.push(Step::Ended(rival, None));
+            steps.extend(hole.map(|hole| StoryStep::MissingVersions(Arc::clone(&rival), hole)));
+            steps.push(StoryStep::Ended(rival, None));
         }
         let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
-        steps.extend(hole.map(|hole| Step::MissingVersions(Arc::clone(&object), hole)));
+        steps.extend(hole.map(|hole| StoryStep::MissingVersions(Arc::clone(&object), hole)));
         steps.push(came_of(&document, is_end));
-        let story = Story { round: None, epoch: Some(epoch), steps, release: Some(object) };
-        self.send(Input::Story(story)).await
+        let story = ReadStory { round: None, epoch: Some(epoch), steps, release: Some(object) };
+        self.send(WriterInput::Story(story)).await
     }
 
-    async fn send(&self, input: Input) -> Result<(), Closed> {
-        self.inputs.send(input).await.map_err(|_| Closed)
+    async fn send(&self, input: WriterInput) -> Result<(), WriterClosed> {
+        self.inputs.send(input).await.map_err(|_| WriterClosed)
     }
 }
 
 /// Reads back held names that belong to no round, and tells the writer. It ends with its epoch: what another
 /// history did can't be read from this one, and its names are no longer held.
 pub(crate) async fn tell(
-    parts: &Arc<Parts>,
-    inputs: &mpsc::Sender<Input>,
+    parts: &Arc<SourceParts>,
+    inputs: &mpsc::Sender<WriterInput>,
     epoch: u32,
-    jobs: Vec<Job>,
-    resource: &Resource,
-) -> Result<(), Closed> {
+    jobs: Vec<NameRead>,
+    resource: &SourceResource,
+) -> Result<(), WriterClosed> {
     tokio::select! {
         told = read_back(parts, inputs, epoch, jobs, resource) => told,
         () = is_over(parts, epoch) => Ok(()),
     }
 }
 
-async fn is_over(parts: &Parts, epoch: u32) {
+async fn is_over(parts: &SourceParts, epoch: u32) {
     while parts.shared.live().epoch == epoch {
         sleep(LOOK).await;
     }
 }
 
 async fn read_back(
-    parts: &Arc<Parts>,
-    inputs: &mpsc::Sender<Input>,
+    parts: &Arc<SourceParts>,
+    inputs: &mpsc::Sender<WriterInput>,
     epoch: u32,
-    jobs: Vec<Job>,
-    resource: &Resource,
-) -> Result<(), Closed> {
+    jobs: Vec<NameRead>,
+    resource: &SourceResource,
+) -> Result<(), WriterClosed> {
     let budget = &parts.tuning.walk;
-    let limits = Budget::new(budget.requests, budget.time);
-    let compaction = Arc::new(Compaction::new(newest(&jobs)));
+    let limits = RequestBudget::new(budget.requests, budget.time);
+    let compaction = Arc::new(CompactionBounds::new(newest(&jobs)));
     let exact = OldVersions::new(Arc::clone(parts), resource.clone(), limits, compaction);
     let walking = jobs.into_iter().map(|job| walk(&exact, job, None));
     let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
     while let Some(walk) = walking.next().await {
         let release = Some(Arc::clone(&walk.report.object));
-        let story = Story { round: None, epoch: Some(epoch), steps: walk.report.steps(), release };
-        inputs.send(Input::Story(story)).await.map_err(|_| Closed)?;
+        let story = ReadStory { round: None, epoch: Some(epoch), steps: walk.report.steps(), release };
+        inputs.send(WriterInput::Story(story)).await.map_err(|_| WriterClosed)?;
     }
     Ok(())
 }

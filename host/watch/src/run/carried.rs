@@ -3,25 +3,29 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::ports::{Append, Appended, Witnessed};
+use kubewitness_core::ports::{AppendBatch, AppendResult, WitnessedState};
 use kubewitness_core::state::{Change, ObjectRef};
-use kubewitness_core::stream::{Fed, Feed, FeedError};
+use kubewitness_core::stream::{FeedError, FeedItem, StateFeed};
 use kubewitness_core::{events, project};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::backoff::{Backoff, Dice};
+use crate::connect::backoff::{Backoff, JitterDice};
 use crate::judge::owners;
-use crate::run::{Source, load};
+use crate::run::{SourceTask, load};
 use crate::source::handle::count;
-use crate::source::parts::{Parts, SourceError};
+use crate::source::parts::{SourceError, SourceParts};
 use crate::write::append::write;
 use crate::write::current;
 
-impl Source {
+impl SourceTask {
     /// Runs on the feed until the stop. An error is final.
-    pub async fn feed(self, mut feed: Box<dyn Feed>, stop: CancellationToken) -> Result<(), SourceError> {
+    pub async fn feed(
+        self,
+        mut feed: Box<dyn StateFeed>,
+        stop: CancellationToken,
+    ) -> Result<(), SourceError> {
         let parts = Arc::new(self.parts);
         let (loads, loading) = mpsc::channel(1);
         let (warm, filled) = tokio::join!(load::read(&parts, loads, &stop), load::fill(&parts, loading));
@@ -38,8 +42,12 @@ impl Source {
     }
 }
 
-async fn follow(parts: &Parts, feed: &mut dyn Feed, stop: &CancellationToken) -> Result<(), SourceError> {
-    let mut dice = Dice::new(parts.tuning.seed);
+async fn follow(
+    parts: &SourceParts,
+    feed: &mut dyn StateFeed,
+    stop: &CancellationToken,
+) -> Result<(), SourceError> {
+    let mut dice = JitterDice::new(parts.tuning.seed);
     let mut backoff = Backoff::new(parts.tuning.first_pause, parts.tuning.longest_pause);
     loop {
         let Some(fed) = stop.run_until_cancelled(feed.next()).await else { return Ok(()) };
@@ -68,12 +76,12 @@ async fn follow(parts: &Parts, feed: &mut dyn Feed, stop: &CancellationToken) ->
 
 /// Makes what arrived durable, then shows it. Returns `None` if it was stopped before.
 async fn take(
-    parts: &Parts,
-    fed: Fed,
-    dice: &mut Dice,
+    parts: &SourceParts,
+    fed: FeedItem,
+    dice: &mut JitterDice,
     stop: &CancellationToken,
 ) -> Result<Option<()>, SourceError> {
-    let Fed { mut append, late, repeats, passed, level } = fed;
+    let FeedItem { mut append, late, repeats, passed, level } = fed;
     count(&parts.shared.counters.duplicates, repeats);
     count(&parts.shared.counters.poison, passed);
     let is_nothing = append.states.is_empty() && append.poison.is_empty() && append.gaps.is_empty();
@@ -88,8 +96,8 @@ async fn take(
 }
 
 /// Fills in what this controller knows better than the carrier: the direct owner and the former document.
-fn complete(parts: &Parts, state: &mut Witnessed) {
-    let known = parts.shared.read().known(&state.object.uid);
+fn complete(parts: &SourceParts, state: &mut WitnessedState) {
+    let known = parts.shared.read().known_object(&state.object.uid);
     state.base = known.as_ref().and_then(|known| known.document());
     if events::is_event(&state.object.group, &state.object.kind) {
         let is_another = |about: &ObjectRef| state.owner.as_ref().is_some_and(|owner| owner.uid != about.uid);
@@ -99,7 +107,7 @@ fn complete(parts: &Parts, state: &mut Witnessed) {
     }
 }
 
-fn show(parts: &Parts, append: Append, late: &[bool], appended: &Appended) {
+fn show(parts: &SourceParts, append: AppendBatch, late: &[bool], appended: &AppendResult) {
     let counters = &parts.shared.counters;
     count(&counters.poison, append.poison.len() as u64);
     count(&counters.gaps, append.gaps.len() as u64);

@@ -3,37 +3,37 @@
 
 use kubewitness_core::Seq;
 use kubewitness_core::document::unpack;
-use kubewitness_core::ports::{Current, JournalError, Warm};
+use kubewitness_core::ports::{CurrentObject, JournalError, WarmStart};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Cache, Filling};
-use crate::connect::backoff::{Backoff, Dice};
-use crate::source::landmarks::{Landmark, Landmarks};
-use crate::source::parts::{Parts, SourceError};
+use crate::cache::{CacheFill, ObjectCache};
+use crate::connect::backoff::{Backoff, JitterDice};
+use crate::source::landmarks::{LandmarkSet, VersionLandmark};
+use crate::source::parts::{SourceError, SourceParts};
 
 /// Parts that were read and are not placed yet.
 const AHEAD: usize = 2;
 
-pub(crate) enum Load {
+pub(crate) enum LoadMode {
     /// Begins an attempt. Objects of an earlier attempt are dropped.
-    Objects(mpsc::Receiver<Vec<Current>>),
+    Objects(mpsc::Receiver<Vec<CurrentObject>>),
     /// The attempt is complete up to this position. The answer comes once everything is placed.
     Whole(Seq, oneshot::Sender<()>),
 }
 
 /// Reads the journal. Returns `None` if it was stopped before the end.
 pub(crate) async fn read(
-    parts: &Parts,
-    loads: mpsc::Sender<Load>,
+    parts: &SourceParts,
+    loads: mpsc::Sender<LoadMode>,
     stop: &CancellationToken,
-) -> Result<Option<Warm>, SourceError> {
+) -> Result<Option<WarmStart>, SourceError> {
     let mut backoff = Backoff::new(parts.tuning.first_pause, parts.tuning.journal_pause);
-    let mut dice = Dice::new(parts.tuning.seed);
+    let mut dice = JitterDice::new(parts.tuning.seed);
     loop {
         let (given, taken) = mpsc::channel(AHEAD);
-        if loads.send(Load::Objects(taken)).await.is_err() {
+        if loads.send(LoadMode::Objects(taken)).await.is_err() {
             return Ok(None);
         }
         let why = match parts.witness.warm_by_parts(&parts.spec.name, given).await {
@@ -41,8 +41,8 @@ pub(crate) async fn read(
                 parts.shared.live().stalled = None;
                 remember_discrepancies(parts).await;
                 let (filled, is_filled) = oneshot::channel();
-                let whole =
-                    loads.send(Load::Whole(warm.through, filled)).await.is_ok() && is_filled.await.is_ok();
+                let whole = loads.send(LoadMode::Whole(warm.through, filled)).await.is_ok()
+                    && is_filled.await.is_ok();
                 return Ok(whole.then_some(warm));
             }
             Err(JournalError::Unavailable(why)) => why,
@@ -58,7 +58,7 @@ pub(crate) async fn read(
     }
 }
 
-async fn remember_discrepancies(parts: &Parts) {
+async fn remember_discrepancies(parts: &SourceParts) {
     match parts.witness.discrepancies(&parts.spec.name).await {
         Ok(before) => parts.shared.differed(before),
         // Only people read these, so watching does not wait for them.
@@ -69,18 +69,18 @@ async fn remember_discrepancies(parts: &Parts) {
 }
 
 /// Fills the cache with what [`read`] sends. Returns `false` if that ended early.
-pub(crate) async fn fill(parts: &Parts, mut loads: mpsc::Receiver<Load>) -> bool {
-    let start = || Filling::instead_of(&parts.shared.read());
+pub(crate) async fn fill(parts: &SourceParts, mut loads: mpsc::Receiver<LoadMode>) -> bool {
+    let start = || CacheFill::instead_of(&parts.shared.read());
     let mut filling = start();
     while let Some(load) = loads.recv().await {
         match load {
-            Load::Objects(mut objects) => {
+            LoadMode::Objects(mut objects) => {
                 filling = start();
                 while let Some(part) = objects.recv().await {
                     filling.add(part);
                 }
             }
-            Load::Whole(through, filled) => {
+            LoadMode::Whole(through, filled) => {
                 let cache = filling.finish();
                 *parts.shared.landmarks() = landmarks(&cache);
                 *parts.shared.write() = cache;
@@ -93,12 +93,12 @@ pub(crate) async fn fill(parts: &Parts, mut loads: mpsc::Receiver<Load>) -> bool
 }
 
 /// The landmarks among the journal's objects.
-fn landmarks(cache: &Cache) -> Landmarks {
-    let mut landmarks = Landmarks::default();
-    for held in cache.chosen(|numbers| Landmarks::chosen(&numbers.iter().copied())) {
+fn landmarks(cache: &ObjectCache) -> LandmarkSet {
+    let mut landmarks = LandmarkSet::default();
+    for held in cache.chosen(|numbers| LandmarkSet::chosen(&numbers.iter().copied())) {
         let document = unpack(&held.packed).ok();
-        let made =
-            document.and_then(|document| Landmark::new(&held.object, &held.resource_version, &document));
+        let made = document
+            .and_then(|document| VersionLandmark::new(&held.object, &held.resource_version, &document));
         made.into_iter().for_each(|landmark| landmarks.note(&landmark));
     }
     landmarks

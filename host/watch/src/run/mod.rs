@@ -14,55 +14,55 @@ use futures::future::BoxFuture;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::limits::FRAMES_IN_FLIGHT;
-use kubewitness_core::ports::Witness;
+use kubewitness_core::ports::StateWitness;
 use kubewitness_core::redact::RulesInForce;
-use kubewitness_core::status::Rules;
+use kubewitness_core::status::StatusRules;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::Connection;
-use crate::read::Reader;
-use crate::repair::audit::Auditor;
+use crate::connect::ApiConnection;
+use crate::read::ServerReader;
+use crate::repair::audit::ListAuditor;
 use crate::repair::rounds::{ROUNDS, RoundWorker};
 use crate::repair::single_objects::MissedRepair;
-use crate::run::load::Load;
-use crate::source::handle::{Shared, SourceHandle};
-use crate::source::input::Input;
-use crate::source::listers::Listers;
-use crate::source::parts::{Parts, SourceError};
+use crate::run::load::LoadMode;
+use crate::source::handle::{SharedState, SourceHandle};
+use crate::source::input::WriterInput;
+use crate::source::listers::CacheListers;
+use crate::source::parts::{SourceError, SourceParts};
 use crate::source::repair_budget::RepairBudget;
 use crate::source::round::MissedObject;
-use crate::tuning::Tuning;
-use crate::write::append::Appender;
-use crate::write::{FLIGHTS, Writer};
+use crate::tuning::WatchTuning;
+use crate::write::append::BatchAppender;
+use crate::write::{FLIGHTS, StateWriter};
 
-pub struct Source {
-    pub(crate) parts: Parts,
+pub struct SourceTask {
+    pub(crate) parts: SourceParts,
 }
 
 /// A source as three tasks: one reads the server, one makes states, one writes them.
-pub struct Split {
+pub struct SourceTasks {
     pub reading: BoxFuture<'static, ()>,
     /// When this task ends, the source ends, and so do the other two.
     pub making: BoxFuture<'static, Result<(), SourceError>>,
     pub appending: BoxFuture<'static, ()>,
 }
 
-impl Source {
+impl SourceTask {
     /// Makes a source. Add its handle to `listers`, so that the source's cache becomes readable.
     pub fn new(
-        connection: &Connection,
+        connection: &ApiConnection,
         spec: SourceSpec,
-        witness: Arc<dyn Witness>,
+        witness: Arc<dyn StateWitness>,
         clock: Arc<dyn Clock>,
-        rules: Arc<Rules>,
-        listers: Listers,
+        rules: Arc<StatusRules>,
+        listers: CacheListers,
     ) -> (Self, SourceHandle) {
-        let shared = Arc::new(Shared::new(&spec.name, &spec.indexes));
+        let shared = Arc::new(SharedState::new(&spec.name, &spec.indexes));
         let handle = SourceHandle { shared: Arc::clone(&shared) };
-        let (api, secret_rules, tuning) = (connection.api(), RulesInForce::default(), Tuning::default());
+        let (api, secret_rules, tuning) = (connection.api(), RulesInForce::default(), WatchTuning::default());
         let (repairs, audits) = (RepairBudget::default(), Arc::new(AtomicBool::new(true)));
-        let parts = Parts {
+        let parts = SourceParts {
             api,
             spec,
             shared,
@@ -78,7 +78,7 @@ impl Source {
         (Self { parts }, handle)
     }
 
-    /// Each state is noted whose texts quote no secret, so that whoever shows it need not look again.
+    /// Marks each state whose texts quote no secret, so that a reader need not search them again.
     pub fn with_secret_rules(mut self, rules: RulesInForce) -> Self {
         self.parts.secret_rules = rules;
         self
@@ -96,20 +96,20 @@ impl Source {
         self
     }
 
-    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+    pub fn with_tuning(mut self, tuning: WatchTuning) -> Self {
         self.parts.tuning = tuning;
         self
     }
 
     /// Runs until the stop, then returns once everything received is durable. An error is final.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SourceError> {
-        let Split { reading, making, appending } = self.split(stop);
+        let SourceTasks { reading, making, appending } = self.split(stop);
         let ((), made, ()) = tokio::join!(reading, making, appending);
         made
     }
 
     /// Does the work of [`Self::run`] as futures for tasks of their own.
-    pub fn split(self, stop: CancellationToken) -> Split {
+    pub fn split(self, stop: CancellationToken) -> SourceTasks {
         let parts = Arc::new(self.parts);
         let (inputs, received) = mpsc::channel(FRAMES_IN_FLIGHT);
         let (full, is_full) = watch::channel(false);
@@ -125,7 +125,8 @@ impl Source {
         let reading = halt.clone().run_until_cancelled_owned(read).map(move |_| {
             watched.witness.watches(&watched.spec.name, None);
         });
-        let appender = Appender { parts: Arc::clone(&parts), appends: to_append, appended: has_appended };
+        let appender =
+            BatchAppender { parts: Arc::clone(&parts), appends: to_append, appended: has_appended };
         let appending = appender.run(stop.clone());
         let making = async move {
             let _halted = halt.drop_guard();
@@ -137,18 +138,18 @@ impl Source {
                 live.checkpoint = checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
             }
             let journal = (appends, appended);
-            Writer::new(parts, warm.epoch, checkpoint, full, unended, journal).run(received).await
+            StateWriter::new(parts, warm.epoch, checkpoint, full, unended, journal).run(received).await
         };
-        Split { reading: reading.boxed(), making: making.boxed(), appending: appending.boxed() }
+        SourceTasks { reading: reading.boxed(), making: making.boxed(), appending: appending.boxed() }
     }
 }
 
 /// Fills the cache, then talks to the server.
 async fn read(
-    parts: Arc<Parts>,
-    inputs: mpsc::Sender<Input>,
+    parts: Arc<SourceParts>,
+    inputs: mpsc::Sender<WriterInput>,
     is_full: watch::Receiver<bool>,
-    loading: mpsc::Receiver<Load>,
+    loading: mpsc::Receiver<LoadMode>,
     unended: mpsc::UnboundedReceiver<MissedObject>,
 ) {
     if !load::fill(&parts, loading).await {
@@ -156,8 +157,8 @@ async fn read(
     }
     let (rounds, walks) = mpsc::channel(ROUNDS);
     let rounds_worker = RoundWorker::new(Arc::clone(&parts), inputs.clone());
-    let auditor = Auditor::new(Arc::clone(&parts), inputs.clone());
+    let auditor = ListAuditor::new(Arc::clone(&parts), inputs.clone());
     let missed = MissedRepair::new(Arc::clone(&parts), inputs.clone());
-    let reader = Reader::new(parts, inputs, rounds, is_full);
+    let reader = ServerReader::new(parts, inputs, rounds, is_full);
     tokio::join!(reader.run(), rounds_worker.run(walks), auditor.run(), missed.run(unended));
 }

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use kubewitness_core::Seq;
 use kubewitness_core::config::IndexSpec;
-use kubewitness_core::index::Indexes;
+use kubewitness_core::index::IndexSet;
 use kubewitness_core::limits::DISCREPANCIES;
-use kubewitness_core::ports::Discrepancies;
+use kubewitness_core::ports::AuditDifferences;
 use kubewitness_core::views::{DiscrepancyView, SourceCounts};
 use tokio::sync::watch;
 
-use crate::cache::Cache;
-use crate::source::landmarks::Landmarks;
+use crate::cache::ObjectCache;
+use crate::source::landmarks::LandmarkSet;
 
 /// The figures of a source at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,12 +26,12 @@ pub struct SourceSnapshot {
     /// Whether the cache shows what the server has, apart from what is on its way.
     pub synced: bool,
     pub last_event_ms: Option<u64>,
-    /// What keeps the source from watching, for people; `None` while all is well.
+    /// The trouble that keeps the source from watching, for people; `None` while all is well.
     pub condition: Option<String>,
     /// Why the source takes nothing in although the server would send: the journal can't be written now.
     pub stalled: Option<String>,
     pub counts: SourceCounts,
-    /// What this server can't do, for people; `None` if it can do everything.
+    /// The limits of this server, for people; `None` if it has none.
     pub limitation: Option<String>,
     /// The objects whose missed versions are being read back now.
     pub walking: usize,
@@ -47,8 +47,8 @@ pub struct SourceSnapshot {
 macro_rules! counters {
     ($($field:ident),*) => {
         #[derive(Default)]
-        pub(crate) struct Counters { $(pub $field: AtomicU64),* }
-        impl Counters {
+        pub(crate) struct SourceCounters { $(pub $field: AtomicU64),* }
+        impl SourceCounters {
             fn read(&self) -> SourceCounts {
                 SourceCounts { $($field: read(&self.$field)),* }
             }
@@ -90,14 +90,14 @@ pub(crate) fn read(counter: &AtomicU64) -> u64 {
 }
 
 #[derive(Default)]
-pub(crate) struct Live {
+pub(crate) struct LiveState {
     pub checkpoint: String,
     pub epoch: u32,
     pub synced: bool,
     pub last_event_ms: Option<u64>,
     pub condition: Option<String>,
     pub stalled: Option<String>,
-    pub limitations: BTreeMap<Limit, String>,
+    pub limitations: BTreeMap<ServerLimit, String>,
     /// The objects that are read back or wait for it: those of the last round, and those that an event
     /// showed.
     pub walking: usize,
@@ -110,38 +110,38 @@ pub(crate) struct Live {
 
 /// The source writes it, and the handles read it. A reader that panics can't leave it half-written, so a
 /// poisoned lock is used as it is.
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub name: Arc<str>,
-    cache: RwLock<Cache>,
+    cache: RwLock<ObjectCache>,
     /// The cache has the source's states up to this position; `None` before it was filled.
     shown: watch::Sender<Option<Seq>>,
-    live: Mutex<Live>,
+    live: Mutex<LiveState>,
     /// The landmarks of this epoch.
-    landmarks: Mutex<Landmarks>,
-    pub counters: Counters,
+    landmarks: Mutex<LandmarkSet>,
+    pub counters: SourceCounters,
 }
 
-impl Shared {
+impl SharedState {
     pub fn new(name: &str, indexes: &[IndexSpec]) -> Self {
         Self {
             name: name.into(),
-            cache: RwLock::new(Cache::new(Indexes::new(indexes))),
+            cache: RwLock::new(ObjectCache::new(IndexSet::new(indexes))),
             shown: watch::Sender::new(None),
             live: Mutex::default(),
             landmarks: Mutex::default(),
-            counters: Counters::default(),
+            counters: SourceCounters::default(),
         }
     }
 
-    pub fn read(&self) -> RwLockReadGuard<'_, Cache> {
+    pub fn read(&self) -> RwLockReadGuard<'_, ObjectCache> {
         self.cache.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn write(&self) -> RwLockWriteGuard<'_, Cache> {
+    pub fn write(&self) -> RwLockWriteGuard<'_, ObjectCache> {
         self.cache.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn shown(&self) -> Option<Seq> {
+    pub fn shown_through(&self) -> Option<Seq> {
         *self.shown.borrow()
     }
 
@@ -156,11 +156,11 @@ impl Shared {
         shown.wait_for(|shown| shown.is_some_and(|shown| shown >= seq)).await.ok();
     }
 
-    pub fn live(&self) -> MutexGuard<'_, Live> {
+    pub fn live(&self) -> MutexGuard<'_, LiveState> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn landmarks(&self) -> MutexGuard<'_, Landmarks> {
+    pub fn landmarks(&self) -> MutexGuard<'_, LandmarkSet> {
         self.landmarks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,7 +184,7 @@ impl Shared {
     }
 
     /// Takes the differences that audits found before the process started.
-    pub fn differed(&self, before: Discrepancies) {
+    pub fn differed(&self, before: AuditDifferences) {
         let mut live = self.live();
         live.differed = before.count;
         live.disagrees = before.count > 0;
@@ -216,7 +216,7 @@ impl Shared {
     }
 
     /// Sets what the server can't do. It is logged once, and once more when the server can do it.
-    pub fn set_limitation(&self, limit: Limit, why: Option<&str>) {
+    pub fn set_limitation(&self, limit: ServerLimit, why: Option<&str>) {
         let mut live = self.live();
         let held = live.limitations.contains_key(&limit);
         match why {
@@ -234,16 +234,16 @@ impl Shared {
     }
 }
 
-/// What some servers can't do.
+/// A limit of some servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Limit {
+pub(crate) enum ServerLimit {
     Exact,
     Counts,
     Order,
     Audits,
 }
 
-impl Limit {
+impl ServerLimit {
     fn text(self) -> &'static str {
         match self {
             Self::Exact => "missed versions can't be read back",
@@ -257,7 +257,7 @@ impl Limit {
 /// A view of one source; cheap to clone.
 #[derive(Clone)]
 pub struct SourceHandle {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedState>,
 }
 
 impl SourceHandle {

@@ -9,12 +9,12 @@ use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::request::Failure;
-use crate::source::life::Life;
+use crate::connect::request::RequestFailure;
+use crate::source::life::UnwitnessedLife;
 use crate::source::missing::MissingVersions;
 use crate::source::round::RoundId;
 
-pub(crate) enum Input {
+pub(crate) enum WriterInput {
     /// The server accepted a watch. Cancelling the token ends the watch from the writer's side.
     Opened(CancellationToken),
     /// A line of the watch. A large line comes with its share of the bytes in flight.
@@ -25,11 +25,11 @@ pub(crate) enum Input {
         document: Bytes,
         anew: bool,
     },
-    /// Holds a name: its events wait until its story is told. A story of an audit has the epoch in which it
-    /// began.
+    /// Holds a name: its events wait until its story has been sent. A story of an audit has the epoch in
+    /// which it began.
     Hold(Arc<ObjectRef>, Option<u32>),
     /// The missed versions of one name, in order. The name is released with the story, or with its last part.
-    Story(Story),
+    Story(ReadStory),
     /// The differences that an audit found. Their stories follow.
     Differs(Vec<DiscrepancyView>),
     /// A hole of the source, with its round if it has one.
@@ -42,28 +42,28 @@ pub(crate) enum Input {
     /// All missed versions have been read back or lie in gaps.
     Settled(RoundId),
     /// Asks for an answer once everything is settled and durable.
-    WhenSettled(oneshot::Sender<Standing>),
+    WhenSettled(oneshot::Sender<WriterPosition>),
     /// The watch may belong to another history. It ends, and the reader checks.
-    Doubt,
+    RecheckHistory,
     /// The server's history is another one.
     NewEpoch,
     /// Another witness is ahead. The source ends, and begins again where that one is.
     Overtaken(String),
     /// Asks for an answer once everything before it is durable.
-    Sync(oneshot::Sender<Standing>),
+    Sync(oneshot::Sender<WriterPosition>),
 }
 
-pub(crate) struct Story {
+pub(crate) struct ReadStory {
     /// `None`: the story of an audit, which belongs to no round.
     pub round: Option<RoundId>,
     /// The epoch in which it was read, if the round does not say it.
     pub epoch: Option<u32>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<StoryStep>,
     /// The name to release.
     pub release: Option<Arc<ObjectRef>>,
 }
 
-pub(crate) enum Step {
+pub(crate) enum StoryStep {
     MissingVersions(Arc<ObjectRef>, MissingVersions),
     /// A missed version, older than the following ones.
     Missed(Bytes),
@@ -78,38 +78,38 @@ pub(crate) enum Step {
     /// The end of an object. It has the version of the deletion if walking back showed it.
     Ended(Arc<ObjectRef>, Option<Version>),
     /// The life of an unknown object.
-    Life(Life),
+    Life(UnwitnessedLife),
 }
 
 /// Where the writer stands.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct WriterPosition {
     /// The version from which a watch may be resumed.
     pub resume: Option<Version>,
-    /// The newest version seen of the server, which can't be behind it.
+    /// The newest version that the server has shown. A server that is older is not up to date.
     pub newest: Option<Version>,
     pub epoch: u32,
     /// Whether nothing is being read back, so that the cache holds exactly the witnessed states.
     pub settled: bool,
     /// The ERROR frame that ended the last watch.
-    pub told: Option<Failure>,
+    pub told: Option<RequestFailure>,
     /// Whether the last watch brought an event or a bookmark that could be read.
     pub understood: bool,
 }
 
 /// The writer has ended, and its senders end with it.
-pub(crate) struct Closed;
+pub(crate) struct WriterClosed;
 
 /// Waits until everything sent is durable.
-pub(crate) async fn sync(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
+pub(crate) async fn sync(inputs: &mpsc::Sender<WriterInput>) -> Result<WriterPosition, WriterClosed> {
     let (answer, answered) = oneshot::channel();
-    inputs.send(Input::Sync(answer)).await.map_err(|_| Closed)?;
-    answered.await.map_err(|_| Closed)
+    inputs.send(WriterInput::Sync(answer)).await.map_err(|_| WriterClosed)?;
+    answered.await.map_err(|_| WriterClosed)
 }
 
 /// Waits until nothing is being read back and everything sent is durable.
-pub(crate) async fn settled(inputs: &mpsc::Sender<Input>) -> Result<Standing, Closed> {
+pub(crate) async fn settled(inputs: &mpsc::Sender<WriterInput>) -> Result<WriterPosition, WriterClosed> {
     let (answer, answered) = oneshot::channel();
-    inputs.send(Input::WhenSettled(answer)).await.map_err(|_| Closed)?;
-    answered.await.map_err(|_| Closed)
+    inputs.send(WriterInput::WhenSettled(answer)).await.map_err(|_| WriterClosed)?;
+    answered.await.map_err(|_| WriterClosed)
 }

@@ -17,14 +17,14 @@ const LANDMARK_BYTES: usize = 64 * 1024;
 const ROUND: [u128; 3] = [1 << 6, 1 << 12, 1 << 18];
 
 #[derive(Clone, Default)]
-pub(crate) struct Landmarks {
-    newest: Option<Landmark>,
-    older: [Option<Landmark>; ROUND.len()],
+pub(crate) struct LandmarkSet {
+    newest: Option<VersionLandmark>,
+    older: [Option<VersionLandmark>; ROUND.len()],
     /// Whether something contradicts this history: an object exists whose end was witnessed.
     pub contradicted: bool,
 }
 
-impl Landmarks {
+impl LandmarkSet {
     /// Whether a version is newer than the newest landmark and would replace it.
     pub fn is_news(&self, version: &Version) -> bool {
         let Some(number) = number(version) else { return false };
@@ -36,7 +36,7 @@ impl Landmarks {
         self.newest.as_ref().map(|landmark| landmark.version.clone())
     }
 
-    pub fn note(&mut self, landmark: &Landmark) {
+    pub fn note(&mut self, landmark: &VersionLandmark) {
         let Some(before) = self.newest.replace(landmark.clone()) else { return };
         for (older, round) in self.older.iter_mut().zip(ROUND) {
             if before.number / round != landmark.number / round {
@@ -56,7 +56,7 @@ impl Landmarks {
     }
 
     /// Each landmark once, the newest first.
-    pub fn all(&self) -> Vec<&Landmark> {
+    pub fn all(&self) -> Vec<&VersionLandmark> {
         let mut all: Vec<_> = self.newest.iter().chain(self.older.iter().flatten()).collect();
         all.dedup_by_key(|landmark| landmark.number);
         all
@@ -64,14 +64,14 @@ impl Landmarks {
 }
 
 #[derive(Clone)]
-pub(crate) struct Landmark {
+pub(crate) struct VersionLandmark {
     pub object: Arc<ObjectRef>,
     pub version: Version,
     pub number: u128,
     pub document: Bytes,
 }
 
-impl Landmark {
+impl VersionLandmark {
     pub fn new(object: &Arc<ObjectRef>, version: &Version, document: &[u8]) -> Option<Self> {
         let number = number(version).filter(|_| document.len() <= LANDMARK_BYTES)?;
         // This is a copy. A slice would keep the whole chunk or page in memory.
@@ -84,19 +84,19 @@ impl Landmark {
 mod tests {
     use super::*;
 
-    fn landmark(version: u128) -> Landmark {
+    fn landmark(version: u128) -> VersionLandmark {
         let document = version.to_string();
         let version = Version::new(&document);
-        Landmark::new(&Arc::default(), &version, document.as_bytes()).unwrap()
+        VersionLandmark::new(&Arc::default(), &version, document.as_bytes()).unwrap()
     }
 
-    fn kept(landmarks: &Landmarks) -> Vec<u128> {
+    fn kept(landmarks: &LandmarkSet) -> Vec<u128> {
         landmarks.all().into_iter().map(|landmark| landmark.number).collect()
     }
 
     #[test]
     fn beside_the_newest_a_few_older_ones_are_kept() {
-        let mut landmarks = Landmarks::default();
+        let mut landmarks = LandmarkSet::default();
         for version in (1..=300_000).step_by(7) {
             assert!(landmarks.is_news(&Version::new(&version.to_string())));
             landmarks.note(&landmark(version));
@@ -114,15 +114,15 @@ mod tests {
     #[test]
     fn what_a_journal_has_gives_the_same_ones() {
         let versions: Vec<u128> = (1..=300_000).step_by(7).collect();
-        let mut watched = Landmarks::default();
+        let mut watched = LandmarkSet::default();
         versions.iter().for_each(|version| watched.note(&landmark(*version)));
-        let mut chosen = Landmarks::chosen(&versions.iter().copied());
-        let mut warm = Landmarks::default();
+        let mut chosen = LandmarkSet::chosen(&versions.iter().copied());
+        let mut warm = LandmarkSet::default();
         chosen.iter().for_each(|version| warm.note(&landmark(*version)));
         assert_eq!(kept(&warm), kept(&watched));
         chosen.reverse();
         assert_eq!(chosen, kept(&watched));
-        assert_eq!(Landmarks::chosen(&std::iter::empty()), Vec::<u128>::new());
-        assert_eq!(Landmarks::chosen(&[9].into_iter()), [9]);
+        assert_eq!(LandmarkSet::chosen(&std::iter::empty()), Vec::<u128>::new());
+        assert_eq!(LandmarkSet::chosen(&[9].into_iter()), [9]);
     }
 }

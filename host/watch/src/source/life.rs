@@ -9,10 +9,10 @@ use crate::version::number;
 
 /// The result of walking back.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
+pub(crate) struct WalkResult {
     /// The missed versions, oldest first.
     pub found: Vec<(Version, Bytes)>,
-    /// What is missing below them.
+    /// The gap before these versions.
     pub hole: Option<MissingVersions>,
     /// Whether a lost version was found where the watch counted as complete.
     pub lost: bool,
@@ -20,17 +20,17 @@ pub(crate) struct Walked {
 
 /// An object of which nothing was witnessed.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct UnwitnessedLife {
     pub object: ObjectRef,
     /// In order; each with what is missing below it.
-    pub walked: Vec<Walked>,
+    pub walked: Vec<WalkResult>,
     /// `None` if it still exists, or if the version of its deletion is not known.
     pub died: Option<Version>,
     /// Whether it existed when everything was listed.
     pub survives: bool,
 }
 
-impl Life {
+impl UnwitnessedLife {
     pub fn is_torn(&self) -> bool {
         self.walked.iter().any(|walked| walked.hole.is_some()) || (self.died.is_none() && !self.survives)
     }

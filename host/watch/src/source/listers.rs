@@ -4,11 +4,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{Current, Lister, SelectError, Selected, Selection};
+use kubewitness_core::ports::{CurrentObject, ObjectLister, ObjectSelection, SelectError, SelectedObjects};
 use kubewitness_core::state::ObjectRef;
-use kubewitness_core::views::Counts;
+use kubewitness_core::views::ObjectCounts;
 
-use crate::cache::{Brief, Plan, Search};
+use crate::cache::{BriefObject, SelectPlan, SelectSearch};
 use crate::source::handle::SourceHandle;
 
 /// The most levels of owners that are followed. Real chains have three.
@@ -16,11 +16,11 @@ const OWNER_DEPTH: usize = 8;
 
 /// Reads over the caches of all sources.
 #[derive(Clone, Default)]
-pub struct Listers {
+pub struct CacheListers {
     sources: Arc<RwLock<Vec<SourceHandle>>>,
 }
 
-impl Listers {
+impl CacheListers {
     /// Adds a source. It replaces a source of the same name.
     pub fn add(&self, handle: SourceHandle) {
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +37,7 @@ impl Listers {
     }
 
     /// The object with this uid, whichever source has it.
-    pub(crate) fn brief(&self, uid: &str) -> Option<Brief> {
+    pub(crate) fn brief(&self, uid: &str) -> Option<BriefObject> {
         self.read().iter().find_map(|handle| handle.shared.read().brief(uid))
     }
 
@@ -81,33 +81,33 @@ impl Listers {
             let known = self.read().iter().map(|handle| handle.name().to_owned()).collect();
             return Err(SelectError::Source { source_name: name.into(), known });
         };
-        if handle.shared.shown().is_none() {
+        if handle.shared.shown_through().is_none() {
             return Err(SelectError::Loading(name.into()));
         }
         Ok(handle)
     }
 }
 
-fn plan(handle: &SourceHandle, search: &Search<'_>) -> Plan {
+fn plan(handle: &SourceHandle, search: &SelectSearch<'_>) -> SelectPlan {
     let plan = handle.shared.read().plan(search);
     search.narrowed(plan, |search, from, passing| handle.shared.read().add_passing(search, from, passing))
 }
 
 #[async_trait]
-impl Lister for Listers {
-    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError> {
+impl ObjectLister for CacheListers {
+    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<CurrentObject>, SelectError> {
         Ok(self.loaded(source)?.shared.read().by_name(namespace, name))
     }
 
     /// Selects objects. It holds the lock for one page at a time. An object that changes meanwhile is found
     /// before or after its change. An object that exists throughout is found once. A short page of an order may
     /// lack an object that changes meanwhile: its new place may lie before the page.
-    fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
+    fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
         let handle = self.loaded(source)?;
         let indexes = handle.shared.read().indexes();
-        let mut search = Search::new(selection, &indexes)?;
+        let mut search = SelectSearch::new(selection, &indexes)?;
         let plan = plan(&handle, &search);
-        if let Plan::Ordered = plan {
+        if let SelectPlan::Ordered = plan {
             let mut beyond = selection.beyond.clone();
             loop {
                 let page = handle.shared.read().ordered_page(&search, beyond.as_ref());
@@ -132,14 +132,19 @@ impl Lister for Listers {
         Ok(search.end())
     }
 
-    fn tally(&self, source: &str, selection: &Selection, counts: &mut Counts) -> Result<(), SelectError> {
-        let selection = Selection { order: None, after: None, ..selection.clone() };
+    fn tally(
+        &self,
+        source: &str,
+        selection: &ObjectSelection,
+        counts: &mut ObjectCounts,
+    ) -> Result<(), SelectError> {
+        let selection = ObjectSelection { order: None, after: None, ..selection.clone() };
         let handle = self.loaded(source)?;
         if handle.shared.read().tally(&selection, counts) {
             return Ok(());
         }
         let indexes = handle.shared.read().indexes();
-        let mut search = Search::new(&selection, &indexes)?;
+        let mut search = SelectSearch::new(&selection, &indexes)?;
         let plan = plan(&handle, &search);
         let mut from = Some(0);
         while let Some(slot) = from {
@@ -170,11 +175,11 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use crate::source::handle::Shared;
+    use crate::source::handle::SharedState;
     use kubewitness_core::Version;
     use kubewitness_core::document::{pack, unpack};
-    use kubewitness_core::order::Order;
-    use kubewitness_core::selector::Selector;
+    use kubewitness_core::order::ObjectOrder;
+    use kubewitness_core::selector::LabelSelector;
     use kubewitness_core::state::Status;
 
     fn object(kind: &str, uid: &str) -> ObjectRef {
@@ -182,9 +187,9 @@ mod tests {
     }
 
     fn source(name: &str, held: &[(&str, &str, Option<&str>)]) -> SourceHandle {
-        let shared = Arc::new(Shared::new(name, &[]));
+        let shared = Arc::new(SharedState::new(name, &[]));
         for (kind, uid, owner) in held {
-            let current = Current {
+            let current = CurrentObject {
                 object: Arc::new(object(kind, uid)),
                 owner: owner.map(|owner| Arc::new(object("", owner))),
                 resource_version: Version::new("1"),
@@ -201,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_outermost_owner_is_found_across_sources() {
-        let listers = Listers::default();
+        let listers = CacheListers::default();
         listers.add(source("jobs", &[("Job", "j1", Some("s1"))]));
         listers.add(source("jobsets", &[("JobSet", "s1", None)]));
         assert_eq!(listers.outermost(object("Job", "j1")).kind, "JobSet");
@@ -210,7 +215,7 @@ mod tests {
 
     #[test]
     fn owners_in_a_circle_end() {
-        let listers = Listers::default();
+        let listers = CacheListers::default();
         listers
             .add(source("a", &[("A", "a1", Some("b1")), ("B", "b1", Some("a1")), ("C", "c1", Some("c1"))]));
         assert!(["a1", "b1"].contains(&listers.outermost(object("A", "a1")).uid.as_str()));
@@ -219,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_source_added_again_takes_the_place_of_the_old_one() {
-        let listers = Listers::default();
+        let listers = CacheListers::default();
         listers.add(source("jobs", &[("Job", "j1", None)]));
         listers.add(source("jobs", &[]));
         assert_eq!((listers.handles().len(), listers.count("jobs")), (1, 0));
@@ -230,7 +235,7 @@ mod tests {
     const OBJECTS: usize = 700;
 
     /// One object at one version. Every part of it names the version.
-    fn version(name: usize, version: u64) -> Current {
+    fn version(name: usize, version: u64) -> CurrentObject {
         let document = format!(
             r#"{{"metadata":{{"labels":{{"all":"{}","parity":"{}"}}}},"spec":{{"version":"{version}"}}}}"#,
             if name < OBJECTS { "yes" } else { "no" },
@@ -238,7 +243,7 @@ mod tests {
         );
         let namespace = format!("n{}", name % 3);
         let uid = format!("{name:032}");
-        Current {
+        CurrentObject {
             object: Arc::new(ObjectRef { namespace, name: name.to_string(), uid, ..ObjectRef::default() }),
             owner: None,
             resource_version: Version::new(&version.to_string()),
@@ -249,7 +254,7 @@ mod tests {
         }
     }
 
-    fn assert_whole(current: &Current) {
+    fn assert_whole(current: &CurrentObject) {
         let document = unpack(&current.packed).unwrap();
         let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
         let version = current.seq.to_string();
@@ -261,8 +266,8 @@ mod tests {
     #[test]
     fn many_readers_see_whole_objects_each_once_while_one_writer_changes_them_all() {
         const ROUNDS: u64 = 12;
-        let listers = Listers::default();
-        let shared = Arc::new(Shared::new("jobs", &[]));
+        let listers = CacheListers::default();
+        let shared = Arc::new(SharedState::new("jobs", &[]));
         listers.add(SourceHandle { shared: Arc::clone(&shared) });
         (0..OBJECTS).for_each(|name| shared.write().put(&version(name, 1), None));
         shared.set_shown(1);
@@ -273,11 +278,11 @@ mod tests {
                 threads.spawn(move || {
                     let mut rounds = 0;
                     while !is_over.load(Ordering::Relaxed) || rounds == 0 {
-                        let selection = Selection {
-                            labels: Selector::parse("all=yes").unwrap(),
-                            order: (reader == 1).then(Order::default),
+                        let selection = ObjectSelection {
+                            labels: LabelSelector::parse("all=yes").unwrap(),
+                            order: (reader == 1).then(ObjectOrder::default),
                             limit: usize::MAX,
-                            ..Selection::default()
+                            ..ObjectSelection::default()
                         };
                         let found = listers.select("jobs", &selection).unwrap().objects;
                         let names: HashSet<_> = found.iter().map(|current| &current.object.name).collect();
@@ -298,24 +303,25 @@ mod tests {
             }
             is_over.store(true, Ordering::Relaxed);
         });
-        let odd = Selection {
+        let odd = ObjectSelection {
             index: Some(("label".into(), "parity=1".into())),
             limit: usize::MAX,
-            ..Selection::default()
+            ..ObjectSelection::default()
         };
         assert!(listers.select("jobs", &odd).unwrap().objects.is_empty(), "{ROUNDS} is even");
     }
 
     #[test]
     fn a_count_reads_no_more_documents_than_its_bound_and_says_so() {
-        let listers = Listers::default();
-        let shared = Arc::new(Shared::new("jobs", &[]));
+        let listers = CacheListers::default();
+        let shared = Arc::new(SharedState::new("jobs", &[]));
         listers.add(SourceHandle { shared: Arc::clone(&shared) });
         (0..5_000).for_each(|name| shared.write().put(&version(name, 1), None));
         shared.set_shown(1);
         let count = |labels: &str| {
-            let labels = Selector::parse(labels).unwrap();
-            let (selection, mut counts) = (Selection { labels, ..Selection::default() }, Counts::default());
+            let labels = LabelSelector::parse(labels).unwrap();
+            let (selection, mut counts) =
+                (ObjectSelection { labels, ..ObjectSelection::default() }, ObjectCounts::default());
             listers.tally("jobs", &selection, &mut counts).unwrap();
             (counts.phases.values().sum::<u64>(), counts.more)
         };
@@ -327,12 +333,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_loaded_yet_is_told_apart_from_what_is_not_there_and_can_be_waited_for() {
-        let listers = Listers::default();
-        let shared = Arc::new(Shared::new("jobs", &[]));
+        let listers = CacheListers::default();
+        let shared = Arc::new(SharedState::new("jobs", &[]));
         listers.add(SourceHandle { shared: Arc::clone(&shared) });
         let loading = || SelectError::Loading("jobs".into());
         assert_eq!(listers.get("jobs", "ml", "a").unwrap_err(), loading());
-        assert_eq!(listers.select("jobs", &Selection::default()).unwrap_err(), loading());
+        assert_eq!(listers.select("jobs", &ObjectSelection::default()).unwrap_err(), loading());
         let soon = std::time::Duration::from_millis(20);
         assert!(tokio::time::timeout(soon, listers.shows("jobs", 0)).await.is_err());
         shared.set_shown(7);
@@ -346,9 +352,9 @@ mod tests {
 
     #[test]
     fn a_source_that_does_not_run_is_told_with_those_that_do() {
-        let listers = Listers::default();
+        let listers = CacheListers::default();
         listers.add(source("jobs", &[]));
-        let error = listers.select("pods", &Selection::default()).unwrap_err().to_string();
+        let error = listers.select("pods", &ObjectSelection::default()).unwrap_err().to_string();
         assert_eq!(error, "no source `pods` runs here; there is jobs");
     }
 }

@@ -1,4 +1,4 @@
-//! What the tasks of one source share: values, and the messages between tasks.
+//! The values that the tasks of one source share, and the messages between tasks.
 //!
 //! Asks the server nothing, decides nothing and writes nothing. It may use `connect` and `cache`.
 

@@ -5,28 +5,28 @@ use std::sync::atomic::AtomicBool;
 
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
-use kubewitness_core::ports::{JournalError, Witness};
+use kubewitness_core::ports::{JournalError, StateWitness};
 use kubewitness_core::redact::RulesInForce;
-use kubewitness_core::status::Rules;
+use kubewitness_core::status::StatusRules;
 use thiserror::Error;
 
-use crate::connect::request::Api;
-use crate::source::handle::Shared;
-use crate::source::listers::Listers;
+use crate::connect::request::ApiClient;
+use crate::source::handle::SharedState;
+use crate::source::listers::CacheListers;
 use crate::source::repair_budget::RepairBudget;
-use crate::tuning::Tuning;
+use crate::tuning::WatchTuning;
 
-/// What all tasks of a source share.
-pub(crate) struct Parts {
-    pub api: Api,
+/// The values that all tasks of a source share.
+pub(crate) struct SourceParts {
+    pub api: ApiClient,
     pub spec: SourceSpec,
-    pub shared: Arc<Shared>,
-    pub witness: Arc<dyn Witness>,
+    pub shared: Arc<SharedState>,
+    pub witness: Arc<dyn StateWitness>,
     pub clock: Arc<dyn Clock>,
-    pub rules: Arc<Rules>,
+    pub rules: Arc<StatusRules>,
     pub secret_rules: RulesInForce,
-    pub listers: Listers,
-    pub tuning: Tuning,
+    pub listers: CacheListers,
+    pub tuning: WatchTuning,
     pub repairs: RepairBudget,
     /// Whether this process audits the source. Of several replicas only the leader does.
     pub audits: Arc<AtomicBool>,

@@ -6,66 +6,66 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use kubewitness_core::Version;
-use kubewitness_core::document::Packed;
+use kubewitness_core::document::PackedDocument;
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::resource::Resource;
+use crate::connect::resource::SourceResource;
 use crate::version::number;
 
 /// The number of a round. It tells work of an abandoned round from that of a later one.
 pub(crate) type RoundId = u64;
 
-pub(crate) struct Round {
+pub(crate) struct RepairRound {
     pub id: RoundId,
-    pub resource: Resource,
-    pub jobs: Vec<Job>,
+    pub resource: SourceResource,
+    pub jobs: Vec<NameRead>,
     /// The outage to sweep; `None` if nothing unknown can have happened.
-    pub sweep: Option<Outage>,
+    pub sweep: Option<WatchOutage>,
     /// Whether another witness of a shared journal may have seen what this one missed.
     pub may_be_seen: bool,
     /// Cancelled when the round is abandoned, because its history is over.
     pub cancel: CancellationToken,
 }
 
-impl Round {
+impl RepairRound {
     /// Nothing newer is asked for.
-    pub fn newest(&self, jobs: &[Job]) -> Option<u128> {
+    pub fn newest(&self, jobs: &[NameRead]) -> Option<u128> {
         newest(jobs).max(self.sweep.as_ref().and_then(|outage| number(&outage.listed)))
     }
 }
 
 /// The newest version below which anything is asked for.
-pub(crate) fn newest(jobs: &[Job]) -> Option<u128> {
-    let version = |job: &Job| match job {
-        Job::Moved(moved) => number(&moved.version),
-        Job::Vanished(vanished) => number(&vanished.absent),
+pub(crate) fn newest(jobs: &[NameRead]) -> Option<u128> {
+    let version = |job: &NameRead| match job {
+        NameRead::Moved(moved) => number(&moved.version),
+        NameRead::Vanished(vanished) => number(&vanished.absent),
     };
     jobs.iter().filter_map(version).max()
 }
 
 /// A time in which nobody watched, and what is known of it.
-pub(crate) struct Outage {
+pub(crate) struct WatchOutage {
     /// Everything up to here was witnessed.
     pub after: Version,
     /// Everything was listed at this version.
     pub listed: Version,
     /// Whether no part of it was listed later.
     pub is_whole: bool,
-    pub known: Uids,
+    pub known: UidSet,
     /// The number of objects at `after`, if it is certain.
     pub expected: Option<u64>,
 }
 
 /// A set of uids by their hashes. The chance that two of a million collide is one in ten million.
 #[derive(Default)]
-pub(crate) struct Uids {
+pub(crate) struct UidSet {
     hashes: HashSet<u64>,
     hasher: RandomState,
 }
 
-impl Uids {
+impl UidSet {
     /// Inserts a uid. Returns whether it was new.
     pub fn insert(&mut self, uid: &str) -> bool {
         self.hashes.insert(self.hasher.hash_one(uid))
@@ -77,12 +77,12 @@ impl Uids {
 }
 
 /// One name that is read back.
-pub(crate) enum Job {
-    Moved(Moved),
-    Vanished(Vanished),
+pub(crate) enum NameRead {
+    Moved(MovedObject),
+    Vanished(VanishedObject),
 }
 
-impl Job {
+impl NameRead {
     pub fn object(&self) -> Arc<ObjectRef> {
         Arc::clone(match self {
             Self::Moved(moved) => &moved.object,
@@ -93,7 +93,7 @@ impl Job {
 
 /// The version up to which nothing of an object is missing, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Since {
+pub(crate) struct CompleteSince {
     /// The watch was complete up to here.
     pub floor: Version,
     /// The last witnessed version of the object, if it is known. Anything between it and the floor shows that
@@ -101,7 +101,7 @@ pub(crate) struct Since {
     pub last: Option<Version>,
 }
 
-impl Since {
+impl CompleteSince {
     pub fn at(floor: Version) -> Self {
         Self { floor, last: None }
     }
@@ -125,12 +125,12 @@ impl Since {
 }
 
 /// A listed object that may lack earlier versions.
-pub(crate) struct Moved {
+pub(crate) struct MovedObject {
     pub object: Arc<ObjectRef>,
-    pub since: Since,
+    pub since: CompleteSince,
     pub version: Version,
     /// The document as it was listed.
-    pub document: Packed,
+    pub document: PackedDocument,
     /// Whether the object was witnessed before.
     pub witnessed: bool,
     /// Whether the event was its end.
@@ -138,10 +138,10 @@ pub(crate) struct Moved {
     /// Whether a list showed it above its own version. Then the watch may not bring it.
     pub is_beyond: bool,
     /// Another uid that had its name.
-    pub rival: Option<(Arc<ObjectRef>, Since)>,
+    pub rival: Option<(Arc<ObjectRef>, CompleteSince)>,
 }
 
-impl Moved {
+impl MovedObject {
     /// The version at which it exists.
     pub fn listed(&self) -> Option<&Version> {
         (!self.is_end).then_some(&self.version)
@@ -149,9 +149,9 @@ impl Moved {
 }
 
 /// An object that was no longer listed.
-pub(crate) struct Vanished {
+pub(crate) struct VanishedObject {
     pub object: Arc<ObjectRef>,
-    pub since: Since,
+    pub since: CompleteSince,
     /// The version at which it no longer existed.
     pub absent: Version,
 }
@@ -160,7 +160,7 @@ pub(crate) struct Vanished {
 /// is told.
 pub(crate) struct MissedObject {
     pub epoch: u32,
-    pub moved: Moved,
+    pub moved: MovedObject,
     /// Its place in the queue.
     pub place: Option<OwnedSemaphorePermit>,
 }

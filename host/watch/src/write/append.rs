@@ -3,27 +3,27 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::ports::{Append, Appended, JournalError};
+use kubewitness_core::ports::{AppendBatch, AppendResult, JournalError};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::backoff::{Backoff, Dice};
-use crate::source::parts::Parts;
+use crate::connect::backoff::{Backoff, JitterDice};
+use crate::source::parts::SourceParts;
 
-/// What became of a batch. An error is final.
-pub(crate) type Settled = Result<Appended, JournalError>;
+/// The result of a batch. An error is final.
+pub(crate) type BatchResult = Result<AppendResult, JournalError>;
 
-pub(crate) struct Appender {
-    pub parts: Arc<Parts>,
-    pub appends: mpsc::Receiver<Append>,
-    pub appended: mpsc::Sender<Settled>,
+pub(crate) struct BatchAppender {
+    pub parts: Arc<SourceParts>,
+    pub appends: mpsc::Receiver<AppendBatch>,
+    pub appended: mpsc::Sender<BatchResult>,
 }
 
-impl Appender {
+impl BatchAppender {
     /// Runs until its sender ends, or until a stop while the journal can't be written.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut dice = Dice::new(self.parts.tuning.seed);
+        let mut dice = JitterDice::new(self.parts.tuning.seed);
         while let Some(append) = self.appends.recv().await {
             let Some(settled) = write(&self.parts, &append, &mut dice, &stop).await else { return };
             // A batch after a refused one must not be stored without it.
@@ -37,12 +37,12 @@ impl Appender {
 
 /// Tries until the batch is durable. Returns `None` if it was stopped before.
 pub(crate) async fn write(
-    parts: &Parts,
-    append: &Append,
-    dice: &mut Dice,
+    parts: &SourceParts,
+    append: &AppendBatch,
+    dice: &mut JitterDice,
     stop: &CancellationToken,
-) -> Option<Settled> {
-    let Parts { tuning, witness, shared, .. } = parts;
+) -> Option<BatchResult> {
+    let SourceParts { tuning, witness, shared, .. } = parts;
     let mut backoff = Backoff::new(tuning.first_pause, tuning.journal_pause);
     // An outage of hours logs each reason once.
     let mut told = None;

@@ -10,12 +10,12 @@ use std::cmp::Ordering;
 use kubewitness_core::Version;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Checkpoint {
+pub(crate) struct CheckpointTracker {
     safe: Option<Version>,
     newest: Option<Version>,
 }
 
-impl Checkpoint {
+impl CheckpointTracker {
     /// Begins after a list or a restart that is complete up to this version.
     pub fn at(version: Option<Version>) -> Self {
         let version = version.filter(|version| !version.as_str().is_empty());
@@ -80,13 +80,13 @@ mod tests {
         Version::new(text)
     }
 
-    fn safe(checkpoint: &Checkpoint) -> &str {
+    fn safe(checkpoint: &CheckpointTracker) -> &str {
         checkpoint.safe().map_or("", Version::as_str)
     }
 
     #[test]
     fn a_shared_version_is_not_safe_until_a_greater_one_comes() {
-        let mut checkpoint = Checkpoint::at(Some(version("100")));
+        let mut checkpoint = CheckpointTracker::at(Some(version("100")));
         for _ in 0..5 {
             checkpoint.event(&version("117"));
             assert_eq!(safe(&checkpoint), "116");
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_bookmark_at_the_newest_version_makes_it_safe() {
-        let mut checkpoint = Checkpoint::at(Some(version("9")));
+        let mut checkpoint = CheckpointTracker::at(Some(version("9")));
         checkpoint.event(&version("117"));
         checkpoint.bookmark(&version("117"));
         assert_eq!(safe(&checkpoint), "117");
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_replayed_event_takes_nothing_back() {
-        let mut checkpoint = Checkpoint::at(Some(version("20")));
+        let mut checkpoint = CheckpointTracker::at(Some(version("20")));
         checkpoint.event(&version("30"));
         checkpoint.event(&version("25"));
         assert_eq!(safe(&checkpoint), "29");
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn versions_without_order_are_safe_one_late() {
-        let mut checkpoint = Checkpoint::at(Some(version("a")));
+        let mut checkpoint = CheckpointTracker::at(Some(version("a")));
         checkpoint.event(&version("b"));
         assert_eq!(safe(&checkpoint), "a");
         checkpoint.event(&version("b"));
@@ -130,8 +130,8 @@ mod tests {
 
     #[test]
     fn an_empty_version_is_no_checkpoint() {
-        assert_eq!(Checkpoint::at(Some(version(""))).safe(), None);
-        let mut checkpoint = Checkpoint::at(Some(version("20")));
+        assert_eq!(CheckpointTracker::at(Some(version(""))).safe(), None);
+        let mut checkpoint = CheckpointTracker::at(Some(version("20")));
         checkpoint.bookmark(&version(""));
         assert_eq!(safe(&checkpoint), "20");
     }
@@ -148,7 +148,7 @@ mod tests {
             // A bookmark is only true if no event at or below its version follows.
             let last_of = |index: usize| events[index + 1..].iter().all(|(later, b)| *b || *later > events[index].0);
             let cut = cut.min(events.len());
-            let mut checkpoint = Checkpoint::at(Some(version("100")));
+            let mut checkpoint = CheckpointTracker::at(Some(version("100")));
             for (index, (at, bookmark)) in events[..cut].iter().enumerate() {
                 if *bookmark {
                     if last_of(index) { checkpoint.bookmark(&version(&at.to_string())); }

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
-use kubewitness_core::ports::{Append, Appended, Current, Witnessed};
+use kubewitness_core::ports::{AppendBatch, AppendResult, CurrentObject, WitnessedState};
 use kubewitness_core::state::Change;
 use tokio::time::Instant;
 
-use super::{FLIGHTS, Writer, Written};
+use super::{FLIGHTS, StateWriter, WriteOutcome};
 use crate::cache::{RecentObject, ToPack};
-use crate::judge::batch::Batch;
+use crate::judge::batch::StateBatch;
 use crate::source::handle::count;
-use crate::source::input::Standing;
-use crate::source::landmarks::Landmark;
+use crate::source::input::WriterPosition;
+use crate::source::landmarks::VersionLandmark;
 use crate::source::parts::SourceError;
-use crate::write::append::Settled;
+use crate::write::append::BatchResult;
 
 /// A source that was quiet for this long packs its changed objects, so many at a time, with a pause in which
 /// new lines are taken.
@@ -26,15 +26,15 @@ const COOL_PAUSE: Duration = Duration::from_millis(1);
 const COOL_SLICE: usize = 64;
 
 /// A batch that is being written.
-pub(super) struct Flight {
+pub(super) struct PendingBatch {
     checkpoint: Option<Version>,
     /// Whether it completes a list.
     listed: bool,
 }
 
-impl Writer {
+impl StateWriter {
     /// Hands the batch to the journal once the one before is durable, and answers callers that wait.
-    pub(super) async fn write(&mut self) -> Result<Written, SourceError> {
+    pub(super) async fn write(&mut self) -> Result<WriteOutcome, SourceError> {
         let decoded = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         count(&self.parts.shared.counters.decode_ns, decoded);
         let written = self.write_batch().await;
@@ -42,27 +42,27 @@ impl Writer {
         written
     }
 
-    async fn write_batch(&mut self) -> Result<Written, SourceError> {
+    async fn write_batch(&mut self) -> Result<WriteOutcome, SourceError> {
         let settled = self.is_settled();
         if self.due || !self.maker.batch.is_empty() {
             while self.flights.len() >= FLIGHTS {
-                if self.land_one().await? == Written::Stopped {
-                    return Ok(Written::Stopped);
+                if self.land_one().await? == WriteOutcome::Stopped {
+                    return Ok(WriteOutcome::Stopped);
                 }
             }
-            self.take_off(settled).await;
+            self.submit_batch(settled).await;
         }
         self.maker.batch.permits.clear();
         if settled {
             self.maker.gap_log.end(&self.parts.shared.name);
         }
         if self.waiting.is_empty() && (self.patient.is_empty() || !settled) {
-            return Ok(Written::GoesOn);
+            return Ok(WriteOutcome::GoesOn);
         }
-        if self.land().await? == Written::Stopped {
-            return Ok(Written::Stopped);
+        if self.await_durable().await? == WriteOutcome::Stopped {
+            return Ok(WriteOutcome::Stopped);
         }
-        let standing = Standing {
+        let standing = WriterPosition {
             resume: self.checkpoint.safe().cloned(),
             newest: self.checkpoint.newest().cloned(),
             epoch: self.maker.epoch,
@@ -77,16 +77,16 @@ impl Writer {
             // A caller that no longer waits was stopped.
             drop(waiting.send(standing.clone()));
         }
-        Ok(Written::GoesOn)
+        Ok(WriteOutcome::GoesOn)
     }
 
     /// Hands the batch over. Later events are judged as if it were durable already. The journal takes it as
     /// soon as it has written the one before, whatever this task does then.
-    async fn take_off(&mut self, settled: bool) {
+    async fn submit_batch(&mut self, settled: bool) {
         let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
         let checkpoint = self.checkpoint.safe().filter(moved).cloned();
         let batch = &mut self.maker.batch;
-        let append = Append {
+        let append = AppendBatch {
             source: Arc::clone(&self.parts.shared.name),
             epoch: self.maker.epoch,
             states: batch.states.clone(),
@@ -100,8 +100,8 @@ impl Writer {
             },
             checkpoint: checkpoint.clone(),
         };
-        batch.take_off(std::mem::take(&mut self.spare));
-        self.flights.push_back(Flight { checkpoint, listed: std::mem::take(&mut self.listed) });
+        batch.submit_batch(std::mem::take(&mut self.spare));
+        self.flights.push_back(PendingBatch { checkpoint, listed: std::mem::take(&mut self.listed) });
         self.due = false;
         // If nobody takes it any more, nobody answers either.
         self.appends.send(append).await.ok();
@@ -110,45 +110,45 @@ impl Writer {
     }
 
     /// Waits until every batch in flight is durable.
-    pub(super) async fn land(&mut self) -> Result<Written, SourceError> {
+    pub(super) async fn await_durable(&mut self) -> Result<WriteOutcome, SourceError> {
         while !self.flights.is_empty() {
-            if self.land_one().await? == Written::Stopped {
-                return Ok(Written::Stopped);
+            if self.land_one().await? == WriteOutcome::Stopped {
+                return Ok(WriteOutcome::Stopped);
             }
         }
-        Ok(Written::GoesOn)
+        Ok(WriteOutcome::GoesOn)
     }
 
-    async fn land_one(&mut self) -> Result<Written, SourceError> {
+    async fn land_one(&mut self) -> Result<WriteOutcome, SourceError> {
         let appended = self.appended.recv().await;
         self.landed(appended)
     }
 
     /// `None`: stopped before it was durable.
-    pub(super) fn landed(&mut self, appended: Option<Settled>) -> Result<Written, SourceError> {
+    pub(super) fn landed(&mut self, appended: Option<BatchResult>) -> Result<WriteOutcome, SourceError> {
         let (Some(appended), Some(flight)) = (appended, self.flights.pop_front()) else {
-            return Ok(Written::Stopped);
+            return Ok(WriteOutcome::Stopped);
         };
         let appended = appended?;
-        if let Some(mut batch) = self.maker.batch.land() {
+        if let Some(mut batch) = self.maker.batch.remove_durable() {
             self.publish(&mut batch, flight, &appended);
             batch.clear();
             self.spare = *batch;
         }
-        Ok(Written::GoesOn)
+        Ok(WriteOutcome::GoesOn)
     }
 
     /// Makes the newest state of a batch a landmark.
-    fn mark(&self, states: &[Witnessed]) {
+    fn mark(&self, states: &[WitnessedState]) {
         let Some(newest) = states.iter().rfind(|state| state.change == Change::Present) else { return };
         let mut landmarks = self.parts.shared.landmarks();
         if landmarks.is_news(&newest.resource_version) {
-            let made = Landmark::new(&newest.object, &newest.resource_version, &newest.document);
+            let made = VersionLandmark::new(&newest.object, &newest.resource_version, &newest.document);
             made.into_iter().for_each(|landmark| landmarks.note(&landmark));
         }
     }
 
-    fn publish(&mut self, batch: &mut Batch, flight: Flight, appended: &Appended) {
+    fn publish(&mut self, batch: &mut StateBatch, flight: PendingBatch, appended: &AppendResult) {
         if flight.checkpoint.is_some() {
             self.written = flight.checkpoint;
             self.written_at = Instant::now();
@@ -168,9 +168,9 @@ impl Writer {
     }
 }
 
-impl Writer {
+impl StateWriter {
     /// Puts the objects that exist now into the cache, and removes the others.
-    fn show(&mut self, batch: &mut Batch, appended: &Appended) {
+    fn show(&mut self, batch: &mut StateBatch, appended: &AppendResult) {
         if batch.states.is_empty() {
             return;
         }
@@ -224,8 +224,8 @@ impl Writer {
     }
 }
 
-pub(crate) fn current(state: Witnessed, seq: u64) -> Current {
-    Current {
+pub(crate) fn current(state: WitnessedState, seq: u64) -> CurrentObject {
+    CurrentObject {
         object: state.object,
         owner: state.owner,
         resource_version: state.resource_version,

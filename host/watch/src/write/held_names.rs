@@ -8,7 +8,7 @@ use kubewitness_core::Version;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// A line of the watch that waits, with its share of the bytes in flight.
-pub(crate) struct Held {
+pub(crate) struct HeldLine {
     pub line: Bytes,
     pub permit: Option<OwnedSemaphorePermit>,
     /// Everything up to this version had arrived when the line did.
@@ -18,16 +18,16 @@ pub(crate) struct Held {
 }
 
 #[derive(Default)]
-struct Lane {
+struct NameLane {
     /// How many holders the name has: a list and an audit may hold it at once.
     holders: u32,
-    events: VecDeque<Held>,
+    events: VecDeque<HeldLine>,
 }
 
 /// Keyed by name and not by uid: an object that is made again under an old name waits for the old one.
 pub(crate) struct HeldNames {
     /// By namespace, then by name, so that a look-up allocates no string.
-    lanes: HashMap<Box<str>, HashMap<Box<str>, Lane>>,
+    lanes: HashMap<Box<str>, HashMap<Box<str>, NameLane>>,
     events: usize,
     bytes: usize,
     most_events: usize,
@@ -54,7 +54,7 @@ impl HeldNames {
     }
 
     /// Takes an event of a held name.
-    pub fn push(&mut self, namespace: &str, name: &str, held: Held) {
+    pub fn push(&mut self, namespace: &str, name: &str, held: HeldLine) {
         if let Some(lane) = self.lanes.get_mut(namespace).and_then(|lanes| lanes.get_mut(name)) {
             self.events += 1;
             self.bytes += held.line.len();
@@ -64,7 +64,7 @@ impl HeldNames {
 
     /// Releases a name. Once nobody holds it, returns the events that waited, in order, and lets later ones
     /// pass.
-    pub fn release(&mut self, namespace: &str, name: &str) -> VecDeque<Held> {
+    pub fn release(&mut self, namespace: &str, name: &str) -> VecDeque<HeldLine> {
         let Some(lanes) = self.lanes.get_mut(namespace) else { return VecDeque::new() };
         if let Some(lane) = lanes.get_mut(name).filter(|lane| lane.holders > 1) {
             lane.holders -= 1;
@@ -94,8 +94,8 @@ impl HeldNames {
 mod tests {
     use super::*;
 
-    fn event(text: &str) -> Held {
-        Held { line: Bytes::copy_from_slice(text.as_bytes()), permit: None, complete: None, opened: None }
+    fn event(text: &str) -> HeldLine {
+        HeldLine { line: Bytes::copy_from_slice(text.as_bytes()), permit: None, complete: None, opened: None }
     }
 
     #[test]

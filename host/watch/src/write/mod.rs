@@ -19,28 +19,28 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::limits::{APPEND_BATCH, FRAME_BYTES};
-use kubewitness_core::ports::Append;
-use kubewitness_core::project::{self, Envelope, EventType, Outline};
+use kubewitness_core::ports::AppendBatch;
+use kubewitness_core::project::{self, EventType, ObjectEnvelope, ObjectOutline};
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::request::{Failure, status_failure};
-use crate::judge::batch::Batch;
-use crate::judge::meaning::Event;
+use crate::connect::request::{RequestFailure, status_failure};
+use crate::judge::batch::StateBatch;
+use crate::judge::meaning::JudgedEvent;
 use crate::judge::object::matches;
-use crate::judge::states::{Came, Counted, StateMaker, Watched};
+use crate::judge::states::{EventOrigin, EventOutcome, StateMaker, WatchedTimes};
 use crate::source::handle::count;
-use crate::source::input::{Input, Standing, Step, Story};
+use crate::source::input::{ReadStory, StoryStep, WriterInput, WriterPosition};
 use crate::source::missing::{MissingVersions, reason};
-use crate::source::parts::{Parts, SourceError};
+use crate::source::parts::{SourceError, SourceParts};
 use crate::source::round::{MISSED_AT_ONCE, MissedObject, RoundId};
-use crate::write::append::Settled;
-use crate::write::checkpoint::Checkpoint;
-use crate::write::held_names::{Held, HeldNames};
+use crate::write::append::BatchResult;
+use crate::write::checkpoint::CheckpointTracker;
+use crate::write::held_names::{HeldLine, HeldNames};
 
-use durable::Flight;
+use durable::PendingBatch;
 
 /// The most states of one event: the end of an object and the beginning of the next one of its name, or a
 /// hole and the version above it.
@@ -50,16 +50,16 @@ const EVENT_STATES: usize = 2;
 /// the journal would idle while its result is shown and the next batch is handed over.
 pub(crate) const FLIGHTS: usize = 2;
 
-pub(crate) struct Writer {
-    parts: Arc<Parts>,
+pub(crate) struct StateWriter {
+    parts: Arc<SourceParts>,
     maker: StateMaker,
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointTracker,
     /// To the appender and back, in order.
-    appends: mpsc::Sender<Append>,
-    appended: mpsc::Receiver<Settled>,
-    flights: VecDeque<Flight>,
+    appends: mpsc::Sender<AppendBatch>,
+    appended: mpsc::Receiver<BatchResult>,
+    flights: VecDeque<PendingBatch>,
     /// An empty batch that is kept for its memory.
-    spare: Batch,
+    spare: StateBatch,
     /// The checkpoint on disk, and when it was written.
     written: Option<Version>,
     written_at: Instant,
@@ -69,27 +69,27 @@ pub(crate) struct Writer {
     listed: bool,
     /// The open stream, and what its ERROR frame said.
     stream: Option<CancellationToken>,
-    told: Option<Failure>,
+    told: Option<RequestFailure>,
     /// Whether it brought an event or a bookmark that could be read.
     understood: bool,
     /// The version at which it began.
     opened: Option<Version>,
-    waiting: Vec<oneshot::Sender<Standing>>,
+    waiting: Vec<oneshot::Sender<WriterPosition>>,
     /// Callers that wait until everything is settled.
-    patient: Vec<oneshot::Sender<Standing>>,
+    patient: Vec<oneshot::Sender<WriterPosition>>,
     holds: HeldNames,
     /// When this batch was begun.
     begun: Instant,
     /// When changed objects are packed, if nothing arrives before.
     cool_at: Option<Instant>,
     /// The outline of the current line.
-    outline: Outline,
+    outline: ObjectOutline,
     /// Names that were added while a round is not settled.
     fresh: Vec<(String, String)>,
     /// Events that were released. They go before anything else.
-    released: VecDeque<Held>,
-    /// The story that is being told, and the name that it releases.
-    steps: VecDeque<Step>,
+    released: VecDeque<HeldLine>,
+    /// The story that is being written, and the name that it releases.
+    steps: VecDeque<StoryStep>,
     release: Option<Arc<ObjectRef>>,
     /// The round whose missed versions are being read back. Until it is settled, the checkpoint on disk stays
     /// where it was.
@@ -108,27 +108,27 @@ pub(crate) struct Writer {
 
 /// Either the journal took the batch, or the process was stopped first.
 #[derive(PartialEq, Eq)]
-enum Written {
+enum WriteOutcome {
     GoesOn,
     Stopped,
 }
 
-impl Writer {
+impl StateWriter {
     pub fn new(
-        parts: Arc<Parts>,
+        parts: Arc<SourceParts>,
         epoch: u32,
         checkpoint: Option<Version>,
         full: watch::Sender<bool>,
         unended: mpsc::UnboundedSender<MissedObject>,
-        (appends, appended): (mpsc::Sender<Append>, mpsc::Receiver<Settled>),
+        (appends, appended): (mpsc::Sender<AppendBatch>, mpsc::Receiver<BatchResult>),
     ) -> Self {
         Self {
             maker: StateMaker::new(Arc::clone(&parts), epoch),
             appends,
             appended,
             flights: VecDeque::with_capacity(FLIGHTS),
-            spare: Batch::default(),
-            checkpoint: Checkpoint::at(checkpoint.clone()),
+            spare: StateBatch::default(),
+            checkpoint: CheckpointTracker::at(checkpoint.clone()),
             written: checkpoint,
             written_at: Instant::now(),
             due: false,
@@ -142,7 +142,7 @@ impl Writer {
             holds: HeldNames::new(parts.tuning.held_events, parts.tuning.held_bytes),
             begun: Instant::now(),
             cool_at: None,
-            outline: Outline::default(),
+            outline: ObjectOutline::default(),
             fresh: Vec::new(),
             released: VecDeque::new(),
             steps: VecDeque::new(),
@@ -159,7 +159,7 @@ impl Writer {
 
     /// Runs until the reader has ended and everything from it is durable, or until a stop while the journal
     /// can't be written.
-    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Result<(), SourceError> {
+    pub async fn run(mut self, mut inputs: mpsc::Receiver<WriterInput>) -> Result<(), SourceError> {
         let mut came_in = Vec::with_capacity(APPEND_BATCH);
         loop {
             let moved = self.is_settled() && self.checkpoint.safe() != self.written.as_ref();
@@ -168,7 +168,7 @@ impl Writer {
             let received = tokio::select! {
                 biased;
                 appended = self.appended.recv(), if !self.flights.is_empty() => {
-                    if self.landed(appended)? == Written::Stopped {
+                    if self.landed(appended)? == WriteOutcome::Stopped {
                         return Ok(());
                     }
                     continue;
@@ -184,35 +184,35 @@ impl Writer {
             if received == 0 {
                 self.due = moved;
                 let ended = inputs.is_closed() && inputs.is_empty();
-                if self.write().await? == Written::Stopped {
+                if self.write().await? == WriteOutcome::Stopped {
                     return Ok(());
                 }
                 if ended {
-                    return self.land().await.map(drop);
+                    return self.await_durable().await.map(drop);
                 }
                 continue;
             }
             for input in came_in.drain(..) {
-                if let Input::Overtaken(why) = input {
+                if let WriterInput::Overtaken(why) = input {
                     return self.give_way(why).await;
                 }
-                let apart = matches!(input, Input::NewEpoch);
+                let apart = matches!(input, WriterInput::NewEpoch);
                 if apart {
                     self.history_ends();
                 }
-                if (self.is_full(EVENT_STATES) || apart) && self.write().await? == Written::Stopped {
+                if (self.is_full(EVENT_STATES) || apart) && self.write().await? == WriteOutcome::Stopped {
                     return Ok(());
                 }
                 // What is known from then on belongs to another history.
-                if apart && self.land().await? == Written::Stopped {
+                if apart && self.await_durable().await? == WriteOutcome::Stopped {
                     return Ok(());
                 }
                 self.take(input);
-                if self.catch_up().await? == Written::Stopped {
+                if self.catch_up().await? == WriteOutcome::Stopped {
                     return Ok(());
                 }
             }
-            if self.write().await? == Written::Stopped {
+            if self.write().await? == WriteOutcome::Stopped {
                 return Ok(());
             }
         }
@@ -220,7 +220,8 @@ impl Writer {
 
     /// Ends for another witness. Everything witnessed is durable by then, because the other may not have it.
     async fn give_way(mut self, why: String) -> Result<(), SourceError> {
-        let is_there = self.write().await? == Written::GoesOn && self.land().await? == Written::GoesOn;
+        let is_there = self.write().await? == WriteOutcome::GoesOn
+            && self.await_durable().await? == WriteOutcome::GoesOn;
         if is_there { Err(SourceError::Overtaken(why)) } else { Ok(()) }
     }
 
@@ -242,22 +243,22 @@ impl Writer {
     }
 
     /// Takes a story, and the events that waited for it, in order and before anything that came later.
-    async fn catch_up(&mut self) -> Result<Written, SourceError> {
+    async fn catch_up(&mut self) -> Result<WriteOutcome, SourceError> {
         while let Some(step) = self.steps.pop_front() {
             // A hole and the version above it go into one append, and so does a whole life. So a kill never
             // leaves half of either.
             let more = match &step {
-                Step::Life(life) => life.states(),
-                Step::MissingVersions(..) => 1 + EVENT_STATES,
-                Step::Missed(_)
-                | Step::Version(_)
-                | Step::RelistedObject(_)
-                | Step::Late(_)
-                | Step::Gone(_)
-                | Step::Ended(..) => EVENT_STATES,
+                StoryStep::Life(life) => life.states(),
+                StoryStep::MissingVersions(..) => 1 + EVENT_STATES,
+                StoryStep::Missed(_)
+                | StoryStep::Version(_)
+                | StoryStep::RelistedObject(_)
+                | StoryStep::Late(_)
+                | StoryStep::Gone(_)
+                | StoryStep::Ended(..) => EVENT_STATES,
             };
-            if self.is_full(more) && self.write().await? == Written::Stopped {
-                return Ok(Written::Stopped);
+            if self.is_full(more) && self.write().await? == WriteOutcome::Stopped {
+                return Ok(WriteOutcome::Stopped);
             }
             self.step(step);
         }
@@ -270,97 +271,101 @@ impl Writer {
             }
         }
         while let Some(held) = self.released.pop_front() {
-            if self.is_full(EVENT_STATES) && self.write().await? == Written::Stopped {
-                return Ok(Written::Stopped);
+            if self.is_full(EVENT_STATES) && self.write().await? == WriteOutcome::Stopped {
+                return Ok(WriteOutcome::Stopped);
             }
             self.line(held);
         }
         let is_full = self.holds.is_full() || self.places.available_permits() == 0;
         self.full.send_if_modified(|full| std::mem::replace(full, is_full) != *full);
-        Ok(Written::GoesOn)
+        Ok(WriteOutcome::GoesOn)
     }
 
     /// Whether a story belongs to this history, and to the round that is being settled or to none.
-    fn is_told_in_time(&self, story: &Story) -> bool {
+    fn is_told_in_time(&self, story: &ReadStory) -> bool {
         let of_round = story.round.is_none() || story.round == self.round;
         of_round && story.epoch.is_none_or(|epoch| epoch == self.maker.epoch)
     }
 
     /// Takes one step of a story. Documents are copied: the repair counts its own until they are dropped.
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: StoryStep) {
         let copied = |document: Bytes| Bytes::copy_from_slice(&document);
         match step {
-            Step::MissingVersions(object, hole) => self.maker.object_hole(object, &hole),
-            Step::Missed(document) => self.maker.item(copied(document), Came::ReadBack, Event::Present),
-            Step::Version(document) => self.maker.item(document, Came::ReadBack, Event::Present),
-            Step::RelistedObject(document) => {
-                self.maker.item(copied(document), Came::Listed, Event::RelistedObject);
+            StoryStep::MissingVersions(object, hole) => self.maker.object_hole(object, &hole),
+            StoryStep::Missed(document) => {
+                self.maker.item(copied(document), EventOrigin::ReadBack, JudgedEvent::Present);
             }
-            Step::Late(document) => self.maker.late(document),
-            Step::Gone(document) => self.maker.item(document, Came::Listed, Event::Deleted),
-            Step::Ended(object, version) => self.maker.vanished(&object, version),
-            Step::Life(life) => self.maker.life(life),
+            StoryStep::Version(document) => {
+                self.maker.item(document, EventOrigin::ReadBack, JudgedEvent::Present);
+            }
+            StoryStep::RelistedObject(document) => {
+                self.maker.item(copied(document), EventOrigin::Listed, JudgedEvent::RelistedObject);
+            }
+            StoryStep::Late(document) => self.maker.late(document),
+            StoryStep::Gone(document) => self.maker.item(document, EventOrigin::Listed, JudgedEvent::Deleted),
+            StoryStep::Ended(object, version) => self.maker.vanished(&object, version),
+            StoryStep::Life(life) => self.maker.life(life),
         }
     }
 
-    fn take(&mut self, input: Input) {
+    fn take(&mut self, input: WriterInput) {
         match input {
-            Input::Opened(stream) => {
+            WriterInput::Opened(stream) => {
                 self.stream = Some(stream);
                 (self.told, self.understood) = (None, false);
                 self.opened = self.checkpoint.safe().cloned();
             }
-            Input::Line(line, permit) => {
+            WriterInput::Line(line, permit) => {
                 count(&self.parts.shared.counters.frames, 1);
                 let (complete, opened) = (self.checkpoint.safe().cloned(), self.opened.clone());
-                if self.line(Held { line, permit, complete, opened }) && !self.understood {
+                if self.line(HeldLine { line, permit, complete, opened }) && !self.understood {
                     self.understood = true;
                     self.parts.shared.note_life();
                 }
             }
-            Input::Oversized(kept) => {
+            WriterInput::Oversized(kept) => {
                 let error = format!("the frame is larger than {FRAME_BYTES} bytes; its beginning is kept");
                 self.maker.poison(kept, &error);
             }
             // A list's items have no order of version. They are complete only with their list.
-            Input::Item { document, anew } => {
-                let event = if anew { Event::RelistedObject } else { Event::Present };
-                self.maker.item(document, Came::Listed, event);
+            WriterInput::Item { document, anew } => {
+                let event = if anew { JudgedEvent::RelistedObject } else { JudgedEvent::Present };
+                self.maker.item(document, EventOrigin::Listed, event);
             }
-            Input::Hold(object, epoch) => {
+            WriterInput::Hold(object, epoch) => {
                 // In another epoch its story would be ignored and would never release it.
                 if epoch.is_none_or(|epoch| epoch == self.maker.epoch) {
                     self.holds.hold(&object.namespace, &object.name);
                 }
             }
-            Input::Story(story) if self.is_told_in_time(&story) => {
+            WriterInput::Story(story) if self.is_told_in_time(&story) => {
                 self.steps = story.steps.into();
                 self.release = story.release;
             }
-            Input::Differs(found) => self.maker.batch.discrepancies.extend(found),
-            Input::SourceHole(round, hole) if round.is_none() || round == self.round => {
+            WriterInput::Differs(found) => self.maker.batch.discrepancies.extend(found),
+            WriterInput::SourceHole(round, hole) if round.is_none() || round == self.round => {
                 self.maker.source_hole(&hole);
             }
-            Input::Listed(version, round) => {
-                self.checkpoint = Checkpoint::at(Some(version));
+            WriterInput::Listed(version, round) => {
+                self.checkpoint = CheckpointTracker::at(Some(version));
                 (self.round, self.swept) = (round, false);
                 (self.due, self.listed) = (true, true);
             }
-            Input::Swept(round) if Some(round) == self.round => self.swept = true,
-            Input::Settled(round) if Some(round) == self.round => {
+            WriterInput::Swept(round) if Some(round) == self.round => self.swept = true,
+            WriterInput::Settled(round) if Some(round) == self.round => {
                 (self.round, self.since) = (None, self.written.clone());
                 self.due = true;
             }
             // The story belongs to an abandoned round. The last one was taken above.
-            Input::Story(_)
-            | Input::SourceHole(..)
-            | Input::Swept(_)
-            | Input::Settled(_)
-            | Input::Overtaken(_) => {}
-            Input::Doubt => self.hush(),
-            Input::NewEpoch => {
+            WriterInput::Story(_)
+            | WriterInput::SourceHole(..)
+            | WriterInput::Swept(_)
+            | WriterInput::Settled(_)
+            | WriterInput::Overtaken(_) => {}
+            WriterInput::RecheckHistory => self.stop_watch(),
+            WriterInput::NewEpoch => {
                 self.maker.epoch += 1;
-                self.checkpoint = Checkpoint::default();
+                self.checkpoint = CheckpointTracker::default();
                 (self.written, self.round, self.since) = (None, None, None);
                 self.holds.clear();
                 self.fresh.clear();
@@ -368,28 +373,28 @@ impl Writer {
                 self.due = true;
                 self.parts.shared.live().synced = false;
             }
-            Input::Sync(answer) => self.waiting.push(answer),
-            Input::WhenSettled(answer) => self.patient.push(answer),
+            WriterInput::Sync(answer) => self.waiting.push(answer),
+            WriterInput::WhenSettled(answer) => self.patient.push(answer),
         }
     }
 
     /// Ends the watch.
-    fn hush(&self) {
+    fn stop_watch(&self) {
         if let Some(stream) = &self.stream {
             stream.cancel();
         }
     }
 
     /// Takes one line. Returns whether it was an event or a bookmark that could be read.
-    fn line(&mut self, held: Held) -> bool {
+    fn line(&mut self, held: HeldLine) -> bool {
         let mut outline = std::mem::take(&mut self.outline);
         let understood = self.outlined(held, &mut outline);
         self.outline = outline;
         understood
     }
 
-    fn outlined(&mut self, held: Held, outline: &mut Outline) -> bool {
-        let Held { line, permit, complete, opened } = held;
+    fn outlined(&mut self, held: HeldLine, outline: &mut ObjectOutline) -> bool {
+        let HeldLine { line, permit, complete, opened } = held;
         let bytes = line.clone();
         let (frame, envelope) = match project::project_into(&bytes, outline) {
             Ok(projected) => projected,
@@ -405,17 +410,17 @@ impl Writer {
                 }
                 if !self.holds.is_empty() && self.holds.holds(&envelope.namespace, &envelope.name) {
                     self.checkpoint.event(&Version::new(&envelope.resource_version));
-                    let held = Held { line, permit, complete, opened };
+                    let held = HeldLine { line, permit, complete, opened };
                     self.holds.push(&envelope.namespace, &envelope.name, held);
                     return true;
                 }
                 let deleted = frame.kind == EventType::Deleted;
-                let event = if deleted { Event::Deleted } else { Event::Present };
+                let event = if deleted { JudgedEvent::Deleted } else { JudgedEvent::Present };
                 let document = line.slice_ref(frame.object);
                 let modifies = frame.kind == EventType::Modified;
-                let came = Came::Watched(Watched { outline, modifies, opened: opened.as_ref() });
-                match self.maker.seen(&line, document, envelope, came, event, complete.as_ref()) {
-                    Counted::Waits(version, moved) => {
+                let came = EventOrigin::Watched(WatchedTimes { outline, modifies, opened: opened.as_ref() });
+                match self.maker.observe(&line, document, envelope, came, event, complete.as_ref()) {
+                    EventOutcome::Waits(version, moved) => {
                         self.checkpoint.event(&version);
                         self.maker.batch.permits.extend(permit);
                         // It comes with its story.
@@ -426,11 +431,11 @@ impl Writer {
                         // If a stop was seen first, the receiver has ended.
                         self.unended.send(MissedObject { epoch, moved, place }).ok();
                     }
-                    Counted::Taken(version) => {
+                    EventOutcome::Taken(version) => {
                         self.maker.batch.permits.extend(permit);
                         self.checkpoint.event(&version);
                     }
-                    Counted::Poison => {
+                    EventOutcome::Poison => {
                         self.maker.batch.permits.extend(permit);
                         return false;
                     }
@@ -448,7 +453,7 @@ impl Writer {
             (EventType::Error, _) => {
                 self.told = Some(status_failure(None, frame.object, None));
                 // The server may keep the stream open, but nothing more is wanted from it.
-                self.hush();
+                self.stop_watch();
             }
             (_, None) => self.maker.poison(line, "an event without an object"),
         }
@@ -456,8 +461,8 @@ impl Writer {
     }
 
     /// Holds the names of added objects while the sweep may still find a former object of the same name.
-    fn hold_fresh(&mut self, envelope: &Envelope<'_>) {
-        let known = self.maker.batch.known(&self.parts.shared.read(), &envelope.uid).is_some();
+    fn hold_fresh(&mut self, envelope: &ObjectEnvelope<'_>) {
+        let known = self.maker.batch.known_object(&self.parts.shared.read(), &envelope.uid).is_some();
         let held = self.holds.holds(&envelope.namespace, &envelope.name);
         if !known && !held && matches(&self.parts, envelope) {
             self.holds.hold(&envelope.namespace, &envelope.name);

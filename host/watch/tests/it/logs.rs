@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::sync::Once;
 
-use kubewitness_playground::apiserver::faults::{Fault, What};
+use kubewitness_playground::apiserver::faults::{FaultKind, InjectedFault};
 
-use super::cluster::election::{Replica, steady};
-use super::simulator::Cluster;
+use super::cluster::election::{ElectionReplica, steady};
+use super::simulator::SimulatedCluster;
 use super::*;
 
 thread_local! {
@@ -28,9 +28,9 @@ impl Write for OfThread {
 }
 
 /// Collects the lines that this thread logs from now on.
-struct Lines;
+struct LogLines;
 
-impl Lines {
+impl LogLines {
     fn taken() -> Self {
         // One subscriber for all threads: tracing may decide on another thread, which has none, whether a
         // line is wanted.
@@ -63,13 +63,13 @@ fn has(line: &str, parts: &[&str]) {
 
 #[tokio::test]
 async fn a_list_reading_back_and_the_first_gaps_are_said_and_the_others_counted() {
-    let lines = Lines::taken();
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let lines = LogLines::taken();
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     let names: Vec<String> = (0..25).map(|number| format!("n-{number}")).collect();
     for name in &names {
         world.create(name, json!({}));
     }
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     has(&lines.one(" listing "), &["source=jobs", "reason=First"]);
     has(&lines.one(" listed "), &["reason=First", "listed=125", "items=25", "states=25", "to_read_back=0"]);
@@ -100,10 +100,10 @@ async fn a_list_reading_back_and_the_first_gaps_are_said_and_the_others_counted(
 
 #[tokio::test]
 async fn a_new_epoch_and_a_gap_of_the_whole_source_are_said_with_their_versions() {
-    let lines = Lines::taken();
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let lines = LogLines::taken();
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     world.update("a");
     world.update("a");
@@ -112,9 +112,9 @@ async fn a_new_epoch_and_a_gap_of_the_whole_source_are_said_with_their_versions(
     memory.set_checkpoint(103);
     world.restore(101);
     world.spoil(|request| {
-        request.contains("resourceVersionMatch=Exact").then(|| Reply::status(501, "NotImplemented"))
+        request.contains("resourceVersionMatch=Exact").then(|| CannedReply::status(501, "NotImplemented"))
     });
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
     running.stop().await;
     has(&lines.one("a new epoch"), &["WARN", "source=jobs", "epoch=1", "checkpoint=103", "server=101"]);
@@ -126,13 +126,14 @@ async fn a_new_epoch_and_a_gap_of_the_whole_source_are_said_with_their_versions(
 
 #[tokio::test]
 async fn a_lease_is_said_to_be_held_and_released_and_what_is_wrong_with_it_is_said_once() {
-    let lines = Lines::taken();
-    let cluster = Cluster::start().await;
-    let refused = Fault::once(What::Refuse { code: 503, retry_after: None }).verb("get").times(4);
+    let lines = LogLines::taken();
+    let cluster = SimulatedCluster::start().await;
+    let refused =
+        InjectedFault::once(FaultKind::Refuse { code: 503, retry_after: None }).verb("get").times(4);
     cluster.server.inject(refused.on("leases.coordination.k8s.io"));
-    let holder = Replica::holding(&cluster.connection, "pod-0", steady()).await;
+    let holder = ElectionReplica::holding(&cluster.connection, "pod-0", steady()).await;
     has(&lines.one("503"), &["WARN", "default/kubewitness"]);
-    let mut standby = Replica::start(&cluster.connection, "pod-1", steady());
+    let mut standby = ElectionReplica::start(&cluster.connection, "pod-1", steady());
     standby.waits_for(&holder).await;
     has(&lines.one("another replica holds the Lease"), &["INFO", "holder=\"pod-0_"]);
     holder.stop().await;

@@ -18,21 +18,21 @@ use std::time::Duration;
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{HostSpec, SourceSpec};
 use kubewitness_core::redact::RulesInForce;
-use kubewitness_core::status::Rules;
+use kubewitness_core::status::StatusRules;
 use kubewitness_watch::{
-    ConnectOptions, Connection, KeepAlive, Listers, Source, SourceError, SourceHandle, Tuning, WalkBudget,
-    connect_with,
+    ApiConnection, CacheListers, ConnectOptions, KeepAlive, SourceError, SourceHandle, SourceTask,
+    WalkBudget, WatchTuning, connect_with,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use memory::Memory;
-use world::{Reply, World, until};
+use memory::MemoryWitness;
+use world::{CannedReply, WatchWorld, until};
 
 /// Short times and small pages.
-fn tuning() -> Tuning {
-    Tuning {
+fn tuning() -> WatchTuning {
+    WatchTuning {
         page: 3,
         stream_lists: false,
         first_pause: Duration::from_millis(10),
@@ -42,11 +42,11 @@ fn tuning() -> Tuning {
         walk: WalkBudget { rate: 20_000, time_per_object: Duration::from_secs(8), ..WalkBudget::default() },
         others_every: Duration::from_millis(20),
         seed: Some(1),
-        ..Tuning::default()
+        ..WatchTuning::default()
     }
 }
 
-async fn connected(world: &World) -> Connection {
+async fn connected(world: &WatchWorld) -> ApiConnection {
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", world.address)}}],
         "users": [{"name": "u", "user": {}}],
@@ -54,11 +54,11 @@ async fn connected(world: &World) -> Connection {
     connected_by(&config.to_string()).await
 }
 
-async fn connected_by(kubeconfig: &str) -> Connection {
+async fn connected_by(kubeconfig: &str) -> ApiConnection {
     connected_with(kubeconfig, &KeepAlive::default()).await
 }
 
-async fn connected_with(kubeconfig: &str, keep_alive: &KeepAlive) -> Connection {
+async fn connected_with(kubeconfig: &str, keep_alive: &KeepAlive) -> ApiConnection {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, kubeconfig).unwrap();
@@ -73,37 +73,47 @@ fn spec(more: Value) -> SourceSpec {
 }
 
 /// A source that runs until it is stopped, as in a process.
-struct Running {
+struct RunningSource {
     handle: SourceHandle,
-    listers: Listers,
+    listers: CacheListers,
     stop: CancellationToken,
     task: JoinHandle<Result<(), SourceError>>,
 }
 
-impl Running {
-    async fn start(world: &World, memory: &Arc<Memory>) -> Self {
+impl RunningSource {
+    async fn start(world: &WatchWorld, memory: &Arc<MemoryWitness>) -> Self {
         Self::start_with(world, memory, spec(json!({})), tuning()).await
     }
 
-    async fn start_with(world: &World, memory: &Arc<Memory>, spec: SourceSpec, tuning: Tuning) -> Self {
+    async fn start_with(
+        world: &WatchWorld,
+        memory: &Arc<MemoryWitness>,
+        spec: SourceSpec,
+        tuning: WatchTuning,
+    ) -> Self {
         Self::start_by(&connected(world).await, memory, spec, tuning)
     }
 
-    fn start_by(connection: &Connection, memory: &Arc<Memory>, spec: SourceSpec, tuning: Tuning) -> Self {
+    fn start_by(
+        connection: &ApiConnection,
+        memory: &Arc<MemoryWitness>,
+        spec: SourceSpec,
+        tuning: WatchTuning,
+    ) -> Self {
         Self::start_as(connection, memory, spec, tuning, true)
     }
 
     fn start_as(
-        connection: &Connection,
-        memory: &Arc<Memory>,
+        connection: &ApiConnection,
+        memory: &Arc<MemoryWitness>,
         spec: SourceSpec,
-        tuning: Tuning,
+        tuning: WatchTuning,
         audits: bool,
     ) -> Self {
-        let listers = Listers::default();
-        let (clock, rules) = (Arc::new(SystemClock::default()), Arc::new(Rules::builtin()));
+        let listers = CacheListers::default();
+        let (clock, rules) = (Arc::new(SystemClock::default()), Arc::new(StatusRules::builtin()));
         let (source, handle) =
-            Source::new(connection, spec, Arc::clone(memory) as _, clock, rules, listers.clone());
+            SourceTask::new(connection, spec, Arc::clone(memory) as _, clock, rules, listers.clone());
         listers.add(handle.clone());
         let stop = CancellationToken::new();
         let secret_rules = RulesInForce::default();
@@ -119,33 +129,34 @@ impl Running {
         self.task.await.unwrap().unwrap();
     }
 
-    async fn watching(&self, world: &World) {
+    async fn watching(&self, world: &WatchWorld) {
         until("the source watches", || world.watches() > 0 && self.handle.view().synced).await;
     }
 }
 
 /// Waits until the witnessed objects equal those of the server.
-async fn level(world: &World, memory: &Memory) {
+async fn level(world: &WatchWorld, memory: &MemoryWitness) {
     until("the journal's current objects equal the server's", || memory.current() == world.live()).await;
 }
 
-async fn started(names: &[&str]) -> (World, Arc<Memory>, Running) {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+async fn started(names: &[&str]) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     for name in names {
         world.create(name, json!({}));
     }
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     (world, memory, running)
 }
 
 /// Disconnects the source, so that nothing is watched from now on.
-async fn away(world: &World) {
+async fn away(world: &WatchWorld) {
     world.spoil({
         let mut refusals = 3;
         move |request| {
             refusals -= i32::from(request.contains("watch=true"));
-            (refusals > 0 && request.contains("watch=true")).then(|| Reply::status(503, "ServiceUnavailable"))
+            (refusals > 0 && request.contains("watch=true"))
+                .then(|| CannedReply::status(503, "ServiceUnavailable"))
         }
     });
     world.cut();
@@ -153,7 +164,7 @@ async fn away(world: &World) {
 }
 
 /// Waits until everything missed has been read back and the checkpoint moves on.
-async fn settled(world: &World, memory: &Memory) {
+async fn settled(world: &WatchWorld, memory: &MemoryWitness) {
     until("settled", || {
         world.bookmark();
         memory.checkpoint().is_some_and(|checkpoint| checkpoint == world.version().to_string())

@@ -10,54 +10,55 @@ use async_trait::async_trait;
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
 use kubewitness_core::ports::{
-    Append, Appended, Current, Discrepancies, Fate, Former, JournalError, Poison, Warm, Witness, Witnessed,
+    AppendBatch, AppendResult, AuditDifferences, CurrentObject, FormerEnd, FormerVersion, JournalError,
+    PoisonMessage, StateWitness, WarmStart, WitnessedState,
 };
 use kubewitness_core::state::{Change, Gap, ObjectRef};
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 
 #[derive(Default)]
-struct Kept {
+struct MemoryState {
     epoch: u32,
     checkpoints: BTreeMap<u32, Version>,
-    states: Vec<Witnessed>,
+    states: Vec<WitnessedState>,
     ids: HashSet<String>,
-    current: HashMap<String, Current>,
+    current: HashMap<String, CurrentObject>,
     gaps: Vec<Gap>,
-    poison: Vec<Poison>,
+    poison: Vec<PoisonMessage>,
     discrepancies: Vec<DiscrepancyView>,
     failures: Vec<JournalError>,
     /// The number of appends before the process dies. The next append is refused for good.
     appends_left: Option<u32>,
     /// An object that the next read gives before it fails.
-    torn: Option<Current>,
+    torn: Option<CurrentObject>,
     /// Whether another witness writes to it, and since which version that one watches.
     others: Option<Option<Version>>,
-    /// What this witness announced of its watch, each time that it changed.
+    /// The announcements of this witness about its watch, one for each change.
     told: Vec<Option<(u32, String)>>,
 }
 
 #[derive(Default)]
-pub struct Memory {
-    kept: Mutex<Kept>,
+pub struct MemoryWitness {
+    kept: Mutex<MemoryState>,
     /// No append is done while a test holds it.
     pub gate: tokio::sync::Mutex<()>,
     begun: AtomicUsize,
 }
 
-impl Memory {
+impl MemoryWitness {
     /// The appends that were begun.
-    pub fn begun(&self) -> usize {
+    pub fn append_count(&self) -> usize {
         self.begun.load(Ordering::SeqCst)
     }
 
-    pub fn states(&self) -> Vec<Witnessed> {
+    pub fn states(&self) -> Vec<WitnessedState> {
         self.kept.lock().unwrap().states.clone()
     }
 
     /// `change uid version`, in order, without gaps.
     pub fn story(&self) -> Vec<String> {
-        let told = |state: &Witnessed| {
+        let told = |state: &WitnessedState| {
             format!("{} {} {}", state.change.as_str(), state.object.name, state.resource_version)
         };
         self.states().iter().filter(|state| state.change != Change::Gap).map(told).collect()
@@ -78,7 +79,7 @@ impl Memory {
         self.kept.lock().unwrap().gaps.clone()
     }
 
-    pub fn poison(&self) -> Vec<Poison> {
+    pub fn poison(&self) -> Vec<PoisonMessage> {
         self.kept.lock().unwrap().poison.clone()
     }
 
@@ -129,8 +130,8 @@ impl Memory {
 }
 
 #[async_trait]
-impl Witness for Memory {
-    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+impl StateWitness for MemoryWitness {
+    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let _open = self.gate.lock().await;
         let mut kept = self.kept.lock().unwrap();
@@ -148,7 +149,7 @@ impl Witness for Memory {
             return Err(JournalError::Overtaken("another witness knows what is a gap".into()));
         }
         kept.epoch = append.epoch;
-        let mut appended = Appended::default();
+        let mut appended = AppendResult::default();
         for state in append.states {
             if !kept.ids.insert(state.id.as_str().to_string()) {
                 appended.seqs.push(None);
@@ -157,17 +158,17 @@ impl Witness for Memory {
             let seq = kept.states.len() as u64 + 1;
             appended.seqs.push(Some(seq));
             let epoch = append.epoch;
-            let of = |held: &&Witnessed| {
+            let of = |held: &&WitnessedState| {
                 held.object.uid == state.object.uid && held.id.as_str().starts_with(&format!("jobs/{epoch}/"))
             };
-            let is_newer = |held: &Witnessed| {
+            let is_newer = |held: &WitnessedState| {
                 held.change != Change::Gap && held.resource_version.is_newer_than(&state.resource_version)
             };
             let is_late = kept.states.iter().filter(of).any(is_newer);
             match state.change {
                 Change::Present if is_late => {}
                 Change::Present => {
-                    let current = Current {
+                    let current = CurrentObject {
                         object: state.object.clone(),
                         owner: state.owner.clone(),
                         resource_version: state.resource_version.clone(),
@@ -223,11 +224,11 @@ impl Witness for Memory {
         Ok(since.then(|| "the other".to_owned()))
     }
 
-    async fn fate(&self, _source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
+    async fn fate(&self, _source: &str, epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
         let kept = self.kept.lock().unwrap();
-        let of_epoch = |state: &&Witnessed| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
+        let of_epoch = |state: &&WitnessedState| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
         let states = kept.states.iter().filter(of_epoch).filter(|state| state.object.uid == uid);
-        Ok(Fate::of(states.map(|state| (state.change, &state.resource_version))))
+        Ok(FormerEnd::of(states.map(|state| (state.change, &state.resource_version))))
     }
 
     async fn former(
@@ -235,21 +236,21 @@ impl Witness for Memory {
         _source: &str,
         epoch: u32,
         within: RangeInclusive<u64>,
-    ) -> Result<Option<Former>, JournalError> {
+    ) -> Result<Option<FormerVersion>, JournalError> {
         let kept = self.kept.lock().unwrap();
-        let of_epoch = |state: &&Witnessed| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
-        let has_version = |state: &&Witnessed| matches!(state.change, Change::Present | Change::Left);
-        let number = |state: &Witnessed| state.resource_version.number();
+        let of_epoch = |state: &&WitnessedState| state.id.as_str().starts_with(&format!("jobs/{epoch}/"));
+        let has_version = |state: &&WitnessedState| matches!(state.change, Change::Present | Change::Left);
+        let number = |state: &WitnessedState| state.resource_version.number();
         let states = kept.states.iter().filter(of_epoch).filter(has_version);
         let newest = states
             .filter(|state| number(state).is_some_and(|number| within.contains(&number)))
             .max_by_key(|state| number(state));
-        let older = |state: &Witnessed| {
+        let older = |state: &WitnessedState| {
             let of = kept.states.iter().filter(|other| other.object.uid == state.object.uid);
             let older = of.filter(|other| has_version(other) && number(other) < number(state));
             older.max_by_key(|other| number(other)).map(|other| other.document.clone())
         };
-        Ok(newest.map(|state| Former {
+        Ok(newest.map(|state| FormerVersion {
             object: ObjectRef::clone(&state.object),
             version: state.resource_version.clone(),
             document: state.document.clone(),
@@ -257,27 +258,27 @@ impl Witness for Memory {
         }))
     }
 
-    async fn discrepancies(&self, _source: &str) -> Result<Discrepancies, JournalError> {
+    async fn discrepancies(&self, _source: &str) -> Result<AuditDifferences, JournalError> {
         let kept = self.kept.lock().unwrap();
         let newest = kept.discrepancies.iter().rev().cloned().collect();
-        Ok(Discrepancies { count: kept.discrepancies.len() as u64, newest })
+        Ok(AuditDifferences { count: kept.discrepancies.len() as u64, newest })
     }
 
-    async fn warm(&self, _source: &str) -> Result<Warm, JournalError> {
+    async fn warm(&self, _source: &str) -> Result<WarmStart, JournalError> {
         let kept = self.kept.lock().unwrap();
         let checkpoint = kept.checkpoints.get(&kept.epoch).cloned();
-        Ok(Warm {
+        Ok(WarmStart {
             epoch: kept.epoch,
             checkpoint,
             objects: kept.current.values().cloned().collect(),
-            ..Warm::default()
+            ..WarmStart::default()
         })
     }
     async fn warm_by_parts(
         &self,
         source: &str,
-        parts: mpsc::Sender<Vec<Current>>,
-    ) -> Result<Warm, JournalError> {
+        parts: mpsc::Sender<Vec<CurrentObject>>,
+    ) -> Result<WarmStart, JournalError> {
         let torn = self.kept.lock().unwrap().torn.take();
         if let Some(ghost) = torn {
             parts.send(vec![ghost]).await.unwrap();

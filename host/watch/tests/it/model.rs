@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, HashSet};
 use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::state::Change;
 
-use super::world::Reply;
+use super::world::CannedReply;
 use super::*;
 
-fn live(world: &World, dice: &mut Dice) {
+fn live(world: &WatchWorld, dice: &mut Dice) {
     let names = world.names();
     let spare = |dice: &mut Dice| names[dice.below(names.len() as u64) as usize].clone();
     match dice.below(10) {
@@ -27,7 +27,7 @@ fn live(world: &World, dice: &mut Dice) {
 }
 
 /// Causes a random fault. Returns whether it can't have lost anything.
-fn fault(world: &World, dice: &mut Dice) -> bool {
+fn fault(world: &WatchWorld, dice: &mut Dice) -> bool {
     let fault = dice.below(12);
     match fault {
         0 => world.close(),
@@ -41,9 +41,9 @@ fn fault(world: &World, dice: &mut Dice) -> bool {
             world.compact();
             world.cut();
         }
-        5 => world.spoil_once("watch=true", Reply::status(410, "Expired")),
-        6 => world.spoil_once("limit=1", Reply::status(503, "ServiceUnavailable")),
-        7 => world.spoil_once("continue=", Reply::status(410, "Expired")),
+        5 => world.spoil_once("watch=true", CannedReply::status(410, "Expired")),
+        6 => world.spoil_once("limit=1", CannedReply::status(503, "ServiceUnavailable")),
+        7 => world.spoil_once("continue=", CannedReply::status(410, "Expired")),
         8 => {
             let log = world.log();
             if !log.is_empty() {
@@ -58,18 +58,18 @@ fn fault(world: &World, dice: &mut Dice) -> bool {
 }
 
 async fn run(seed: u64) {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     let mut dice = Dice::new(seed);
     world.stream_lists(dice.below(2) == 0);
     let audit = if dice.below(2) == 0 { "0s" } else { "40ms" };
     let (spec, mut lossless) = (spec(json!({"audit": audit})), true);
-    let tuning = Tuning {
+    let tuning = WatchTuning {
         stream_lists: true,
         audit_grace: Duration::from_secs(1),
         seed: Some(seed.max(1)),
         ..tuning()
     };
-    let mut running = Running::start_with(&world, &memory, spec.clone(), tuning.clone()).await;
+    let mut running = RunningSource::start_with(&world, &memory, spec.clone(), tuning.clone()).await;
     running.watching(&world).await;
     for _ in 0..12 {
         for _ in 0..dice.below(30) {
@@ -85,7 +85,7 @@ async fn run(seed: u64) {
             tokio::time::sleep(Duration::from_millis(dice.below(20))).await;
             running.task.abort();
             memory.die_after(None);
-            running = Running::start_with(&world, &memory, spec.clone(), tuning.clone()).await;
+            running = RunningSource::start_with(&world, &memory, spec.clone(), tuning.clone()).await;
         }
     }
     world.create("end", json!({}));
@@ -107,7 +107,7 @@ async fn run(seed: u64) {
     assert!(!lossless || gaps == (vec![], vec![]), "seed {seed}: nothing was compacted: {gaps:?}");
 }
 
-fn check(seed: u64, world: &World, memory: &Memory) {
+fn check(seed: u64, world: &WatchWorld, memory: &MemoryWitness) {
     let states = memory.states();
     assert!(memory.poison().len() <= 12, "seed {seed}");
     let (mut order, mut witnessed) = (BTreeMap::new(), HashSet::new());
@@ -158,7 +158,7 @@ fn check(seed: u64, world: &World, memory: &Memory) {
         } else {
             let in_wide = wide.iter().any(|hole| within(entry.version, *hole));
             if !in_hole && !in_wide {
-                let of_uid = |line: &&super::world::Entry| line.uid() == entry.uid();
+                let of_uid = |line: &&super::world::HistoryEntry| line.uid() == entry.uid();
                 let log: Vec<_> = world.log().iter().filter(of_uid).map(|e| (e.kind, e.version)).collect();
                 let story: Vec<_> = states
                     .iter()

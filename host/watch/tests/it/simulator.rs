@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, HashSet};
 
 use http::{Method, Request};
 use kubewitness_core::state::Change;
-use kubewitness_playground::apiserver::faults::{Fault, What};
+use kubewitness_playground::apiserver::faults::{FaultKind, InjectedFault};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, TlsOptions, WatchDrop};
 use kubewitness_watch::configmaps::{RecordType, delete_status, emit_event, write_status};
-use kubewitness_watch::{ConfigMaps, Snapshot};
+use kubewitness_watch::{ConfigMapSnapshot, ConfigMaps};
 use tokio::sync::watch;
 
 use super::*;
 
-pub struct Cluster {
+pub struct SimulatedCluster {
     pub server: ApiServer,
-    pub connection: Connection,
+    pub connection: ApiConnection,
     pub stop: CancellationToken,
 }
 
-impl Cluster {
+impl SimulatedCluster {
     pub async fn start() -> Self {
         Self::start_by(None).await
     }
@@ -72,16 +72,16 @@ impl Cluster {
 
 #[tokio::test]
 async fn every_version_of_the_simulated_server_is_witnessed_over_its_restarts() {
-    every_version_is_witnessed(&Cluster::start().await).await;
+    every_version_is_witnessed(&SimulatedCluster::start().await).await;
 }
 
 /// Covers lists, watches that end in every way, and versions that can only be read back.
-pub async fn every_version_is_witnessed(cluster: &Cluster) {
-    let memory = Arc::new(Memory::default());
+pub async fn every_version_is_witnessed(cluster: &SimulatedCluster) {
+    let memory = Arc::new(MemoryWitness::default());
     for number in 0..5 {
         cluster.create_job(&format!("job-{number}")).await;
     }
-    let running = Running::start_by(&cluster.connection, &memory, spec(json!({})), tuning());
+    let running = RunningSource::start_by(&cluster.connection, &memory, spec(json!({})), tuning());
     until("synced", || running.handle.view().synced).await;
     for round in 0..6 {
         for number in 0..5 {
@@ -91,7 +91,9 @@ pub async fn every_version_is_witnessed(cluster: &Cluster) {
             0 => cluster.server.drop_watches(WatchDrop::Cut),
             1 => {
                 // The next versions are missed, and a watch can't bring them.
-                cluster.server.inject(Fault::always(What::HangUp).verb("watch").on("jobs.batch"));
+                cluster
+                    .server
+                    .inject(InjectedFault::always(FaultKind::HangUp).verb("watch").on("jobs.batch"));
                 cluster.server.drop_watches(WatchDrop::Abort)
             }
             2 => {
@@ -126,13 +128,13 @@ pub async fn every_version_is_witnessed(cluster: &Cluster) {
 
 #[tokio::test]
 async fn labelled_configmaps_come_as_whole_snapshots() {
-    let cluster = Cluster::start().await;
+    let cluster = SimulatedCluster::start().await;
     cluster.create_map("other", json!({"a": "b"}), json!({})).await;
     cluster.create_map("one", json!({"kubewitness.dev/plugin": "true"}), json!({"plugin.yaml": "x"})).await;
     let selectors = ["kubewitness.dev/plugin=true", "kubewitness.dev/host=true"];
     let maps =
         ConfigMaps::new(cluster.connection.client.clone(), "default", &selectors).with_tuning(tuning());
-    let (out, seen) = watch::channel(Snapshot::default());
+    let (out, seen) = watch::channel(ConfigMapSnapshot::default());
     let task = tokio::spawn(maps.run(out, cluster.stop.clone()));
     let names = || -> Vec<String> { seen.borrow().maps.iter().map(|map| map.name.clone()).collect() };
     until("one", || seen.borrow().synced && names() == ["one"]).await;
@@ -157,7 +159,7 @@ async fn labelled_configmaps_come_as_whole_snapshots() {
 
 #[tokio::test]
 async fn a_status_is_written_when_it_differs_and_an_event_is_said_once() {
-    let cluster = Cluster::start().await;
+    let cluster = SimulatedCluster::start().await;
     let client = &cluster.connection.client;
     let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
@@ -194,7 +196,7 @@ async fn a_status_is_written_when_it_differs_and_an_event_is_said_once() {
 
 #[tokio::test]
 async fn somebody_elses_config_map_with_the_name_of_a_status_is_neither_written_nor_deleted() {
-    let cluster = Cluster::start().await;
+    let cluster = SimulatedCluster::start().await;
     let client = &cluster.connection.client;
     let foreign =
         cluster.create_map("p-status", json!({"kubewitness.dev/status": "no"}), json!({"mine": "x"})).await;

@@ -16,13 +16,13 @@ pub use http::bookmark;
 
 /// One event of the history.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct HistoryEntry {
     pub version: u64,
     pub kind: &'static str,
     pub object: Value,
 }
 
-impl Entry {
+impl HistoryEntry {
     pub fn line(&self) -> String {
         let mut object = json!({"kind": "Job", "apiVersion": "batch/v1"});
         let fields = object.as_object_mut().unwrap();
@@ -35,9 +35,9 @@ impl Entry {
     }
 }
 
-/// What happens to the open streams.
+/// The fault of the open streams.
 #[derive(Clone)]
-enum Signal {
+enum StreamSignal {
     Raw(String),
     Close,
     /// The connection breaks in the middle.
@@ -46,13 +46,13 @@ enum Signal {
 
 /// An answer in place of the true one.
 #[derive(Clone)]
-pub struct Reply {
+pub struct CannedReply {
     pub status: u16,
     pub headers: String,
     pub body: String,
 }
 
-impl Reply {
+impl CannedReply {
     pub fn status(code: u16, reason: &str) -> Self {
         let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": format!("spoiled: {reason}"), "reason": reason, "code": code});
@@ -66,11 +66,11 @@ impl Reply {
     }
 }
 
-type Spoiler = Box<dyn FnMut(&str) -> Option<Reply> + Send>;
+type AnswerSpoiler = Box<dyn FnMut(&str) -> Option<CannedReply> + Send>;
 
-struct State {
+struct WorldState {
     version: u64,
-    log: Vec<Entry>,
+    log: Vec<HistoryEntry>,
     live: BTreeMap<(String, String), Value>,
     /// Watches and exact lists below this version are answered with 410.
     compacted: u64,
@@ -79,7 +79,7 @@ struct State {
     uids: u64,
     requests: Vec<String>,
     bare_lists: usize,
-    spoilers: Vec<Spoiler>,
+    spoilers: Vec<AnswerSpoiler>,
     served: bool,
     quiet: bool,
     counts_nothing: bool,
@@ -92,17 +92,17 @@ struct State {
 }
 
 #[derive(Clone)]
-pub struct World {
+pub struct WatchWorld {
     pub address: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<WorldState>>,
     spoiling: Arc<Mutex<()>>,
-    signals: broadcast::Sender<Signal>,
+    signals: broadcast::Sender<StreamSignal>,
 }
 
-impl World {
+impl WatchWorld {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let state = State {
+        let state = WorldState {
             version: 100,
             log: Vec::new(),
             live: BTreeMap::new(),
@@ -208,11 +208,11 @@ impl World {
             } else {
                 state.live.insert(key, object.clone());
             }
-            let entry = Entry { version, kind, object };
+            let entry = HistoryEntry { version, kind, object };
             let line = entry.line();
             state.log.push(entry);
             if !state.quiet {
-                drop(self.signals.send(Signal::Raw(line)));
+                drop(self.signals.send(StreamSignal::Raw(line)));
             }
         });
     }
@@ -258,12 +258,12 @@ impl World {
     }
 
     /// Lets a test answer requests. A request that it answers does not reach the server.
-    pub fn spoil(&self, spoiler: impl FnMut(&str) -> Option<Reply> + Send + 'static) {
+    pub fn spoil(&self, spoiler: impl FnMut(&str) -> Option<CannedReply> + Send + 'static) {
         self.with(|state| state.spoilers.push(Box::new(spoiler)));
     }
 
     /// Answers the first request that contains this text with `reply`.
-    pub fn spoil_once(&self, part: &'static str, reply: Reply) {
+    pub fn spoil_once(&self, part: &'static str, reply: CannedReply) {
         let mut reply = Some(reply);
         self.spoil(move |request| if request.contains(part) { reply.take() } else { None });
     }
@@ -297,7 +297,7 @@ impl World {
     }
 
     pub fn send(&self, raw: &str) {
-        drop(self.signals.send(Signal::Raw(raw.to_string())));
+        drop(self.signals.send(StreamSignal::Raw(raw.to_string())));
     }
 
     pub fn bookmark(&self) {
@@ -305,11 +305,11 @@ impl World {
     }
 
     pub fn close(&self) {
-        drop(self.signals.send(Signal::Close));
+        drop(self.signals.send(StreamSignal::Close));
     }
 
     pub fn cut(&self) {
-        drop(self.signals.send(Signal::Cut));
+        drop(self.signals.send(StreamSignal::Cut));
     }
 
     // ---- the truth -----------------------------------------------------------------------
@@ -318,7 +318,7 @@ impl World {
         self.with(|state| state.version)
     }
 
-    pub fn log(&self) -> Vec<Entry> {
+    pub fn log(&self) -> Vec<HistoryEntry> {
         self.with(|state| state.log.clone())
     }
 
@@ -348,7 +348,7 @@ impl World {
         self.signals.receiver_count()
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, use_it: impl FnOnce(&mut WorldState) -> T) -> T {
         use_it(&mut self.state.lock().unwrap())
     }
 }

@@ -5,7 +5,7 @@ use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
 use super::{Message, escaped, unmarked};
-use crate::answer::{self, Answer};
+use crate::answer::{self, SendAnswer};
 
 /// A request of a robot has at most 20,000 bytes.
 const TEXT_BYTES: usize = 8 << 10;
@@ -28,7 +28,7 @@ pub fn body(message: &Message) -> Value {
     json!({"msgtype": "markdown", "markdown": {"title": title, "text": text}})
 }
 
-pub fn answer(response: &Response) -> Answer {
+pub fn answer(response: &Response) -> SendAnswer {
     answer::of_code(response, &[("errcode", "errmsg")], &AGAIN)
 }
 
@@ -53,14 +53,14 @@ mod tests {
 
     #[test]
     fn too_many_is_tried_again_and_a_wrong_signature_is_not() {
-        assert_eq!(answer(&answered(200, r#"{"errcode":0,"errmsg":"ok"}"#)), Answer::Taken);
+        assert_eq!(answer(&answered(200, r#"{"errcode":0,"errmsg":"ok"}"#)), SendAnswer::Taken);
         for code in AGAIN {
             let body = format!(r#"{{"errcode":{code},"errmsg":"send too fast"}}"#);
-            assert!(matches!(answer(&answered(200, &body)), Answer::Later { .. }), "{code}");
+            assert!(matches!(answer(&answered(200, &body)), SendAnswer::Later { .. }), "{code}");
         }
         let unsigned = r#"{"errcode":310000,"errmsg":"sign not match"}"#;
         assert!(
-            matches!(answer(&answered(200, unsigned)), Answer::Refused(why) if why.contains("sign not match"))
+            matches!(answer(&answered(200, unsigned)), SendAnswer::Refused(why) if why.contains("sign not match"))
         );
     }
 }

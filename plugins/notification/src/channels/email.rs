@@ -3,20 +3,20 @@
 use kubewitness_sdk::mail;
 
 use super::{Message, plain};
-use crate::answer::Answer;
+use crate::answer::SendAnswer;
 use crate::config::Channel;
 use crate::facts::{self, clip};
 
 /// The host takes 512 bytes.
 const SUBJECT_BYTES: usize = 200;
 
-pub fn send(channel: &Channel, address: &str, message: &Message) -> Answer {
+pub fn send(channel: &Channel, address: &str, message: &Message) -> SendAnswer {
     let letter = letter(address, message);
     match mail::send(channel.granted(), &letter) {
         Ok(refusals) => match refusals.first() {
-            None => Answer::Taken,
-            Some(refusal) if refusal.permanent => Answer::Refused(refusal.reason.clone()),
-            Some(refusal) => Answer::AddressLater(refusal.reason.clone()),
+            None => SendAnswer::Taken,
+            Some(refusal) if refusal.permanent => SendAnswer::Refused(refusal.reason.clone()),
+            Some(refusal) => SendAnswer::AddressLater(refusal.reason.clone()),
         },
         Err(error) => error.into(),
     }

@@ -5,7 +5,7 @@ use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
 use super::Message;
-use crate::answer::{self, Answer};
+use crate::answer::{self, SendAnswer};
 use crate::facts::clip;
 
 /// A request of a bot has at most 20 KB.
@@ -27,7 +27,7 @@ pub fn body(message: &Message) -> Value {
     })
 }
 
-pub fn answer(response: &Response) -> Answer {
+pub fn answer(response: &Response) -> SendAnswer {
     // Older bots answer in the second form.
     answer::of_code(response, &[("code", "msg"), ("StatusCode", "StatusMessage")], &AGAIN)
 }
@@ -52,15 +52,18 @@ mod tests {
 
     #[test]
     fn too_many_is_tried_again_and_a_wrong_signature_is_not() {
-        assert_eq!(answer(&answered(200, r#"{"StatusCode":0,"StatusMessage":"success"}"#)), Answer::Taken);
-        assert_eq!(answer(&answered(200, r#"{"code":0,"data":{},"msg":"success"}"#)), Answer::Taken);
+        assert_eq!(
+            answer(&answered(200, r#"{"StatusCode":0,"StatusMessage":"success"}"#)),
+            SendAnswer::Taken
+        );
+        assert_eq!(answer(&answered(200, r#"{"code":0,"data":{},"msg":"success"}"#)), SendAnswer::Taken);
         let limited =
             r#"{"code":11232,"msg":"frequency limited psm[lark.oapi.app_platform_runtime]appID[1500]"}"#;
-        assert!(matches!(answer(&answered(200, limited)), Answer::Later { .. }));
+        assert!(matches!(answer(&answered(200, limited)), SendAnswer::Later { .. }));
         let unsigned =
             r#"{"code":19021,"msg":"sign match fail or timestamp is not within one hour from current time"}"#;
         assert!(
-            matches!(answer(&answered(200, unsigned)), Answer::Refused(why) if why.contains("code 19021: sign match fail"))
+            matches!(answer(&answered(200, unsigned)), SendAnswer::Refused(why) if why.contains("code 19021: sign match fail"))
         );
     }
 }

@@ -16,7 +16,7 @@ use kubewitness_sdk::http::{self, Request, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, SendAnswer};
 use crate::config::{Channel, Kind};
 use crate::facts::Facts;
 
@@ -46,7 +46,7 @@ pub struct Message {
 }
 
 /// Hands one message to one recipient.
-pub fn send(channel: &Channel, address: &str, message: &Message) -> Answer {
+pub fn send(channel: &Channel, address: &str, message: &Message) -> SendAnswer {
     if channel.kind == Kind::Email {
         return email::send(channel, address, message);
     }
@@ -54,11 +54,11 @@ pub fn send(channel: &Channel, address: &str, message: &Message) -> Answer {
     match sent.map(|request| http::send(channel.granted(), &request)) {
         Ok(Ok(response)) => judge(channel.kind, &response),
         // Either way a repeat is of no use.
-        Ok(Err(Error::TooLarge(why))) => {
-            Answer::Refused(format!("{why}: if it is the answer, the receiver may have taken the message"))
-        }
+        Ok(Err(Error::TooLarge(why))) => SendAnswer::Refused(format!(
+            "{why}: if it is the answer, the receiver may have taken the message"
+        )),
         Ok(Err(error)) => error.into(),
-        Err(error) => Answer::Refused(error.to_string()),
+        Err(error) => SendAnswer::Refused(error.to_string()),
     }
 }
 
@@ -76,7 +76,7 @@ fn body(channel: &Channel, message: &Message) -> Value {
     }
 }
 
-fn judge(kind: Kind, response: &Response) -> Answer {
+fn judge(kind: Kind, response: &Response) -> SendAnswer {
     match kind {
         Kind::Feishu | Kind::Lark => feishu::answer(response),
         Kind::DingTalk => dingtalk::answer(response),

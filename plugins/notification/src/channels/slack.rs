@@ -4,7 +4,7 @@ use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
 use super::{Message, Tone, escaped};
-use crate::answer::{self, Answer};
+use crate::answer::{self, SendAnswer};
 use crate::facts::clip;
 
 /// The most that a header and a section of Slack take, in characters; a byte is never more than one.
@@ -34,11 +34,11 @@ pub fn body(message: &Message) -> Value {
 }
 
 /// A page with 200 comes from something else, such as a proxy that asks to sign in.
-pub fn answer(response: &Response) -> Answer {
+pub fn answer(response: &Response) -> SendAnswer {
     match answer::of_status(response) {
-        Answer::Taken if response.body.trim_ascii_start().starts_with(b"<") => {
-            Answer::Refused("the destination answered a page and not `ok`: look at its address".to_string())
-        }
+        SendAnswer::Taken if response.body.trim_ascii_start().starts_with(b"<") => SendAnswer::Refused(
+            "the destination answered a page and not `ok`: look at its address".to_string(),
+        ),
         other => other,
     }
 }
@@ -55,9 +55,9 @@ mod tests {
 
     #[test]
     fn a_page_with_200_is_no_success() {
-        assert_eq!(answer(&answered(200, "ok")), Answer::Taken);
+        assert_eq!(answer(&answered(200, "ok")), SendAnswer::Taken);
         let page = answer(&answered(200, "\n<!doctype html><title>Sign in</title>"));
-        assert!(matches!(page, Answer::Refused(why) if why.contains("look at its address")));
+        assert!(matches!(page, SendAnswer::Refused(why) if why.contains("look at its address")));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
 use super::{Message, Tone, escaped, unmarked};
-use crate::answer::{self, Answer};
+use crate::answer::{self, SendAnswer};
 
 /// A Markdown message has at most 4,096 bytes; the title and the link need some of them.
 const TEXT_BYTES: usize = 2600;
@@ -28,7 +28,7 @@ pub fn body(message: &Message) -> Value {
     json!({"msgtype": "markdown", "markdown": {"content": content}})
 }
 
-pub fn answer(response: &Response) -> Answer {
+pub fn answer(response: &Response) -> SendAnswer {
     answer::of_code(response, &[("errcode", "errmsg")], &AGAIN)
 }
 
@@ -61,10 +61,10 @@ mod tests {
 
     #[test]
     fn too_many_is_tried_again_and_a_wrong_address_is_not() {
-        assert_eq!(answer(&answered(200, r#"{"errcode":0,"errmsg":"ok"}"#)), Answer::Taken);
+        assert_eq!(answer(&answered(200, r#"{"errcode":0,"errmsg":"ok"}"#)), SendAnswer::Taken);
         let limited = r#"{"errcode":45009,"errmsg":"api freq out of limit"}"#;
-        assert!(matches!(answer(&answered(200, limited)), Answer::Later { .. }));
+        assert!(matches!(answer(&answered(200, limited)), SendAnswer::Later { .. }));
         let wrong = r#"{"errcode":93000,"errmsg":"invalid webhook url"}"#;
-        assert!(matches!(answer(&answered(200, wrong)), Answer::Refused(why) if why.contains("93000")));
+        assert!(matches!(answer(&answered(200, wrong)), SendAnswer::Refused(why) if why.contains("93000")));
     }
 }

@@ -52,7 +52,7 @@ const OUTCOMES: [&str; 5] = ["Succeeded", "Failed", "Cancelled", "Preempted", "D
 const RESUMED: [&str; 3] = ["Admitted", "Starting", "Running"];
 
 /// What is known of a state when it is decided.
-pub struct Seen<'a> {
+pub struct SeenState<'a> {
     pub state: &'a State,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
@@ -61,7 +61,7 @@ pub struct Seen<'a> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum DecidedNews {
     Nothing,
     /// It is told to nobody, because it happened long ago.
     Old,
@@ -105,25 +105,25 @@ fn is_told_apart(state: &State) -> bool {
     }
 }
 
-pub fn hear(config: &Config, seen: &Seen, now_ms: u64) -> Heard {
+pub fn hear(config: &Config, seen: &SeenState, now_ms: u64) -> DecidedNews {
     let state = seen.state;
     let (told, is_part) = (recipients(config, seen), is_part(state) && !stands_in(seen));
     if told.is_empty() && !(is_part && facts::phase(state) == FAILED) {
-        return Heard::Nothing;
+        return DecidedNews::Nothing;
     }
     if now_ms.saturating_sub(seen.happened_ms) > config.oldest.ms {
-        return Heard::Old;
+        return DecidedNews::Old;
     }
     match (muted(config, seen), told.is_empty()) {
-        (Some(_), true) => Heard::Nothing,
-        (Some(by), false) => Heard::Muted(told, by),
-        (None, true) => Heard::Part,
-        (None, false) => Heard::News(told),
+        (Some(_), true) => DecidedNews::Nothing,
+        (Some(by), false) => DecidedNews::Muted(told, by),
+        (None, true) => DecidedNews::Part,
+        (None, false) => DecidedNews::News(told),
     }
 }
 
 /// The object's own annotation decides before its namespace. Any value but `false` mutes, so that a slip tells nobody.
-fn muted(config: &Config, seen: &Seen) -> Option<&'static str> {
+fn muted(config: &Config, seen: &SeenState) -> Option<&'static str> {
     let namespace = config.namespaces.get(&seen.state.object.namespace);
     match seen.annotations.get(MUTE) {
         _ if config.mute => Some("the configuration mutes everything"),
@@ -146,7 +146,7 @@ pub fn is_part(state: &State) -> bool {
 
 /// Whether a Pod is all that anybody ever hears of its owner: no subscription has the owner's kind, and there is no Job
 /// between the two. Its loss is told then, and nothing else: other Pods may go on, and the owner may try again.
-pub fn stands_in(seen: &Seen) -> bool {
+pub fn stands_in(seen: &SeenState) -> bool {
     let state = seen.state;
     let Some(owner) = state.owner.as_ref().filter(|_| is_pod(state) && is_part(state)) else { return false };
     let is_work = !SERVICES.contains(&owner.group.as_str());
@@ -160,7 +160,7 @@ fn is_pod(state: &State) -> bool {
 /// The object that is told of, as `NAMESPACE/UID`: the owner of a part, or the object itself. Under an owner that is not
 /// told of, a Pod belongs to its Job. Whoever makes an object may write any uid as that of its owner, and any label. The
 /// host says the owner's namespace, and a Job is in its Pod's, so a part of one namespace joins no object of another.
-pub fn group(seen: &Seen) -> String {
+pub fn group(seen: &SeenState) -> String {
     let state = seen.state;
     let Some(owner) = state.owner.as_ref().filter(|_| is_part(state)) else {
         return group_of(&state.object.namespace, &state.object.uid);
@@ -180,7 +180,7 @@ pub fn is_own(facts: &Facts, group: &str) -> bool {
     group.split_once('/') == Some((facts::text(facts, "namespace"), facts::text(facts, "uid")))
 }
 
-fn recipients(config: &Config, seen: &Seen) -> BTreeSet<String> {
+fn recipients(config: &Config, seen: &SeenState) -> BTreeSet<String> {
     let state = seen.state;
     let (stands_in, phase) = (stands_in(seen), facts::phase(state));
     let is_part = is_part(state) && !stands_in;
@@ -215,7 +215,7 @@ fn named(config: &Config, annotation: &str) -> Vec<String> {
 }
 
 /// The recipients that an object's annotation names and that can't be told, each with the reason.
-pub fn refusals(config: &Config, seen: &Seen) -> Vec<(String, String)> {
+pub fn refusals(config: &Config, seen: &SeenState) -> Vec<(String, String)> {
     let annotation = seen.annotations.get(NOTIFY).map(String::as_str).unwrap_or_default();
     let mut refusals: Vec<_> =
         names(annotation).filter_map(|name| Some((name.to_string(), refusal(config, name)?))).collect();
@@ -252,7 +252,7 @@ fn tells(phases: &[String], phase: &str) -> bool {
     }
 }
 
-fn fits(config: &Config, route: &Route, seen: &Seen) -> bool {
+fn fits(config: &Config, route: &Route, seen: &SeenState) -> bool {
     let state = seen.state;
     let any =
         |wanted: &[String], found: &str| wanted.is_empty() || wanted.iter().any(|one| matches(one, found));

@@ -38,8 +38,8 @@ fn annotated(annotations: &[(&str, &str)]) -> BTreeMap<String, String> {
     annotations.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
-fn seen(state: &State) -> Seen<'_> {
-    Seen { state, labels: BTreeMap::new(), annotations: BTreeMap::new(), happened_ms: NOW }
+fn seen(state: &State) -> SeenState<'_> {
+    SeenState { state, labels: BTreeMap::new(), annotations: BTreeMap::new(), happened_ms: NOW }
 }
 
 fn heard_with(
@@ -47,20 +47,20 @@ fn heard_with(
     state: &State,
     annotations: &[(&str, &str)],
     labels: &[(&str, &str)],
-) -> Heard {
+) -> DecidedNews {
     if !may_be_told(config, state) {
-        return Heard::Nothing;
+        return DecidedNews::Nothing;
     }
     let (annotations, labels) = (annotated(annotations), annotated(labels));
-    hear(config, &Seen { state, labels, annotations, happened_ms: state.observed_ms }, NOW)
+    hear(config, &SeenState { state, labels, annotations, happened_ms: state.observed_ms }, NOW)
 }
 
-fn heard(config: &Config, state: &State, annotations: &[(&str, &str)]) -> Heard {
+fn heard(config: &Config, state: &State, annotations: &[(&str, &str)]) -> DecidedNews {
     heard_with(config, state, annotations, &[("team", "vision")])
 }
 
-fn news(to: &[&str]) -> Heard {
-    Heard::News(to.iter().map(|name| name.to_string()).collect())
+fn news(to: &[&str]) -> DecidedNews {
+    DecidedNews::News(to.iter().map(|name| name.to_string()).collect())
 }
 
 #[test]
@@ -70,8 +70,8 @@ fn without_routes_every_channel_without_addresses_hears_every_outcome() {
         ("Succeeded", news(&["alerts", "ops"])),
         ("Failed", news(&["alerts", "ops"])),
         ("Preempted", news(&["alerts", "ops"])),
-        ("Queued", Heard::Nothing),
-        ("Unknown", Heard::Nothing),
+        ("Queued", DecidedNews::Nothing),
+        ("Unknown", DecidedNews::Nothing),
     ] {
         assert_eq!(heard(&config, &moved(phase), &[]), expected, "{phase}");
     }
@@ -85,7 +85,7 @@ fn a_deletion_is_an_outcome_unless_one_was_there_before() {
     (gone.change, gone.status.reason, gone.status.terminal) = (Change::Gone, "Running".into(), true);
     assert_eq!(heard(&config, &gone, &[]), news(&["alerts", "ops"]));
     gone.previous.as_mut().unwrap().terminal = true;
-    assert_eq!(heard(&config, &gone, &[]), Heard::Nothing);
+    assert_eq!(heard(&config, &gone, &[]), DecidedNews::Nothing);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_change_of_words_is_no_news_and_another_attempt_is() {
     let mut state = moved("Failed");
     state.previous = Some(testing::status("Failed"));
     state.status.reason = "Other".into();
-    assert_eq!(heard(&config, &state, &[]), Heard::Nothing);
+    assert_eq!(heard(&config, &state, &[]), DecidedNews::Nothing);
     state.status.attempt = 1;
     assert_eq!(heard(&config, &state, &[]), news(&["alerts", "ops"]));
 }
@@ -106,7 +106,7 @@ fn an_annotation_names_recipients_in_the_place_of_the_namespace_s() {
     assert_eq!(heard(&config, &failed, &[]), news(&["ops"]));
     let ada = [(NOTIFY, "mail:ada@example.com, ops")];
     assert_eq!(heard(&config, &failed, &ada), news(&["mail:ada@example.com", "ops"]));
-    assert_eq!(heard(&config, &failed, &[(NOTIFY, "")]), Heard::Nothing);
+    assert_eq!(heard(&config, &failed, &[(NOTIFY, "")]), DecidedNews::Nothing);
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
     let config = config(json!({"routes": []}));
     let failed = moved("Failed");
     let annotations = [(NOTIFY, "alerts nobody mail mail:x ops:x")];
-    assert_eq!(heard(&config, &failed, &annotations), Heard::Nothing);
-    let seen = Seen {
+    assert_eq!(heard(&config, &failed, &annotations), DecidedNews::Nothing);
+    let seen = SeenState {
         state: &failed,
         labels: BTreeMap::new(),
         annotations: annotated(&annotations),
@@ -130,7 +130,7 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
     let lines = [(NOTIFY, "mail:ada@example.com\r\nBcc:eve@evil.example\tops\u{0}")];
     assert_eq!(heard(&config, &failed, &lines), news(&["mail:ada@example.com", "ops"]));
     let many: Vec<_> = (0..10_000).map(|n| format!("mail:{n}@example.com")).collect();
-    let Heard::News(to) = heard(&config, &failed, &[(NOTIFY, &many.join(","))]) else {
+    let DecidedNews::News(to) = heard(&config, &failed, &[(NOTIFY, &many.join(","))]) else {
         panic!("nobody is told")
     };
     assert_eq!(to.len(), RECIPIENTS);
@@ -138,7 +138,7 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
     assert_eq!(heard(&config, &failed, &[(NOTIFY, &long)]), news(&["ops"]));
     let refused = |text: &str| {
         let annotations = annotated(&[(NOTIFY, text)]);
-        let seen = Seen { state: &failed, labels: BTreeMap::new(), annotations, happened_ms: NOW };
+        let seen = SeenState { state: &failed, labels: BTreeMap::new(), annotations, happened_ms: NOW };
         refusals(&config, &seen).pop().unwrap()
     };
     let limits = "the annotation may name 8 recipients in 512 bytes".to_string();
@@ -157,7 +157,7 @@ fn one_person_in_three_spellings_is_told_once_and_half_an_address_is_none() {
 fn an_object_a_namespace_or_all_can_be_muted_and_the_object_decides_first() {
     let failed = moved("Failed");
     let muted = |config: &Config, annotations: &[(&str, &str)], by: &str| {
-        let Heard::Muted(to, why) = heard(config, &failed, annotations) else { panic!("it is told") };
+        let DecidedNews::Muted(to, why) = heard(config, &failed, annotations) else { panic!("it is told") };
         assert_eq!((to, why.contains(by)), (["alerts", "ops"].map(str::to_string).into(), true), "{why}");
     };
     muted(&config(json!({"mute": true})), &[(MUTE, "false")], "everything");
@@ -167,7 +167,7 @@ fn an_object_a_namespace_or_all_can_be_muted_and_the_object_decides_first() {
     let none = config(json!({}));
     muted(&none, &[(MUTE, "yes please")], "annotation");
     let nobody = config(json!({"routes": [], "mute": true}));
-    assert_eq!(heard(&nobody, &failed, &[]), Heard::Nothing);
+    assert_eq!(heard(&nobody, &failed, &[]), DecidedNews::Nothing);
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn a_part_is_told_with_its_owner_or_where_a_route_names_its_kind() {
     let plain = config(json!({}));
     let mut pod = owned(moved("Failed"), "Job");
     pod.object.kind = "Pod".into();
-    assert_eq!(heard(&plain, &pod, &[(NOTIFY, "ops")]), Heard::Part);
+    assert_eq!(heard(&plain, &pod, &[(NOTIFY, "ops")]), DecidedNews::Part);
     assert_eq!(group(&seen(&pod)), "default/uid-big");
     pod.status.phase = "Succeeded".into();
-    assert_eq!(heard(&plain, &pod, &[]), Heard::Nothing);
+    assert_eq!(heard(&plain, &pod, &[]), DecidedNews::Nothing);
     let asked = config(json!({"routes": [{"to": ["ops"], "kinds": ["Pod"]}]}));
     assert_eq!(heard(&asked, &pod, &[]), news(&["ops"]));
     let nightly = owned(moved("Failed"), "CronJob");
@@ -190,9 +190,9 @@ fn a_part_is_told_with_its_owner_or_where_a_route_names_its_kind() {
 fn who_names_people_on_a_part_is_heard_and_nobody_else_is_told_of_it() {
     let config = config(json!({"namespaces": {"default": {"to": ["mail:ada@example.com"]}}}));
     let member = owned(moved("Failed"), "JobSet");
-    assert_eq!(heard(&config, &member, &[]), Heard::Part);
+    assert_eq!(heard(&config, &member, &[]), DecidedNews::Part);
     assert_eq!(heard(&config, &member, &[(NOTIFY, "ops")]), news(&["ops"]));
-    assert_eq!(heard(&config, &member, &[(NOTIFY, "nobody")]), Heard::Part);
+    assert_eq!(heard(&config, &member, &[(NOTIFY, "nobody")]), DecidedNews::Part);
 }
 
 #[test]
@@ -203,11 +203,11 @@ fn an_owner_without_a_subscription_leads_nothing_but_a_pod_of_a_job() {
     assert_eq!(heard(&config, &state, &[]), news(&["alerts", "ops"]));
     assert_eq!(group(&seen(&state)), "default/uid-train");
     state.object.kind = "Pod".into();
-    assert_eq!(heard_with(&config, &state, &[], &[(JOB_UID, "uid-job")]), Heard::Part);
+    assert_eq!(heard_with(&config, &state, &[], &[(JOB_UID, "uid-job")]), DecidedNews::Part);
     let labels = annotated(&[(JOB_UID, "uid-job")]);
-    assert_eq!(group(&Seen { labels, ..seen(&state) }), "default/uid-job");
+    assert_eq!(group(&SeenState { labels, ..seen(&state) }), "default/uid-job");
     let labels = annotated(&[(JOB_UID, &"x".repeat(10_000))]);
-    assert_eq!(group(&Seen { labels, ..seen(&state) }).len(), "default/".len() + LABEL_BYTES);
+    assert_eq!(group(&SeenState { labels, ..seen(&state) }).len(), "default/".len() + LABEL_BYTES);
 }
 
 #[test]
@@ -232,16 +232,16 @@ fn the_loss_of_a_pod_is_told_where_nobody_ever_hears_of_its_owner() {
         news(&["mail:ada@example.com", "ops"])
     );
     assert_eq!(heard(&config, &pod("Preempted", training), &[]), news(&["mail:ada@example.com", "ops"]));
-    assert!(matches!(heard(&config, &failed, &[(MUTE, "true")]), Heard::Muted(..)));
+    assert!(matches!(heard(&config, &failed, &[(MUTE, "true")]), DecidedNews::Muted(..)));
     assert_eq!(group(&seen(&failed)), "default/uid-big");
     for other in [pod("Succeeded", training), pod("Deleted", training)] {
-        assert_eq!(heard(&config, &other, &[(NOTIFY, "ops")]), Heard::Nothing);
+        assert_eq!(heard(&config, &other, &[(NOTIFY, "ops")]), DecidedNews::Nothing);
     }
     // Of what is replaced, and of what has an owner of which somebody hears, nobody is told by itself.
     let mut subscribed = failed.clone();
     subscribed.extra.clear();
     for part in [pod("Failed", "apps"), pod("Failed", ""), subscribed] {
-        assert_eq!(heard(&config, &part, &[]), Heard::Part);
+        assert_eq!(heard(&config, &part, &[]), DecidedNews::Part);
     }
 }
 
@@ -267,7 +267,7 @@ fn a_route_fits_by_each_of_its_fields() {
     ] {
         let mut route = fields.clone();
         route["to"] = json!(["ops"]);
-        let expected = if fits { news(&["ops"]) } else { Heard::Nothing };
+        let expected = if fits { news(&["ops"]) } else { DecidedNews::Nothing };
         assert_eq!(heard(&config(json!({"routes": [route]})), &state, &[]), expected, "{fields}");
     }
 }
@@ -278,7 +278,7 @@ fn a_route_may_ask_for_more_than_outcomes() {
     let mut running = moved("Running");
     running.previous = Some(testing::status("Pending"));
     assert_eq!(heard(&config, &running, &[]), news(&["ops"]));
-    assert_eq!(heard(&config, &moved("Failed"), &[]), Heard::Nothing);
+    assert_eq!(heard(&config, &moved("Failed"), &[]), DecidedNews::Nothing);
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn what_happened_long_ago_is_counted() {
     let state = moved("Failed");
     let at = |happened_ms| {
         let (labels, annotations) = Default::default();
-        hear(&config, &Seen { state: &state, labels, annotations, happened_ms }, NOW)
+        hear(&config, &SeenState { state: &state, labels, annotations, happened_ms }, NOW)
     };
-    assert_eq!((at(NOW - 3_600_000), at(NOW - 3_600_001)), (news(&["alerts", "ops"]), Heard::Old));
+    assert_eq!((at(NOW - 3_600_000), at(NOW - 3_600_001)), (news(&["alerts", "ops"]), DecidedNews::Old));
 }

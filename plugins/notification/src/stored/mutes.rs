@@ -10,9 +10,9 @@ const KEY: &str = "kubewitness.dev/mutes";
 /// Each has `uid` of an object, or else a `namespace`, or else none of them and is of everything; the recipient `to`, or
 /// none and is of all; `who` and `at`. They stay JSON: a type of their own costs 5 KB of the component.
 #[derive(Debug, Default)]
-pub struct Mutes(Vec<Value>);
+pub struct StoredMutes(Vec<Value>);
 
-impl Mutes {
+impl StoredMutes {
     pub fn read() -> Result<Self, Error> {
         let Some(bytes) = kv::get(KEY)? else { return Ok(Self::default()) };
         match facts::read(&bytes) {

@@ -5,7 +5,7 @@ use kubewitness_sdk::{Error, kv, log};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::answer::Answer;
+use crate::answer::SendAnswer;
 use crate::config::Config;
 use crate::facts::{self, Facts, clip, text};
 use crate::template;
@@ -73,11 +73,11 @@ impl Report {
     }
 
     /// What an answer means for whoever waits for the message.
-    pub fn result(answer: &Answer) -> (&'static str, &str) {
+    pub fn result(answer: &SendAnswer) -> (&'static str, &str) {
         match answer {
-            Answer::Taken => ("sent", ""),
-            Answer::Refused(why) => ("refused", why),
-            Answer::Later { why, .. } | Answer::AddressLater(why) => ("waiting", why),
+            SendAnswer::Taken => ("sent", ""),
+            SendAnswer::Refused(why) => ("refused", why),
+            SendAnswer::Later { why, .. } | SendAnswer::AddressLater(why) => ("waiting", why),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::note::Note;
+use super::note::PendingNote;
 use crate::channels::{Message, Tone};
 use crate::config::Config;
 use crate::decide::MUTE;
@@ -27,7 +27,12 @@ pub fn tone(phase: &str) -> Tone {
 
 /// A message of `lead`, with the other states of its group that came within the settle time.
 /// `counted` are parts that have no note.
-pub fn one(config: &Config, lead: &Note, others: &[Note], counted: Vec<((String, String), u64)>) -> Message {
+pub fn one(
+    config: &Config,
+    lead: &PendingNote,
+    others: &[PendingNote],
+    counted: Vec<((String, String), u64)>,
+) -> Message {
     let facts = &lead.facts;
     let is_parts = !is_own(facts, &lead.group);
     let own = config.title.as_ref().map(|title| facts::line(&template::fill_text(title, facts)));
@@ -106,17 +111,17 @@ fn exit_code(facts: &Facts) -> Option<i64> {
 }
 
 /// Such as `Pod: 3 Failed (OOMKilled), exit code 137`.
-fn parts(others: &[Note], mut more: Vec<((String, String), u64)>) -> Vec<String> {
+fn parts(others: &[PendingNote], mut more: Vec<((String, String), u64)>) -> Vec<String> {
     more.extend(counted(others.iter().map(|note| ended(&note.facts))));
     let counts = more.into_iter().take(PARTS);
     counts.map(|((kind, what), count)| format!("{kind}: {count} {what}")).collect()
 }
 
 /// The title where only parts are told, such as `Job vision/train: 64 × Pod Failed`.
-fn of_parts(lead: &Note, others: &[Note]) -> String {
+fn of_parts(lead: &PendingNote, others: &[PendingNote]) -> String {
     let facts = &lead.facts;
     let of = |name| text(facts, name);
-    let same = |note: &&Note| ["kind", "phase"].iter().all(|name| text(&note.facts, name) == of(name));
+    let same = |note: &&PendingNote| ["kind", "phase"].iter().all(|name| text(&note.facts, name) == of(name));
     let count = 1 + others.iter().filter(same).count();
     let (kind, name) = (of("ownerKind"), of("ownerName"));
     format!("{kind} {}/{name}: {count} × {} {}", of("namespace"), of("kind"), of("phase"))
@@ -124,7 +129,7 @@ fn of_parts(lead: &Note, others: &[Note]) -> String {
 
 /// The documents of parts do not have their owner's annotations, so an owner is muted in the controller's list.
 /// The controller may not know an owner that no subscription has.
-fn how_to_mute(config: &Config, lead: &Note, is_parts: bool) -> String {
+fn how_to_mute(config: &Config, lead: &PendingNote, is_parts: bool) -> String {
     let of = |name| text(&lead.facts, name);
     let namespace =
         if of("namespace").is_empty() { String::new() } else { format!(" -n {}", of("namespace")) };

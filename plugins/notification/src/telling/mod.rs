@@ -1,5 +1,5 @@
 //! Tells people, in two steps. A call with states notes what is to be told: one key of `kv` for each state, so that calls
-//! in several instances never write the same key. A tick takes the notes into the [`Book`], decides what is due, and
+//! in several instances never write the same key. A tick takes the notes into the [`OutboxBook`], decides what is due, and
 //! sends. No call runs beside a tick, so the tick alone reads and writes the book. It knows no service: `channels`
 //! do.
 //!
@@ -19,14 +19,14 @@ use std::collections::BTreeSet;
 use kubewitness_sdk::{clock, kv, log};
 use serde::de::DeserializeOwned;
 
-use crate::answer::Answer;
+use crate::answer::SendAnswer;
 use crate::channels;
 use crate::config::Config;
-use crate::mutes::Mutes;
+use crate::mutes::StoredMutes;
 use crate::{facts, report};
 pub use note::handle;
-use note::{COUNTS, Counts, NOTES, Note};
-use outbox::{Book, Sending};
+use note::{COUNTS, NOTES, NoteCounts, PendingNote};
+use outbox::{MessageSending, OutboxBook};
 
 /// Where the book is.
 const BOOK: &str = "book";
@@ -47,7 +47,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
     let stored = kv::get(BOOK)?;
     let mut book = match &stored {
         Some(bytes) => facts::read(bytes).map_err(|error| format!("the outbox can't be read: {error}"))?,
-        None => Book::default(),
+        None => OutboxBook::default(),
     };
     book.begin_tick(now_ms);
     take_counts(&mut book)?;
@@ -55,12 +55,12 @@ pub fn tick(config: &Config) -> Result<(), String> {
         book.count_parts(heard);
         kv::delete(&key)?;
     }
-    let mut notes: Vec<(String, Note)> = stored_below(NOTES, note::MOST)?;
+    let mut notes: Vec<(String, PendingNote)> = stored_below(NOTES, note::MOST)?;
     // A version before noted the uid alone.
     for (_, note) in notes.iter_mut().filter(|(_, note)| !note.group.contains('/')) {
         note.group = format!("{}/{}", facts::text(&note.facts, "namespace"), note.group);
     }
-    book.mute(config, &Mutes::read()?, &mut notes, now_ms);
+    book.mute(config, &StoredMutes::read()?, &mut notes, now_ms);
     for key in book.take_in(config, now_ms, notes) {
         kv::delete(&key)?;
     }
@@ -98,9 +98,9 @@ fn stored_below<T: DeserializeOwned>(prefix: &str, most: u32) -> Result<Vec<(Str
     Ok(found)
 }
 
-fn take_counts(book: &mut Book) -> Result<(), String> {
+fn take_counts(book: &mut OutboxBook) -> Result<(), String> {
     let mut old = 0;
-    for (key, counts) in stored_below::<Counts>(COUNTS, TAKEN_A_TICK)? {
+    for (key, counts) in stored_below::<NoteCounts>(COUNTS, TAKEN_A_TICK)? {
         old += counts.old;
         book.count(counts);
         kv::delete(&key)?;
@@ -116,7 +116,7 @@ fn take_counts(book: &mut Book) -> Result<(), String> {
 }
 
 /// Sends what is due. A channel that does not take one message now gets no other in this tick, and costs the others none.
-fn send(config: &Config, book: &mut Book, begun_ms: u64) {
+fn send(config: &Config, book: &mut OutboxBook, begun_ms: u64) {
     let (mut down, mut sent) = (BTreeSet::new(), 0);
     for sending in book.due(config, begun_ms) {
         let channel = outbox_limits::channel_of(&sending.recipient).to_string();
@@ -128,30 +128,30 @@ fn send(config: &Config, book: &mut Book, begun_ms: u64) {
             return;
         }
         sent += 1;
-        let answer = told(config, &sending);
-        if matches!(answer, Answer::Later { .. }) {
+        let answer = send_message(config, &sending);
+        if matches!(answer, SendAnswer::Later { .. }) {
             down.insert(channel);
         }
         book.answered(config, &sending, &answer, now_ms);
     }
 }
 
-fn told(config: &Config, sending: &Sending) -> Answer {
+fn send_message(config: &Config, sending: &MessageSending) -> SendAnswer {
     let recipient = sending.recipient.as_str();
     let answer = match config.recipient(recipient) {
         Ok((channel, address)) => channels::send(channel, address, &sending.message),
         // The configuration has changed since.
-        Err(why) => Answer::Refused(why),
+        Err(why) => SendAnswer::Refused(why),
     };
     let fields = |why: &'static str, text: &str| {
         log::warn(why, &[("recipient", recipient), ("title", &sending.message.title), ("why", text)]);
     };
     match &answer {
-        Answer::Taken | Answer::Later { after_ms: Some(..=RATE_MS), .. } => {}
-        Answer::Later { why, .. } | Answer::AddressLater(why) => {
+        SendAnswer::Taken | SendAnswer::Later { after_ms: Some(..=RATE_MS), .. } => {}
+        SendAnswer::Later { why, .. } | SendAnswer::AddressLater(why) => {
             fields("a message was not taken, and is sent again later", why);
         }
-        Answer::Refused(why) => {
+        SendAnswer::Refused(why) => {
             fields("a message was refused, and is not sent again", why);
         }
     }

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::outbox_limits;
-use super::parts::{self, Parts};
+use super::parts::{self, MessageParts};
 use crate::config::Config;
-use crate::decide::{self, Heard, Seen};
+use crate::decide::{self, DecidedNews, SeenState};
 use crate::facts::{self, Facts};
-use crate::mutes::Mutes;
+use crate::mutes::StoredMutes;
 use crate::report::{self, Report, is_full};
 
 /// The keys of notes begin with it; the position of the state follows.
@@ -24,7 +24,7 @@ pub const MOST: u32 = 128;
 
 /// A state that is to be told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Note {
+pub struct PendingNote {
     pub seq: u64,
     /// The object that is told of: the owner of a part. See [`decide::group`].
     pub group: String,
@@ -41,7 +41,7 @@ pub struct Note {
 
 /// What a call has heard and does not tell one by one.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct NoteCounts {
     /// It happened long ago.
     pub old: u64,
     /// There was no room, by recipient.
@@ -52,17 +52,17 @@ pub struct Counts {
 }
 
 /// What one call has heard, beside its notes.
-struct Call<'a> {
+struct CallNotes<'a> {
     config: &'a Config,
     pointers: BTreeSet<String>,
-    counts: Counts,
-    parts: Vec<Parts>,
+    counts: NoteCounts,
+    parts: Vec<MessageParts>,
     reports: Vec<Report>,
     /// The first object with a recipient that can't be told, why, and how many there are. Each line of the log is a call
     /// to the host.
     refused: Option<(String, String, u64)>,
     /// Read when they are first needed.
-    mutes: Option<Mutes>,
+    mutes: Option<StoredMutes>,
     /// The programs that have no room for another message. Read when they are first needed.
     full: Option<Vec<String>>,
 }
@@ -70,10 +70,10 @@ struct Call<'a> {
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = config.pointers();
     let (parts, reports) = (Vec::new(), Vec::new());
-    let mut call = Call {
+    let mut call = CallNotes {
         config,
         pointers,
-        counts: Counts::default(),
+        counts: NoteCounts::default(),
         parts,
         reports,
         refused: None,
@@ -102,7 +102,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     verdicts
 }
 
-impl Call<'_> {
+impl CallNotes<'_> {
     fn note(&mut self, state: &State) -> Result<(), Verdict> {
         let config = self.config;
         if !decide::may_be_told(config, state) {
@@ -116,20 +116,20 @@ impl Call<'_> {
             self.report(&facts::plain(state), [name], ("refused", &why), now_ms);
         }
         let to = match decide::hear(config, &seen, now_ms) {
-            Heard::Nothing => return Ok(()),
-            Heard::Old => {
+            DecidedNews::Nothing => return Ok(()),
+            DecidedNews::Old => {
                 self.counts.old += 1;
                 return Ok(());
             }
-            Heard::Muted(to, by) => {
+            DecidedNews::Muted(to, by) => {
                 self.report(&facts::plain(state), to, ("muted", by), now_ms);
                 return Ok(());
             }
-            Heard::Part => {
+            DecidedNews::Part => {
                 parts::count(&mut self.parts, &decide::group(&seen), &facts::plain(state), now_ms);
                 return Ok(());
             }
-            Heard::News(to) => to,
+            DecidedNews::News(to) => to,
         };
         let facts = facts::bounded(facts::of(state, &self.pointers)?);
         let group = decide::group(&seen);
@@ -140,7 +140,7 @@ impl Call<'_> {
                 format!("as many messages as there is room for wait for `{program}`"),
             ));
         }
-        let note = Note {
+        let note = PendingNote {
             seq: state.seq,
             group,
             to: to.clone(),
@@ -166,7 +166,7 @@ impl Call<'_> {
     /// Notes that the object goes on. Without room its outcome is told, as it is where nobody looks further.
     fn withdraw(&self, state: &State) -> Result<(), Verdict> {
         let seen = look(state)?;
-        let note = Note {
+        let note = PendingNote {
             seq: state.seq,
             group: decide::group(&seen),
             to: BTreeSet::new(),
@@ -204,7 +204,7 @@ impl Call<'_> {
     ) -> Result<BTreeSet<String>, Error> {
         let mutes = match self.mutes.take() {
             Some(mutes) => mutes,
-            None => Mutes::read()?,
+            None => StoredMutes::read()?,
         };
         let mut told = BTreeSet::new();
         for to in to {
@@ -219,7 +219,7 @@ impl Call<'_> {
 
     /// Keeps the note where there is room. Where there is none, people are told a number, and for a program the state
     /// comes again, and people are told then.
-    fn keep(&mut self, note: Note) -> Result<bool, Error> {
+    fn keep(&mut self, note: PendingNote) -> Result<bool, Error> {
         if self.store(&note)? {
             return Ok(true);
         }
@@ -237,7 +237,7 @@ impl Call<'_> {
     }
 
     /// Whether there is room for the note.
-    fn store(&self, note: &Note) -> Result<bool, Error> {
+    fn store(&self, note: &PendingNote) -> Result<bool, Error> {
         let bytes = serde_json::to_vec(note).map_err(|error| Error::Invalid(error.to_string()))?;
         if kv::keys(NOTES, MOST)?.len() >= MOST as usize {
             return Ok(false);
@@ -268,8 +268,8 @@ pub fn add(counts: &mut Vec<(String, u64)>, recipient: String, more: u64) {
     }
 }
 
-fn count(first: u64, counts: &Counts) -> Result<(), Error> {
-    if *counts == Counts::default() {
+fn count(first: u64, counts: &NoteCounts) -> Result<(), Error> {
+    if *counts == NoteCounts::default() {
         return Ok(());
     }
     let count: u64 = counts.more.iter().chain(&counts.held).map(|(_, count)| count).sum();
@@ -284,7 +284,7 @@ fn count(first: u64, counts: &Counts) -> Result<(), Error> {
 }
 
 /// Reads what the decision needs of the object. An object without a document has no labels and no annotations.
-fn look(state: &State) -> Result<Seen<'_>, Error> {
+fn look(state: &State) -> Result<SeenState<'_>, Error> {
     let texts = |pointer| -> Result<BTreeMap<String, String>, Error> {
         match documents::value(state.seq, pointer) {
             Ok(found) => Ok(found.unwrap_or_default()),
@@ -294,7 +294,7 @@ fn look(state: &State) -> Result<Seen<'_>, Error> {
     };
     let places: &[&str] = if state.previous.is_some() { &[] } else { &decide::PLACES };
     let values: Result<Vec<Value>, Error> = places.iter().map(|place| facts::value(state, place)).collect();
-    Ok(Seen {
+    Ok(SeenState {
         state,
         labels: texts("/metadata/labels")?,
         annotations: texts("/metadata/annotations")?,

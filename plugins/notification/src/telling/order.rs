@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::note::Note;
+use super::note::PendingNote;
 use super::outbox::DELETED;
 use crate::config::Config;
 use crate::decide::is_own;
@@ -11,7 +11,7 @@ use crate::facts::{flag, text};
 /// States of a group that come one after the other put a message off for so many settle times.
 const SETTLES: u64 = 6;
 
-pub fn is_settled(config: &Config, now_ms: u64, notes: &[(String, Note)]) -> bool {
+pub fn is_settled(config: &Config, now_ms: u64, notes: &[(String, PendingNote)]) -> bool {
     // What was heard by a clock that ran ahead has settled.
     let heard = || notes.iter().map(|(_, note)| if note.heard_ms > now_ms { 0 } else { note.heard_ms });
     let (first, last) = (heard().min().unwrap_or_default(), heard().max().unwrap_or_default());
@@ -19,9 +19,9 @@ pub fn is_settled(config: &Config, now_ms: u64, notes: &[(String, Note)]) -> boo
 }
 
 /// The note whose people are told: the object's own last one, or else the last one of its parts that is told alone.
-pub fn lead<'a>(group: &str, notes: &[&'a Note]) -> Option<&'a Note> {
+pub fn lead<'a>(group: &str, notes: &[&'a PendingNote]) -> Option<&'a PendingNote> {
     let told = notes.iter().copied().filter(|note| !note.to.is_empty());
-    let own = |note: &Note| is_own(&note.facts, group);
+    let own = |note: &PendingNote| is_own(&note.facts, group);
     told.max_by(|one, other| {
         own(one).cmp(&own(other)).then_with(|| match own(one) {
             true => in_time(one, other),
@@ -29,7 +29,7 @@ pub fn lead<'a>(group: &str, notes: &[&'a Note]) -> Option<&'a Note> {
         })
     })
 }
-pub fn version(note: &Note) -> &str {
+pub fn version(note: &PendingNote) -> &str {
     text(&note.facts, "resourceVersion")
 }
 
@@ -44,14 +44,14 @@ pub fn by_version(one: &str, other: &str) -> Ordering {
 
 /// The order in which an object had two states. A late one is older than its position says. An outcome that is found
 /// late comes after the deletion: the deletion is then its cleaning up.
-pub fn in_time(one: &Note, other: &Note) -> Ordering {
+pub fn in_time(one: &PendingNote, other: &PendingNote) -> Ordering {
     let by_position = one.seq.cmp(&other.seq);
-    let is_late = |note: &Note| flag(&note.facts, "late");
+    let is_late = |note: &PendingNote| flag(&note.facts, "late");
     if !is_late(one) && !is_late(other) {
         return by_position;
     }
-    let is_end = |note: &Note| text(&note.facts, "phase") == DELETED;
-    let is_outcome = |note: &Note| flag(&note.facts, "terminal") && !is_end(note);
+    let is_end = |note: &PendingNote| text(&note.facts, "phase") == DELETED;
+    let is_outcome = |note: &PendingNote| flag(&note.facts, "terminal") && !is_end(note);
     match (is_end(one) && is_outcome(other), is_end(other) && is_outcome(one)) {
         (true, _) => Ordering::Less,
         (_, true) => Ordering::Greater,

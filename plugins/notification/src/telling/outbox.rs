@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::compose;
-use super::note::{self, Counts, Note};
+use super::note::{self, NoteCounts, PendingNote};
 use super::order::{by_version, in_time, is_settled, lead, version};
 use super::outbox_limits::channel_of;
-use super::parts::Parts;
-use crate::answer::Answer;
+use super::parts::MessageParts;
+use crate::answer::SendAnswer;
 use crate::channels::Message;
 use crate::config::Config;
 use crate::decide::is_own;
 use crate::facts::{Facts, flag, text};
-use crate::mutes::Mutes;
+use crate::mutes::StoredMutes;
 use crate::report::{self, Report};
 
 /// Outcomes that are remembered, at about 100 bytes.
@@ -40,17 +40,17 @@ const TICKING_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Book {
+pub struct OutboxBook {
     /// The outcomes of each object that were told, one of each phase, the oldest first.
-    told: Vec<Told>,
-    pub(super) outbox: Vec<Outgoing>,
-    paces: Vec<Pace>,
+    told: Vec<SentNote>,
+    pub(super) outbox: Vec<OutgoingMessage>,
+    paces: Vec<RecipientPace>,
     /// Messages that had no room, by recipient.
     pub(super) more: Vec<(String, u64)>,
     /// The same, for when quiet hours end.
     pub(super) held: Vec<(String, u64)>,
     /// Parts that wait for their owner.
-    pub(super) parts: Vec<Parts>,
+    pub(super) parts: Vec<MessageParts>,
     /// States that happened long ago, since the plugin began.
     pub old: u64,
     /// Digests that told numbers alone, since the plugin began: no two of them have one id.
@@ -74,7 +74,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Told {
+struct SentNote {
     /// The object's uid; for parts their group with [`OF_PARTS`].
     key: String,
     phase: String,
@@ -89,7 +89,7 @@ struct Told {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingMessage {
     pub message: Message,
     /// Who is still to be told.
     pub to: BTreeSet<String>,
@@ -101,7 +101,7 @@ pub(super) struct Outgoing {
 
 /// How often one recipient was told within a window, and when it may be asked again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Pace {
+struct RecipientPace {
     recipient: String,
     since_ms: u64,
     sent: u32,
@@ -111,7 +111,7 @@ struct Pace {
 
 /// One request to make.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sending {
+pub struct MessageSending {
     pub recipient: String,
     pub message: Message,
     /// The ids of the messages that it tells.
@@ -119,8 +119,8 @@ pub struct Sending {
     pub is_digest: bool,
 }
 
-impl Book {
-    pub fn count(&mut self, counts: Counts) {
+impl OutboxBook {
+    pub fn count(&mut self, counts: NoteCounts) {
         self.old += counts.old;
         for (all, more) in [(&mut self.more, counts.more), (&mut self.held, counts.held)] {
             more.into_iter().for_each(|(recipient, count)| note::add(all, recipient, count));
@@ -128,7 +128,13 @@ impl Book {
     }
 
     /// Takes out the recipients for whom somebody has muted it since.
-    pub fn mute(&mut self, config: &Config, mutes: &Mutes, notes: &mut [(String, Note)], now_ms: u64) {
+    pub fn mute(
+        &mut self,
+        config: &Config,
+        mutes: &StoredMutes,
+        notes: &mut [(String, PendingNote)],
+        now_ms: u64,
+    ) {
         let mut reports = std::mem::take(&mut self.reports);
         let mut keep = |facts: &Facts, group: &str, to: &mut BTreeSet<String>| {
             to.retain(|to| {
@@ -145,7 +151,12 @@ impl Book {
     }
 
     /// Makes messages of the notes that have settled. Returns the keys of those that are done with.
-    pub fn take_in(&mut self, config: &Config, now_ms: u64, mut notes: Vec<(String, Note)>) -> Vec<String> {
+    pub fn take_in(
+        &mut self,
+        config: &Config,
+        now_ms: u64,
+        mut notes: Vec<(String, PendingNote)>,
+    ) -> Vec<String> {
         notes.sort_unstable_by(|(_, one), (_, other)| (&one.group, one.seq).cmp(&(&other.group, other.seq)));
         let mut done = Vec::new();
         for group in notes.chunk_by(|(_, one), (_, other)| one.group == other.group) {
@@ -157,8 +168,8 @@ impl Book {
         done
     }
 
-    fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, Note)]) {
-        let mut notes: Vec<&Note> = notes.iter().map(|(_, note)| note).collect();
+    fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, PendingNote)]) {
+        let mut notes: Vec<&PendingNote> = notes.iter().map(|(_, note)| note).collect();
         self.leave_out_withdrawn(config, now_ms, group, &mut notes);
         // All can be muted since. What was told of the object itself was not told to those who asked for its parts.
         while let Some(lead) = lead(group, &notes) {
@@ -177,15 +188,15 @@ impl Book {
     fn suppression(
         &self,
         config: &Config,
-        (key, lead): (&str, &Note),
+        (key, lead): (&str, &PendingNote),
         is_late: bool,
         now_ms: u64,
     ) -> Option<String> {
         let told = || self.told.iter().filter(|told| told.key == key);
         // With `eachAttempt`, an outcome between the two makes another one of the second.
         let last_seq = told().map(|told| told.seq).max();
-        let counts = |told: &&Told| !config.each_attempt || Some(told.seq) == last_seq;
-        let is_same = |told: &&Told| told.seq == lead.seq || told.covers(config, &lead.facts, now_ms);
+        let counts = |told: &&SentNote| !config.each_attempt || Some(told.seq) == last_seq;
+        let is_same = |told: &&SentNote| told.seq == lead.seq || told.covers(config, &lead.facts, now_ms);
         if let Some(same) = told().filter(counts).find(is_same) {
             return Some(format!("the same was told at {}", rfc3339(same.at_ms)));
         }
@@ -201,7 +212,13 @@ impl Book {
     }
 
     /// Of an object that goes on, its outcomes before that are none.
-    fn leave_out_withdrawn(&mut self, config: &Config, now_ms: u64, group: &str, notes: &mut Vec<&Note>) {
+    fn leave_out_withdrawn(
+        &mut self,
+        config: &Config,
+        now_ms: u64,
+        group: &str,
+        notes: &mut Vec<&PendingNote>,
+    ) {
         let own = notes.iter().copied().filter(|note| is_own(&note.facts, group));
         if let Some(newest) = own.max_by(|one, other| in_time(one, other)).filter(|newest| newest.withdraws) {
             let why = format!("it is {} since", text(&newest.facts, "phase"));
@@ -217,22 +234,22 @@ impl Book {
         config: &Config,
         now_ms: u64,
         (group, key): (&str, String),
-        lead: &Note,
-        notes: &[&Note],
+        lead: &PendingNote,
+        notes: &[&PendingNote],
     ) {
         self.make_room(config, now_ms);
         let merged = format!("the message on `{}` tells it", report::title(&lead.facts));
         let rest = notes.iter().copied().filter(|note| note.seq != lead.seq);
         self.report_notes(config, rest, ("merged", &merged), now_ms);
         // Of the object's own earlier states only the last one counts.
-        let is_other = |note: &&&Note| note.seq != lead.seq && !is_own(&note.facts, group);
-        let others: Vec<Note> = notes.iter().filter(is_other).map(|note| (*note).clone()).collect();
+        let is_other = |note: &&&PendingNote| note.seq != lead.seq && !is_own(&note.facts, group);
+        let others: Vec<PendingNote> = notes.iter().filter(is_other).map(|note| (*note).clone()).collect();
         let message = compose::one(config, lead, &others, self.take_parts(group));
         // Who asked for another state of the group hears of it by this message, and by no other.
         let mut to = lead.to.clone();
         to.extend(notes.iter().flat_map(|note| note.to.iter().cloned()));
         self.replace_held(config, &message, &to, now_ms);
-        self.outbox.push(Outgoing { message, to, since_ms: now_ms, failing_ms: None });
+        self.outbox.push(OutgoingMessage { message, to, since_ms: now_ms, failing_ms: None });
         let (phase, attempt) = (text(&lead.facts, "phase").to_string(), attempt_of(&lead.facts));
         match self.told.iter().position(|told| told.key == key && told.phase == phase) {
             Some(place) if self.told[place].seq >= lead.seq => return,
@@ -240,7 +257,7 @@ impl Book {
             None => {}
         }
         let version = version(lead).to_string();
-        self.told.push(Told { key, phase, attempt, at_ms: now_ms, seq: lead.seq, version });
+        self.told.push(SentNote { key, phase, attempt, at_ms: now_ms, seq: lead.seq, version });
     }
 
     /// Of an object's outcomes that wait for the end of quiet hours only the last one counts.
@@ -279,9 +296,9 @@ impl Book {
         }
     }
 
-    fn pace(&mut self, recipient: &str) -> &mut Pace {
+    fn pace(&mut self, recipient: &str) -> &mut RecipientPace {
         let place = self.paces.iter().position(|pace| pace.recipient == recipient).unwrap_or_else(|| {
-            self.paces.push(Pace { recipient: recipient.to_string(), ..Pace::default() });
+            self.paces.push(RecipientPace { recipient: recipient.to_string(), ..RecipientPace::default() });
             self.paces.len() - 1
         });
         &mut self.paces[place]
@@ -289,7 +306,7 @@ impl Book {
 
     /// What is to be sent now: each message, or one about all where there are too many for a person. Recipients take turns.
     /// Those of a channel that has failed come last, because waiting for its answer takes the time of the others.
-    pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<Sending> {
+    pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<MessageSending> {
         self.release(config, now_ms);
         if !config.is_quiet("", now_ms) {
             self.held.drain(..).for_each(|(recipient, count)| note::add(&mut self.more, recipient, count));
@@ -298,7 +315,7 @@ impl Book {
         waiting.extend(self.outbox.iter().flat_map(|one| one.to.iter().cloned()));
         waiting.extend(self.more.iter().map(|(name, _)| name.clone()));
         let has_failed = |book: &Self, channel: &str| {
-            let is_it = |pace: &Pace| pace.tries > 0 && channel_of(&pace.recipient) == channel;
+            let is_it = |pace: &RecipientPace| pace.tries > 0 && channel_of(&pace.recipient) == channel;
             book.paces.iter().any(is_it)
         };
         let (mut first, mut last) = (Vec::new(), Vec::new());
@@ -334,8 +351,8 @@ impl Book {
         }
     }
 
-    fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<Sending> {
-        let is_due = |one: &&Outgoing| {
+    fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<MessageSending> {
+        let is_due = |one: &&OutgoingMessage| {
             one.to.contains(recipient)
                 && !config.is_held(recipient, text(&one.message.facts, "phase"), now_ms)
         };
@@ -343,7 +360,7 @@ impl Book {
         let more = self.more.iter().find(|(name, _)| name == recipient).map_or(0, |(_, more)| *more);
         let is_for_people = config.is_for_people(recipient);
         if !is_for_people || (more == 0 && messages.len() <= left) {
-            let each = |message: &&Message| Sending {
+            let each = |message: &&Message| MessageSending {
                 recipient: recipient.to_string(),
                 message: (*message).clone(),
                 tells: vec![message.id.clone()],
@@ -354,7 +371,7 @@ impl Book {
         if left == 0 {
             return Vec::new();
         }
-        vec![Sending {
+        vec![MessageSending {
             recipient: recipient.to_string(),
             message: compose::digest(config, recipient, &messages, (more, self.number_digests), now_ms),
             tells: messages.iter().map(|message| message.id.clone()).collect(),
@@ -363,8 +380,8 @@ impl Book {
     }
 
     /// Whatever waits for the channel, or for the address alone, was not taken.
-    fn note_failing(&mut self, sending: &Sending, answer: &Answer, now_ms: u64) {
-        let is_channel = matches!(answer, Answer::Later { .. });
+    fn note_failing(&mut self, sending: &MessageSending, answer: &SendAnswer, now_ms: u64) {
+        let is_channel = matches!(answer, SendAnswer::Later { .. });
         let channel = channel_of(&sending.recipient);
         let waits =
             |to: &String| if is_channel { channel_of(to) == channel } else { *to == sending.recipient };
@@ -375,25 +392,25 @@ impl Book {
     }
 
     /// Notes what a sending came to.
-    pub fn answered(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
-        if !matches!(answer, Answer::Taken | Answer::Refused(_)) {
+    pub fn answered(&mut self, config: &Config, sending: &MessageSending, answer: &SendAnswer, now_ms: u64) {
+        if !matches!(answer, SendAnswer::Taken | SendAnswer::Refused(_)) {
             self.note_failing(sending, answer, now_ms);
         }
         let pace = self.pace(&sending.recipient);
         match answer {
-            Answer::Later { after_ms: Some(after_ms), .. } => {
+            SendAnswer::Later { after_ms: Some(after_ms), .. } => {
                 pace.next_ms = now_ms.saturating_add((*after_ms).min(LONGEST_PAUSE_MS));
                 let next_ms = pace.next_ms;
                 return self.report_answer(config, sending, answer, next_ms, now_ms);
             }
-            Answer::Later { after_ms: None, .. } | Answer::AddressLater(_) => {
+            SendAnswer::Later { after_ms: None, .. } | SendAnswer::AddressLater(_) => {
                 let is_for_people = config.is_for_people(&sending.recipient);
                 let most = if is_for_people { BACKOFF_MOST_MS } else { BACKOFF_OF_PROGRAMS_MS };
                 let pause = BACKOFF_MS.saturating_mul(1 << pace.tries.min(16)).min(most);
                 (pace.next_ms, pace.tries) = (now_ms + pause, pace.tries.saturating_add(1));
                 return self.report_answer(config, sending, answer, now_ms + pause, now_ms);
             }
-            Answer::Taken | Answer::Refused(_) => (pace.next_ms, pace.tries) = (0, 0),
+            SendAnswer::Taken | SendAnswer::Refused(_) => (pace.next_ms, pace.tries) = (0, 0),
         }
         // After a digest the recipient hears nothing until the window ends.
         pace.sent = if sending.is_digest { config.digest.above } else { pace.sent.saturating_add(1) };
@@ -412,7 +429,8 @@ impl Book {
     pub fn forget(&mut self, config: &Config, now_ms: u64) -> Vec<(String, String)> {
         self.forget_parts(config, now_ms);
         self.more.retain(|(recipient, _)| config.is_for_people(recipient));
-        let is_fresh = |one: &Outgoing| one.failing_ms.is_none_or(|failing_ms| failing_ms < GIVE_UP_MS);
+        let is_fresh =
+            |one: &OutgoingMessage| one.failing_ms.is_none_or(|failing_ms| failing_ms < GIVE_UP_MS);
         let mut lost = Vec::new();
         for one in self.outbox.iter().filter(|one| !is_fresh(one)) {
             for to in &one.to {
@@ -438,19 +456,19 @@ impl Book {
     }
 }
 
-impl Told {
+impl SentNote {
     fn covers(&self, config: &Config, facts: &Facts, now_ms: u64) -> bool {
         self.phase == text(facts, "phase")
             && (!config.each_attempt || self.attempt == attempt_of(facts))
             && now_ms.saturating_sub(self.at_ms) < config.repeat.ms
     }
 
-    fn is_older(&self, note: &Note) -> bool {
+    fn is_older(&self, note: &PendingNote) -> bool {
         by_version(&self.version, version(note)).is_lt()
     }
 }
 
-fn in_turn(mut queues: Vec<std::vec::IntoIter<Sending>>) -> Vec<Sending> {
+fn in_turn(mut queues: Vec<std::vec::IntoIter<MessageSending>>) -> Vec<MessageSending> {
     let mut due = Vec::new();
     while !queues.is_empty() {
         queues.retain_mut(|queue| queue.next().map(|sending| due.push(sending)).is_some());

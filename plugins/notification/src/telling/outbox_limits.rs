@@ -4,7 +4,7 @@
 use kubewitness_sdk::{Error, kv};
 
 use super::note;
-use super::outbox::{Book, Outgoing};
+use super::outbox::{OutboxBook, OutgoingMessage};
 use crate::config::Config;
 use crate::facts::{self, text};
 use crate::report::Report;
@@ -18,11 +18,11 @@ pub const WAIT_MS: u64 = 60_000;
 /// The key under which a tick says which programs are full.
 const FULL: &str = "full";
 
-impl Book {
+impl OutboxBook {
     /// The channel that most messages wait for gives up its oldest one, which is counted. Objects name any number of
     /// addresses, so those of one channel share its part.
     pub fn make_room(&mut self, config: &Config, now_ms: u64) {
-        let is_one = |one: &&Outgoing| one.to.iter().any(|to| config.is_for_people(to));
+        let is_one = |one: &&OutgoingMessage| one.to.iter().any(|to| config.is_for_people(to));
         while self.outbox.iter().filter(is_one).count() >= OUTBOX {
             let Some(channel) = self.fullest(config) else { return };
             let Some(place) = self.outbox.iter().position(|one| one.waits_for(channel)) else { return };
@@ -56,7 +56,7 @@ impl Book {
     }
 
     fn give_up(&mut self, config: &Config, place: usize, channel: &str, now_ms: u64) {
-        let Outgoing { message, to, .. } = &mut self.outbox[place];
+        let OutgoingMessage { message, to, .. } = &mut self.outbox[place];
         let phase = text(&message.facts, "phase");
         for to in to.extract_if(.., |to| channel_of(to) == channel) {
             let what = ("given up", "too many messages wait for the channel; this one is counted");
@@ -77,7 +77,7 @@ pub fn full() -> Result<Vec<String>, Error> {
     facts::read(&bytes).map_err(|why| Error::Other(format!("the list of full programs can't be read: {why}")))
 }
 
-impl Outgoing {
+impl OutgoingMessage {
     fn waits_for(&self, channel: &str) -> bool {
         self.to.iter().any(|to| channel_of(to) == channel)
     }

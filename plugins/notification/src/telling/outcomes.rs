@@ -2,18 +2,18 @@
 
 use kubewitness_sdk::time::rfc3339;
 
-use super::note::Note;
-use super::outbox::{Book, Sending};
-use crate::answer::Answer;
+use super::note::PendingNote;
+use super::outbox::{MessageSending, OutboxBook};
+use crate::answer::SendAnswer;
 use crate::config::Config;
 use crate::facts::text;
 use crate::report::{self, Report};
 
-impl Book {
+impl OutboxBook {
     pub(super) fn report_notes<'n>(
         &mut self,
         config: &Config,
-        notes: impl Iterator<Item = &'n Note>,
+        notes: impl Iterator<Item = &'n PendingNote>,
         what: (&'static str, &str),
         now_ms: u64,
     ) {
@@ -41,8 +41,8 @@ impl Book {
     pub(super) fn report_answer(
         &mut self,
         config: &Config,
-        sending: &Sending,
-        answer: &Answer,
+        sending: &MessageSending,
+        answer: &SendAnswer,
         next_ms: u64,
         now_ms: u64,
     ) {

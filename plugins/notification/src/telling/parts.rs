@@ -5,7 +5,7 @@ use kubewitness_sdk::{Error, kv, log};
 use serde::{Deserialize, Serialize};
 
 use super::compose;
-use super::outbox::Book;
+use super::outbox::OutboxBook;
 use crate::config::Config;
 use crate::facts::{Facts, clip};
 
@@ -22,7 +22,7 @@ const KIND_BYTES: usize = 100;
 const WAIT_MS: u64 = 60_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Parts {
+pub struct MessageParts {
     /// The owner. See [`crate::decide::group`].
     group: String,
     heard_ms: u64,
@@ -30,7 +30,7 @@ pub struct Parts {
     counts: Vec<((String, String), u64)>,
 }
 
-impl Parts {
+impl MessageParts {
     fn add(&mut self, ended: (String, String), more: u64) {
         match self.counts.iter().position(|(known, _)| *known == ended) {
             Some(place) => self.counts[place].1 += more,
@@ -40,16 +40,16 @@ impl Parts {
     }
 }
 
-fn of_group<'a>(all: &'a mut Vec<Parts>, group: &str) -> &'a mut Parts {
+fn of_group<'a>(all: &'a mut Vec<MessageParts>, group: &str) -> &'a mut MessageParts {
     let place = all.iter().position(|parts| parts.group == group).unwrap_or_else(|| {
-        all.push(Parts { group: group.to_string(), ..Parts::default() });
+        all.push(MessageParts { group: group.to_string(), ..MessageParts::default() });
         all.len() - 1
     });
     &mut all[place]
 }
 
 /// Counts one part.
-pub fn count(all: &mut Vec<Parts>, group: &str, facts: &Facts, now_ms: u64) {
+pub fn count(all: &mut Vec<MessageParts>, group: &str, facts: &Facts, now_ms: u64) {
     let (kind, what) = compose::ended(facts);
     let parts = of_group(all, group);
     parts.heard_ms = now_ms;
@@ -57,7 +57,7 @@ pub fn count(all: &mut Vec<Parts>, group: &str, facts: &Facts, now_ms: u64) {
 }
 
 /// Keeps the counts of a call for the tick. `first` is the position of a state of this call alone.
-pub fn keep(all: &[Parts], first: u64) -> Result<(), Error> {
+pub fn keep(all: &[MessageParts], first: u64) -> Result<(), Error> {
     if all.is_empty() {
         return Ok(());
     }
@@ -73,8 +73,8 @@ pub fn keep(all: &[Parts], first: u64) -> Result<(), Error> {
     Ok(())
 }
 
-impl Book {
-    pub fn count_parts(&mut self, heard: Parts) {
+impl OutboxBook {
+    pub fn count_parts(&mut self, heard: MessageParts) {
         let parts = of_group(&mut self.parts, &heard.group);
         parts.heard_ms = parts.heard_ms.max(heard.heard_ms);
         heard.counts.into_iter().for_each(|(ended, count)| parts.add(ended, count));

@@ -10,7 +10,7 @@ use kubewitness_sdk::sql::{self, Value};
 use kubewitness_sdk::{Change, Error, State};
 
 use super::{is_current, text, uid};
-use crate::schema::{Names, STATUS};
+use crate::schema::{PrefixedNames, STATUS};
 
 /// Objects of one question.
 const ASKED: usize = 256;
@@ -23,7 +23,11 @@ struct StatusRow {
 }
 
 /// The places of such states. The states are in the order of the journal.
-pub fn shown_elsewhere(database: &str, states: &[&State], names: Names<'_>) -> Result<BTreeSet<u32>, Error> {
+pub fn shown_elsewhere(
+    database: &str,
+    states: &[&State],
+    names: PrefixedNames<'_>,
+) -> Result<BTreeSet<u32>, Error> {
     let uids = states.iter().filter(|state| state.change == Change::Left).map(|state| uid(state));
     let uids: BTreeSet<String> = uids.collect();
     let mut hidden = BTreeSet::new();
@@ -50,7 +54,7 @@ pub fn shown_elsewhere(database: &str, states: &[&State], names: Names<'_>) -> R
 fn shown_now(
     database: &str,
     uids: &[String],
-    names: Names<'_>,
+    names: PrefixedNames<'_>,
 ) -> Result<BTreeMap<String, StatusRow>, Error> {
     let table = names.of(STATUS);
     let mut shown = BTreeMap::new();

@@ -8,8 +8,8 @@ mod types;
 mod versions;
 mod views;
 
-pub use self::names::{COLUMNS_TABLE, HISTORY, Names, SCHEMA, STATUS, TRANSITIONS};
-pub use self::types::{Holds, Type, of_type};
+pub use self::names::{COLUMNS_TABLE, HISTORY, PrefixedNames, SCHEMA, STATUS, TRANSITIONS};
+pub use self::types::{ColumnContent, Type, of_type};
 pub use self::versions::{VERSION, add_column, folder, indexes, indexes_by_time, version};
 pub use self::views::views;
 
@@ -22,58 +22,58 @@ pub const HISTORY_KEY: [&str; 2] = ["resource_version", "id"];
 pub const TRANSITIONS_KEY: [&str; 2] = ["uid", "seq"];
 
 /// The columns that object_status and object_history have had since version 1, in the order of the contract.
-pub const COLUMNS: [(&str, Holds); 21] = [
-    ("id", Holds::Id),
-    ("seq", Holds::Position),
-    ("source", Holds::Word),
-    ("api_group", Holds::Word),
-    ("kind", Holds::Word),
-    ("namespace", Holds::Name),
-    ("name", Holds::Name),
-    ("uid", Holds::Uid),
-    ("resource_version", Holds::Version),
-    ("change", Holds::Word),
-    ("phase", Holds::Word),
-    ("reason", Holds::Word),
-    ("message", Holds::Word),
-    ("attempt", Holds::Count),
-    ("ready", Holds::Count),
-    ("total", Holds::Count),
-    ("exit_code", Holds::MaybeCount),
-    ("terminal", Holds::Count),
-    ("owner_kind", Holds::MaybeWord),
-    ("owner_name", Holds::MaybeWord),
-    ("observed_at", Holds::Word),
+pub const COLUMNS: [(&str, ColumnContent); 21] = [
+    ("id", ColumnContent::Id),
+    ("seq", ColumnContent::Position),
+    ("source", ColumnContent::Word),
+    ("api_group", ColumnContent::Word),
+    ("kind", ColumnContent::Word),
+    ("namespace", ColumnContent::Name),
+    ("name", ColumnContent::Name),
+    ("uid", ColumnContent::Uid),
+    ("resource_version", ColumnContent::Version),
+    ("change", ColumnContent::Word),
+    ("phase", ColumnContent::Word),
+    ("reason", ColumnContent::Word),
+    ("message", ColumnContent::Word),
+    ("attempt", ColumnContent::Count),
+    ("ready", ColumnContent::Count),
+    ("total", ColumnContent::Count),
+    ("exit_code", ColumnContent::MaybeCount),
+    ("terminal", ColumnContent::Count),
+    ("owner_kind", ColumnContent::MaybeWord),
+    ("owner_name", ColumnContent::MaybeWord),
+    ("observed_at", ColumnContent::Word),
 ];
 /// Of object_history alone, since version 1.
-pub const PREVIOUS: (&str, Holds) = ("previous_phase", Holds::MaybeWord);
+pub const PREVIOUS: (&str, ColumnContent) = ("previous_phase", ColumnContent::MaybeWord);
 /// Of both, since version 2. It links a pod to its job.
-pub const OWNER_UID: (&str, Holds) = ("owner_uid", Holds::MaybeWord);
+pub const OWNER_UID: (&str, ColumnContent) = ("owner_uid", ColumnContent::MaybeWord);
 
 /// Of object_history alone, since version 2.
-pub const DOCUMENT: (&str, Holds) = ("document", Holds::MaybeDocument);
+pub const DOCUMENT: (&str, ColumnContent) = ("document", ColumnContent::MaybeDocument);
 
 /// The columns of object_transitions.
-pub const TRANSITION: [(&str, Holds); 19] = [
-    ("uid", Holds::Uid),
-    ("seq", Holds::Position),
-    ("id", Holds::Id),
-    ("source", Holds::Word),
-    ("kind", Holds::Word),
-    ("namespace", Holds::Name),
-    ("name", Holds::Name),
-    ("owner_kind", Holds::MaybeWord),
-    ("owner_name", Holds::MaybeWord),
-    ("owner_uid", Holds::MaybeWord),
-    ("from_phase", Holds::MaybeWord),
-    ("to_phase", Holds::Word),
-    ("reason", Holds::Word),
-    ("attempt", Holds::Count),
-    ("exit_code", Holds::MaybeCount),
-    ("changed_at", Holds::Word),
-    ("changed_ms", Holds::Position),
-    ("lasted_ms", Holds::MaybeCount),
-    ("gpus", Holds::MaybeCount),
+pub const TRANSITION: [(&str, ColumnContent); 19] = [
+    ("uid", ColumnContent::Uid),
+    ("seq", ColumnContent::Position),
+    ("id", ColumnContent::Id),
+    ("source", ColumnContent::Word),
+    ("kind", ColumnContent::Word),
+    ("namespace", ColumnContent::Name),
+    ("name", ColumnContent::Name),
+    ("owner_kind", ColumnContent::MaybeWord),
+    ("owner_name", ColumnContent::MaybeWord),
+    ("owner_uid", ColumnContent::MaybeWord),
+    ("from_phase", ColumnContent::MaybeWord),
+    ("to_phase", ColumnContent::Word),
+    ("reason", ColumnContent::Word),
+    ("attempt", ColumnContent::Count),
+    ("exit_code", ColumnContent::MaybeCount),
+    ("changed_at", ColumnContent::Word),
+    ("changed_ms", ColumnContent::Position),
+    ("lasted_ms", ColumnContent::MaybeCount),
+    ("gpus", ColumnContent::MaybeCount),
 ];
 
 /// Whether object_status or object_history has such a column without being told to.

@@ -9,9 +9,9 @@ pub const COLUMNS_TABLE: &str = "object_columns";
 
 /// Puts the prefix before a name.
 #[derive(Clone, Copy, Debug)]
-pub struct Names<'p>(pub &'p str);
+pub struct PrefixedNames<'p>(pub &'p str);
 
-impl Names<'_> {
+impl PrefixedNames<'_> {
     pub fn of(self, name: &str) -> String {
         format!("{}{name}", self.0)
     }

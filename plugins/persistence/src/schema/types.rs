@@ -29,7 +29,7 @@ impl Type {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub enum ColumnContent {
     Id,
     Uid,
     Version,
@@ -46,16 +46,16 @@ pub enum Holds {
 }
 
 /// What a column of the configuration holds. Each may be NULL.
-pub fn of_type(of: Type) -> Holds {
+pub fn of_type(of: Type) -> ColumnContent {
     match of {
-        Type::Text | Type::Time => Holds::MaybeWord,
-        Type::Integer => Holds::MaybeCount,
-        Type::Number => Holds::MaybeNumber,
-        Type::Boolean => Holds::MaybeTruth,
+        Type::Text | Type::Time => ColumnContent::MaybeWord,
+        Type::Integer => ColumnContent::MaybeCount,
+        Type::Number => ColumnContent::MaybeNumber,
+        Type::Boolean => ColumnContent::MaybeTruth,
     }
 }
 
-impl Holds {
+impl ColumnContent {
     /// The SQL type. Counts have 64 bits on servers, because an object may claim any number. An index of
     /// MySQL has at most 3,072 bytes, and a character takes four. Texts are compared byte by byte, which is
     /// not MySQL's default.

@@ -3,8 +3,8 @@
 use kubewitness_sdk::sql::Dialect;
 
 use super::{
-    COLUMNS, COLUMNS_TABLE, DOCUMENT, HISTORY, HISTORY_KEY, Holds, Names, OWNER_UID, PREVIOUS, SCHEMA,
-    STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY,
+    COLUMNS, COLUMNS_TABLE, ColumnContent, DOCUMENT, HISTORY, HISTORY_KEY, OWNER_UID, PREVIOUS,
+    PrefixedNames, SCHEMA, STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY,
 };
 
 /// The version that this plugin writes.
@@ -21,7 +21,7 @@ pub fn folder(dialect: Dialect) -> &'static str {
 
 /// What a version adds to the one before. Each statement may be repeated, but for those that add a column to a table of
 /// SQLite or MySQL: they have no `IF NOT EXISTS` for it.
-pub fn version(number: i64, names: Names<'_>, dialect: Dialect) -> Vec<String> {
+pub fn version(number: i64, names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
     match number {
         1 => first(names, dialect),
         2 => second(names, dialect),
@@ -29,7 +29,7 @@ pub fn version(number: i64, names: Names<'_>, dialect: Dialect) -> Vec<String> {
     }
 }
 
-fn first(names: Names<'_>, dialect: Dialect) -> Vec<String> {
+fn first(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
     let history: Vec<_> = COLUMNS.into_iter().chain([PREVIOUS]).collect();
     vec![
         create(&names.of(STATUS), &COLUMNS, &["uid"], dialect),
@@ -39,8 +39,8 @@ fn first(names: Names<'_>, dialect: Dialect) -> Vec<String> {
 }
 
 /// Columns of the configuration, transitions, documents, and the link from a pod to its job.
-fn second(names: Names<'_>, dialect: Dialect) -> Vec<String> {
-    let columns = [("name", Holds::Version), ("type", Holds::Word)];
+fn second(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
+    let columns = [("name", ColumnContent::Version), ("type", ColumnContent::Word)];
     vec![
         add_column(&names.of(STATUS), OWNER_UID.0, OWNER_UID.1, dialect),
         add_column(&names.of(HISTORY), OWNER_UID.0, OWNER_UID.1, dialect),
@@ -51,13 +51,13 @@ fn second(names: Names<'_>, dialect: Dialect) -> Vec<String> {
 }
 
 /// Every row that is there has NULL in the new column, so no database has to write them anew.
-pub fn add_column(table: &str, name: &str, holds: Holds, dialect: Dialect) -> String {
+pub fn add_column(table: &str, name: &str, holds: ColumnContent, dialect: Dialect) -> String {
     let missing = if dialect == Dialect::Postgres { "IF NOT EXISTS " } else { "" };
     format!("ALTER TABLE {table} ADD COLUMN {missing}\"{name}\" {}", holds.sql(dialect))
 }
 
 /// For people who look up one object.
-pub fn indexes(names: Names<'_>, dialect: Dialect) -> [String; 2] {
+pub fn indexes(names: PrefixedNames<'_>, dialect: Dialect) -> [String; 2] {
     // MySQL has no IF NOT EXISTS here, and can't index whole names.
     let (missing, name) = match dialect {
         Dialect::Mysql => ("", "namespace(191), name(191)"),
@@ -70,7 +70,7 @@ pub fn indexes(names: Names<'_>, dialect: Dialect) -> [String; 2] {
 }
 
 /// For the deletion of old rows.
-pub fn indexes_by_time(names: Names<'_>, dialect: Dialect) -> [String; 2] {
+pub fn indexes_by_time(names: PrefixedNames<'_>, dialect: Dialect) -> [String; 2] {
     let (missing, observed_at) = match dialect {
         Dialect::Mysql => ("", "observed_at(24)"),
         Dialect::Sqlite | Dialect::Postgres => ("IF NOT EXISTS ", "observed_at"),
@@ -83,7 +83,7 @@ pub fn indexes_by_time(names: Names<'_>, dialect: Dialect) -> [String; 2] {
 
 /// Quotes names: `change` is a reserved word of MySQL. Some of its servers refuse a table without a primary
 /// key.
-fn create(table: &str, columns: &[(&str, Holds)], key: &[&str], dialect: Dialect) -> String {
+fn create(table: &str, columns: &[(&str, ColumnContent)], key: &[&str], dialect: Dialect) -> String {
     let columns: Vec<_> =
         columns.iter().map(|(name, holds)| format!("\"{name}\" {}", holds.sql(dialect))).collect();
     format!("CREATE TABLE IF NOT EXISTS {table} ({}, PRIMARY KEY ({}))", columns.join(", "), key.join(", "))

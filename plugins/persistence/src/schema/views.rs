@@ -2,7 +2,7 @@
 
 use kubewitness_sdk::sql::Dialect;
 
-use super::{Names, STATUS, TRANSITIONS};
+use super::{PrefixedNames, STATUS, TRANSITIONS};
 
 /// Phases in which an object waits for its turn, and those in which it works.
 const WAITS: &str = "'Queued', 'Admitted', 'Pending'";
@@ -12,7 +12,7 @@ const DAY_MS: u64 = 86_400_000;
 const LONGEST_DAYS: u64 = 900;
 
 /// Names and texts of all views. A view comes after those that it reads.
-pub fn views(names: Names<'_>, dialect: Dialect) -> Vec<String> {
+pub fn views(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
     let create = match dialect {
         Dialect::Sqlite => "CREATE VIEW IF NOT EXISTS",
         Dialect::Postgres | Dialect::Mysql => "CREATE OR REPLACE VIEW",
@@ -34,7 +34,7 @@ pub fn views(names: Names<'_>, dialect: Dialect) -> Vec<String> {
 }
 
 /// How many objects are in which phase now, of those that have not ended.
-fn current(names: Names<'_>) -> String {
+fn current(names: PrefixedNames<'_>) -> String {
     let status = names.of(STATUS);
     format!(
         "SELECT namespace, source, kind, phase, count(*) AS objects FROM {status} \
@@ -43,7 +43,7 @@ fn current(names: Names<'_>) -> String {
 }
 
 /// How long each object waited and ran, as far as those phases have ended.
-fn times(names: Names<'_>, dialect: Dialect) -> String {
+fn times(names: PrefixedNames<'_>, dialect: Dialect) -> String {
     let sum = |phases: &str| {
         let sum = format!("sum(CASE WHEN from_phase IN ({phases}) THEN lasted_ms END)");
         match dialect {
@@ -62,7 +62,7 @@ fn times(names: Names<'_>, dialect: Dialect) -> String {
 }
 
 /// The time that so many of a hundred objects waited at most. Every dialect numbers rows; not each has percentiles.
-fn queue_times(names: Names<'_>) -> String {
+fn queue_times(names: PrefixedNames<'_>) -> String {
     let percentile =
         |of: u32| format!("min(CASE WHEN place * 100 >= objects * {of} THEN queued_ms END) AS p{of}_ms");
     format!(
@@ -77,7 +77,7 @@ fn queue_times(names: Names<'_>) -> String {
 }
 
 /// Why objects failed, by day.
-fn failures(names: Names<'_>) -> String {
+fn failures(names: PrefixedNames<'_>) -> String {
     let day = "substr(changed_at, 1, 10)";
     format!(
         "SELECT namespace, kind, reason, exit_code, {day} AS day, count(*) AS failures FROM {} \
@@ -89,7 +89,7 @@ fn failures(names: Names<'_>) -> String {
 /// GPUs times hours, by the days in UTC on which they were used. A run of several days has a part on each. What runs is
 /// counted up to now, from the newest transition of an object that is there. Products are floating: one row with too many
 /// GPUs must not take the view from everybody.
-fn gpu_hours(names: Names<'_>, dialect: Dialect) -> String {
+fn gpu_hours(names: PrefixedNames<'_>, dialect: Dialect) -> String {
     let (day_of, day, hours, now) = match dialect {
         Dialect::Sqlite => (
             "/",

@@ -15,11 +15,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use granted::{backing, delivery};
 use kubewitness_bench::{job, wanted};
-use kubewitness_capability::Backing;
+use kubewitness_capability::PluginServices;
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
-use kubewitness_core::ports::{Delivery, Documents, Handler, JournalError, Verdict};
+use kubewitness_core::ports::{DocumentReader, JournalError, PluginHandler, StateDelivery, Verdict};
 use kubewitness_core::{ObjectRef, Seq, Status};
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine};
 use serde_json::{Value, json};
 
 /// States of one call, as many as the example for people has.
@@ -61,15 +61,18 @@ async fn decisions(component: &str, config: &Value, phase: &str) -> Result<f64> 
     let settings = json!({"destinations": [{"name": "slack", "url": url}, {"name": "feishu", "url": url}]});
     let http = json!([{"name": "ops", "destination": "slack"}, {"name": "vision", "destination": "feishu"}]);
     let plugin = json!({"grants": {"http": http, "kv": true}, "config": config});
-    let backing = Backing { documents: Arc::new(Jobs), ..backing() };
+    let backing = PluginServices { documents: Arc::new(JobStates), ..backing() };
     let grants = granted::grants(&settings, &plugin, folder.path(), backing).await?;
 
-    let engine =
-        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })?;
+    let engine = SandboxEngine::new(EngineOptions {
+        cache: None,
+        compiler: ComponentCompiler::InProcess,
+        is_unattended: false,
+    })?;
     let bytes = support::component(component).into();
     let component = engine.load(&bytes, &ComponentsSpec::default()).await?;
     let plugin = component.plugin("bench", &LimitsSpec::default(), grants)?;
-    let batch: Vec<Delivery> = (1..=BATCH).map(|seq| of_phase(seq, phase)).collect();
+    let batch: Vec<StateDelivery> = (1..=BATCH).map(|seq| of_phase(seq, phase)).collect();
     let mut best: f64 = 0.0;
     for _ in 0..ROUNDS {
         let (began, mut done) = (Instant::now(), 0);
@@ -83,7 +86,7 @@ async fn decisions(component: &str, config: &Value, phase: &str) -> Result<f64> 
     Ok(best)
 }
 
-fn of_phase(seq: Seq, phase: &str) -> Delivery {
+fn of_phase(seq: Seq, phase: &str) -> StateDelivery {
     let mut delivery = delivery(seq);
     let state = Arc::make_mut(&mut delivery.state);
     let (namespace, name) = (format!("team-{}", seq % 20), format!("train-{seq:05}"));
@@ -93,10 +96,10 @@ fn of_phase(seq: Seq, phase: &str) -> Delivery {
     delivery
 }
 
-struct Jobs;
+struct JobStates;
 
 #[async_trait]
-impl Documents for Jobs {
+impl DocumentReader for JobStates {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         Ok(Some(job(seq as usize, 1, seq).into()))
     }

@@ -14,11 +14,11 @@ use anyhow::{Result, ensure};
 use bytes::Bytes;
 use futures::future::try_join_all;
 use kubewitness_bench::{JOBS, job, ratio, uid, wanted};
-use kubewitness_core::ports::{Append, Witness, Witnessed};
-use kubewitness_core::status::Rules;
+use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
+use kubewitness_core::status::StatusRules;
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
-use kubewitness_harness::Service;
-use kubewitness_journal::{Journal, JournalOptions, Place, Sharing};
+use kubewitness_harness::SqlService;
+use kubewitness_journal::{Journal, JournalLocation, JournalOptions, ReplicaSharing};
 
 use bulk::Bulk;
 
@@ -48,18 +48,18 @@ async fn appends() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = |name: &str, batch: usize| folder.path().join(format!("{name}-{batch}.db"));
     for batch in BATCHES {
-        let ours = ours(&Place::file(&file("journal", batch)), batch, states).await?;
+        let ours = ours(&JournalLocation::file(&file("journal", batch)), batch, states).await?;
         let peer = peer(Bulk::sqlite(&file("peer", batch)).await?, batch, states).await?;
-        told("SQLite", batch, ours, peer);
+        print_figures("SQLite", batch, ours, peer);
     }
-    for service in Service::ALL {
+    for service in SqlService::ALL {
         let Some(server) = servers::start(service)? else { continue };
         for batch in BATCHES {
-            let place = Place::server(&server.create_database()?).map_err(anyhow::Error::msg)?;
+            let place = JournalLocation::server(&server.create_database()?).map_err(anyhow::Error::msg)?;
             let ours = ours(&place, batch, states).await?;
             let bulk = Bulk::server(service, &server.create_database()?).await?;
-            told(&service.to_string(), batch, ours, peer(bulk, batch, states).await?);
-            let place = Place::server(&server.create_database()?).map_err(anyhow::Error::msg)?;
+            print_figures(&service.to_string(), batch, ours, peer(bulk, batch, states).await?);
+            let place = JournalLocation::server(&server.create_database()?).map_err(anyhow::Error::msg)?;
             let both = by(&replicas(&place).await?, batch, states).await?;
             println!(
                 "  {service:<10} batch {batch:>4}  {both:>8.0}  where two witness the same, of one that has it alone: {}",
@@ -70,7 +70,7 @@ async fn appends() -> Result<()> {
     Ok(())
 }
 
-fn told(store: &str, batch: usize, ours: f64, peer: f64) {
+fn print_figures(store: &str, batch: usize, ours: f64, peer: f64) {
     println!(
         "  {store:<10} batch {batch:>4}  {ours:>8.0}  its bulk insert of whole documents {peer:>8.0}  {}",
         ratio(ours, peer)
@@ -78,7 +78,7 @@ fn told(store: &str, batch: usize, ours: f64, peer: f64) {
 }
 
 /// The `index`th state of so many Jobs in turn, with the version before.
-fn state(rules: &Rules, jobs: usize, index: usize) -> Witnessed {
+fn state(rules: &StatusRules, jobs: usize, index: usize) -> WitnessedState {
     let (number, step) = (index % jobs, index / jobs);
     let text = job(number, step, index as u64 + 1);
     let before = step.checked_sub(1).map(|step| Bytes::from(job(number, step, (index - jobs) as u64 + 1)));
@@ -92,7 +92,7 @@ fn state(rules: &Rules, jobs: usize, index: usize) -> Witnessed {
     });
     let version = Version::new(&(index + 1).to_string());
     let status = Arc::new(rules.status("batch", "Job", text.as_bytes()));
-    Witnessed {
+    WitnessedState {
         id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
         change: Change::Present,
         object,
@@ -108,31 +108,31 @@ fn state(rules: &Rules, jobs: usize, index: usize) -> Witnessed {
     }
 }
 
-fn append(states: Vec<Witnessed>) -> Append {
-    Append { source: "jobs".into(), states, ..Append::default() }
+fn append(states: Vec<WitnessedState>) -> AppendBatch {
+    AppendBatch { source: "jobs".into(), states, ..AppendBatch::default() }
 }
 
-async fn ours(place: &Place, batch: usize, states: usize) -> Result<f64> {
+async fn ours(place: &JournalLocation, batch: usize, states: usize) -> Result<f64> {
     by(&[Journal::open_at(place, JournalOptions::default()).await?], batch, states).await
 }
 
 /// Two that share it.
-async fn replicas(place: &Place) -> Result<[Journal; 2]> {
+async fn replicas(place: &JournalLocation) -> Result<[Journal; 2]> {
     let open = async |name: &str| {
-        let sharing = Some(Sharing { name: name.into(), lease: "bench".into() });
+        let sharing = Some(ReplicaSharing { name: name.into(), lease: "bench".into() });
         Journal::open_at(place, JournalOptions { sharing, ..JournalOptions::default() }).await
     };
     Ok([open("one").await?, open("two").await?])
 }
 
 /// The same by each of them, at the same time.
-async fn all(journals: &[Journal], states: Vec<Witnessed>) -> Result<()> {
+async fn all(journals: &[Journal], states: Vec<WitnessedState>) -> Result<()> {
     try_join_all(journals.iter().map(|journal| journal.append(append(states.clone())))).await?;
     Ok(())
 }
 
 async fn by(journals: &[Journal], batch: usize, states: usize) -> Result<f64> {
-    let rules = Rules::builtin();
+    let rules = StatusRules::builtin();
     // Every object is known: a stream is what is measured, and not the list before it.
     for first in (0..JOBS).step_by(500) {
         all(journals, (first..first + 500).map(|index| state(&rules, JOBS, index)).collect()).await?;
@@ -153,7 +153,7 @@ async fn by(journals: &[Journal], batch: usize, states: usize) -> Result<f64> {
 
 /// What is simplest: a row a state, with the document as it is and a key.
 async fn peer(mut bulk: Bulk, batch: usize, states: usize) -> Result<f64> {
-    let rules = Rules::builtin();
+    let rules = StatusRules::builtin();
     let (mut spent, mut next) = (Duration::ZERO, JOBS);
     while spent < LONGEST && next < JOBS + states {
         let batch: Vec<_> = (next..next + batch).map(|index| state(&rules, JOBS, index)).collect();
@@ -170,7 +170,7 @@ async fn lived_in() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("journal.db");
     let journal = Journal::open(&path, JournalOptions::default()).await?;
-    let rules = Rules::builtin();
+    let rules = StatusRules::builtin();
     let mut versions = 0;
     for step in 0..VERSIONS {
         // The first objects have few versions, the last have all.

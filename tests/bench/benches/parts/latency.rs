@@ -11,16 +11,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use canned::Canned;
+use canned::CannedServer;
 use kubewitness_bench::{PATIENCE, wanted};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{DeliverySpec, SourceSpec};
-use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrites, Outcome, Verdict, Witness};
-use kubewitness_core::status::Rules;
-use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses};
+use kubewitness_core::ports::{
+    Backlog, CallError, CallOutcome, KvWrites, PluginHandler, StateDelivery, StateWitness, Verdict,
+};
+use kubewitness_core::status::StatusRules;
+use kubewitness_dispatch::{DispatchOptions, LongestPauses, PluginDispatcher};
 use kubewitness_figures::record;
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_watch::{ConnectOptions, Listers, Source, Split, connect};
+use kubewitness_watch::{CacheListers, ConnectOptions, SourceTask, SourceTasks, connect};
 use subscribed::every_job;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -40,24 +42,28 @@ fn main() -> Result<()> {
 }
 
 /// A plugin that says when it was called, and with which version.
-struct Called(mpsc::UnboundedSender<(String, Instant)>);
+struct CalledPlugin(mpsc::UnboundedSender<(String, Instant)>);
 
 #[async_trait]
-impl Handler for Called {
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+impl PluginHandler for CalledPlugin {
+    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let now = Instant::now();
         for delivery in batch {
             // Nobody listens once all was measured.
             drop(self.0.send((delivery.state.resource_version.to_string(), now)));
         }
-        Ok(Outcome { verdicts: vec![Verdict::Done; batch.len()], kv: KvWrites::default(), is_apart: false })
+        Ok(CallOutcome {
+            verdicts: vec![Verdict::Done; batch.len()],
+            kv: KvWrites::default(),
+            is_apart: false,
+        })
     }
 }
 
 /// Reading is a task of its own, as in the host.
 #[allow(clippy::disallowed_methods)]
 async fn run() -> Result<()> {
-    let canned = Canned::paced(OBJECTS, CHANGES).await?;
+    let canned = CannedServer::paced(OBJECTS, CHANGES).await?;
     let folder = tempfile::tempdir()?;
     let options =
         ConnectOptions { kubeconfig: Some(canned.kubeconfig(folder.path())?), ..ConnectOptions::default() };
@@ -65,13 +71,13 @@ async fn run() -> Result<()> {
     let journal = Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await?;
     let journal = Arc::new(journal);
     let clock = Arc::new(SystemClock::default());
-    let (source, _handle) = Source::new(
+    let (source, _handle) = SourceTask::new(
         &connection,
         SourceSpec::of("jobs", "batch/v1", "Job"),
-        Arc::clone(&journal) as Arc<dyn Witness>,
+        Arc::clone(&journal) as Arc<dyn StateWitness>,
         clock.clone(),
-        Arc::new(Rules::builtin()),
-        Listers::default(),
+        Arc::new(StatusRules::builtin()),
+        CacheListers::default(),
     );
     let (called, mut calls) = mpsc::unbounded_channel();
     let options = DispatchOptions {
@@ -83,14 +89,15 @@ async fn run() -> Result<()> {
         pauses: LongestPauses::default(),
     };
     let backlog = Arc::clone(&journal) as Arc<dyn Backlog>;
-    let (dispatcher, _handle) = Dispatcher::new(options, backlog, Arc::new(Called(called)), clock);
+    let (dispatcher, _handle) =
+        PluginDispatcher::new(options, backlog, Arc::new(CalledPlugin(called)), clock);
     let stop = CancellationToken::new();
     let work = async {
         let measured = tokio::time::timeout(PATIENCE, measure(&canned, &mut calls)).await;
         stop.cancel();
         measured.context("not done")?
     };
-    let Split { reading, making, appending } = source.split(stop.clone());
+    let SourceTasks { reading, making, appending } = source.split(stop.clone());
     let (reading, appending) = (tokio::spawn(reading), tokio::spawn(appending));
     let dispatching = dispatcher.run(stop.clone(), CancellationToken::new());
     let (watched, dispatched, measured) = tokio::join!(making, dispatching, work);
@@ -103,7 +110,7 @@ async fn run() -> Result<()> {
 }
 
 async fn measure(
-    canned: &Canned,
+    canned: &CannedServer,
     calls: &mut mpsc::UnboundedReceiver<(String, Instant)>,
 ) -> Result<Vec<Duration>> {
     for _ in 0..OBJECTS {

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use granted::{backing, delivery};
 use kubewitness_bench::{ratio, wanted};
 use kubewitness_core::Seq;
-use kubewitness_core::ports::Delivery;
+use kubewitness_core::ports::StateDelivery;
 use serde_json::{Value, json};
 
 /// States of one call, as many as a manifest has that says nothing.
@@ -70,7 +70,7 @@ async fn ledger(is_signed: bool) -> Result<f64> {
     let grants = granted::grants(&settings, &plugin, folder.path(), backing()).await?;
     let (began, mut seq) = (Instant::now(), 0);
     while began.elapsed() < ROUND {
-        let batch: Vec<Delivery> = (seq + 1..=seq + BATCH).map(delivery).collect();
+        let batch: Vec<StateDelivery> = (seq + 1..=seq + BATCH).map(delivery).collect();
         let mut session = grants.open(&batch).await?;
         session.ledger_last("trail").await?;
         session.ledger_append("trail", (seq + 1..=seq + BATCH).map(record).collect()).await?;

@@ -13,17 +13,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use canned::Canned;
+use canned::CannedServer;
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::batch::v1::Job;
 use kubewitness_bench::{JOBS, PATIENCE, ratio, updates, wanted};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{DeliverySpec, SourceSpec};
-use kubewitness_core::lanes::{LaneOptions, Lanes, Now};
-use kubewitness_core::ports::{Append, Appended, JournalError, Progress, Verdict, Warm, Witness};
+use kubewitness_core::lanes::{ClockReading, LaneOptions, Lanes};
+use kubewitness_core::ports::{
+    AppendBatch, AppendResult, JournalError, PluginProgress, StateWitness, Verdict, WarmStart,
+};
 use kubewitness_core::state::State;
-use kubewitness_core::status::Rules;
-use kubewitness_watch::{ConnectOptions, Listers, Source, Split, connect};
+use kubewitness_core::status::StatusRules;
+use kubewitness_watch::{CacheListers, ConnectOptions, SourceTask, SourceTasks, connect};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -56,19 +58,19 @@ async fn run(updates: usize) -> Result<()> {
 /// Reading is a task of its own, as in the host.
 #[allow(clippy::disallowed_methods)]
 async fn ours(updates: usize) -> Result<f64> {
-    let canned = Canned::held(JOBS, updates).await?;
+    let canned = CannedServer::with_held_updates(JOBS, updates).await?;
     let folder = tempfile::tempdir()?;
     let options =
         ConnectOptions { kubeconfig: Some(canned.kubeconfig(folder.path())?), ..ConnectOptions::default() };
     let connection = connect(&options).await?;
-    let queue = Arc::new(Queue::new());
-    let (source, handle) = Source::new(
+    let queue = Arc::new(QueueWitness::new());
+    let (source, handle) = SourceTask::new(
         &connection,
         SourceSpec::of("jobs", "batch/v1", "Job"),
-        Arc::clone(&queue) as Arc<dyn Witness>,
+        Arc::clone(&queue) as Arc<dyn StateWitness>,
         Arc::new(SystemClock::default()),
-        Arc::new(Rules::builtin()),
-        Listers::default(),
+        Arc::new(StatusRules::builtin()),
+        CacheListers::default(),
     );
     let stop = CancellationToken::new();
     let work = async {
@@ -78,7 +80,7 @@ async fn ours(updates: usize) -> Result<f64> {
         stop.cancel();
         begun.elapsed()
     };
-    let Split { reading, making, appending } = source.split(stop.clone());
+    let SourceTasks { reading, making, appending } = source.split(stop.clone());
     let (reading, appending) = (tokio::spawn(reading), tokio::spawn(appending));
     let (ended, elapsed) = tokio::join!(making, async { tokio::time::timeout(PATIENCE, work).await });
     ended?;
@@ -89,19 +91,19 @@ async fn ours(updates: usize) -> Result<f64> {
 }
 
 /// A witness that keeps nothing, and the lanes behind it.
-struct Queue {
+struct QueueWitness {
     seq: AtomicU64,
     lanes: Mutex<Lanes>,
     room: Notify,
     work: Notify,
 }
 
-impl Queue {
+impl QueueWitness {
     fn new() -> Self {
         let options = LaneOptions::new("bench", &DeliverySpec::default());
         Self {
             seq: AtomicU64::new(0),
-            lanes: Mutex::new(Lanes::new(options, &Progress::default())),
+            lanes: Mutex::new(Lanes::new(options, &PluginProgress::default())),
             room: Notify::new(),
             work: Notify::new(),
         }
@@ -119,7 +121,7 @@ impl Queue {
                 let mut lanes = self.lanes();
                 let batch = lanes.take(Duration::ZERO, BATCH);
                 for delivery in &batch {
-                    lanes.finish(delivery.state.seq, Verdict::Done, Now::default());
+                    lanes.finish(delivery.state.seq, Verdict::Done, ClockReading::default());
                 }
                 batch.len()
             };
@@ -134,8 +136,8 @@ impl Queue {
 }
 
 #[async_trait]
-impl Witness for Queue {
-    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+impl StateWitness for QueueWitness {
+    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
         let (mut seqs, mut states) = (Vec::new(), Vec::new());
         for state in append.states {
             let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
@@ -168,18 +170,18 @@ impl Witness for Queue {
                 self.room.notified().await;
             }
         }
-        Ok(Appended { seqs, newest: self.seq.load(Ordering::Relaxed), ..Appended::default() })
+        Ok(AppendResult { seqs, newest: self.seq.load(Ordering::Relaxed), ..AppendResult::default() })
     }
 
-    async fn warm(&self, _: &str) -> Result<Warm, JournalError> {
-        Ok(Warm::default())
+    async fn warm(&self, _: &str) -> Result<WarmStart, JournalError> {
+        Ok(WarmStart::default())
     }
 }
 
 /// A typed reflector, whose changes go by name to a worker that looks each up in the store.
 #[allow(clippy::disallowed_methods)]
 async fn kube_runtime_peer(updates: usize) -> Result<f64> {
-    let canned = Canned::held(JOBS, updates).await?;
+    let canned = CannedServer::with_held_updates(JOBS, updates).await?;
     let client = kube::Client::try_from(kube::Config::new(canned.url().parse()?))?;
     let (reader, writer) = kube_runtime::reflector::store::<Job>();
     let watcher = kube_runtime::watcher(kube::Api::all(client), kube_runtime::watcher::Config::default());

@@ -18,12 +18,12 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, ensure};
 use bytes::Bytes;
 use kubewitness_bench::{ratio, wanted};
-use kubewitness_capability::Capabilities;
+use kubewitness_capability::OpenCapabilities;
 use kubewitness_core::State;
 use kubewitness_core::config::{ComponentsSpec, HostSpec, LimitsSpec, PluginSpec};
-use kubewitness_core::ports::{Delivery, Handler, Verdict, Witnessed};
-use kubewitness_harness::Service;
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
+use kubewitness_core::ports::{PluginHandler, StateDelivery, Verdict, WitnessedState};
+use kubewitness_harness::SqlService;
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine};
 use serde_json::{Value, json};
 
 use bulk::Bulk;
@@ -49,8 +49,8 @@ async fn run() -> Result<()> {
     println!("rows: {states} states of {JOBS} Jobs, batch {BATCH}, without documents");
     let folder = tempfile::tempdir()?;
     let ours = ours(folder.path(), json!({"sqlite": {"path": "platform.db"}}), states).await?;
-    told("SQLite", ours, peer(Bulk::sqlite(&folder.path().join("peer.db")).await?, states).await?);
-    for service in Service::ALL {
+    print_figures("SQLite", ours, peer(Bulk::sqlite(&folder.path().join("peer.db")).await?, states).await?);
+    for service in SqlService::ALL {
         let Some(server) = servers::start(service)? else { continue };
         let folder = tempfile::tempdir()?;
         let address = folder.path().join("address");
@@ -58,12 +58,12 @@ async fn run() -> Result<()> {
         let database = json!({service.scheme(): {"urlFrom": {"file": address}}});
         let ours = self::ours(folder.path(), database, states).await?;
         let bulk = Bulk::server(service, &server.create_database()?).await?;
-        told(&service.to_string(), ours, peer(bulk, states).await?);
+        print_figures(&service.to_string(), ours, peer(bulk, states).await?);
     }
     Ok(())
 }
 
-fn told(database: &str, ours: f64, peer: f64) {
+fn print_figures(database: &str, ours: f64, peer: f64) {
     println!(
         "  {database:<10} {ours:>8.0} states/s  its bulk insert {peer:>8.0} states/s  {}",
         ratio(ours, peer)
@@ -82,10 +82,13 @@ async fn ours(folder: &Path, mut database: Value, states: usize) -> Result<f64> 
         "subscribe": [{"source": "jobs"}],
         "grants": {"sql": [{"name": "main", "database": "platform"}]},
     }))?;
-    let capabilities = Capabilities::open(&host, folder).await.map_err(|faults| anyhow!("{faults:?}"))?;
+    let capabilities = OpenCapabilities::open(&host, folder).await.map_err(|faults| anyhow!("{faults:?}"))?;
     let grants = capabilities.grants("persistence", &spec, backing()).await?;
-    let engine =
-        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })?;
+    let engine = SandboxEngine::new(EngineOptions {
+        cache: None,
+        compiler: ComponentCompiler::InProcess,
+        is_unattended: false,
+    })?;
     let component = engine.load(&component("persistence").into(), &ComponentsSpec::default()).await?;
     let plugin = component.plugin("persistence", &LimitsSpec::default(), grants)?;
     let all: Vec<_> = deliveries(states, JOBS).iter().map(with_previous).collect();
@@ -99,15 +102,16 @@ async fn ours(folder: &Path, mut database: Value, states: usize) -> Result<f64> 
 }
 
 /// The first state of an object changes its phase, and the others do not.
-fn with_previous(delivery: &Delivery) -> Delivery {
+fn with_previous(delivery: &StateDelivery) -> StateDelivery {
     let state = &*delivery.state;
     let previous = (state.seq as usize > JOBS).then(|| state.status.clone());
-    Delivery { state: Arc::new(State { previous, ..state.clone() }), ..delivery.clone() }
+    StateDelivery { state: Arc::new(State { previous, ..state.clone() }), ..delivery.clone() }
 }
 
 async fn peer(mut bulk: Bulk, states: usize) -> Result<f64> {
-    let short = |state: Witnessed| Witnessed { document: Bytes::from_static(b"{}"), base: None, ..state };
-    let all: Vec<Witnessed> = witnessed(0, states).states.into_iter().map(short).collect();
+    let short =
+        |state: WitnessedState| WitnessedState { document: Bytes::from_static(b"{}"), base: None, ..state };
+    let all: Vec<WitnessedState> = witnessed(0, states).states.into_iter().map(short).collect();
     let begun = Instant::now();
     for (number, batch) in all.chunks(BATCH).enumerate() {
         bulk.insert(number * BATCH, batch).await?;

@@ -13,12 +13,12 @@ use std::time::Duration;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use kubewitness_bench::{job, per_second, ratio, wanted};
 use kubewitness_core::config::{ComponentsSpec, DeliverySpec, LimitsSpec};
-use kubewitness_core::lanes::{LaneOptions, Lanes, Now};
-use kubewitness_core::ports::{Backlog, Handler, Progress, Verdict, Witness};
-use kubewitness_core::status::Rules;
+use kubewitness_core::lanes::{ClockReading, LaneOptions, Lanes};
+use kubewitness_core::ports::{Backlog, PluginHandler, PluginProgress, StateWitness, Verdict};
+use kubewitness_core::status::StatusRules;
 use kubewitness_core::{document, project};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine};
 use support::{NoGrants, deliveries, witnessed};
 
 const BATCH: usize = 64;
@@ -71,7 +71,7 @@ fn borrow(line: &str) -> usize {
 
 fn frame(c: &mut Criterion) {
     let line = format!(r#"{{"type":"MODIFIED","object":{}}}"#, job(1, 2, 3));
-    let rules = Rules::builtin();
+    let rules = StatusRules::builtin();
     let projected = || {
         let (_, envelope) = project::project(black_box(line.as_bytes())).expect("a frame");
         envelope.expect("an envelope").uid.len()
@@ -164,11 +164,11 @@ fn lanes(c: &mut Criterion) {
     group.throughput(Throughput::Elements(states.len() as u64));
     group.bench_function("push_take_finish", |b| {
         b.iter(|| {
-            let mut lanes = Lanes::new(options(), &Progress::default());
+            let mut lanes = Lanes::new(options(), &PluginProgress::default());
             for state in &states {
                 lanes.push(state.clone(), Duration::ZERO);
             }
-            let now = Now::default();
+            let now = ClockReading::default();
             loop {
                 let batch = lanes.take(now.elapsed, BATCH);
                 if batch.is_empty() {
@@ -184,7 +184,7 @@ fn lanes(c: &mut Criterion) {
 }
 
 /// What the guest does, done natively: the verdict of a state that asks for nothing.
-fn native(batch: &[kubewitness_core::ports::Delivery]) -> Vec<Verdict> {
+fn native(batch: &[kubewitness_core::ports::StateDelivery]) -> Vec<Verdict> {
     batch
         .iter()
         .map(|delivery| match delivery.state.status.message.as_str() {
@@ -196,9 +196,12 @@ fn native(batch: &[kubewitness_core::ports::Delivery]) -> Vec<Verdict> {
 
 fn sandbox(c: &mut Criterion) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let engine =
-        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })
-            .expect("an engine");
+    let engine = SandboxEngine::new(EngineOptions {
+        cache: None,
+        compiler: ComponentCompiler::InProcess,
+        is_unattended: false,
+    })
+    .expect("an engine");
     let bytes = support::component("probe");
     let component =
         runtime.block_on(engine.load(&bytes.into(), &ComponentsSpec::default())).expect("a component");

@@ -12,16 +12,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use canned::Canned;
+use canned::CannedServer;
 use kubewitness_bench::{PATIENCE, job, ratio, uid, wanted};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::document::pack;
-use kubewitness_core::ports::{Append, Appended, Current, JournalError, Warm, Witness};
+use kubewitness_core::ports::{
+    AppendBatch, AppendResult, CurrentObject, JournalError, StateWitness, WarmStart,
+};
 use kubewitness_core::state::{ObjectRef, StateId};
-use kubewitness_core::status::Rules;
+use kubewitness_core::status::StatusRules;
 use kubewitness_core::{Change, Version, project};
-use kubewitness_watch::{ConnectOptions, Listers, Source, Tuning, WalkBudget, connect};
+use kubewitness_watch::{CacheListers, ConnectOptions, SourceTask, WalkBudget, WatchTuning, connect};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -50,8 +52,8 @@ async fn run() -> Result<()> {
 }
 
 /// The server that has forgotten what a watch would need, and still knows what is behind it.
-async fn server() -> Result<Canned> {
-    Canned::forgetful(OBJECTS, STATES, OBJECTS + STATES).await
+async fn server() -> Result<CannedServer> {
+    CannedServer::forgetful(OBJECTS, STATES, OBJECTS + STATES).await
 }
 
 async fn ours() -> Result<f64> {
@@ -60,14 +62,14 @@ async fn ours() -> Result<f64> {
     let options =
         ConnectOptions { kubeconfig: Some(canned.kubeconfig(folder.path())?), ..ConnectOptions::default() };
     let connection = connect(&options).await?;
-    let journal = Arc::new(Journal::default());
-    let (source, _handle) = Source::new(
+    let journal = Arc::new(CountingJournal::default());
+    let (source, _handle) = SourceTask::new(
         &connection,
         SourceSpec::of("jobs", "batch/v1", "Job"),
-        Arc::clone(&journal) as Arc<dyn Witness>,
+        Arc::clone(&journal) as Arc<dyn StateWitness>,
         Arc::new(SystemClock::default()),
-        Arc::new(Rules::builtin()),
-        Listers::default(),
+        Arc::new(StatusRules::builtin()),
+        CacheListers::default(),
     );
     // What is measured is how fast it could be, and not how polite it is.
     let walk = WalkBudget {
@@ -77,7 +79,7 @@ async fn ours() -> Result<f64> {
         ..WalkBudget::default()
     };
     let stop = CancellationToken::new();
-    let source = source.with_tuning(Tuning { walk, ..Tuning::default() }).run(stop.clone());
+    let source = source.with_tuning(WatchTuning { walk, ..WatchTuning::default() }).run(stop.clone());
     let watch = async {
         let first = canned.first_exact(PATIENCE).await?;
         let walked = tokio::time::timeout(PATIENCE, journal.complete.notified()).await;
@@ -94,7 +96,7 @@ async fn ours() -> Result<f64> {
 
 /// Knows each object's first version, and counts what comes.
 #[derive(Default)]
-struct Journal {
+struct CountingJournal {
     states: Mutex<HashSet<StateId>>,
     seq: AtomicU64,
     /// Every version came: those that were missed beside the watch, which goes on meanwhile.
@@ -102,10 +104,10 @@ struct Journal {
 }
 
 #[async_trait]
-impl Witness for Journal {
-    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+impl StateWitness for CountingJournal {
+    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = |state: &kubewitness_core::ports::Witnessed| {
+        let number = |state: &kubewitness_core::ports::WitnessedState| {
             let new = state.change == Change::Present && states.insert(state.id.clone());
             new.then(|| self.seq.fetch_add(1, Ordering::Relaxed) + 1)
         };
@@ -113,14 +115,14 @@ impl Witness for Journal {
         if states.len() == STATES {
             self.complete.notify_one();
         }
-        Ok(Appended { seqs, newest: self.seq.load(Ordering::Relaxed), ..Appended::default() })
+        Ok(AppendResult { seqs, newest: self.seq.load(Ordering::Relaxed), ..AppendResult::default() })
     }
 
-    async fn warm(&self, _: &str) -> Result<Warm, JournalError> {
-        let rules = Rules::builtin();
+    async fn warm(&self, _: &str) -> Result<WarmStart, JournalError> {
+        let rules = StatusRules::builtin();
         let current = |index: usize| {
             let document = job(index, 0, index as u64 + 1);
-            Current {
+            CurrentObject {
                 object: Arc::new(ObjectRef {
                     group: "batch".into(),
                     version: "v1".into(),
@@ -138,7 +140,7 @@ impl Witness for Journal {
             }
         };
         let checkpoint = Some(Version::new(&OBJECTS.to_string()));
-        Ok(Warm { checkpoint, objects: (0..OBJECTS).map(current).collect(), ..Warm::default() })
+        Ok(WarmStart { checkpoint, objects: (0..OBJECTS).map(current).collect(), ..WarmStart::default() })
     }
 }
 

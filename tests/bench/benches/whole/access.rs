@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use host::{Host, Lab, settings};
+use host::{BenchHost, HostLab, settings};
 use kubewitness_bench::{PATIENCE, wanted};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, TokenUser};
 use serde_json::{Value, json};
@@ -35,15 +35,15 @@ fn main() -> Result<()> {
 }
 
 /// One of the two hosts, and what is asked of it.
-struct Asked {
+struct AskedHost {
     name: &'static str,
-    host: Host,
+    host: BenchHost,
     token: Option<&'static str>,
-    best: Figures,
+    best: AccessFigures,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Figures {
+struct AccessFigures {
     per_second: f64,
     p99: Duration,
 }
@@ -73,7 +73,7 @@ async fn run() -> Result<()> {
         }
     }
     let [none, kubernetes] = both;
-    for Asked { name, best: Figures { per_second, p99 }, .. } in [&none, &kubernetes] {
+    for AskedHost { name, best: AccessFigures { per_second, p99 }, .. } in [&none, &kubernetes] {
         println!(
             "  --auth {name:<10} {per_second:>8.0} requests/s   p99 {:>6.2} ms",
             p99.as_secs_f64() * 1000.0
@@ -118,15 +118,15 @@ async fn start(
     kubeconfig: &Path,
     name: &'static str,
     token: Option<&'static str>,
-) -> Result<Asked> {
-    let lab = Lab::new(&folder.join(name), &[settings(SETTINGS)])?;
+) -> Result<AskedHost> {
+    let lab = HostLab::new(&folder.join(name), &[settings(SETTINGS)])?;
     let mut host = lab.start_with(kubeconfig, &["--auth", name])?;
     let client = kubewitness_harness::http();
     let started = Instant::now();
     loop {
         host.runs()?;
         match list(&client, &host.url(), token).await {
-            Ok(LIMIT) => return Ok(Asked { name, host, token, best: Figures::default() }),
+            Ok(LIMIT) => return Ok(AskedHost { name, host, token, best: AccessFigures::default() }),
             answer => ensure!(started.elapsed() < PATIENCE, "--auth {name} is not ready: {answer:?}"),
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -147,7 +147,7 @@ async fn list(client: &reqwest::Client, url: &str, token: Option<&str>) -> Resul
 
 /// Each client asks again as soon as it has its answer. Answers are not read: that would be measured, too.
 #[allow(clippy::disallowed_methods)]
-async fn round(url: &str, token: Option<&'static str>) -> Result<Figures> {
+async fn round(url: &str, token: Option<&'static str>) -> Result<AccessFigures> {
     let url: Arc<str> = format!("{url}/api/v1/objects?kind=Job&namespace=default&limit={LIMIT}").into();
     let started = Instant::now();
     let clients: Vec<_> =
@@ -159,7 +159,7 @@ async fn round(url: &str, token: Option<&'static str>) -> Result<Figures> {
     let elapsed = started.elapsed();
     taken.sort_unstable();
     let p99 = *taken.get(taken.len() * 99 / 100).context("no answer came")?;
-    Ok(Figures { per_second: taken.len() as f64 / elapsed.as_secs_f64(), p99 })
+    Ok(AccessFigures { per_second: taken.len() as f64 / elapsed.as_secs_f64(), p99 })
 }
 
 async fn ask(url: Arc<str>, token: Option<&str>, until: Instant) -> Result<Vec<Duration>> {

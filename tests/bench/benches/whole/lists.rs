@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use canned::Canned;
-use host::{Host, Lab, settings};
+use canned::CannedServer;
+use host::{BenchHost, HostLab, settings};
 use kubewitness_bench::{PATIENCE, wanted};
 use tokio::task::JoinSet;
 
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
 }
 
 /// A question, and the best of what its rounds took.
-struct Asked {
+struct AskedList {
     name: String,
     path: String,
     p50: Duration,
@@ -46,8 +46,8 @@ struct Asked {
 
 async fn run() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let canned = Canned::start(OBJECTS, 0).await?;
-    let lab = Lab::new(folder.path(), &[settings(SETTINGS)])?;
+    let canned = CannedServer::start(OBJECTS, 0).await?;
+    let lab = HostLab::new(folder.path(), &[settings(SETTINGS)])?;
     let mut host = lab.start(&canned.kubeconfig(folder.path())?)?;
     let started = Instant::now();
     while host.status().await.map_or(0, |status| status["sources"][0]["objects"].as_u64().unwrap_or(0))
@@ -76,7 +76,7 @@ async fn run() -> Result<()> {
         }
     }
     let peer = all[0].p50.as_secs_f64();
-    for Asked { name, p50, p99, .. } in &all {
+    for AskedList { name, p50, p99, .. } in &all {
         println!(
             "  {name:<38} p50 {:>7.2} ms   p99 {:>7.2} ms   × {:.1} of the peer's",
             ms(*p50),
@@ -88,7 +88,7 @@ async fn run() -> Result<()> {
 }
 
 /// The peer first.
-async fn questions(host: &Host) -> Result<Vec<Asked>> {
+async fn questions(host: &BenchHost) -> Result<Vec<AskedList>> {
     let list = |parameters: &str| format!("/api/v1/objects?kind=Job&limit={LIMIT}{parameters}");
     let mut all = vec![
         ("plain first page (the peer)".to_owned(), list("")),
@@ -107,11 +107,11 @@ async fn questions(host: &Host) -> Result<Vec<Asked>> {
         all.push((format!("by {sort}, in the middle"), list(&format!("&sort={sort}&cursor={middle}"))));
     }
     let longest = Duration::MAX;
-    Ok(all.into_iter().map(|(name, path)| Asked { name, path, p50: longest, p99: longest }).collect())
+    Ok(all.into_iter().map(|(name, path)| AskedList { name, path, p50: longest, p99: longest }).collect())
 }
 
 /// The cursor behind half of the objects.
-async fn middle(host: &Host, sort: &str) -> Result<String> {
+async fn middle(host: &BenchHost, sort: &str) -> Result<String> {
     let client = kubewitness_harness::http();
     let mut cursor = String::new();
     for _ in 0..OBJECTS / STRIDE / 2 {

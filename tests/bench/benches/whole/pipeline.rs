@@ -28,11 +28,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use canned::Canned;
-use host::{Host, Lab, mib};
+use canned::CannedServer;
+use host::{BenchHost, HostLab, mib};
 use kubewitness_bench::{JOBS, PATIENCE, is_named, median, ratio, updates, wanted};
 use kubewitness_figures::record;
-use kubewitness_harness::{DatabaseServer, Service};
+use kubewitness_harness::{DatabaseServer, SqlService};
 use peers::PeerRun;
 
 /// Jobs that the updates go round. What a state costs grows with them: caches miss, and tables are deeper.
@@ -67,15 +67,15 @@ impl Sink {
     }
 
     /// The example for this sink, with a new database.
-    fn lab(&self, folder: &Path) -> Result<Lab> {
+    fn lab(&self, folder: &Path) -> Result<HostLab> {
         Ok(match self {
-            Self::Sqlite => Lab::example(folder, "jobs-to-sqlite"),
+            Self::Sqlite => HostLab::example(folder, "jobs-to-sqlite"),
             Self::Server(server) => {
                 let example = match server.service() {
-                    Service::Postgres => "jobs-to-postgres",
-                    Service::MariaDb | Service::MySql => "jobs-to-mysql",
+                    SqlService::Postgres => "jobs-to-postgres",
+                    SqlService::MariaDb | SqlService::MySql => "jobs-to-mysql",
                 };
-                Lab::example(folder, example).with_variable(ADDRESS, server.create_database()?)
+                HostLab::example(folder, example).with_variable(ADDRESS, server.create_database()?)
             }
         })
     }
@@ -87,9 +87,9 @@ impl Sink {
         };
         let address = server.create_database()?;
         Ok(match server.service() {
-            Service::Postgres => format!("postgres:{address}?sslmode=disable"),
+            SqlService::Postgres => format!("postgres:{address}?sslmode=disable"),
             // Its driver writes addresses in a way of its own.
-            Service::MariaDb | Service::MySql => {
+            SqlService::MariaDb | SqlService::MySql => {
                 let rest = address.trim_start_matches("mysql://");
                 let (user, place) = rest.split_once('@').context("an address with a user")?;
                 let (place, database) = place.split_once('/').context("an address with a database")?;
@@ -138,7 +138,7 @@ async fn sqlite(objects: usize, updates: usize) -> Result<()> {
 }
 
 /// Medians, and the most memory of all turns.
-struct Turns {
+struct TurnMedians {
     ours: f64,
     peak: u64,
     peer: f64,
@@ -148,7 +148,7 @@ struct Turns {
 }
 
 /// `None` where there is no client-go.
-async fn by_turns(objects: usize, updates: usize, turns: usize) -> Result<Option<Turns>> {
+async fn by_turns(objects: usize, updates: usize, turns: usize) -> Result<Option<TurnMedians>> {
     let mut both = Vec::new();
     for turn in 1..=turns {
         let ours = measure(&Sink::Sqlite, objects, updates).await?;
@@ -166,9 +166,9 @@ async fn by_turns(objects: usize, updates: usize, turns: usize) -> Result<Option
         );
         both.push((ours, peer));
     }
-    let of = |figure: fn(&(Measured, PeerRun)) -> f64| median(both.iter().map(figure).collect());
-    let most = |peak: fn(&(Measured, PeerRun)) -> u64| both.iter().map(peak).max().unwrap_or_default();
-    let turns = Turns {
+    let of = |figure: fn(&(MeasuredRun, PeerRun)) -> f64| median(both.iter().map(figure).collect());
+    let most = |peak: fn(&(MeasuredRun, PeerRun)) -> u64| both.iter().map(peak).max().unwrap_or_default();
+    let turns = TurnMedians {
         ours: of(|(ours, _)| ours.rate),
         peak: most(|(ours, _)| ours.peak),
         peer: of(|(_, peer)| peer.rate),
@@ -183,7 +183,7 @@ async fn in_servers(updates: usize) -> Result<()> {
     println!(
         "pipeline-servers: {updates} updates of {JOBS} Jobs; client-go inserts {SYNCED} updates one by one"
     );
-    for service in Service::ALL {
+    for service in SqlService::ALL {
         let Some(server) = servers::start(service)? else { continue };
         let sink = Sink::Server(server);
         let ours = measure(&sink, JOBS, updates).await?;
@@ -200,7 +200,7 @@ async fn in_servers(updates: usize) -> Result<()> {
 }
 
 /// One run of the real binary.
-struct Measured {
+struct MeasuredRun {
     /// Updates a second until they are in the sink, and until they are journaled.
     rate: f64,
     journaled: f64,
@@ -213,9 +213,9 @@ struct Measured {
     peak: u64,
 }
 
-async fn measure(sink: &Sink, objects: usize, updates: usize) -> Result<Measured> {
+async fn measure(sink: &Sink, objects: usize, updates: usize) -> Result<MeasuredRun> {
     let folder = tempfile::tempdir()?;
-    let canned = Canned::held(objects, updates).await?;
+    let canned = CannedServer::with_held_updates(objects, updates).await?;
     let lab = sink.lab(folder.path())?;
     let mut host = lab.start(&canned.kubeconfig(folder.path())?)?;
     until(&mut host, "the list was delivered", |status| delivered(status) >= Some(objects as u64)).await?;
@@ -239,7 +239,7 @@ async fn measure(sink: &Sink, objects: usize, updates: usize) -> Result<Measured
         Sink::Server(_) => None,
     };
     let rate = |time: Duration| updates as f64 / time.as_secs_f64();
-    Ok(Measured {
+    Ok(MeasuredRun {
         rate: rate(elapsed),
         journaled: rate(journaled.unwrap_or(elapsed)),
         journal: status["journal"]["bytes"].as_f64().unwrap_or(0.0) / total as f64,
@@ -254,7 +254,7 @@ fn delivered(status: &serde_json::Value) -> Option<u64> {
 }
 
 async fn until(
-    host: &mut Host,
+    host: &mut BenchHost,
     what: &str,
     mut is_so: impl FnMut(&serde_json::Value) -> bool,
 ) -> Result<serde_json::Value> {
@@ -273,7 +273,7 @@ async fn until(
     }
 }
 
-impl Measured {
+impl MeasuredRun {
     fn report(&self, sink: &Sink) {
         println!("  into {}", sink.name());
         println!("    all the way  {:>10.0} states/s", self.rate);

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use canned::Canned;
-use host::{Lab, mib, settings};
+use canned::CannedServer;
+use host::{HostLab, mib, settings};
 use kubewitness_bench::{PATIENCE, wanted};
-use kubewitness_core::ports::Witness;
+use kubewitness_core::ports::StateWitness;
 use kubewitness_figures::record;
 use kubewitness_journal::{Journal, JournalOptions};
 
@@ -32,9 +32,9 @@ fn main() -> Result<()> {
 
 async fn run() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let canned = Canned::start(OBJECTS, 0).await?;
+    let canned = CannedServer::start(OBJECTS, 0).await?;
     let kubeconfig = canned.kubeconfig(folder.path())?;
-    let lab = Lab::new(folder.path(), &[settings(SETTINGS)])?;
+    let lab = HostLab::new(folder.path(), &[settings(SETTINGS)])?;
 
     let host = lab.start(&kubeconfig)?;
     // The watch is opened once the whole list is durable.

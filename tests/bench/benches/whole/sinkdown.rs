@@ -12,10 +12,10 @@ mod servers;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use canned::Canned;
-use host::{Host, Lab, mib, plugin, plugin_of, settings};
+use canned::CannedServer;
+use host::{BenchHost, HostLab, mib, plugin, plugin_of, settings};
 use kubewitness_bench::{PATIENCE, ratio, wanted};
-use kubewitness_harness::{DatabaseServer, Service};
+use kubewitness_harness::{DatabaseServer, SqlService};
 
 const JOBS: usize = 1_000;
 /// While the sink is down, and again while it is there. Fewer for a first look:
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     rustls::crypto::ring::default_provider().install_default().ok();
     let backlog = std::env::var("KUBEWITNESS_BENCH_BACKLOG").map_or(Ok(BACKLOG), |text| text.parse())?;
     tokio::runtime::Runtime::new()?.block_on(async {
-        for service in Service::ALL {
+        for service in SqlService::ALL {
             println!("sinkdown: {backlog} updates of {JOBS} Jobs while {service} is down");
             if let Some(server) = servers::start(service)? {
                 run(server, backlog).await?;
@@ -67,8 +67,8 @@ async fn run(mut server: DatabaseServer, backlog: usize) -> Result<()> {
         address.display()
     );
     let manifests = [settings(&spec), plugin("sink", "persistence", SINK), plugin("other", "audit", OTHER)];
-    let lab = Lab::new(folder.path(), &manifests)?;
-    let canned = Canned::paced(JOBS, 2 * backlog).await?;
+    let lab = HostLab::new(folder.path(), &manifests)?;
+    let canned = CannedServer::paced(JOBS, 2 * backlog).await?;
     let host = lab.start(&canned.kubeconfig(folder.path())?)?;
     until(&host, "the list is delivered", |state| state.sink >= JOBS && state.other >= JOBS).await?;
 
@@ -106,7 +106,7 @@ async fn run(mut server: DatabaseServer, backlog: usize) -> Result<()> {
 
 /// What the status says at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-struct Moment {
+struct StatusMoment {
     sink: usize,
     other: usize,
     dead: usize,
@@ -115,12 +115,12 @@ struct Moment {
     lag_seconds: f64,
 }
 
-async fn look(host: &Host) -> Result<Moment> {
+async fn look(host: &BenchHost) -> Result<StatusMoment> {
     let status = host.status().await?;
     let count = |name: &str, figure: &str| {
         plugin_of(&status, name).and_then(|plugin| plugin[figure].as_u64()).unwrap_or_default() as usize
     };
-    Ok(Moment {
+    Ok(StatusMoment {
         sink: count("sink", "delivered"),
         other: count("other", "delivered"),
         dead: count("sink", "dead") + count("other", "dead"),
@@ -131,7 +131,7 @@ async fn look(host: &Host) -> Result<Moment> {
     })
 }
 
-async fn until(host: &Host, what: &str, is_so: impl Fn(&Moment) -> bool) -> Result<Moment> {
+async fn until(host: &BenchHost, what: &str, is_so: impl Fn(&StatusMoment) -> bool) -> Result<StatusMoment> {
     let begun = Instant::now();
     loop {
         // It may not listen yet.
@@ -145,12 +145,12 @@ async fn until(host: &Host, what: &str, is_so: impl Fn(&Moment) -> bool) -> Resu
 }
 
 /// What memory did while the sink was down.
-struct Down {
+struct DownMemory {
     /// KiB, from when a tenth of the backlog was there.
     grown: u64,
 }
 
-async fn while_down(host: &Host, canned: &Canned, backlog: usize) -> Result<Down> {
+async fn while_down(host: &BenchHost, canned: &CannedServer, backlog: usize) -> Result<DownMemory> {
     println!("  {:>9}  {:>12}  {:>22}", "backlog", "memory", "the other plugin's lag");
     let (mut first, mut most, mut sent) = (None, 0, 0);
     for slice in 1..=SLICES {
@@ -176,5 +176,5 @@ async fn while_down(host: &Host, canned: &Canned, backlog: usize) -> Result<Down
     let end = until(host, "the other plugin is through", |state| state.other >= JOBS + backlog).await?;
     println!("  the other plugin was through {:.2} s after the last state", begun.elapsed().as_secs_f64());
     ensure!(end.sink < JOBS + backlog, "the sink was down, and yet it took everything");
-    Ok(Down { grown: most.saturating_sub(first.context("a tenth of it")?) })
+    Ok(DownMemory { grown: most.saturating_sub(first.context("a tenth of it")?) })
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{
-    Kubewitness, Platform, PlatformAddress, Requests, Scratch, Simulator, SimulatorOptions, command_json_in,
-    compare, compare_newest, plugins_folder, project_root, seed,
+    Kubewitness, Platform, PlatformAddress, RequestCounts, Scratch, Simulator, SimulatorOptions,
+    command_json_in, compare, compare_newest, plugins_folder, project_root, seed,
 };
 use kubewitness_playground::workload::{self, WorkloadError, WorkloadOptions, WorkloadReport};
 use serde_json::{Value, json};
@@ -134,13 +134,13 @@ pub fn is_active(status: &StatusView, name: &str) -> bool {
     plugin(status, name).is_some_and(|plugin| plugin.state == "active")
 }
 
-pub fn requests_of(verb: &str, requests: &Requests, group: &str, resource: &str) -> u64 {
+pub fn requests_of(verb: &str, requests: &RequestCounts, group: &str, resource: &str) -> u64 {
     let suffix = if group.is_empty() { String::new() } else { format!(".{group}") };
     requests.get(&format!("{verb} {resource}{suffix}")).copied().unwrap_or(0)
 }
 
 /// Lists of all objects of a resource, in pages or streamed.
-pub fn lists(requests: &Requests, group: &str, resource: &str) -> u64 {
+pub fn lists(requests: &RequestCounts, group: &str, resource: &str) -> u64 {
     ["list", "list-stream"].iter().map(|verb| requests_of(verb, requests, group, resource)).sum()
 }
 
@@ -214,12 +214,12 @@ pub async fn simulator(scratch: &Scratch) -> Result<Simulator> {
 }
 
 /// A workload in the background.
-pub struct Load {
+pub struct BackgroundLoad {
     stop: CancellationToken,
     work: JoinHandle<Result<WorkloadReport, WorkloadError>>,
 }
 
-impl Load {
+impl BackgroundLoad {
     /// A load that begins after the first lists of `first`: nobody can witness what was there before them. `first` stops in
     /// order, so that no commit is on its way when the notes of effects begin. Returns also how many rows there are then.
     pub async fn start_noted(

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rule {
+pub enum OracleRule {
     /// A version is neither witnessed nor in a gap.
     Lost,
     /// A version, an end or an id is there twice.
@@ -29,22 +29,22 @@ pub enum Rule {
 
 /// One lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub rule: Rule,
+pub struct OracleFault {
+    pub rule: OracleRule,
     pub about: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for OracleFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.rule, self.about)
     }
 }
 
 #[derive(Default)]
-pub struct Faults(pub Vec<Fault>);
+pub struct OracleFaults(pub Vec<OracleFault>);
 
-impl Faults {
-    pub fn add(&mut self, rule: Rule, about: impl Into<String>) {
-        self.0.push(Fault { rule, about: about.into() });
+impl OracleFaults {
+    pub fn add(&mut self, rule: OracleRule, about: impl Into<String>) {
+        self.0.push(OracleFault { rule, about: about.into() });
     }
 }

@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use kubewitness_core::State;
 
-use crate::truth::{Told, Truth};
-use faults::Faults;
-pub use faults::{Fault, Rule};
+use crate::truth::{JournalRecord, ServerTruth};
+use faults::OracleFaults;
+pub use faults::{OracleFault, OracleRule};
 use objects::lives;
 
 /// Everything that is wrong.
-pub fn judge(truth: &Truth, told: &Told) -> Vec<Fault> {
-    let mut faults = Faults::default();
+pub fn judge(truth: &ServerTruth, told: &JournalRecord) -> Vec<OracleFault> {
+    let mut faults = OracleFaults::default();
     ids(told, &mut faults);
     let mut before: HashMap<&str, Vec<&State>> = HashMap::new();
     for (epoch, history) in truth.histories.iter().enumerate() {
@@ -41,7 +41,7 @@ pub fn judge(truth: &Truth, told: &Told) -> Vec<Fault> {
     }
     let epochs = truth.histories.len();
     for state in told.states.iter().filter(|state| state.epoch as usize >= epochs) {
-        faults.add(Rule::Invented, format!("{} is of an epoch that never was", state.id));
+        faults.add(OracleRule::Invented, format!("{} is of an epoch that never was", state.id));
     }
     if let (Some(current), Some(history)) = (&told.current, truth.histories.last()) {
         present(current, &history.live(), &mut faults);
@@ -49,23 +49,24 @@ pub fn judge(truth: &Truth, told: &Told) -> Vec<Fault> {
     faults.0
 }
 
-fn ids(told: &Told, faults: &mut Faults) {
+fn ids(told: &JournalRecord, faults: &mut OracleFaults) {
     let mut seen = HashMap::new();
     for state in &told.states {
         if let Some(earlier) = seen.insert(state.id.as_str(), state.seq) {
-            faults.add(Rule::Twice, format!("{} is at {earlier} and at {}", state.id, state.seq));
+            faults.add(OracleRule::Twice, format!("{} is at {earlier} and at {}", state.id, state.seq));
         }
     }
 }
 
-fn present(told: &BTreeMap<String, String>, live: &BTreeMap<String, String>, faults: &mut Faults) {
+fn present(told: &BTreeMap<String, String>, live: &BTreeMap<String, String>, faults: &mut OracleFaults) {
     if told == live {
         return;
     }
     for (uid, version) in live.iter().filter(|(uid, version)| told.get(*uid) != Some(*version)) {
-        faults.add(Rule::Current, format!("{uid} is at {version}, the journal has {:?}", told.get(uid)));
+        faults
+            .add(OracleRule::Current, format!("{uid} is at {version}, the journal has {:?}", told.get(uid)));
     }
     for uid in told.keys().filter(|uid| !live.contains_key(*uid)) {
-        faults.add(Rule::Current, format!("{uid} is no longer there, the journal still has it"));
+        faults.add(OracleRule::Current, format!("{uid} is no longer there, the journal still has it"));
     }
 }

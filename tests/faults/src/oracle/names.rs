@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use kubewitness_core::Change;
 
-use super::faults::{Faults, Rule};
-use crate::truth::{Event, History, Told};
+use super::faults::{OracleFaults, OracleRule};
+use crate::truth::{JournalRecord, ResourceHistory, TruthEvent};
 
 /// One bearer of a name, as it was told.
-struct Bearer<'a> {
+struct NameBearer<'a> {
     uid: &'a str,
     /// Of its first version; `None` for one of another history.
     born: Option<u64>,
@@ -17,12 +17,12 @@ struct Bearer<'a> {
     over: bool,
 }
 
-pub(super) fn judge(history: &History, told: &Told, epoch: u32, faults: &mut Faults) {
+pub(super) fn judge(history: &ResourceHistory, told: &JournalRecord, epoch: u32, faults: &mut OracleFaults) {
     let mut born: HashMap<&str, u64> = HashMap::new();
-    for entry in history.entries.iter().filter(|entry| entry.event == Event::Written) {
+    for entry in history.entries.iter().filter(|entry| entry.event == TruthEvent::Written) {
         born.entry(&entry.uid).or_insert(entry.version);
     }
-    let mut names: HashMap<(&str, &str), Vec<Bearer<'_>>> = HashMap::new();
+    let mut names: HashMap<(&str, &str), Vec<NameBearer<'_>>> = HashMap::new();
     for state in told.states.iter().filter(|state| state.epoch == epoch && state.change != Change::Gap) {
         if told.unordered && state.late {
             continue;
@@ -34,7 +34,7 @@ pub(super) fn judge(history: &History, told: &Told, epoch: u32, faults: &mut Fau
             Some(bearer) => (bearer.last, bearer.over) = (state.seq, over),
             None => {
                 let born = born.get(object.uid.as_str()).copied();
-                bearers.push(Bearer { uid: &object.uid, born, first: state.seq, last: state.seq, over });
+                bearers.push(NameBearer { uid: &object.uid, born, first: state.seq, last: state.seq, over });
             }
         }
     }
@@ -48,13 +48,19 @@ pub(super) fn judge(history: &History, told: &Told, epoch: u32, faults: &mut Fau
     }
 }
 
-fn pair(name: &str, old: &Bearer<'_>, new: &Bearer<'_>, late_allowed: bool, faults: &mut Faults) {
+fn pair(
+    name: &str,
+    old: &NameBearer<'_>,
+    new: &NameBearer<'_>,
+    late_allowed: bool,
+    faults: &mut OracleFaults,
+) {
     let late = late_allowed && old.first > new.first;
     if !old.over {
         let about = format!("{} bears {name} after {}, of which no end is told", new.uid, old.uid);
-        faults.add(Rule::Order, about);
+        faults.add(OracleRule::Order, about);
     } else if old.last > new.first && !late {
         let about = format!("{} at {} comes before the end of {name} as {}", new.uid, new.first, old.uid);
-        faults.add(Rule::Order, about);
+        faults.add(OracleRule::Order, about);
     }
 }

@@ -5,49 +5,49 @@ use std::sync::Arc;
 
 use kubewitness_core::{Change, Gap, State};
 
-use super::faults::{Faults, Rule};
-use crate::truth::{Entry, History, Told};
+use super::faults::{OracleFaults, OracleRule};
+use crate::truth::{JournalRecord, ResourceHistory, WrittenEntry};
 
 /// One object's hole, with its place in the order of states.
-pub struct Hole<'a> {
+pub struct ObjectHole<'a> {
     pub after: u64,
     pub before: u64,
     pub gap: &'a Gap,
     pub seq: u64,
 }
 
-impl Hole<'_> {
+impl ObjectHole<'_> {
     pub fn covers(&self, version: u64) -> bool {
         self.after < version && version < self.before
     }
 }
 
 /// One object in one history.
-pub struct Life<'a> {
-    pub history: &'a History,
-    pub told: &'a Told,
+pub struct ObjectLife<'a> {
+    pub history: &'a ResourceHistory,
+    pub told: &'a JournalRecord,
     /// Of the last history, what must be there; of an earlier one, everything.
     pub up_to: u64,
     pub uid: &'a str,
-    pub entries: Vec<&'a Entry>,
+    pub entries: Vec<&'a WrittenEntry>,
     /// Without gaps, by position.
     pub states: Vec<&'a State>,
-    pub holes: Vec<Hole<'a>>,
+    pub holes: Vec<ObjectHole<'a>>,
     /// Its states in the histories before.
     pub before: Vec<&'a State>,
 }
 
 /// The objects of one history, by uid, each with what the server had and what the journal tells.
 pub fn lives<'a>(
-    history: &'a History,
-    told: &'a Told,
+    history: &'a ResourceHistory,
+    told: &'a JournalRecord,
     epoch: u32,
     up_to: u64,
     before: &HashMap<&str, Vec<&'a State>>,
-    faults: &mut Faults,
-) -> BTreeMap<&'a str, Life<'a>> {
-    let mut lives: BTreeMap<&str, Life<'_>> = BTreeMap::new();
-    let empty = |uid: &'a str| Life {
+    faults: &mut OracleFaults,
+) -> BTreeMap<&'a str, ObjectLife<'a>> {
+    let mut lives: BTreeMap<&str, ObjectLife<'_>> = BTreeMap::new();
+    let empty = |uid: &'a str| ObjectLife {
         history,
         told,
         up_to,
@@ -72,7 +72,11 @@ pub fn lives<'a>(
     lives
 }
 
-fn hole<'a>(told: &'a Told, state: &Arc<State>, faults: &mut Faults) -> Option<Hole<'a>> {
+fn hole<'a>(
+    told: &'a JournalRecord,
+    state: &Arc<State>,
+    faults: &mut OracleFaults,
+) -> Option<ObjectHole<'a>> {
     let named = state.id.as_str().rsplit_once("/gap:").map(|(_, bounds)| bounds);
     let of_state = |gap: &&Gap| {
         gap.epoch == state.epoch
@@ -80,13 +84,13 @@ fn hole<'a>(told: &'a Told, state: &Arc<State>, faults: &mut Faults) -> Option<H
             && named.is_some_and(|named| named == format!("{}-{}", gap.after, gap.before))
     };
     let Some(gap) = told.gaps.iter().find(of_state) else {
-        faults.add(Rule::Bounds, format!("{} is no gap that is known", state.id));
+        faults.add(OracleRule::Bounds, format!("{} is no gap that is known", state.id));
         return None;
     };
     match (gap.after.parse(), gap.before.parse()) {
-        (Ok(after), Ok(before)) => Some(Hole { after, before, gap, seq: state.seq }),
+        (Ok(after), Ok(before)) => Some(ObjectHole { after, before, gap, seq: state.seq }),
         _ => {
-            faults.add(Rule::Bounds, format!("{} has no bounds", state.id));
+            faults.add(OracleRule::Bounds, format!("{} has no bounds", state.id));
             None
         }
     }

@@ -18,14 +18,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 const WITHIN: Duration = Duration::from_secs(30);
 
-struct Lab {
+struct ClientLab {
     server: ApiServer,
     jobs: Api<Job>,
     client: Client,
     _serving: DropGuard,
 }
 
-async fn lab() -> Result<Lab> {
+async fn lab() -> Result<ClientLab> {
     let options = ApiServerOptions {
         bookmark_every: Duration::from_millis(100),
         keep_truth: true,
@@ -38,7 +38,12 @@ async fn lab() -> Result<Lab> {
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, server.kubeconfig())?;
     let client = connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await?.client;
-    Ok(Lab { server, jobs: Api::default_namespaced(client.clone()), client, _serving: stop.drop_guard() })
+    Ok(ClientLab {
+        server,
+        jobs: Api::default_namespaced(client.clone()),
+        client,
+        _serving: stop.drop_guard(),
+    })
 }
 
 fn job(name: &str) -> Result<Job> {
@@ -48,7 +53,7 @@ fn job(name: &str) -> Result<Job> {
             "containers": [{"name": "trainer", "image": "registry.example.com/train:1"}]}}}}))?)
 }
 
-impl Lab {
+impl ClientLab {
     async fn create(&self, name: &str) -> Result<Job> {
         Ok(self.jobs.create(&PostParams::default(), &job(name)?).await?)
     }

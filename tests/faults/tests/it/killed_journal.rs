@@ -4,31 +4,33 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{Append, Appended, Fate, Former, JournalError, Warm, Witness};
+use kubewitness_core::ports::{
+    AppendBatch, AppendResult, FormerEnd, FormerVersion, JournalError, StateWitness, WarmStart,
+};
 use kubewitness_journal::Journal;
 use tokio::sync::Notify;
 
 /// When the process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Death {
+pub struct ProcessDeath {
     /// Writes that still succeed.
     pub writes: u32,
     /// Whether the one after them reaches the disk, although nobody hears of it.
     pub written: bool,
 }
 
-pub struct Mortal {
+pub struct MortalJournal {
     journal: Journal,
-    death: Mutex<Option<Death>>,
+    death: Mutex<Option<ProcessDeath>>,
     died: Notify,
 }
 
-impl Mortal {
+impl MortalJournal {
     pub fn new(journal: Journal) -> Arc<Self> {
         Arc::new(Self { journal, death: Mutex::default(), died: Notify::new() })
     }
 
-    pub fn dies(&self, death: Death) {
+    pub fn dies(&self, death: ProcessDeath) {
         *self.death.lock().unwrap() = Some(death);
     }
 
@@ -56,8 +58,8 @@ impl Mortal {
 }
 
 #[async_trait]
-impl Witness for Mortal {
-    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+impl StateWitness for MortalJournal {
+    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
         let Some(written) = self.last() else { return self.journal.append(append).await };
         if written {
             self.journal.append(append).await?;
@@ -67,11 +69,11 @@ impl Witness for Mortal {
         std::future::pending().await
     }
 
-    async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
+    async fn warm(&self, source: &str) -> Result<WarmStart, JournalError> {
         self.journal.warm(source).await
     }
 
-    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<Fate, JournalError> {
+    async fn fate(&self, source: &str, epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
         self.journal.fate(source, epoch, uid).await
     }
 
@@ -80,7 +82,7 @@ impl Witness for Mortal {
         source: &str,
         epoch: u32,
         within: RangeInclusive<u64>,
-    ) -> Result<Option<Former>, JournalError> {
+    ) -> Result<Option<FormerVersion>, JournalError> {
         self.journal.former(source, epoch, within).await
     }
 }

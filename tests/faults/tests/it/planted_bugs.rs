@@ -4,13 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kubewitness_core::{Change, Gap, ObjectRef, State, StateId, Status, Version};
-use kubewitness_faults::{Entry, Event, Floor, History, Rule, Told, Truth, judge};
+use kubewitness_faults::{
+    JournalRecord, OracleRule, ResourceHistory, ServerTruth, TruthEvent, TruthFloor, WrittenEntry, judge,
+};
 use serde_json::json;
 
 const SOURCE: &str = "watched";
 
-fn entry(event: Event, version: u64, name: &str, uid: &str) -> Entry {
-    Entry {
+fn entry(event: TruthEvent, version: u64, name: &str, uid: &str) -> WrittenEntry {
+    WrittenEntry {
         version,
         event,
         namespace: "team".into(),
@@ -22,28 +24,28 @@ fn entry(event: Event, version: u64, name: &str, uid: &str) -> Entry {
 }
 
 /// Object `a` ends, and its name is used again; `b` lives on; `brief` comes and goes.
-fn truth() -> Truth {
+fn truth() -> ServerTruth {
     let entries = vec![
-        entry(Event::Written, 10, "a", "a1"),
-        entry(Event::Written, 20, "b", "b1"),
-        entry(Event::Written, 30, "a", "a1"),
-        entry(Event::Written, 32, "brief", "c1"),
-        entry(Event::Written, 34, "b", "b1"),
-        entry(Event::Deleted, 36, "brief", "c1"),
-        entry(Event::Written, 40, "a", "a1"),
-        entry(Event::Deleted, 50, "a", "a1"),
-        entry(Event::Written, 60, "a", "a2"),
-        entry(Event::Written, 70, "b", "b1"),
+        entry(TruthEvent::Written, 10, "a", "a1"),
+        entry(TruthEvent::Written, 20, "b", "b1"),
+        entry(TruthEvent::Written, 30, "a", "a1"),
+        entry(TruthEvent::Written, 32, "brief", "c1"),
+        entry(TruthEvent::Written, 34, "b", "b1"),
+        entry(TruthEvent::Deleted, 36, "brief", "c1"),
+        entry(TruthEvent::Written, 40, "a", "a1"),
+        entry(TruthEvent::Deleted, 50, "a", "a1"),
+        entry(TruthEvent::Written, 60, "a", "a2"),
+        entry(TruthEvent::Written, 70, "b", "b1"),
     ];
-    let floors = vec![Floor { since_ms: 500, version: 38 }];
-    Truth { histories: vec![History { floors, ..History::new(entries, 20) }] }
+    let floors = vec![TruthFloor { since_ms: 500, version: 38 }];
+    ServerTruth { histories: vec![ResourceHistory { floors, ..ResourceHistory::new(entries, 20) }] }
 }
 
 /// Tells a story in the order in which it is written down.
 #[derive(Default)]
-struct Teller(Told);
+struct StoryTeller(JournalRecord);
 
-impl Teller {
+impl StoryTeller {
     fn state(mut self, change: Change, version: &str, name: &str, uid: &str) -> Self {
         let object = ObjectRef {
             group: "batch".into(),
@@ -110,8 +112,8 @@ impl Teller {
 }
 
 /// The whole story.
-fn honest() -> Teller {
-    Teller::default()
+fn honest() -> StoryTeller {
+    StoryTeller::default()
         .present(10, "a", "a1")
         .present(20, "b", "b1")
         .present(30, "a", "a1")
@@ -125,8 +127,8 @@ fn honest() -> Teller {
 }
 
 /// Not looked at between 20 and 70, while compaction took what was below 38.
-fn holed() -> Teller {
-    Teller::default()
+fn holed() -> StoryTeller {
+    StoryTeller::default()
         .present(10, "a", "a1")
         .present(20, "b", "b1")
         .gap("20", "38", None, 600)
@@ -140,22 +142,22 @@ fn holed() -> Teller {
         .present(70, "b", "b1")
 }
 
-fn rules(told: &Told) -> HashSet<Rule> {
+fn rules(told: &JournalRecord) -> HashSet<OracleRule> {
     judge(&truth(), told).into_iter().map(|fault| fault.rule).collect()
 }
 
 /// The lie is found, whatever else is.
-fn found(told: &Teller, rule: Rule) {
+fn found(told: &StoryTeller, rule: OracleRule) {
     let faults = judge(&truth(), &told.0);
     assert!(faults.iter().any(|fault| fault.rule == rule), "{rule:?} was not found, but {faults:?}");
 }
 
-fn without(mut told: Teller, place: usize) -> Teller {
+fn without(mut told: StoryTeller, place: usize) -> StoryTeller {
     told.0.states.remove(place);
     told
 }
 
-fn swapped(mut told: Teller, one: usize, other: usize) -> Teller {
+fn swapped(mut told: StoryTeller, one: usize, other: usize) -> StoryTeller {
     told.0.states.swap(one, other);
     told.0.documents.clear();
     for (place, state) in told.0.states.iter_mut().enumerate() {
@@ -173,10 +175,10 @@ fn the_truth_is_no_lie() {
 #[test]
 fn a_lost_version_a_lost_end_and_a_lost_life_are_found() {
     for place in 1..honest().0.states.len() {
-        found(&without(honest(), place), Rule::Lost);
+        found(&without(honest(), place), OracleRule::Lost);
     }
     // What was overwritten before the first list is nobody's loss, what was there then is.
-    found(&without(honest(), 0), Rule::Lost);
+    found(&without(honest(), 0), OracleRule::Lost);
 }
 
 #[test]
@@ -185,49 +187,49 @@ fn what_the_checkpoint_has_not_reached_is_not_lost() {
     told.0.up_to = Some(69);
     assert_eq!(judge(&truth(), &told.0), []);
     told.0.up_to = Some(70);
-    found(&told, Rule::Lost);
+    found(&told, OracleRule::Lost);
 }
 
 #[test]
 fn a_version_twice_an_end_twice_and_an_id_twice_are_found() {
-    found(&honest().present(70, "b", "b1"), Rule::Twice);
-    found(&honest().gone("50", "a", "a1"), Rule::Twice);
+    found(&honest().present(70, "b", "b1"), OracleRule::Twice);
+    found(&honest().gone("50", "a", "a1"), OracleRule::Twice);
 }
 
 #[test]
 fn a_wrong_order_of_versions_and_of_names_is_found() {
     // 30 and 40 of `a1`.
-    found(&swapped(honest(), 2, 6), Rule::Order);
+    found(&swapped(honest(), 2, 6), OracleRule::Order);
     // Its end before its last version.
-    found(&swapped(honest(), 6, 7), Rule::Order);
+    found(&swapped(honest(), 6, 7), OracleRule::Order);
     // Its name's next bearer before its end.
-    found(&swapped(honest(), 7, 8), Rule::Order);
+    found(&swapped(honest(), 7, 8), OracleRule::Order);
     // Back to the old bearer.
-    found(&swapped(honest(), 6, 8), Rule::Order);
+    found(&swapped(honest(), 6, 8), OracleRule::Order);
 }
 
 #[test]
 fn a_life_that_is_told_after_its_names_next_bearer_is_found() {
-    let told = Teller::default().present(20, "b", "b1").present(34, "b", "b1").present(60, "a", "a2");
+    let told = StoryTeller::default().present(20, "b", "b1").present(34, "b", "b1").present(60, "a", "a2");
     let told = told.present(32, "brief", "c1").gone("36", "brief", "c1").present(70, "b", "b1");
     let told = told.present(10, "a", "a1").present(30, "a", "a1").present(40, "a", "a1");
     let mut told = told.gone("50", "a", "a1");
-    found(&told, Rule::Order);
+    found(&told, OracleRule::Order);
     // After a kill it may be, but then with its end.
     told.0.late_allowed = true;
     assert_eq!(judge(&truth(), &told.0), []);
-    found(&without(told, 9), Rule::Order);
+    found(&without(told, 9), OracleRule::Order);
 }
 
 #[test]
 fn states_and_ends_that_never_were_are_found() {
-    found(&honest().present(71, "b", "b1"), Rule::Invented);
-    found(&honest().present(71, "x", "x1"), Rule::Invented);
-    found(&honest().state(Change::Left, "70", "b", "b1"), Rule::Invented);
-    found(&honest().gone("", "b", "b1"), Rule::FalseGone);
+    found(&honest().present(71, "b", "b1"), OracleRule::Invented);
+    found(&honest().present(71, "x", "x1"), OracleRule::Invented);
+    found(&honest().state(Change::Left, "70", "b", "b1"), OracleRule::Invented);
+    found(&honest().gone("", "b", "b1"), OracleRule::FalseGone);
     let mut epoch = honest().present(71, "b", "b1");
     Arc::make_mut(epoch.0.states.last_mut().unwrap()).epoch = 1;
-    found(&epoch, Rule::Invented);
+    found(&epoch, OracleRule::Invented);
 }
 
 #[test]
@@ -235,16 +237,16 @@ fn a_gap_over_what_was_told_is_found() {
     let told = honest().gap("34", "70", Some(("b", "b1")), 600);
     assert_eq!(
         rules(&told.0),
-        HashSet::from([Rule::Bounds]),
+        HashSet::from([OracleRule::Bounds]),
         "it is empty of versions, and ends with nothing"
     );
-    found(&honest().gap("20", "70", Some(("b", "b1")), 600), Rule::FalseGap);
+    found(&honest().gap("20", "70", Some(("b", "b1")), 600), OracleRule::FalseGap);
 }
 
 #[test]
 fn a_gap_over_what_could_be_read_is_found() {
     // At 38, the oldest version that can be read, `a1` is as it was at 30.
-    let told = Teller::default()
+    let told = StoryTeller::default()
         .present(10, "a", "a1")
         .present(20, "b", "b1")
         .gap("20", "38", None, 600)
@@ -255,15 +257,15 @@ fn a_gap_over_what_could_be_read_is_found() {
         .gap("20", "34", Some(("b", "b1")), 600)
         .present(34, "b", "b1")
         .present(70, "b", "b1");
-    found(&told, Rule::FalseGap);
+    found(&told, OracleRule::FalseGap);
     // The same gaps before compaction came.
     let mut early = holed();
     early.0.gaps.iter_mut().for_each(|gap| gap.recorded_ms = 400);
-    found(&early, Rule::FalseGap);
+    found(&early, OracleRule::FalseGap);
     // A hole of the source that reaches beyond what was compacted.
     let mut wide = holed();
     wide.0.gaps[0].before = "45".into();
-    found(&wide, Rule::FalseGap);
+    found(&wide, OracleRule::FalseGap);
     wide.0.unread_allowed = true;
     assert_eq!(judge(&truth(), &wide.0), []);
 }
@@ -272,68 +274,68 @@ fn a_gap_over_what_could_be_read_is_found() {
 fn a_life_that_was_never_seen_must_lie_whole_in_a_gap_of_the_source() {
     let mut told = holed();
     told.0.gaps.remove(0);
-    found(&told, Rule::Lost);
+    found(&told, OracleRule::Lost);
     let mut short = holed();
     short.0.gaps[0].before = "36".into();
-    found(&short, Rule::Lost);
+    found(&short, OracleRule::Lost);
     let mut late = holed();
     late.0.gaps[0].after = "32".into();
-    found(&late, Rule::Lost);
+    found(&late, OracleRule::Lost);
 }
 
 #[test]
 fn gaps_that_lie_on_each_other_are_found() {
-    let told = Teller::default()
+    let told = StoryTeller::default()
         .present(10, "a", "a1")
         .present(20, "b", "b1")
         .gap("20", "38", None, 600)
         .gap("30", "37", None, 600);
-    found(&told, Rule::Overlap);
-    let told = Teller::default()
+    found(&told, OracleRule::Overlap);
+    let told = StoryTeller::default()
         .present(20, "b", "b1")
         .gap("20", "70", Some(("b", "b1")), 600)
         .gap("30", "70", Some(("b", "b1")), 600)
         .present(70, "b", "b1");
-    found(&told, Rule::Overlap);
+    found(&told, OracleRule::Overlap);
 }
 
 #[test]
 fn bounds_that_are_not_exact_are_found() {
     for (after, before) in [("20", "33"), ("20", "35"), ("10", "34"), ("", "34"), ("33", "34")] {
-        let told = Teller::default()
+        let told = StoryTeller::default()
             .present(10, "a", "a1")
             .present(20, "b", "b1")
             .gap(after, before, Some(("b", "b1")), 600)
             .present(34, "b", "b1")
             .present(70, "b", "b1");
-        found(&told, Rule::Bounds);
+        found(&told, OracleRule::Bounds);
     }
     // Nothing is told of it behind the gap.
-    found(&honest().gap("70", "90", Some(("b", "b1")), 600), Rule::Bounds);
+    found(&honest().gap("70", "90", Some(("b", "b1")), 600), OracleRule::Bounds);
     // The source's own.
-    found(&honest().gap("38", "39", None, 600), Rule::Bounds);
-    found(&honest().gap("x", "39", None, 600), Rule::Bounds);
+    found(&honest().gap("38", "39", None, 600), OracleRule::Bounds);
+    found(&honest().gap("x", "39", None, 600), OracleRule::Bounds);
 }
 
 #[test]
 fn an_end_has_its_version_wherever_it_could_be_read() {
     let mut told = without(honest(), 5);
-    found(&told, Rule::Lost);
+    found(&told, OracleRule::Lost);
     // Of `c1`, which ended below what can be read, nobody can tell when.
     told = told.gone("", "brief", "c1");
     assert_eq!(judge(&truth(), &told.0), []);
     let told = without(honest(), 7);
-    found(&swapped(told.gone("", "a", "a1"), 7, 9), Rule::Bounds);
-    found(&without(honest(), 5).gone("37", "brief", "c1"), Rule::Bounds);
+    found(&swapped(told.gone("", "a", "a1"), 7, 9), OracleRule::Bounds);
+    found(&without(honest(), 5).gone("37", "brief", "c1"), OracleRule::Bounds);
 }
 
 #[test]
 fn a_gap_before_an_unknown_end_reaches_to_what_can_be_read_and_no_further() {
     let told = |before: &str| {
         let mut told =
-            Teller::default().present(10, "a", "a1").present(20, "b", "b1").present(32, "brief", "c1");
+            StoryTeller::default().present(10, "a", "a1").present(20, "b", "b1").present(32, "brief", "c1");
         told = told.gap("32", before, Some(("brief", "c1")), 600).gone("", "brief", "c1");
-        judge(&truth(), &told.0).into_iter().any(|fault| fault.rule == Rule::Bounds)
+        judge(&truth(), &told.0).into_iter().any(|fault| fault.rule == OracleRule::Bounds)
     };
     assert!(!told("38"));
     assert!(told("60"));
@@ -341,7 +343,7 @@ fn a_gap_before_an_unknown_end_reaches_to_what_can_be_read_and_no_further() {
 
 #[test]
 fn what_a_history_had_still_to_say_is_excused_only_where_another_took_its_place() {
-    let told = Teller::default()
+    let told = StoryTeller::default()
         .present(10, "a", "a1")
         .present(20, "b", "b1")
         .present(30, "a", "a1")
@@ -349,11 +351,11 @@ fn what_a_history_had_still_to_say_is_excused_only_where_another_took_its_place(
         .present(34, "b", "b1")
         .gap("34", "", None, 600);
     let mut truth = truth();
-    assert!(judge(&truth, &told.0).iter().any(|fault| fault.rule == Rule::FalseGap));
+    assert!(judge(&truth, &told.0).iter().any(|fault| fault.rule == OracleRule::FalseGap));
     truth.histories[0].over = true;
     assert_eq!(judge(&truth, &told.0), []);
     let bounded = without(told, 4).gap("20", "71", None, 600);
-    assert!(judge(&truth, &bounded.0).iter().any(|fault| fault.rule == Rule::FalseGap));
+    assert!(judge(&truth, &bounded.0).iter().any(|fault| fault.rule == OracleRule::FalseGap));
 }
 
 #[test]
@@ -363,7 +365,7 @@ fn leaving_the_scope_is_told_once_and_is_no_end() {
         entry.in_scope = entry.version == 10;
     }
     let left = |versions: &[&str]| {
-        let mut told = Teller::default()
+        let mut told = StoryTeller::default()
             .present(10, "a", "a1")
             .present(20, "b", "b1")
             .present(32, "brief", "c1")
@@ -375,9 +377,9 @@ fn leaving_the_scope_is_told_once_and_is_no_end() {
         told.present(60, "a", "a2").present(70, "b", "b1").0
     };
     assert_eq!(judge(&truth, &left(&["30"])), []);
-    assert!(judge(&truth, &left(&[])).iter().any(|fault| fault.rule == Rule::Lost));
+    assert!(judge(&truth, &left(&[])).iter().any(|fault| fault.rule == OracleRule::Lost));
     let as_end = honest();
-    assert!(judge(&truth, &as_end.0).iter().any(|fault| fault.rule == Rule::Invented));
+    assert!(judge(&truth, &as_end.0).iter().any(|fault| fault.rule == OracleRule::Invented));
 }
 
 #[test]
@@ -391,9 +393,9 @@ fn a_poisoned_version_is_kept_as_poison_and_not_lost() {
 fn a_document_that_is_not_what_was_written_is_found() {
     let mut told = honest();
     told.0.documents.insert(1, Some(json!({"at": 11})));
-    found(&told, Rule::Content);
+    found(&told, OracleRule::Content);
     told.0.documents = HashMap::from([(1, None)]);
-    found(&told, Rule::Content);
+    found(&told, OracleRule::Content);
 }
 
 #[test]
@@ -404,7 +406,7 @@ fn current_objects_that_are_not_the_servers_are_found() {
         let mut current = live.clone();
         change(&mut current);
         told.0.current = Some(current);
-        rules(&told.0).contains(&Rule::Current)
+        rules(&told.0).contains(&OracleRule::Current)
     };
     assert!(!with(|_| {}));
     assert!(with(|current| drop(current.insert("b1".to_string(), "34".to_string()))));

@@ -7,27 +7,27 @@ use anyhow::{Result, bail};
 use kubewitness_chance::{ReplayHint, SeedPlan};
 pub use kubewitness_faults::{Dice, Marks};
 
-use crate::world::{Options, World};
+use crate::world::{FaultWorld, WorldOptions};
 
 /// A seed that takes longer than this hangs; a slow machine needs a few seconds for it.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// How a row is run.
-pub struct Row {
+pub struct RowOptions {
     pub name: &'static str,
     /// Fixed seeds: rows that wait have fewer. One fresh seed follows.
     pub seeds: u64,
-    pub options: Options,
+    pub options: WorldOptions,
     /// What must have happened at least once.
     pub sometimes: &'static [&'static str],
 }
 
-impl Row {
+impl RowOptions {
     pub fn new(name: &'static str) -> Self {
-        Self { name, seeds: 4, options: Options::default(), sometimes: &[] }
+        Self { name, seeds: 4, options: WorldOptions::default(), sometimes: &[] }
     }
 
-    pub async fn run(self, row: impl AsyncFn(&mut World, &Marks) -> Result<()>) {
+    pub async fn run(self, row: impl AsyncFn(&mut FaultWorld, &Marks) -> Result<()>) {
         let seeds = SeedPlan { test: self.name, fixed: self.seeds, fresh: 1 };
         let marks = Marks::default();
         for seed in seeds.list() {
@@ -48,9 +48,9 @@ impl Row {
         &self,
         seed: u64,
         marks: &Marks,
-        row: &impl AsyncFn(&mut World, &Marks) -> Result<()>,
+        row: &impl AsyncFn(&mut FaultWorld, &Marks) -> Result<()>,
     ) -> Result<()> {
-        let mut world = World::new(seed, self.options.clone()).await?;
+        let mut world = FaultWorld::new(seed, self.options.clone()).await?;
         if let Err(error) = row(&mut world, marks).await {
             bail!("{error:#}\n{}", world.tell().await);
         }

@@ -34,13 +34,13 @@ const SIGNALS: usize = 1024;
 
 /// One request that came by.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct WireRequest {
     /// Path and query.
     pub target: String,
     pub at: Instant,
 }
 
-impl Asked {
+impl WireRequest {
     /// Whether the query has this, such as `limit=1`.
     fn has(&self, pair: &str) -> bool {
         let query = self.target.split_once('?').map_or("", |(_, query)| query);
@@ -82,7 +82,7 @@ impl Asked {
 }
 
 /// What becomes of a request.
-pub enum Fate {
+pub enum RequestFate {
     /// Answered by the wire.
     Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
     /// The connection ends without an answer.
@@ -93,7 +93,7 @@ pub enum Fate {
     Hold { gate: oneshot::Receiver<()>, instead: Option<String> },
 }
 
-impl Fate {
+impl RequestFate {
     /// A `Status` as the server would send it.
     pub fn status(code: u16, reason: &str) -> Self {
         let body = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -102,10 +102,10 @@ impl Fate {
     }
 }
 
-type Rule = Box<dyn FnMut(&Asked) -> Option<Fate> + Send>;
+type WireRule = Box<dyn FnMut(&WireRequest) -> Option<RequestFate> + Send>;
 
 /// What becomes of a line of a watch, which comes without its end.
-pub enum Passed {
+pub enum PassedLine {
     As(Vec<Bytes>),
     /// Some bytes, then the connection breaks.
     Break(Bytes),
@@ -113,26 +113,26 @@ pub enum Passed {
     Stall,
 }
 
-type Tap = Box<dyn FnMut(Bytes) -> Passed + Send>;
+type WireTap = Box<dyn FnMut(Bytes) -> PassedLine + Send>;
 
 /// What happens to the streams that are open.
 #[derive(Clone)]
-enum Signal {
+enum WireSignal {
     End,
     Break,
     Stall,
 }
 
-struct Inner {
+struct WireInner {
     upstream: Mutex<SocketAddr>,
     /// Refused connections: the servers can't be reached.
     down: Mutex<bool>,
-    rules: Mutex<Vec<Rule>>,
-    tap: Mutex<Option<Tap>>,
+    rules: Mutex<Vec<WireRule>>,
+    tap: Mutex<Option<WireTap>>,
     /// Bodies are cut into pieces at random places.
     shred: Mutex<Option<Dice>>,
-    asked: Mutex<Vec<Asked>>,
-    signals: broadcast::Sender<Signal>,
+    asked: Mutex<Vec<WireRequest>>,
+    signals: broadcast::Sender<WireSignal>,
     connections: Mutex<JoinSet<()>>,
     /// Versions are words.
     opaque: bool,
@@ -140,18 +140,18 @@ struct Inner {
 
 /// Clones are the same wire.
 #[derive(Clone)]
-pub struct Wire {
+pub struct FaultyWire {
     pub address: SocketAddr,
-    inner: Arc<Inner>,
+    inner: Arc<WireInner>,
 }
 
-type Answer = Response<BoxBody<Bytes, io::Error>>;
+type WireAnswer = Response<BoxBody<Bytes, io::Error>>;
 
-impl Wire {
+impl FaultyWire {
     pub async fn new(upstream: SocketAddr, opaque: bool) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let inner = Inner {
+        let inner = WireInner {
             upstream: Mutex::new(upstream),
             down: Mutex::default(),
             rules: Mutex::default(),
@@ -187,16 +187,16 @@ impl Wire {
         }
     }
 
-    async fn handle(self, request: Request<Incoming>) -> Result<Answer, io::Error> {
+    async fn handle(self, request: Request<Incoming>) -> Result<WireAnswer, io::Error> {
         let target = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
-        let mut asked = Asked { target, at: Instant::now() };
+        let mut asked = WireRequest { target, at: Instant::now() };
         self.inner.asked.lock().unwrap().push(asked.clone());
         let fate = self.inner.rules.lock().unwrap().iter_mut().find_map(|rule| rule(&asked));
         match fate {
-            Some(Fate::Answer { status, headers, body }) => return Ok(answer(status, &headers, body)),
-            Some(Fate::Close) => return Err(io::ErrorKind::ConnectionReset.into()),
-            Some(Fate::Silence) => std::future::pending().await,
-            Some(Fate::Hold { gate, instead }) => {
+            Some(RequestFate::Answer { status, headers, body }) => return Ok(answer(status, &headers, body)),
+            Some(RequestFate::Close) => return Err(io::ErrorKind::ConnectionReset.into()),
+            Some(RequestFate::Silence) => std::future::pending().await,
+            Some(RequestFate::Hold { gate, instead }) => {
                 // A sender that is gone lets it pass as well.
                 drop(gate.await);
                 asked.target = instead.unwrap_or(asked.target);
@@ -206,7 +206,7 @@ impl Wire {
         self.pass(request, &asked).await.map_err(io::Error::other)
     }
 
-    async fn pass(&self, request: Request<Incoming>, asked: &Asked) -> Result<Answer> {
+    async fn pass(&self, request: Request<Incoming>, asked: &WireRequest) -> Result<WireAnswer> {
         let upstream = *self.inner.upstream.lock().unwrap();
         let stream = TcpStream::connect(upstream).await?;
         stream.set_nodelay(true)?;
@@ -222,7 +222,7 @@ impl Wire {
         }
         let signals = asked.is_stream().then(|| self.inner.signals.subscribe());
         let (out, frames) = mpsc::channel(FRAMES);
-        let pump = Pump { inner: Arc::clone(&self.inner), out, line: BytesMut::new() };
+        let pump = BodyPump { inner: Arc::clone(&self.inner), out, line: BytesMut::new() };
         self.inner.connections.lock().unwrap().spawn(async move {
             pump.run(body, signals).await;
             drop(sender);
@@ -260,12 +260,17 @@ impl Wire {
     }
 
     /// The first rule that has an answer decides.
-    pub fn rule(&self, rule: impl FnMut(&Asked) -> Option<Fate> + Send + 'static) {
+    pub fn rule(&self, rule: impl FnMut(&WireRequest) -> Option<RequestFate> + Send + 'static) {
         self.inner.rules.lock().unwrap().push(Box::new(rule));
     }
 
     /// Spoils the next so many requests of one sort.
-    pub fn spoil(&self, times: u32, of: fn(&Asked) -> bool, fate: impl Fn() -> Fate + Send + 'static) {
+    pub fn spoil(
+        &self,
+        times: u32,
+        of: fn(&WireRequest) -> bool,
+        fate: impl Fn() -> RequestFate + Send + 'static,
+    ) {
         let mut left = times;
         self.rule(move |asked| {
             if left == 0 || !of(asked) {
@@ -279,21 +284,23 @@ impl Wire {
     /// Holds the next request of one sort. The gate opens when it is sent to, or dropped.
     pub fn hold(
         &self,
-        of: fn(&Asked) -> bool,
+        of: fn(&WireRequest) -> bool,
         instead: impl Fn(&str) -> Option<String> + Send + 'static,
     ) -> oneshot::Sender<()> {
         let (open, gate) = oneshot::channel();
         let mut gate = Some(gate);
         self.rule(move |asked| {
             let gate = gate.take_if(|_| of(asked))?;
-            Some(Fate::Hold { gate, instead: instead(&asked.target) })
+            Some(RequestFate::Hold { gate, instead: instead(&asked.target) })
         });
         open
     }
 
     /// The servers know nothing of lists that come as streams.
     pub fn refuse_streamed_lists(&self) {
-        self.rule(|asked| (asked.is_stream() && asked.is_list()).then(|| Fate::status(422, "Invalid")));
+        self.rule(|asked| {
+            (asked.is_stream() && asked.is_list()).then(|| RequestFate::status(422, "Invalid"))
+        });
     }
 
     pub fn no_rules(&self) {
@@ -301,7 +308,7 @@ impl Wire {
     }
 
     /// Every line of every watch goes through this.
-    pub fn tap(&self, tap: impl FnMut(Bytes) -> Passed + Send + 'static) {
+    pub fn tap(&self, tap: impl FnMut(Bytes) -> PassedLine + Send + 'static) {
         *self.inner.tap.lock().unwrap() = Some(Box::new(tap));
     }
 
@@ -315,29 +322,29 @@ impl Wire {
 
     /// The watches that are open now end as the server's own time limit ends them.
     pub fn end_watches(&self) {
-        drop(self.inner.signals.send(Signal::End));
+        drop(self.inner.signals.send(WireSignal::End));
     }
 
     /// The watches that are open now break between two frames.
     pub fn break_watches(&self) {
-        drop(self.inner.signals.send(Signal::Break));
+        drop(self.inner.signals.send(WireSignal::Break));
     }
 
     /// Nothing comes any more on the watches that are open now, and nothing ends.
     pub fn stall_watches(&self) {
-        drop(self.inner.signals.send(Signal::Stall));
+        drop(self.inner.signals.send(WireSignal::Stall));
     }
 
     pub fn open_watches(&self) -> usize {
         self.inner.signals.receiver_count()
     }
 
-    pub fn asked(&self, of: fn(&Asked) -> bool) -> Vec<Asked> {
+    pub fn asked(&self, of: fn(&WireRequest) -> bool) -> Vec<WireRequest> {
         self.inner.asked.lock().unwrap().iter().filter(|asked| of(asked)).cloned().collect()
     }
 }
 
-fn answer(status: u16, headers: &[(&'static str, String)], body: String) -> Answer {
+fn answer(status: u16, headers: &[(&'static str, String)], body: String) -> WireAnswer {
     let mut response = Response::builder().status(status).header("Content-Type", "application/json");
     for (name, value) in headers {
         response = response.header(*name, value);
@@ -361,29 +368,29 @@ impl<S: futures::Stream + Unpin> futures::Stream for SyncStream<S> {
 }
 
 /// Carries one answer's body.
-struct Pump {
-    inner: Arc<Inner>,
+struct BodyPump {
+    inner: Arc<WireInner>,
     out: mpsc::Sender<io::Result<Frame<Bytes>>>,
     /// The beginning of a line whose end has not come.
     line: BytesMut,
 }
 
 /// The stream is over, whichever way.
-struct Over;
+struct StreamOver;
 
-impl Pump {
-    async fn run(mut self, body: Incoming, signals: Option<broadcast::Receiver<Signal>>) {
+impl BodyPump {
+    async fn run(mut self, body: Incoming, signals: Option<broadcast::Receiver<WireSignal>>) {
         // Either way there is nothing more to carry.
-        let Err(Over) = match signals {
+        let Err(StreamOver) = match signals {
             Some(signals) => self.stream(body, signals).await,
             None => self.plain(body).await,
         };
     }
 
-    async fn plain(&mut self, mut body: Incoming) -> Result<Infallible, Over> {
+    async fn plain(&mut self, mut body: Incoming) -> Result<Infallible, StreamOver> {
         if self.inner.opaque {
             return match body.collect().await {
-                Ok(whole) => self.send(opaque::worded(&whole.to_bytes())).await.and(Err(Over)),
+                Ok(whole) => self.send(opaque::worded(&whole.to_bytes())).await.and(Err(StreamOver)),
                 Err(_) => self.breaks().await,
             };
         }
@@ -393,20 +400,20 @@ impl Pump {
                 Err(_) => self.breaks().await?,
             }
         }
-        Err(Over)
+        Err(StreamOver)
     }
 
     async fn stream(
         &mut self,
         mut body: Incoming,
-        mut signals: broadcast::Receiver<Signal>,
-    ) -> Result<Infallible, Over> {
+        mut signals: broadcast::Receiver<WireSignal>,
+    ) -> Result<Infallible, StreamOver> {
         loop {
             tokio::select! {
                 biased;
-                signal = signals.recv() => self.signal(signal.map_err(|_| Over)?).await?,
+                signal = signals.recv() => self.signal(signal.map_err(|_| StreamOver)?).await?,
                 // The other side has gone.
-                () = self.out.closed() => return Err(Over),
+                () = self.out.closed() => return Err(StreamOver),
                 frame = body.frame() => match frame {
                     Some(Ok(frame)) => self.chunk(frame.into_data().unwrap_or_default()).await?,
                     ended => {
@@ -414,7 +421,7 @@ impl Pump {
                         self.pieces(self.line.clone().freeze()).await?;
                         return match ended {
                             Some(_) => self.breaks().await,
-                            None => Err(Over),
+                            None => Err(StreamOver),
                         };
                     }
                 },
@@ -422,54 +429,54 @@ impl Pump {
         }
     }
 
-    async fn signal(&mut self, signal: Signal) -> Result<(), Over> {
+    async fn signal(&mut self, signal: WireSignal) -> Result<(), StreamOver> {
         match signal {
-            Signal::End => Err(Over),
-            Signal::Break => self.breaks().await,
-            Signal::Stall => self.stall().await,
+            WireSignal::End => Err(StreamOver),
+            WireSignal::Break => self.breaks().await,
+            WireSignal::Stall => self.stall().await,
         }
     }
 
     /// Until the other side has had enough.
-    async fn stall(&mut self) -> Result<(), Over> {
+    async fn stall(&mut self) -> Result<(), StreamOver> {
         self.out.closed().await;
-        Err(Over)
+        Err(StreamOver)
     }
 
-    async fn breaks<T>(&self) -> Result<T, Over> {
+    async fn breaks<T>(&self) -> Result<T, StreamOver> {
         // What was written before leaves the connection while this waits.
         tokio::time::sleep(FLUSH).await;
         // One who has left already needs no break.
         drop(self.out.send(Err(io::ErrorKind::ConnectionReset.into())).await);
-        Err(Over)
+        Err(StreamOver)
     }
 
-    async fn chunk(&mut self, chunk: Bytes) -> Result<(), Over> {
+    async fn chunk(&mut self, chunk: Bytes) -> Result<(), StreamOver> {
         self.line.extend_from_slice(&chunk);
         while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
             let line = self.line.split_to(end + 1).freeze().slice(..end);
             let line = if self.inner.opaque { opaque::worded(&line) } else { line };
             let passed = match &mut *self.inner.tap.lock().unwrap() {
                 Some(tap) => tap(line),
-                None => Passed::As(vec![line]),
+                None => PassedLine::As(vec![line]),
             };
             match passed {
-                Passed::As(lines) => {
+                PassedLine::As(lines) => {
                     for line in lines {
                         self.pieces(with_end(&line)).await?;
                     }
                 }
-                Passed::Break(bytes) => {
+                PassedLine::Break(bytes) => {
                     self.pieces(bytes).await?;
                     return self.breaks().await;
                 }
-                Passed::Stall => return self.stall().await,
+                PassedLine::Stall => return self.stall().await,
             }
         }
         Ok(())
     }
 
-    async fn pieces(&self, mut bytes: Bytes) -> Result<(), Over> {
+    async fn pieces(&self, mut bytes: Bytes) -> Result<(), StreamOver> {
         while !bytes.is_empty() {
             let piece = match &mut *self.inner.shred.lock().unwrap() {
                 Some(dice) => (dice.between(1, 1 + bytes.len() as u64 / 8) as usize).min(bytes.len()),
@@ -480,8 +487,8 @@ impl Pump {
         Ok(())
     }
 
-    async fn send(&self, bytes: Bytes) -> Result<(), Over> {
-        self.out.send(Ok(Frame::data(bytes))).await.map_err(|_| Over)
+    async fn send(&self, bytes: Bytes) -> Result<(), StreamOver> {
+        self.out.send(Ok(Frame::data(bytes))).await.map_err(|_| StreamOver)
     }
 }
 

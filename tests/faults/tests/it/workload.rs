@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use http::{Method, Request};
 use kubewitness_core::config::SourceSpec;
-use kubewitness_watch::Connection;
+use kubewitness_watch::ApiConnection;
 use serde_json::{Value, json};
 
 use crate::seeds::Dice;
@@ -18,26 +18,27 @@ pub const THEIRS: &str = "speech";
 
 /// A kind that is watched.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct WatchedKind {
     pub api_version: &'static str,
     pub kind: &'static str,
     pub group: &'static str,
     pub resource: &'static str,
 }
 
-pub const JOBS: Kind = Kind { api_version: "batch/v1", kind: "Job", group: "batch", resource: "jobs" };
-pub const WIDGETS: Kind =
-    Kind { api_version: "example.com/v1", kind: "Widget", group: "example.com", resource: "widgets" };
+pub const JOBS: WatchedKind =
+    WatchedKind { api_version: "batch/v1", kind: "Job", group: "batch", resource: "jobs" };
+pub const WIDGETS: WatchedKind =
+    WatchedKind { api_version: "example.com/v1", kind: "Widget", group: "example.com", resource: "widgets" };
 
 /// Their names may have nearly any character.
-pub const ROLES: Kind = Kind {
+pub const ROLES: WatchedKind = WatchedKind {
     api_version: "rbac.authorization.k8s.io/v1",
     kind: "Role",
     group: "rbac.authorization.k8s.io",
     resource: "roles",
 };
 
-impl Kind {
+impl WatchedKind {
     pub fn collection(&self, namespace: &str) -> String {
         let root = if self.group.is_empty() { "api" } else { "apis" };
         format!("/{root}/{}/namespaces/{namespace}/{}", self.api_version, self.resource)
@@ -59,18 +60,18 @@ impl Kind {
 }
 
 /// History, uid and version → what was written.
-pub type Written = HashMap<(u32, String, u64), Arc<Value>>;
+pub type WrittenObjects = HashMap<(u32, String, u64), Arc<Value>>;
 
 /// One who writes, past the wire.
-pub struct Herd {
+pub struct WriterHerd {
     client: kube::Client,
-    pub kind: Kind,
+    pub kind: WatchedKind,
     pub dice: Dice,
     /// Names that are in use, with the number of the last change.
     pub live: BTreeMap<String, u64>,
     /// Names that a random life may take.
     pub names: u64,
-    pub written: Written,
+    pub written: WrittenObjects,
     /// How often the servers' history was replaced.
     pub epoch: u32,
     changes: u64,
@@ -81,15 +82,15 @@ pub const NAMESPACE: &str = "default";
 /// A name that random lives leave alone.
 pub const KEPT: &str = "kept";
 
-impl Herd {
-    pub fn new(connection: &Connection, kind: Kind, dice: Dice) -> Self {
+impl WriterHerd {
+    pub fn new(connection: &ApiConnection, kind: WatchedKind, dice: Dice) -> Self {
         Self {
             client: connection.client.clone(),
             kind,
             dice,
             live: BTreeMap::new(),
             names: 8,
-            written: Written::new(),
+            written: WrittenObjects::new(),
             epoch: 0,
             changes: 0,
         }

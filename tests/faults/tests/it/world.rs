@@ -12,23 +12,23 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SourceSpec;
-use kubewitness_core::status::Rules;
-use kubewitness_faults::Floor;
+use kubewitness_core::status::StatusRules;
+use kubewitness_faults::TruthFloor;
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions, HistoryLimits};
 use kubewitness_watch::{
-    ConnectOptions, Connection, Listers, Source, SourceError, SourceHandle, SourceSnapshot, Tuning,
-    WalkBudget, connect,
+    ApiConnection, CacheListers, ConnectOptions, SourceError, SourceHandle, SourceSnapshot, SourceTask,
+    WalkBudget, WatchTuning, connect,
 };
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::killed_journal::{Death, Mortal};
+use crate::killed_journal::{MortalJournal, ProcessDeath};
 use crate::seeds::Dice;
-use crate::wire::Wire;
-use crate::workload::{Herd, JOBS, Kind, OURS, TEAM};
+use crate::wire::FaultyWire;
+use crate::workload::{JOBS, OURS, TEAM, WatchedKind, WriterHerd};
 
 const BACKUP: &str = "backup";
 
@@ -44,8 +44,8 @@ const SOON: Duration = Duration::from_millis(40);
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(60);
 
 #[derive(Clone)]
-pub struct Options {
-    pub kind: Kind,
+pub struct WorldOptions {
+    pub kind: WatchedKind,
     /// Only objects of our team.
     pub scoped: bool,
     /// `None`: bookmarks never come.
@@ -61,7 +61,7 @@ pub struct Options {
     pub account: Option<&'static str>,
 }
 
-impl Default for Options {
+impl Default for WorldOptions {
     fn default() -> Self {
         Self {
             kind: JOBS,
@@ -79,9 +79,9 @@ impl Default for Options {
 
 /// Time in which no two moments are the same, so that before and after are never in doubt.
 #[derive(Default)]
-pub struct Ticks(AtomicU64);
+pub struct TickClock(AtomicU64);
 
-impl Clock for Ticks {
+impl Clock for TickClock {
     fn now_ms(&self) -> u64 {
         self.0.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -91,30 +91,30 @@ impl Clock for Ticks {
     }
 }
 
-pub struct Running {
+pub struct RunningSource {
     pub handle: SourceHandle,
-    mortal: Arc<Mortal>,
+    mortal: Arc<MortalJournal>,
     stop: CancellationToken,
     task: JoinHandle<Result<(), SourceError>>,
 }
 
-pub struct World {
-    pub options: Options,
+pub struct FaultWorld {
+    pub options: WorldOptions,
     pub dice: Dice,
     pub server: ApiServer,
     /// Another one over the same store.
     pub second: ApiServer,
-    pub wire: Wire,
-    pub herd: Herd,
-    pub clock: Arc<Ticks>,
+    pub wire: FaultyWire,
+    pub herd: WriterHerd,
+    pub clock: Arc<TickClock>,
     /// uid and version of what was made unreadable on its way.
     pub poisoned: HashSet<(String, u64)>,
     pub unread_allowed: bool,
     pub unordered: bool,
     killed: bool,
-    pub running: Option<Running>,
+    pub running: Option<RunningSource>,
     /// Of each history.
-    floors: Vec<Vec<Floor>>,
+    floors: Vec<Vec<TruthFloor>>,
     /// Names that were in use when a backup was made.
     backup: Option<BTreeMap<String, u64>>,
     /// Between these versions of the server the first list was made.
@@ -123,14 +123,14 @@ pub struct World {
     serving: CancellationToken,
 }
 
-impl Drop for World {
+impl Drop for FaultWorld {
     fn drop(&mut self) {
         self.serving.cancel();
     }
 }
 
-impl World {
-    pub async fn new(seed: u64, options: Options) -> Result<Self> {
+impl FaultWorld {
+    pub async fn new(seed: u64, options: WorldOptions) -> Result<Self> {
         let server_options = ApiServerOptions {
             hooks: true,
             keep_truth: true,
@@ -147,11 +147,11 @@ impl World {
         let (second, serving) = server.beside((Ipv4Addr::LOCALHOST, 0).into()).await?;
         tokio::spawn(serving.serve(stop.clone()));
         let folder = tempfile::tempdir()?;
-        let wire = Wire::new(server.address(), options.opaque).await?;
+        let wire = FaultyWire::new(server.address(), options.opaque).await?;
         // Others write through the second one, whatever becomes of the first.
         let direct = connection(&folder, &second.kubeconfig()).await?;
         let mut dice = Dice::new(seed);
-        let herd = Herd::new(&direct, options.kind, Dice::new(dice.throw()));
+        let herd = WriterHerd::new(&direct, options.kind, Dice::new(dice.throw()));
         Ok(Self {
             options,
             dice,
@@ -188,8 +188,8 @@ impl World {
         spec
     }
 
-    fn tuning(&mut self) -> Tuning {
-        Tuning {
+    fn tuning(&mut self) -> WatchTuning {
+        WatchTuning {
             page: 3,
             idle: self.options.idle,
             first_pause: Duration::from_millis(5),
@@ -199,7 +199,7 @@ impl World {
             walk: self.options.walk.clone(),
             one_answer: self.options.one_answer,
             seed: Some(self.dice.throw()),
-            ..Tuning::default()
+            ..WatchTuning::default()
         }
     }
 
@@ -216,18 +216,19 @@ impl World {
         };
         let by_wire = kubeconfig.replace(&self.server.address().to_string(), &self.wire.address.to_string());
         let connection = connection(&self.folder, &by_wire).await?;
-        let (mortal, listers, stop) = (Mortal::new(journal), Listers::default(), CancellationToken::new());
-        let (source, handle) = Source::new(
+        let (mortal, listers, stop) =
+            (MortalJournal::new(journal), CacheListers::default(), CancellationToken::new());
+        let (source, handle) = SourceTask::new(
             &connection,
             self.spec(),
             Arc::clone(&mortal) as _,
             Arc::clone(&self.clock) as _,
-            Arc::new(Rules::builtin()),
+            Arc::new(StatusRules::builtin()),
             listers.clone(),
         );
         listers.add(handle.clone());
         let task = tokio::spawn(source.with_tuning(self.tuning()).run(stop.clone()));
-        self.running = Some(Running { handle, mortal, stop, task });
+        self.running = Some(RunningSource { handle, mortal, stop, task });
         Ok(())
     }
 
@@ -265,7 +266,7 @@ impl World {
     /// Killed at one of its next writes, while `meanwhile` is done.
     pub async fn kill_at(
         &mut self,
-        death: Death,
+        death: ProcessDeath,
         meanwhile: impl AsyncFnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let mortal = Arc::clone(&self.running.as_ref().context("it doesn't run")?.mortal);
@@ -318,7 +319,7 @@ impl World {
     }
 
     fn note_floor(&mut self, since_ms: u64, version: u64) {
-        self.floors.last_mut().expect("of the first history at least").push(Floor { since_ms, version });
+        self.floors.last_mut().expect("of the first history at least").push(TruthFloor { since_ms, version });
     }
 
     pub fn back_up(&mut self) {
@@ -375,7 +376,7 @@ impl World {
     }
 }
 
-async fn connection(folder: &TempDir, kubeconfig: &str) -> Result<Connection> {
+async fn connection(folder: &TempDir, kubeconfig: &str) -> Result<ApiConnection> {
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, kubeconfig)?;
     Ok(connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await?)

@@ -59,12 +59,12 @@ fn write(config: &Config, about: &str, id: &str) {
             html: None,
             id: id.to_string(),
         };
-        let answer = told(mail::send(server, &message));
+        let answer = answer_text(mail::send(server, &message));
         log::info("mailer", &[("server", server), ("answer", &answer)]);
     }
 }
 
-fn told(answer: Result<Vec<mail::Refusal>, Error>) -> String {
+fn answer_text(answer: Result<Vec<mail::Refusal>, Error>) -> String {
     let refusals = match answer {
         Ok(refusals) => refusals,
         Err(error) => return error.text(),

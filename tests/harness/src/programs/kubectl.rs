@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::Process;
+use crate::ChildProcess;
 
 /// kubectl itself gives up later than this in hardly any command.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ pub struct Kubectl {
 
 /// What a run of it gave.
 #[derive(Clone, Debug)]
-pub struct Ran {
+pub struct KubectlRun {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -49,7 +49,7 @@ impl Kubectl {
     }
 
     /// Runs it to its end; `input` is what `-f -` reads.
-    pub async fn run(&self, args: &[&str], input: &str) -> Result<Ran> {
+    pub async fn run(&self, args: &[&str], input: &str) -> Result<KubectlRun> {
         let mut child = self
             .command(args)
             .stdin(Stdio::piped())
@@ -69,7 +69,11 @@ impl Kubectl {
             .await
             .with_context(|| format!("`kubectl {}` has not ended within {WITHIN:?}", args.join(" ")))??;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(Ran { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) })
+        Ok(KubectlRun {
+            code: output.status.code(),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+        })
     }
 
     /// Runs it and gives its output; anything but success is an error with what it said.
@@ -95,7 +99,7 @@ impl Kubectl {
     }
 
     /// Starts it and lets it run (`get -w`).
-    pub fn start(&self, name: &str, args: &[&str]) -> Result<Process> {
-        Process::start(name, &mut self.command(args), &self.home)
+    pub fn start(&self, name: &str, args: &[&str]) -> Result<ChildProcess> {
+        ChildProcess::start(name, &mut self.command(args), &self.home)
     }
 }

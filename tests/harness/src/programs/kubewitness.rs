@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::compiled;
-use crate::{Ended, Process, free_port, http, kubewitness_binary, plugins_folder, until, until_ok};
+use crate::{ChildProcess, ProcessEnd, free_port, http, kubewitness_binary, plugins_folder, until, until_ok};
 
 /// A debug build may have to compile its plugins when it starts; on a busy machine that takes a while.
 const START_WITHIN: Duration = Duration::from_secs(120);
@@ -67,7 +67,7 @@ impl RunOptions {
 }
 
 pub struct Kubewitness {
-    process: Process,
+    process: ChildProcess,
     address: String,
     client: reqwest::Client,
     /// The data folder whose compiled code is kept for later runs.
@@ -94,7 +94,7 @@ impl Kubewitness {
         if let Some(data) = &compiles_in {
             compiled::seed(data)?;
         }
-        let process = Process::start(name, &mut command, logs)?;
+        let process = ChildProcess::start(name, &mut command, logs)?;
         Ok(Self { process, address: address.to_owned(), client: http(), compiles_in })
     }
 
@@ -105,7 +105,7 @@ impl Kubewitness {
         }
     }
 
-    pub fn process(&mut self) -> &mut Process {
+    pub fn process(&mut self) -> &mut ChildProcess {
         &mut self.process
     }
 
@@ -191,7 +191,7 @@ impl Kubewitness {
     /// SIGTERM; anything but a clean end with 0 is an error.
     pub async fn stop(&mut self) -> Result<()> {
         let ended = self.process.terminate(END_WITHIN).await?;
-        if ended != Ended::Code(0) {
+        if ended != ProcessEnd::Code(0) {
             bail!("it ended with {ended:?} after SIGTERM; {}", self.process.say());
         }
         Ok(())

@@ -11,10 +11,10 @@ mod tables;
 
 pub(crate) use binaries::templates_folder;
 pub use binaries::{kubewitness_binary, plugins_folder, project_root, services_folder, simulator_binary};
-pub use kubectl::{Kubectl, Ran};
+pub use kubectl::{Kubectl, KubectlRun};
 pub use kubewitness::{
     Kubewitness, RunOptions, SHORT_TIMERS, command, command_in, command_json, command_json_in,
 };
-pub use process::{Ended, Process};
-pub use simulator::{Requests, Simulator, SimulatorOptions};
+pub use process::{ChildProcess, ProcessEnd};
+pub use simulator::{RequestCounts, Simulator, SimulatorOptions};
 pub use tables::PlatformAddress;

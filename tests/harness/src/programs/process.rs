@@ -16,23 +16,23 @@ const TAIL: usize = 4096;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ProcessEnd {
     Code(i32),
     Signal,
 }
 
-impl From<ExitStatus> for Ended {
+impl From<ExitStatus> for ProcessEnd {
     fn from(status: ExitStatus) -> Self {
         status.code().map_or(Self::Signal, Self::Code)
     }
 }
 
-pub struct Process {
+pub struct ChildProcess {
     name: String,
     child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
-    ended: Option<Ended>,
+    ended: Option<ProcessEnd>,
 }
 
 /// Among the signals that a process ignores, as the kernel tells them.
@@ -53,7 +53,7 @@ fn let_children_hear_interrupts() -> Result<()> {
     Ok(())
 }
 
-impl Process {
+impl ChildProcess {
     /// Starts it; its output goes to `NAME.out` and `NAME.err` in `logs`, after what is there.
     pub fn start(name: &str, command: &mut Command, logs: &Path) -> Result<Self> {
         let (stdout, stderr) = (logs.join(format!("{name}.out")), logs.join(format!("{name}.err")));
@@ -104,9 +104,9 @@ impl Process {
     }
 
     /// `None` while it runs.
-    pub fn ended(&mut self) -> Result<Option<Ended>> {
+    pub fn ended(&mut self) -> Result<Option<ProcessEnd>> {
         if self.ended.is_none() {
-            self.ended = self.child.try_wait()?.map(Ended::from);
+            self.ended = self.child.try_wait()?.map(ProcessEnd::from);
         }
         Ok(self.ended)
     }
@@ -128,12 +128,12 @@ impl Process {
     }
 
     /// SIGTERM, and how it ended within the deadline.
-    pub async fn terminate(&mut self, within: Duration) -> Result<Ended> {
+    pub async fn terminate(&mut self, within: Duration) -> Result<ProcessEnd> {
         self.signal("TERM").await?;
         self.wait(within).await
     }
 
-    pub async fn wait(&mut self, within: Duration) -> Result<Ended> {
+    pub async fn wait(&mut self, within: Duration) -> Result<ProcessEnd> {
         if let Some(ended) = self.ended {
             return Ok(ended);
         }
@@ -180,8 +180,8 @@ mod tests {
     use super::*;
     use crate::Scratch;
 
-    fn sh(scratch: &Scratch, script: &str) -> Process {
-        Process::start("sh", Command::new("sh").args(["-c", script]), scratch.path()).expect("starts")
+    fn sh(scratch: &Scratch, script: &str) -> ChildProcess {
+        ChildProcess::start("sh", Command::new("sh").args(["-c", script]), scratch.path()).expect("starts")
     }
 
     #[tokio::test]
@@ -190,7 +190,7 @@ mod tests {
         let mut process = sh(&scratch, "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done");
         let ready = process.line(0, Duration::from_secs(10), |line| (line == "ready").then_some(())).await;
         ready.expect("says ready");
-        assert_eq!(process.terminate(Duration::from_secs(10)).await.expect("ends"), Ended::Code(7));
+        assert_eq!(process.terminate(Duration::from_secs(10)).await.expect("ends"), ProcessEnd::Code(7));
     }
 
     #[tokio::test]
@@ -207,7 +207,7 @@ mod tests {
         let scratch = Scratch::new("process").expect("a folder");
         let mut process = sh(&scratch, "exec sleep 60");
         process.signal("INT").await.expect("is sent");
-        assert_eq!(process.wait(Duration::from_secs(10)).await.expect("ends"), Ended::Signal);
+        assert_eq!(process.wait(Duration::from_secs(10)).await.expect("ends"), ProcessEnd::Signal);
     }
 
     /// As a script starts what it puts into the background.
@@ -225,7 +225,7 @@ mod tests {
         let scratch = Scratch::new("process").expect("a folder");
         let mut process = sh(&scratch, "sleep 60");
         process.kill().await.expect("is killed");
-        assert_eq!(process.ended().expect("known"), Some(Ended::Signal));
+        assert_eq!(process.ended().expect("known"), Some(ProcessEnd::Signal));
         assert!(process.pid().is_err());
     }
 }

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::tls::Certificates;
-use crate::truth::{Truth, TruthEntry};
-use crate::{Process, RunOptions, Scratch, free_port, http, http_trusting, simulator_binary};
+use crate::tls::TestCertificates;
+use crate::truth::{ResourceVersions, TruthEntry};
+use crate::{ChildProcess, RunOptions, Scratch, free_port, http, http_trusting, simulator_binary};
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 
@@ -24,7 +24,7 @@ pub struct SimulatorOptions {
     /// Keep the store in a file, so that it can be killed and started again.
     pub durable: bool,
     /// Serve TLS with these; its kubeconfig names their authority.
-    pub tls: Option<Certificates>,
+    pub tls: Option<TestCertificates>,
     /// More of its own flags.
     pub args: Vec<String>,
 }
@@ -39,7 +39,7 @@ impl SimulatorOptions {
 }
 
 pub struct Simulator {
-    process: Process,
+    process: ChildProcess,
     options: SimulatorOptions,
     folder: PathBuf,
     /// One for each server.
@@ -52,7 +52,7 @@ pub struct Simulator {
 /// How often each verb was asked of each resource, such as `list jobs.batch` or `watch pods`. A
 /// list of one item, which asks how far the server is or for one old version, is a `list-one`;
 /// what was refused for want of rights begins with `forbidden`.
-pub type Requests = BTreeMap<String, u64>;
+pub type RequestCounts = BTreeMap<String, u64>;
 
 impl Simulator {
     /// Starts it on a free port; kubeconfig, state and logs go into `folder`.
@@ -115,7 +115,7 @@ impl Simulator {
         Ok(RunOptions { kubeconfig, config: config.into(), data, ..RunOptions::default() })
     }
 
-    pub fn process(&mut self) -> &mut Process {
+    pub fn process(&mut self) -> &mut ChildProcess {
         &mut self.process
     }
 
@@ -182,13 +182,13 @@ impl Simulator {
         Ok(())
     }
 
-    pub async fn requests(&self) -> Result<Requests> {
+    pub async fn requests(&self) -> Result<RequestCounts> {
         let answer = self.hook(reqwest::Method::GET, "/_sim/requests", None).await?;
         serde_json::from_value(answer).context("the counts of requests")
     }
 
     /// Everything that happened to one resource, in order.
-    pub async fn truth(&self, group: &str, resource: &str) -> Result<Truth> {
+    pub async fn truth(&self, group: &str, resource: &str) -> Result<ResourceVersions> {
         let path = format!("/_sim/history?group={group}&resource={resource}");
         let request = self.client.get(format!("{}{path}", self.url())).bearer_auth(&self.token);
         let response =
@@ -196,7 +196,7 @@ impl Simulator {
         let text = response.text().await?;
         let entries: Result<Vec<TruthEntry>, _> =
             text.lines().filter(|line| !line.trim().is_empty()).map(serde_json::from_str).collect();
-        Ok(Truth { entries: entries.with_context(|| format!("the answer of {path}"))? })
+        Ok(ResourceVersions { entries: entries.with_context(|| format!("the answer of {path}"))? })
     }
 }
 
@@ -212,7 +212,7 @@ async fn launch(
     folder: &Path,
     options: &SimulatorOptions,
     before: &[String],
-) -> Result<(Process, Vec<String>)> {
+) -> Result<(ChildProcess, Vec<String>)> {
     let mut command = Command::new(simulator_binary()?);
     command.args(["--hooks", "--kubeconfig-out"]).arg(kubeconfig(folder, 0));
     let servers = options.more_servers + 1;
@@ -233,13 +233,13 @@ async fn launch(
     if options.enforce_rbac {
         command.arg("--enforce-rbac");
     }
-    if let Some(Certificates { authority, certificate, key }) = &options.tls {
+    if let Some(TestCertificates { authority, certificate, key }) = &options.tls {
         command.arg("--tls-ca").arg(authority).arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
     }
     command.args(&options.args);
     // Its output goes on where that of the process before ended.
     let from = std::fs::metadata(folder.join("simulator.out")).map_or(0, |file| file.len());
-    let mut process = Process::start("simulator", &mut command, folder)?;
+    let mut process = ChildProcess::start("simulator", &mut command, folder)?;
     let mut urls: Vec<String> = Vec::new();
     for _ in 0..servers {
         let next = |line: &str| address(line).filter(|url| !urls.contains(url));

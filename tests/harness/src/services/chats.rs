@@ -33,7 +33,7 @@ const JITTER: Duration = Duration::from_millis(400);
 
 /// What one service took and refused.
 #[derive(Clone, Debug, Default)]
-pub struct Chat {
+pub struct ChatLog {
     pub taken: Vec<Value>,
     /// Why, each time.
     pub refused: Vec<String>,
@@ -41,24 +41,24 @@ pub struct Chat {
 }
 
 /// Runs until it is dropped.
-pub struct Chats {
+pub struct ChatServices {
     address: SocketAddr,
-    seen: Seen,
+    seen: SeenMessages,
     server: tokio::task::JoinHandle<()>,
 }
 
-type Seen = Arc<Mutex<BTreeMap<String, Chat>>>;
+type SeenMessages = Arc<Mutex<BTreeMap<String, ChatLog>>>;
 
-impl Drop for Chats {
+impl Drop for ChatServices {
     fn drop(&mut self) {
         self.server.abort();
     }
 }
 
-impl Chats {
+impl ChatServices {
     pub async fn start() -> Result<Self> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.context("binding the services")?;
-        let (address, seen) = (listener.local_addr()?, Seen::default());
+        let (address, seen) = (listener.local_addr()?, SeenMessages::default());
         let router = Router::new().fallback(answer).with_state(seen.clone());
         #[allow(clippy::disallowed_methods)]
         let server = tokio::spawn(async move {
@@ -77,16 +77,16 @@ impl Chats {
         }
     }
 
-    pub fn of(&self, service: &str) -> Chat {
+    pub fn of(&self, service: &str) -> ChatLog {
         lock(&self.seen).get(service).cloned().unwrap_or_default()
     }
 }
 
-fn lock(seen: &Seen) -> MutexGuard<'_, BTreeMap<String, Chat>> {
+fn lock(seen: &SeenMessages) -> MutexGuard<'_, BTreeMap<String, ChatLog>> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn answer(State(seen): State<Seen>, uri: Uri, headers: HeaderMap, bytes: Bytes) -> Response {
+async fn answer(State(seen): State<SeenMessages>, uri: Uri, headers: HeaderMap, bytes: Bytes) -> Response {
     let service = uri.path().split('/').nth(1).unwrap_or_default().to_owned();
     let mut seen = lock(&seen);
     let chat = seen.entry(service.clone()).or_default();
@@ -103,8 +103,8 @@ async fn answer(State(seen): State<Seen>, uri: Uri, headers: HeaderMap, bytes: B
     chat.at.push(now);
     let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     let wrong = match () {
-        () if is_fast => Err(Wrong::Fast),
-        () if !uri.to_string().contains(ADDRESS_SECRET) => Err(Wrong::Address),
+        () if is_fast => Err(RefusedMessage::Fast),
+        () if !uri.to_string().contains(ADDRESS_SECRET) => Err(RefusedMessage::Address),
         () => check(&service, &uri, &headers, &bytes, &body),
     };
     match &wrong {
@@ -115,18 +115,24 @@ async fn answer(State(seen): State<Seen>, uri: Uri, headers: HeaderMap, bytes: B
 }
 
 #[derive(Debug)]
-enum Wrong {
+enum RefusedMessage {
     Fast,
     Address,
     Signature,
     Shape(&'static str),
 }
 
-fn shape(is_right: bool, what: &'static str) -> Result<(), Wrong> {
-    if is_right { Ok(()) } else { Err(Wrong::Shape(what)) }
+fn shape(is_right: bool, what: &'static str) -> Result<(), RefusedMessage> {
+    if is_right { Ok(()) } else { Err(RefusedMessage::Shape(what)) }
 }
 
-fn check(service: &str, uri: &Uri, headers: &HeaderMap, bytes: &[u8], body: &Value) -> Result<(), Wrong> {
+fn check(
+    service: &str,
+    uri: &Uri,
+    headers: &HeaderMap,
+    bytes: &[u8],
+    body: &Value,
+) -> Result<(), RefusedMessage> {
     let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str);
     let count = |pointer: &str| body.pointer(pointer).and_then(Value::as_array).map(Vec::len);
     let is_of = |kind: &str| headers.get("content-type").is_some_and(|found| found == kind);
@@ -183,7 +189,8 @@ fn check(service: &str, uri: &Uri, headers: &HeaderMap, bytes: &[u8], body: &Val
             shape(uri.path().ends_with("/api/v2/alerts"), "path")?;
             shape(text("/0/labels/alertname").is_some(), "labels")?;
             let at = |pointer: &str| text(pointer).and_then(calendar::moment);
-            let (starts, ends) = (at("/0/startsAt").ok_or(Wrong::Shape("startsAt"))?, at("/0/endsAt"));
+            let (starts, ends) =
+                (at("/0/startsAt").ok_or(RefusedMessage::Shape("startsAt"))?, at("/0/endsAt"));
             // Without an end it is over after five minutes, unless somebody sends it again.
             let fires_ms = if text("/0/annotations/phase") == Some("Failed") { DAY_MS } else { 0 };
             shape(ends == Some(starts + fires_ms), "endsAt")
@@ -199,54 +206,56 @@ fn check(service: &str, uri: &Uri, headers: &HeaderMap, bytes: &[u8], body: &Val
         "hook" => {
             let header = headers.get("x-kubewitness-signature").and_then(|value| value.to_str().ok());
             let parts = header.and_then(|header| header.strip_prefix("t=")?.split_once(",v1="));
-            let (time, sign) = parts.ok_or(Wrong::Signature)?;
+            let (time, sign) = parts.ok_or(RefusedMessage::Signature)?;
             let message = [time.as_bytes(), b".", bytes].concat();
             let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, SIGNING_SECRET.as_bytes());
-            let sign = hex::decode(sign).map_err(|_| Wrong::Signature)?;
-            ring::hmac::verify(&key, &message, &sign).map_err(|_| Wrong::Signature)?;
+            let sign = hex::decode(sign).map_err(|_| RefusedMessage::Signature)?;
+            ring::hmac::verify(&key, &message, &sign).map_err(|_| RefusedMessage::Signature)?;
             recent(time.parse().ok())
         }
-        _ => Err(Wrong::Shape("no such service")),
+        _ => Err(RefusedMessage::Shape("no such service")),
     }
 }
 
-fn signed(sign: &str, key: &str, message: &str, seconds: Option<u64>) -> Result<(), Wrong> {
+fn signed(sign: &str, key: &str, message: &str, seconds: Option<u64>) -> Result<(), RefusedMessage> {
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key.as_bytes());
-    let sign = STANDARD.decode(sign).map_err(|_| Wrong::Signature)?;
-    ring::hmac::verify(&key, message.as_bytes(), &sign).map_err(|_| Wrong::Signature)?;
+    let sign = STANDARD.decode(sign).map_err(|_| RefusedMessage::Signature)?;
+    ring::hmac::verify(&key, message.as_bytes(), &sign).map_err(|_| RefusedMessage::Signature)?;
     recent(seconds)
 }
 
-fn recent(seconds: Option<u64>) -> Result<(), Wrong> {
+fn recent(seconds: Option<u64>) -> Result<(), RefusedMessage> {
     let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     let is_recent = seconds.is_some_and(|seconds| seconds.abs_diff(now) <= LATE_SECONDS);
-    if is_recent { Ok(()) } else { Err(Wrong::Signature) }
+    if is_recent { Ok(()) } else { Err(RefusedMessage::Signature) }
 }
 
 /// The words of each service.
-fn said(service: &str, wrong: Option<Wrong>) -> Response {
+fn said(service: &str, wrong: Option<RefusedMessage>) -> Response {
     let of_code =
         |names: (&str, &str), code: i64, text: &str| json!({names.0: code, names.1: text}).to_string();
     match (service, wrong) {
         ("feishu" | "lark", None) => of_code(("code", "msg"), 0, "success").into_response(),
-        ("feishu" | "lark", Some(Wrong::Fast)) => {
+        ("feishu" | "lark", Some(RefusedMessage::Fast)) => {
             of_code(("code", "msg"), 11232, "frequency limited").into_response()
         }
         ("feishu" | "lark", Some(_)) => of_code(("code", "msg"), 19021, "sign match fail").into_response(),
         ("dingtalk" | "wecom", None) => of_code(("errcode", "errmsg"), 0, "ok").into_response(),
-        ("dingtalk", Some(Wrong::Fast)) => {
+        ("dingtalk", Some(RefusedMessage::Fast)) => {
             of_code(("errcode", "errmsg"), 130_101, "send too fast").into_response()
         }
-        ("wecom", Some(Wrong::Fast)) => {
+        ("wecom", Some(RefusedMessage::Fast)) => {
             of_code(("errcode", "errmsg"), 45009, "api freq out of limit").into_response()
         }
         ("dingtalk", Some(_)) => of_code(("errcode", "errmsg"), 310_000, "sign not match").into_response(),
         ("wecom", Some(_)) => of_code(("errcode", "errmsg"), 93000, "invalid webhook url").into_response(),
         (_, None) => "ok".into_response(),
-        (_, Some(Wrong::Fast)) => {
+        (_, Some(RefusedMessage::Fast)) => {
             (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")], "rate_limited").into_response()
         }
-        (_, Some(Wrong::Shape(what))) => (StatusCode::BAD_REQUEST, what).into_response(),
-        (_, Some(Wrong::Address | Wrong::Signature)) => StatusCode::FORBIDDEN.into_response(),
+        (_, Some(RefusedMessage::Shape(what))) => (StatusCode::BAD_REQUEST, what).into_response(),
+        (_, Some(RefusedMessage::Address | RefusedMessage::Signature)) => {
+            StatusCode::FORBIDDEN.into_response()
+        }
     }
 }

@@ -28,12 +28,12 @@ wait "$server" 2>/dev/null
 [ "$word" = keep ] || rm -rf "$folder"
 "#;
 
-pub struct Guard {
+pub struct ServiceGuard {
     shell: Child,
     pub pid: u32,
 }
 
-impl Guard {
+impl ServiceGuard {
     pub fn start(command: &[String], folder: &Path, log: &Path) -> Result<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", SCRIPT, "guard"]).arg(folder).arg(log).args(unprivileged()).args(command);

@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-pub use self::chats::{ADDRESS_SECRET, Chats, SIGNING_SECRET};
+pub use self::chats::{ADDRESS_SECRET, ChatServices, SIGNING_SECRET};
 pub use self::disk::SmallDisk;
-use self::guard::Guard;
+use self::guard::ServiceGuard;
 pub use self::nats::MessageServer;
 pub use self::pooler::Pooler;
 pub use self::shared::{RunServers, shared_server};
@@ -43,13 +43,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PORTS: u32 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
+pub enum SqlService {
     Postgres,
     MariaDb,
     MySql,
 }
 
-impl Service {
+impl SqlService {
     pub const ALL: [Self; 3] = [Self::Postgres, Self::MariaDb, Self::MySql];
 
     /// What its addresses begin with, and what the configuration calls it.
@@ -69,7 +69,7 @@ impl Service {
     }
 }
 
-impl fmt::Display for Service {
+impl fmt::Display for SqlService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Postgres => "PostgreSQL",
@@ -81,7 +81,7 @@ impl fmt::Display for Service {
 
 /// A server of a test's own, which may be stopped, killed, paused, and started again on its data; or one that tests share.
 pub struct DatabaseServer {
-    service: Service,
+    service: SqlService,
     port: u16,
     statements: StatementRunner,
     /// `None`: somebody else's, whom other tests need.
@@ -91,13 +91,13 @@ pub struct DatabaseServer {
 struct OwnServer {
     folder: PathBuf,
     args: Vec<String>,
-    guard: Option<Guard>,
+    guard: Option<ServiceGuard>,
 }
 
 impl DatabaseServer {
     /// `None` where it is not installed. `args` come last on the server's command line, so that
     /// they can undo what is set here for speed.
-    pub fn start(service: Service, args: &[&str]) -> Result<Option<Self>> {
+    pub fn start(service: SqlService, args: &[&str]) -> Result<Option<Self>> {
         if !service.is_installed() {
             return Ok(None);
         }
@@ -106,7 +106,7 @@ impl DatabaseServer {
 
     /// The run's server of this kind, for a test that needs only databases of its own. Where a run has none, one is
     /// started. `None` where it is not installed.
-    pub fn shared(service: Service) -> Result<Option<Self>> {
+    pub fn shared(service: SqlService) -> Result<Option<Self>> {
         match shared::port(service)? {
             Some(port) => {
                 Ok(Some(Self { service, port, statements: StatementRunner::of(service), own: None }))
@@ -116,15 +116,15 @@ impl DatabaseServer {
     }
 
     /// One that all tests of a run connect to.
-    fn start_for_all(service: Service) -> Result<Option<Self>> {
+    fn start_for_all(service: SqlService) -> Result<Option<Self>> {
         match service {
-            Service::Postgres => Self::start(service, &["-c", "max_connections=400"]),
-            Service::MariaDb | Service::MySql => Self::start(service, &["--max-connections=400"]),
+            SqlService::Postgres => Self::start(service, &["-c", "max_connections=400"]),
+            SqlService::MariaDb | SqlService::MySql => Self::start(service, &["--max-connections=400"]),
         }
     }
 
     /// One that can be spoken with over TLS, and the file of the authority that vouches for it.
-    pub fn start_with_tls(service: Service) -> Result<Option<(Self, PathBuf)>> {
+    pub fn start_with_tls(service: SqlService) -> Result<Option<(Self, PathBuf)>> {
         if !service.is_installed() || !tls::is_installed() {
             return Ok(None);
         }
@@ -134,14 +134,14 @@ impl DatabaseServer {
             let settings = [("cert", &made.certificate), ("key", &made.key)];
             authority = made.authority;
             Ok(match service {
-                Service::Postgres => {
+                SqlService::Postgres => {
                     let set = |(what, path): (&str, &PathBuf)| {
                         ["-c".to_owned(), format!("ssl_{what}_file={}", path.display())]
                     };
                     let on = ["-c".to_owned(), "ssl=on".to_owned()];
                     on.into_iter().chain(settings.into_iter().flat_map(set)).collect()
                 }
-                Service::MariaDb | Service::MySql => {
+                SqlService::MariaDb | SqlService::MySql => {
                     settings.map(|(what, path)| format!("--ssl-{what}={}", path.display())).to_vec()
                 }
             })
@@ -150,7 +150,7 @@ impl DatabaseServer {
     }
 
     fn start_in(
-        service: Service,
+        service: SqlService,
         args: &[&str],
         more: impl FnOnce(&Path) -> Result<Vec<String>>,
     ) -> Result<Self> {
@@ -164,11 +164,11 @@ impl DatabaseServer {
     }
 
     /// Data in which nobody has a database yet, made from nothing, and complete: its server has ended.
-    fn initialize(service: Service) -> Result<Self> {
+    fn initialize(service: SqlService) -> Result<Self> {
         let mut server = Self::without_data(service)?;
         let own = server.own_mut()?;
         match service {
-            Service::Postgres => postgres::install(&own.folder)?,
+            SqlService::Postgres => postgres::install(&own.folder)?,
             service => {
                 // Its first start makes the user and files that later starts find.
                 own.args = mysql::install(service, &own.folder)?;
@@ -179,7 +179,7 @@ impl DatabaseServer {
         Ok(server)
     }
 
-    fn without_data(service: Service) -> Result<Self> {
+    fn without_data(service: SqlService) -> Result<Self> {
         let name = format!("kubewitness-{}-", service.to_string().to_lowercase());
         let folder = tempfile::Builder::new().prefix(&name).tempdir().context("a temporary folder")?;
         guard::give_away(folder.path())?;
@@ -208,7 +208,7 @@ impl DatabaseServer {
         self.own.as_mut().with_context(|| format!("{} is shared with other tests", self.service))
     }
 
-    pub fn service(&self) -> Service {
+    pub fn service(&self) -> SqlService {
         self.service
     }
 
@@ -235,7 +235,7 @@ impl DatabaseServer {
     }
 
     /// Those of MySQL and MariaDB that go on, without this process's own that wait.
-    pub fn sessions(&self) -> Result<Vec<mysql::Session>> {
+    pub fn sessions(&self) -> Result<Vec<mysql::MysqlSession>> {
         self.statements.close_idle();
         self.run(None, mysql::SESSIONS)?.lines().map(mysql::session).collect()
     }
@@ -274,11 +274,11 @@ impl DatabaseServer {
             bail!("{service} runs already");
         }
         let mut command = match service {
-            Service::Postgres => postgres::server(&own.folder, port)?,
+            SqlService::Postgres => postgres::server(&own.folder, port)?,
             service => mysql::server(service, &own.folder, port)?,
         };
         command.extend(own.args.iter().cloned());
-        let guard = own.guard.insert(Guard::start(&command, &own.folder, &own.log_file())?);
+        let guard = own.guard.insert(ServiceGuard::start(&command, &own.folder, &own.log_file())?);
         let (pid, deadline) = (guard.pid, Instant::now() + WITHIN);
         loop {
             let Err(error) = self.answers() else { return Ok(()) };
@@ -294,7 +294,7 @@ impl DatabaseServer {
     }
 
     fn answers(&self) -> Result<()> {
-        if self.service == Service::MySql {
+        if self.service == SqlService::MySql {
             mysql::log_in(self.port)?;
         }
         self.run(None, "SELECT 1").map(drop)
@@ -304,8 +304,8 @@ impl DatabaseServer {
     /// them.
     pub fn stop(&mut self) -> Result<()> {
         match self.service {
-            Service::Postgres => self.end("INT"),
-            Service::MariaDb | Service::MySql => self.end("TERM"),
+            SqlService::Postgres => self.end("INT"),
+            SqlService::MariaDb | SqlService::MySql => self.end("TERM"),
         }
     }
 
@@ -313,8 +313,8 @@ impl DatabaseServer {
     /// know no such end: they are killed.
     pub fn stop_at_once(&mut self) -> Result<()> {
         match self.service {
-            Service::Postgres => self.end("QUIT"),
-            Service::MariaDb | Service::MySql => self.kill(),
+            SqlService::Postgres => self.end("QUIT"),
+            SqlService::MariaDb | SqlService::MySql => self.kill(),
         }
     }
 

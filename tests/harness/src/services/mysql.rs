@@ -9,11 +9,11 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail};
 
 use super::templates::{DATA, hash_version};
-use super::{PASSWORD, Service, USER, folder_with, guard, output, search_path};
+use super::{PASSWORD, SqlService, USER, folder_with, guard, output, search_path};
 use crate::programs::services_folder;
 
 #[derive(Clone)]
-pub struct Programs {
+pub struct MysqlPrograms {
     server: PathBuf,
     client: PathBuf,
     /// What makes a folder of data, where that is not the server itself.
@@ -21,30 +21,30 @@ pub struct Programs {
 }
 
 /// Looked for once: MySQL's programs are run to see what they are.
-pub fn programs(service: Service) -> Option<&'static Programs> {
-    static MARIADB: OnceLock<Option<Programs>> = OnceLock::new();
-    static MYSQL: OnceLock<Option<Programs>> = OnceLock::new();
+pub fn programs(service: SqlService) -> Option<&'static MysqlPrograms> {
+    static MARIADB: OnceLock<Option<MysqlPrograms>> = OnceLock::new();
+    static MYSQL: OnceLock<Option<MysqlPrograms>> = OnceLock::new();
     match service {
-        Service::MySql => MYSQL.get_or_init(mysql).as_ref(),
+        SqlService::MySql => MYSQL.get_or_init(mysql).as_ref(),
         _ => MARIADB.get_or_init(mariadb).as_ref(),
     }
 }
 
-fn mariadb() -> Option<Programs> {
+fn mariadb() -> Option<MysqlPrograms> {
     let find = |name: &str| Some(folder_with(search_path(), &[name])?.join(name));
     let install = Some(find("mariadb-install-db")?);
-    Some(Programs { server: find("mariadbd")?, client: find("mariadb")?, install })
+    Some(MysqlPrograms { server: find("mariadbd")?, client: find("mariadb")?, install })
 }
 
 /// Those of the machine, or those that the runner fetched.
-fn mysql() -> Option<Programs> {
+fn mysql() -> Option<MysqlPrograms> {
     let fetched = services_folder().map(|folder| folder.join("mysql").join("bin"));
     let both = search_path()
         .into_iter()
         .chain(fetched)
         .map(|folder| ["mysqld", "mysql"].map(|name| folder.join(name)));
     let [server, client] = both.into_iter().find(|both| both.iter().all(|program| is_mysql(program)))?;
-    Some(Programs { server, client, install: None })
+    Some(MysqlPrograms { server, client, install: None })
 }
 
 /// MariaDB's programs are called so too.
@@ -53,15 +53,15 @@ fn is_mysql(program: &Path) -> bool {
     told.is_ok_and(|told| told.status.success() && !String::from_utf8_lossy(&told.stdout).contains("MariaDB"))
 }
 
-fn found(service: Service) -> Result<&'static Programs> {
+fn found(service: SqlService) -> Result<&'static MysqlPrograms> {
     programs(service).with_context(|| format!("{service} is not installed"))
 }
 
 /// Gives what the first start needs beside the usual arguments: it makes the user.
-pub fn install(service: Service, folder: &Path) -> Result<Vec<String>> {
+pub fn install(service: SqlService, folder: &Path) -> Result<Vec<String>> {
     let init = folder.join("init.sql");
     std::fs::write(&init, first_statements()).context("the first statements")?;
-    let Programs { server, install, .. } = found(service)?;
+    let MysqlPrograms { server, install, .. } = found(service)?;
     let mut command = guard::command(folder, install.as_ref().unwrap_or(server));
     command.arg("--no-defaults").args(initialization(service));
     output(command.arg(format!("--datadir={}", folder.join(DATA).display())))?;
@@ -75,15 +75,15 @@ fn first_statements() -> String {
     )
 }
 
-fn initialization(service: Service) -> Vec<&'static str> {
+fn initialization(service: SqlService) -> Vec<&'static str> {
     match service {
-        Service::MySql => [&["--initialize-insecure"][..], &settings(service)].concat(),
+        SqlService::MySql => [&["--initialize-insecure"][..], &settings(service)].concat(),
         _ => vec!["--auth-root-authentication-method=normal", "--skip-test-db"],
     }
 }
 
 /// What the data depends on.
-pub fn shape(service: Service, hasher: &mut impl Hasher) -> Result<()> {
+pub fn shape(service: SqlService, hasher: &mut impl Hasher) -> Result<()> {
     hash_version(&found(service)?.server, hasher)?;
     (first_statements(), initialization(service), settings(service)).hash(hasher);
     Ok(())
@@ -91,10 +91,10 @@ pub fn shape(service: Service, hasher: &mut impl Hasher) -> Result<()> {
 
 /// Of the server's process, whatever it is started for. Nothing is synced: what a process that is
 /// killed has written, the kernel keeps.
-fn settings(service: Service) -> Vec<&'static str> {
+fn settings(service: SqlService) -> Vec<&'static str> {
     let mut settings = vec!["--innodb-buffer-pool-size=64M", "--innodb-flush-method=nosync"];
     settings.extend_from_slice(match service {
-        Service::MySql => &[
+        SqlService::MySql => &[
             "--innodb-redo-log-capacity=32M",
             "--disable-log-bin",
             "--secure-file-priv=NULL",
@@ -105,7 +105,7 @@ fn settings(service: Service) -> Vec<&'static str> {
     settings
 }
 
-pub fn server(service: Service, folder: &Path, port: u16) -> Result<Vec<String>> {
+pub fn server(service: SqlService, folder: &Path, port: u16) -> Result<Vec<String>> {
     let path = |name: &str| folder.join(name).display().to_string();
     let mut command = vec![
         found(service)?.server.to_string_lossy().into_owned(),
@@ -131,7 +131,7 @@ pub fn server(service: Service, folder: &Path, port: u16) -> Result<Vec<String>>
 pub fn log_in(port: u16) -> Result<()> {
     // A program that is started in vain costs more than a connection.
     TcpStream::connect(("127.0.0.1", port)).context("connecting")?;
-    let mut client = Command::new(&found(Service::MySql)?.client);
+    let mut client = Command::new(&found(SqlService::MySql)?.client);
     client.args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--connect-timeout=5"]);
     client.args([&format!("--port={port}"), &format!("--user={USER}")]);
     client.args(["--ssl-mode=DISABLED", "--get-server-public-key"]);
@@ -140,7 +140,7 @@ pub fn log_in(port: u16) -> Result<()> {
 }
 
 /// One session of a server, as anybody's may be.
-pub struct Session {
+pub struct MysqlSession {
     pub id: String,
     /// Empty where it has chosen none.
     pub database: String,
@@ -150,8 +150,8 @@ pub struct Session {
 /// Not from the table of sessions: MySQL refuses that as a whole while one of them asks with bytes.
 pub const SESSIONS: &str = "SHOW PROCESSLIST";
 
-pub fn session(line: &str) -> Result<Session> {
+pub fn session(line: &str) -> Result<MysqlSession> {
     let columns: Vec<&str> = line.split('\t').collect();
     let [id, _, _, database, _, _, state, ..] = columns[..] else { bail!("no session: {line}") };
-    Ok(Session { id: id.to_owned(), database: database.to_owned(), state: state.to_owned() })
+    Ok(MysqlSession { id: id.to_owned(), database: database.to_owned(), state: state.to_owned() })
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::guard::{self, Guard};
+use super::guard::{self, ServiceGuard};
 use super::{PASSWORD, PAUSE, PORTS, USER, WITHIN, folder_with, search_path};
 use crate::free_port;
 
@@ -17,7 +17,7 @@ const PROGRAM: &str = "nats-server";
 pub struct MessageServer {
     folder: PathBuf,
     port: u16,
-    guard: Option<Guard>,
+    guard: Option<ServiceGuard>,
     /// Without them it only passes messages on.
     pub has_streams: bool,
 }
@@ -67,7 +67,8 @@ impl MessageServer {
             let data = self.folder.join("data").to_string_lossy().into_owned();
             command.extend(["-js".to_owned(), "-sd".to_owned(), data]);
         }
-        let guard = self.guard.insert(Guard::start(&command, &self.folder, &self.folder.join("server.log"))?);
+        let guard =
+            self.guard.insert(ServiceGuard::start(&command, &self.folder, &self.folder.join("server.log"))?);
         let (pid, deadline) = (guard.pid, Instant::now() + WITHIN);
         while let Err(error) = greeting(self.address()) {
             if !guard::is_alive(pid) || Instant::now() > deadline {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use super::guard::{self, Guard};
+use super::guard::{self, ServiceGuard};
 use super::{DatabaseServer, PASSWORD, PAUSE, PORTS, USER, WITHIN, folder_with, search_path};
 use crate::free_port;
 
@@ -18,7 +18,7 @@ pub struct Pooler {
     server: u16,
     port: u16,
     folder: PathBuf,
-    guard: Option<Guard>,
+    guard: Option<ServiceGuard>,
 }
 
 impl Pooler {
@@ -38,7 +38,7 @@ impl Pooler {
             pooler.port = free_port()?;
             pooler.write_settings(mode)?;
             let log = pooler.folder.join("pooler.log");
-            let guard = Guard::start(&command, &pooler.folder, &log)?;
+            let guard = ServiceGuard::start(&command, &pooler.folder, &log)?;
             if answers(&guard, pooler.port) {
                 pooler.guard = Some(guard);
                 return Ok(Some(pooler));
@@ -85,7 +85,7 @@ impl Drop for Pooler {
 }
 
 /// Another program may have come to the port first: then it ends by itself.
-fn answers(guard: &Guard, port: u16) -> bool {
+fn answers(guard: &ServiceGuard, port: u16) -> bool {
     let deadline = Instant::now() + WITHIN;
     while guard::is_alive(guard.pid) && Instant::now() < deadline {
         if TcpStream::connect(("127.0.0.1", port)).is_ok() {

@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::{DatabaseServer, Service, guard};
+use super::{DatabaseServer, SqlService, guard};
 
 /// What names of tests' databases begin with.
 const PREFIX: &str = "test_";
 
 /// The variable that holds the port of a run's server.
-pub fn variable(service: Service) -> String {
+pub fn variable(service: SqlService) -> String {
     format!("KUBEWITNESS_SHARED_{}", service.to_string().to_uppercase())
 }
 
 /// The port of the run's server, where the runner has started one.
-pub fn port(service: Service) -> Result<Option<u16>> {
+pub fn port(service: SqlService) -> Result<Option<u16>> {
     let variable = variable(service);
     let Some(port) = std::env::var_os(&variable) else { return Ok(None) };
     let port = port.to_str().and_then(|port| port.parse().ok());
@@ -30,9 +30,9 @@ pub fn port(service: Service) -> Result<Option<u16>> {
 
 /// The server that all tests of this process share; nobody may stop it. Where there is none to
 /// start, `test` is counted as skipped.
-pub fn shared_server(service: Service, test: &str) -> Option<&'static DatabaseServer> {
-    static SERVERS: [OnceLock<Option<DatabaseServer>>; Service::ALL.len()] =
-        [const { OnceLock::new() }; Service::ALL.len()];
+pub fn shared_server(service: SqlService, test: &str) -> Option<&'static DatabaseServer> {
+    static SERVERS: [OnceLock<Option<DatabaseServer>>; SqlService::ALL.len()] =
+        [const { OnceLock::new() }; SqlService::ALL.len()];
     let server = SERVERS[service as usize].get_or_init(|| {
         let started = DatabaseServer::shared(service);
         started.unwrap_or_else(|error| panic!("{service} can't be started: {error:#}"))
@@ -69,7 +69,7 @@ impl RunServers {
     pub fn start() -> Result<Self> {
         let started = std::thread::scope(|scope| {
             let start = |service| move || DatabaseServer::start_for_all(service);
-            let starts = Service::ALL.map(|service| scope.spawn(start(service)));
+            let starts = SqlService::ALL.map(|service| scope.spawn(start(service)));
             starts.map(|start| start.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         let started: Result<Vec<_>> = started.into_iter().collect();
@@ -89,8 +89,8 @@ impl RunServers {
     pub fn drop_unused(&self) -> Result<()> {
         for server in &self.0 {
             let (all, drop) = match server.service() {
-                Service::Postgres => ("SELECT datname FROM pg_database", " WITH (FORCE)"),
-                Service::MariaDb | Service::MySql => ("SHOW DATABASES", ""),
+                SqlService::Postgres => ("SELECT datname FROM pg_database", " WITH (FORCE)"),
+                SqlService::MariaDb | SqlService::MySql => ("SHOW DATABASES", ""),
             };
             let names = server.run(None, all)?;
             let is_unused = |name: &&str| owner(name).is_some_and(|owner| !guard::is_alive(owner));

@@ -17,7 +17,7 @@ use sqlx::{AssertSqlSafe, Column, Connection, Row};
 use tokio::runtime::{Builder, Handle};
 use tokio::time::timeout;
 
-use super::{PASSWORD, Service, USER};
+use super::{PASSWORD, SqlService, USER};
 
 /// For a server that was paused, or that is starting.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ const TRACELESS: [&str; 16] = [
 const TRACES: [&str; 4] = ["lock(", "set_config(", " TEMPORARY ", " TEMP "];
 
 pub struct StatementRunner {
-    service: Service,
+    service: SqlService,
     idle: Mutex<Vec<IdleSession>>,
 }
 
@@ -48,7 +48,7 @@ enum ClientConnection {
 }
 
 impl StatementRunner {
-    pub fn of(service: Service) -> Self {
+    pub fn of(service: SqlService) -> Self {
         Self { service, idle: Mutex::default() }
     }
 
@@ -97,7 +97,7 @@ impl StatementRunner {
 /// The connection that waits, unless the server has ended it meanwhile, or a new one.
 async fn ready(
     idle: Option<IdleSession>,
-    service: Service,
+    service: SqlService,
     port: u16,
     database: Option<String>,
 ) -> Result<IdleSession> {
@@ -113,8 +113,8 @@ async fn ready(
 }
 
 /// Without TLS: tests count who uses it.
-async fn connect(service: Service, port: u16, database: Option<&str>) -> sqlx::Result<ClientConnection> {
-    if service == Service::Postgres {
+async fn connect(service: SqlService, port: u16, database: Option<&str>) -> sqlx::Result<ClientConnection> {
+    if service == SqlService::Postgres {
         let options = PgConnectOptions::new_without_pgpass().host("127.0.0.1").port(port).username(USER);
         let options = options.password(PASSWORD).ssl_mode(PgSslMode::Disable);
         let options = options.database(database.unwrap_or("postgres"));

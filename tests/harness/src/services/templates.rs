@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{DatabaseServer, Service, mysql, output, postgres};
+use super::{DatabaseServer, SqlService, mysql, output, postgres};
 use crate::programs::templates_folder;
 
 /// What is in a folder with a server's data.
@@ -19,11 +19,11 @@ pub const DATA: &str = "data";
 const UNFINISHED: &str = "unfinished";
 
 /// Gives a server's folder data in which nobody has a database yet.
-pub fn copy_into(service: Service, folder: &Path) -> Result<()> {
+pub fn copy_into(service: SqlService, folder: &Path) -> Result<()> {
     copy(&template(service)?, &folder.join(DATA))
 }
 
-fn template(service: Service) -> Result<PathBuf> {
+fn template(service: SqlService) -> Result<PathBuf> {
     let folder = templates_folder()?;
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     let kind = service.to_string().to_lowercase();
@@ -53,10 +53,10 @@ fn template(service: Service) -> Result<PathBuf> {
     Ok(template)
 }
 
-fn shape(service: Service) -> Result<u64> {
+fn shape(service: SqlService) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     match service {
-        Service::Postgres => postgres::shape(&mut hasher)?,
+        SqlService::Postgres => postgres::shape(&mut hasher)?,
         service => mysql::shape(service, &mut hasher)?,
     }
     Ok(hasher.finish())

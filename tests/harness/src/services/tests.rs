@@ -1,7 +1,7 @@
 use super::*;
 
 /// The same for all; a service that is not there is told by `shared_server`.
-fn own(service: Service, test: &str) -> Option<DatabaseServer> {
+fn own(service: SqlService, test: &str) -> Option<DatabaseServer> {
     let server = DatabaseServer::start(service, &[]).expect("starts");
     if server.is_none() {
         crate::skip(test, &format!("{service} is not installed"));
@@ -13,7 +13,7 @@ fn rows(server: &DatabaseServer, database: &str) -> String {
     server.run(Some(database), "SELECT n FROM t ORDER BY n").expect("answers").replace('\n', " ")
 }
 
-fn what_was_committed_outlives_each_way_to_end(service: Service, test: &str) {
+fn what_was_committed_outlives_each_way_to_end(service: SqlService, test: &str) {
     let Some(mut server) = own(service, test) else { return };
     let url = server.create_database().expect("a database");
     assert!(url.contains(PASSWORD), "{url}");
@@ -33,7 +33,7 @@ fn what_was_committed_outlives_each_way_to_end(service: Service, test: &str) {
     assert_eq!(rows(&server, database), "0 1 2 ");
 }
 
-fn a_paused_server_answers_when_it_is_resumed(service: Service, test: &str) {
+fn a_paused_server_answers_when_it_is_resumed(service: SqlService, test: &str) {
     let Some(server) = own(service, test) else { return };
     server.pause().expect("stops");
     let state = |pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -46,7 +46,7 @@ fn a_paused_server_answers_when_it_is_resumed(service: Service, test: &str) {
     assert_eq!(server.run(None, "SELECT 7").expect("answers").trim(), "7");
 }
 
-fn nothing_is_left_of_a_server_whose_test_went_away(service: Service, test: &str) {
+fn nothing_is_left_of_a_server_whose_test_went_away(service: SqlService, test: &str) {
     let Some(mut server) = own(service, test) else { return };
     let (folder, family) =
         (server.folder().expect("its own").to_path_buf(), guard::family(server.pid().expect("runs")));
@@ -66,13 +66,13 @@ fn nothing_is_left_of_a_server_whose_test_went_away(service: Service, test: &str
 macro_rules! for_each {
     ($($test:ident),*) => {
         mod postgres_server {
-            $(#[test] fn $test() { super::$test(super::Service::Postgres, concat!("postgres_server::", stringify!($test))); })*
+            $(#[test] fn $test() { super::$test(super::SqlService::Postgres, concat!("postgres_server::", stringify!($test))); })*
         }
         mod mariadb_server {
-            $(#[test] fn $test() { super::$test(super::Service::MariaDb, concat!("mariadb_server::", stringify!($test))); })*
+            $(#[test] fn $test() { super::$test(super::SqlService::MariaDb, concat!("mariadb_server::", stringify!($test))); })*
         }
         mod mysql_server {
-            $(#[test] fn $test() { super::$test(super::Service::MySql, concat!("mysql_server::", stringify!($test))); })*
+            $(#[test] fn $test() { super::$test(super::SqlService::MySql, concat!("mysql_server::", stringify!($test))); })*
         }
     };
 }

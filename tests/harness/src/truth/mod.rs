@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use serde::Deserialize;
 
-pub use platform::{Platform, Row};
+pub use platform::{Platform, PlatformRow};
 
 /// How many differences are told; the first ones say enough.
 const TOLD: usize = 12;
@@ -31,17 +31,17 @@ pub struct TruthObject {
 
 /// Every version of one resource, oldest first.
 #[derive(Clone, Debug, Default)]
-pub struct Truth {
+pub struct ResourceVersions {
     pub entries: Vec<TruthEntry>,
 }
 
 /// What one object went through, in the form in which both sides can be compared: versions, and
 /// an end.
-type Story = Vec<String>;
+type ObjectVersions = Vec<String>;
 
-impl Truth {
-    fn stories(&self) -> BTreeMap<String, Story> {
-        let mut stories: BTreeMap<String, Story> = BTreeMap::new();
+impl ResourceVersions {
+    fn stories(&self) -> BTreeMap<String, ObjectVersions> {
+        let mut stories: BTreeMap<String, ObjectVersions> = BTreeMap::new();
         for entry in &self.entries {
             let step = match entry.event.as_str() {
                 "DELETED" => format!("gone {}", entry.version),
@@ -56,8 +56,8 @@ impl Truth {
     }
 }
 
-fn stories(history: &[Row]) -> BTreeMap<String, Story> {
-    let mut stories: BTreeMap<String, Story> = BTreeMap::new();
+fn stories(history: &[PlatformRow]) -> BTreeMap<String, ObjectVersions> {
+    let mut stories: BTreeMap<String, ObjectVersions> = BTreeMap::new();
     for row in history {
         let step = match row.change.as_str() {
             "present" => row.resource_version.clone(),
@@ -70,7 +70,7 @@ fn stories(history: &[Row]) -> BTreeMap<String, Story> {
 
 /// Every version that the API server had is in `history` exactly once, in order per object, and
 /// nothing else is. `history` holds the rows of one source, by position.
-pub fn compare(truth: &Truth, history: &[Row]) -> Result<()> {
+pub fn compare(truth: &ResourceVersions, history: &[PlatformRow]) -> Result<()> {
     let (expected, found) = (truth.stories(), stories(history));
     let mut faults = Vec::new();
     for (object, story) in &expected {
@@ -88,12 +88,12 @@ pub fn compare(truth: &Truth, history: &[Row]) -> Result<()> {
     faults.extend(
         ids.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| format!("{} is there twice", pair[0])),
     );
-    told(&faults, expected.len())
+    report_faults(&faults, expected.len())
 }
 
 /// `status` has one row per object that `history` knows, and it is the newest.
-pub fn compare_newest(history: &[Row], status: &[Row]) -> Result<()> {
-    let mut newest: BTreeMap<&str, &Row> = BTreeMap::new();
+pub fn compare_newest(history: &[PlatformRow], status: &[PlatformRow]) -> Result<()> {
+    let mut newest: BTreeMap<&str, &PlatformRow> = BTreeMap::new();
     for row in history {
         let seen = newest.entry(&row.uid).or_insert(row);
         if row.seq > seen.seq {
@@ -114,10 +114,10 @@ pub fn compare_newest(history: &[Row], status: &[Row]) -> Result<()> {
         }
     }
     faults.extend(newest.values().map(|row| format!("{} {} has no status", row.name, row.uid)));
-    told(&faults, status.len())
+    report_faults(&faults, status.len())
 }
 
-fn told(faults: &[String], objects: usize) -> Result<()> {
+fn report_faults(faults: &[String], objects: usize) -> Result<()> {
     if faults.is_empty() {
         return Ok(());
     }
@@ -152,8 +152,8 @@ mod tests {
         }
     }
 
-    fn row(seq: i64, change: &str, version: u64, uid: &str) -> Row {
-        Row {
+    fn row(seq: i64, change: &str, version: u64, uid: &str) -> PlatformRow {
+        PlatformRow {
             id: format!("{uid}/{}", if change == "gone" { "gone".to_owned() } else { version.to_string() }),
             seq,
             change: change.into(),
@@ -161,15 +161,17 @@ mod tests {
             namespace: "team".into(),
             name: "job".into(),
             uid: uid.into(),
-            ..Row::default()
+            ..PlatformRow::default()
         }
     }
 
-    fn truth() -> Truth {
-        Truth { entries: vec![entry("ADDED", 1, "u"), entry("MODIFIED", 2, "u"), entry("DELETED", 4, "u")] }
+    fn truth() -> ResourceVersions {
+        ResourceVersions {
+            entries: vec![entry("ADDED", 1, "u"), entry("MODIFIED", 2, "u"), entry("DELETED", 4, "u")],
+        }
     }
 
-    fn rows() -> Vec<Row> {
+    fn rows() -> Vec<PlatformRow> {
         vec![row(1, "present", 1, "u"), row(2, "present", 2, "u"), row(3, "gone", 4, "u")]
     }
 

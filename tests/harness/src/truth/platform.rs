@@ -17,7 +17,7 @@ const COLUMNS: &str = "id, seq, source, api_group, kind, namespace, name, uid, r
     reason, message, attempt, ready, total, exit_code, terminal, owner_kind, owner_name, observed_at";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row {
+pub struct PlatformRow {
     pub id: String,
     pub seq: i64,
     pub source: String,
@@ -45,7 +45,7 @@ pub struct Row {
 macro_rules! read {
     ($row:expr) => {{
         let row = $row;
-        Ok(Row {
+        Ok(PlatformRow {
             id: row.try_get("id")?,
             seq: row.try_get("seq")?,
             source: row.try_get("source")?,
@@ -80,68 +80,68 @@ macro_rules! rows {
     }};
 }
 
-enum Connection {
+enum PlatformConnection {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
     Mysql(MySqlConnection),
 }
 
 pub struct Platform {
-    connection: Connection,
+    connection: PlatformConnection,
 }
 
 impl Platform {
     pub async fn open(path: &Path) -> Result<Self> {
         let options = SqliteConnectOptions::new().filename(path).read_only(true).busy_timeout(BUSY);
         let connection = options.connect().await.with_context(|| format!("opening {}", path.display()))?;
-        Ok(Self { connection: Connection::Sqlite(connection) })
+        Ok(Self { connection: PlatformConnection::Sqlite(connection) })
     }
 
     /// The same, to note effects.
     pub async fn open_to_note(path: &Path) -> Result<Self> {
         let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY);
         let connection = options.connect().await.with_context(|| format!("opening {}", path.display()))?;
-        Ok(Self { connection: Connection::Sqlite(connection) })
+        Ok(Self { connection: PlatformConnection::Sqlite(connection) })
     }
 
     /// A new file for a test's own rows.
     pub async fn create(path: &Path) -> Result<Self> {
         let options = SqliteConnectOptions::new().filename(path).create_if_missing(true).busy_timeout(BUSY);
         let connection = options.connect().await.with_context(|| format!("making {}", path.display()))?;
-        Ok(Self { connection: Connection::Sqlite(connection) })
+        Ok(Self { connection: PlatformConnection::Sqlite(connection) })
     }
 
     /// Of a database on a server.
     pub async fn connect(url: &str) -> Result<Self> {
         let connection = match url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("postgres") => Connection::Postgres(PgConnection::connect(url).await?),
-            Some("mysql") => Connection::Mysql(MySqlConnection::connect(url).await?),
+            Some("postgres") => PlatformConnection::Postgres(PgConnection::connect(url).await?),
+            Some("mysql") => PlatformConnection::Mysql(MySqlConnection::connect(url).await?),
             _ => bail!("no such database"),
         };
         Ok(Self { connection })
     }
 
     /// Every state of one source, by position.
-    pub async fn history(&mut self, source: &str) -> Result<Vec<Row>> {
+    pub async fn history(&mut self, source: &str) -> Result<Vec<PlatformRow>> {
         self.rows("object_history", source).await
     }
 
     /// The newest state of each object of one source.
-    pub async fn status(&mut self, source: &str) -> Result<Vec<Row>> {
+    pub async fn status(&mut self, source: &str) -> Result<Vec<PlatformRow>> {
         self.rows("object_status", source).await
     }
 
-    async fn rows(&mut self, table: &'static str, source: &str) -> Result<Vec<Row>> {
+    async fn rows(&mut self, table: &'static str, source: &str) -> Result<Vec<PlatformRow>> {
         let rows = async {
             let of = format!("FROM {table} WHERE source =");
             Ok::<_, sqlx::Error>(match &mut self.connection {
-                Connection::Sqlite(connection) => {
+                PlatformConnection::Sqlite(connection) => {
                     rows!(connection, format!("SELECT {COLUMNS} {of} ? ORDER BY seq"), source, row => read!(row))
                 }
-                Connection::Postgres(connection) => {
+                PlatformConnection::Postgres(connection) => {
                     rows!(connection, format!("SELECT {COLUMNS} {of} $1 ORDER BY seq"), source, row => read!(row))
                 }
-                Connection::Mysql(connection) => {
+                PlatformConnection::Mysql(connection) => {
                     let columns = COLUMNS.replace(" change,", " `change`,");
                     rows!(connection, format!("SELECT {columns} {of} ? ORDER BY seq"), source, row => read!(row))
                 }
@@ -154,9 +154,11 @@ impl Platform {
     pub async fn run(&mut self, statements: &str) -> Result<()> {
         let text = AssertSqlSafe(statements.to_owned());
         let done = match &mut self.connection {
-            Connection::Sqlite(connection) => sqlx::raw_sql(text).execute(connection).await.map(drop),
-            Connection::Postgres(connection) => sqlx::raw_sql(text).execute(connection).await.map(drop),
-            Connection::Mysql(connection) => sqlx::raw_sql(text).execute(connection).await.map(drop),
+            PlatformConnection::Sqlite(connection) => sqlx::raw_sql(text).execute(connection).await.map(drop),
+            PlatformConnection::Postgres(connection) => {
+                sqlx::raw_sql(text).execute(connection).await.map(drop)
+            }
+            PlatformConnection::Mysql(connection) => sqlx::raw_sql(text).execute(connection).await.map(drop),
         };
         done.with_context(|| format!("running {statements}"))
     }
@@ -165,9 +167,9 @@ impl Platform {
     pub async fn texts(&mut self, query: &str) -> Result<Vec<String>> {
         let text = AssertSqlSafe(query.to_owned());
         let rows = match &mut self.connection {
-            Connection::Sqlite(connection) => sqlx::query_scalar(text).fetch_all(connection).await,
-            Connection::Postgres(connection) => sqlx::query_scalar(text).fetch_all(connection).await,
-            Connection::Mysql(connection) => sqlx::query_scalar(text).fetch_all(connection).await,
+            PlatformConnection::Sqlite(connection) => sqlx::query_scalar(text).fetch_all(connection).await,
+            PlatformConnection::Postgres(connection) => sqlx::query_scalar(text).fetch_all(connection).await,
+            PlatformConnection::Mysql(connection) => sqlx::query_scalar(text).fetch_all(connection).await,
         };
         rows.with_context(|| format!("asking {query}"))
     }
@@ -175,9 +177,9 @@ impl Platform {
     /// SQLite writes its files once more when the last connection is closed. One that is dropped is closed some time later.
     pub async fn close(self) -> Result<()> {
         let closed = match self.connection {
-            Connection::Sqlite(connection) => connection.close().await,
-            Connection::Postgres(connection) => connection.close().await,
-            Connection::Mysql(connection) => connection.close().await,
+            PlatformConnection::Sqlite(connection) => connection.close().await,
+            PlatformConnection::Postgres(connection) => connection.close().await,
+            PlatformConnection::Mysql(connection) => connection.close().await,
         };
         closed.context("closing the connection")
     }
@@ -185,9 +187,9 @@ impl Platform {
     pub async fn count(&mut self) -> Result<i64> {
         let count = "SELECT count(*) FROM object_history";
         let counted = match &mut self.connection {
-            Connection::Sqlite(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
-            Connection::Postgres(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
-            Connection::Mysql(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
+            PlatformConnection::Sqlite(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
+            PlatformConnection::Postgres(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
+            PlatformConnection::Mysql(connection) => sqlx::query_scalar(count).fetch_one(connection).await,
         };
         counted.context("counting object_history")
     }
@@ -196,19 +198,19 @@ impl Platform {
     /// that finds the row there: two notes of one id are two effects.
     pub async fn note_effects(&mut self) -> Result<()> {
         let noted = match &mut self.connection {
-            Connection::Sqlite(connection) => {
+            PlatformConnection::Sqlite(connection) => {
                 let text = "CREATE TABLE effects (id TEXT); CREATE TRIGGER effect BEFORE INSERT ON object_history \
                             BEGIN INSERT INTO effects VALUES (NEW.id); END";
                 sqlx::raw_sql(text).execute(connection).await.map(drop)
             }
-            Connection::Postgres(connection) => {
+            PlatformConnection::Postgres(connection) => {
                 let text = "CREATE TABLE effects (id text); \
                      CREATE FUNCTION effect() RETURNS trigger LANGUAGE plpgsql AS \
                      'BEGIN INSERT INTO effects VALUES (NEW.id); RETURN NEW; END'; \
                      CREATE TRIGGER effect BEFORE INSERT ON object_history FOR EACH ROW EXECUTE FUNCTION effect()";
                 sqlx::raw_sql(text).execute(connection).await.map(drop)
             }
-            Connection::Mysql(connection) => {
+            PlatformConnection::Mysql(connection) => {
                 let text = "CREATE TABLE effects (n BIGINT AUTO_INCREMENT PRIMARY KEY, \
                      id VARCHAR(600) COLLATE utf8mb4_bin); \
                      CREATE TRIGGER effect BEFORE INSERT ON object_history FOR EACH ROW \
@@ -224,9 +226,9 @@ impl Platform {
     pub async fn one_effect_each(&mut self, rows_before: i64) -> Result<()> {
         let text = "SELECT count(*), count(DISTINCT id) FROM effects";
         let counted = match &mut self.connection {
-            Connection::Sqlite(connection) => sqlx::query_as(text).fetch_one(connection).await,
-            Connection::Postgres(connection) => sqlx::query_as(text).fetch_one(connection).await,
-            Connection::Mysql(connection) => sqlx::query_as(text).fetch_one(connection).await,
+            PlatformConnection::Sqlite(connection) => sqlx::query_as(text).fetch_one(connection).await,
+            PlatformConnection::Postgres(connection) => sqlx::query_as(text).fetch_one(connection).await,
+            PlatformConnection::Mysql(connection) => sqlx::query_as(text).fetch_one(connection).await,
         };
         let (all, ids): (i64, i64) = counted.context("counting effects")?;
         ensure!(all == ids, "{all} effects of {ids} states");
@@ -240,13 +242,13 @@ impl Platform {
         let phases = async {
             let of = "SELECT previous_phase, phase FROM object_history WHERE uid =";
             Ok::<_, sqlx::Error>(match &mut self.connection {
-                Connection::Sqlite(connection) => {
+                PlatformConnection::Sqlite(connection) => {
                     rows!(connection, format!("{of} ? ORDER BY seq"), uid, row => Ok((row.try_get(0)?, row.try_get(1)?)))
                 }
-                Connection::Postgres(connection) => {
+                PlatformConnection::Postgres(connection) => {
                     rows!(connection, format!("{of} $1 ORDER BY seq"), uid, row => Ok((row.try_get(0)?, row.try_get(1)?)))
                 }
-                Connection::Mysql(connection) => {
+                PlatformConnection::Mysql(connection) => {
                     rows!(connection, format!("{of} ? ORDER BY seq"), uid, row => Ok((row.try_get(0)?, row.try_get(1)?)))
                 }
             })

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_harness::{Ended, Kubewitness, Platform, SmallDisk, compare, in_scratch, skip, until};
+use kubewitness_harness::{Kubewitness, Platform, ProcessEnd, SmallDisk, compare, in_scratch, skip, until};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
-use crate::lab::{Lab, WITHIN};
+use crate::lab::{ProcessLab, WITHIN};
 
 /// Of SQLite, unless somebody chooses another.
 const PAGE: usize = 4096;
@@ -32,7 +32,7 @@ async fn row_31_a_full_disk_stops_reading_and_goes_on_by_itself_when_there_is_ro
             skip("row_31", "a small file system can only be mounted by root");
             return Ok(());
         };
-        let mut lab = Lab::new(scratch, data).await?;
+        let mut lab = ProcessLab::new(scratch, data).await?;
         lab.make(3).await?;
         let mut run = lab.start("run")?;
         run.answers().await?;
@@ -70,7 +70,7 @@ async fn row_32_a_failed_sync_ends_it_and_is_never_tried_again_on_that_handle() 
             skip("row_32", "there is no C compiler");
             return Ok(());
         };
-        let mut lab = Lab::new(scratch, scratch.folder("data")?).await?;
+        let mut lab = ProcessLab::new(scratch, scratch.folder("data")?).await?;
         let flag = scratch.path().join("fails");
         lab.options.env = vec![
             ("LD_PRELOAD".to_owned(), library.to_string_lossy().into_owned()),
@@ -85,7 +85,7 @@ async fn row_32_a_failed_sync_ends_it_and_is_never_tried_again_on_that_handle() 
         lab.make(5).await?;
         let ended = run.process().wait(WITHIN).await?;
         let said = run.process().stderr();
-        ensure!(ended == Ended::Code(1), "it ended with {ended:?}: {said}");
+        ensure!(ended == ProcessEnd::Code(1), "it ended with {ended:?}: {said}");
         ensure!(said.contains("check the disk and start again"), "it says what to do: {said}");
         let failed = std::fs::read_to_string(flag.with_extension("log")).context("a sync failed")?;
         ensure!(failed.lines().count() == 1, "it was tried again:\n{failed}");
@@ -110,7 +110,7 @@ async fn into_one_file(path: &Path) -> Result<()> {
 #[tokio::test]
 async fn row_34_a_journal_with_torn_pages_is_refused_at_the_start_and_left_as_it_is() {
     in_scratch("torn", async |scratch| {
-        let mut lab = Lab::new(scratch, scratch.folder("data")?).await?;
+        let mut lab = ProcessLab::new(scratch, scratch.folder("data")?).await?;
         lab.make(120).await?;
         let mut run = lab.start("run")?;
         run.answers().await?;
@@ -128,7 +128,7 @@ async fn row_34_a_journal_with_torn_pages_is_refused_at_the_start_and_left_as_it
         let mut refused = lab.start("refused")?;
         let ended = refused.process().wait(WITHIN).await?;
         let said = refused.process().stderr();
-        ensure!(ended == Ended::Code(1), "it ended with {ended:?}: {said}");
+        ensure!(ended == ProcessEnd::Code(1), "it ended with {ended:?}: {said}");
         if !said.contains("journal.db") || !said.contains("journal verify") {
             bail!("it doesn't say of which file, and what to do: {said}");
         }
@@ -170,7 +170,7 @@ async fn settled(path: &Path) -> Result<Vec<u8>> {
 #[tokio::test]
 async fn row_34_pages_that_are_torn_while_it_runs_are_never_handed_out_and_end_it() {
     in_scratch("torn", async |scratch| {
-        let mut lab = Lab::new(scratch, scratch.folder("data")?).await?;
+        let mut lab = ProcessLab::new(scratch, scratch.folder("data")?).await?;
         let config = scratch.folder("config")?;
         let example = lab.options.config.replace(config.clone()).context("the lab's configuration")?;
         let host = std::fs::read_to_string(example.join("host.yaml"))?;
@@ -199,7 +199,7 @@ async fn row_34_pages_that_are_torn_while_it_runs_are_never_handed_out_and_end_i
         std::fs::write(config.join("second.yaml"), newcomer)?;
         let ended = run.process().wait(WITHIN).await?;
         let said = run.process().stderr();
-        ensure!(ended == Ended::Code(1), "it ended with {ended:?}: {said}");
+        ensure!(ended == ProcessEnd::Code(1), "it ended with {ended:?}: {said}");
         ensure!(said.contains("journal verify") && said.contains("a page of the file"), "what to do: {said}");
         let (code, said) = lab.verify().await?;
         ensure!(code != Some(0), "verify found nothing: {said}");

@@ -13,7 +13,7 @@ use serde_json::json;
 pub const WITHIN: Duration = Duration::from_secs(120);
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
-pub struct Lab<'a> {
+pub struct ProcessLab<'a> {
     pub scratch: &'a Scratch,
     pub simulator: Simulator,
     pub options: RunOptions,
@@ -27,7 +27,7 @@ pub struct Lab<'a> {
 /// The variable with the granted database's address.
 const ADDRESS: &str = "KUBEWITNESS_TEST_DATABASE";
 
-impl<'a> Lab<'a> {
+impl<'a> ProcessLab<'a> {
     pub async fn new(scratch: &'a Scratch, data: PathBuf) -> Result<Self> {
         let options = SimulatorOptions::keeping_history();
         let simulator = Simulator::start(scratch.path(), &options).await?;

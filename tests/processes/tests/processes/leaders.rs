@@ -2,10 +2,11 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Dice, Ended, Kubewitness, Scratch, Service, in_scratch, seed, shared_server, until,
+    DatabaseServer, Dice, Kubewitness, ProcessEnd, Scratch, SqlService, in_scratch, seed, shared_server,
+    until,
 };
 
-use crate::lab::{Lab, WITHIN};
+use crate::lab::{ProcessLab, WITHIN};
 
 /// Times that a second process wants what the first one has.
 const CHALLENGES: u32 = 4;
@@ -22,13 +23,13 @@ fn database(address: &str) -> &str {
 fn end_the_writers_session(server: &DatabaseServer, journal: &str) -> Result<()> {
     let name = database(journal);
     match server.service() {
-        Service::Postgres => {
+        SqlService::Postgres => {
             let text = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted \
                         AND classid = 1263291953 \
                         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
             server.run(Some(name), text).map(drop)
         }
-        Service::MariaDb | Service::MySql => {
+        SqlService::MariaDb | SqlService::MySql => {
             let text = "SELECT is_used_lock(concat('kubewitness ', left(sha2(database(), 256), 40)))";
             let session = server.run(Some(name), text)?;
             if let Ok(number) = session.trim().parse::<u64>() {
@@ -49,7 +50,7 @@ fn told_statement(said: &str) -> Result<&str> {
 async fn ends_and_says(run: &mut Kubewitness, what: &str) -> Result<String> {
     let ended = run.process().wait(WITHIN).await?;
     let said = run.process().stderr();
-    ensure!(ended == Ended::Code(1), "it ended with {ended:?}: {said}");
+    ensure!(ended == ProcessEnd::Code(1), "it ended with {ended:?}: {said}");
     ensure!(said.contains(what), "it doesn't say `{what}`: {said}");
     Ok(said)
 }
@@ -57,7 +58,7 @@ async fn ends_and_says(run: &mut Kubewitness, what: &str) -> Result<String> {
 /// Row 28 of a journal that several machines reach: what holds it there is a lock of the server,
 /// which others can take from a process that stands still.
 async fn stopped_past_its_lock(scratch: &Scratch, server: &DatabaseServer) -> Result<()> {
-    let (mut lab, journal) = Lab::on(scratch, server).await?;
+    let (mut lab, journal) = ProcessLab::on(scratch, server).await?;
     lab.make(3).await?;
     let mut first = lab.start("first")?;
     first.answers().await?;
@@ -98,14 +99,14 @@ async fn one_gives_way(mut one: Kubewitness, mut other: Kubewitness) -> Result<K
     let (stays, mut goes) = if is_first { (one, other) } else { (other, one) };
     let ended = goes.process().wait(WITHIN).await?;
     let said = goes.process().stderr();
-    ensure!(ended == Ended::Code(1), "it ended with {ended:?}: {said}");
+    ensure!(ended == ProcessEnd::Code(1), "it ended with {ended:?}: {said}");
     ensure!(said.contains(REFUSED) || said.contains(OVERTAKEN), "it doesn't say why: {said}");
     Ok(stays)
 }
 
 /// Row 29.
 async fn two_leaders(scratch: &Scratch, server: &DatabaseServer) -> Result<()> {
-    let (mut lab, journal) = Lab::on(scratch, server).await?;
+    let (mut lab, journal) = ProcessLab::on(scratch, server).await?;
     lab.make(3).await?;
     // Both make the tables, and both want to be first.
     let (one, other) = (lab.start_beside("one")?, lab.start_beside("other")?);
@@ -134,49 +135,49 @@ async fn two_leaders(scratch: &Scratch, server: &DatabaseServer) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_28_stopped_while_another_took_over_in_postgres_its_append_is_refused() {
     let test = "row_28_stopped_while_another_took_over_in_postgres_its_append_is_refused";
-    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    let Some(server) = shared_server(SqlService::Postgres, test) else { return };
     in_scratch("stopped", async |scratch| stopped_past_its_lock(scratch, server).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_28_stopped_while_another_took_over_in_mariadb_its_append_is_refused() {
     let test = "row_28_stopped_while_another_took_over_in_mariadb_its_append_is_refused";
-    let Some(server) = shared_server(Service::MariaDb, test) else { return };
+    let Some(server) = shared_server(SqlService::MariaDb, test) else { return };
     in_scratch("stopped", async |scratch| stopped_past_its_lock(scratch, server).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_28_stopped_while_another_took_over_in_mysql_its_append_is_refused() {
     let test = "row_28_stopped_while_another_took_over_in_mysql_its_append_is_refused";
-    let Some(server) = shared_server(Service::MySql, test) else { return };
+    let Some(server) = shared_server(SqlService::MySql, test) else { return };
     in_scratch("stopped", async |scratch| stopped_past_its_lock(scratch, server).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_29_of_two_leaders_in_postgres_one_epoch_wins_and_nothing_is_done_twice() {
     let test = "row_29_of_two_leaders_in_postgres_one_epoch_wins_and_nothing_is_done_twice";
-    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    let Some(server) = shared_server(SqlService::Postgres, test) else { return };
     in_scratch("leaders", async |scratch| two_leaders(scratch, server).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_29_of_two_leaders_in_mariadb_one_epoch_wins_and_nothing_is_done_twice() {
     let test = "row_29_of_two_leaders_in_mariadb_one_epoch_wins_and_nothing_is_done_twice";
-    let Some(server) = shared_server(Service::MariaDb, test) else { return };
+    let Some(server) = shared_server(SqlService::MariaDb, test) else { return };
     in_scratch("leaders", async |scratch| two_leaders(scratch, server).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_29_of_two_leaders_in_mysql_one_epoch_wins_and_nothing_is_done_twice() {
     let test = "row_29_of_two_leaders_in_mysql_one_epoch_wins_and_nothing_is_done_twice";
-    let Some(server) = shared_server(Service::MySql, test) else { return };
+    let Some(server) = shared_server(SqlService::MySql, test) else { return };
     in_scratch("leaders", async |scratch| two_leaders(scratch, server).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_29_of_two_that_start_at_once_on_one_folder_one_is_refused() {
     in_scratch("leaders", async |scratch| {
-        let mut lab = Lab::new(scratch, scratch.folder("data")?).await?;
+        let mut lab = ProcessLab::new(scratch, scratch.folder("data")?).await?;
         lab.make(5).await?;
         let mut leader = one_gives_way(lab.start("one")?, lab.start("other")?).await?;
         leader.answers().await?;

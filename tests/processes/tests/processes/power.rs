@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Dice, Ended, Platform, PlatformAddress, command_json, in_scratch, kills, seed, skip,
+    Dice, Platform, PlatformAddress, ProcessEnd, command_json, in_scratch, kills, seed, skip,
 };
 
 use crate::disk::preloaded;
-use crate::lab::{Lab, WITHIN};
+use crate::lab::{ProcessLab, WITHIN};
 
 const CUTS: u64 = 5;
 /// What a disk writes as a whole.
@@ -57,7 +57,7 @@ data:
 "#;
 
 /// The example's configuration, with an audit trail beside the database.
-fn with_ledger(lab: &mut Lab<'_>) -> Result<()> {
+fn with_ledger(lab: &mut ProcessLab<'_>) -> Result<()> {
     let config = lab.scratch.folder("config")?;
     let example = lab.options.config.replace(config.clone()).context("the lab has a configuration")?;
     for file in ["host.yaml", "persistence.yaml"] {
@@ -71,7 +71,7 @@ fn with_ledger(lab: &mut Lab<'_>) -> Result<()> {
 }
 
 /// The trail has each state of the jobs once, in an unbroken chain.
-async fn ledger_proves(lab: &Lab<'_>) -> Result<()> {
+async fn ledger_proves(lab: &ProcessLab<'_>) -> Result<()> {
     let trail = lab.data().join(LEDGER);
     let report = command_json(&["audit", "verify", &trail.to_string_lossy(), "-o", "json"]).await?;
     ensure!(report["ok"] == true, "audit verify said {report}");
@@ -81,14 +81,14 @@ async fn ledger_proves(lab: &Lab<'_>) -> Result<()> {
 }
 
 /// A data folder, and beside it what its disk would have.
-struct Power {
+struct PowerLoss {
     data: PathBuf,
     disk: PathBuf,
     /// Says in front of which sync it fails.
     flag: PathBuf,
 }
 
-impl Power {
+impl PowerLoss {
     fn databases(folder: &Path) -> Result<Vec<PathBuf>> {
         let all = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
         let mut all = all.collect::<Result<Vec<_>>>()?;
@@ -145,8 +145,8 @@ async fn row_33_what_was_acknowledged_is_there_after_power_cuts_that_take_what_w
             return Ok(());
         };
         let (data, disk) = (scratch.folder("data")?, scratch.folder("disk")?);
-        let power = Power { data, disk, flag: scratch.path().join("cut") };
-        let mut lab = Lab::new(scratch, power.data.clone()).await?;
+        let power = PowerLoss { data, disk, flag: scratch.path().join("cut") };
+        let mut lab = ProcessLab::new(scratch, power.data.clone()).await?;
         with_ledger(&mut lab)?;
         let text = |path: &Path| path.to_string_lossy().into_owned();
         lab.options.env = vec![
@@ -160,7 +160,7 @@ async fn row_33_what_was_acknowledged_is_there_after_power_cuts_that_take_what_w
     .await;
 }
 
-async fn cuts(lab: &mut Lab<'_>, power: &Power) -> Result<()> {
+async fn cuts(lab: &mut ProcessLab<'_>, power: &PowerLoss) -> Result<()> {
     let mut dice = Dice::new(seed());
     lab.make(3).await?;
     let mut first = lab.start("first")?;
@@ -181,7 +181,7 @@ async fn cuts(lab: &mut Lab<'_>, power: &Power) -> Result<()> {
         std::fs::write(&power.flag, dice.below(8).to_string())?;
         lab.make(10).await?;
         let ended = run.process().wait(WITHIN).await?;
-        ensure!(ended == Ended::Signal, "it ended with {ended:?}: {}", run.process().say());
+        ensure!(ended == ProcessEnd::Signal, "it ended with {ended:?}: {}", run.process().say());
         std::fs::remove_file(&power.flag)?;
         let written = images(&power.data)?;
         power.fails(&mut dice)?;
@@ -206,7 +206,7 @@ async fn cuts(lab: &mut Lab<'_>, power: &Power) -> Result<()> {
 }
 
 fn images(folder: &Path) -> Result<Vec<Vec<u8>>> {
-    let paths = Power::databases(folder)?;
+    let paths = PowerLoss::databases(folder)?;
     let paths = paths.iter().filter(|path| !path.to_string_lossy().ends_with("-shm"));
     paths.map(|path| Ok(std::fs::read(path)?)).collect()
 }

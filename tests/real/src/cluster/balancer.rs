@@ -1,7 +1,7 @@
 //! One address in front of several servers, as a load balancer is: it can choose the server of each connection anew, delay
 //! what servers say, keep clients out, and cut every connection.
 //!
-//! It never loses a byte of a connection that goes on, which `kubewitness_harness::Wire` does: TCP doesn't either.
+//! It never loses a byte of a connection that goes on, which `kubewitness_harness::TestWire` does: TCP doesn't either.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::Process;
+use kubewitness_harness::ChildProcess;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -33,14 +33,14 @@ pub(super) fn start_etcd(
     folder: &Path,
     url: &str,
     peer_port: u16,
-) -> Result<Process> {
+) -> Result<ChildProcess> {
     let peers = format!("http://127.0.0.1:{peer_port}");
     let mut etcd = programs.command("etcd");
     etcd.arg("--data-dir").arg(folder.join("etcd")).args(["--listen-client-urls", url]);
     etcd.args(["--advertise-client-urls", url, "--listen-peer-urls", &peers]);
     etcd.args(["--initial-advertise-peer-urls", &peers, "--initial-cluster", &format!("default={peers}")]);
     etcd.args([ETCD_QUOTA, "--log-level", "warn"]);
-    Process::start("etcd", &mut etcd, folder)
+    ChildProcess::start("etcd", &mut etcd, folder)
 }
 
 /// `name` is that of its logs.
@@ -51,7 +51,7 @@ pub(super) fn start_api_server(
     etcd: &str,
     port: u16,
     flags: &[String],
-) -> Result<Process> {
+) -> Result<ChildProcess> {
     let file = |name: &str| folder.join(name).display().to_string();
     let mut api = programs.command("kube-apiserver");
     for (flag, value) in [
@@ -78,7 +78,7 @@ pub(super) fn start_api_server(
     ] {
         api.arg(format!("--{flag}={value}"));
     }
-    Process::start(name, api.args(flags), folder)
+    ChildProcess::start(name, api.args(flags), folder)
 }
 
 pub(super) async fn make_service_account_key(folder: &Path) -> Result<()> {

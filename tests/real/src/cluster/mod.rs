@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use kubewitness_harness::tls::{self, Certificates};
-use kubewitness_harness::{Process, Scratch, free_port, http_trusting, until};
+use kubewitness_harness::tls::{self, TestCertificates};
+use kubewitness_harness::{ChildProcess, Scratch, free_port, http_trusting, until};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ const ENDED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A second API server, which reaches etcd by an address of its own.
 struct SecondServer {
-    process: Process,
+    process: ChildProcess,
     port: u16,
     client: ApiClient,
 }
@@ -44,11 +44,11 @@ struct SecondServer {
 pub struct RealCluster {
     programs: ServerPrograms,
     folder: PathBuf,
-    certificates: Certificates,
-    etcd: Process,
+    certificates: TestCertificates,
+    etcd: ChildProcess,
     etcd_url: String,
     etcd_ports: (u16, u16),
-    api: Process,
+    api: ChildProcess,
     api_flags: Vec<String>,
     api_port: u16,
     client: ApiClient,

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_harness::{Process, free_port, http, until, until_ok};
+use kubewitness_harness::{ChildProcess, free_port, http, until, until_ok};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub enum ServerPart {
 }
 
 impl RealCluster {
-    fn process(&mut self, part: ServerPart) -> &mut Process {
+    fn process(&mut self, part: ServerPart) -> &mut ChildProcess {
         match part {
             ServerPart::ApiServer => &mut self.api,
             ServerPart::Etcd => &mut self.etcd,

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_faults::{Entry, Event};
-use kubewitness_harness::{Process, until};
+use kubewitness_faults::{TruthEvent, WrittenEntry};
+use kubewitness_harness::{ChildProcess, until};
 use serde::Serialize;
 use tokio::process::Command;
 
@@ -100,7 +100,7 @@ impl PeerFigures {
 
 struct RunningPeer {
     kind: &'static PeerKind,
-    process: Process,
+    process: ChildProcess,
     notes: PathBuf,
     peak_kibibytes: u64,
 }
@@ -176,7 +176,7 @@ impl PeerCrowd {
         self.peers.is_empty()
     }
 
-    pub(crate) fn figures(&self, history: &[&Entry]) -> Result<Vec<PeerFigures>> {
+    pub(crate) fn figures(&self, history: &[&WrittenEntry]) -> Result<Vec<PeerFigures>> {
         let figures = self.peers.iter().map(|peer| {
             let text = fs::read_to_string(&peer.notes)
                 .with_context(|| format!("what {} was told", peer.kind.name))?;
@@ -189,7 +189,7 @@ impl PeerCrowd {
     }
 }
 
-fn start(kind: &PeerKind, kubeconfig: &Path, notes: &Path, logs: &Path) -> Result<Process> {
+fn start(kind: &PeerKind, kubeconfig: &Path, notes: &Path, logs: &Path) -> Result<ChildProcess> {
     let mut command = match kind.program {
         PeerProgram::KubeRs => Command::new(std::env::current_exe().context("the path of this program")?),
         PeerProgram::Go => {
@@ -198,14 +198,14 @@ fn start(kind: &PeerKind, kubeconfig: &Path, notes: &Path, logs: &Path) -> Resul
         }
     };
     command.args(["--peer", kind.name]).arg("--kubeconfig").arg(kubeconfig).arg("--file").arg(notes);
-    Process::start(kind.name, &mut command, logs)
+    ChildProcess::start(kind.name, &mut command, logs)
 }
 
 /// The variable with the program of the peers in Go.
 const GO_PEERS: &str = "KUBEWITNESS_GO_PEERS";
 
 /// The most memory that a process has had. One that is stopped can be asked, too.
-pub(crate) fn peak_kibibytes(process: &Process) -> Result<u64> {
+pub(crate) fn peak_kibibytes(process: &ChildProcess) -> Result<u64> {
     let path = format!("/proc/{}/status", process.pid()?);
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
     let words = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -214,7 +214,7 @@ pub(crate) fn peak_kibibytes(process: &Process) -> Result<u64> {
 }
 
 /// Compares a peer's notes with what etcd had.
-pub(crate) fn compare(notes: &str, history: &[&Entry]) -> Result<PeerFigures> {
+pub(crate) fn compare(notes: &str, history: &[&WrittenEntry]) -> Result<PeerFigures> {
     let mut seen: BTreeSet<(&str, u64)> = BTreeSet::new();
     let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
     let mut ended: BTreeSet<&str> = BTreeSet::new();
@@ -232,12 +232,12 @@ pub(crate) fn compare(notes: &str, history: &[&Entry]) -> Result<PeerFigures> {
             _ => {}
         }
     }
-    let is_missed = |entry: &&&Entry| match entry.event {
-        Event::Written => !seen.contains(&(&*entry.name, entry.version)),
-        Event::Deleted => !ended.contains(&*entry.name),
+    let is_missed = |entry: &&&WrittenEntry| match entry.event {
+        TruthEvent::Written => !seen.contains(&(&*entry.name, entry.version)),
+        TruthEvent::Deleted => !ended.contains(&*entry.name),
     };
     let missed: Vec<_> = history.iter().filter(is_missed).collect();
-    let missed_ends = missed.iter().filter(|entry| entry.event == Event::Deleted).count();
+    let missed_ends = missed.iter().filter(|entry| entry.event == TruthEvent::Deleted).count();
     Ok(PeerFigures {
         missed_versions: missed.len() - missed_ends,
         missed_ends,
@@ -251,20 +251,20 @@ pub(crate) fn compare(notes: &str, history: &[&Entry]) -> Result<PeerFigures> {
 mod tests {
     use super::*;
 
-    fn entry(name: &str, version: u64, event: Event) -> Entry {
+    fn entry(name: &str, version: u64, event: TruthEvent) -> WrittenEntry {
         let (namespace, uid) = ("default".into(), name.into());
-        Entry { version, event, namespace, name: name.into(), uid, in_scope: true, document: None }
+        WrittenEntry { version, event, namespace, name: name.into(), uid, in_scope: true, document: None }
     }
 
     #[test]
     fn what_is_missed_repeated_or_late_is_counted() {
         let history = [
-            entry("a", 1, Event::Written),
-            entry("a", 2, Event::Written),
-            entry("b", 3, Event::Written),
-            entry("b", 4, Event::Written),
-            entry("a", 5, Event::Deleted),
-            entry("b", 6, Event::Deleted),
+            entry("a", 1, TruthEvent::Written),
+            entry("a", 2, TruthEvent::Written),
+            entry("b", 3, TruthEvent::Written),
+            entry("b", 4, TruthEvent::Written),
+            entry("a", 5, TruthEvent::Deleted),
+            entry("b", 6, TruthEvent::Deleted),
         ];
         let notes = "listed\npresent a 1\npresent a 1\npresent b 4\npresent b 3\ngone b\nlisted\n";
         let figures = compare(notes, &history.iter().collect::<Vec<_>>()).expect("figures");

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use kubewitness_faults::{Entry, Event, Floor, History, Truth};
+use kubewitness_faults::{ResourceHistory, ServerTruth, TruthEvent, TruthFloor, WrittenEntry};
 use kubewitness_harness::until;
 use tokio::task::JoinHandle;
 
@@ -21,7 +21,7 @@ const AWAY_TRIES: u32 = 1200;
 /// What is read of the present history, and where reading goes on after etcd was away.
 #[derive(Default)]
 struct Reading {
-    entries: Vec<Entry>,
+    entries: Vec<WrittenEntry>,
     next_revision: u64,
 }
 
@@ -30,9 +30,9 @@ pub struct EtcdHistory {
     etcd: String,
     prefix: String,
     /// Those that another one took the place of.
-    over: Vec<History>,
+    over: Vec<ResourceHistory>,
     /// How the present one begins: what it inherited, up to which revision, and what was compacted.
-    inherited: History,
+    inherited: ResourceHistory,
     reading: Arc<Mutex<Reading>>,
     task: JoinHandle<Result<()>>,
 }
@@ -50,7 +50,7 @@ impl EtcdHistory {
         let reading = Arc::new(Mutex::new(Reading { next_revision: 1, ..Reading::default() }));
         let stream = EtcdStream::of(&etcd, &prefix).await?;
         let task = spawn_reader(etcd.clone(), prefix.clone(), stream, reading.clone());
-        let inherited = History::new(Vec::new(), 0);
+        let inherited = ResourceHistory::new(Vec::new(), 0);
         Ok(Self { etcd, prefix, over: Vec::new(), inherited, reading, task })
     }
 
@@ -70,14 +70,14 @@ impl EtcdHistory {
     pub fn compacted(&mut self, since: SystemTime, version: u64) -> Result<()> {
         let since = since.duration_since(SystemTime::UNIX_EPOCH).context("a time after 1970")?;
         let since_ms = u64::try_from(since.as_millis())?;
-        self.inherited.floors.push(Floor { since_ms, version });
+        self.inherited.floors.push(TruthFloor { since_ms, version });
         let mut reading = lock(&self.reading)?;
         reading.next_revision = reading.next_revision.max(version + 1);
         Ok(())
     }
 
     /// What was compacted by now. A backup of this moment has lost as much.
-    pub fn floors(&self) -> Vec<Floor> {
+    pub fn floors(&self) -> Vec<TruthFloor> {
         self.inherited.floors.clone()
     }
 
@@ -87,14 +87,14 @@ impl EtcdHistory {
     }
 
     /// Reads the history that is there now. It has what the one before had up to a revision, and `floors` were compacted.
-    pub async fn is_restored(&mut self, revision: u64, floors: Vec<Floor>) -> Result<()> {
+    pub async fn is_restored(&mut self, revision: u64, floors: Vec<TruthFloor>) -> Result<()> {
         let mut old = self.present()?;
         let mut entries = old.entries.clone();
         entries.retain(|entry| entry.version <= revision);
         old.over = true;
         self.over.push(old);
         let (listed, listed_until) = (revision, revision);
-        self.inherited = History { entries, listed, listed_until, floors, over: false };
+        self.inherited = ResourceHistory { entries, listed, listed_until, floors, over: false };
         let reading = Reading { next_revision: revision + 1, ..Reading::default() };
         self.reading = Arc::new(Mutex::new(reading));
         let stream = EtcdStream::from(&self.etcd, &self.prefix, revision + 1).await?;
@@ -107,13 +107,13 @@ impl EtcdHistory {
     }
 
     /// All that was read.
-    pub fn truth(&self) -> Result<Truth> {
+    pub fn truth(&self) -> Result<ServerTruth> {
         let mut histories = self.over.clone();
         histories.push(self.present()?);
-        Ok(Truth { histories })
+        Ok(ServerTruth { histories })
     }
 
-    fn present(&self) -> Result<History> {
+    fn present(&self) -> Result<ResourceHistory> {
         let mut present = self.inherited.clone();
         present.entries.extend(lock(&self.reading)?.entries.iter().cloned());
         Ok(present)
@@ -167,12 +167,12 @@ fn keep(changes: &[EtcdChange], reading: &Mutex<Reading>) -> Result<()> {
 }
 
 /// An object's resourceVersion is the revision that wrote it.
-fn entry(change: &EtcdChange) -> Result<Entry> {
+fn entry(change: &EtcdChange) -> Result<WrittenEntry> {
     let object = change.object()?;
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-    Ok(Entry {
+    Ok(WrittenEntry {
         version: change.revision.parse().with_context(|| format!("the revision {}", change.revision))?,
-        event: if change.is_delete { Event::Deleted } else { Event::Written },
+        event: if change.is_delete { TruthEvent::Deleted } else { TruthEvent::Written },
         namespace: text("namespace").into(),
         name: text("name").into(),
         uid: text("uid").into(),
@@ -211,7 +211,7 @@ mod tests {
         let reading = reading.into_inner().expect("nobody panicked");
         let shown: Vec<_> =
             reading.entries.iter().map(|entry| (entry.event, entry.version, &*entry.uid)).collect();
-        assert_eq!(shown, [(Event::Written, 7, "u"), (Event::Deleted, 9, "u")]);
+        assert_eq!(shown, [(TruthEvent::Written, 7, "u"), (TruthEvent::Deleted, 9, "u")]);
         assert_eq!(reading.next_revision, 10);
     }
 }

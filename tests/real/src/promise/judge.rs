@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::{Gap, State};
-use kubewitness_faults::{Told, Truth, judge};
+use kubewitness_faults::{JournalRecord, ServerTruth, judge};
 use kubewitness_harness::{Kubewitness, Platform, RunOptions, command_in, command_json, compare_newest};
 use serde_json::Value;
 
@@ -31,12 +31,17 @@ pub(super) async fn gaps(run: &Kubewitness) -> Result<Vec<Gap>> {
 }
 
 /// Of a controller that has ended.
-pub(super) async fn verdict(truth: &Truth, options: &RunOptions, gaps: Vec<Gap>) -> Result<Verdict> {
+pub(super) async fn verdict(truth: &ServerTruth, options: &RunOptions, gaps: Vec<Gap>) -> Result<Verdict> {
     let data = options.data.to_string_lossy();
     let verified = command_json(&["journal", "verify", "--data", &data, "-o", "json"]).await?;
     ensure!(verified["ok"] == true, "journal verify said {verified}");
     let states = exported(&data).await?;
-    let told = Told { states: states.clone(), gaps: gaps.clone(), late_allowed: true, ..Told::default() };
+    let told = JournalRecord {
+        states: states.clone(),
+        gaps: gaps.clone(),
+        late_allowed: true,
+        ..JournalRecord::default()
+    };
     let faults = judge(truth, &told);
     if !faults.is_empty() {
         let lines: Vec<_> = faults.iter().take(SHOWN).map(|fault| format!("  {fault}")).collect();
@@ -66,8 +71,8 @@ fn each_once(journaled: &[(u64, &str)], granted: &[(u64, &str)]) -> Result<()> {
 
 /// Without those that it has in common with the history before.
 pub(super) fn own_entries(
-    history: &kubewitness_faults::History,
-) -> impl Iterator<Item = &kubewitness_faults::Entry> {
+    history: &kubewitness_faults::ResourceHistory,
+) -> impl Iterator<Item = &kubewitness_faults::WrittenEntry> {
     history.entries.iter().filter(|entry| entry.version > history.listed)
 }
 

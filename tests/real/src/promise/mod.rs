@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use kubewitness_core::{Change, Gap};
-use kubewitness_faults::Entry;
+use kubewitness_faults::WrittenEntry;
 use kubewitness_harness::Scratch;
 use serde::Serialize;
 
@@ -128,7 +128,7 @@ async fn suffer_all(
 }
 
 /// The controller's own, counted as those of peers are. The verdict holds, so all that is missing lies in gaps.
-fn own_figures(verdict: &Verdict, entries: &[&Entry], peak_kibibytes: u64) -> Result<PeerFigures> {
+fn own_figures(verdict: &Verdict, entries: &[&WrittenEntry], peak_kibibytes: u64) -> Result<PeerFigures> {
     let mut notes = String::new();
     for state in &verdict.states {
         let (name, version) = (&state.object.name, &state.resource_version);

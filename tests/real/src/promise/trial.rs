@@ -45,7 +45,7 @@ pub(super) struct PromiseTrial<'a> {
     dice: Dice,
     workload: JobWorkload,
     /// What was compacted when the backup was made.
-    backup_floors: Vec<kubewitness_faults::Floor>,
+    backup_floors: Vec<kubewitness_faults::TruthFloor>,
     rows_before: i64,
     /// The most memory that the controller had.
     pub(super) peak_kibibytes: u64,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_causes::{Change, Operation};
+use kubewitness_causes::{HistoryChange, Operation};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
@@ -26,13 +26,13 @@ const RESOURCES: [(&str, &str); 8] = [
 ];
 
 #[derive(Default)]
-struct Captured {
-    changes: Vec<Change>,
+struct CapturedObject {
+    changes: Vec<HistoryChange>,
     newest: HashMap<String, Value>,
 }
 
 pub(super) struct Capture {
-    captured: Arc<Mutex<Captured>>,
+    captured: Arc<Mutex<CapturedObject>>,
     /// Ends with the capture.
     reading: JoinSet<Result<()>>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Capture {
 impl Capture {
     pub(super) async fn start(etcd: &str) -> Result<Self> {
         let stream = EtcdStream::of(etcd, PREFIX).await?;
-        let captured = Arc::new(Mutex::new(Captured::default()));
+        let captured = Arc::new(Mutex::new(CapturedObject::default()));
         let mut reading = JoinSet::new();
         reading.spawn(read(stream, captured.clone()));
         Ok(Self { captured, reading })
@@ -64,16 +64,16 @@ impl Capture {
     }
 
     /// The changes that `is_wanted` takes, in the order of their revisions.
-    pub(super) fn changes(&self, is_wanted: impl Fn(&Change) -> bool) -> Vec<Change> {
+    pub(super) fn changes(&self, is_wanted: impl Fn(&HistoryChange) -> bool) -> Vec<HistoryChange> {
         lock(&self.captured).changes.iter().filter(|change| is_wanted(change)).cloned().collect()
     }
 }
 
-fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
+fn lock(captured: &Mutex<CapturedObject>) -> MutexGuard<'_, CapturedObject> {
     captured.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn read(mut stream: EtcdStream, captured: Arc<Mutex<Captured>>) -> Result<()> {
+async fn read(mut stream: EtcdStream, captured: Arc<Mutex<CapturedObject>>) -> Result<()> {
     loop {
         let changes = stream.next().await?;
         let at_ms = now_ms();
@@ -91,7 +91,7 @@ async fn read(mut stream: EtcdStream, captured: Arc<Mutex<Captured>>) -> Result<
                 captured.newest.insert(key.clone(), document.clone());
             }
             let op = if change.is_delete { Operation::Delete } else { Operation::Put };
-            captured.changes.push(Change { op, key, at_ms, document });
+            captured.changes.push(HistoryChange { op, key, at_ms, document });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use kubewitness_harness::{Process, Scratch, until};
+use kubewitness_harness::{ChildProcess, Scratch, until};
 use reqwest::Method;
 use serde_json::json;
 
@@ -29,8 +29,8 @@ pub(super) struct ControlledCluster {
     pub(super) fleet: Fleet,
     pub(super) capture: Capture,
     pub(super) kubernetes: String,
-    manager: Process,
-    scheduler: Process,
+    manager: ChildProcess,
+    scheduler: ChildProcess,
     names: Cell<u32>,
 }
 
@@ -50,11 +50,11 @@ impl ControlledCluster {
         // Nodes of many cases are lost at once, in one zone: none may wait for its turn.
         manager.args(["--node-eviction-rate=100", "--secondary-node-eviction-rate=100"]);
         manager.args(["--unhealthy-zone-threshold=1", "--resource-quota-sync-period=2s"]);
-        let manager = Process::start("kube-controller-manager", &mut manager, api.folder())?;
+        let manager = ChildProcess::start("kube-controller-manager", &mut manager, api.folder())?;
         let mut scheduler = programs.command("kube-scheduler");
         scheduler.arg(format!("--kubeconfig={}", api.kubeconfig().display()));
         scheduler.args(["--leader-elect=false", "--secure-port=0"]);
-        let scheduler = Process::start("kube-scheduler", &mut scheduler, api.folder())?;
+        let scheduler = ChildProcess::start("kube-scheduler", &mut scheduler, api.folder())?;
         let fleet = Fleet::start(api.client().clone());
         let mut cluster = Self { api, fleet, capture, kubernetes, manager, scheduler, names: Cell::new(0) };
         cluster.is_ready().await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_causes::{Change, Expected, Subject, apply_merge_patch};
+use kubewitness_causes::{Expected, HistoryChange, LabelSubject, apply_merge_patch};
 use kubewitness_harness::until;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -25,12 +25,12 @@ pub(super) const QUOTA: &str = "team";
 
 /// What a case has left.
 pub(super) struct Recording {
-    pub(super) object: Subject,
+    pub(super) object: LabelSubject,
     pub(super) expected: Expected,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<HistoryChange>,
 }
 
-pub(super) struct Lab<'a> {
+pub(super) struct RecordLab<'a> {
     cluster: &'a ControlledCluster,
     pub(super) namespace: String,
     nodes: RefCell<Vec<String>>,
@@ -38,7 +38,7 @@ pub(super) struct Lab<'a> {
     subject: RefCell<String>,
 }
 
-impl<'a> Lab<'a> {
+impl<'a> RecordLab<'a> {
     pub(super) async fn open(case: &str, cluster: &'a ControlledCluster) -> Result<Self> {
         let number = cluster.next_number();
         let namespace = format!("team-{number}");
@@ -110,7 +110,7 @@ impl<'a> Lab<'a> {
         Ok(answer)
     }
 
-    /// A node for this case alone; [`Lab::on_own_nodes`] sends pods there.
+    /// A node for this case alone; [`RecordLab::on_own_nodes`] sends pods there.
     pub(super) async fn node(&self, cpu: &str) -> Result<String> {
         let name = format!("gpu-{}-{}", self.number, self.nodes.borrow().len() + 1);
         self.nodes.borrow_mut().push(name.clone());
@@ -204,7 +204,7 @@ impl<'a> Lab<'a> {
         object.with_context(|| format!("it was {}", last.borrow()["status"]))
     }
 
-    pub(super) async fn gone(&self, key: &str) -> Result<()> {
+    pub(super) async fn await_end(&self, key: &str) -> Result<()> {
         until(HAPPENS_WITHIN, &format!("the end of {key}"), async || {
             Ok(self.cluster.capture.newest(key)?.is_none().then_some(()))
         })
@@ -246,7 +246,7 @@ impl<'a> Lab<'a> {
 
     async fn seen_pod(&self, is_it: impl Fn(&PodPlace) -> bool) -> Result<SeenPod> {
         until(HAPPENS_WITHIN, "a pod to be bound", async || {
-            let seen = self.cluster.fleet.seen(&self.namespace);
+            let seen = self.cluster.fleet.seen_pods(&self.namespace);
             Ok(seen.into_iter().find(|it| is_it(&it.place)))
         })
         .await
@@ -339,7 +339,7 @@ impl<'a> Lab<'a> {
         });
         let job = changes.iter().rfind(|change| change.key == self.job_key()).context("a Job")?;
         expected.attempts = job.document["status"]["failed"].as_u64().unwrap_or_default();
-        let object = Subject {
+        let object = LabelSubject {
             kind: "Job".into(),
             group: "batch".into(),
             namespace: self.namespace.clone(),

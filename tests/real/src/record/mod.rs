@@ -18,13 +18,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use kubewitness_causes::{Header, History, check_label, is_held_out, write_history};
+use kubewitness_causes::{HistoryHeader, RecordedHistory, check_label, is_held_out, write_history};
 use kubewitness_harness::Scratch;
 
 use crate::cluster::ServerPrograms;
 use cases::Case;
 use controllers::ControlledCluster;
-use lab::{Lab, Recording};
+use lab::{RecordLab, Recording};
 
 /// A file that is larger is no test that a person reads.
 const LARGEST: usize = 120_000;
@@ -70,10 +70,10 @@ pub async fn record_histories(
 }
 
 async fn record(case: &Case, cluster: &ControlledCluster, folder: &Path) -> Result<usize> {
-    let lab = Lab::open(case.name, cluster).await?;
+    let lab = RecordLab::open(case.name, cluster).await?;
     let expected = (case.run)(&lab).await?;
     let Recording { object, expected, changes } = lab.close(expected).await?;
-    let header = Header {
+    let header = HistoryHeader {
         name: case.name.to_owned(),
         kubernetes: cluster.kubernetes.clone(),
         object,
@@ -81,9 +81,9 @@ async fn record(case: &Case, cluster: &ControlledCluster, folder: &Path) -> Resu
         scenario: case.scenario.to_owned(),
         expected,
     };
-    let history = History { header, changes };
+    let history = RecordedHistory { header, changes };
     let text = write_history(&history)?;
-    let checked = History::parse(&text).and_then(|read| check_label(&read));
+    let checked = RecordedHistory::parse(&text).and_then(|read| check_label(&read));
     if let Err(error) = checked {
         let failed = std::env::temp_dir().join(format!("{}.failed.jsonl", case.name));
         fs::write(&failed, &text)?;

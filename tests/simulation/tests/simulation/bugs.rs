@@ -2,7 +2,7 @@
 
 /// One at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bug {
+pub enum PlantedBug {
     #[default]
     None,
     /// The sink's receipts don't survive the process.

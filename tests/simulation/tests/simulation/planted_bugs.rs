@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use kubewitness_faults::Marks;
-use kubewitness_faults::delivery::Breach;
+use kubewitness_faults::delivery::DeliveryBreach;
 
-use crate::bugs::Bug;
+use crate::bugs::PlantedBug;
 use crate::seeds::run;
 
 /// A bug that is real shows within so many seeds.
 const SEEDS: u64 = 400;
 
-fn found(bug: Bug, breach: Breach) {
+fn found(bug: PlantedBug, breach: DeliveryBreach) {
     let mut others = BTreeSet::new();
     for seed in 1..=SEEDS {
         let found = run(seed, &Marks::default(), bug).found;
@@ -25,65 +25,65 @@ fn found(bug: Bug, breach: Breach) {
 
 #[test]
 fn a_sink_that_forgets_its_receipts_is_found() {
-    found(Bug::ForgetsReceipts, Breach::Twice);
+    found(PlantedBug::ForgetsReceipts, DeliveryBreach::Twice);
 }
 
 #[test]
 fn a_sink_whose_rows_are_there_before_their_receipt_is_found() {
-    found(Bug::ReceiptsApart, Breach::Twice);
+    found(PlantedBug::ReceiptsApart, DeliveryBreach::Twice);
 }
 
 #[test]
 fn two_states_in_each_others_place_are_found() {
-    found(Bug::SwapsStates, Breach::Order);
+    found(PlantedBug::SwapsStates, DeliveryBreach::Order);
 }
 
 #[test]
 fn a_state_that_is_left_out_is_found() {
-    found(Bug::SkipsStates, Breach::Ahead);
+    found(PlantedBug::SkipsStates, DeliveryBreach::Ahead);
 }
 
 #[test]
 fn a_cursor_that_runs_ahead_is_found() {
-    found(Bug::CursorAhead, Breach::Ahead);
+    found(PlantedBug::CursorAhead, DeliveryBreach::Ahead);
 }
 
 #[test]
 fn letters_that_are_kept_apart_from_the_progress_are_found() {
-    found(Bug::LettersApart, Breach::Ahead);
+    found(PlantedBug::LettersApart, DeliveryBreach::Ahead);
 }
 
 #[test]
 fn letters_that_are_forgotten_when_they_are_taken_back_are_found() {
-    found(Bug::LettersForgotten, Breach::Ahead);
+    found(PlantedBug::LettersForgotten, DeliveryBreach::Ahead);
 }
 
 #[test]
 fn a_checkpoint_that_is_there_before_its_states_is_found() {
-    found(Bug::CheckpointFirst, Breach::Lost);
+    found(PlantedBug::CheckpointFirst, DeliveryBreach::Lost);
 }
 
 #[test]
 fn a_state_that_is_not_counted_is_found() {
-    found(Bug::Miscounts, Breach::Sum);
+    found(PlantedBug::Miscounts, DeliveryBreach::Sum);
 }
 
 #[test]
 fn a_state_that_nobody_asked_for_is_found() {
-    found(Bug::IgnoresMode, Breach::Uncalled);
+    found(PlantedBug::IgnoresMode, DeliveryBreach::Uncalled);
 }
 
 #[test]
 fn a_plugin_that_never_answers_is_found() {
-    found(Bug::NeverAnswers, Breach::Late);
+    found(PlantedBug::NeverAnswers, DeliveryBreach::Late);
 }
 
 #[test]
 fn a_dispatcher_that_begins_before_the_last_save_of_another_is_done_is_found() {
-    found(Bug::NeverSettles, Breach::Sum);
+    found(PlantedBug::NeverSettles, DeliveryBreach::Sum);
 }
 
 #[test]
 fn a_handle_that_goes_on_after_a_failed_sync_is_found() {
-    found(Bug::TriesAgain, Breach::Doubted);
+    found(PlantedBug::TriesAgain, DeliveryBreach::Doubted);
 }

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use kubewitness_core::StateId;
 use kubewitness_core::ports::{
-    CallError, Delivery, Handler, KvWrite, KvWrites, Outcome, Verdict, WritesFate,
+    CallError, CallOutcome, KvWrite, KvWrites, PluginHandler, StateDelivery, Verdict, WritesFate,
 };
-use kubewitness_faults::delivery::{Breach, Effect};
+use kubewitness_faults::delivery::{DeliveryBreach, SinkEffect};
 
-use crate::bugs::Bug;
-use crate::sink::{Refused, Sink};
-use crate::steps::Steps;
+use crate::bugs::PlantedBug;
+use crate::sink::{RefusedCommit, SimulatedSink};
+use crate::steps::StepClock;
 
 /// What one is like.
 #[derive(Clone, Copy, Debug)]
-pub struct Nature {
+pub struct PluginNature {
     /// One state in so many is poison, in one of several ways.
     pub poison: u64,
     /// Percent of calls that fail for no reason of theirs.
@@ -31,7 +31,7 @@ pub struct Nature {
 
 /// How a poison state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Poison {
+enum PoisonKind {
     Traps,
     Loops,
     Eats,
@@ -42,11 +42,11 @@ enum Poison {
     Later,
 }
 
-pub struct Plugin {
+pub struct SimulatedPlugin {
     pub name: String,
-    pub nature: Nature,
-    pub sink: Arc<Sink>,
-    steps: Arc<Steps>,
+    pub nature: PluginNature,
+    pub sink: Arc<SimulatedSink>,
+    steps: Arc<StepClock>,
     /// An operator has mended what made its states fail.
     pub healed: AtomicBool,
     /// Trouble that passes is over.
@@ -54,11 +54,11 @@ pub struct Plugin {
     pub life: AtomicU32,
     /// Whether its breaker was seen open.
     pub open: AtomicBool,
-    calls: Mutex<Calls>,
+    calls: Mutex<PluginCalls>,
 }
 
 #[derive(Default)]
-struct Calls {
+struct PluginCalls {
     /// Names of objects in calls.
     lanes: BTreeSet<String>,
     now: u32,
@@ -66,13 +66,18 @@ struct Calls {
     failed: Vec<u64>,
 }
 
-pub fn lane(delivery: &Delivery) -> String {
+pub fn lane(delivery: &StateDelivery) -> String {
     let state = &delivery.state;
     format!("{}/{}/{}", state.source, state.object.namespace, state.object.name)
 }
 
-impl Plugin {
-    pub fn new(name: &str, nature: Nature, sink: Arc<Sink>, steps: &Arc<Steps>) -> Arc<Self> {
+impl SimulatedPlugin {
+    pub fn new(
+        name: &str,
+        nature: PluginNature,
+        sink: Arc<SimulatedSink>,
+        steps: &Arc<StepClock>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),
             nature,
@@ -90,26 +95,32 @@ impl Plugin {
         self.calls.lock().unwrap().now
     }
 
-    fn poison(&self, id: &StateId) -> Option<Poison> {
+    fn poison(&self, id: &StateId) -> Option<PoisonKind> {
         if self.healed.load(Ordering::Relaxed) {
             return None;
         }
         let mut hasher = DefaultHasher::new();
         (&self.name, id.as_str()).hash(&mut hasher);
         let hash = hasher.finish();
-        let kinds =
-            [Poison::Traps, Poison::Loops, Poison::Eats, Poison::Rejected, Poison::Miscounts, Poison::Later];
+        let kinds = [
+            PoisonKind::Traps,
+            PoisonKind::Loops,
+            PoisonKind::Eats,
+            PoisonKind::Rejected,
+            PoisonKind::Miscounts,
+            PoisonKind::Later,
+        ];
         hash.is_multiple_of(self.nature.poison).then(|| kinds[(hash / 1000 % 6) as usize])
     }
 
-    fn begin(&self, batch: &[Delivery]) {
+    fn begin(&self, batch: &[StateDelivery]) {
         let mut calls = self.calls.lock().unwrap();
         calls.now += 1;
         let marks = &self.steps.marks;
         marks.when(calls.now > 1, "several calls at once");
         for delivery in batch {
             if !calls.lanes.insert(lane(delivery)) {
-                self.steps.find(Breach::Together, format!("{}: {}", self.name, lane(delivery)));
+                self.steps.find(DeliveryBreach::Together, format!("{}: {}", self.name, lane(delivery)));
             }
             marks.when(delivery.attempt > 1, "a retry");
             marks.when(delivery.resync, "a resync was handed over");
@@ -126,7 +137,7 @@ impl Plugin {
         });
     }
 
-    fn ended(&self, batch: &[Delivery], result: &Result<Outcome, CallError>) {
+    fn ended(&self, batch: &[StateDelivery], result: &Result<CallOutcome, CallError>) {
         if let Err(error) = result {
             self.steps.write_down(|| format!("{}: {error}", self.name));
             let open = self.open.load(Ordering::Relaxed);
@@ -135,11 +146,11 @@ impl Plugin {
         }
     }
 
-    async fn call(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+    async fn call(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         self.steps.step("call: begun").await;
         if self.sink.is_down() && self.nature.polite {
-            let retry = |_: &Delivery| Verdict::Retry { after_ms: None, reason: "it is away".into() };
-            return Ok(Outcome {
+            let retry = |_: &StateDelivery| Verdict::Retry { after_ms: None, reason: "it is away".into() };
+            return Ok(CallOutcome {
                 verdicts: batch.iter().map(retry).collect(),
                 kv: KvWrites::default(),
                 is_apart: false,
@@ -157,8 +168,8 @@ impl Plugin {
             });
         }
         let applied = if self.sink.once { self.sink.applied(batch) } else { BTreeSet::new() };
-        let is_fresh = |delivery: &&Delivery| delivery.resync || !applied.contains(&delivery.state.id);
-        let fresh: Vec<&Delivery> = batch.iter().filter(is_fresh).collect();
+        let is_fresh = |delivery: &&StateDelivery| delivery.resync || !applied.contains(&delivery.state.id);
+        let fresh: Vec<&StateDelivery> = batch.iter().filter(is_fresh).collect();
         self.steps.marks.when(fresh.len() < batch.len(), "a receipt stopped a second effect");
         self.steps.pass(self.nature.slow).await;
         let verdicts = self.guest(&fresh)?;
@@ -166,16 +177,17 @@ impl Plugin {
         let keeping = WritesFate::of(&verdicts);
         let is_apart = keeping == WritesFate::Apart;
         self.steps.marks.when(is_apart, "a batch was taken apart by its verdicts");
-        let done = |(delivery, _): &(&&Delivery, &Verdict)| !delivery.resync && keeping == WritesFate::Commit;
-        let effects: Vec<Effect> = fresh
+        let done =
+            |(delivery, _): &(&&StateDelivery, &Verdict)| !delivery.resync && keeping == WritesFate::Commit;
+        let effects: Vec<SinkEffect> = fresh
             .iter()
             .zip(&verdicts)
             .filter(done)
-            .map(|(delivery, _)| Effect { id: delivery.state.id.clone(), life })
+            .map(|(delivery, _)| SinkEffect { id: delivery.state.id.clone(), life })
             .collect();
         if self.sink.once {
             let committed = self.sink.commit(effects).await;
-            committed.map_err(|Refused::Unavailable(why)| CallError::Unavailable(why.into()))?;
+            committed.map_err(|RefusedCommit::Unavailable(why)| CallError::Unavailable(why.into()))?;
         } else {
             for effect in effects {
                 self.sink.send(effect);
@@ -191,31 +203,31 @@ impl Plugin {
         let last = batch.last().map_or(0, |delivery| delivery.state.seq).to_string().into_bytes();
         let wrote = KvWrite { key: "last".into(), value: Some(last) };
         let kv: Vec<_> = (keeping == WritesFate::Commit).then_some(wrote).into_iter().collect();
-        Ok(Outcome { verdicts: all.collect(), kv: kv.into(), is_apart })
+        Ok(CallOutcome { verdicts: all.collect(), kv: kv.into(), is_apart })
     }
 
     /// What the component would answer.
-    fn guest(&self, fresh: &[&Delivery]) -> Result<Vec<Verdict>, CallError> {
+    fn guest(&self, fresh: &[&StateDelivery]) -> Result<Vec<Verdict>, CallError> {
         let mut verdicts = Vec::new();
         for delivery in fresh {
             let poison = self.poison(&delivery.state.id);
             verdicts.push(match poison {
-                Some(Poison::Traps) => return Err(CallError::Trap("poison".into())),
-                Some(Poison::Loops) => return Err(CallError::Timeout { limit_ms: self.nature.slow }),
-                Some(Poison::Eats) => return Err(CallError::Memory { limit_bytes: 1 << 26 }),
-                Some(Poison::Miscounts) => {
+                Some(PoisonKind::Traps) => return Err(CallError::Trap("poison".into())),
+                Some(PoisonKind::Loops) => return Err(CallError::Timeout { limit_ms: self.nature.slow }),
+                Some(PoisonKind::Eats) => return Err(CallError::Memory { limit_bytes: 1 << 26 }),
+                Some(PoisonKind::Miscounts) => {
                     let text = format!("{} verdicts for {} states", fresh.len() - 1, fresh.len());
                     return Err(CallError::Protocol(text));
                 }
-                Some(Poison::Rejected) => {
+                Some(PoisonKind::Rejected) => {
                     self.steps.marks.when(true, "a state was rejected");
                     Verdict::Reject("never".into())
                 }
-                Some(Poison::Later) if delivery.attempt < 3 => {
+                Some(PoisonKind::Later) if delivery.attempt < 3 => {
                     self.steps.marks.when(true, "a plugin chose its own delay");
                     Verdict::Retry { after_ms: Some(300), reason: "in a moment".into() }
                 }
-                Some(Poison::Later) | None => Verdict::Done,
+                Some(PoisonKind::Later) | None => Verdict::Done,
             });
         }
         Ok(verdicts)
@@ -223,7 +235,7 @@ impl Plugin {
 }
 
 /// Ends the call in the books, also where it is let go of.
-struct InCall<'a>(&'a Plugin, Vec<String>);
+struct InCall<'a>(&'a SimulatedPlugin, Vec<String>);
 
 impl Drop for InCall<'_> {
     fn drop(&mut self) {
@@ -236,11 +248,11 @@ impl Drop for InCall<'_> {
 }
 
 #[async_trait]
-impl Handler for Plugin {
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+impl PluginHandler for SimulatedPlugin {
+    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         self.begin(batch);
         let _in_call = InCall(self, batch.iter().map(lane).collect());
-        if self.steps.bug == Bug::NeverAnswers && self.steps.dice(|dice| dice.one_in(60)) {
+        if self.steps.bug == PlantedBug::NeverAnswers && self.steps.dice(|dice| dice.one_in(60)) {
             return std::future::pending().await;
         }
         let result = self.call(batch).await;

@@ -7,36 +7,36 @@ use std::time::Duration;
 use kubewitness_chance::SeedPlan;
 use kubewitness_core::config::Mode;
 use kubewitness_core::limits;
-use kubewitness_core::ports::{Append, Witnessed};
+use kubewitness_core::ports::{AppendBatch, WitnessedState};
 use kubewitness_core::{Change, ObjectRef, Seq, StateId, Version};
 use kubewitness_dispatch::{DispatchOptions, LongestPauses};
 use kubewitness_faults::Marks;
 
-use crate::bugs::Bug;
-use crate::plugin::Nature;
-use crate::seeds::{Ran, finish, must_hold, replay, run, run_while, simulated};
-use crate::steps::Steps;
+use crate::bugs::PlantedBug;
+use crate::plugin::PluginNature;
+use crate::seeds::{SeedRun, finish, must_hold, replay, run, run_while, simulated};
+use crate::steps::StepClock;
 use crate::story::status;
-use crate::world::{World, delivery, subscription};
+use crate::world::{SimulatedWorld, delivery, subscription};
 
 fn seeds(test: &'static str, fixed: u64) -> Vec<u64> {
     SeedPlan { test, fixed, fresh: fixed.div_ceil(4) }.list()
 }
 
 /// One that does all that it is asked.
-const GOOD: Nature = Nature { poison: 1 << 40, trouble: 0, slow: 3, polite: false };
+const GOOD: PluginNature = PluginNature { poison: 1 << 40, trouble: 0, slow: 3, polite: false };
 
-fn row(test: &'static str, marks: &Marks, story: &impl AsyncFn(&mut World)) {
+fn row(test: &'static str, marks: &Marks, story: &impl AsyncFn(&mut SimulatedWorld)) {
     for seed in seeds(test, 40) {
         let replay = replay(test, seed);
         let ran = simulated(async {
-            let steps = Steps::new(seed, marks.clone(), Bug::None);
-            let mut world = World::random(&steps);
+            let steps = StepClock::new(seed, marks.clone(), PlantedBug::None);
+            let mut world = SimulatedWorld::random(&steps);
             story(&mut world).await;
-            if steps.found().is_empty() {
+            if steps.found_faults().is_empty() {
                 finish(&mut world).await;
             }
-            Ran { found: steps.found(), trace: steps.trace() }
+            SeedRun { found: steps.found_faults(), trace: steps.trace() }
         });
         drop(replay);
         must_hold(test, seed, &ran);
@@ -44,7 +44,7 @@ fn row(test: &'static str, marks: &Marks, story: &impl AsyncFn(&mut World)) {
 }
 
 /// States come until the process dies of a step.
-async fn dies_at(world: &mut World, step: &'static str) {
+async fn dies_at(world: &mut SimulatedWorld, step: &'static str) {
     let steps = Arc::clone(&world.steps);
     world.start();
     steps.dies_at(step, steps.dice(|dice| dice.below(12)) as u32);
@@ -67,7 +67,7 @@ async fn dies_at(world: &mut World, step: &'static str) {
 #[test]
 fn row_24_killed_before_the_commit_it_is_witnessed_again() {
     let marks = Marks::default();
-    row("row_24", &marks, &async |world: &mut World| {
+    row("row_24", &marks, &async |world: &mut SimulatedWorld| {
         for step in ["append: asked", "append: in the log"] {
             dies_at(world, step).await;
         }
@@ -78,7 +78,7 @@ fn row_24_killed_before_the_commit_it_is_witnessed_again() {
 #[test]
 fn row_25_killed_after_the_commit_it_is_dispatched_by_the_next() {
     let marks = Marks::default();
-    row("row_25", &marks, &async |world: &mut World| {
+    row("row_25", &marks, &async |world: &mut SimulatedWorld| {
         for step in ["append: durable", "append: acknowledged", "read: states", "call: begun"] {
             dies_at(world, step).await;
         }
@@ -89,7 +89,7 @@ fn row_25_killed_after_the_commit_it_is_dispatched_by_the_next() {
 fn row_26_killed_after_the_effect_its_receipt_stops_a_second_one() {
     let marks = Marks::default();
     let steps = ["sink: committing", "sink: committed", "sink: answered", "save: asked", "save: in the log"];
-    row("row_26", &marks, &async |world: &mut World| {
+    row("row_26", &marks, &async |world: &mut SimulatedWorld| {
         for step in steps {
             dies_at(world, step).await;
         }
@@ -101,7 +101,7 @@ fn row_26_killed_after_the_effect_its_receipt_stops_a_second_one() {
 #[test]
 fn row_27_killed_while_a_relist_is_compared_it_compares_again() {
     let marks = Marks::default();
-    row("row_27", &marks, &async |world: &mut World| {
+    row("row_27", &marks, &async |world: &mut SimulatedWorld| {
         let steps = Arc::clone(&world.steps);
         dies_at(world, "append: durable").await;
         for _ in 0..3 {
@@ -125,8 +125,8 @@ fn row_30_the_wall_clock_jumps_an_hour_either_way_and_nothing_changes() {
     const HOUR_MS: i64 = 3_600_000;
     for seed in seeds("row_30", 20) {
         let _replay = replay("row_30", seed);
-        let still = run(seed, &Marks::default(), Bug::None);
-        let jumping = run_while(seed, &Marks::default(), Bug::None, async |steps| {
+        let still = run(seed, &Marks::default(), PlantedBug::None);
+        let jumping = run_while(seed, &Marks::default(), PlantedBug::None, async |steps| {
             let mut ahead = false;
             loop {
                 tokio::time::sleep(Duration::from_millis(170)).await;
@@ -144,7 +144,7 @@ fn row_30_the_wall_clock_jumps_an_hour_either_way_and_nothing_changes() {
 /// So many objects take turns.
 const OBJECTS: u64 = 500;
 
-fn witnessed(number: u64) -> Witnessed {
+fn witnessed(number: u64) -> WitnessedState {
     let object = number % OBJECTS;
     let object = Arc::new(ObjectRef {
         kind: "Job".into(),
@@ -154,7 +154,7 @@ fn witnessed(number: u64) -> Witnessed {
         ..ObjectRef::default()
     });
     let version = Version::new(&number.to_string());
-    Witnessed {
+    WitnessedState {
         id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
         change: Change::Present,
         object,
@@ -182,11 +182,11 @@ fn options(name: &str, batch: u32) -> DispatchOptions {
 }
 
 /// States that somebody beside the journal holds.
-fn held(world: &World) -> usize {
+fn held(world: &SimulatedWorld) -> usize {
     world.store.disk(|disk| disk.states.values().filter(|state| Arc::strong_count(state) > 1).count())
 }
 
-struct Hour {
+struct SimulatedHour {
     /// How long a state takes to the plugin whose sink is there, at most.
     slowest: Duration,
     /// States in memory, at most.
@@ -194,17 +194,17 @@ struct Hour {
 }
 
 /// An hour in which states come all the time; `down`: one of the two sinks isn't there.
-async fn hour(world: &mut World, states: u64, down: bool) -> Hour {
+async fn hour(world: &mut SimulatedWorld, states: u64, down: bool) -> SimulatedHour {
     const SECONDS: u64 = 3600;
     world.plugins[0].sink.down(down);
     world.start();
-    let (mut came, mut hour) = (0, Hour { slowest: Duration::ZERO, held: 0 });
+    let (mut came, mut hour) = (0, SimulatedHour { slowest: Duration::ZERO, held: 0 });
     for second in 1..=SECONDS {
         let until = states * second / SECONDS;
-        let append = Append {
+        let append = AppendBatch {
             source: "jobs".into(),
             states: (came + 1..=until).map(witnessed).collect(),
-            ..Append::default()
+            ..AppendBatch::default()
         };
         came = until;
         let since = world.steps.clock.elapsed_now();
@@ -230,8 +230,8 @@ fn row_37_a_sink_that_is_down_for_an_hour_costs_nobody_else_and_then_drains_in_o
     const DRAINED_WITHIN: Duration = Duration::from_secs(60);
     let lived = |down| {
         simulated(async move {
-            let steps = Steps::new(37, Marks::default(), Bug::None);
-            let mut world = World::empty(&steps);
+            let steps = StepClock::new(37, Marks::default(), PlantedBug::None);
+            let mut world = SimulatedWorld::empty(&steps);
             world.plug(GOOD, true, options("down", 64));
             world.plug(GOOD, true, options("other", 64));
             let hour = hour(&mut world, STATES, down).await;
@@ -243,7 +243,7 @@ fn row_37_a_sink_that_is_down_for_an_hour_costs_nobody_else_and_then_drains_in_o
             }
             world.settles().await;
             let trace = steps.trace();
-            must_hold("row_37", 37, &Ran { found: steps.found(), trace });
+            must_hold("row_37", 37, &SeedRun { found: steps.found_faults(), trace });
             hour
         })
     };
@@ -259,19 +259,19 @@ fn row_37_a_sink_that_is_down_for_an_hour_costs_nobody_else_and_then_drains_in_o
 fn row_38_poison_is_parked_after_its_tries_and_no_other_plugin_notices() {
     let lived = |seed, poison| {
         simulated(async move {
-            let steps = Steps::new(seed, Marks::default(), Bug::None);
-            let mut world = World::empty(&steps);
-            world.plug(Nature { poison, ..GOOD }, true, options("broken", 8));
-            world.plug(Nature { slow: 0, ..GOOD }, false, options("other", 8));
+            let steps = StepClock::new(seed, Marks::default(), PlantedBug::None);
+            let mut world = SimulatedWorld::empty(&steps);
+            world.plug(PluginNature { poison, ..GOOD }, true, options("broken", 8));
+            world.plug(PluginNature { slow: 0, ..GOOD }, false, options("other", 8));
             world.start();
             for part in 0..20 {
                 let states = (part * 50 + 1..=(part + 1) * 50).map(witnessed).collect();
-                world.store.fill(Append { source: "jobs".into(), states, ..Append::default() });
+                world.store.fill(AppendBatch { source: "jobs".into(), states, ..AppendBatch::default() });
                 tokio::time::sleep(Duration::from_millis(40)).await;
             }
             world.settles().await;
-            must_hold("row_38", seed, &Ran { found: steps.found(), trace: steps.trace() });
-            let letters = world.store.disk(|disk| disk.kept("broken").letters);
+            must_hold("row_38", seed, &SeedRun { found: steps.found_faults(), trace: steps.trace() });
+            let letters = world.store.disk(|disk| disk.kept_progress("broken").letters);
             let others: Vec<Seq> = world.store.disk(|disk| {
                 let effects = world.plugins[1].sink.effects();
                 effects.iter().map(|effect| disk.seq(&effect.id)).collect()
@@ -294,7 +294,7 @@ fn row_38_poison_is_parked_after_its_tries_and_no_other_plugin_notices() {
 #[test]
 fn row_39_states_that_come_while_their_lane_is_in_a_call_and_it_is_stopped_are_all_handed_over() {
     let marks = Marks::default();
-    row("row_39", &marks, &async |world: &mut World| {
+    row("row_39", &marks, &async |world: &mut SimulatedWorld| {
         let steps = Arc::clone(&world.steps);
         for plugin in &world.plugins {
             plugin.calm.store(true, Ordering::Relaxed);

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use kubewitness_chance::{ReplayHint, SeedPlan};
 use kubewitness_faults::Marks;
-use kubewitness_faults::delivery::Found;
+use kubewitness_faults::delivery::FoundBreach;
 
-use crate::bugs::Bug;
-use crate::steps::Steps;
-use crate::world::World;
+use crate::bugs::PlantedBug;
+use crate::steps::StepClock;
+use crate::world::SimulatedWorld;
 
 /// They take some seconds.
 const LIVES: SeedPlan = SeedPlan { test: "whatever_dies", fixed: 300, fresh: 60 };
@@ -82,8 +82,8 @@ pub fn simulated<T>(run: impl Future<Output = T>) -> T {
 /// How much of its story a run that fails prints.
 const LINES: usize = 400;
 
-pub struct Ran {
-    pub found: Vec<Found>,
+pub struct SeedRun {
+    pub found: Vec<FoundBreach>,
     pub trace: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ pub fn replay(test: &'static str, seed: u64) -> ReplayHint {
 }
 
 /// Fails with what was found, and the end of the story.
-pub fn must_hold(test: &'static str, seed: u64, ran: &Ran) {
+pub fn must_hold(test: &'static str, seed: u64, ran: &SeedRun) {
     if ran.found.is_empty() {
         return;
     }
@@ -103,14 +103,14 @@ pub fn must_hold(test: &'static str, seed: u64, ran: &Ran) {
     panic!("seed {seed}, {} breaches:\n{}\n{}", ran.found.len(), found.join("\n"), last.join("\n"));
 }
 
-pub fn run(seed: u64, marks: &Marks, bug: Bug) -> Ran {
+pub fn run(seed: u64, marks: &Marks, bug: PlantedBug) -> SeedRun {
     run_while(seed, marks, bug, async |_| {})
 }
 
 /// With something beside it that the story doesn't tell.
-pub fn run_while(seed: u64, marks: &Marks, bug: Bug, beside: impl AsyncFn(Arc<Steps>)) -> Ran {
+pub fn run_while(seed: u64, marks: &Marks, bug: PlantedBug, beside: impl AsyncFn(Arc<StepClock>)) -> SeedRun {
     simulated(async {
-        let steps = Steps::new(seed, marks.clone(), bug);
+        let steps = StepClock::new(seed, marks.clone(), bug);
         let story = lives(&steps);
         tokio::pin!(story);
         tokio::select! {
@@ -122,22 +122,22 @@ pub fn run_while(seed: u64, marks: &Marks, bug: Bug, beside: impl AsyncFn(Arc<St
     })
 }
 
-async fn lives(steps: &Arc<Steps>) -> Ran {
-    let mut world = World::random(steps);
+async fn lives(steps: &Arc<StepClock>) -> SeedRun {
+    let mut world = SimulatedWorld::random(steps);
     for _ in 0..steps.dice(|dice| dice.between(1, 5)) {
         live(&mut world).await;
-        if !steps.found().is_empty() {
+        if !steps.found_faults().is_empty() {
             break;
         }
     }
-    if steps.found().is_empty() {
+    if steps.found_faults().is_empty() {
         finish(&mut world).await;
     }
-    Ran { found: steps.found(), trace: steps.trace() }
+    SeedRun { found: steps.found_faults(), trace: steps.trace() }
 }
 
 /// One life of the process, to one of its ends.
-async fn live(world: &mut World) {
+async fn live(world: &mut SimulatedWorld) {
     let steps = Arc::clone(&world.steps);
     world.start();
     if steps.dice(|dice| dice.percent(60)) {
@@ -178,7 +178,7 @@ async fn live(world: &mut World) {
     }
 }
 
-fn look(world: &mut World) {
+fn look(world: &mut SimulatedWorld) {
     let marks = world.steps.marks.clone();
     for number in 0..world.plugins.len() {
         if let Some(running) = &world.running()[number] {
@@ -190,7 +190,7 @@ fn look(world: &mut World) {
 }
 
 /// Something happens to it, or to what it depends on.
-async fn meddle(world: &mut World) {
+async fn meddle(world: &mut SimulatedWorld) {
     let steps = Arc::clone(&world.steps);
     for _ in 0..steps.dice(|dice| dice.below(14)) {
         let mut cluster = world.cluster.lock().unwrap();
@@ -231,7 +231,7 @@ async fn meddle(world: &mut World) {
 }
 
 /// Nothing fails any more: it settles, what was parked is taken back, and all is accounted for.
-pub async fn finish(world: &mut World) {
+pub async fn finish(world: &mut SimulatedWorld) {
     world.calm();
     world.start();
     world.settles().await;
@@ -243,9 +243,9 @@ pub async fn finish(world: &mut World) {
     }
     world.settles().await;
     for account in world.accounts(true) {
-        if !account.letters.is_empty() && world.steps.found().is_empty() {
+        if !account.letters.is_empty() && world.steps.found_faults().is_empty() {
             let about = format!("{}: {:?} are still parked", account.plugin, account.letters);
-            world.steps.find(kubewitness_faults::delivery::Breach::Late, about);
+            world.steps.find(kubewitness_faults::delivery::DeliveryBreach::Late, about);
         }
     }
     world.stop(false).await;
@@ -259,7 +259,7 @@ fn whatever_dies_nothing_is_lost_reordered_or_applied_twice() {
     let marks = Marks::default();
     for seed in LIVES.list() {
         let replay = replay(LIVES.test, seed);
-        let ran = run(seed, &marks, Bug::None);
+        let ran = run(seed, &marks, PlantedBug::None);
         drop(replay);
         must_hold(LIVES.test, seed, &ran);
     }
@@ -272,7 +272,8 @@ fn whatever_dies_nothing_is_lost_reordered_or_applied_twice() {
 #[test]
 fn the_same_seed_is_the_same_story() {
     for seed in (SeedPlan { test: "the_same_seed", fixed: 20, fresh: 5 }).list() {
-        let (one, other) = (run(seed, &Marks::default(), Bug::None), run(seed, &Marks::default(), Bug::None));
+        let (one, other) =
+            (run(seed, &Marks::default(), PlantedBug::None), run(seed, &Marks::default(), PlantedBug::None));
         let differs = one.trace.iter().zip(&other.trace).position(|(one, other)| one != other);
         assert!(one.trace.len() > 5, "seed {seed} has a story: {:?}", one.trace);
         if let Some(at) = differs {

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kubewitness_core::clock::Clock;
-use kubewitness_faults::delivery::{Breach, Found};
+use kubewitness_faults::delivery::{DeliveryBreach, FoundBreach};
 use kubewitness_faults::{Dice, Marks};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::bugs::Bug;
+use crate::bugs::PlantedBug;
 
 /// Milliseconds since 1970 at the start of every run.
 const BEGINNING: u64 = 1_800_000_000_000;
@@ -38,10 +38,10 @@ impl Clock for SimulatedClock {
     }
 }
 
-struct Inner {
+struct StepsInner {
     dice: Dice,
     trace: Vec<String>,
-    found: Vec<Found>,
+    found: Vec<FoundBreach>,
     /// Steps until the process dies.
     left: Option<u32>,
     /// Or the name of a step, and how often it is still survived.
@@ -52,15 +52,15 @@ struct Inner {
 
 /// What everything simulated shares. All of it runs on one thread, so that the order in which the
 /// dice are thrown is always the same.
-pub struct Steps {
-    inner: Mutex<Inner>,
+pub struct StepClock {
+    inner: Mutex<StepsInner>,
     pub clock: Arc<SimulatedClock>,
     pub marks: Marks,
-    pub bug: Bug,
+    pub bug: PlantedBug,
     died: Notify,
 }
 
-impl Inner {
+impl StepsInner {
     /// Whether the process dies of this step.
     fn comes_to(&mut self, name: &str) -> bool {
         if self.dead {
@@ -79,16 +79,16 @@ impl Inner {
     }
 }
 
-impl Steps {
-    pub fn new(seed: u64, marks: Marks, bug: Bug) -> Arc<Self> {
+impl StepClock {
+    pub fn new(seed: u64, marks: Marks, bug: PlantedBug) -> Arc<Self> {
         let (trace, found) = (Vec::new(), Vec::new());
         let inner =
-            Inner { dice: Dice::new(seed), trace, found, left: None, at: None, dead: false, ticks: 0 };
+            StepsInner { dice: Dice::new(seed), trace, found, left: None, at: None, dead: false, ticks: 0 };
         let clock = Arc::new(SimulatedClock { start: Instant::now(), wall_ahead_ms: Mutex::default() });
         Arc::new(Self { inner: Mutex::new(inner), clock, marks, bug, died: Notify::new() })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, StepsInner> {
         self.inner.lock().unwrap()
     }
 
@@ -113,15 +113,15 @@ impl Steps {
         self.inner().trace.clone()
     }
 
-    pub fn find(&self, breach: Breach, about: String) {
-        self.find_all(vec![Found { breach, about }]);
+    pub fn find(&self, breach: DeliveryBreach, about: String) {
+        self.find_all(vec![FoundBreach { breach, about }]);
     }
 
-    pub fn find_all(&self, found: Vec<Found>) {
+    pub fn find_all(&self, found: Vec<FoundBreach>) {
         self.inner().found.extend(found);
     }
 
-    pub fn found(&self) -> Vec<Found> {
+    pub fn found_faults(&self) -> Vec<FoundBreach> {
         self.inner().found.clone()
     }
 

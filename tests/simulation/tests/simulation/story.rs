@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kubewitness_core::{ObjectRef, Status};
-use kubewitness_faults::{Dice, Entry, Event, Floor, History};
+use kubewitness_faults::{Dice, ResourceHistory, TruthEvent, TruthFloor, WrittenEntry};
 
 pub const SOURCES: [&str; 3] = ["jobs", "pods", "nodes"];
 
@@ -13,31 +13,31 @@ const NAMESPACES: [&str; 2] = ["vision", "speech"];
 
 /// One source's objects and all that they went through.
 #[derive(Default)]
-pub struct Story {
-    pub entries: Vec<Entry>,
-    pub floors: Vec<Floor>,
+pub struct SourceStory {
+    pub entries: Vec<WrittenEntry>,
+    pub floors: Vec<TruthFloor>,
     live: BTreeMap<(String, String), String>,
     born: u64,
 }
 
 /// Versions are counted over all sources, as etcd does.
 #[derive(Default)]
-pub struct Cluster {
+pub struct SimulatedCluster {
     pub version: u64,
-    pub stories: BTreeMap<&'static str, Story>,
+    pub stories: BTreeMap<&'static str, SourceStory>,
 }
 
-impl Story {
+impl SourceStory {
     pub fn floor(&self) -> u64 {
         self.floors.last().map_or(0, |floor| floor.version)
     }
 
-    pub fn history(&self) -> History {
-        History { floors: self.floors.clone(), ..History::new(self.entries.clone(), 0) }
+    pub fn history(&self) -> ResourceHistory {
+        ResourceHistory { floors: self.floors.clone(), ..ResourceHistory::new(self.entries.clone(), 0) }
     }
 }
 
-impl Cluster {
+impl SimulatedCluster {
     /// One object is created, changed or deleted.
     pub fn happens(&mut self, dice: &mut Dice) {
         let source = SOURCES[[0, 0, 0, 1, 1, 2][dice.below(6) as usize]];
@@ -52,18 +52,18 @@ impl Cluster {
         let story = self.stories.entry(source).or_default();
         let key = (namespace.to_owned(), name.to_owned());
         let (event, uid) = match story.live.get(&key) {
-            Some(uid) if ends => (Event::Deleted, uid.clone()),
-            Some(uid) => (Event::Written, uid.clone()),
+            Some(uid) if ends => (TruthEvent::Deleted, uid.clone()),
+            Some(uid) => (TruthEvent::Written, uid.clone()),
             None => {
                 story.born += 1;
-                (Event::Written, format!("{source}-uid-{}", story.born))
+                (TruthEvent::Written, format!("{source}-uid-{}", story.born))
             }
         };
         match event {
-            Event::Deleted => story.live.remove(&key),
-            Event::Written => story.live.insert(key, uid.clone()),
+            TruthEvent::Deleted => story.live.remove(&key),
+            TruthEvent::Written => story.live.insert(key, uid.clone()),
         };
-        story.entries.push(Entry {
+        story.entries.push(WrittenEntry {
             version: self.version,
             event,
             namespace: namespace.into(),
@@ -78,12 +78,12 @@ impl Cluster {
     pub fn compact(&mut self, since_ms: u64, version: u64) {
         for story in self.stories.values_mut() {
             let version = version.max(story.floor());
-            story.floors.push(Floor { since_ms, version });
+            story.floors.push(TruthFloor { since_ms, version });
         }
     }
 }
 
-pub fn object(entry: &Entry) -> Arc<ObjectRef> {
+pub fn object(entry: &WrittenEntry) -> Arc<ObjectRef> {
     Arc::new(ObjectRef {
         group: "batch".into(),
         version: "v1".into(),

@@ -7,29 +7,29 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{Append, Fate, JournalError, Witness, Witnessed};
+use kubewitness_core::ports::{AppendBatch, FormerEnd, JournalError, StateWitness, WitnessedState};
 use kubewitness_core::{Change, Gap, StateId, Version};
-use kubewitness_faults::{Entry, Event};
+use kubewitness_faults::{TruthEvent, WrittenEntry};
 
-use crate::journal::store::Store;
-use crate::steps::Steps;
-use crate::story::{Cluster, object, status};
+use crate::journal::store::SimulatedStore;
+use crate::steps::StepClock;
+use crate::story::{SimulatedCluster, object, status};
 
 const POLL: Duration = Duration::from_millis(7);
 const AGAIN: Duration = Duration::from_millis(80);
 
-pub struct Watcher {
+pub struct SimulatedWatcher {
     pub source: &'static str,
-    pub cluster: Arc<Mutex<Cluster>>,
-    pub store: Arc<Store>,
-    pub steps: Arc<Steps>,
+    pub cluster: Arc<Mutex<SimulatedCluster>>,
+    pub store: Arc<SimulatedStore>,
+    pub steps: Arc<StepClock>,
 }
 
 fn version(of: u64) -> Version {
     Version::new(&of.to_string())
 }
 
-impl Watcher {
+impl SimulatedWatcher {
     /// Until the journal is in doubt, which ends the process.
     pub async fn run(self) -> JournalError {
         loop {
@@ -58,7 +58,7 @@ impl Watcher {
         }
         loop {
             let many = self.steps.dice(|dice| dice.between(1, 9)) as usize;
-            let next: Vec<Entry> = self.with(|story| {
+            let next: Vec<WrittenEntry> = self.with(|story| {
                 story.entries.iter().filter(|entry| entry.version > at).take(many).cloned().collect()
             });
             let Some(last) = next.last().map(|entry| entry.version) else {
@@ -66,17 +66,17 @@ impl Watcher {
                 continue;
             };
             let states = next.iter().map(|entry| self.witnessed(entry)).collect();
-            self.append(Append { checkpoint: Some(version(last)), ..self.of(states) }).await?;
+            self.append(AppendBatch { checkpoint: Some(version(last)), ..self.of(states) }).await?;
             at = last;
         }
     }
 
-    fn with<T>(&self, look: impl FnOnce(&crate::story::Story) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&crate::story::SourceStory) -> T) -> T {
         look(self.cluster.lock().unwrap().stories.entry(self.source).or_default())
     }
 
     /// Tries until it is durable.
-    async fn append(&self, append: Append) -> Result<(), JournalError> {
+    async fn append(&self, append: AppendBatch) -> Result<(), JournalError> {
         loop {
             match self.store.append(append.clone()).await {
                 Err(JournalError::Unavailable(_)) => tokio::time::sleep(AGAIN).await,
@@ -86,21 +86,27 @@ impl Watcher {
         }
     }
 
-    fn of(&self, states: Vec<Witnessed>) -> Append {
-        Append { source: Arc::from(self.source), states, ..Append::default() }
+    fn of(&self, states: Vec<WitnessedState>) -> AppendBatch {
+        AppendBatch { source: Arc::from(self.source), states, ..AppendBatch::default() }
     }
 
-    fn witnessed(&self, entry: &Entry) -> Witnessed {
+    fn witnessed(&self, entry: &WrittenEntry) -> WitnessedState {
         match entry.event {
-            Event::Written => self.state(entry, Change::Present, version(entry.version), None),
-            Event::Deleted => self.state(entry, Change::Gone, version(entry.version), None),
+            TruthEvent::Written => self.state(entry, Change::Present, version(entry.version), None),
+            TruthEvent::Deleted => self.state(entry, Change::Gone, version(entry.version), None),
         }
     }
 
-    fn state(&self, entry: &Entry, change: Change, version: Version, gap: Option<&Gap>) -> Witnessed {
+    fn state(
+        &self,
+        entry: &WrittenEntry,
+        change: Change,
+        version: Version,
+        gap: Option<&Gap>,
+    ) -> WitnessedState {
         let object = object(entry);
         let document = gap.map(|gap| serde_json::to_vec(gap).unwrap()).unwrap_or_default();
-        Witnessed {
+        WitnessedState {
             id: StateId::of(self.source, 0, &object, change, &version, gap),
             change,
             object,
@@ -125,7 +131,7 @@ impl Watcher {
             let upto = story.entries.last().map_or(floor, |last| last.version.max(floor));
             (story.entries.clone(), upto)
         });
-        let mut lives: BTreeMap<u64, Vec<Entry>> = BTreeMap::new();
+        let mut lives: BTreeMap<u64, Vec<WrittenEntry>> = BTreeMap::new();
         let mut born: HashMap<Arc<str>, u64> = HashMap::new();
         for entry in entries.into_iter().filter(|entry| entry.version <= upto) {
             let birth = *born.entry(Arc::clone(&entry.uid)).or_insert(entry.version);
@@ -144,12 +150,12 @@ impl Watcher {
             if last.version <= at || known == Some(last.version) {
                 continue;
             }
-            if known.is_none() && self.store.fate(self.source, 0, &last.uid).await? == Fate::Ended {
+            if known.is_none() && self.store.fate(self.source, 0, &last.uid).await? == FormerEnd::Ended {
                 continue;
             }
             match self.rest(&life, known, at, floor) {
                 Some(states) => {
-                    self.append(Append { since: Some(version(at.max(1))), ..self.of(states) }).await?;
+                    self.append(AppendBatch { since: Some(version(at.max(1))), ..self.of(states) }).await?;
                 }
                 None => swallowed = true,
             }
@@ -158,11 +164,11 @@ impl Watcher {
         let hole = self.gap(None, at, floor + 1);
         let gaps = if swallowed { vec![hole] } else { Vec::new() };
         let (since, checkpoint) = (Some(version(at.max(1))), Some(version(upto)));
-        self.append(Append { gaps, since, checkpoint, ..self.of(Vec::new()) }).await?;
+        self.append(AppendBatch { gaps, since, checkpoint, ..self.of(Vec::new()) }).await?;
         Ok(upto)
     }
 
-    fn gap(&self, of: Option<&Entry>, after: u64, before: u64) -> Gap {
+    fn gap(&self, of: Option<&WrittenEntry>, after: u64, before: u64) -> Gap {
         self.steps.marks.when(true, "versions were compacted");
         Gap {
             source: self.source.into(),
@@ -177,17 +183,23 @@ impl Watcher {
     }
 
     /// What is to be told of an object; `None` where nothing of it was or can be.
-    fn rest(&self, life: &[Entry], known: Option<u64>, at: u64, floor: u64) -> Option<Vec<Witnessed>> {
+    fn rest(
+        &self,
+        life: &[WrittenEntry],
+        known: Option<u64>,
+        at: u64,
+        floor: u64,
+    ) -> Option<Vec<WitnessedState>> {
         let after = known.unwrap_or(at);
-        let new: Vec<&Entry> = life.iter().filter(|entry| entry.version > after).collect();
+        let new: Vec<&WrittenEntry> = life.iter().filter(|entry| entry.version > after).collect();
         let readable = (0..new.len()).find(|&place| {
             let next = new.get(place + 1).map_or(u64::MAX, |next| next.version);
-            new[place].version > floor || (new[place].event == Event::Written && next > floor)
+            new[place].version > floor || (new[place].event == TruthEvent::Written && next > floor)
         });
         let missed = &new[..readable.unwrap_or(new.len())];
         let before = readable.map_or(floor + 1, |place| new[place].version);
         let mut states = Vec::new();
-        if let Some(first) = missed.iter().find(|entry| entry.event == Event::Written) {
+        if let Some(first) = missed.iter().find(|entry| entry.event == TruthEvent::Written) {
             if readable.is_none() && known.is_none() {
                 return None;
             }

@@ -7,21 +7,21 @@ use std::time::Duration;
 use kubewitness_core::config::{DeliverySpec, Mode, OnDeadLetter, Start};
 use kubewitness_core::ports::JournalError;
 use kubewitness_dispatch::{
-    DispatchError, DispatchHandle, DispatchOptions, Dispatcher, LongestPauses, Subscription,
+    DispatchError, DispatchHandle, DispatchOptions, LongestPauses, PluginDispatcher, SourceSubscription,
 };
-use kubewitness_faults::delivery::{Account, Breach, Due};
-use kubewitness_faults::{Dice, Told, Truth, judge};
+use kubewitness_faults::delivery::{DeliveryBreach, DueState, PluginAccount};
+use kubewitness_faults::{Dice, JournalRecord, ServerTruth, judge};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::bugs::Bug;
-use crate::journal::disk::Disk;
-use crate::journal::store::Store;
-use crate::plugin::{Nature, Plugin};
-use crate::sink::Sink;
-use crate::steps::Steps;
-use crate::story::{Cluster, SOURCES};
-use crate::watcher::Watcher;
+use crate::bugs::PlantedBug;
+use crate::journal::disk::SimulatedDisk;
+use crate::journal::store::SimulatedStore;
+use crate::plugin::{PluginNature, SimulatedPlugin};
+use crate::sink::SimulatedSink;
+use crate::steps::StepClock;
+use crate::story::{SOURCES, SimulatedCluster};
+use crate::watcher::SimulatedWatcher;
 
 /// How often it is looked whether all is quiet: at first, and at most.
 const POLL: Duration = Duration::from_millis(50);
@@ -35,7 +35,7 @@ const RETRIES: u32 = 2;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One plugin's dispatcher.
-pub struct Running {
+pub struct RunningDispatcher {
     pub handle: DispatchHandle,
     drain: CancellationToken,
     abort: CancellationToken,
@@ -43,18 +43,18 @@ pub struct Running {
 }
 
 /// A process.
-pub struct Life {
+pub struct ProcessLife {
     watchers: Vec<JoinHandle<JournalError>>,
-    pub running: Vec<Option<Running>>,
+    pub running: Vec<Option<RunningDispatcher>>,
 }
 
-pub struct World {
-    pub steps: Arc<Steps>,
-    pub cluster: Arc<Mutex<Cluster>>,
-    pub store: Arc<Store>,
-    pub plugins: Vec<Arc<Plugin>>,
+pub struct SimulatedWorld {
+    pub steps: Arc<StepClock>,
+    pub cluster: Arc<Mutex<SimulatedCluster>>,
+    pub store: Arc<SimulatedStore>,
+    pub plugins: Vec<Arc<SimulatedPlugin>>,
     pub options: Vec<DispatchOptions>,
-    pub life: Option<Life>,
+    pub life: Option<ProcessLife>,
     /// Whether states come from the cluster.
     watches: bool,
     /// Who witness each source at the same time, each at its own pace.
@@ -63,8 +63,8 @@ pub struct World {
     killed: bool,
 }
 
-pub fn subscription(source: &str, mode: Mode) -> Subscription {
-    Subscription {
+pub fn subscription(source: &str, mode: Mode) -> SourceSubscription {
+    SourceSubscription {
         source: source.into(),
         mode,
         filter: None,
@@ -86,13 +86,18 @@ pub fn delivery(batch: u32, hold: bool) -> DeliverySpec {
 }
 
 /// The account of one plugin as the disk and its sink have it.
-pub fn account(disk: &Disk, plugin: &Plugin, options: &DispatchOptions, quiet: bool) -> Account {
-    let kept = disk.kept(&plugin.name);
+pub fn account(
+    disk: &SimulatedDisk,
+    plugin: &SimulatedPlugin,
+    options: &DispatchOptions,
+    quiet: bool,
+) -> PluginAccount {
+    let kept = disk.kept_progress(&plugin.name);
     let progress = kept.progress.unwrap_or_default();
     let mode = |source: &str| options.subscriptions.iter().find(|s| &*s.source == source).map(|s| s.mode);
     let states =
         disk.states.values().filter(|state| progress.sources.iter().any(|start| start.covers(state)));
-    let due = states.map(|state| Due {
+    let due = states.map(|state| DueState {
         seq: state.seq,
         id: state.id.clone(),
         lane: format!("{}/{}/{}", state.source, state.object.namespace, state.object.name),
@@ -102,7 +107,7 @@ pub fn account(disk: &Disk, plugin: &Plugin, options: &DispatchOptions, quiet: b
             None => false,
         },
     });
-    Account {
+    PluginAccount {
         plugin: plugin.name.clone(),
         due: due.collect(),
         effects: plugin.sink.effects(),
@@ -115,10 +120,10 @@ pub fn account(disk: &Disk, plugin: &Plugin, options: &DispatchOptions, quiet: b
     }
 }
 
-impl World {
+impl SimulatedWorld {
     /// Nobody is there yet.
-    pub fn empty(steps: &Arc<Steps>) -> Self {
-        let store = Store::new(steps);
+    pub fn empty(steps: &Arc<StepClock>) -> Self {
+        let store = SimulatedStore::new(steps);
         Self {
             steps: Arc::clone(steps),
             cluster: Arc::default(),
@@ -134,14 +139,14 @@ impl World {
     }
 
     /// Three plugins as the seed wants them.
-    pub fn random(steps: &Arc<Steps>) -> Self {
+    pub fn random(steps: &Arc<StepClock>) -> Self {
         let witnesses = if steps.dice(|dice| dice.one_in(3)) { 2 } else { 1 };
         steps.marks.when(witnesses > 1, "two witnessed the same");
         let mut world = Self { watches: true, witnesses, ..Self::empty(steps) };
         world.store.is_witnessed_by(witnesses);
         for name in ["rows", "requests", "third"] {
             let once = name != "requests" && (name == "rows" || steps.dice(|dice| dice.one_in(2)));
-            let nature = steps.dice(|dice| Nature {
+            let nature = steps.dice(|dice| PluginNature {
                 poison: [9, 14, 30, 1 << 40][dice.below(4) as usize],
                 trouble: [0, 2, 10][dice.below(3) as usize],
                 slow: [1, 8, 60][dice.below(3) as usize],
@@ -154,9 +159,9 @@ impl World {
         world
     }
 
-    pub fn plug(&mut self, nature: Nature, once: bool, options: DispatchOptions) {
-        let sink = Sink::new(&self.steps, once);
-        self.plugins.push(Plugin::new(&options.plugin, nature, sink, &self.steps));
+    pub fn plug(&mut self, nature: PluginNature, once: bool, options: DispatchOptions) {
+        let sink = SimulatedSink::new(&self.steps, once);
+        self.plugins.push(SimulatedPlugin::new(&options.plugin, nature, sink, &self.steps));
         self.options.push(options);
     }
 
@@ -181,7 +186,7 @@ impl World {
         self.steps.write_down(|| format!("life {} begins", self.lives));
         let sources = (0..self.witnesses).flat_map(|_| SOURCES);
         let watchers = sources.map(|source| {
-            let watcher = Watcher {
+            let watcher = SimulatedWatcher {
                 source,
                 cluster: Arc::clone(&self.cluster),
                 store: Arc::clone(&self.store),
@@ -189,29 +194,30 @@ impl World {
             };
             tokio::spawn(watcher.run())
         });
-        self.life = Some(Life { watchers: watchers.collect(), running: Vec::new() });
+        self.life = Some(ProcessLife { watchers: watchers.collect(), running: Vec::new() });
         for number in 0..self.plugins.len() {
             let running = self.dispatch(number);
             self.running().push(Some(running));
         }
     }
 
-    pub fn running(&mut self) -> &mut Vec<Option<Running>> {
+    pub fn running(&mut self) -> &mut Vec<Option<RunningDispatcher>> {
         &mut self.life.as_mut().expect("it lives").running
     }
 
-    fn dispatch(&self, number: usize) -> Running {
+    fn dispatch(&self, number: usize) -> RunningDispatcher {
         let (plugin, mut options) = (Arc::clone(&self.plugins[number]), self.options[number].clone());
-        if self.steps.bug == Bug::IgnoresMode {
+        if self.steps.bug == PlantedBug::IgnoresMode {
             options.subscriptions.iter_mut().for_each(|subscription| subscription.mode = Mode::Every);
         }
         // What the one before had not kept, this one hands over again.
         plugin.life.fetch_add(1, Ordering::Relaxed);
         let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
         let clock = Arc::clone(&self.steps.clock);
-        let (dispatcher, handle) = Dispatcher::new(options, Arc::clone(&self.store) as _, plugin, clock);
+        let (dispatcher, handle) =
+            PluginDispatcher::new(options, Arc::clone(&self.store) as _, plugin, clock);
         let task = tokio::spawn(dispatcher.run(drain.clone(), abort.clone()));
-        Running { handle, drain, abort, task }
+        RunningDispatcher { handle, drain, abort, task }
     }
 
     /// As SIGKILL or a power cut does it.
@@ -326,7 +332,7 @@ impl World {
 
     // ---- the judgement -------------------------------------------------------------------
 
-    pub fn accounts(&self, quiet: bool) -> Vec<Account> {
+    pub fn accounts(&self, quiet: bool) -> Vec<PluginAccount> {
         let each = self.plugins.iter().zip(&self.options);
         self.store.disk(|disk| each.map(|(plugin, options)| account(disk, plugin, options, quiet)).collect())
     }
@@ -341,9 +347,9 @@ impl World {
                 let mut cluster = self.cluster.lock().unwrap();
                 cluster.stories.entry(source).or_default().history()
             };
-            let told = self.store.disk(|disk| told(disk, source, quiet, self.killed));
-            for fault in judge(&Truth { histories: vec![history] }, &told) {
-                self.steps.find(Breach::Lost, format!("the journal of {source}: {fault}"));
+            let told = self.store.disk(|disk| journal_record(disk, source, quiet, self.killed));
+            for fault in judge(&ServerTruth { histories: vec![history] }, &told) {
+                self.steps.find(DeliveryBreach::Lost, format!("the journal of {source}: {fault}"));
             }
         }
     }
@@ -369,7 +375,7 @@ impl World {
             let kept = &account.progress;
             let finished = kept.delivered + kept.filtered + account.letters.len() as u64;
             let taken_back = account.letters.values().any(|replaying| *replaying);
-            let held = account.held();
+            let held = account.held_count();
             stats.started
                 && !taken_back
                 && (stats.waiting, stats.observed) == (held, account.due.len() as u64)
@@ -385,12 +391,14 @@ impl World {
         let mut poll = POLL;
         while !self.is_quiet() {
             if self.has_ended() {
-                return self.steps.find(Breach::Late, "it ended by itself".into());
+                return self.steps.find(DeliveryBreach::Late, "it ended by itself".into());
             }
             if self.steps.clock.elapsed_now() > deadline {
                 let running = self.running().iter().flatten();
                 let stats: Vec<_> = running.map(|running| running.handle.stats()).collect();
-                return self.steps.find(Breach::Late, format!("not settled within {bound:?}: {stats:?}"));
+                return self
+                    .steps
+                    .find(DeliveryBreach::Late, format!("not settled within {bound:?}: {stats:?}"));
             }
             tokio::time::sleep(poll).await;
             poll = (poll * 2).min(LONGEST_POLL);
@@ -399,14 +407,14 @@ impl World {
         for account in self.accounts(true) {
             let parked = account.letters.len();
             self.steps.marks.when(parked > 0, "dead letters were parked");
-            self.steps.marks.when(account.held() > 0, "a dead letter held its lane");
+            self.steps.marks.when(account.held_count() > 0, "a dead letter held its lane");
             self.steps.find_all(account.judge());
         }
         let running: Vec<_> = self.running().iter().flatten().map(|running| running.handle.stats()).collect();
         for stats in running {
             let sum = stats.delivered + stats.filtered + stats.dead + stats.waiting;
             if stats.observed != sum {
-                self.steps.find(Breach::Sum, format!("{stats:?}"));
+                self.steps.find(DeliveryBreach::Sum, format!("{stats:?}"));
             }
         }
         self.check_the_journal(true);
@@ -438,16 +446,16 @@ fn random_options(name: &str, dice: &mut Dice) -> DispatchOptions {
     }
 }
 
-fn told(disk: &Disk, source: &str, quiet: bool, late_allowed: bool) -> Told {
+fn journal_record(disk: &SimulatedDisk, source: &str, quiet: bool, late_allowed: bool) -> JournalRecord {
     let states = disk.states.values().filter(|state| &*state.source == source).cloned().collect();
     let current = disk.current(source).map(|(uid, live)| (uid.clone(), live.version.to_string()));
     let checkpoint = disk.checkpoints.get(source).and_then(|version| version.as_str().parse().ok());
-    Told {
+    JournalRecord {
         states,
         gaps: disk.gaps.iter().filter(|gap| gap.source == source).cloned().collect(),
         current: quiet.then(|| current.collect()),
         up_to: (!quiet).then(|| checkpoint.unwrap_or(0)),
         late_allowed,
-        ..Told::default()
+        ..JournalRecord::default()
     }
 }

@@ -34,7 +34,7 @@ const STARTERS: [&str; 2] = ["kubewitness-e2e", "kubewitness-processes"];
 
 /// Which host to build.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Host {
+pub enum HostBuild {
     /// The fastest build, for a first look. Tests compile its dependencies with the same features.
     Playground,
     /// With the simulated API server as a program of its own, for tests.
@@ -44,7 +44,7 @@ pub enum Host {
     Image,
 }
 
-impl Host {
+impl HostBuild {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Playground => &["--package", FEATURES],
@@ -132,12 +132,12 @@ pub fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
     Ok(())
 }
 
-pub fn everything(host: Host) -> Result<()> {
+pub fn everything(host: HostBuild) -> Result<()> {
     let mut command = cargo();
     command.args(["build", "--locked", "--package", "kubewitness"]).args(host.arguments());
     match host {
-        Host::Playground => return playground(&mut command),
-        Host::Tests | Host::Release | Host::Image => plugins::shipped(&plugins::SHIPPED)?,
+        HostBuild::Playground => return playground(&mut command),
+        HostBuild::Tests | HostBuild::Release | HostBuild::Image => plugins::shipped(&plugins::SHIPPED)?,
     }
     step("building the host");
     // The binary contains the plugins, so that `kubewitness playground` needs no other file.
@@ -159,7 +159,7 @@ fn playground(host: &mut Command) -> Result<()> {
     PluginProfile::Quick.take(&plugins::SHIPPED)
 }
 
-/// The controller with the features of [`Host::Image`], compiled as tests are.
+/// The controller with the features of [`HostBuild::Image`], compiled as tests are.
 pub const PRODUCTION: [&str; 8] = [
     "--package",
     "kubewitness",
@@ -174,7 +174,7 @@ pub const PRODUCTION: [&str; 8] = [
 /// Builds the programs with tests, the programs that tests start and the plugins, and returns what cargo said of each
 /// artifact. In one command the programs share every dependency. The plugins are built beside them, because each build
 /// alone leaves a core idle at its end: the controller finds them in a folder, and does not have to contain them.
-pub fn tests(packages: &[String], lints: Lints, times: &mut BuildTimes) -> Result<String> {
+pub fn tests(packages: &[String], lints: LintMode, times: &mut BuildTimes) -> Result<String> {
     plugins::ensure_target()?;
     step("building the plugins, the host and the tests");
     let mut own_times = times.another();
@@ -196,7 +196,7 @@ pub fn tests(packages: &[String], lints: Lints, times: &mut BuildTimes) -> Resul
     artifacts
 }
 
-fn test_programs(packages: &[String], lints: Lints, times: &mut BuildTimes) -> Result<String> {
+fn test_programs(packages: &[String], lints: LintMode, times: &mut BuildTimes) -> Result<String> {
     let mut command = cargo();
     command.args(["build", "--locked", "--lib", "--bins", "--tests"]);
     command.args(["--message-format", "json-render-diagnostics"]);
@@ -209,7 +209,7 @@ fn test_programs(packages: &[String], lints: Lints, times: &mut BuildTimes) -> R
                 check(
                     cargo()
                         .args(["build", "--locked", "--package", "kubewitness"])
-                        .args(Host::Tests.arguments()),
+                        .args(HostBuild::Tests.arguments()),
                 )?;
             }
             for package in chosen {
@@ -230,12 +230,12 @@ fn test_programs(packages: &[String], lints: Lints, times: &mut BuildTimes) -> R
 /// `cargo clippy` compiles every dependency for itself alone, and so takes minutes that this does not. Both make cargo
 /// call clippy in the place of the compiler.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Lints {
+pub enum LintMode {
     Denied,
     Ignored,
 }
 
-impl Lints {
+impl LintMode {
     pub fn apply(self, command: &mut Command) {
         if self == Self::Denied {
             command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
@@ -263,7 +263,7 @@ pub fn gate_profile() -> impl Iterator<Item = String> {
 }
 
 /// The programs that the benchmarks of the gate start.
-pub fn gated_programs(lints: Lints) -> Result<()> {
+pub fn gated_programs(lints: LintMode) -> Result<()> {
     step("building the programs of the gate");
     let mut command = cargo();
     command.args(["build", "--locked", "--workspace", "--bins"]).args(gate_profile());

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
-use crate::build::{self, Lints, check, step};
+use crate::build::{self, LintMode, check, step};
 use crate::run;
 use crate::suite::TestSelection;
 
@@ -42,7 +42,7 @@ fn pages(folder: &str) -> Result<()> {
     let folder = std::path::absolute(folder).with_context(|| format!("{folder} is no folder"))?;
     let filters = PICTURES.map(str::to_owned).to_vec();
     let selection = TestSelection { filters, ignored: true, ..TestSelection::default() };
-    run::test_with(&selection, Lints::Ignored, |command| {
+    run::test_with(&selection, LintMode::Ignored, |command| {
         command.env(FOLDER, &folder);
     })?;
     // Without chromedriver the tests are skipped, and that is no success here.
@@ -57,7 +57,7 @@ fn images() -> Result<()> {
     let Some(browser) = BROWSERS.iter().find(|name| runs(name)) else {
         bail!("a browser takes the picture of the portal: install the package `chromium`");
     };
-    build::tests(&[], Lints::Ignored, &mut BuildTimes::default())?;
+    build::tests(&[], LintMode::Ignored, &mut BuildTimes::default())?;
     let folder = build::root().join("docs").join("images");
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     let playground = Playground::start()?;
@@ -83,14 +83,14 @@ fn images() -> Result<()> {
     let mut lines = Vec::new();
     for arguments in sessions {
         if !lines.is_empty() {
-            lines.push(terminal::Line::Output(String::new()));
+            lines.push(terminal::TerminalLine::Output(String::new()));
         }
-        lines.push(terminal::Line::Command(format!("kubewitness {}", arguments.join(" "))));
+        lines.push(terminal::TerminalLine::Command(format!("kubewitness {}", arguments.join(" "))));
         lines.extend(
             playground
                 .ask(&arguments)?
                 .lines()
-                .map(|line| terminal::Line::Output(line.trim_end().to_owned())),
+                .map(|line| terminal::TerminalLine::Output(line.trim_end().to_owned())),
         );
     }
     let path = folder.join("terminal.svg");

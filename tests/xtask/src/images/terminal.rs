@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-pub enum Line {
+pub enum TerminalLine {
     Command(String),
     Output(String),
 }
@@ -18,10 +18,10 @@ const TEXT: &str = "#c9d1d9";
 const PROMPT: &str = "#7ee787";
 const COMMAND: &str = "#f0f6fc";
 
-pub fn svg(lines: &[Line]) -> String {
-    let text = |line: &Line| match line {
-        Line::Command(text) => text.chars().count() + "$ ".len(),
-        Line::Output(text) => text.chars().count(),
+pub fn svg(lines: &[TerminalLine]) -> String {
+    let text = |line: &TerminalLine| match line {
+        TerminalLine::Command(text) => text.chars().count() + "$ ".len(),
+        TerminalLine::Output(text) => text.chars().count(),
     };
     let longest = lines.iter().map(text).max().unwrap_or_default();
     let width = (longest as f64 * CHARACTER).ceil() as usize + 2 * EDGE;
@@ -38,11 +38,11 @@ pub fn svg(lines: &[Line]) -> String {
         // `textLength` keeps columns aligned with any font.
         let long = |text: &str| format!("{:.1}", text.chars().count() as f64 * CHARACTER);
         let drawn = match line {
-            Line::Output(text) if text.trim().is_empty() => continue,
-            Line::Output(text) => {
+            TerminalLine::Output(text) if text.trim().is_empty() => continue,
+            TerminalLine::Output(text) => {
                 format!("<text x=\"{EDGE}\" y=\"{y}\" textLength=\"{}\">{}</text>", long(text), escape(text))
             }
-            Line::Command(text) => {
+            TerminalLine::Command(text) => {
                 let shown = format!("$ {text}");
                 format!(
                     "<text x=\"{EDGE}\" y=\"{y}\" textLength=\"{}\" fill=\"{COMMAND}\"><tspan fill=\"{PROMPT}\">$\u{a0}</tspan>{}</text>",
@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn what_was_on_the_terminal_is_in_the_picture() {
-        let lines = [Line::Command("kubewitness jobs".into()), Line::Output("a <b> & c".into())];
+        let lines =
+            [TerminalLine::Command("kubewitness jobs".into()), TerminalLine::Output("a <b> & c".into())];
         let picture = svg(&lines);
         assert!(picture.contains("kubewitness\u{a0}jobs</text>"), "{picture}");
         assert!(picture.contains("a\u{a0}&lt;b&gt;\u{a0}&amp;\u{a0}c</text>"));

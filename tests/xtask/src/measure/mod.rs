@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::build::plugins::PluginProfile;
-use crate::build::{self, BuildTimes, Lints, cargo, check, root, step};
+use crate::build::{self, BuildTimes, LintMode, cargo, check, root, step};
 use crate::services;
 
 /// The programs that compare ours with client-go, and the one that also compares databases.
@@ -22,7 +22,7 @@ const UNDER_VALGRIND: &str = "instructions";
 const MEASURED_BY_GATE: [&str; 2] = ["pipeline-gate", UNDER_VALGRIND];
 
 /// Runs benchmarks. They append what they measure to `records`.
-pub fn bench(args: &[String], records: Option<&Path>, lints: Lints) -> Result<()> {
+pub fn bench(args: &[String], records: Option<&Path>, lints: LintMode) -> Result<()> {
     // What comes behind the name is for the programs. A flag in its place would start all of them, for an hour.
     if let Some(flag) = args.first().filter(|first| first.starts_with('-')) {
         bail!(
@@ -79,7 +79,7 @@ fn optimised(chosen: &[&str]) -> Result<Command> {
 }
 
 /// The same with what tests start, but for the crates that each state passes.
-fn as_gate(lints: Lints) -> Result<Command> {
+fn as_gate(lints: LintMode) -> Result<Command> {
     build::tests(&[], lints, &mut BuildTimes::default())?;
     build::gated_programs(lints)?;
     let mut command = cargo();

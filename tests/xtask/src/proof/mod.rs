@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::build::{Lints, step};
+use crate::build::{LintMode, step};
 use crate::run;
 use crate::suite::TestSelection;
 
@@ -100,7 +100,7 @@ pub fn command(args: &[String]) -> Result<ExitCode> {
     };
     let filters = filters(&claims);
     if !filters.is_empty() {
-        run::test(&TestSelection { filters, ..TestSelection::default() }, Lints::Ignored)?;
+        run::test(&TestSelection { filters, ..TestSelection::default() }, LintMode::Ignored)?;
     }
     if claims.iter().any(|claim| matches!(claim.proof, ClaimProof::RealServers))
         && real::command(&[])? != ExitCode::SUCCESS

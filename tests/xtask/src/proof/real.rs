@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::build::plugins::PluginProfile;
-use crate::build::{self, Host, cargo, check, root, step};
+use crate::build::{self, HostBuild, cargo, check, root, step};
 use crate::measure::peer;
 use crate::services::{self, apt::run};
 
@@ -134,7 +134,7 @@ fn prove(go: &Path, asked: &RealArguments) -> Result<ExitCode> {
         ensure_built(go, module, module.programs, BUILT_OF)?;
     }
     step("building the controller and the suite");
-    build::everything(Host::Playground)?;
+    build::everything(HostBuild::Playground)?;
     let mut suite = suite()?;
     suite.args(&asked.more);
     for module in &asked.minors {

@@ -14,25 +14,25 @@ pub use shared::SharedServers;
 
 use crate::build::{is_root, step};
 
-struct Tool {
+struct ServiceTool {
     program: &'static str,
     package: &'static str,
 }
 
-const TOOLS: [Tool; 10] = [
-    Tool { program: "chromium", package: "chromium" },
-    Tool { program: "chromedriver", package: "chromium-driver" },
-    Tool { program: "kubectl", package: "kubernetes-client" },
+const TOOLS: [ServiceTool; 10] = [
+    ServiceTool { program: "chromium", package: "chromium" },
+    ServiceTool { program: "chromedriver", package: "chromium-driver" },
+    ServiceTool { program: "kubectl", package: "kubernetes-client" },
     // Tests start their own servers. The package's server is never started.
-    Tool { program: "initdb", package: "postgresql" },
-    Tool { program: "pgbouncer", package: "pgbouncer" },
-    Tool { program: "mariadbd", package: "mariadb-server" },
-    Tool { program: "nats-server", package: "nats-server" },
+    ServiceTool { program: "initdb", package: "postgresql" },
+    ServiceTool { program: "pgbouncer", package: "pgbouncer" },
+    ServiceTool { program: "mariadbd", package: "mariadb-server" },
+    ServiceTool { program: "nats-server", package: "nats-server" },
     // Makes certificates for TLS servers.
-    Tool { program: "openssl", package: "openssl" },
+    ServiceTool { program: "openssl", package: "openssl" },
     // Their completion is tested.
-    Tool { program: "fish", package: "fish" },
-    Tool { program: "zsh", package: "zsh" },
+    ServiceTool { program: "fish", package: "fish" },
+    ServiceTool { program: "zsh", package: "zsh" },
 ];
 
 /// Debian puts the programs of each PostgreSQL version into a folder outside the path.
@@ -41,7 +41,7 @@ const POSTGRES: &str = "/usr/lib/postgresql";
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Counts the instructions of the hottest paths. No test needs it.
-const COUNTER: Tool = Tool { program: "valgrind", package: "valgrind" };
+const COUNTER: ServiceTool = ServiceTool { program: "valgrind", package: "valgrind" };
 
 /// Whether valgrind is there, or could be installed.
 pub fn ensure_valgrind() -> bool {
@@ -84,7 +84,7 @@ pub fn install(packages: &[&str]) {
     step(&format!("installing {}", packages.join(", ")));
     // An installation must not start a service. This file prevents it. It is removed afterwards, and an
     // existing one is left alone.
-    let policy = Placed::new(POLICY, "#!/bin/sh\nexit 101\n");
+    let policy = PlacedFile::new(POLICY, "#!/bin/sh\nexit 101\n");
     apt(&["update", "--quiet"]);
     const INSTALL: [&str; 4] = ["install", "--yes", "--quiet", "--no-install-recommends"];
     if !apt(&[&INSTALL[..], packages].concat()) {
@@ -96,9 +96,9 @@ pub fn install(packages: &[&str]) {
 }
 
 /// A file that exists while this value does.
-struct Placed(Option<&'static str>);
+struct PlacedFile(Option<&'static str>);
 
-impl Placed {
+impl PlacedFile {
     fn new(path: &'static str, text: &str) -> Self {
         if Path::new(path).exists() {
             return Self(None);
@@ -112,7 +112,7 @@ impl Placed {
     }
 }
 
-impl Drop for Placed {
+impl Drop for PlacedFile {
     fn drop(&mut self) {
         if let Some(path) = self.0
             && let Err(error) = std::fs::remove_file(path)

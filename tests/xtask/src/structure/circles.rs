@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::modules::Edges;
+use super::modules::FileEdges;
 
 /// Folders that use each other, also through files beside them.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Circle {
+pub struct FolderCircle {
     pub folder: PathBuf,
     /// Its folders and files. A folder stands for everything below it.
     pub parts: BTreeSet<String>,
@@ -16,13 +16,13 @@ pub struct Circle {
 }
 
 /// All circles, searched in every folder that contains folders.
-pub fn of_folders(edges: &Edges) -> Vec<Circle> {
+pub fn of_folders(edges: &FileEdges) -> Vec<FolderCircle> {
     let files = edges.iter().flat_map(|(from, to)| [from, to]);
     let folders: BTreeSet<&Path> = files.flat_map(|file| file.ancestors().skip(1)).collect();
     folders.into_iter().flat_map(|folder| inside(folder, edges)).collect()
 }
 
-fn inside(folder: &Path, edges: &Edges) -> Vec<Circle> {
+fn inside(folder: &Path, edges: &FileEdges) -> Vec<FolderCircle> {
     let mut steps: BTreeMap<(String, String), (usize, (PathBuf, PathBuf))> = BTreeMap::new();
     for edge in edges {
         let (Some(from), Some(to)) = (part(folder, &edge.0), part(folder, &edge.1)) else { continue };
@@ -37,7 +37,7 @@ fn inside(folder: &Path, edges: &Edges) -> Vec<Circle> {
         let within = |(from, to): &(String, String)| parts.contains(from) && parts.contains(to);
         let steps = steps.iter().filter(|(step, _)| within(step));
         let steps = steps.map(|(step, example)| (step.clone(), example.clone())).collect();
-        Circle { folder: folder.to_path_buf(), parts, steps }
+        FolderCircle { folder: folder.to_path_buf(), parts, steps }
     };
     groups.into_iter().filter(has_folder).map(circle).collect()
 }
@@ -48,7 +48,7 @@ fn part(folder: &Path, file: &Path) -> Option<String> {
     Some(inner.components().next()?.as_os_str().to_string_lossy().into_owned())
 }
 
-pub fn of_files(edges: &Edges) -> Vec<BTreeSet<PathBuf>> {
+pub fn of_files(edges: &FileEdges) -> Vec<BTreeSet<PathBuf>> {
     groups(edges)
 }
 
@@ -82,7 +82,7 @@ fn reach<'a, T: Ord>(from: &'a T, next: &BTreeMap<&'a T, Vec<&'a T>>) -> BTreeSe
 mod tests {
     use super::*;
 
-    fn edges(edges: &[(&str, &str)]) -> Edges {
+    fn edges(edges: &[(&str, &str)]) -> FileEdges {
         edges.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to))).collect()
     }
 

@@ -15,8 +15,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use crate::build;
-use circles::Circle;
-use modules::{Edges, Modules};
+use circles::FolderCircle;
+use modules::{FileEdges, ModuleTree};
 use names::Names;
 
 /// The most entries that a reader takes in at a glance.
@@ -33,14 +33,14 @@ const LARGE: &[(&str, usize)] = &[];
 const CIRCLES: &[(&str, &str)] = &[];
 
 #[derive(Default)]
-struct Found {
+struct FolderFindings {
     /// The number of entries of each folder with Rust files.
     folders: BTreeMap<PathBuf, usize>,
     /// The number of lines of each Rust file.
     files: BTreeMap<PathBuf, usize>,
     /// First files of folders that do not begin with a `//!`.
     silent: BTreeSet<PathBuf>,
-    circles: Vec<Circle>,
+    circles: Vec<FolderCircle>,
     of_files: Vec<BTreeSet<PathBuf>>,
     names: Names,
 }
@@ -56,9 +56,9 @@ pub fn command() -> Result<ExitCode> {
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn look(root: &Path) -> Result<Found> {
-    let mut found = Found::default();
-    let mut edges = Edges::new();
+fn look(root: &Path) -> Result<FolderFindings> {
+    let mut found = FolderFindings::default();
+    let mut edges = FileEdges::new();
     for top in ["host", "plugins", "tests"] {
         walk(root, &root.join(top), root, &mut found, &mut edges)?;
     }
@@ -69,7 +69,13 @@ fn look(root: &Path) -> Result<Found> {
 
 /// Paths begin at the root of the repository. `package` is the crate that the folder belongs to, unless it has a
 /// `Cargo.toml` itself.
-fn walk(root: &Path, folder: &Path, package: &Path, found: &mut Found, edges: &mut Edges) -> Result<()> {
+fn walk(
+    root: &Path,
+    folder: &Path,
+    package: &Path,
+    found: &mut FolderFindings,
+    edges: &mut FileEdges,
+) -> Result<()> {
     let name = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_path_buf();
     let package = if folder.join("Cargo.toml").is_file() { folder } else { package };
     let mut entries = 0;
@@ -95,7 +101,7 @@ fn walk(root: &Path, folder: &Path, package: &Path, found: &mut Found, edges: &m
     }
     for crate_root in ["src/lib.rs", "src/main.rs"].map(|file| folder.join(file)) {
         if crate_root.is_file() {
-            let modules = Modules::read(&crate_root)?;
+            let modules = ModuleTree::read(&crate_root)?;
             edges.extend(modules.edges().into_iter().map(|(from, to)| (name(&from), name(&to))));
         }
     }
@@ -114,12 +120,12 @@ fn is_judged(folder: &Path) -> bool {
 }
 
 /// A circle as the exceptions name it: `host/watch/src: read, write`.
-fn title(circle: &Circle) -> String {
+fn title(circle: &FolderCircle) -> String {
     let parts: Vec<&str> = circle.parts.iter().map(String::as_str).collect();
     format!("{}: {}", circle.folder.display(), parts.join(", "))
 }
 
-fn report(found: &Found) -> String {
+fn report(found: &FolderFindings) -> String {
     let mut text = String::new();
     let mut line = |said: std::fmt::Arguments<'_>| writeln!(text, "{said}").is_ok();
     line(format_args!("entries of a folder, at most {ENTRIES} under src, tests and benches:"));
@@ -159,7 +165,7 @@ fn largest(sizes: &BTreeMap<PathBuf, usize>) -> Vec<(&PathBuf, &usize)> {
     all
 }
 
-fn faults(found: &Found, large: &[(&str, usize)], known: &[(&str, &str)]) -> Vec<String> {
+fn faults(found: &FolderFindings, large: &[(&str, usize)], known: &[(&str, &str)]) -> Vec<String> {
     let mut faults = Vec::new();
     for (folder, entries) in found.folders.iter().filter(|(folder, _)| is_judged(folder)) {
         let most =
@@ -206,13 +212,14 @@ fn faults(found: &Found, large: &[(&str, usize)], known: &[(&str, &str)]) -> Vec
 mod tests {
     use super::*;
 
-    fn found(folders: &[(&str, usize)], edges: &[(&str, &str)]) -> Found {
-        let edges: Edges = edges.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to))).collect();
-        Found {
+    fn found(folders: &[(&str, usize)], edges: &[(&str, &str)]) -> FolderFindings {
+        let edges: FileEdges =
+            edges.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to))).collect();
+        FolderFindings {
             folders: folders.iter().map(|(name, entries)| (PathBuf::from(name), *entries)).collect(),
             circles: circles::of_folders(&edges),
             of_files: circles::of_files(&edges),
-            ..Found::default()
+            ..FolderFindings::default()
         }
     }
 
@@ -230,7 +237,7 @@ mod tests {
     #[test]
     fn a_first_file_without_a_doc_is_a_fault() {
         let silent = ["c/src/a/mod.rs".into()].into();
-        let faults = faults(&Found { silent, ..Found::default() }, &[], &[]);
+        let faults = faults(&FolderFindings { silent, ..FolderFindings::default() }, &[], &[]);
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert!(faults[0].starts_with("c/src/a/mod.rs introduces a folder"), "{faults:?}");
     }

@@ -8,30 +8,30 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::syntax::{self, Body, Import};
+use super::syntax::{self, ModuleBody, ModuleImport};
 
-pub struct Modules(Vec<Module>);
+pub struct ModuleTree(Vec<ModuleFile>);
 
-struct Module {
+struct ModuleFile {
     file: PathBuf,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
-    body: Body,
+    body: ModuleBody,
 }
 
-type Asked = BTreeSet<(usize, String)>;
+type AskedNames = BTreeSet<(usize, String)>;
 
 /// What a name leads to: a module, or an item that a module defines.
 #[derive(Clone, Copy)]
-enum Named {
+enum NamedThing {
     Module(usize),
     Item(usize),
 }
 
 /// Which file uses which other.
-pub type Edges = BTreeSet<(PathBuf, PathBuf)>;
+pub type FileEdges = BTreeSet<(PathBuf, PathBuf)>;
 
-impl Modules {
+impl ModuleTree {
     /// Reads everything that a crate's `lib.rs` or `main.rs` declares.
     pub fn read(root: &Path) -> Result<Self> {
         let mut modules = Self(Vec::new());
@@ -45,10 +45,16 @@ impl Modules {
         self.add(file, &folder_of(file), parent, body)
     }
 
-    fn add(&mut self, file: &Path, folder: &Path, parent: Option<usize>, mut body: Body) -> Result<usize> {
+    fn add(
+        &mut self,
+        file: &Path,
+        folder: &Path,
+        parent: Option<usize>,
+        mut body: ModuleBody,
+    ) -> Result<usize> {
         let id = self.0.len();
         let (files, inline) = (std::mem::take(&mut body.files), std::mem::take(&mut body.inline));
-        self.0.push(Module { file: file.to_path_buf(), parent, children: BTreeMap::new(), body });
+        self.0.push(ModuleFile { file: file.to_path_buf(), parent, children: BTreeMap::new(), body });
         for name in files {
             let (flat, deep) = (folder.join(format!("{name}.rs")), folder.join(&name).join("mod.rs"));
             let Some(found) = [flat, deep].into_iter().find(|path| path.is_file()) else {
@@ -64,8 +70,8 @@ impl Modules {
         Ok(id)
     }
 
-    pub fn edges(&self) -> Edges {
-        let mut edges = Edges::new();
+    pub fn edges(&self) -> FileEdges {
+        let mut edges = FileEdges::new();
         for (id, module) in self.0.iter().enumerate() {
             let imports = module.body.imports.iter();
             let imported = imports.filter(|import| !self.is_offer(id, import)).map(|import| &import.path);
@@ -78,7 +84,7 @@ impl Modules {
     }
 
     /// Whether an import only re-exports what lies below and is not used in its own module.
-    fn is_offer(&self, id: usize, import: &Import) -> bool {
+    fn is_offer(&self, id: usize, import: &ModuleImport) -> bool {
         let is_below = self.resolve(id, &import.path).is_some_and(|to| self.is_below(to.module(), id));
         let is_used = import.name.as_ref().is_some_and(|name| self.0[id].body.names.contains(name));
         import.is_public && is_below && !is_used
@@ -95,37 +101,37 @@ impl Modules {
     }
 
     /// The place where a path's target is defined; `None` for other crates.
-    fn resolve(&self, from: usize, path: &[String]) -> Option<Named> {
+    fn resolve(&self, from: usize, path: &[String]) -> Option<NamedThing> {
         self.followed(from, path, &mut BTreeSet::new())
     }
 
     /// `asked`: the names already looked up, with their modules. Each is looked up once, so that circles of
     /// re-exports end.
-    fn followed(&self, from: usize, path: &[String], asked: &mut Asked) -> Option<Named> {
+    fn followed(&self, from: usize, path: &[String], asked: &mut AskedNames) -> Option<NamedThing> {
         let (first, rest) = path.split_first()?;
         let start = match first.as_str() {
-            "crate" => Named::Module(0),
-            "self" => Named::Module(from),
-            "super" => Named::Module(self.0[from].parent?),
+            "crate" => NamedThing::Module(0),
+            "self" => NamedThing::Module(from),
+            "super" => NamedThing::Module(self.0[from].parent?),
             name => self.named(from, name, asked)?,
         };
         rest.iter().try_fold(start, |at, name| match (at, name.as_str()) {
-            (Named::Item(_), _) => Some(at),
-            (Named::Module(module), "super") => self.0[module].parent.map(Named::Module),
+            (NamedThing::Item(_), _) => Some(at),
+            (NamedThing::Module(module), "super") => self.0[module].parent.map(NamedThing::Module),
             // An item of another crate counts as the item of the module through which it was named.
-            (Named::Module(module), name) => {
-                Some(self.named(module, name, asked).unwrap_or(Named::Item(module)))
+            (NamedThing::Module(module), name) => {
+                Some(self.named(module, name, asked).unwrap_or(NamedThing::Item(module)))
             }
         })
     }
 
-    fn named(&self, at: usize, name: &str, asked: &mut Asked) -> Option<Named> {
+    fn named(&self, at: usize, name: &str, asked: &mut AskedNames) -> Option<NamedThing> {
         let module = &self.0[at];
         if let Some(child) = module.children.get(name) {
-            return Some(Named::Module(*child));
+            return Some(NamedThing::Module(*child));
         }
         if module.body.items.contains(name) {
-            return Some(Named::Item(at));
+            return Some(NamedThing::Item(at));
         }
         if !asked.insert((at, name.to_string())) {
             return None;
@@ -136,14 +142,14 @@ impl Modules {
         }
         imports.iter().filter(|import| import.name.is_none()).find_map(|glob| {
             match self.followed(at, &glob.path, asked)? {
-                Named::Module(to) if to != at => self.named(to, name, asked),
+                NamedThing::Module(to) if to != at => self.named(to, name, asked),
                 _ => None,
             }
         })
     }
 }
 
-impl Named {
+impl NamedThing {
     fn module(self) -> usize {
         match self {
             Self::Module(module) | Self::Item(module) => module,
@@ -171,7 +177,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let edges = Modules::read(&folder.join("lib.rs")).unwrap().edges();
+        let edges = ModuleTree::read(&folder.join("lib.rs")).unwrap().edges();
         let name = |path: &Path| path.strip_prefix(&folder).unwrap().display().to_string();
         let edges = edges.iter().map(|(from, to)| format!("{} > {}", name(from), name(to))).collect();
         std::fs::remove_dir_all(&folder).unwrap();

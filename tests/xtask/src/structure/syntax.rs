@@ -10,11 +10,11 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 /// A module's own items. Items of an inner module belong to the inner one.
 #[derive(Debug, Default)]
-pub struct Body {
+pub struct ModuleBody {
     /// Modules in files of their own.
     pub files: Vec<String>,
-    pub inline: Vec<(String, Body)>,
-    pub imports: Vec<Import>,
+    pub inline: Vec<(String, ModuleBody)>,
+    pub imports: Vec<ModuleImport>,
     /// Items that are defined here.
     pub items: BTreeSet<String>,
     /// Paths of two or more names, in code.
@@ -24,16 +24,16 @@ pub struct Body {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Import {
+pub struct ModuleImport {
     pub path: Vec<String>,
     /// The name of the import here; `None` for a glob.
     pub name: Option<String>,
     pub is_public: bool,
 }
 
-pub fn read(text: &str) -> Result<Body> {
+pub fn read(text: &str) -> Result<ModuleBody> {
     let tokens: TokenStream = text.parse().map_err(|error| anyhow!("it is no Rust: {error}"))?;
-    let mut body = Body::default();
+    let mut body = ModuleBody::default();
     items(&flat(tokens), &mut body);
     Ok(body)
 }
@@ -52,7 +52,7 @@ fn flat(tokens: TokenStream) -> Vec<TokenTree> {
     out
 }
 
-fn items(tokens: &[TokenTree], body: &mut Body) {
+fn items(tokens: &[TokenTree], body: &mut ModuleBody) {
     let mut rest = tokens;
     while !rest.is_empty() {
         let (end, is_test) = attributes(rest);
@@ -80,7 +80,7 @@ fn attributes(tokens: &[TokenTree]) -> (usize, bool) {
 }
 
 /// Paths in attributes. What stands in `cfg_attr(test, …)` is for tests alone.
-fn uses_of_attributes(tokens: &[TokenTree], body: &mut Body) {
+fn uses_of_attributes(tokens: &[TokenTree], body: &mut ModuleBody) {
     for token in tokens {
         if let TokenTree::Group(group) = token
             && !group.stream().to_string().replace(' ', "").starts_with("cfg_attr(test,")
@@ -116,18 +116,18 @@ fn after_visibility(tokens: &[TokenTree]) -> &[TokenTree] {
     }
 }
 
-fn item(tokens: &[TokenTree], body: &mut Body) {
+fn item(tokens: &[TokenTree], body: &mut ModuleBody) {
     let said = after_visibility(tokens);
     match said {
         [word, tree @ ..] if is_ident(word, "use") => {
             let is_public = said.len() < tokens.len();
             use_tree(tree, &mut Vec::new(), &mut |path, name| {
-                body.imports.push(Import { path, name, is_public });
+                body.imports.push(ModuleImport { path, name, is_public });
             });
         }
         [word, TokenTree::Ident(name), end, ..] if is_ident(word, "mod") => match end {
             TokenTree::Group(group) => {
-                let mut inner = Body::default();
+                let mut inner = ModuleBody::default();
                 items(&flat(group.stream()), &mut inner);
                 body.inline.push((name.to_string(), inner));
             }
@@ -205,7 +205,7 @@ fn leaf(path: &[String], renamed: Option<String>, found: &mut impl FnMut(Vec<Str
 }
 
 /// Paths and names in code, including those in brackets.
-fn code(tokens: &[TokenTree], body: &mut Body) {
+fn code(tokens: &[TokenTree], body: &mut ModuleBody) {
     let mut at = 0;
     while at < tokens.len() {
         match &tokens[at] {
@@ -235,7 +235,7 @@ fn code(tokens: &[TokenTree], body: &mut Body) {
 }
 
 /// One path, and the number of its tokens.
-fn path(tokens: &[TokenTree], start: usize, body: &mut Body) -> usize {
+fn path(tokens: &[TokenTree], start: usize, body: &mut ModuleBody) -> usize {
     let is_beginning = start == 0 || !is_punct(tokens.get(start - 1), '.');
     let mut words = Vec::new();
     let mut at = start;

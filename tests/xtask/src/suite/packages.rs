@@ -9,7 +9,7 @@ use crate::build::root;
 const PREFIX: &str = "kubewitness-";
 
 /// A member of the workspace.
-pub struct Package {
+pub struct WorkspacePackage {
     /// Within the workspace, such as `host/core`.
     folder: PathBuf,
     /// Such as `kubewitness-core`.
@@ -17,7 +17,7 @@ pub struct Package {
 }
 
 /// Reads them from the manifests. A call of cargo would take longer, and its answer needs a parser of JSON.
-pub fn members() -> Result<Vec<Package>> {
+pub fn members() -> Result<Vec<WorkspacePackage>> {
     let path = root().join("Cargo.toml");
     let manifest = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let (_, rest) = manifest.split_once("members = [").context("the workspace's manifest has no members")?;
@@ -27,18 +27,18 @@ pub fn members() -> Result<Vec<Package>> {
     folders.map(member).collect()
 }
 
-fn member(folder: &str) -> Result<Package> {
+fn member(folder: &str) -> Result<WorkspacePackage> {
     let path = root().join(folder).join("Cargo.toml");
     let manifest = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
     let name = name.with_context(|| format!("{} names no package", path.display()))?;
-    Ok(Package { folder: folder.into(), name: name.to_owned() })
+    Ok(WorkspacePackage { folder: folder.into(), name: name.to_owned() })
 }
 
 /// The whole name of a package that somebody calls `core`, `host/core` or `kubewitness-core`.
-pub fn find(members: &[Package], called: &str) -> Option<String> {
+pub fn find(members: &[WorkspacePackage], called: &str) -> Option<String> {
     let folder = called.trim_end_matches('/');
-    let is_called = |package: &&Package| {
+    let is_called = |package: &&WorkspacePackage| {
         package.name == called
             || package.name.strip_prefix(PREFIX) == Some(called)
             || package.folder.as_os_str() == folder

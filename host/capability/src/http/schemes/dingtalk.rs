@@ -4,9 +4,9 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Outgoing, hmac_sha256};
+use super::{OutgoingRequest, hmac_sha256};
 
-pub fn sign(secret: &str, now_ms: u64, request: &mut Outgoing) {
+pub fn sign(secret: &str, now_ms: u64, request: &mut OutgoingRequest) {
     let signature = signature(secret, now_ms);
     request
         .url
@@ -30,7 +30,7 @@ mod tests {
     fn the_query_has_the_time_and_the_signature_encoded() {
         let mut url = Url::parse("https://x/robot/send?access_token=abc").unwrap();
         let (mut headers, mut body) = (HeaderMap::new(), Vec::new());
-        let mut request = Outgoing { url: &mut url, headers: &mut headers, body: &mut body };
+        let mut request = OutgoingRequest { url: &mut url, headers: &mut headers, body: &mut body };
         sign("this is secret", 1_577_262_236_757, &mut request);
         let expected = "https://x/robot/send?access_token=abc&timestamp=1577262236757&sign=hmPWwU%2B7lVdm3ZZz0r9tSfx0L4Q26jWOZr9%2BGs6EZQM%3D";
         assert_eq!(url.as_str(), expected);

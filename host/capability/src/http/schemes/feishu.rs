@@ -6,9 +6,9 @@ use base64::engine::general_purpose::STANDARD;
 use kubewitness_core::ports::GrantError;
 use serde_json::{Map, Value};
 
-use super::{Outgoing, hmac_sha256};
+use super::{OutgoingRequest, hmac_sha256};
 
-pub fn sign(secret: &str, seconds: u64, request: &mut Outgoing) -> Result<(), GrantError> {
+pub fn sign(secret: &str, seconds: u64, request: &mut OutgoingRequest) -> Result<(), GrantError> {
     let mut body: Map<String, Value> = serde_json::from_slice(request.body).map_err(|_| {
         GrantError::Invalid("the destination signs a JSON object, and the body is none".to_owned())
     })?;
@@ -32,7 +32,7 @@ mod tests {
     fn signed(body: &str) -> Result<Value, GrantError> {
         let (mut url, mut headers) = (Url::parse("https://x/hook").unwrap(), HeaderMap::new());
         let mut body = body.as_bytes().to_vec();
-        let mut request = Outgoing { url: &mut url, headers: &mut headers, body: &mut body };
+        let mut request = OutgoingRequest { url: &mut url, headers: &mut headers, body: &mut body };
         sign("demo", 1_599_360_473, &mut request)?;
         Ok(serde_json::from_slice(&body).unwrap())
     }

@@ -3,9 +3,14 @@
 use kubewitness_core::ports::GrantError;
 use reqwest::header::{HeaderName, HeaderValue};
 
-use super::{Outgoing, hmac_sha256};
+use super::{OutgoingRequest, hmac_sha256};
 
-pub fn sign(secret: &str, header: &str, seconds: u64, request: &mut Outgoing) -> Result<(), GrantError> {
+pub fn sign(
+    secret: &str,
+    header: &str,
+    seconds: u64,
+    request: &mut OutgoingRequest,
+) -> Result<(), GrantError> {
     let wrong = || GrantError::Other("the signature can't be sent as a header".to_owned());
     let name = HeaderName::try_from(header).map_err(|_| wrong())?;
     let value = HeaderValue::try_from(signature(secret, seconds, request.body)).map_err(|_| wrong())?;
@@ -30,7 +35,7 @@ mod tests {
     fn the_header_has_the_time_and_the_signature_of_time_and_body() {
         let (mut url, mut headers) = (Url::parse("https://x").unwrap(), HeaderMap::new());
         let mut body = br#"{"a":1}"#.to_vec();
-        let mut request = Outgoing { url: &mut url, headers: &mut headers, body: &mut body };
+        let mut request = OutgoingRequest { url: &mut url, headers: &mut headers, body: &mut body };
         sign("hush", "x-signature", 1_700_000_000, &mut request).unwrap();
         assert_eq!(
             headers["x-signature"],

@@ -1,38 +1,40 @@
 //! Signs requests by the scheme of their destination. A scheme that signs is a file here; what it may change of a request
-//! is [`Outgoing`]. Rates are in the settings' own module. A scheme sends nothing and knows no plugin.
+//! is [`OutgoingRequest`]. Rates are in the settings' own module. A scheme sends nothing and knows no plugin.
 
 mod dingtalk;
 mod feishu;
 mod hmac;
 
-use kubewitness_core::config::Scheme;
+use kubewitness_core::config::SigningScheme;
 use kubewitness_core::ports::GrantError;
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 
-use crate::secrets::Secret;
+use crate::secrets::ResolvedSecret;
 
 /// A request that is about to be sent.
-pub struct Outgoing<'a> {
+pub struct OutgoingRequest<'a> {
     pub url: &'a mut Url,
     pub headers: &'a mut HeaderMap,
     pub body: &'a mut Vec<u8>,
 }
 
 pub fn sign(
-    scheme: Scheme<'_>,
-    secret: &Secret,
+    scheme: SigningScheme<'_>,
+    secret: &ResolvedSecret,
     now_ms: u64,
-    request: &mut Outgoing,
+    request: &mut OutgoingRequest,
 ) -> Result<(), GrantError> {
     match scheme {
-        Scheme::Feishu(_) => feishu::sign(secret.expose(), now_ms / 1000, request),
-        Scheme::Dingtalk(_) => {
+        SigningScheme::Feishu(_) => feishu::sign(secret.expose(), now_ms / 1000, request),
+        SigningScheme::Dingtalk(_) => {
             dingtalk::sign(secret.expose(), now_ms, request);
             Ok(())
         }
-        Scheme::Hmac(signature) => hmac::sign(secret.expose(), &signature.header, now_ms / 1000, request),
-        Scheme::Slack | Scheme::Wecom => Ok(()),
+        SigningScheme::Hmac(signature) => {
+            hmac::sign(secret.expose(), &signature.header, now_ms / 1000, request)
+        }
+        SigningScheme::Slack | SigningScheme::Wecom => Ok(()),
     }
 }
 

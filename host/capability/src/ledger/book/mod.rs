@@ -39,23 +39,23 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::intents::prints::IdPrint;
-use kubewitness_core::ledger::{Reached, Tally};
+use kubewitness_core::ledger::{LedgerProgress, LedgerTally};
 use kubewitness_core::{Seq, files};
 use ring::digest::{SHA256, digest};
 
-pub use self::receipts::{Decider, Intent};
-use self::receipts::{Line, NO_RECORDS};
+pub use self::receipts::{AppendIntent, DecidingTransaction};
+use self::receipts::{NO_RECORDS, ReceiptLine};
 use self::recovery::undo;
-pub use self::recovery::{Cut, expect_reached};
-use self::rotate::Turn;
-use crate::receipts::Mark;
+pub use self::recovery::{AppendUndo, expect_reached};
+use self::rotate::FileTurn;
+use crate::receipts::ReceiptMark;
 
 /// One record: a line of an audit trail, not a document store.
 pub const RECORD_BYTES: usize = 256 * 1024;
 
 /// Whether files that are missing may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum BookOpening {
     /// At a start: a ledger that nobody knows begins empty, and a file without receipts is taken over.
     First,
     /// The process had it open before: whatever is missing was removed meanwhile.
@@ -63,7 +63,7 @@ pub enum Opening {
 }
 
 /// An open ledger. Its data file is locked against other processes while it lives.
-pub struct Book {
+pub struct LedgerBook {
     path: PathBuf,
     data: File,
     file: (u64, u64),
@@ -77,13 +77,13 @@ pub struct Book {
     receipts: Vec<(String, Vec<(Seq, IdPrint)>)>,
     lines: usize,
     /// Written in full, but its transaction has yet to be asked for.
-    pub doubt: Option<Intent>,
+    pub doubt: Option<AppendIntent>,
     /// The open file has no records yet.
-    turn: Option<Turn>,
+    turn: Option<FileTurn>,
     /// Of the open file; counted when a statement is first due.
-    tally: Option<Tally>,
-    /// What the journal knew of a signed ledger when it was opened.
-    pub reached: Option<Reached>,
+    tally: Option<LedgerTally>,
+    /// The journal's progress of a signed ledger when it was opened.
+    pub reached: Option<LedgerProgress>,
     /// There were no receipts.
     is_adopted: bool,
     /// The time of the call that uses the ledger.
@@ -122,7 +122,7 @@ fn lock(data: &File) -> io::Result<()> {
     })
 }
 
-impl Drop for Book {
+impl Drop for LedgerBook {
     /// By name, not by closing: a child process that another thread is just starting has the file
     /// open as well, and would keep it locked until its program begins.
     fn drop(&mut self) {
@@ -132,8 +132,8 @@ impl Drop for Book {
     }
 }
 
-impl Book {
-    pub fn open(path: &Path, cut: Option<Cut>, opening: Opening) -> io::Result<Self> {
+impl LedgerBook {
+    pub fn open(path: &Path, cut: Option<AppendUndo>, opening: BookOpening) -> io::Result<Self> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let sidecar_path = path.with_extension("receipts");
         let beside = |error: io::Error| {
@@ -141,7 +141,7 @@ impl Book {
         };
         let receipts = files::look(&sidecar_path).map_err(beside)?;
         let pending = match &receipts {
-            Some(_) => Turn::pending(&sidecar_path).map_err(beside)?,
+            Some(_) => FileTurn::pending(&sidecar_path).map_err(beside)?,
             None => None,
         };
         if let Some(turn) = &pending {
@@ -149,7 +149,7 @@ impl Book {
         }
         let is_known = receipts.as_ref().is_some_and(|found| found.len() > NO_RECORDS.len() as u64);
         for (path, is_there) in [(path, files::look(path)?.is_some()), (&sidecar_path, receipts.is_some())] {
-            if !is_there && (is_known || opening == Opening::Again) {
+            if !is_there && (is_known || opening == BookOpening::Again) {
                 return Err(missing(path, &sidecar_path));
             }
         }
@@ -196,12 +196,12 @@ impl Book {
         Ok(book)
     }
 
-    /// What undoes an append that begins at the offset.
-    pub fn cut_at(&self, offset: u64) -> Cut {
-        Cut { offset, file: self.file }
+    /// Makes the undo of an append that begins at the offset.
+    pub fn cut_at(&self, offset: u64) -> AppendUndo {
+        AppendUndo { offset, file: self.file }
     }
 
-    fn count(&mut self, intent: &Intent) {
+    fn count(&mut self, intent: &AppendIntent) {
         self.bytes += intent.bytes;
         self.records += intent.records;
         self.turn = None;
@@ -218,12 +218,12 @@ impl Book {
     pub fn append(
         &mut self,
         plugin: &str,
-        marks: &[Mark],
+        marks: &[ReceiptMark],
         data: &[u8],
         records: u64,
-        decided_by: Option<Decider>,
-    ) -> io::Result<Intent> {
-        let intent = Intent {
+        decided_by: Option<DecidingTransaction>,
+    ) -> io::Result<AppendIntent> {
+        let intent = AppendIntent {
             offset: self.bytes,
             bytes: data.len() as u64,
             records,
@@ -232,7 +232,7 @@ impl Book {
             states: marks.iter().map(|mark| (mark.seq, mark.print)).collect(),
             decided_by,
         };
-        self.note(&Line::Intent(intent.clone()))?;
+        self.note(&ReceiptLine::Intent(intent.clone()))?;
         self.sidecar.sync_data()?;
         self.data.write_all(data)?;
         self.data.sync_data()?;
@@ -244,7 +244,7 @@ impl Book {
     }
 
     /// The append counts. The line needs no sync: without it the append is found complete.
-    pub fn keep(&mut self, intent: Intent, last: Vec<u8>) -> io::Result<()> {
+    pub fn keep(&mut self, intent: AppendIntent, last: Vec<u8>) -> io::Result<()> {
         self.count(&intent);
         self.last = Some(last);
         self.applied(intent.plugin, intent.states);
@@ -252,7 +252,7 @@ impl Book {
     }
 
     /// A recovered append whose transaction was committed. It is counted already.
-    pub fn keep_doubted(&mut self, intent: Intent) -> io::Result<()> {
+    pub fn keep_doubted(&mut self, intent: AppendIntent) -> io::Result<()> {
         self.applied(intent.plugin, intent.states);
         self.settle()
     }

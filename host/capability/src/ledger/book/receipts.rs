@@ -8,27 +8,27 @@ use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::{Seq, files};
 use serde::{Deserialize, Serialize};
 
-use super::rotate::Turn;
-use super::{Book, damaged};
-use crate::receipts::Mark;
+use super::rotate::FileTurn;
+use super::{LedgerBook, damaged};
+use crate::receipts::ReceiptMark;
 
 /// Lines of receipts before they are compacted: some megabytes, read in milliseconds.
 pub const COMPACT_LINES: usize = 4096;
-/// What the receipts of a ledger hold before its first record.
+/// The content of a ledger's receipts before its first record.
 pub const NO_RECORDS: &str = "{\"settled\":{\"bytes\":0,\"records\":0}}\n";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Line {
-    Intent(Intent),
+pub enum ReceiptLine {
+    Intent(AppendIntent),
     Settled { bytes: u64, records: u64 },
     Receipt { plugin: String, states: Vec<(Seq, IdPrint)> },
-    Turn(Turn),
+    Turn(FileTurn),
 }
 
-/// What one append is about to write.
+/// The intent of one append, noted before it writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Intent {
+pub struct AppendIntent {
     pub offset: u64,
     pub bytes: u64,
     pub records: u64,
@@ -36,35 +36,35 @@ pub struct Intent {
     pub plugin: String,
     pub states: Vec<(Seq, IdPrint)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decided_by: Option<Decider>,
+    pub decided_by: Option<DecidingTransaction>,
 }
 
 /// The transaction whose commit decides whether an append counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decider {
+pub struct DecidingTransaction {
     pub database: String,
     pub token: String,
 }
 
-impl Intent {
+impl AppendIntent {
     pub(super) fn end(&self) -> u64 {
         self.offset + self.bytes
     }
 }
 
-impl Book {
+impl LedgerBook {
     /// Reads the receipts; gives the last intent if nothing has settled it.
-    pub(super) fn replay(&mut self) -> io::Result<Option<Intent>> {
+    pub(super) fn replay(&mut self) -> io::Result<Option<AppendIntent>> {
         let mut reader = BufReader::new(self.sidecar.try_clone()?);
         reader.seek(SeekFrom::Start(0))?;
         let mut whole = 0;
-        let mut pending: Option<Intent> = None;
+        let mut pending: Option<AppendIntent> = None;
         let mut text = Vec::new();
         while reader.read_until(b'\n', &mut text)? > 0 {
             // The last lines can be torn: their sync had not ended, and no append had begun behind it.
             let Some(line) = text.strip_suffix(b"\n").filter(|line| !line.contains(&0)) else { break };
             let number = self.lines + 1;
-            let Ok(line) = serde_json::from_slice::<Line>(line) else {
+            let Ok(line) = serde_json::from_slice::<ReceiptLine>(line) else {
                 return damaged(format!("line {number} of {} can't be read", self.sidecar_path.display()));
             };
             if !self.apply(line, &mut pending) {
@@ -85,15 +85,15 @@ impl Book {
         Ok(pending)
     }
 
-    fn apply(&mut self, line: Line, pending: &mut Option<Intent>) -> bool {
+    fn apply(&mut self, line: ReceiptLine, pending: &mut Option<AppendIntent>) -> bool {
         match line {
-            Line::Receipt { plugin, states } => self.receipts.push((plugin, states)),
-            Line::Turn(turn) => {
+            ReceiptLine::Receipt { plugin, states } => self.receipts.push((plugin, states)),
+            ReceiptLine::Turn(turn) => {
                 let is_first = self.lines == 0;
                 self.turned(turn);
                 return is_first;
             }
-            Line::Intent(intent) => {
+            ReceiptLine::Intent(intent) => {
                 // An intent that begins where the intent before it began comes after an undo.
                 if let Some(before) = pending.take().filter(|before| before.offset != intent.offset) {
                     self.count(&before);
@@ -104,7 +104,7 @@ impl Book {
                 }
                 *pending = Some(intent);
             }
-            Line::Settled { bytes, records } => {
+            ReceiptLine::Settled { bytes, records } => {
                 if let Some(before) = pending.take() {
                     self.count(&before);
                     self.applied(before.plugin, before.states);
@@ -116,7 +116,7 @@ impl Book {
         true
     }
 
-    pub(super) fn note(&mut self, line: &Line) -> io::Result<()> {
+    pub(super) fn note(&mut self, line: &ReceiptLine) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         self.lines += 1;
@@ -125,12 +125,14 @@ impl Book {
     }
 
     pub(super) fn settle(&mut self) -> io::Result<()> {
-        self.note(&Line::Settled { bytes: self.bytes, records: self.records })
+        self.note(&ReceiptLine::Settled { bytes: self.bytes, records: self.records })
     }
 
-    pub fn receipts(&self, plugin: &str) -> Vec<Mark> {
+    pub fn receipts(&self, plugin: &str) -> Vec<ReceiptMark> {
         let own = self.receipts.iter().filter(|(of, _)| of == plugin);
-        own.flat_map(|(_, states)| states).map(|(seq, print)| Mark { seq: *seq, print: *print }).collect()
+        own.flat_map(|(_, states)| states)
+            .map(|(seq, print)| ReceiptMark { seq: *seq, print: *print })
+            .collect()
     }
 
     /// Drops what lies at or below the position. Everything settled is on disk when it returns, so
@@ -148,15 +150,15 @@ impl Book {
     pub(super) fn compact(&mut self) -> io::Result<()> {
         let path = self.sidecar_path.with_extension("receipts.new");
         let stands = match &self.turn {
-            Some(turn) => Line::Turn(turn.clone()),
-            None => Line::Settled { bytes: self.bytes, records: self.records },
+            Some(turn) => ReceiptLine::Turn(turn.clone()),
+            None => ReceiptLine::Settled { bytes: self.bytes, records: self.records },
         };
         let mut text = serde_json::to_vec(&stands)?;
         text.push(b'\n');
         for (plugin, states) in &self.receipts {
             serde_json::to_writer(
                 &mut text,
-                &Line::Receipt { plugin: plugin.clone(), states: states.clone() },
+                &ReceiptLine::Receipt { plugin: plugin.clone(), states: states.clone() },
             )?;
             text.push(b'\n');
         }

@@ -6,24 +6,26 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use kubewitness_core::files;
-use kubewitness_core::ledger::{Reached, STATEMENT_BYTES, Statement, Tree, closed_file, is_statement};
+use kubewitness_core::ledger::{
+    LedgerProgress, LedgerStatement, MerkleTree, STATEMENT_BYTES, closed_file, is_statement,
+};
 
-use super::receipts::Intent;
-use super::{Book, RECORD_BYTES, damaged, hash, identity, missing};
+use super::receipts::AppendIntent;
+use super::{LedgerBook, RECORD_BYTES, damaged, hash, identity, missing};
 
-/// What a disk writes as a whole.
+/// The bytes that a disk writes as a whole.
 pub const SECTOR: u64 = 512;
 
 /// Undoes an append whose sync failed: what the file shows then may never reach the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct AppendUndo {
     pub offset: u64,
     /// Device and inode: another file in its place is not cut.
     pub(super) file: (u64, u64),
 }
 
 /// A file that is shorter already lost more than that: recovery says so.
-pub fn undo(data: &File, cut: Cut) -> io::Result<()> {
+pub fn undo(data: &File, cut: AppendUndo) -> io::Result<()> {
     let found = data.metadata()?;
     if identity(&found) == cut.file && found.len() > cut.offset {
         data.set_len(cut.offset)?;
@@ -34,11 +36,11 @@ pub fn undo(data: &File, cut: Cut) -> io::Result<()> {
 
 /// Refuses files that do not have what the controller has signed. Nothing is written before: files that were put in the
 /// place of others leave no trace in receipts that are brought back.
-pub fn expect_reached(path: &Path, reached: &Reached) -> io::Result<()> {
+pub fn expect_reached(path: &Path, reached: &LedgerProgress) -> io::Result<()> {
     let closed = closed_file(path, reached.file);
     let is_closed = files::look(&closed)?.is_some();
     let file = if is_closed { &closed } else { path };
-    let mut tree = Tree::default();
+    let mut tree = MerkleTree::default();
     if files::look(file)?.is_some() {
         let opened = files::open(file, OpenOptions::new().read(true))?;
         let mut reader = BufReader::new(opened);
@@ -64,7 +66,7 @@ pub fn expect_reached(path: &Path, reached: &Reached) -> io::Result<()> {
     ))
 }
 
-impl Book {
+impl LedgerBook {
     /// Refuses where the names no longer lead to the files that are open, as they were left.
     pub fn expect_in_place(&self) -> io::Result<()> {
         let of_data = (&self.path, &self.data, self.bytes);
@@ -103,7 +105,7 @@ impl Book {
                 return damaged("the file is not made of whole lines: complete or remove the last one");
             }
             self.bytes += line.len() as u64;
-            match Statement::parse(&line[..line.len() - 1]) {
+            match LedgerStatement::parse(&line[..line.len() - 1]) {
                 Some(head) if self.bytes == line.len() as u64 => self.records = head.records,
                 _ if is_statement(&line) => {}
                 _ => self.records += 1,
@@ -156,7 +158,7 @@ impl Book {
     }
 
     /// Whether a part of the append never reached the disk. Other bytes in its place are damage.
-    fn is_torn(&self, intent: &Intent) -> io::Result<bool> {
+    fn is_torn(&self, intent: &AppendIntent) -> io::Result<bool> {
         let mut bytes = Vec::new();
         let mut file = &self.data;
         file.seek(SeekFrom::Start(intent.offset))?;

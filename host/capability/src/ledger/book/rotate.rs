@@ -10,17 +10,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use kubewitness_core::files;
-use kubewitness_core::ledger::{Kind, STATEMENT_BYTES, Statement, Tally, closed_file};
+use kubewitness_core::ledger::{LedgerStatement, LedgerTally, STATEMENT_BYTES, StatementKind, closed_file};
 use serde::{Deserialize, Serialize};
 
-use super::receipts::Line;
-use super::{Book, RECORD_BYTES, damaged, identity, lock, missing};
+use super::receipts::ReceiptLine;
+use super::{LedgerBook, RECORD_BYTES, damaged, identity, lock, missing};
 
 /// The last record stands in it, in hex.
 const LINE_BYTES: usize = 2 * RECORD_BYTES + 2 * STATEMENT_BYTES;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turn {
+pub struct FileTurn {
     /// The number and the length of the file that is closed.
     pub file: u64,
     pub bytes: u64,
@@ -33,7 +33,7 @@ pub struct Turn {
     pub head: String,
 }
 
-impl Turn {
+impl FileTurn {
     /// What the receipts begin with, if they begin with a turn and say nothing of the next file yet.
     pub fn pending(sidecar: &Path) -> io::Result<Option<Self>> {
         let file = files::open(sidecar, OpenOptions::new().read(true))?;
@@ -42,12 +42,12 @@ impl Turn {
             let mut line = Vec::new();
             lines.by_ref().take(LINE_BYTES as u64).read_until(b'\n', &mut line)?;
             // Whatever can't be read is looked at line by line later.
-            io::Result::Ok(serde_json::from_slice::<Line>(&line).ok())
+            io::Result::Ok(serde_json::from_slice::<ReceiptLine>(&line).ok())
         };
-        let Some(Line::Turn(turn)) = next()? else { return Ok(None) };
+        let Some(ReceiptLine::Turn(turn)) = next()? else { return Ok(None) };
         loop {
             match next()? {
-                Some(Line::Receipt { .. }) => {}
+                Some(ReceiptLine::Receipt { .. }) => {}
                 Some(_) => return Ok(None),
                 None => return Ok(Some(turn)),
             }
@@ -116,21 +116,21 @@ impl Turn {
     }
 }
 
-impl Book {
+impl LedgerBook {
     /// Nothing is written behind a seal. A kill may have come between the seal and its turn.
     pub(super) fn close_sealed(&mut self, tail: &[u8]) -> io::Result<()> {
         let Some(line) = tail.split(|byte| *byte == b'\n').rev().nth(1) else { return Ok(()) };
-        match Statement::parse(line).filter(|statement| statement.kind == Kind::Seal) {
+        match LedgerStatement::parse(line).filter(|statement| statement.kind == StatementKind::Seal) {
             Some(seal) => self.close(&seal, line),
             None => Ok(()),
         }
     }
 
     /// Closes the file that ends in this seal, and goes on with the next one. After an error the book can't be trusted.
-    pub fn close(&mut self, seal: &Statement, line: &[u8]) -> io::Result<()> {
+    pub fn close(&mut self, seal: &LedgerStatement, line: &[u8]) -> io::Result<()> {
         let head = String::from_utf8(seal.head_after(line).line(None)?).map_err(io::Error::other)?;
         let last = self.last.as_deref().map(hex::encode);
-        let turn = Turn { file: seal.file, bytes: self.bytes, records: self.records, last, head };
+        let turn = FileTurn { file: seal.file, bytes: self.bytes, records: self.records, last, head };
         self.turned(turn.clone());
         self.compact()?;
         turn.complete(&self.path, Some(&self.data))?;
@@ -139,14 +139,14 @@ impl Book {
         self.file = identity(&data.metadata()?);
         // By name, as where a book is dropped.
         std::mem::replace(&mut self.data, data).unlock()?;
-        let mut tally = Tally::first(self.now_ms);
+        let mut tally = LedgerTally::first(self.now_ms);
         tally.line(turn.head.as_bytes(), self.now_ms).map_err(io::Error::other)?;
         self.tally = Some(tally);
         // A file that is gone from here on was taken away: it is not begun again.
         self.settle()
     }
 
-    pub(super) fn turned(&mut self, turn: Turn) {
+    pub(super) fn turned(&mut self, turn: FileTurn) {
         (self.bytes, self.records) = (turn.head_bytes(), turn.records);
         self.turn = Some(turn);
     }

@@ -2,25 +2,27 @@
 
 use std::path::PathBuf;
 
-use kubewitness_core::ledger::{Kind, Rotation, Schedule, Signing, Statement, closed_file, is_statement};
+use kubewitness_core::ledger::{
+    FileRotation, LedgerSchedule, LedgerStatement, SigningInterval, StatementKind, closed_file, is_statement,
+};
 
 use super::receipts::COMPACT_LINES;
 use super::*;
-use crate::secrets::signing_keys::Key;
+use crate::secrets::signing_keys::SigningKey;
 
-const SCHEDULE: Schedule = Schedule {
-    rotation: Some(Rotation { bytes: 900, every_ms: None }),
-    signing: Some(Signing { records: 2, every_ms: 1000 }),
+const SCHEDULE: LedgerSchedule = LedgerSchedule {
+    rotation: Some(FileRotation { bytes: 900, every_ms: None }),
+    signing: Some(SigningInterval { records: 2, every_ms: 1000 }),
 };
 
-struct Files {
+struct SealFiles {
     folder: tempfile::TempDir,
-    key: Key,
+    key: SigningKey,
 }
 
-impl Files {
+impl SealFiles {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), key: Key::fresh() }
+        Self { folder: tempfile::tempdir().unwrap(), key: SigningKey::fresh() }
     }
 
     fn data(&self) -> PathBuf {
@@ -35,23 +37,23 @@ impl Files {
         self.data().with_extension("receipts")
     }
 
-    fn open(&self) -> Book {
-        Book::open(&self.data(), None, Opening::First).unwrap()
+    fn open(&self) -> LedgerBook {
+        LedgerBook::open(&self.data(), None, BookOpening::First).unwrap()
     }
 
     /// As a call does it: what is due first, then its record.
-    fn append(&self, book: &mut Book, seq: Seq) {
+    fn append(&self, book: &mut LedgerBook, seq: Seq) {
         self.tend(book);
         let line = format!("state {seq}");
-        let mark = Mark { seq, print: IdPrint::of("1") };
+        let mark = ReceiptMark { seq, print: IdPrint::of("1") };
         let intent = book.append("p", &[mark], format!("{line}\n").as_bytes(), 1, None).unwrap();
         book.keep(intent, line.into_bytes()).unwrap();
     }
 
-    fn tend(&self, book: &mut Book) {
+    fn tend(&self, book: &mut LedgerBook) {
         if let Some(written) = book.attest(&SCHEDULE, Some(&self.key)).unwrap() {
             let (statement, line) = book.settle_statement(written).unwrap();
-            if statement.kind == Kind::Seal {
+            if statement.kind == StatementKind::Seal {
                 book.close(&statement, &line).unwrap();
             }
         }
@@ -73,13 +75,13 @@ fn states(seqs: impl Iterator<Item = Seq>) -> Vec<String> {
     seqs.map(|seq| format!("state {seq}")).collect()
 }
 
-fn applied(book: &Book) -> Vec<Seq> {
+fn applied(book: &LedgerBook) -> Vec<Seq> {
     book.receipts("p").into_iter().map(|mark| mark.seq).collect()
 }
 
 #[test]
 fn files_are_signed_and_closed_and_a_plugin_sees_its_records_alone() {
-    let files = Files::new();
+    let files = SealFiles::new();
     let mut book = files.open();
     for seq in 1..=9 {
         files.append(&mut book, seq);
@@ -88,9 +90,18 @@ fn files_are_signed_and_closed_and_a_plugin_sees_its_records_alone() {
     drop(book);
     assert_eq!(files.records(), states(1..=9));
     assert!(files.closed(1).exists() && !files.closed(3).exists());
-    let kinds: Vec<_> = files.lines().iter().filter_map(|line| Statement::parse(line.as_bytes())).collect();
+    let kinds: Vec<_> =
+        files.lines().iter().filter_map(|line| LedgerStatement::parse(line.as_bytes())).collect();
     let kinds: Vec<_> = kinds.iter().map(|statement| (statement.kind, statement.file)).collect();
-    assert_eq!(&kinds[..4], [(Kind::Root, 1), (Kind::Root, 1), (Kind::Seal, 1), (Kind::Head, 2)]);
+    assert_eq!(
+        &kinds[..4],
+        [
+            (StatementKind::Root, 1),
+            (StatementKind::Root, 1),
+            (StatementKind::Seal, 1),
+            (StatementKind::Head, 2)
+        ]
+    );
     let mut book = files.open();
     assert_eq!(
         (book.records, book.last.as_deref(), applied(&book).len()),
@@ -102,20 +113,20 @@ fn files_are_signed_and_closed_and_a_plugin_sees_its_records_alone() {
 
 #[test]
 fn a_ledger_from_before_goes_on_as_its_first_file() {
-    let files = Files::new();
+    let files = SealFiles::new();
     std::fs::write(files.data(), "state 1\nstate 2\n").unwrap();
     let mut book = files.open();
     files.append(&mut book, 3);
     let lines = files.lines();
-    let root = Statement::parse(lines[2].as_bytes()).unwrap();
-    assert_eq!((root.kind, root.file, root.lines, root.records), (Kind::Root, 1, Some(2), 2));
+    let root = LedgerStatement::parse(lines[2].as_bytes()).unwrap();
+    assert_eq!((root.kind, root.file, root.lines, root.records), (StatementKind::Root, 1, Some(2), 2));
     assert_eq!(root.adopted, Some(2));
     assert_eq!(files.records(), states(1..=3));
 }
 
 #[test]
 fn records_that_nobody_follows_are_signed_once_they_are_old_enough() {
-    let files = Files::new();
+    let files = SealFiles::new();
     let mut book = files.open();
     files.append(&mut book, 1);
     book.now_ms = 999;
@@ -127,11 +138,11 @@ fn records_that_nobody_follows_are_signed_once_they_are_old_enough() {
 }
 
 /// A book whose file ends in a seal that nothing has followed yet.
-fn sealed() -> (Files, Book, (Statement, Vec<u8>)) {
-    let files = Files::new();
+fn sealed() -> (SealFiles, LedgerBook, (LedgerStatement, Vec<u8>)) {
+    let files = SealFiles::new();
     let mut book = files.open();
     (1..=2).for_each(|seq| files.append(&mut book, seq));
-    let full = Schedule { rotation: Some(Rotation { bytes: 1, every_ms: None }), ..SCHEDULE };
+    let full = LedgerSchedule { rotation: Some(FileRotation { bytes: 1, every_ms: None }), ..SCHEDULE };
     let written = book.attest(&full, Some(&files.key)).unwrap().unwrap();
     let seal = book.settle_statement(written).unwrap();
     (files, book, seal)
@@ -139,15 +150,15 @@ fn sealed() -> (Files, Book, (Statement, Vec<u8>)) {
 
 #[test]
 fn killed_at_any_step_of_a_turn_the_next_start_ends_it_and_nothing_is_lost() {
-    type Kill = fn(&Files);
-    let before_the_note: Kill = |_| {};
-    let before_the_name: Kill = |files| std::fs::rename(files.closed(1), files.data()).unwrap();
-    let before_the_next: Kill = |files| std::fs::remove_file(files.data()).unwrap();
-    let in_the_next: Kill = |files| {
+    type SealKill = fn(&SealFiles);
+    let before_the_note: SealKill = |_| {};
+    let before_the_name: SealKill = |files| std::fs::rename(files.closed(1), files.data()).unwrap();
+    let before_the_next: SealKill = |files| std::fs::remove_file(files.data()).unwrap();
+    let in_the_next: SealKill = |files| {
         std::fs::remove_file(files.data()).unwrap();
         std::fs::write(files.data().with_extension("jsonl.new"), "{\"kubewit").unwrap();
     };
-    let at_the_end: Kill = |_| {};
+    let at_the_end: SealKill = |_| {};
     for (step, kill) in
         [before_the_note, before_the_name, before_the_next, in_the_next, at_the_end].into_iter().enumerate()
     {
@@ -193,22 +204,22 @@ fn a_compaction_of_a_file_without_records_keeps_the_record_before_it() {
     // Without its receipts nobody could go on from that record.
     drop(book);
     std::fs::remove_file(files.sidecar()).unwrap();
-    let told = Book::open(&files.data(), None, Opening::First).err().unwrap().to_string();
+    let told = LedgerBook::open(&files.data(), None, BookOpening::First).err().unwrap().to_string();
     assert!(told.contains("its `.receipts` file is missing: restore it"), "{told}");
 }
 
 #[test]
 fn the_file_after_a_closed_one_is_not_begun_again_when_it_is_taken_away() {
-    for opening in [Opening::First, Opening::Again] {
+    for opening in [BookOpening::First, BookOpening::Again] {
         let (files, mut book, seal) = sealed();
         book.close(&seal.0, &seal.1).unwrap();
         drop(book);
         let away = files.data().with_extension("away");
         std::fs::rename(files.data(), &away).unwrap();
-        let told = Book::open(&files.data(), None, opening).err().unwrap().to_string();
+        let told = LedgerBook::open(&files.data(), None, opening).err().unwrap().to_string();
         assert!(told.contains("trail.jsonl is gone") && !files.data().exists(), "{told}");
         std::fs::rename(&away, files.data()).unwrap();
-        assert_eq!(Book::open(&files.data(), None, opening).unwrap().records, 2);
+        assert_eq!(LedgerBook::open(&files.data(), None, opening).unwrap().records, 2);
     }
 }
 
@@ -219,7 +230,7 @@ fn no_file_is_overwritten_when_one_is_closed() {
     let told = book.close(&seal.0, &seal.1).unwrap_err().to_string();
     assert!(told.contains("trail-000001.jsonl is in the way"), "{told}");
     drop(book);
-    assert!(Book::open(&files.data(), None, Opening::Again).is_err());
+    assert!(LedgerBook::open(&files.data(), None, BookOpening::Again).is_err());
     std::fs::remove_file(files.closed(1)).unwrap();
     assert_eq!(files.open().records, 2);
     assert!(files.closed(1).exists());
@@ -227,7 +238,7 @@ fn no_file_is_overwritten_when_one_is_closed() {
 
 #[test]
 fn a_changed_record_is_found_when_the_file_is_next_signed() {
-    let files = Files::new();
+    let files = SealFiles::new();
     let mut book = files.open();
     (1..=3).for_each(|seq| files.append(&mut book, seq));
     drop(book);
@@ -238,13 +249,13 @@ fn a_changed_record_is_found_when_the_file_is_next_signed() {
     assert!(told.contains("line 3") && told.contains("has another root"), "{told}");
 }
 
-/// What is on disk after a kill: each byte of each write in turn.
+/// The disk after a kill, for each byte of each write in turn.
 fn images(sidecar: &str, data: &str) -> Vec<(String, String)> {
     let (mut images, mut noted, mut written) = (Vec::new(), String::new(), 0);
     for line in sidecar.split_inclusive('\n') {
         images.push((format!("{noted}{}", &line[..line.len() / 2]), data[..written].to_owned()));
         noted.push_str(line);
-        if let Ok(Line::Intent(intent)) = serde_json::from_str(line) {
+        if let Ok(ReceiptLine::Intent(intent)) = serde_json::from_str(line) {
             for _ in 0..intent.bytes {
                 images.push((noted.clone(), data[..written].to_owned()));
                 written += 1;
@@ -263,7 +274,7 @@ fn killed_at_any_byte_of_a_statement_each_state_is_there_once_and_the_file_can_b
     let images = images(&sidecar, &data);
     assert!(images.len() > 450, "{}", images.len());
     for (sidecar, data) in images.into_iter().step_by(11) {
-        let files = Files::new();
+        let files = SealFiles::new();
         std::fs::write(files.sidecar(), &sidecar).unwrap();
         std::fs::write(files.data(), &data).unwrap();
         let mut book = files.open();
@@ -280,13 +291,13 @@ fn killed_at_any_byte_of_a_statement_each_state_is_there_once_and_the_file_can_b
 /// Undoing a statement whose sync failed must leave what is before it.
 #[test]
 fn a_statement_that_never_came_to_the_disk_is_cut_and_written_again() {
-    let files = Files::new();
+    let files = SealFiles::new();
     let mut book = files.open();
     (1..=2).for_each(|seq| files.append(&mut book, seq));
     let cut = book.cut_at(book.bytes);
     assert!(book.attest(&SCHEDULE, Some(&files.key)).unwrap().is_some());
     drop(book);
-    let mut book = Book::open(&files.data(), Some(cut), Opening::Again).unwrap();
+    let mut book = LedgerBook::open(&files.data(), Some(cut), BookOpening::Again).unwrap();
     assert_eq!((book.records, files.lines().len()), (2, 2));
     files.tend(&mut book);
     assert_eq!(files.lines().len(), 3);

@@ -2,54 +2,60 @@
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 
-use kubewitness_core::ledger::{Due, Kind, Reached, Schedule, Statement, Tally};
+use kubewitness_core::ledger::{
+    DueWrite, LedgerProgress, LedgerSchedule, LedgerStatement, LedgerTally, StatementKind,
+};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::{Book, Intent, RECORD_BYTES, damaged};
-use crate::secrets::signing_keys::Key;
+use super::{AppendIntent, LedgerBook, RECORD_BYTES, damaged};
+use crate::secrets::signing_keys::SigningKey;
 
-/// A statement that is on disk. It counts once [`Book::settle_statement`] has noted it.
-pub struct Written {
-    pub statement: Statement,
+/// A statement that is on disk. It counts once [`LedgerBook::settle_statement`] has noted it.
+pub struct WrittenStatement {
+    pub statement: LedgerStatement,
     pub line: Vec<u8>,
-    intent: Intent,
-    tally: Tally,
+    intent: AppendIntent,
+    tally: LedgerTally,
 }
 
-impl Book {
+impl LedgerBook {
     /// Whether nothing is due, as far as is known without reading the file.
-    pub fn is_quiet(&self, schedule: &Schedule, now_ms: u64) -> bool {
-        let due = |tally: &Tally| schedule.due(tally, self.bytes, now_ms);
-        self.tally.as_ref().is_some_and(|tally| due(tally) == Due::Nothing)
+    pub fn is_quiet(&self, schedule: &LedgerSchedule, now_ms: u64) -> bool {
+        let due = |tally: &LedgerTally| schedule.due(tally, self.bytes, now_ms);
+        self.tally.as_ref().is_some_and(|tally| due(tally) == DueWrite::Nothing)
     }
 
     /// Writes the statement that is due, without counting it: a caller that gave up waiting cuts it off again.
     /// After an error the book can't be trusted: open it anew, with a cut.
-    pub fn attest(&mut self, schedule: &Schedule, key: Option<&Key>) -> io::Result<Option<Written>> {
+    pub fn attest(
+        &mut self,
+        schedule: &LedgerSchedule,
+        key: Option<&SigningKey>,
+    ) -> io::Result<Option<WrittenStatement>> {
         let tally = match self.tally.take() {
             Some(tally) => tally,
             None => self.count_lines(key.is_some())?,
         };
         let kind = match schedule.due(&tally, self.bytes, self.now_ms) {
-            Due::Nothing => {
+            DueWrite::Nothing => {
                 self.tally = Some(tally);
                 return Ok(None);
             }
-            Due::Root => Kind::Root,
-            Due::Seal => Kind::Seal,
+            DueWrite::Root => StatementKind::Root,
+            DueWrite::Seal => StatementKind::Seal,
         };
-        let statement = tally.statement(kind, &fresh_id()?, self.now_ms, key.map(Key::id));
+        let statement = tally.statement(kind, &fresh_id()?, self.now_ms, key.map(SigningKey::id));
         let line = match key {
             Some(key) => statement.line(Some(&|text| key.sign_statement(text))),
             None => statement.line(None),
         }?;
         let intent = self.append("", &[], &[&line, b"\n".as_slice()].concat(), 0, None)?;
-        Ok(Some(Written { statement, line, intent, tally }))
+        Ok(Some(WrittenStatement { statement, line, intent, tally }))
     }
 
     /// The statement counts from here on, and nobody may cut it off any more.
-    pub fn settle_statement(&mut self, written: Written) -> io::Result<(Statement, Vec<u8>)> {
-        let Written { statement, line, intent, mut tally } = written;
+    pub fn settle_statement(&mut self, written: WrittenStatement) -> io::Result<(LedgerStatement, Vec<u8>)> {
+        let WrittenStatement { statement, line, intent, mut tally } = written;
         self.count(&intent);
         self.settle()?;
         // Read back from its text, so that what is counted is what the file has.
@@ -60,12 +66,12 @@ impl Book {
     }
 
     /// How far the ledger has come, once a statement was written.
-    pub fn has_reached(&self) -> Option<Reached> {
-        self.tally.as_ref().and_then(Tally::reached)
+    pub fn has_reached(&self) -> Option<LedgerProgress> {
+        self.tally.as_ref().and_then(LedgerTally::reached)
     }
 
-    fn count_lines(&self, is_signed: bool) -> io::Result<Tally> {
-        let mut tally = Tally::first(self.now_ms);
+    fn count_lines(&self, is_signed: bool) -> io::Result<LedgerTally> {
+        let mut tally = LedgerTally::first(self.now_ms);
         let mut file = &self.data;
         file.seek(SeekFrom::Start(0))?;
         let mut reader = BufReader::new(file).take(self.bytes);

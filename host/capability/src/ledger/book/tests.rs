@@ -2,15 +2,15 @@ use super::receipts::COMPACT_LINES;
 use super::recovery::SECTOR;
 use super::*;
 
-fn mark(seq: Seq) -> Mark {
-    Mark { seq, print: IdPrint::of(&seq.to_string()) }
+fn mark(seq: Seq) -> ReceiptMark {
+    ReceiptMark { seq, print: IdPrint::of(&seq.to_string()) }
 }
 
-struct Files {
+struct BookFiles {
     folder: tempfile::TempDir,
 }
 
-impl Files {
+impl BookFiles {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
@@ -23,8 +23,8 @@ impl Files {
         self.data().with_extension("receipts")
     }
 
-    fn open(&self) -> io::Result<Book> {
-        Book::open(&self.data(), None, Opening::First)
+    fn open(&self) -> io::Result<LedgerBook> {
+        LedgerBook::open(&self.data(), None, BookOpening::First)
     }
 
     fn text(&self) -> String {
@@ -32,18 +32,18 @@ impl Files {
     }
 }
 
-fn append(book: &mut Book, seq: Seq, line: &str) {
+fn append(book: &mut LedgerBook, seq: Seq, line: &str) {
     let intent = book.append("p", &[mark(seq)], format!("{line}\n").as_bytes(), 1, None).unwrap();
     book.keep(intent, line.as_bytes().to_vec()).unwrap();
 }
 
-fn applied(book: &Book) -> Vec<Seq> {
+fn applied(book: &LedgerBook) -> Vec<Seq> {
     book.receipts("p").into_iter().map(|mark| mark.seq).collect()
 }
 
 #[test]
 fn records_and_receipts_are_there_after_a_restart() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let mut book = files.open().unwrap();
     append(&mut book, 1, "one");
     append(&mut book, 2, "two");
@@ -62,21 +62,21 @@ fn a_pipe_or_a_folder_in_the_place_of_a_ledger_or_of_its_receipts_is_refused_by_
     for (suffix, place) in
         [("jsonl", "it is a pipe"), ("receipts", "ledger.receipts beside it: it is a pipe")]
     {
-        let files = Files::new();
+        let files = BookFiles::new();
         let path = files.data().with_extension(suffix);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let told = files.open().err().unwrap().to_string();
         assert!(told.contains(place), "{told}");
     }
-    let files = Files::new();
+    let files = BookFiles::new();
     std::fs::create_dir_all(files.data()).unwrap();
     assert!(files.open().err().unwrap().to_string().contains("it is a folder"));
 }
 
 #[test]
 fn killed_after_the_intent_leaves_nothing_applied() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let mut book = files.open().unwrap();
     append(&mut book, 1, "one");
     book.append("p", &[mark(2)], b"two\n", 1, None).unwrap();
@@ -95,7 +95,7 @@ fn killed_after_the_intent_leaves_nothing_applied() {
 
 #[test]
 fn killed_after_the_records_leaves_them_applied() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let mut book = files.open().unwrap();
     append(&mut book, 1, "one");
     book.append("p", &[mark(2)], b"two\n", 1, None).unwrap();
@@ -109,7 +109,7 @@ fn killed_after_the_records_leaves_them_applied() {
 
 #[test]
 fn a_torn_intent_is_cut_and_its_append_never_began() {
-    let files = Files::new();
+    let files = BookFiles::new();
     append(&mut files.open().unwrap(), 1, "one");
     let mut sidecar = std::fs::read(files.sidecar()).unwrap();
     sidecar.extend_from_slice(b"{\"intent\":{\"offs");
@@ -120,7 +120,7 @@ fn a_torn_intent_is_cut_and_its_append_never_began() {
 
 #[test]
 fn acknowledged_records_that_are_missing_are_refused_and_not_repaired() {
-    let files = Files::new();
+    let files = BookFiles::new();
     append(&mut files.open().unwrap(), 1, "one");
     std::fs::write(files.data(), "o").unwrap();
     let error = files.open().err().unwrap();
@@ -130,7 +130,7 @@ fn acknowledged_records_that_are_missing_are_refused_and_not_repaired() {
 
 #[test]
 fn bytes_that_nobody_announced_are_refused() {
-    let files = Files::new();
+    let files = BookFiles::new();
     append(&mut files.open().unwrap(), 1, "one");
     std::fs::write(files.data(), "one\nforged\n").unwrap();
     let error = files.open().err().unwrap();
@@ -139,7 +139,7 @@ fn bytes_that_nobody_announced_are_refused() {
 
 #[test]
 fn a_changed_last_append_that_was_not_settled_is_refused() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let mut book = files.open().unwrap();
     book.append("p", &[mark(1)], b"one\n", 1, None).unwrap();
     drop(book);
@@ -150,7 +150,7 @@ fn a_changed_last_append_that_was_not_settled_is_refused() {
 
 #[test]
 fn a_damaged_receipt_is_refused_with_its_line() {
-    let files = Files::new();
+    let files = BookFiles::new();
     append(&mut files.open().unwrap(), 1, "one");
     let text = std::fs::read_to_string(files.sidecar()).unwrap();
     std::fs::write(files.sidecar(), text.replace("intent", "intend")).unwrap();
@@ -160,7 +160,7 @@ fn a_damaged_receipt_is_refused_with_its_line() {
 
 #[test]
 fn a_file_from_before_is_taken_over_with_its_lines() {
-    let files = Files::new();
+    let files = BookFiles::new();
     std::fs::create_dir_all(files.data().parent().unwrap()).unwrap();
     std::fs::write(files.data(), "a\nb\n").unwrap();
     let book = files.open().unwrap();
@@ -169,14 +169,14 @@ fn a_file_from_before_is_taken_over_with_its_lines() {
 
 #[test]
 fn only_one_writer_has_the_file() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let _first = files.open().unwrap();
     assert_eq!(files.open().err().unwrap().kind(), io::ErrorKind::WouldBlock);
 }
 
 #[test]
 fn a_child_process_that_is_just_being_started_keeps_no_ledger_locked() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let book = files.open().unwrap();
     let of_the_child = book.data.try_clone().unwrap();
     drop(book);
@@ -186,7 +186,7 @@ fn a_child_process_that_is_just_being_started_keeps_no_ledger_locked() {
 
 #[test]
 fn compaction_keeps_what_is_above_the_cursor() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let mut book = files.open().unwrap();
     append(&mut book, 1, "one");
     append(&mut book, 2, "two");
@@ -201,9 +201,9 @@ fn compaction_keeps_what_is_above_the_cursor() {
 
 #[test]
 fn an_append_that_a_transaction_decides_waits_for_its_answer() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let mut book = files.open().unwrap();
-    let decider = Decider { database: "platform".into(), token: "t".into() };
+    let decider = DecidingTransaction { database: "platform".into(), token: "t".into() };
     book.append("p", &[mark(1)], b"one\n", 1, Some(decider)).unwrap();
     drop(book);
     let mut book = files.open().unwrap();
@@ -216,11 +216,11 @@ fn an_append_that_a_transaction_decides_waits_for_its_answer() {
     drop(book);
     // The other answer: cut at its offset.
     let cut = files.open().unwrap().cut_at(0);
-    let book = Book::open(&files.data(), Some(cut), Opening::Again);
+    let book = LedgerBook::open(&files.data(), Some(cut), BookOpening::Again);
     assert!(book.is_err(), "settled records are not cut: they were acknowledged");
 }
 
-/// What is on disk after a kill: each byte of each write in turn, as `append` and `keep` order them.
+/// The disk after a kill, for each byte of each write in turn, in the order of `append` and `keep`.
 fn images(sidecar: &str, data: &str) -> Vec<(String, String)> {
     let (mut images, mut noted, mut written) = (Vec::new(), String::new(), 0);
     for line in sidecar.split_inclusive('\n') {
@@ -228,7 +228,7 @@ fn images(sidecar: &str, data: &str) -> Vec<(String, String)> {
             images.push((format!("{noted}{}", &line[..end]), data[..written].to_owned()));
         }
         noted.push_str(line);
-        if let Ok(Line::Intent(intent)) = serde_json::from_str(line) {
+        if let Ok(ReceiptLine::Intent(intent)) = serde_json::from_str(line) {
             for _ in 0..intent.bytes {
                 images.push((noted.clone(), data[..written].to_owned()));
                 written += 1;
@@ -241,7 +241,7 @@ fn images(sidecar: &str, data: &str) -> Vec<(String, String)> {
 
 #[test]
 fn killed_at_any_byte_each_state_is_there_exactly_once_in_the_end() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let mut book = files.open().unwrap();
     for seq in 1..=3 {
         append(&mut book, seq, &format!("state {seq}"));
@@ -265,7 +265,7 @@ fn killed_at_any_byte_each_state_is_there_exactly_once_in_the_end() {
     }
 }
 
-/// What a power cut leaves of a file: the sectors from one place to another never came to the disk.
+/// The file after a power cut: the sectors from one place to another never came to the disk.
 fn lose(path: &Path, from: u64, to: u64) {
     let mut bytes = std::fs::read(path).unwrap();
     let end = (to as usize).min(bytes.len());
@@ -278,7 +278,7 @@ fn an_append_of_which_a_power_cut_took_a_part_comes_again_wherever_the_part_was(
     let (one, two) = ("x".repeat(700), "y".repeat(3000));
     let sectors = (0..8).map(|sector| (sector * SECTOR, (sector + 1) * SECTOR));
     for (from, to) in sectors.filter(|(_, to)| *to > 701) {
-        let files = Files::new();
+        let files = BookFiles::new();
         let mut book = files.open().unwrap();
         append(&mut book, 1, &one);
         book.append("p", &[mark(2)], format!("{two}\n").as_bytes(), 1, None).unwrap();
@@ -295,7 +295,7 @@ fn an_append_of_which_a_power_cut_took_a_part_comes_again_wherever_the_part_was(
 
 #[test]
 fn notes_that_a_power_cut_tore_are_of_an_append_that_had_not_begun() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let mut book = files.open().unwrap();
     append(&mut book, 1, "one");
     drop(book);
@@ -318,19 +318,19 @@ fn notes_that_a_power_cut_tore_are_of_an_append_that_had_not_begun() {
 /// An open handle writes on into a file that nobody finds any more.
 #[test]
 fn an_append_is_refused_by_name_while_a_file_of_the_ledger_is_not_the_one_that_is_open() {
-    type Harm = fn(&Path);
-    let removed: Harm = |path| std::fs::remove_file(path).unwrap();
-    let replaced: Harm = |path| {
+    type FileHarm = fn(&Path);
+    let removed: FileHarm = |path| std::fs::remove_file(path).unwrap();
+    let replaced: FileHarm = |path| {
         std::fs::rename(path, path.with_extension("1")).unwrap();
         std::fs::write(path, "").unwrap();
     };
-    let copied: Harm = |path| {
+    let copied: FileHarm = |path| {
         let text = std::fs::read(path).unwrap();
         std::fs::rename(path, path.with_extension("1")).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    let emptied: Harm = |path| std::fs::write(path, "").unwrap();
-    let piped: Harm = |path| {
+    let emptied: FileHarm = |path| std::fs::write(path, "").unwrap();
+    let piped: FileHarm = |path| {
         std::fs::remove_file(path).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
     };
@@ -342,7 +342,7 @@ fn an_append_is_refused_by_name_while_a_file_of_the_ledger_is_not_the_one_that_i
         (piped, "it is a pipe"),
     ] {
         for suffix in ["jsonl", "receipts"] {
-            let files = Files::new();
+            let files = BookFiles::new();
             let mut book = files.open().unwrap();
             append(&mut book, 1, "one");
             let path = files.data().with_extension(suffix);
@@ -356,39 +356,39 @@ fn an_append_is_refused_by_name_while_a_file_of_the_ledger_is_not_the_one_that_i
 
 #[test]
 fn a_file_of_a_known_ledger_is_not_made_anew_and_the_message_says_what_to_do() {
-    for opening in [Opening::First, Opening::Again] {
-        let files = Files::new();
+    for opening in [BookOpening::First, BookOpening::Again] {
+        let files = BookFiles::new();
         append(&mut files.open().unwrap(), 1, "one");
         std::fs::rename(files.data(), files.data().with_extension("1")).unwrap();
-        let error = Book::open(&files.data(), None, opening).err().unwrap().to_string();
+        let error = LedgerBook::open(&files.data(), None, opening).err().unwrap().to_string();
         assert!(error.contains("ledger.jsonl is gone") && error.contains("bring the file back"), "{error}");
         assert!(!files.data().exists(), "an empty file would pass for the ledger");
         std::fs::rename(files.data().with_extension("1"), files.data()).unwrap();
-        assert_eq!(applied(&Book::open(&files.data(), None, opening).unwrap()), [1]);
+        assert_eq!(applied(&LedgerBook::open(&files.data(), None, opening).unwrap()), [1]);
     }
     // While a process runs, the receipts are not begun anew either: states would come again.
-    let files = Files::new();
+    let files = BookFiles::new();
     append(&mut files.open().unwrap(), 1, "one");
     std::fs::remove_file(files.sidecar()).unwrap();
-    let error = Book::open(&files.data(), None, Opening::Again).err().unwrap().to_string();
+    let error = LedgerBook::open(&files.data(), None, BookOpening::Again).err().unwrap().to_string();
     assert!(error.contains("ledger.receipts is gone"), "{error}");
     assert_eq!(files.open().unwrap().records, 1, "and at a start the file is taken over as it is");
 }
 
 #[test]
 fn what_was_put_in_the_place_of_a_ledger_is_not_cut() {
-    let files = Files::new();
+    let files = BookFiles::new();
     let mut book = files.open().unwrap();
     append(&mut book, 1, "one");
     let cut = book.cut_at(book.bytes);
     drop(book);
     std::fs::rename(files.data(), files.data().with_extension("1")).unwrap();
     std::fs::write(files.data(), "of somebody else\n").unwrap();
-    assert!(Book::open(&files.data(), Some(cut), Opening::Again).is_err());
+    assert!(LedgerBook::open(&files.data(), Some(cut), BookOpening::Again).is_err());
     assert_eq!(files.text(), "of somebody else\n");
     // A file that is too short is not filled up with zeros.
     std::fs::rename(files.data().with_extension("1"), files.data()).unwrap();
     std::fs::write(files.data(), "").unwrap();
-    assert!(Book::open(&files.data(), Some(cut), Opening::Again).is_err());
+    assert!(LedgerBook::open(&files.data(), Some(cut), BookOpening::Again).is_err());
     assert_eq!(files.text(), "");
 }

@@ -9,7 +9,7 @@ use reqwest::Url;
 use ring::digest::{SHA256, digest};
 use ring::hmac;
 
-use crate::secrets::Secret;
+use crate::secrets::ResolvedSecret;
 
 /// All but these are encoded in a path.
 const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
@@ -17,12 +17,12 @@ const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_'
 pub const NO_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 pub struct AccessKey {
-    pub name: Secret,
-    pub secret: Secret,
+    pub name: ResolvedSecret,
+    pub secret: ResolvedSecret,
 }
 
 /// By their names, in small letters.
-pub type Headers = BTreeMap<&'static str, String>;
+pub type SignedHeaders = BTreeMap<&'static str, String>;
 
 pub fn encoded(path: &str) -> String {
     utf8_percent_encode(path, &ENCODED).to_string()
@@ -32,7 +32,7 @@ pub fn encoded(path: &str) -> String {
 pub fn sign(
     method: &str,
     url: &Url,
-    headers: &mut Headers,
+    headers: &mut SignedHeaders,
     body_sha256: &str,
     key: &AccessKey,
     region: &str,
@@ -74,10 +74,11 @@ mod tests {
 
     fn signature(method: &str, url: &str, headers: &[(&'static str, &str)], body: &str) -> String {
         let key = AccessKey {
-            name: Secret::of_test("AKIAIOSFODNN7EXAMPLE"),
-            secret: Secret::of_test("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+            name: ResolvedSecret::of_test("AKIAIOSFODNN7EXAMPLE"),
+            secret: ResolvedSecret::of_test("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
         };
-        let mut all: Headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let mut all: SignedHeaders =
+            headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         let now_ms = calendar::parse("2013-05-24T00:00:00.000Z").unwrap();
         let body = hex::encode(digest(&SHA256, body.as_bytes()));
         sign(method, &Url::parse(url).unwrap(), &mut all, &body, &key, "us-east-1", now_ms);

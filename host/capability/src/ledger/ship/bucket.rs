@@ -13,13 +13,13 @@ use reqwest::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Body, Client, Method, Response, StatusCode, Url};
 use ring::digest::{Context, SHA256};
 
-use super::Trouble;
-use super::aws_signature::{AccessKey, Headers, NO_BODY, encoded, sign};
+use super::ShipTrouble;
+use super::aws_signature::{AccessKey, NO_BODY, SignedHeaders, encoded, sign};
 use crate::http;
-use crate::http::resolver::Guard;
-use crate::secrets::{self, Secret};
+use crate::http::resolver::AddressGuard;
+use crate::secrets::{self, ResolvedSecret};
 
-/// What a request may take, beside the time for its bytes.
+/// The time that a request may take, besides the time for its bytes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes a second; a way that is slower does not keep up with a ledger.
 const SLOWEST: u64 = 128 << 10;
@@ -30,16 +30,16 @@ const CHECKSUM: &str = "x-amz-checksum-sha256";
 
 const CONDITION: &str = "if-none-match";
 
-/// What a file is made of.
+/// The digests and the size of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Content {
+pub struct FileContent {
     pub bytes: u64,
     pub sha256: [u8; 32],
 }
 
-/// What the bucket has under a name.
+/// The state of a name in the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoredFile {
     Nothing,
     Same,
     Other,
@@ -65,43 +65,44 @@ pub enum PutOutcome {
     KnowsNoCondition,
 }
 
-/// What goes over the way beside headers.
-enum Load {
+/// The body of a request.
+enum RequestPayload {
     Nothing,
     /// An answer of so many bytes.
     Answer(u64),
-    File(File, Content),
+    File(File, FileContent),
 }
 
-pub struct Bucket {
+pub struct ShipBucket {
     spec: ShipSpec,
     address: Url,
     client: Client,
     clock: Arc<dyn Clock>,
 }
 
-impl Bucket {
-    pub fn open(ledger: &str, spec: &ShipSpec, clock: Arc<dyn Clock>) -> Result<Self, Trouble> {
-        let address = spec.address().ok_or_else(|| Trouble::Settings("`endpoint` is no address".into()))?;
-        let client =
-            http::plain_client(PATIENCE, &Guard::new(ledger, spec.reachable())).map_err(Trouble::Settings)?;
+impl ShipBucket {
+    pub fn open(ledger: &str, spec: &ShipSpec, clock: Arc<dyn Clock>) -> Result<Self, ShipTrouble> {
+        let address =
+            spec.address().ok_or_else(|| ShipTrouble::Settings("`endpoint` is no address".into()))?;
+        let client = http::plain_client(PATIENCE, &AddressGuard::new(ledger, spec.reachable()))
+            .map_err(ShipTrouble::Settings)?;
         Ok(Self { spec: spec.clone(), address, client, clock })
     }
 
     /// Compares by the digest that the storage gives. From one that gives none, the bytes are read back.
-    pub async fn look(&self, name: &str, content: &Content) -> Result<Stored, Trouble> {
-        let asked = Headers::from([("x-amz-checksum-mode", "ENABLED".to_owned())]);
-        let head = self.ask(Method::HEAD, name, asked, Load::Nothing).await?;
+    pub async fn look(&self, name: &str, content: &FileContent) -> Result<StoredFile, ShipTrouble> {
+        let asked = SignedHeaders::from([("x-amz-checksum-mode", "ENABLED".to_owned())]);
+        let head = self.ask(Method::HEAD, name, asked, RequestPayload::Nothing).await?;
         if head.status() == StatusCode::NOT_FOUND {
-            return Ok(Stored::Nothing);
+            return Ok(StoredFile::Nothing);
         }
         let head = accepted("asking for", name, head).await?;
-        let is_same = |is_same: bool| if is_same { Stored::Same } else { Stored::Other };
+        let is_same = |is_same: bool| if is_same { StoredFile::Same } else { StoredFile::Other };
         let length = head.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         match length {
-            Some(shorter) if shorter < content.bytes => return Ok(Stored::Shorter(shorter)),
+            Some(shorter) if shorter < content.bytes => return Ok(StoredFile::Shorter(shorter)),
             Some(length) if length == content.bytes => {}
-            _ => return Ok(Stored::Other),
+            _ => return Ok(StoredFile::Other),
         }
         match checksum(head.headers()) {
             Some(stored) => Ok(is_same(stored == content.sha256)),
@@ -110,11 +111,11 @@ impl Bucket {
     }
 
     /// The digest of what the storage hands out. `None` if there are more bytes than these.
-    pub async fn read_back(&self, name: &str, bytes: u64) -> Result<Option<[u8; 32]>, Trouble> {
-        let answer = self.ask(Method::GET, name, Headers::new(), Load::Answer(bytes)).await?;
+    pub async fn read_back(&self, name: &str, bytes: u64) -> Result<Option<[u8; 32]>, ShipTrouble> {
+        let answer = self.ask(Method::GET, name, SignedHeaders::new(), RequestPayload::Answer(bytes)).await?;
         let mut answer = accepted("reading", name, answer).await?;
         let (mut context, mut left) = (Context::new(&SHA256), bytes);
-        while let Some(chunk) = answer.chunk().await.map_err(|error| Trouble::away(&error))? {
+        while let Some(chunk) = answer.chunk().await.map_err(|error| ShipTrouble::away(&error))? {
             let Some(rest) = left.checked_sub(chunk.len() as u64) else { return Ok(None) };
             left = rest;
             context.update(&chunk);
@@ -128,14 +129,14 @@ impl Bucket {
         &self,
         name: &str,
         file: File,
-        content: &Content,
+        content: &FileContent,
         put: PutMode,
-    ) -> Result<PutOutcome, Trouble> {
-        let mut headers = Headers::from([(CHECKSUM, STANDARD.encode(content.sha256))]);
+    ) -> Result<PutOutcome, ShipTrouble> {
+        let mut headers = SignedHeaders::from([(CHECKSUM, STANDARD.encode(content.sha256))]);
         if put == PutMode::New {
             headers.insert(CONDITION, "*".to_owned());
         }
-        let sent = self.ask(Method::PUT, name, headers, Load::File(file, *content)).await?;
+        let sent = self.ask(Method::PUT, name, headers, RequestPayload::File(file, *content)).await?;
         match sent.status() {
             StatusCode::PRECONDITION_FAILED if put == PutMode::New => Ok(PutOutcome::Done),
             StatusCode::NOT_IMPLEMENTED if put == PutMode::New => Ok(PutOutcome::KnowsNoCondition),
@@ -147,14 +148,14 @@ impl Bucket {
         &self,
         method: Method,
         name: &str,
-        mut headers: Headers,
-        load: Load,
-    ) -> Result<Response, Trouble> {
+        mut headers: SignedHeaders,
+        load: RequestPayload,
+    ) -> Result<Response, ShipTrouble> {
         let url = self.address_of(name);
         let (bytes, sha256) = match &load {
-            Load::Nothing => (0, NO_BODY.to_owned()),
-            Load::Answer(bytes) => (*bytes, NO_BODY.to_owned()),
-            Load::File(_, content) => (content.bytes, hex::encode(content.sha256)),
+            RequestPayload::Nothing => (0, NO_BODY.to_owned()),
+            RequestPayload::Answer(bytes) => (*bytes, NO_BODY.to_owned()),
+            RequestPayload::File(_, content) => (content.bytes, hex::encode(content.sha256)),
         };
         let key = AccessKey {
             name: secret("accessKeyFrom", secrets::resolve(&self.spec.access_key_from).await)?,
@@ -163,17 +164,18 @@ impl Bucket {
         sign(method.as_str(), &url, &mut headers, &sha256, &key, &self.spec.region, self.clock.now_ms());
         let mut all = HeaderMap::new();
         for (name, value) in headers {
-            let value = HeaderValue::try_from(value)
-                .map_err(|_| Trouble::Settings("the access key can't be sent: it is no plain text".into()))?;
+            let value = HeaderValue::try_from(value).map_err(|_| {
+                ShipTrouble::Settings("the access key can't be sent: it is no plain text".into())
+            })?;
             all.insert(HeaderName::from_static(name), value);
         }
         let limit = PATIENCE + Duration::from_secs(bytes / SLOWEST);
         let mut request = self.client.request(method, url).timeout(limit);
-        if let Load::File(file, _) = load {
+        if let RequestPayload::File(file, _) = load {
             all.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
             request = request.body(Body::from(tokio::fs::File::from_std(file)));
         }
-        request.headers(all).send().await.map_err(|error| Trouble::away(&error))
+        request.headers(all).send().await.map_err(|error| ShipTrouble::away(&error))
     }
 
     fn address_of(&self, name: &str) -> Url {
@@ -183,14 +185,14 @@ impl Bucket {
         url
     }
 
-    /// What the file is called in the bucket.
+    /// The name of the file in the bucket.
     pub fn key(&self, name: &str) -> String {
         format!("{}{name}", self.spec.prefix)
     }
 }
 
-fn secret(field: &str, read: Result<Secret, String>) -> Result<Secret, Trouble> {
-    read.map_err(|message| Trouble::Settings(format!("`{field}`: {message}")))
+fn secret(field: &str, read: Result<ResolvedSecret, String>) -> Result<ResolvedSecret, ShipTrouble> {
+    read.map_err(|message| ShipTrouble::Settings(format!("`{field}`: {message}")))
 }
 
 /// Of a file in several parts it is a digest of digests, which says nothing here.
@@ -198,7 +200,7 @@ fn checksum(headers: &HeaderMap) -> Option<[u8; 32]> {
     STANDARD.decode(headers.get(CHECKSUM)?).ok()?.try_into().ok()
 }
 
-async fn accepted(doing: &'static str, name: &str, mut answer: Response) -> Result<Response, Trouble> {
+async fn accepted(doing: &'static str, name: &str, mut answer: Response) -> Result<Response, ShipTrouble> {
     let status = answer.status();
     if status.is_success() {
         return Ok(answer);
@@ -212,5 +214,5 @@ async fn accepted(doing: &'static str, name: &str, mut answer: Response) -> Resu
     let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
     let word = |code: &str| code.chars().filter(char::is_ascii_alphanumeric).take(64).collect::<String>();
     let code = code.map(|(code, _)| format!(" {}", word(code))).unwrap_or_default();
-    Err(Trouble::Refused { doing, name: name.to_owned(), status: status.as_u16(), code })
+    Err(ShipTrouble::Refused { doing, name: name.to_owned(), status: status.as_u16(), code })
 }

@@ -12,17 +12,17 @@ use kubewitness_core::ledger::{closed_file, closed_number};
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-use super::bucket::Content;
+use super::bucket::FileContent;
 
 /// Hundreds of years of daily files. `audit verify` takes as many.
 const FILES: usize = 100_000;
 const NOTE_BYTES: u64 = 4096;
 const CHUNK: usize = 256 * 1024;
 
-/// What is noted of a file once the bucket has it.
+/// The note about a file that the bucket has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Note {
+pub struct ShippedNote {
     /// The address of the bucket and the name in it.
     pub place: String,
     pub bytes: u64,
@@ -30,7 +30,7 @@ pub struct Note {
     pub shipped_ms: u64,
 }
 
-impl Note {
+impl ShippedNote {
     pub fn path(open: &Path, number: u64) -> PathBuf {
         closed_file(open, number).with_extension("shipped")
     }
@@ -48,14 +48,14 @@ impl Note {
         files::replace(&Self::path(open, number), &serde_json::to_vec(self)?, 0o600)
     }
 
-    pub fn is_of(&self, content: &Content) -> bool {
+    pub fn is_of(&self, content: &FileContent) -> bool {
         self.bytes == content.bytes && self.sha256 == hex::encode(content.sha256)
     }
 }
 
-/// What lies in the folder.
+/// The closed files of the folder.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Closed {
+pub struct ClosedFiles {
     /// When each file was shipped to the place, by its number.
     pub shipped: BTreeMap<u64, u64>,
     /// When each of the others was closed.
@@ -63,8 +63,12 @@ pub struct Closed {
 }
 
 /// `known` are the files whose notes need not be read again.
-pub fn look(open: &Path, place_of: impl Fn(u64) -> String, known: &BTreeMap<u64, u64>) -> io::Result<Closed> {
-    let mut found = Closed::default();
+pub fn look(
+    open: &Path,
+    place_of: impl Fn(u64) -> String,
+    known: &BTreeMap<u64, u64>,
+) -> io::Result<ClosedFiles> {
+    let mut found = ClosedFiles::default();
     // Before the next file has begun, the closed one may still be needed.
     if files::look(open)?.is_none() {
         return Ok(found);
@@ -74,7 +78,7 @@ pub fn look(open: &Path, place_of: impl Fn(u64) -> String, known: &BTreeMap<u64,
             found.shipped.insert(number, *shipped_ms);
             continue;
         }
-        match Note::read(open, number)?.filter(|note| note.place == place_of(number)) {
+        match ShippedNote::read(open, number)?.filter(|note| note.place == place_of(number)) {
             Some(note) => found.shipped.insert(number, note.shipped_ms),
             None => found.waiting.insert(number, changed_ms(&closed_file(open, number))?),
         };
@@ -108,14 +112,14 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Of the first bytes of a file, up to so many.
-pub fn content(path: &Path, most: u64) -> io::Result<Content> {
+pub fn content(path: &Path, most: u64) -> io::Result<FileContent> {
     let (mut file, mut context, mut bytes) = (open(path)?.take(most), Context::new(&SHA256), 0);
     let mut chunk = vec![0; CHUNK];
     loop {
         let read = file.read(&mut chunk)?;
         if read == 0 {
             let sha256 = context.finish().as_ref().try_into().map_err(io::Error::other)?;
-            return Ok(Content { bytes, sha256 });
+            return Ok(FileContent { bytes, sha256 });
         }
         context.update(&chunk[..read]);
         bytes += read as u64;
@@ -125,7 +129,7 @@ pub fn content(path: &Path, most: u64) -> io::Result<Content> {
 /// The note goes first: a file that is left without one is looked at again.
 pub fn remove(open: &Path, number: u64) -> io::Result<()> {
     let closed = closed_file(open, number);
-    std::fs::remove_file(Note::path(open, number))?;
+    std::fs::remove_file(ShippedNote::path(open, number))?;
     std::fs::remove_file(&closed)?;
     File::open(closed.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
         .sync_all()

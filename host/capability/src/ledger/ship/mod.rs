@@ -24,8 +24,8 @@ use kubewitness_core::ports::GrantError;
 use thiserror::Error;
 use tokio::sync::OnceCell;
 
-use self::bucket::{Bucket, Content, PutMode, PutOutcome, Stored};
-use self::closed::{Closed, Note};
+use self::bucket::{FileContent, PutMode, PutOutcome, ShipBucket, StoredFile};
+use self::closed::{ClosedFiles, ShippedNote};
 use crate::http;
 
 /// Files of one turn: the stop of the controller and changed settings wait for none of them.
@@ -64,7 +64,7 @@ impl ShipPauses {
 
 /// Why a file is not shipped or not removed. The next turn tries again.
 #[derive(Debug, Error)]
-pub enum Trouble {
+pub enum ShipTrouble {
     #[error("{0}: change `ship` of the ledger")]
     Settings(String),
     #[error("the bucket's storage: {0}")]
@@ -89,7 +89,7 @@ pub enum Trouble {
     File(String, io::Error),
 }
 
-impl Trouble {
+impl ShipTrouble {
     fn away(error: &reqwest::Error) -> Self {
         Self::Away(http::refusal(error))
     }
@@ -102,7 +102,7 @@ impl Trouble {
 
 /// How shipping stands, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shipping {
+pub struct ShippingStatus {
     /// Closed files that the bucket does not have yet, and when the oldest was closed.
     pub waiting: u64,
     pub waiting_since_ms: Option<u64>,
@@ -114,34 +114,34 @@ pub struct Shipping {
 }
 
 #[derive(Default)]
-struct State {
+struct ShipperState {
     /// When each file was shipped, as far as it lies here.
     known: BTreeMap<u64, u64>,
     due_ms: u64,
     wait: Option<Duration>,
     /// Files that something is wrong with. Each waits by itself.
-    held: BTreeMap<u64, Held>,
-    shipping: Shipping,
+    held: BTreeMap<u64, HeldFiles>,
+    shipping: ShippingStatus,
 }
 
-struct Held {
+struct HeldFiles {
     wait: Duration,
     due_ms: u64,
     why: String,
 }
 
-pub struct Shipper {
+pub struct FileShipper {
     ledger: String,
     /// The open file of the ledger.
     path: PathBuf,
     spec: ShipSpec,
     clock: Arc<dyn Clock>,
     pauses: ShipPauses,
-    bucket: OnceCell<Bucket>,
-    state: Mutex<State>,
+    bucket: OnceCell<ShipBucket>,
+    state: Mutex<ShipperState>,
 }
 
-impl Shipper {
+impl FileShipper {
     pub fn new(ledger: &str, path: &Path, spec: &ShipSpec, clock: Arc<dyn Clock>) -> Self {
         Self {
             ledger: ledger.to_owned(),
@@ -158,11 +158,11 @@ impl Shipper {
         Self { pauses, ..self }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ShipperState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn shipping(&self) -> Shipping {
+    pub fn shipping(&self) -> ShippingStatus {
         self.state().shipping.clone()
     }
 
@@ -189,8 +189,8 @@ impl Shipper {
     }
 
     /// Whether nothing more is to be done now.
-    async fn work(&self, now_ms: u64) -> Result<bool, Trouble> {
-        let Closed { shipped, waiting } = self.look().await?;
+    async fn work(&self, now_ms: u64) -> Result<bool, ShipTrouble> {
+        let ClosedFiles { shipped, waiting } = self.look().await?;
         let keep_ms = self.spec.keep.map_or(u64::MAX, |keep| millis(keep.0));
         let is_over = |shipped_ms: u64| now_ms.saturating_sub(shipped_ms) >= keep_ms;
         let over = shipped.iter().filter(|(_, shipped_ms)| is_over(**shipped_ms)).map(|(number, _)| *number);
@@ -212,8 +212,8 @@ impl Shipper {
         Ok(waiting.len() <= AT_ONCE && over.len() <= AT_ONCE)
     }
 
-    /// What is wrong with one file does not hold up the others.
-    fn keep_going(&self, number: u64, done: Result<(), Trouble>) -> Result<(), Trouble> {
+    /// A fault of one file does not hold up the others.
+    fn keep_going(&self, number: u64, done: Result<(), ShipTrouble>) -> Result<(), ShipTrouble> {
         let mut state = self.state();
         match done {
             Ok(()) => drop(state.held.remove(&number)),
@@ -224,7 +224,7 @@ impl Shipper {
                 );
                 let wait = self.pauses.after_failure(state.held.get(&number).map(|held| held.wait));
                 let due_ms = self.clock.now_ms() + millis(wait);
-                state.held.insert(number, Held { wait, due_ms, why: trouble.to_string() });
+                state.held.insert(number, HeldFiles { wait, due_ms, why: trouble.to_string() });
                 state.shipping.failed += 1;
             }
             Err(trouble) => return Err(trouble),
@@ -232,7 +232,7 @@ impl Shipper {
         Ok(())
     }
 
-    async fn look(&self) -> Result<Closed, Trouble> {
+    async fn look(&self) -> Result<ClosedFiles, ShipTrouble> {
         let (open, known) = (self.path.clone(), self.state().known.clone());
         let spec = self.spec.clone();
         let place_of = move |number| place(&spec, &name_of(&closed_file(&open, number)));
@@ -245,37 +245,38 @@ impl Shipper {
         Ok(found)
     }
 
-    async fn bucket(&self) -> Result<&Bucket, Trouble> {
-        let open = async || Bucket::open(&self.ledger, &self.spec, self.clock.clone());
+    async fn bucket(&self) -> Result<&ShipBucket, ShipTrouble> {
+        let open = async || ShipBucket::open(&self.ledger, &self.spec, self.clock.clone());
         self.bucket.get_or_try_init(open).await
     }
 
-    async fn ship(&self, number: u64) -> Result<(), Trouble> {
+    async fn ship(&self, number: u64) -> Result<(), ShipTrouble> {
         let closed = closed_file(&self.path, number);
         let name = name_of(&closed);
         let bucket = self.bucket().await?;
         let content = self.content(&closed, u64::MAX).await?;
         let mut stored = bucket.look(&name, &content).await?;
         let mut put = PutMode::New;
-        if let Stored::Shorter(bytes) = stored
+        if let StoredFile::Shorter(bytes) = stored
             && bucket.read_back(&name, bytes).await? == Some(self.content(&closed, bytes).await?.sha256)
         {
             // A sending that broke off. Nobody loses what the file has as well.
-            (stored, put) = (Stored::Nothing, PutMode::Any);
+            (stored, put) = (StoredFile::Nothing, PutMode::Any);
         }
-        if stored == Stored::Nothing {
+        if stored == StoredFile::Nothing {
             self.put(bucket, &closed, &content, put).await?;
             stored = bucket.look(&name, &content).await?;
-            if let Stored::Shorter(stored) = stored {
-                return Err(Trouble::Shorter { name: bucket.key(&name), stored, bytes: content.bytes });
+            if let StoredFile::Shorter(stored) = stored {
+                return Err(ShipTrouble::Shorter { name: bucket.key(&name), stored, bytes: content.bytes });
             }
         }
-        if stored != Stored::Same {
-            return Err(Trouble::Other(bucket.key(&name)));
+        if stored != StoredFile::Same {
+            return Err(ShipTrouble::Other(bucket.key(&name)));
         }
         let shipped_ms = self.clock.now_ms();
         let place = place(&self.spec, &name);
-        let note = Note { place, bytes: content.bytes, sha256: hex::encode(content.sha256), shipped_ms };
+        let note =
+            ShippedNote { place, bytes: content.bytes, sha256: hex::encode(content.sha256), shipped_ms };
         let open = self.path.clone();
         self.asked(&closed, move || note.write(&open, number)).await?;
         tracing::info!(ledger = self.ledger, file = name, "a closed file is in the bucket");
@@ -289,11 +290,11 @@ impl Shipper {
     /// A storage without conditional writes gets the file without a condition.
     async fn put(
         &self,
-        bucket: &Bucket,
+        bucket: &ShipBucket,
         closed: &Path,
-        content: &Content,
+        content: &FileContent,
         put: PutMode,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ShipTrouble> {
         let name = name_of(closed);
         for put in [put, PutMode::Any] {
             let path = closed.to_owned();
@@ -306,26 +307,26 @@ impl Shipper {
     }
 
     /// Only what the bucket has, byte for byte.
-    async fn remove(&self, number: u64) -> Result<(), Trouble> {
+    async fn remove(&self, number: u64) -> Result<(), ShipTrouble> {
         let closed = closed_file(&self.path, number);
         let name = name_of(&closed);
         let open = self.path.clone();
-        let Some(note) = self.asked(&closed, move || Note::read(&open, number)).await? else {
+        let Some(note) = self.asked(&closed, move || ShippedNote::read(&open, number)).await? else {
             self.state().known.remove(&number);
             return Ok(());
         };
         let content = self.content(&closed, u64::MAX).await?;
         if !note.is_of(&content) {
-            return Err(Trouble::Changed(name));
+            return Err(ShipTrouble::Changed(name));
         }
         let bucket = self.bucket().await?;
-        let is_there = bucket.look(&name, &content).await? == Stored::Same;
+        let is_there = bucket.look(&name, &content).await? == StoredFile::Same;
         if !is_there || bucket.read_back(&name, content.bytes).await? != Some(content.sha256) {
             // Without a note it is shipped again, or told to be another.
-            let path = Note::path(&self.path, number);
+            let path = ShippedNote::path(&self.path, number);
             self.state().known.remove(&number);
             self.asked(&closed, move || std::fs::remove_file(path)).await?;
-            return if is_there { Err(Trouble::Other(bucket.key(&name))) } else { Ok(()) };
+            return if is_there { Err(ShipTrouble::Other(bucket.key(&name))) } else { Ok(()) };
         }
         let open = self.path.clone();
         self.asked(&closed, move || closed::remove(&open, number)).await?;
@@ -340,7 +341,7 @@ impl Shipper {
         Ok(())
     }
 
-    async fn content(&self, closed: &Path, most: u64) -> Result<Content, Trouble> {
+    async fn content(&self, closed: &Path, most: u64) -> Result<FileContent, ShipTrouble> {
         let path = closed.to_owned();
         self.asked(closed, move || closed::content(&path, most)).await
     }
@@ -349,9 +350,9 @@ impl Shipper {
         &self,
         path: &Path,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, ShipTrouble> {
         let done = files::within(path, files::WORK, work).await;
-        done.map_err(|error| Trouble::File(path.display().to_string(), error))
+        done.map_err(|error| ShipTrouble::File(path.display().to_string(), error))
     }
 }
 

@@ -19,7 +19,7 @@ const CHECKSUM: &str = "x-amz-checksum-sha256";
 
 /// A bucket in memory, which does what it is told to do wrong.
 #[derive(Default)]
-struct Storage {
+struct MemoryBucket {
     objects: Mutex<BTreeMap<String, Bytes>>,
     puts: AtomicU64,
     /// Answers 403 to everything.
@@ -41,7 +41,7 @@ struct Storage {
     rival: Mutex<Option<Bytes>>,
 }
 
-async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Response {
+async fn answer(Shared(storage): Shared<Arc<MemoryBucket>>, request: Request) -> Response {
     if storage.refuses.load(Ordering::Relaxed) {
         return StatusCode::FORBIDDEN.into_response();
     }
@@ -87,9 +87,9 @@ async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Resp
 }
 
 #[derive(Default)]
-struct Hand(AtomicU64);
+struct BucketHand(AtomicU64);
 
-impl Clock for Hand {
+impl Clock for BucketHand {
     fn now_ms(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -100,20 +100,20 @@ impl Clock for Hand {
 }
 
 /// A ledger's folder, a bucket, and what brings them together.
-struct Scene {
+struct ShipScene {
     _folder: tempfile::TempDir,
-    storage: Arc<Storage>,
-    clock: Arc<Hand>,
+    storage: Arc<MemoryBucket>,
+    clock: Arc<BucketHand>,
     spec: ShipSpec,
-    shipper: Shipper,
+    shipper: FileShipper,
 }
 
-impl Scene {
+impl ShipScene {
     #[allow(clippy::disallowed_methods)]
     async fn new(files: u64) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let storage = Arc::<Storage>::default();
+        let storage = Arc::<MemoryBucket>::default();
         let app = Router::new().fallback(answer).with_state(storage.clone());
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         let folder = tempfile::tempdir().unwrap();
@@ -132,9 +132,9 @@ impl Scene {
             addresses: Vec::new(),
             keep: Some(Span(Duration::from_millis(DAY_MS))),
         };
-        let clock = Arc::<Hand>::default();
+        let clock = Arc::<BucketHand>::default();
         clock.0.store(100 * DAY_MS, Ordering::Relaxed);
-        let shipper = Shipper::new("trail", &folder.path().join("trail.jsonl"), &spec, clock.clone());
+        let shipper = FileShipper::new("trail", &folder.path().join("trail.jsonl"), &spec, clock.clone());
         std::fs::write(folder.path().join("trail.jsonl"), "{}\n").unwrap();
         let scene = Self { _folder: folder, storage, clock, spec, shipper };
         (1..=files).for_each(|number| scene.close(number));
@@ -167,7 +167,7 @@ impl Scene {
     }
 
     /// A turn, after any wait.
-    async fn turn(&self) -> Shipping {
+    async fn turn(&self) -> ShippingStatus {
         self.clock.0.fetch_add(millis(ShipPauses::default().longest), Ordering::Relaxed);
         self.shipper.turn().await;
         self.shipper.shipping()
@@ -179,21 +179,24 @@ impl Scene {
 
     /// The next process of the controller.
     fn restart(&mut self) {
-        self.shipper = Shipper::new("trail", &self.shipper.path, &self.spec, self.clock.clone());
+        self.shipper = FileShipper::new("trail", &self.shipper.path, &self.spec, self.clock.clone());
     }
 }
 
 #[tokio::test]
 async fn closed_files_are_in_the_bucket_and_noted_and_the_open_one_stays() {
     for is_silent in [false, true] {
-        let scene = Scene::new(2).await;
+        let scene = ShipScene::new(2).await;
         scene.storage.is_silent.store(is_silent, Ordering::Relaxed);
         let shipping = scene.turn().await;
-        let expected =
-            Shipping { shipped: 2, waiting_since_ms: shipping.waiting_since_ms, ..Shipping::default() };
+        let expected = ShippingStatus {
+            shipped: 2,
+            waiting_since_ms: shipping.waiting_since_ms,
+            ..ShippingStatus::default()
+        };
         assert_eq!(shipping, expected);
         assert!(scene.has_it(1) && scene.has_it(2));
-        let note = Note::read(&scene.shipper.path, 2).unwrap().unwrap();
+        let note = ShippedNote::read(&scene.shipper.path, 2).unwrap().unwrap();
         assert_eq!(note.place, format!("{}/trails/here/trail-000002.jsonl", scene.spec.endpoint));
         assert_eq!(scene.turn().await.waiting, 0);
         assert_eq!((scene.puts(), scene.storage.objects.lock().unwrap().len()), (2, 2));
@@ -202,7 +205,7 @@ async fn closed_files_are_in_the_bucket_and_noted_and_the_open_one_stays() {
 
 #[tokio::test]
 async fn a_file_that_another_writes_after_the_look_is_not_overwritten() {
-    let scene = Scene::new(1).await;
+    let scene = ShipScene::new(1).await;
     let rival = Bytes::from_static(b"of another");
     *scene.storage.rival.lock().unwrap() = Some(rival.clone());
     let trouble = scene.turn().await.trouble.unwrap();
@@ -212,14 +215,14 @@ async fn a_file_that_another_writes_after_the_look_is_not_overwritten() {
 
 #[tokio::test]
 async fn a_storage_without_conditional_writes_gets_the_file_all_the_same() {
-    let scene = Scene::new(1).await;
+    let scene = ShipScene::new(1).await;
     scene.storage.is_old.store(true, Ordering::Relaxed);
     assert_eq!((scene.turn().await.shipped, scene.puts(), scene.has_it(1)), (1, 1, true));
 }
 
 #[tokio::test]
 async fn many_files_are_shipped_over_several_turns_without_a_pause_between() {
-    let scene = Scene::new(AT_ONCE as u64 + 3).await;
+    let scene = ShipScene::new(AT_ONCE as u64 + 3).await;
     assert_eq!(scene.turn().await.waiting, 3);
     // At the same moment.
     scene.shipper.turn().await;
@@ -228,13 +231,13 @@ async fn many_files_are_shipped_over_several_turns_without_a_pause_between() {
 
 #[tokio::test]
 async fn a_lost_note_or_a_kill_before_it_ships_again_and_finds_the_file_there() {
-    let mut scene = Scene::new(1).await;
+    let mut scene = ShipScene::new(1).await;
     scene.turn().await;
-    std::fs::remove_file(Note::path(&scene.shipper.path, 1)).unwrap();
+    std::fs::remove_file(ShippedNote::path(&scene.shipper.path, 1)).unwrap();
     scene.restart();
     let shipping = scene.turn().await;
     assert_eq!((shipping.shipped, shipping.trouble, scene.puts()), (1, None, 1));
-    assert!(Note::read(&scene.shipper.path, 1).unwrap().is_some());
+    assert!(ShippedNote::read(&scene.shipper.path, 1).unwrap().is_some());
     // With its note it is not even asked for.
     scene.storage.refuses.store(true, Ordering::Relaxed);
     scene.restart();
@@ -243,7 +246,7 @@ async fn a_lost_note_or_a_kill_before_it_ships_again_and_finds_the_file_there() 
 
 #[tokio::test]
 async fn a_storage_that_refuses_or_is_away_is_told_and_tried_again_after_growing_waits() {
-    let scene = Scene::new(1).await;
+    let scene = ShipScene::new(1).await;
     scene.storage.refuses.store(true, Ordering::Relaxed);
     let trouble = scene.turn().await.trouble.unwrap();
     assert!(trouble.contains("403") && trouble.contains("rights") && !trouble.contains("hush"), "{trouble}");
@@ -264,7 +267,7 @@ async fn a_storage_that_refuses_or_is_away_is_told_and_tried_again_after_growing
     assert!(scene.has_it(1));
 
     let away = ShipSpec { endpoint: "http://127.0.0.1:1".into(), ..scene.spec.clone() };
-    let shipper = Shipper::new("trail", &scene.shipper.path, &away, scene.clock.clone());
+    let shipper = FileShipper::new("trail", &scene.shipper.path, &away, scene.clock.clone());
     shipper.turn().await;
     let shipping = shipper.shipping();
     assert!(shipping.trouble.unwrap().contains("can't be reached"));
@@ -273,7 +276,7 @@ async fn a_storage_that_refuses_or_is_away_is_told_and_tried_again_after_growing
 
 #[tokio::test]
 async fn a_long_refusal_is_read_up_to_its_bound() {
-    let scene = Scene::new(1).await;
+    let scene = ShipScene::new(1).await;
     let refuse = |text: String| *scene.storage.refusal.lock().unwrap() = text;
     refuse("<Error><Code>AccessDenied</Code></Error>".into());
     let trouble = scene.turn().await.trouble.unwrap();
@@ -285,7 +288,7 @@ async fn a_long_refusal_is_read_up_to_its_bound() {
 
 #[tokio::test]
 async fn a_name_with_other_bytes_is_told_never_overwritten_and_never_noted() {
-    let scene = Scene::new(2).await;
+    let scene = ShipScene::new(2).await;
     scene.storage.alters.store(true, Ordering::Relaxed);
     let trouble = scene.turn().await.trouble.unwrap();
     assert!(trouble.contains("other bytes under `here/trail-000001.jsonl`"), "{trouble}");
@@ -302,7 +305,7 @@ async fn a_name_with_other_bytes_is_told_never_overwritten_and_never_noted() {
 
 #[tokio::test]
 async fn a_sending_that_broke_off_is_sent_again_and_holds_up_no_other_file() {
-    let scene = Scene::new(1).await;
+    let scene = ShipScene::new(1).await;
     scene.storage.halves.store(true, Ordering::Relaxed);
     let trouble = scene.turn().await.trouble.unwrap();
     assert!(trouble.contains("keeps 4000 of the 8000 bytes of `here/trail-000001.jsonl`"), "{trouble}");
@@ -334,7 +337,7 @@ async fn a_sending_that_broke_off_is_sent_again_and_holds_up_no_other_file() {
 
 #[tokio::test]
 async fn many_files_that_something_is_wrong_with_leave_room_for_the_next_one() {
-    let scene = Scene::new(AT_ONCE as u64).await;
+    let scene = ShipScene::new(AT_ONCE as u64).await;
     scene.storage.alters.store(true, Ordering::Relaxed);
     scene.turn().await;
     scene.storage.alters.store(false, Ordering::Relaxed);
@@ -348,7 +351,7 @@ async fn many_files_that_something_is_wrong_with_leave_room_for_the_next_one() {
 
 #[tokio::test]
 async fn a_storage_that_repeats_the_digest_it_was_told_is_read_back_before_a_file_is_removed() {
-    let scene = Scene::new(1).await;
+    let scene = ShipScene::new(1).await;
     scene.storage.echoes.store(true, Ordering::Relaxed);
     scene.storage.alters.store(true, Ordering::Relaxed);
     assert_eq!(scene.turn().await.shipped, 1);
@@ -360,7 +363,7 @@ async fn a_storage_that_repeats_the_digest_it_was_told_is_read_back_before_a_fil
 
 #[tokio::test]
 async fn a_file_is_removed_after_its_time_and_only_if_both_copies_are_what_was_shipped() {
-    let scene = Scene::new(3).await;
+    let scene = ShipScene::new(3).await;
     scene.turn().await;
     assert!((1..=3).all(|number| scene.is_here(number)), "its time has not come");
     scene.clock.0.fetch_add(2 * DAY_MS, Ordering::Relaxed);
@@ -370,14 +373,14 @@ async fn a_file_is_removed_after_its_time_and_only_if_both_copies_are_what_was_s
     let shipping = scene.turn().await;
     assert!(shipping.trouble.unwrap().contains("`trail-000002.jsonl` has changed"));
     assert_eq!((scene.is_here(1), scene.is_here(2), scene.is_here(3)), (true, true, false));
-    assert!(!Note::path(&scene.shipper.path, 3).exists());
+    assert!(!ShippedNote::path(&scene.shipper.path, 3).exists());
     scene.turn().await;
     assert!(scene.has_it(1) && scene.is_here(1), "it is shipped again, and kept from then on");
 }
 
 #[tokio::test]
 async fn without_keep_or_before_the_next_file_has_begun_nothing_is_removed() {
-    let mut scene = Scene::new(1).await;
+    let mut scene = ShipScene::new(1).await;
     scene.spec.keep = None;
     scene.restart();
     scene.turn().await;
@@ -396,7 +399,7 @@ async fn without_keep_or_before_the_next_file_has_begun_nothing_is_removed() {
 async fn at_no_time_a_file_is_neither_here_nor_in_the_bucket() {
     let seed = seed();
     let mut dice = Dice::new(seed);
-    let mut scene = Scene::new(0).await;
+    let mut scene = ShipScene::new(0).await;
     let mut closed = 0;
     for step in 0..400 {
         match dice.below(8) {

@@ -12,9 +12,9 @@ const KEPT: usize = 8192;
 const KEPT_BYTES: usize = 32 << 20;
 
 /// A state never changes, so neither does what is shown of it.
-pub(super) struct Kept<K, T>(Arc<Mutex<Table<K, T>>>);
+pub(super) struct CachedDocument<K, T>(Arc<Mutex<RedactionCache<K, T>>>);
 
-struct Table<K, T> {
+struct RedactionCache<K, T> {
     found: HashMap<K, T>,
     /// Of what was found.
     bytes: usize,
@@ -23,28 +23,28 @@ struct Table<K, T> {
 }
 
 /// Whoever holds it finds something out; the others wait for what comes of it.
-pub(super) type Asking = OwnedMutexGuard<()>;
+pub(super) type LookupLock = OwnedMutexGuard<()>;
 
-impl<K, T> Default for Kept<K, T> {
+impl<K, T> Default for CachedDocument<K, T> {
     fn default() -> Self {
-        let table = Table { found: HashMap::new(), bytes: 0, asked: HashMap::new() };
+        let table = RedactionCache { found: HashMap::new(), bytes: 0, asked: HashMap::new() };
         Self(Arc::new(Mutex::new(table)))
     }
 }
 
-impl<K, T> Clone for Kept<K, T> {
+impl<K, T> Clone for CachedDocument<K, T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<K: Clone + Eq + Hash, T: Clone> Kept<K, T> {
+impl<K: Clone + Eq + Hash, T: Clone> CachedDocument<K, T> {
     pub(super) fn get(&self, key: &K) -> Option<T> {
         self.lock().found.get(key).cloned()
     }
 
     /// Waits while somebody else finds it out. What they have found is there afterwards.
-    pub(super) async fn ask(&self, key: &K) -> Asking {
+    pub(super) async fn ask(&self, key: &K) -> LookupLock {
         let slot = {
             let asked = &mut self.lock().asked;
             let known = asked.get(key).and_then(Weak::upgrade);
@@ -70,7 +70,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Kept<K, T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table<K, T>> {
+    fn lock(&self) -> MutexGuard<'_, RedactionCache<K, T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_many_ask_for_is_found_out_once_and_what_is_kept_has_a_bound() {
-        let kept: Kept<u64, u64> = Kept::default();
+        let kept: CachedDocument<u64, u64> = CachedDocument::default();
         let mut asked = 0;
         for _ in 0..3 {
             let _asking = kept.ask(&1).await;

@@ -3,26 +3,26 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::redact::{DIGEST_CHARS, Redactor, Secrets, Withheld};
+use kubewitness_core::redact::{DIGEST_CHARS, RedactionRules, SecretDigests, WithheldDocument};
 use ring::hmac;
 use serde_json::{Map, Value};
 
 use super::RedactionError;
 
 #[derive(Clone)]
-pub(super) struct Keyed {
-    pub rules: Arc<Redactor>,
+pub(super) struct KeyedMap {
+    pub rules: Arc<RedactionRules>,
     /// Where something needs a digest, it needs the key. The message says why there is none.
     pub key: Result<hmac::Key, String>,
 }
 
-impl Keyed {
+impl KeyedMap {
     pub fn redact(&self, document: Bytes) -> Result<Bytes, RedactionError> {
         let redacted = self.with_digests(|digest| self.rules.redact(&document, digest))?;
         Ok(redacted.map_or(document, Bytes::from))
     }
 
-    pub fn redact_event(&self, event: Bytes, of_object: &Secrets) -> Result<Bytes, RedactionError> {
+    pub fn redact_event(&self, event: Bytes, of_object: &SecretDigests) -> Result<Bytes, RedactionError> {
         let redacted = self.with_digests(|digest| self.rules.redact_event(&event, of_object, digest))?;
         Ok(redacted.map_or(event, Bytes::from))
     }
@@ -31,7 +31,7 @@ impl Keyed {
         &self,
         settings: &Map<String, Value>,
     ) -> Result<Map<String, Value>, RedactionError> {
-        let unreadable = |error: serde_json::Error| Withheld::because(error);
+        let unreadable = |error: serde_json::Error| WithheldDocument::because(error);
         let text = serde_json::to_vec(settings).map_err(unreadable)?;
         let redacted = self.with_digests(|digest| self.rules.redact_settings(&text, digest))?;
         Ok(redacted
@@ -41,7 +41,7 @@ impl Keyed {
 
     fn with_digests(
         &self,
-        redact: impl FnOnce(&dyn Fn(&[u8]) -> String) -> Result<Option<Vec<u8>>, Withheld>,
+        redact: impl FnOnce(&dyn Fn(&[u8]) -> String) -> Result<Option<Vec<u8>>, WithheldDocument>,
     ) -> Result<Option<Vec<u8>>, RedactionError> {
         let redacted = redact(&|value| self.key.as_ref().map(|key| digest(key, value)).unwrap_or_default())?;
         match (redacted, &self.key) {
@@ -50,16 +50,16 @@ impl Keyed {
         }
     }
 
-    pub fn secrets(&self, documents: &[Bytes]) -> Result<Secrets, RedactionError> {
+    pub fn secrets(&self, documents: &[Bytes]) -> Result<SecretDigests, RedactionError> {
         let digest = |value: &[u8]| match &self.key {
             Ok(key) => Ok(digest(key, value)),
             Err(message) => Err(RedactionError::Key(message.clone())),
         };
-        let mut secrets = Secrets::default();
+        let mut secrets = SecretDigests::default();
         for document in documents {
             match self.rules.add_secrets(document, digest, &mut secrets) {
                 Ok(()) => {}
-                Err(RedactionError::Withheld(_)) => return Ok(Secrets::unknown()),
+                Err(RedactionError::Withheld(_)) => return Ok(SecretDigests::unknown()),
                 Err(error @ RedactionError::Key(_)) => return Err(error),
             }
         }

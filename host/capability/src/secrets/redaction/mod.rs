@@ -14,22 +14,22 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use kubewitness_core::config::{Fault, HostSpec, RedactionSpec, SecretRef, SourceSpec};
-use kubewitness_core::files::{self, KEY_BYTES, Origin};
-use kubewitness_core::ports::{Documents, JournalError, Shares};
-use kubewitness_core::redact::{self, Redactor, Secrets, Withheld};
+use kubewitness_core::config::{HostSpec, ManifestFault, RedactionSpec, SecretRef, SourceSpec};
+use kubewitness_core::files::{self, KEY_BYTES, KeyOrigin};
+use kubewitness_core::ports::{DocumentReader, JournalError, PartyShares};
+use kubewitness_core::redact::{self, RedactionRules, SecretDigests, WithheldDocument};
 use kubewitness_core::{ObjectRef, Seq, State, Status};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use self::cache::Kept;
-use self::keyed::Keyed;
-pub use self::threads::Party;
-use self::threads::Threads;
-pub use self::time_limit::Patience;
-use self::time_limit::Slow;
+use self::cache::CachedDocument;
+use self::keyed::KeyedMap;
+use self::threads::RedactionThreads;
+pub use self::threads::ThreadParty;
+pub use self::time_limit::AnswerPatience;
+use self::time_limit::SlowNamespaces;
 use crate::secrets;
 
 /// In the data folder, where the settings name no key.
@@ -42,7 +42,7 @@ const TURNS: usize = 4;
 #[derive(Debug, Error)]
 pub enum RedactionError {
     #[error(transparent)]
-    Withheld(#[from] Withheld),
+    Withheld(#[from] WithheldDocument),
     /// There is no key now. The controller tries again by itself.
     #[error("{0}")]
     Key(String),
@@ -60,40 +60,40 @@ impl From<RedactionError> for JournalError {
 /// The rules of the host's settings, and the key of the digests.
 ///
 /// A key that can't be read holds up those who may not see secrets, and nobody else.
-pub struct Redaction {
-    rules: Arc<Redactor>,
+pub struct SecretRedaction {
+    rules: Arc<RedactionRules>,
     spec: RedactionSpec,
     data: PathBuf,
     key: RwLock<Result<hmac::Key, String>>,
     /// Group and kind of the objects of which the journal has those that are there.
     watched: RwLock<BTreeSet<(String, String)>>,
-    currents: Kept<Seq, Option<Arc<Status>>>,
-    states: Kept<Seq, Option<Arc<State>>>,
+    currents: CachedDocument<Seq, Option<Arc<Status>>>,
+    states: CachedDocument<Seq, Option<Arc<State>>>,
     /// By the newest states of an object, whose documents have these secrets.
-    objects: Kept<Vec<Seq>, Arc<Secrets>>,
-    slow: Slow,
+    objects: CachedDocument<Vec<Seq>, Arc<SecretDigests>>,
+    slow: SlowNamespaces,
     /// Of those who read documents.
-    turns: Shares<Party>,
+    turns: PartyShares<ThreadParty>,
     /// Of those whose objects are looked at for what is quoted of them. Whoever reads an Event has a turn already.
-    object_turns: Shares<Party>,
-    threads: Threads,
+    object_turns: PartyShares<ThreadParty>,
+    threads: RedactionThreads,
 }
 
-impl Redaction {
-    pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
+impl SecretRedaction {
+    pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<ManifestFault>> {
         let redaction = Self {
             rules: Arc::new(host.redactor()?),
             spec: host.redaction.clone(),
             data: data.to_owned(),
             key: RwLock::new(Err("the redaction key was not read yet".into())),
             watched: RwLock::default(),
-            currents: Kept::default(),
-            states: Kept::default(),
-            objects: Kept::default(),
-            turns: Shares::new(TURNS),
-            object_turns: Shares::new(TURNS),
-            slow: Slow::default(),
-            threads: Threads::default(),
+            currents: CachedDocument::default(),
+            states: CachedDocument::default(),
+            objects: CachedDocument::default(),
+            turns: PartyShares::new(TURNS),
+            object_turns: PartyShares::new(TURNS),
+            slow: SlowNamespaces::default(),
+            threads: RedactionThreads::default(),
         };
         redaction.watch(&host.sources);
         redaction.retry().await;
@@ -110,7 +110,7 @@ impl Redaction {
     }
 
     /// Reads the key if there is none yet. The fault says why there is none now.
-    pub async fn retry(&self) -> Option<Fault> {
+    pub async fn retry(&self) -> Option<ManifestFault> {
         if self.ready().is_ok() {
             return None;
         }
@@ -124,7 +124,8 @@ impl Redaction {
                  `documents: raw` get no document that holds secrets"
             )
         });
-        let fault = key.as_ref().err().map(|message| Fault { field: field.into(), message: message.clone() });
+        let fault =
+            key.as_ref().err().map(|message| ManifestFault { field: field.into(), message: message.clone() });
         let key = key.map(|key| hmac::Key::new(hmac::HMAC_SHA256, &key));
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
         fault
@@ -143,25 +144,25 @@ impl Redaction {
         self.spec == *spec
     }
 
-    pub fn rules(&self) -> Arc<Redactor> {
+    pub fn rules(&self) -> Arc<RedactionRules> {
         self.rules.clone()
     }
 
-    fn keyed(&self) -> Keyed {
-        Keyed { rules: self.rules.clone(), key: self.key() }
+    fn keyed(&self) -> KeyedMap {
+        KeyedMap { rules: self.rules.clone(), key: self.key() }
     }
 
     /// A document as somebody may read it who may not see secrets. An Event hides those of its object, too. It is read once
     /// the party has a turn: those that wait have nothing in memory.
     pub async fn read(
         &self,
-        documents: &dyn Documents,
+        documents: &dyn DocumentReader,
         reading: impl Future<Output = Result<Option<Bytes>, JournalError>>,
-        party: &Party,
+        party: &ThreadParty,
     ) -> Result<Option<Bytes>, JournalError> {
         let turn = self.turns.take(party).await.map_err(quoting::closed)?;
         let Some(document) = reading.await? else { return Ok(None) };
-        let patience = &mut Patience::of_a_request();
+        let patience = &mut AnswerPatience::of_a_request();
         if redact::about(&document).is_some() {
             return self.event(documents, document, &mut HashMap::new(), party, patience).await.map(Some);
         }
@@ -178,14 +179,14 @@ impl Redaction {
     /// long to find that out, its text is withheld.
     pub async fn event(
         &self,
-        documents: &dyn Documents,
+        documents: &dyn DocumentReader,
         event: Bytes,
-        objects: &mut HashMap<ObjectRef, Arc<Secrets>>,
-        party: &Party,
-        patience: &mut Patience,
+        objects: &mut HashMap<ObjectRef, Arc<SecretDigests>>,
+        party: &ThreadParty,
+        patience: &mut AnswerPatience,
     ) -> Result<Bytes, JournalError> {
         let Some(about) = redact::about(&event) else { return Ok(self.redact(event, party).await?) };
-        let unknown = || Arc::new(Secrets::unknown());
+        let unknown = || Arc::new(SecretDigests::unknown());
         let secrets = match objects.get(&about) {
             Some(known) => known.clone(),
             None => {
@@ -195,7 +196,7 @@ impl Redaction {
                 secrets
             }
         };
-        let redact = |secrets: Arc<Secrets>| {
+        let redact = |secrets: Arc<SecretDigests>| {
             let (keyed, event, bytes) = (self.keyed(), event.clone(), event.len() + secrets.bytes());
             self.threads.run(party, bytes, move || keyed.redact_event(event, &secrets))
         };
@@ -208,7 +209,7 @@ impl Redaction {
 
     /// The document with a digest in the place of each secret of its own. Whoever gives away the text of an Event takes
     /// [`Self::shown`].
-    pub async fn redact(&self, document: Bytes, party: &Party) -> Result<Bytes, RedactionError> {
+    pub async fn redact(&self, document: Bytes, party: &ThreadParty) -> Result<Bytes, RedactionError> {
         let keyed = self.keyed();
         self.threads.run(party, document.len(), move || keyed.redact(document)).await?
     }
@@ -241,9 +242,9 @@ async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
         format!("{place}: {error}. Move away what is there, or make it readable: without a file the controller makes a key")
     })?;
     match origin {
-        Origin::Kept => {}
-        Origin::Made => tracing::info!("the digests of secrets have a new key, in {place}"),
-        Origin::MadeAnew => tracing::warn!(
+        KeyOrigin::Kept => {}
+        KeyOrigin::Made => tracing::info!("the digests of secrets have a new key, in {place}"),
+        KeyOrigin::MadeAnew => tracing::warn!(
             "{place} was damaged or open to others. The digests of secrets have a new key: the same secret has \
              another digest than before"
         ),
@@ -253,14 +254,14 @@ async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
 
 /// Documents for one that may not see secrets.
 #[derive(Clone)]
-pub struct Redacted {
-    pub documents: Arc<dyn Documents>,
-    pub redaction: Arc<Redaction>,
-    pub party: Party,
+pub struct RedactedDocuments {
+    pub documents: Arc<dyn DocumentReader>,
+    pub redaction: Arc<SecretRedaction>,
+    pub party: ThreadParty,
 }
 
-impl Redacted {
-    pub(crate) async fn shown(
+impl RedactedDocuments {
+    pub(crate) async fn redacted_document(
         &self,
         reading: impl Future<Output = Result<Option<Bytes>, JournalError>>,
     ) -> Result<Option<Bytes>, JournalError> {
@@ -269,13 +270,13 @@ impl Redacted {
 }
 
 #[async_trait]
-impl Documents for Redacted {
+impl DocumentReader for RedactedDocuments {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.shown(self.documents.document(seq)).await
+        self.redacted_document(self.documents.document(seq)).await
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.shown(self.documents.document_before(seq)).await
+        self.redacted_document(self.documents.document_before(seq)).await
     }
 
     async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {

@@ -1,41 +1,42 @@
-//! What statuses and Events quote of documents. It is found out once for all who ask, in the share of the namespace
-//! whose objects they are: neither those who ask nor others wait for more than that.
+//! Finds the secrets of documents that statuses and Events quote. It is found out once for all who ask, in
+//! the share of the namespace whose objects they are: neither those who ask nor others wait for more than
+//! that.
 
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
-use kubewitness_core::ports::{Current, Documents, JournalError};
-use kubewitness_core::redact::{Secrets, Withheld};
+use kubewitness_core::ports::{CurrentObject, DocumentReader, JournalError};
+use kubewitness_core::redact::{SecretDigests, WithheldDocument};
 use kubewitness_core::{ObjectRef, State, Status, document};
 
-use super::threads::Party;
-use super::time_limit::Patience;
-use super::{Redaction, RedactionError};
+use super::threads::ThreadParty;
+use super::time_limit::AnswerPatience;
+use super::{RedactionError, SecretRedaction};
 
-impl Redaction {
+impl SecretRedaction {
     /// The status of an object that is there, without the secrets that it quotes. If a long document takes too long, the
     /// status is shown without its texts, and with them once it is done: no list waits for what a tenant wrote.
     pub async fn current(
         &self,
-        current: &Current,
-        patience: &mut Patience,
+        current: &CurrentObject,
+        patience: &mut AnswerPatience,
     ) -> Result<Arc<Status>, RedactionError> {
-        if !Secrets::may_stand_in(&current.status) {
+        if !SecretDigests::may_stand_in(&current.status) {
             return Ok(current.status.clone());
         }
         let as_it_is = |shown: Option<Arc<Status>>| shown.unwrap_or_else(|| current.status.clone());
-        let withheld = || as_it_is(Secrets::unknown().hidden_in(&current.status).map(Arc::new));
+        let withheld = || as_it_is(SecretDigests::unknown().hidden_in(&current.status).map(Arc::new));
         if let Some(shown) = self.currents.get(&current.seq) {
             return Ok(as_it_is(shown));
         }
         let namespace: Arc<str> = (*current.object.namespace).into();
-        let party = Party::Namespace(namespace.clone());
+        let party = ThreadParty::Namespace(namespace.clone());
         let finding = self.find_current(current, &party);
         // It is looked at all the same, for the next list.
         let waits_not = patience.is_over() || self.slow.has(&namespace);
         let found = match waits_not {
             true if self.threads.is_full(&party) => None,
-            true => Patience::none().wait(finding).await,
+            true => AnswerPatience::none().wait(finding).await,
             false => patience.wait(finding).await,
         };
         if found.is_none() && !waits_not {
@@ -46,8 +47,8 @@ impl Redaction {
 
     async fn find_current(
         &self,
-        current: &Current,
-        party: &Party,
+        current: &CurrentObject,
+        party: &ThreadParty,
     ) -> Result<Option<Arc<Status>>, RedactionError> {
         let asking = self.currents.ask(&current.seq).await;
         if let Some(shown) = self.currents.get(&current.seq) {
@@ -60,7 +61,7 @@ impl Redaction {
         let hide = move || {
             let _asking = asking;
             let document = document::unpack(&packed).ok();
-            let secrets = document.map_or_else(|| Ok(Secrets::unknown()), |it| keyed.secrets(&[it]))?;
+            let secrets = document.map_or_else(|| Ok(SecretDigests::unknown()), |it| keyed.secrets(&[it]))?;
             let shown = secrets.hidden_in(&status).map(Arc::new);
             kept.keep(seq, shown.clone(), bytes_of_status(shown.as_deref()));
             Ok(shown)
@@ -71,11 +72,11 @@ impl Redaction {
     /// A state without the secrets that its statuses quote.
     pub async fn state(
         &self,
-        documents: &dyn Documents,
+        documents: &dyn DocumentReader,
         state: &Arc<State>,
-        party: &Party,
+        party: &ThreadParty,
     ) -> Result<Arc<State>, JournalError> {
-        let may_quote = |status: &Arc<Status>| Secrets::may_stand_in(status);
+        let may_quote = |status: &Arc<Status>| SecretDigests::may_stand_in(status);
         let previous = state.previous.as_ref().filter(|status| may_quote(status));
         let is_found = state.quotes_none_under == Some(self.rules.print());
         if is_found || (!may_quote(&state.status) && previous.is_none()) {
@@ -87,7 +88,7 @@ impl Redaction {
         }
         // A plugin computes it itself rather than to wait in the share of a namespace.
         let asking = match party {
-            Party::Plugin(_) => None,
+            ThreadParty::Plugin(_) => None,
             _ => Some(self.states.ask(&state.seq).await),
         };
         if let Some(shown) = self.states.get(&state.seq) {
@@ -122,13 +123,13 @@ impl Redaction {
     /// to find out.
     pub(super) async fn of_object(
         &self,
-        documents: &dyn Documents,
+        documents: &dyn DocumentReader,
         about: &ObjectRef,
-        party: &Party,
-        patience: &mut Patience,
-    ) -> Result<Option<Arc<Secrets>>, JournalError> {
+        party: &ThreadParty,
+        patience: &mut AnswerPatience,
+    ) -> Result<Option<Arc<SecretDigests>>, JournalError> {
         if about.uid.is_empty() {
-            return Ok(Some(Arc::new(Secrets::unknown())));
+            return Ok(Some(Arc::new(SecretDigests::unknown())));
         }
         let newest = documents.newest_of(about).await?;
         if let Some(known) = self.objects.get(&newest) {
@@ -148,7 +149,11 @@ impl Redaction {
         if known.is_empty() {
             let kind = (about.group.clone(), about.kind.clone());
             let is_watched = self.watched.read().unwrap_or_else(PoisonError::into_inner).contains(&kind);
-            return Ok(Some(Arc::new(if is_watched { Secrets::unknown() } else { Secrets::default() })));
+            return Ok(Some(Arc::new(if is_watched {
+                SecretDigests::unknown()
+            } else {
+                SecretDigests::default()
+            })));
         }
         let (keyed, bytes, kept) = (self.keyed(), bytes_of(&known), self.objects.clone());
         let find = move || {
@@ -166,7 +171,7 @@ impl Redaction {
 
 /// Nobody closes the turns.
 pub(super) fn closed(error: tokio::sync::AcquireError) -> RedactionError {
-    Withheld::because(error).into()
+    WithheldDocument::because(error).into()
 }
 
 fn bytes_of(documents: &[Bytes]) -> usize {
@@ -178,13 +183,13 @@ fn bytes_of_status(status: Option<&Status>) -> usize {
 }
 
 /// None where it quotes none. `is_known`: whether the secrets are those of its status, and of the one before.
-fn without_quotes(state: &State, secrets: &Secrets, is_known: (bool, bool)) -> Option<Arc<State>> {
+fn without_quotes(state: &State, secrets: &SecretDigests, is_known: (bool, bool)) -> Option<Arc<State>> {
     let hidden = |status: &Status, is_known: bool| match is_known {
         true => secrets.hidden_in(status),
-        false => Secrets::unknown().hidden_in(status),
+        false => SecretDigests::unknown().hidden_in(status),
     };
     let status = hidden(&state.status, is_known.0).map(Arc::new);
-    let previous = state.previous.as_ref().filter(|status| Secrets::may_stand_in(status));
+    let previous = state.previous.as_ref().filter(|status| SecretDigests::may_stand_in(status));
     let before = previous.and_then(|status| hidden(status, is_known.1)).map(Arc::new);
     (status.is_some() || before.is_some()).then(|| {
         Arc::new(State {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kubewitness_core::document;
-use kubewitness_core::ports::Current;
+use kubewitness_core::ports::CurrentObject;
 use kubewitness_core::state::RulesPrint;
 use serde_json::json;
 
@@ -20,9 +20,9 @@ async fn replicas_with_the_same_key_give_the_same_digests() {
     std::fs::write(&key, "k".repeat(32)).unwrap();
     let mut seen = Vec::new();
     for folder in &folders {
-        let redaction = Redaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
+        let redaction = SecretRedaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
         let secret = Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
-        seen.push(redaction.redact(secret, &Party::Anybody).await.unwrap());
+        seen.push(redaction.redact(secret, &ThreadParty::Anybody).await.unwrap());
         assert!(!folder.path().join(FILE).exists(), "no key is made where one is named");
     }
     assert_eq!(seen[0], seen[1]);
@@ -34,13 +34,13 @@ async fn a_short_key_and_one_that_is_not_there_are_told_and_so_is_a_document_tha
     let key = folder.path().join("key");
     std::fs::write(&key, "short").unwrap();
     for (key, said) in [(key, "openssl rand -hex 32"), (folder.path().join("none"), "can't be read")] {
-        let redaction = Redaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
+        let redaction = SecretRedaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
         let fault = redaction.retry().await.unwrap();
         assert_eq!(fault.field, "spec.redaction.keyFrom");
         assert!(fault.message.contains(said), "{fault:?}");
     }
-    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    let withheld = redaction.redact(Bytes::from_static(b"{"), &Party::Anybody).await;
+    let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let withheld = redaction.redact(Bytes::from_static(b"{"), &ThreadParty::Anybody).await;
     assert!(withheld.unwrap_err().to_string().contains("withheld"));
 }
 
@@ -49,25 +49,29 @@ async fn without_a_key_no_secret_is_given_in_any_form_and_the_key_is_found_once_
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join(FILE);
     std::fs::create_dir(&place).unwrap();
-    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
     let fault = redaction.retry().await.unwrap();
     assert_eq!(fault.field, "spec", "the manifest names no key");
     assert!(fault.message.contains("redaction.key: it is a folder"), "{fault:?}");
     let secret = || Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
-    let told = redaction.redact(secret(), &Party::Anybody).await.unwrap_err().to_string();
+    let told = redaction.redact(secret(), &ThreadParty::Anybody).await.unwrap_err().to_string();
     assert!(told.contains("the redaction key can't be read") && redaction.ready() == Err(told));
     let plain = Bytes::from_static(br#"{"kind":"Pod"}"#);
-    assert_eq!(redaction.redact(plain.clone(), &Party::Anybody).await.unwrap(), plain, "it holds no secret");
+    assert_eq!(
+        redaction.redact(plain.clone(), &ThreadParty::Anybody).await.unwrap(),
+        plain,
+        "it holds no secret"
+    );
     std::fs::remove_dir(&place).unwrap();
     assert_eq!(redaction.retry().await, None);
-    assert!(redaction.redact(secret(), &Party::Anybody).await.is_ok() && redaction.ready() == Ok(()));
+    assert!(redaction.redact(secret(), &ThreadParty::Anybody).await.is_ok() && redaction.ready() == Ok(()));
 }
 
 /// Each state has the document of its position, and before it the document of a secret that was changed.
-struct Journal;
+struct TestDocuments;
 
 #[async_trait]
-impl Documents for Journal {
+impl DocumentReader for TestDocuments {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         if seq == 5 {
             return self.document_before(seq).await;
@@ -112,7 +116,7 @@ async fn a_state_that_was_found_to_quote_nothing_is_shown_without_a_look_at_its_
     struct ClosedDocuments;
 
     #[async_trait]
-    impl Documents for ClosedDocuments {
+    impl DocumentReader for ClosedDocuments {
         async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
             Err(JournalError::Unavailable("nobody may ask".into()))
         }
@@ -127,8 +131,8 @@ async fn a_state_that_was_found_to_quote_nothing_is_shown_without_a_look_at_its_
     }
 
     let folder = tempfile::tempdir().unwrap();
-    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    let (plugin, print) = (Party::Plugin("a".into()), redaction.rules().print());
+    let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let (plugin, print) = (ThreadParty::Plugin("a".into()), redaction.rules().print());
     let found_under = |print| {
         let state = state(1, "the loss is not a number", Some("warming up"));
         Arc::new(State { quotes_none_under: print, ..State::clone(&state) })
@@ -157,16 +161,16 @@ async fn a_person_and_a_plugin_read_no_secret_of_the_object_that_an_event_is_abo
     let folder = tempfile::tempdir().unwrap();
     let jobs = json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]});
     let host: HostSpec = serde_json::from_value(jobs).unwrap();
-    let redaction = Arc::new(Redaction::open(&host, folder.path()).await.unwrap());
-    let hidden = Redacted {
-        documents: Arc::new(Journal),
+    let redaction = Arc::new(SecretRedaction::open(&host, folder.path()).await.unwrap());
+    let hidden = RedactedDocuments {
+        documents: Arc::new(TestDocuments),
         redaction: redaction.clone(),
-        party: Party::Plugin("a".into()),
+        party: ThreadParty::Plugin("a".into()),
     };
     let message = async |event: Bytes| {
         let reading = || std::future::ready(Ok(Some(event.clone())));
-        let shown = redaction.read(&Journal, reading(), &Party::Anybody).await.unwrap();
-        assert_eq!(hidden.shown(reading()).await.unwrap(), shown, "a plugin");
+        let shown = redaction.read(&TestDocuments, reading(), &ThreadParty::Anybody).await.unwrap();
+        assert_eq!(hidden.redacted_document(reading()).await.unwrap(), shown, "a plugin");
         let shown: Value = serde_json::from_slice(&shown.unwrap()).unwrap();
         shown["message"].as_str().unwrap().to_owned()
     };
@@ -188,54 +192,61 @@ async fn a_person_and_a_plugin_read_no_secret_of_the_object_that_an_event_is_abo
 #[tokio::test]
 async fn a_secret_that_a_status_quotes_is_replaced_by_the_digest_of_the_document() {
     let folder = tempfile::tempdir().unwrap();
-    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    let document =
-        redaction.redact(Journal.document(1).await.unwrap().unwrap(), &Party::Anybody).await.unwrap();
+    let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let document = redaction
+        .redact(TestDocuments.document(1).await.unwrap().unwrap(), &ThreadParty::Anybody)
+        .await
+        .unwrap();
     let document = String::from_utf8(document.to_vec()).unwrap();
     let digest = &document[document.find("redacted:").unwrap()..][..25];
     let quoting = state(1, "bad token 'hush-4711' of 47", Some("was older-4711"));
     for _ in 0..2 {
-        let shown = redaction.state(&Journal, &quoting, &Party::Anybody).await.unwrap();
+        let shown = redaction.state(&TestDocuments, &quoting, &ThreadParty::Anybody).await.unwrap();
         assert_eq!(shown.status.message, format!("bad token '{digest}' of 47"));
         let before = &shown.previous.as_ref().unwrap().message;
         assert!(before.starts_with("was redacted:") && !before.contains(digest), "{before}");
     }
-    let told =
-        redaction.state(&Journal, &state(7, "", Some("was older-4711")), &Party::Anybody).await.unwrap();
+    let told = redaction
+        .state(&TestDocuments, &state(7, "", Some("was older-4711")), &ThreadParty::Anybody)
+        .await
+        .unwrap();
     assert!(!told.previous.as_ref().unwrap().message.contains("older"), "its document is gone: {told:?}");
     let plain = state(2, "all is well", None);
-    assert!(Arc::ptr_eq(&redaction.state(&Journal, &plain, &Party::Anybody).await.unwrap(), &plain));
+    assert!(Arc::ptr_eq(
+        &redaction.state(&TestDocuments, &plain, &ThreadParty::Anybody).await.unwrap(),
+        &plain
+    ));
     let ended = state(3, "older-4711", None);
     assert!(
         redaction
-            .state(&Journal, &ended, &Party::Anybody)
+            .state(&TestDocuments, &ended, &ThreadParty::Anybody)
             .await
             .unwrap()
             .status
             .message
             .starts_with("redacted:")
     );
-    let current = Current {
+    let current = CurrentObject {
         object: Arc::default(),
         owner: None,
         resource_version: kubewitness_core::Version::new("1"),
         status: quoting.status.clone(),
         seq: 1,
         observed_ms: 0,
-        packed: document::pack(&Journal.document(1).await.unwrap().unwrap()),
+        packed: document::pack(&TestDocuments.document(1).await.unwrap().unwrap()),
     };
-    let patience = &mut Patience::of_a_list();
+    let patience = &mut AnswerPatience::of_a_list();
     assert!(redaction.current(&current, patience).await.unwrap().message.contains(digest));
 }
 
 #[tokio::test]
 async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked_at() {
     let folder = tempfile::tempdir().unwrap();
-    let mut redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    redaction.threads = Threads::of(2);
+    let mut redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    redaction.threads = RedactionThreads::of(2);
     let filling = "x".repeat(100_000);
     let document = json!({"kind": "Job", "filling": filling, "spec": {"env": [{"name": "TOKEN", "value": "hush-4711"}]}});
-    let of = |namespace: &str, seq: Seq| Current {
+    let of = |namespace: &str, seq: Seq| CurrentObject {
         object: Arc::new(ObjectRef { namespace: namespace.into(), ..ObjectRef::default() }),
         owner: None,
         resource_version: kubewitness_core::Version::new("1"),
@@ -246,10 +257,10 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
     };
     // A longer one of the namespace is looked at.
     let (end, ended) = std::sync::mpsc::channel::<()>();
-    let party = Party::Namespace("red".into());
+    let party = ThreadParty::Namespace("red".into());
     let longer = redaction.threads.run(&party, 1 << 20, move || ended.recv().is_ok());
     let lists = async {
-        let mut patience = Patience::of_a_list();
+        let mut patience = AnswerPatience::of_a_list();
         let began = std::time::Instant::now();
         for seq in 1..100 {
             let shown = redaction.current(&of("red", seq), &mut patience).await.unwrap();
@@ -257,7 +268,7 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
         }
         // A hundred that wait would take far longer; a busy machine needs more than one of them does.
         assert!(began.elapsed() < Duration::from_secs(10), "one row waits, and no other one");
-        let other = redaction.current(&of("blue", 100), &mut Patience::of_a_list()).await.unwrap();
+        let other = redaction.current(&of("blue", 100), &mut AnswerPatience::of_a_list()).await.unwrap();
         assert_eq!(other.message, "out of memory", "another namespace waits for nothing");
         assert!(redaction.threads.is_full(&party), "no list adds to what waits without end");
         end.send(()).unwrap();
@@ -268,19 +279,19 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
     while redaction.currents.get(&60).is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let shown = redaction.current(&of("red", 60), &mut Patience::none()).await.unwrap();
+    let shown = redaction.current(&of("red", 60), &mut AnswerPatience::none()).await.unwrap();
     assert_eq!(shown.message, "out of memory");
 }
 
 /// Notes the documents that are read, each of which waits to be let go.
 #[derive(Default)]
-struct Slowly {
+struct SlowDocuments {
     read: std::sync::atomic::AtomicUsize,
     go: tokio::sync::Notify,
 }
 
 #[async_trait]
-impl Documents for Slowly {
+impl DocumentReader for SlowDocuments {
     async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
         self.read.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         self.go.notified().await;
@@ -299,10 +310,10 @@ impl Documents for Slowly {
 #[tokio::test]
 async fn what_waits_for_its_turn_has_nothing_in_memory_and_one_state_is_looked_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    let documents = Slowly::default();
+    let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let documents = SlowDocuments::default();
     let read = || documents.read.swap(0, std::sync::atomic::Ordering::SeqCst);
-    let party = Party::Person("ann".into());
+    let party = ThreadParty::Person("ann".into());
     let reading = async || redaction.read(&documents, documents.document(1), &party).await;
     let mut many = Box::pin(futures::future::join_all((0..20).map(|_| reading())));
     assert!(futures::poll!(many.as_mut()).is_pending());
@@ -326,15 +337,15 @@ async fn what_waits_for_its_turn_has_nothing_in_memory_and_one_state_is_looked_a
 #[tokio::test]
 async fn events_of_a_list_wait_no_longer_than_the_list_and_the_next_list_has_their_texts() {
     let folder = tempfile::tempdir().unwrap();
-    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-    let team = Party::Namespace("team".into());
+    let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let team = ThreadParty::Namespace("team".into());
     let all_turns =
         || (0..TURNS).map(|_| redaction.object_turns.take_at_once(&team).unwrap()).collect::<Vec<_>>();
     let held = all_turns();
-    let (mut patience, mut objects) = (Patience::of_a_list(), HashMap::new());
-    let told = async |patience: &mut Patience, objects: &mut HashMap<_, _>| {
-        let (event, party) = (event("Job", "known", "team"), Party::Person("ann".into()));
-        let shown = redaction.event(&Journal, event, objects, &party, patience).await.unwrap();
+    let (mut patience, mut objects) = (AnswerPatience::of_a_list(), HashMap::new());
+    let told = async |patience: &mut AnswerPatience, objects: &mut HashMap<_, _>| {
+        let (event, party) = (event("Job", "known", "team"), ThreadParty::Person("ann".into()));
+        let shown = redaction.event(&TestDocuments, event, objects, &party, patience).await.unwrap();
         String::from_utf8(shown.to_vec()).unwrap()
     };
     assert!(!told(&mut patience, &mut objects).await.contains("no login"), "its text is withheld");
@@ -342,5 +353,5 @@ async fn events_of_a_list_wait_no_longer_than_the_list_and_the_next_list_has_the
     let text = told(&mut patience, &mut HashMap::new()).await;
     assert!(text.contains("no login with redacted:") && !text.contains("4711"), "{text}");
     let _held = all_turns();
-    assert!(told(&mut Patience::none(), &mut HashMap::new()).await.contains("no login"), "it is kept");
+    assert!(told(&mut AnswerPatience::none(), &mut HashMap::new()).await.contains("no login"), "it is kept");
 }

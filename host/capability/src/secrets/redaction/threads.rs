@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 
-use kubewitness_core::redact::Withheld;
+use kubewitness_core::redact::WithheldDocument;
 use tokio::sync::oneshot;
 
 /// A usual Job of 5 KiB takes less than what it costs to change the thread.
@@ -22,7 +22,7 @@ const WAITING: usize = 64;
 
 /// For whom a document is redacted. Each has a share of the threads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Party {
+pub enum ThreadParty {
     Person(Arc<str>),
     Plugin(Arc<str>),
     /// Whose objects are shown to somebody.
@@ -31,7 +31,7 @@ pub enum Party {
     Anybody,
 }
 
-impl Party {
+impl ThreadParty {
     /// In whose share it is found out what objects of a namespace quote. It is found out once for all people, so in
     /// nobody's own share.
     pub(super) fn for_objects_of(&self, namespace: &str) -> Self {
@@ -43,33 +43,33 @@ impl Party {
 }
 
 #[derive(Clone)]
-pub(super) struct Threads(Arc<Mutex<Queue>>);
+pub(super) struct RedactionThreads(Arc<Mutex<WorkQueue>>);
 
-type Work = Box<dyn FnOnce() + Send>;
+type ThreadWork = Box<dyn FnOnce() + Send>;
 
 #[derive(Clone, Copy)]
-enum Size {
+enum DocumentSize {
     Medium,
     Long,
 }
 
-struct Queue {
+struct WorkQueue {
     /// Places that are free.
     long: usize,
     medium: usize,
     /// Places of one party at most.
     share: usize,
     /// Those of whom something is redacted or waits, in the order of their turns.
-    lines: VecDeque<Line>,
+    lines: VecDeque<PartyLine>,
 }
 
-struct Line {
-    party: Party,
+struct PartyLine {
+    party: ThreadParty,
     running: usize,
-    waiting: VecDeque<(Size, Work)>,
+    waiting: VecDeque<(DocumentSize, ThreadWork)>,
 }
 
-impl Default for Threads {
+impl Default for RedactionThreads {
     /// One processor is left to everything else.
     fn default() -> Self {
         let processors = available_parallelism().map_or(1, usize::from);
@@ -77,9 +77,9 @@ impl Default for Threads {
     }
 }
 
-impl Threads {
+impl RedactionThreads {
     pub(super) fn of(places: usize) -> Self {
-        let queue = Queue { long: places, medium: 1, share: places / 2, lines: VecDeque::new() };
+        let queue = WorkQueue { long: places, medium: 1, share: places / 2, lines: VecDeque::new() };
         Self(Arc::new(Mutex::new(queue)))
     }
 
@@ -87,30 +87,30 @@ impl Threads {
     /// that began keeps its place to its end.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        party: &Party,
+        party: &ThreadParty,
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Withheld> {
+    ) -> Result<T, WithheldDocument> {
         self.has_run(party, bytes, false, work).await
     }
 
     /// The same of work that keeps what it makes: it is done also where nobody waits for it any more.
     pub(super) async fn finish<T: Send + 'static>(
         &self,
-        party: &Party,
+        party: &ThreadParty,
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Withheld> {
+    ) -> Result<T, WithheldDocument> {
         self.has_run(party, bytes, true, work).await
     }
 
     async fn has_run<T: Send + 'static>(
         &self,
-        party: &Party,
+        party: &ThreadParty,
         bytes: usize,
         also_for_nobody: bool,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Withheld> {
+    ) -> Result<T, WithheldDocument> {
         let (tell, told) = oneshot::channel();
         let work = move || {
             if also_for_nobody || !tell.is_closed() {
@@ -122,15 +122,15 @@ impl Threads {
             // Many short ones are a long one.
             tokio::task::yield_now().await;
         } else {
-            let size = if bytes <= MEDIUM_BYTES { Size::Medium } else { Size::Long };
+            let size = if bytes <= MEDIUM_BYTES { DocumentSize::Medium } else { DocumentSize::Long };
             self.lock().line(party).waiting.push_back((size, Box::new(work)));
             self.go_on();
         }
-        told.await.map_err(Withheld::because)
+        told.await.map_err(WithheldDocument::because)
     }
 
     /// Whether so much of the party waits that no more should be added to it.
-    pub(super) fn is_full(&self, party: &Party) -> bool {
+    pub(super) fn is_full(&self, party: &ThreadParty) -> bool {
         let queue = self.lock();
         queue.lines.iter().any(|line| line.party == *party && line.waiting.len() >= WAITING)
     }
@@ -140,43 +140,43 @@ impl Threads {
         while let Some((party, size, work)) = queue.next() {
             let threads = self.clone();
             tokio::task::spawn_blocking(move || {
-                let _place = Placed { threads, party, size };
+                let _place = WorkPlace { threads, party, size };
                 // Whoever waits for work that panics is told that there is nothing.
                 work();
             });
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, WorkQueue> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
-    fn line(&mut self, party: &Party) -> &mut Line {
+impl WorkQueue {
+    fn line(&mut self, party: &ThreadParty) -> &mut PartyLine {
         let known = self.lines.iter().position(|line| line.party == *party);
         let index = known.unwrap_or_else(|| {
-            self.lines.push_back(Line { party: party.clone(), running: 0, waiting: VecDeque::new() });
+            self.lines.push_back(PartyLine { party: party.clone(), running: 0, waiting: VecDeque::new() });
             self.lines.len() - 1
         });
         &mut self.lines[index]
     }
 
-    fn free(&mut self, size: Size) -> &mut usize {
+    fn free(&mut self, size: DocumentSize) -> &mut usize {
         match size {
-            Size::Medium => &mut self.medium,
-            Size::Long => &mut self.long,
+            DocumentSize::Medium => &mut self.medium,
+            DocumentSize::Long => &mut self.long,
         }
     }
 
     /// Of the first party whose turn it can be. It is then the last one.
-    fn next(&mut self) -> Option<(Party, Size, Work)> {
+    fn next(&mut self) -> Option<(ThreadParty, DocumentSize, ThreadWork)> {
         let (long, medium, share) = (self.long, self.medium, self.share);
-        let has_place = |size: &Size| match size {
-            Size::Medium => medium > 0,
-            Size::Long => long > 0,
+        let has_place = |size: &DocumentSize| match size {
+            DocumentSize::Medium => medium > 0,
+            DocumentSize::Long => long > 0,
         };
-        let is_next = |line: &Line| {
+        let is_next = |line: &PartyLine| {
             line.running < share && line.waiting.front().is_some_and(|(size, _)| has_place(size))
         };
         let mut line = self.lines.iter().position(is_next).and_then(|index| self.lines.remove(index))?;
@@ -189,7 +189,7 @@ impl Queue {
         Some((party, size, work))
     }
 
-    fn end(&mut self, party: &Party, size: Size) {
+    fn end(&mut self, party: &ThreadParty, size: DocumentSize) {
         *self.free(size) += 1;
         self.line(party).running -= 1;
         self.lines.retain(|line| line.running > 0 || !line.waiting.is_empty());
@@ -197,13 +197,13 @@ impl Queue {
 }
 
 /// The place of work on a thread.
-struct Placed {
-    threads: Threads,
-    party: Party,
-    size: Size,
+struct WorkPlace {
+    threads: RedactionThreads,
+    party: ThreadParty,
+    size: DocumentSize,
 }
 
-impl Drop for Placed {
+impl Drop for WorkPlace {
     fn drop(&mut self) {
         self.threads.lock().end(&self.party, self.size);
         self.threads.go_on();
@@ -220,8 +220,8 @@ mod tests {
 
     const LONG: usize = MEDIUM_BYTES + 1;
 
-    fn person(name: &str) -> Party {
-        Party::Person(name.into())
+    fn person(name: &str) -> ThreadParty {
+        ThreadParty::Person(name.into())
     }
 
     /// Until whatever is spawned has had its turn.
@@ -248,12 +248,12 @@ mod tests {
 
     #[tokio::test]
     async fn the_long_documents_of_one_party_leave_threads_to_another() {
-        let threads = Threads::of(4);
+        let threads = RedactionThreads::of(4);
         let (end, ended) = mpsc::channel::<()>();
         let ended = Arc::new(Mutex::new(ended));
         let held = || {
             let ended = ended.clone();
-            threads.run(&Party::Anybody, LONG, move || ended.lock().unwrap().recv().is_ok())
+            threads.run(&ThreadParty::Anybody, LONG, move || ended.lock().unwrap().recv().is_ok())
         };
         let all: Vec<_> = (0..8).map(|_| Box::pin(held())).collect();
         let mut all = futures::future::join_all(all);
@@ -265,14 +265,14 @@ mod tests {
         }
         let medium = threads.run(&person("dan"), MEDIUM_BYTES, || 1).await;
         assert_eq!(medium, Ok(1), "it has a place of its own");
-        let short = threads.run(&Party::Anybody, SHORT_BYTES, || 1).await;
+        let short = threads.run(&ThreadParty::Anybody, SHORT_BYTES, || 1).await;
         assert_eq!(short, Ok(1), "a short one waits for nothing");
         drop(all);
         until(|| threads.lock().long >= 2).await;
         assert_eq!(threads.lock().long, 2, "what began keeps its places");
         (0..2).for_each(|_| end.send(()).unwrap());
         assert_eq!(
-            threads.run(&Party::Anybody, LONG, || 2).await,
+            threads.run(&ThreadParty::Anybody, LONG, || 2).await,
             Ok(2),
             "what nobody waits for is left out"
         );
@@ -281,7 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn parties_have_their_turns_one_after_the_other_and_what_is_kept_is_done_for_nobody() {
-        let threads = Threads::of(2);
+        let threads = RedactionThreads::of(2);
         let (end, ended) = mpsc::channel::<()>();
         let done = Arc::new(Mutex::new(Vec::new()));
         let note = |name: &'static str| {
@@ -311,11 +311,11 @@ mod tests {
 
     #[tokio::test]
     async fn while_a_long_document_is_redacted_the_thread_of_the_requests_is_free() {
-        let threads = Threads::of(2);
+        let threads = RedactionThreads::of(2);
         let (end, ended) = mpsc::channel();
         // On the thread of this test the work would wait for ever.
         let (done, ()) = tokio::join!(
-            threads.run(&Party::Anybody, LONG, move || ended
+            threads.run(&ThreadParty::Anybody, LONG, move || ended
                 .recv_timeout(std::time::Duration::from_secs(30))
                 .is_ok()),
             async move { end.send(()).unwrap() },
@@ -325,9 +325,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_document_whose_redaction_fails_is_withheld() {
-        let threads = Threads::of(2);
+        let threads = RedactionThreads::of(2);
         for _ in 0..3 {
-            let told: Result<(), _> = threads.run(&Party::Anybody, LONG, || panic!("out of luck")).await;
+            let told: Result<(), _> =
+                threads.run(&ThreadParty::Anybody, LONG, || panic!("out of luck")).await;
             assert!(told.unwrap_err().to_string().contains("withheld"));
         }
     }

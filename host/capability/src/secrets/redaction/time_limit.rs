@@ -16,13 +16,13 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Namespaces that are slow at a time. Where there are more, all are waited for once more.
 const NAMESPACES: usize = 1024;
 
-/// What is left of the time that an answer waits for long documents.
-pub struct Patience {
+/// The rest of the time that an answer waits for long documents.
+pub struct AnswerPatience {
     /// None: as long as a request may take.
     left: Option<Duration>,
 }
 
-impl Patience {
+impl AnswerPatience {
     pub fn of_a_list() -> Self {
         Self { left: Some(A_LIST) }
     }
@@ -55,9 +55,9 @@ impl Patience {
 
 /// Namespaces with a document that took too long a moment ago.
 #[derive(Default)]
-pub(super) struct Slow(Mutex<HashMap<Arc<str>, Instant>>);
+pub(super) struct SlowNamespaces(Mutex<HashMap<Arc<str>, Instant>>);
 
-impl Slow {
+impl SlowNamespaces {
     pub(super) fn has(&self, namespace: &str) -> bool {
         self.lock().get(namespace).is_some_and(|at| at.elapsed() < PAUSE)
     }
@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_that_a_list_waits_for_has_one_time_and_what_is_there_needs_none() {
-        let mut patience = Patience::of_a_list();
+        let mut patience = AnswerPatience::of_a_list();
         let began = Instant::now();
         assert_eq!(patience.wait(tokio::time::sleep(A_LIST / 3)).await, Some(()));
         for _ in 0..100 {
@@ -91,6 +91,6 @@ mod tests {
         assert!(patience.is_over());
         assert_eq!(patience.wait(std::future::ready(7)).await, Some(7));
         assert_eq!(patience.wait(tokio::task::yield_now()).await, Some(()), "it is done at once");
-        assert_eq!(Patience::of_a_request().wait(tokio::time::sleep(A_LIST * 3)).await, Some(()));
+        assert_eq!(AnswerPatience::of_a_request().wait(tokio::time::sleep(A_LIST * 3)).await, Some(()));
     }
 }

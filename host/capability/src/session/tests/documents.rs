@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn documents_are_those_of_this_call_and_errors_name_no_files() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
@@ -18,28 +18,28 @@ async fn documents_are_those_of_this_call_and_errors_name_no_files() {
 
 /// Counts what it is asked for.
 #[derive(Default)]
-struct Counted(AtomicUsize);
+struct CountedReads(AtomicUsize);
 
 #[async_trait]
-impl kubewitness_core::ports::Documents for Counted {
+impl kubewitness_core::ports::DocumentReader for CountedReads {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Papers.document(seq).await
+        SessionPapers.document(seq).await
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        Papers.document_before(seq).await
+        SessionPapers.document_before(seq).await
     }
 
     async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
-        Papers.newest_of(object).await
+        SessionPapers.newest_of(object).await
     }
 }
 
 #[tokio::test]
 async fn several_questions_about_one_document_read_it_once() {
-    let (world, journal) = (World::new(), Arc::new(Counted::default()));
-    let backing = Backing { documents: journal.clone(), ..backing(0) };
+    let (world, journal) = (SessionWorld::new(), Arc::new(CountedReads::default()));
+    let backing = PluginServices { documents: journal.clone(), ..backing(0) };
     let granted = world.open().await.grants("p", &plugin(json!({})), backing).await.unwrap();
     let mut session = granted.open(&batch(&[1, 2])).await.unwrap();
     for seq in [1, 1, 1, 2, 2] {
@@ -54,26 +54,26 @@ async fn several_questions_about_one_document_read_it_once() {
 struct ContentlessJournal;
 
 #[async_trait]
-impl kubewitness_core::ports::Documents for ContentlessJournal {
+impl kubewitness_core::ports::DocumentReader for ContentlessJournal {
     async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
         Ok(None)
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        Papers.document(seq).await.map(|found| found.filter(|_| seq > 1))
+        SessionPapers.document(seq).await.map(|found| found.filter(|_| seq > 1))
     }
 
     async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
-        Papers.newest_of(object).await
+        SessionPapers.newest_of(object).await
     }
 }
 
 #[tokio::test]
 async fn a_state_without_a_document_has_none_for_every_plugin_and_no_digest() {
     for granted in ["redacted", "digest", "raw"] {
-        let backing = Backing { documents: Arc::new(ContentlessJournal), ..backing(0) };
+        let backing = PluginServices { documents: Arc::new(ContentlessJournal), ..backing(0) };
         let spec = plugin(json!({"documents": granted}));
-        let grants = World::new().open().await.grants("p", &spec, backing).await.unwrap();
+        let grants = SessionWorld::new().open().await.grants("p", &spec, backing).await.unwrap();
         let states = batch(&[1]);
         let mut session = grants.open(&states).await.unwrap();
         let gone = Arc::new(State { change: Change::Gone, ..State::clone(&states[0].state) });
@@ -85,8 +85,8 @@ async fn a_state_without_a_document_has_none_for_every_plugin_and_no_digest() {
 
 #[test]
 fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
-    let granted = crate::objects::lister::Granted::new(
-        Arc::new(Cache),
+    let granted = crate::objects::lister::GrantedLister::new(
+        Arc::new(EmptyCache),
         &["jobs".to_string(), "pods".to_string()],
         None,
     );
@@ -102,15 +102,17 @@ fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_waits_for_the_cache_to_show_its_states_and_no_longer_than_a_moment() {
-    let granted = crate::objects::lister::Granted::new(Arc::new(Cache), &["jobs".to_string()], None);
+    let granted =
+        crate::objects::lister::GrantedLister::new(Arc::new(EmptyCache), &["jobs".to_string()], None);
     assert_eq!(granted.shows(&[delivery(98, "a")]).await, Ok(()));
     let late = granted.shows(&[delivery(98, "a"), delivery(99, "b")]).await;
     assert!(matches!(late, Err(GrantError::Unavailable(why)) if why.contains("`jobs`")));
-    let elsewhere = crate::objects::lister::Granted::new(Arc::new(Cache), &["pods".to_string()], None);
+    let elsewhere =
+        crate::objects::lister::GrantedLister::new(Arc::new(EmptyCache), &["pods".to_string()], None);
     assert_eq!(elsewhere.shows(&[delivery(99, "b")]).await, Ok(()));
 }
 
-async fn document_for(capabilities: &Capabilities, granted: serde_json::Value) -> String {
+async fn document_for(capabilities: &OpenCapabilities, granted: serde_json::Value) -> String {
     let grants = grants(capabilities, &plugin(granted)).await;
     let mut session = grants.open(&batch(&[1])).await.unwrap();
     let document = session.document(1).await.unwrap().unwrap();
@@ -120,19 +122,19 @@ async fn document_for(capabilities: &Capabilities, granted: serde_json::Value) -
 
 #[tokio::test]
 async fn a_plugin_reads_digests_in_the_place_of_secrets_unless_it_is_granted_raw_documents() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let redacted = document_for(&world.open().await, json!({})).await;
     assert!(redacted.starts_with(r#"{"seq":1,"env":[{"name":"HF_TOKEN","value":"redacted:"#), "{redacted}");
     assert!(!redacted.contains("hush"));
     // The key lies in the data folder: a digest is the same after a restart, and another elsewhere.
     assert_eq!(document_for(&world.open().await, json!({"documents": "redacted"})).await, redacted);
-    assert_ne!(document_for(&World::new().open().await, json!({})).await, redacted);
+    assert_ne!(document_for(&SessionWorld::new().open().await, json!({})).await, redacted);
     assert!(document_for(&world.open().await, json!({"documents": "raw"})).await.contains("hush"));
 }
 
 #[tokio::test]
 async fn a_plugin_gets_the_digest_of_raw_bytes_only_with_a_grant_for_it() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let raw = document_for(&world.open().await, json!({"documents": "raw"})).await;
     let expected = hex::encode(ring::digest::digest(&ring::digest::SHA256, raw.as_bytes()));
     for (granted, digest) in [
@@ -151,7 +153,7 @@ async fn a_plugin_gets_the_digest_of_raw_bytes_only_with_a_grant_for_it() {
 
 #[tokio::test]
 async fn a_plugin_is_told_where_it_will_never_hear_of_the_owner() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let grants = grants(&world.open().await, &plugin(json!({}))).await;
     let batch = batch(&[1]);
     let mut session = grants.open(&batch).await.unwrap();
@@ -167,11 +169,11 @@ async fn a_plugin_is_told_where_it_will_never_hear_of_the_owner() {
 
 #[tokio::test]
 async fn the_use_of_whole_documents_is_to_read_one_and_that_of_digests_is_to_be_handed_one() {
-    let world = World::new();
+    let world = SessionWorld::new();
     for (granted, shown, read) in [("raw", 0, 1), ("digest", 1, 1), ("redacted", 0, 0)] {
         let spec = plugin(json!({"documents": granted}));
-        let uses = Arc::new(uses::Uses::of(&spec.grants));
-        let backing = Backing { uses: uses.clone(), ..backing(0) };
+        let uses = Arc::new(uses::GrantUses::of(&spec.grants));
+        let backing = PluginServices { uses: uses.clone(), ..backing(0) };
         let grants = world.open().await.grants("p", &spec, backing).await.unwrap();
         let states = batch(&[1]);
         let mut session = grants.open(&states).await.unwrap();
@@ -186,7 +188,7 @@ async fn the_use_of_whole_documents_is_to_read_one_and_that_of_digests_is_to_be_
 
 #[tokio::test]
 async fn without_a_redaction_key_only_plugins_that_may_see_secrets_are_called_and_the_others_wait_for_it() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let place = world.folder.path().join("redaction.key");
     std::fs::create_dir(&place).unwrap();
     let capabilities = world.open().await;

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use kubewitness_core::intents::requests::MAY_HAVE_BEEN_SENT;
 use kubewitness_harness::{Dice, kills, seed};
 
-use super::requests::{Receiver, opened, post, sender};
+use super::requests::{CountingReceiver, opened, post, sender};
 use super::*;
 
 /// Each takes milliseconds. A kill of a real process takes a second: `posts.rs` of the end-to-end tests has some.
@@ -21,14 +21,19 @@ const STATES: usize = 12;
 /// A journal that takes its time, so that a kill may fall before and behind each of its writes.
 #[derive(Default)]
 struct SlowPaper {
-    paper: Arc<Paper>,
+    paper: Arc<KvPaper>,
     /// Planted: answers are never kept.
     forgets_answers: bool,
 }
 
 #[async_trait]
-impl Notes for SlowPaper {
-    async fn note(&self, plugin: &str, notes: Vec<KvWrite>, kept: Kept) -> Result<(), JournalError> {
+impl NoteStore for SlowPaper {
+    async fn note(
+        &self,
+        plugin: &str,
+        notes: Vec<KvWrite>,
+        kept: NoteDurability,
+    ) -> Result<(), JournalError> {
         tokio::task::yield_now().await;
         self.paper.note(plugin, notes, kept).await?;
         tokio::task::yield_now().await;
@@ -43,7 +48,7 @@ impl Notes for SlowPaper {
 }
 
 #[derive(Debug, Default)]
-struct Figures {
+struct KillFigures {
     kills: u64,
     in_the_air: usize,
     most_in_the_air: usize,
@@ -56,7 +61,7 @@ fn path(to: &str, seq: Seq, nth: usize) -> String {
 }
 
 /// Whether the state is parked.
-async fn call(plugin: &Arc<dyn Grants>, paper: &Paper, seq: Seq) -> bool {
+async fn call(plugin: &Arc<dyn GrantProvider>, paper: &KvPaper, seq: Seq) -> bool {
     let mut session = plugin.open(&batch(&[seq])).await.unwrap();
     for to in ["people", "bank"] {
         for nth in 0..REQUESTS {
@@ -80,16 +85,16 @@ async fn call(plugin: &Arc<dyn Grants>, paper: &Paper, seq: Seq) -> bool {
 }
 
 /// Requests that were noted, and whose answer was not.
-fn in_the_air(paper: &Paper) -> usize {
+fn in_the_air(paper: &KvPaper) -> usize {
     let is_sent = |note: &&Vec<u8>| String::from_utf8_lossy(note).contains(r#""fate":"sent""#);
     paper.kept.lock().unwrap().values().filter(is_sent).count()
 }
 
 /// One life: until everything is done, or the kill.
 async fn live(
-    plugin: &Arc<dyn Grants>,
-    paper: &Paper,
-    figures: &Mutex<Figures>,
+    plugin: &Arc<dyn GrantProvider>,
+    paper: &KvPaper,
+    figures: &Mutex<KillFigures>,
     kill: impl Future<Output = ()>,
 ) {
     let states: Vec<Seq> = {
@@ -117,14 +122,14 @@ async fn live(
     }
 }
 
-async fn lives(forgets_answers: bool, kills: u64) -> (Figures, Receiver) {
-    let (world, receiver, mut dice) = (World::new(), Receiver::default(), Dice::new(seed()));
+async fn lives(forgets_answers: bool, kills: u64) -> (KillFigures, CountingReceiver) {
+    let (world, receiver, mut dice) = (SessionWorld::new(), CountingReceiver::default(), Dice::new(seed()));
     let capabilities = opened(&world, &receiver.listen().await).await;
-    let (figures, paper) = (Mutex::new(Figures::default()), world.paper.clone());
+    let (figures, paper) = (Mutex::new(KillFigures::default()), world.paper.clone());
     let born = async || {
         let notes = Arc::new(SlowPaper { paper: paper.clone(), forgets_answers });
         // What was to be noted later is lost.
-        let backing = Backing { kv: paper.read(), notes, ..backing(0) };
+        let backing = PluginServices { kv: paper.read(), notes, ..backing(0) };
         capabilities.grants("p", &sender(), backing).await.unwrap()
     };
     while figures.lock().unwrap().kills < kills {
@@ -156,7 +161,7 @@ async fn at_hundreds_of_kills_what_comes_twice_is_no_more_than_what_was_in_the_a
             (posts, twice) = (posts + people, twice + people - 1);
         }
     }
-    let Figures { kills, in_the_air, most_in_the_air, parked, .. } = &figures;
+    let KillFigures { kills, in_the_air, most_in_the_air, parked, .. } = &figures;
     println!(
         "{kills} kills: of {posts} posts {twice} came twice, {in_the_air} were in the air, {most_in_the_air} at most at \
          a time; {} states were parked",

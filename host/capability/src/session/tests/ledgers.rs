@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_ledger_alone_keeps_its_own_receipt() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let spec = plugin(json!({"ledger": [{"name": "audit", "ledger": "trail"}]}));
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &spec).await;
@@ -25,7 +25,7 @@ async fn a_ledger_alone_keeps_its_own_receipt() {
 
 #[tokio::test]
 async fn calls_continue_a_ledger_one_after_the_other() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let chain = |seq: Seq| {
@@ -48,7 +48,7 @@ async fn calls_continue_a_ledger_one_after_the_other() {
 #[tokio::test]
 async fn the_database_decides_for_the_ledger_after_a_crash() {
     for commit in [false, true] {
-        let world = World::new();
+        let world = SessionWorld::new();
         let capabilities = world.open().await;
         let plugin = grants(&capabilities, &everything()).await;
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
@@ -76,7 +76,7 @@ async fn the_database_decides_for_the_ledger_after_a_crash() {
 
 #[tokio::test]
 async fn a_failed_commit_takes_the_ledgers_records_back() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();

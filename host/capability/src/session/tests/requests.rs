@@ -8,9 +8,9 @@ use super::*;
 
 /// A receiver that counts, and never answers what ends in `silent`.
 #[derive(Clone, Default)]
-pub struct Receiver(Arc<Mutex<Vec<String>>>);
+pub struct CountingReceiver(Arc<Mutex<Vec<String>>>);
 
-impl Receiver {
+impl CountingReceiver {
     #[allow(clippy::disallowed_methods)]
     pub async fn listen(&self) -> String {
         let seen = self.0.clone();
@@ -38,7 +38,7 @@ impl Receiver {
     }
 }
 
-pub async fn opened(world: &World, url: &str) -> Capabilities {
+pub async fn opened(world: &SessionWorld, url: &str) -> OpenCapabilities {
     let host: HostSpec = serde_json::from_value(json!({
         "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
         "destinations": [
@@ -48,7 +48,7 @@ pub async fn opened(world: &World, url: &str) -> Capabilities {
         ],
     }))
     .unwrap();
-    Capabilities::open(&host, world.folder.path()).await.unwrap()
+    OpenCapabilities::open(&host, world.folder.path()).await.unwrap()
 }
 
 pub fn sender() -> PluginSpec {
@@ -62,14 +62,14 @@ pub fn post(path: &str, id: Option<&str>) -> HttpRequest {
 }
 
 /// What is answered, as text.
-async fn send(session: &mut Box<dyn Session>, to: &str, path: &str) -> Result<String, GrantError> {
+async fn send(session: &mut Box<dyn EffectSession>, to: &str, path: &str) -> Result<String, GrantError> {
     let answer = session.http_send(to, post(path, None)).await?;
     Ok(String::from_utf8(answer.body).unwrap())
 }
 
 #[tokio::test]
 async fn after_a_kill_only_the_request_in_the_air_is_sent_again() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let url = receiver.listen().await;
     let capabilities = opened(&world, &url).await;
     let killed = world.started(&capabilities, &sender()).await;
@@ -100,7 +100,7 @@ async fn after_a_kill_only_the_request_in_the_air_is_sent_again() {
 
 #[tokio::test]
 async fn where_nothing_is_repeated_a_request_in_the_air_parks_its_state_until_somebody_replays_it() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let url = receiver.listen().await;
     let capabilities = opened(&world, &url).await;
     let killed = world.started(&capabilities, &sender()).await;
@@ -129,7 +129,7 @@ async fn where_nothing_is_repeated_a_request_in_the_air_parks_its_state_until_so
 
 #[tokio::test]
 async fn a_request_without_an_answer_is_not_sent_again_where_nothing_is_repeated() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let capabilities = opened(&world, &receiver.listen().await).await;
     let plugin = world.started(&capabilities, &sender()).await;
     for to in ["bank", "people"] {
@@ -153,7 +153,7 @@ async fn a_request_without_an_answer_is_not_sent_again_where_nothing_is_repeated
 
 #[tokio::test]
 async fn a_verdict_that_asks_for_a_retry_asks_for_another_request() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let capabilities = opened(&world, &receiver.listen().await).await;
     let plugin = world.started(&capabilities, &sender()).await;
     for times in 1..3 {
@@ -176,7 +176,7 @@ async fn a_verdict_that_asks_for_a_retry_asks_for_another_request() {
 
 #[tokio::test]
 async fn nothing_is_sent_that_the_journal_can_not_note_and_nobody_is_to_blame() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let capabilities = opened(&world, &receiver.listen().await).await;
     let plugin = world.started(&capabilities, &sender()).await;
     world.paper.is_away.store(true, Ordering::Relaxed);
@@ -192,7 +192,7 @@ async fn nothing_is_sent_that_the_journal_can_not_note_and_nobody_is_to_blame() 
 
 #[tokio::test]
 async fn a_destination_that_can_not_be_reached_was_sent_nothing() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let capabilities = opened(&world, &receiver.listen().await).await;
     let plugin = world.started(&capabilities, &sender()).await;
     for _ in 0..2 {
@@ -205,7 +205,7 @@ async fn a_destination_that_can_not_be_reached_was_sent_nothing() {
 
 #[tokio::test]
 async fn a_request_of_no_known_state_comes_again_alone_where_nothing_is_repeated() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let capabilities = opened(&world, &receiver.listen().await).await;
     let plugin = world.started(&capabilities, &sender()).await;
     let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
@@ -224,7 +224,7 @@ async fn a_request_of_no_known_state_comes_again_alone_where_nothing_is_repeated
 
 #[tokio::test]
 async fn a_request_that_only_reads_and_one_of_a_tick_without_an_id_are_sent_each_time() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let capabilities = opened(&world, &receiver.listen().await).await;
     let plugin = world.started(&capabilities, &sender()).await;
     for seqs in [&[1][..], &[]] {
@@ -239,13 +239,13 @@ async fn a_request_that_only_reads_and_one_of_a_tick_without_an_id_are_sent_each
 
 #[tokio::test]
 async fn after_a_kill_a_tick_sends_again_only_what_was_in_the_air_until_a_tick_is_kept() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let capabilities = opened(&world, &receiver.listen().await).await;
     let id = |path: &str| post(path, Some(path));
     let killed = world.started(&capabilities, &sender()).await;
     let mut tick = killed.open(&[]).await.unwrap();
     tick.http_send("people", id("one")).await.unwrap();
-    let silent = async |tick: &mut Box<dyn Session>| {
+    let silent = async |tick: &mut Box<dyn EffectSession>| {
         assert!(matches!(tick.http_send("people", id("silent")).await, Err(GrantError::Timeout(_))));
     };
     silent(&mut tick).await;
@@ -270,7 +270,7 @@ async fn after_a_kill_a_tick_sends_again_only_what_was_in_the_air_until_a_tick_i
 
 #[tokio::test]
 async fn where_nothing_is_repeated_a_tick_sends_a_request_once_by_its_id_until_a_tick_is_kept() {
-    let (world, receiver) = (World::new(), Receiver::default());
+    let (world, receiver) = (SessionWorld::new(), CountingReceiver::default());
     let capabilities = opened(&world, &receiver.listen().await).await;
     let killed = world.started(&capabilities, &sender()).await;
     let mut tick = killed.open(&[]).await.unwrap();
@@ -287,7 +287,7 @@ async fn where_nothing_is_repeated_a_tick_sends_a_request_once_by_its_id_until_a
     drop((tick, killed));
 
     let plugin = world.started(&capabilities, &sender()).await;
-    let in_doubt = async |tick: &mut Box<dyn Session>| {
+    let in_doubt = async |tick: &mut Box<dyn EffectSession>| {
         let refused = tick.http_send("bank", post("silent", Some("digest-2"))).await;
         matches!(&refused, Err(GrantError::Denied(why)) if why.starts_with("may have been sent: an earlier tick"))
     };
@@ -306,7 +306,7 @@ async fn where_nothing_is_repeated_a_tick_sends_a_request_once_by_its_id_until_a
 
 #[tokio::test]
 async fn a_message_by_e_mail_takes_the_way_of_a_request() {
-    let (world, server) = (World::new(), MailServer::start(Encryption::None, None).await.unwrap());
+    let (world, server) = (SessionWorld::new(), MailServer::start(Encryption::None, None).await.unwrap());
     let host: HostSpec = serde_json::from_value(json!({
         "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
         "mail": [{
@@ -315,7 +315,7 @@ async fn a_message_by_e_mail_takes_the_way_of_a_request() {
         }],
     }))
     .unwrap();
-    let capabilities = Capabilities::open(&host, world.folder.path()).await.unwrap();
+    let capabilities = OpenCapabilities::open(&host, world.folder.path()).await.unwrap();
     let spec = plugin(json!({"mail": [{"name": "relay", "server": "relay"}]}));
     let mail = |id: &str| MailMessage {
         to: vec!["ada@example.com".into(), "nobody@example.com".into()],

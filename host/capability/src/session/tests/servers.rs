@@ -6,32 +6,32 @@ use super::*;
 use crate::sql::TransactionMode;
 
 /// A server that can't be had, or that takes its time to say what was applied.
-struct Server {
-    applied: Vec<Mark>,
+struct SlowServer {
+    applied: Vec<ReceiptMark>,
     answers: tokio::sync::Semaphore,
 }
 
-impl Server {
-    fn new(applied: Vec<Mark>) -> Arc<Self> {
+impl SlowServer {
+    fn new(applied: Vec<ReceiptMark>) -> Arc<Self> {
         Arc::new(Self { applied, answers: tokio::sync::Semaphore::new(0) })
     }
 }
 
 #[async_trait]
-impl crate::sql::Engine for Server {
-    fn dialect(&self) -> Dialect {
-        Dialect::Postgres
+impl crate::sql::DatabaseEngine for SlowServer {
+    fn dialect(&self) -> SqlDialect {
+        SqlDialect::Postgres
     }
 
     fn is_remote(&self) -> bool {
         true
     }
 
-    async fn begin_in(&self, _: TransactionMode, _: &str) -> Result<Box<dyn Transaction>, GrantError> {
+    async fn begin_in(&self, _: TransactionMode, _: &str) -> Result<Box<dyn SqlTransaction>, GrantError> {
         Err(GrantError::Unavailable("away".into()))
     }
 
-    async fn receipts(&self, _: &str) -> Result<Vec<Mark>, GrantError> {
+    async fn receipts(&self, _: &str) -> Result<Vec<ReceiptMark>, GrantError> {
         self.answers.acquire().await.unwrap().forget();
         Ok(self.applied.clone())
     }
@@ -45,22 +45,22 @@ impl crate::sql::Engine for Server {
     }
 }
 
-async fn granted_with(world: &World, server: &Arc<Server>) -> Granted {
+async fn granted_with(world: &SessionWorld, server: &Arc<SlowServer>) -> PluginAccess {
     let capabilities = world.open().await;
     let mut granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
     granted.sql.insert(
         "main".into(),
-        Database { name: "platform".into(), engine: server.clone(), access: SqlAccess::Schema },
+        GrantedDatabase { name: "platform".into(), engine: server.clone(), access: SqlAccess::Schema },
     );
     granted
 }
 
 #[tokio::test]
 async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_the_database_hears_of_it() {
-    let world = World::new();
-    let mut granted = granted_with(&world, &Server::new(vec![])).await;
+    let world = SessionWorld::new();
+    let mut granted = granted_with(&world, &SlowServer::new(vec![])).await;
     granted.sql.get_mut("main").unwrap().access = SqlAccess::Read;
-    granted.uses = Arc::new(uses::Uses::of(&everything().grants));
+    granted.uses = Arc::new(uses::GrantUses::of(&everything().grants));
     let granted = Arc::new(granted);
     let mut call = CallSession::new(granted.clone(), marks(&[1]), HashSet::new(), None);
     let told = |needed: &str| {
@@ -84,8 +84,8 @@ async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_th
 
 #[tokio::test]
 async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_answers() {
-    let world = World::new();
-    let granted = granted_with(&world, &Server::new(vec![])).await;
+    let world = SessionWorld::new();
+    let granted = granted_with(&world, &SlowServer::new(vec![])).await;
     let mut call = CallSession::new(Arc::new(granted), marks(&[1]), HashSet::new(), None);
     assert!(matches!(call.sql_write("main", rows(&[1]), None).await, Err(GrantError::Unavailable(_))));
     call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
@@ -94,14 +94,14 @@ async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_an
 }
 
 /// A database of which another process applied the first state, whenever the receipts are read for the second time.
-struct Shared {
-    engine: crate::sql::Shared,
+struct SharedDatabase {
+    engine: crate::sql::SharedEngine,
     readings: AtomicUsize,
 }
 
 #[async_trait]
-impl crate::sql::Engine for Shared {
-    fn dialect(&self) -> Dialect {
+impl crate::sql::DatabaseEngine for SharedDatabase {
+    fn dialect(&self) -> SqlDialect {
         self.engine.dialect()
     }
 
@@ -113,13 +113,13 @@ impl crate::sql::Engine for Shared {
         &self,
         mode: TransactionMode,
         plugin: &str,
-    ) -> Result<Box<dyn Transaction>, GrantError> {
+    ) -> Result<Box<dyn SqlTransaction>, GrantError> {
         self.engine.begin_in(mode, plugin).await
     }
 
-    async fn receipts(&self, _: &str) -> Result<Vec<Mark>, GrantError> {
+    async fn receipts(&self, _: &str) -> Result<Vec<ReceiptMark>, GrantError> {
         let is_first = self.readings.fetch_add(1, Ordering::SeqCst) == 0;
-        Ok(if is_first { vec![] } else { vec![Mark::of(&delivery(1, "a").state)] })
+        Ok(if is_first { vec![] } else { vec![ReceiptMark::of(&delivery(1, "a").state)] })
     }
 
     async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
@@ -133,13 +133,13 @@ impl crate::sql::Engine for Shared {
 
 #[tokio::test]
 async fn a_call_writes_nothing_if_receipts_were_read_again_since_it_began() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let mut granted = world.open().await.resolve("p", &everything(), &backing(0)).unwrap();
     let engine = granted.sql["main"].engine.clone();
-    let shared = Arc::new(Shared { engine, readings: AtomicUsize::default() });
+    let shared = Arc::new(SharedDatabase { engine, readings: AtomicUsize::default() });
     granted.sql.get_mut("main").unwrap().engine = shared.clone();
     let granted = Arc::new(granted);
-    let stores = crate::session::granted::Stores { databases: vec![shared], ..Default::default() };
+    let stores = crate::session::granted::ReceiptStores { databases: vec![shared], ..Default::default() };
     granted.standing.load("p", stores, 0, 0).await.unwrap();
     let plugin = crate::session::granted::PluginGrants(granted.clone());
     let mut early = plugin.open(&[delivery(1, "a")]).await.unwrap();
@@ -159,13 +159,14 @@ async fn a_call_writes_nothing_if_receipts_were_read_again_since_it_began() {
 
 #[tokio::test]
 async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let mark = marks(&[1])[&1];
-    let server = Server::new(vec![mark]);
+    let server = SlowServer::new(vec![mark]);
     let granted = Arc::new(granted_with(&world, &server).await);
-    let stores = crate::session::granted::Stores { databases: vec![server.clone()], ..Default::default() };
+    let stores =
+        crate::session::granted::ReceiptStores { databases: vec![server.clone()], ..Default::default() };
     granted.standing.load("p", stores, 0, 0).await.unwrap();
-    let plugin: Arc<dyn Grants> = Arc::new(crate::session::granted::PluginGrants(granted));
+    let plugin: Arc<dyn GrantProvider> = Arc::new(crate::session::granted::PluginGrants(granted));
     let (one, two, ()) = tokio::join!(applied(&plugin, &[1]), applied(&plugin, &[1]), async {
         tokio::task::yield_now().await;
         server.answers.add_permits(1);
@@ -176,13 +177,13 @@ async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
 #[tokio::test]
 async fn receipts_of_another_journal_are_told_and_ones_own_never() {
     let is_told = async |newest: Seq, handed: &[Seq]| {
-        let world = World::new();
-        let server = Server::new(marks(&[7]).into_values().collect());
+        let world = SessionWorld::new();
+        let server = SlowServer::new(marks(&[7]).into_values().collect());
         let granted = Arc::new(granted_with(&world, &server).await);
         let stores =
-            crate::session::granted::Stores { databases: vec![server.clone()], ..Default::default() };
+            crate::session::granted::ReceiptStores { databases: vec![server.clone()], ..Default::default() };
         granted.standing.load("p", stores, 0, newest).await.unwrap();
-        let plugin: Arc<dyn Grants> = Arc::new(crate::session::granted::PluginGrants(granted.clone()));
+        let plugin: Arc<dyn GrantProvider> = Arc::new(crate::session::granted::PluginGrants(granted.clone()));
         server.answers.add_permits(1);
         applied(&plugin, handed).await;
         granted.standing.met_another_journal()
@@ -194,7 +195,7 @@ async fn receipts_of_another_journal_are_told_and_ones_own_never() {
 
 #[tokio::test]
 async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
     let mut call = CallSession::new(Arc::new(granted), marks(&[1]), HashSet::new(), None);
@@ -203,15 +204,15 @@ async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else()
     let receipt = call.receipt(call.marks(&[1]).unwrap()).unwrap();
     drop(call.write_ledger(&receipt).await.unwrap());
     drop((call, capabilities));
-    let server: crate::sql::Shared = Server::new(vec![]);
-    let databases: crate::ledger::Databases = Arc::new([("platform".to_owned(), server)].into());
+    let server: crate::sql::SharedEngine = SlowServer::new(vec![]);
+    let databases: crate::ledger::LedgerDatabases = Arc::new([("platform".to_owned(), server)].into());
     let spec = kubewitness_core::config::LedgerSpec {
         name: "trail".into(),
         path: "audit/ledger.jsonl".into(),
         ..Default::default()
     };
     let ledger =
-        crate::ledger::Ledger::open(&spec, None, world.folder.path(), &databases, None).await.unwrap();
+        crate::ledger::PluginLedger::open(&spec, None, world.folder.path(), &databases, None).await.unwrap();
     assert!(matches!(ledger.hold(&databases).await.err(), Some(GrantError::Unavailable(_))));
 }
 

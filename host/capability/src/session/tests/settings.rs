@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn what_was_not_granted_says_which_grant_to_add() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &plugin(json!({}))).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
@@ -30,7 +30,7 @@ async fn what_was_not_granted_says_which_grant_to_add() {
 
 #[tokio::test]
 async fn settings_that_point_nowhere_are_faults_of_their_fields() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let spec = plugin(json!({"sql": [{"name": "main", "database": "other"}]}));
     let error = world.open().await.grants("p", &spec, backing(0)).await.err().unwrap();
     assert!(matches!(error, CapabilityError::Manifest(fault) if fault.field == "spec.grants.sql[0]"));
@@ -50,7 +50,7 @@ async fn settings_that_point_nowhere_are_faults_of_their_fields() {
         "keys": [{"name": "d", "valueFrom": {"env": "KUBEWITNESS_TEST_NO_SUCH"}}],
     }))
     .unwrap();
-    let capabilities = Capabilities::open(&host, world.folder.path()).await.unwrap();
+    let capabilities = OpenCapabilities::open(&host, world.folder.path()).await.unwrap();
     let faults = capabilities.closed();
     let mut fields: Vec<_> = faults.iter().map(|fault| fault.field.as_str()).collect();
     fields.sort_unstable();
@@ -68,7 +68,7 @@ async fn settings_that_point_nowhere_are_faults_of_their_fields() {
 
 #[tokio::test]
 async fn what_cannot_be_opened_fails_only_the_plugins_that_are_granted_it_and_is_opened_later() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let database = world.folder.path().join("platform.db");
     std::fs::write(&database, "this is no database, and long enough to be looked at").unwrap();
     let capabilities = world.open().await;
@@ -89,7 +89,7 @@ async fn what_cannot_be_opened_fails_only_the_plugins_that_are_granted_it_and_is
 
 #[tokio::test]
 async fn a_change_to_something_that_cannot_be_opened_is_refused_while_the_old_settings_run() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     std::fs::create_dir(world.folder.path().join("more.db")).unwrap();
     let mut changed = world.settings();
@@ -102,7 +102,7 @@ async fn a_change_to_something_that_cannot_be_opened_is_refused_while_the_old_se
 
 #[tokio::test]
 async fn changed_settings_share_what_stayed_the_same() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
@@ -123,7 +123,7 @@ async fn changed_settings_share_what_stayed_the_same() {
 
 #[tokio::test]
 async fn the_value_of_a_key_that_signs_a_ledger_is_no_plugins_key_under_another_name() {
-    let world = World::new();
+    let world = SessionWorld::new();
     // A private key in PKCS#8.
     let key = |byte: u8| {
         let head = hex::decode("302e020100300506032b657004220420").unwrap();
@@ -141,7 +141,7 @@ async fn the_value_of_a_key_that_signs_a_ledger_is_no_plugins_key_under_another_
         "keys": [file("seal", &key(1)), file("twin", &pem), file("own", &key(2))],
     }))
     .unwrap();
-    let capabilities = Capabilities::open(&host, world.folder.path()).await.unwrap();
+    let capabilities = OpenCapabilities::open(&host, world.folder.path()).await.unwrap();
     let [fault] = &capabilities.closed()[..] else { panic!("{:?}", capabilities.closed()) };
     assert_eq!(fault.field, "spec.keys[1].valueFrom");
     assert!(fault.message.contains("the same value as the key `seal`"), "{fault:?}");

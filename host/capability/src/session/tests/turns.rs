@@ -10,7 +10,7 @@ use super::*;
 const ROUNDS: u64 = 2000;
 const CALLS: u64 = 4;
 
-async fn writing(plugin: &Arc<dyn Grants>, seq: Seq) -> Box<dyn Session> {
+async fn writing(plugin: &Arc<dyn GrantProvider>, seq: Seq) -> Box<dyn EffectSession> {
     let mut session = plugin.open(&batch(&[seq])).await.unwrap();
     session.kv_set("last", seq.to_string().into_bytes()).unwrap();
     session
@@ -18,7 +18,7 @@ async fn writing(plugin: &Arc<dyn Grants>, seq: Seq) -> Box<dyn Session> {
 
 #[tokio::test]
 async fn writes_to_kv_commit_once_those_before_are_taken_and_calls_without_writes_wait_for_nobody() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     let (first, second) = (writing(&plugin, 1).await, writing(&plugin, 2).await);
@@ -33,7 +33,7 @@ async fn writes_to_kv_commit_once_those_before_are_taken_and_calls_without_write
 
 #[tokio::test]
 async fn a_call_that_is_given_up_while_it_waits_for_its_turn_leaves_its_kv_to_its_receipt() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &everything()).await;
     let first = writing(&plugin, 1).await.commit(&[1]).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_call_that_is_given_up_while_it_waits_for_its_turn_leaves_its_kv_to_it
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[allow(clippy::disallowed_methods)]
 async fn saves_end_with_what_the_last_of_many_calls_at_once_has_committed() {
-    let world = World::new();
+    let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &plugin(json!({"kv": true}))).await;
     let mut saved = HashMap::new();

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use kubewitness_chance::{Dice, repeat_command, seed, statements};
 use kubewitness_core::config::SqlAccess;
-use kubewitness_core::ports::Dialect;
+use kubewitness_core::ports::SqlDialect;
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
 use super::rendered::rendered;
-use super::{Purpose, check};
+use super::{StatementPurpose, check};
 
 /// Statements that are understood, on every database or on some.
 const WHOLE: &[&str] = &[
@@ -165,9 +165,9 @@ impl StatementMaker {
 }
 
 /// The text that is sent and the access that it needs, if the guard understands it.
-fn judged(statement: &str, dialect: Dialect) -> Option<(String, SqlAccess)> {
+fn judged(statement: &str, dialect: SqlDialect) -> Option<(String, SqlAccess)> {
     let text = rendered(statement, dialect).ok()?;
-    let purpose = [Purpose::Query, Purpose::Execute]
+    let purpose = [StatementPurpose::Query, StatementPurpose::Execute]
         .into_iter()
         .find(|purpose| check(&text, *purpose, dialect).is_ok())?;
     let access = check(&text, purpose, dialect).ok()?.access();
@@ -201,7 +201,7 @@ fn what_the_guard_takes_for_a_read_is_one_to_sqlite_and_a_write_touches_what_it_
     let number = statements(4_000);
     for _ in 0..number {
         let made = maker.next();
-        let Some((text, access)) = judged(&made, Dialect::Sqlite) else { continue };
+        let Some((text, access)) = judged(&made, SqlDialect::Sqlite) else { continue };
         written.lock().unwrap().clear();
         let Ok(prepared) = connection.prepare(&text) else { continue };
         let hint = format!("{made:?} is sent as {text:?}; {}", repeat_command(seed()));
@@ -227,7 +227,7 @@ fn what_the_guard_takes_for_a_read_is_one_to_sqlite_and_a_write_touches_what_it_
 }
 
 /// Statements that the guard takes for reads on this database, as they are sent.
-pub fn reads(dialect: Dialect, number: u64) -> Vec<String> {
+pub fn reads(dialect: SqlDialect, number: u64) -> Vec<String> {
     let mut maker = StatementMaker { dice: Dice::new(seed()) };
     let made = std::iter::repeat_with(|| judged(&maker.next(), dialect));
     let reads = made.take(usize::try_from(number).unwrap()).flatten();

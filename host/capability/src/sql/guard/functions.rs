@@ -5,7 +5,7 @@
 //! the clock, chance and sequences. None of them reads a file, a setting or another schema, takes a lock, waits, runs a
 //! statement from a text, or makes a value as long as a number says.
 
-use kubewitness_core::ports::Dialect;
+use kubewitness_core::ports::SqlDialect;
 
 /// On every database.
 const EVERYWHERE: &str = "\
@@ -56,15 +56,15 @@ const MYSQL: &str = "\
     yearweek";
 
 /// What only this database has.
-fn own(dialect: Dialect) -> &'static str {
+fn own(dialect: SqlDialect) -> &'static str {
     match dialect {
-        Dialect::Sqlite => SQLITE,
-        Dialect::Postgres => POSTGRES,
-        Dialect::Mysql => MYSQL,
+        SqlDialect::Sqlite => SQLITE,
+        SqlDialect::Postgres => POSTGRES,
+        SqlDialect::Mysql => MYSQL,
     }
 }
 
-pub fn is_allowed(name: &str, dialect: Dialect) -> bool {
+pub fn is_allowed(name: &str, dialect: SqlDialect) -> bool {
     let allowed = EVERYWHERE.split(' ').chain(own(dialect).split(' '));
     !name.is_empty() && allowed.into_iter().any(|allowed| name.eq_ignore_ascii_case(allowed))
 }
@@ -76,10 +76,10 @@ mod tests {
     use super::super::rendered::rendered;
     use super::*;
 
-    const ALL: [(Dialect, &str); 3] = [
-        (Dialect::Sqlite, "SQLite"),
-        (Dialect::Postgres, "PostgreSQL"),
-        (Dialect::Mysql, "MySQL and MariaDB"),
+    const ALL: [(SqlDialect, &str); 3] = [
+        (SqlDialect::Sqlite, "SQLite"),
+        (SqlDialect::Postgres, "PostgreSQL"),
+        (SqlDialect::Mysql, "MySQL and MariaDB"),
     ];
 
     #[test]
@@ -141,47 +141,47 @@ mod tests {
         "SELECT (F(1))",
     ];
 
-    const MORE: &[(Dialect, &str)] = &[
-        (Dialect::Postgres, "SELECT a FROM F(1)"),
-        (Dialect::Postgres, "SELECT a FROM t, LATERAL F(1)"),
-        (Dialect::Postgres, "SELECT a FROM F(1) WITH ORDINALITY"),
-        (Dialect::Postgres, "SELECT sum(a) FILTER (WHERE F(1) = 1) FROM t"),
-        (Dialect::Postgres, "SELECT string_agg(a, ',' ORDER BY F(1)) FROM t"),
-        (Dialect::Postgres, "SELECT ARRAY[F(1)]"),
-        (Dialect::Postgres, "SELECT (ARRAY[1])[F(1)]"),
-        (Dialect::Postgres, "SELECT F(1)::text"),
-        (Dialect::Postgres, "SELECT F(1) AT TIME ZONE 'UTC'"),
-        (Dialect::Postgres, "SELECT \"F\"(1)"),
-        (Dialect::Postgres, "SELECT DISTINCT ON (F(1)) a FROM t"),
-        (Dialect::Postgres, "INSERT INTO t (a) VALUES (1) ON CONFLICT (a) DO UPDATE SET a = F(1)"),
+    const MORE: &[(SqlDialect, &str)] = &[
+        (SqlDialect::Postgres, "SELECT a FROM F(1)"),
+        (SqlDialect::Postgres, "SELECT a FROM t, LATERAL F(1)"),
+        (SqlDialect::Postgres, "SELECT a FROM F(1) WITH ORDINALITY"),
+        (SqlDialect::Postgres, "SELECT sum(a) FILTER (WHERE F(1) = 1) FROM t"),
+        (SqlDialect::Postgres, "SELECT string_agg(a, ',' ORDER BY F(1)) FROM t"),
+        (SqlDialect::Postgres, "SELECT ARRAY[F(1)]"),
+        (SqlDialect::Postgres, "SELECT (ARRAY[1])[F(1)]"),
+        (SqlDialect::Postgres, "SELECT F(1)::text"),
+        (SqlDialect::Postgres, "SELECT F(1) AT TIME ZONE 'UTC'"),
+        (SqlDialect::Postgres, "SELECT \"F\"(1)"),
+        (SqlDialect::Postgres, "SELECT DISTINCT ON (F(1)) a FROM t"),
+        (SqlDialect::Postgres, "INSERT INTO t (a) VALUES (1) ON CONFLICT (a) DO UPDATE SET a = F(1)"),
         (
-            Dialect::Postgres,
+            SqlDialect::Postgres,
             "INSERT INTO t (a) VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 1 WHERE F(1) = 1",
         ),
-        (Dialect::Postgres, "INSERT INTO t (a) VALUES (1) RETURNING F(1)"),
-        (Dialect::Postgres, "UPDATE t SET a = 1 FROM u WHERE u.a = F(1)"),
-        (Dialect::Postgres, "CREATE INDEX i ON t (F(a))"),
-        (Dialect::Postgres, "CREATE INDEX i ON t (a) WHERE F(1) = 1"),
-        (Dialect::Postgres, "CREATE TABLE t (a INT, b INT GENERATED ALWAYS AS (F(a)) STORED)"),
-        (Dialect::Postgres, "ALTER TABLE t ALTER COLUMN a SET DEFAULT F(1)"),
-        (Dialect::Postgres, "ALTER TABLE t ALTER COLUMN a TYPE INT USING F(a)"),
-        (Dialect::Postgres, "ALTER TABLE t ADD CONSTRAINT c CHECK (F(1) > 0)"),
-        (Dialect::Sqlite, "SELECT a FROM F(1)"),
-        (Dialect::Sqlite, "SELECT a FROM t, F(t.a)"),
-        (Dialect::Sqlite, "INSERT INTO t (a) VALUES (1) ON CONFLICT (a) DO UPDATE SET a = F(1)"),
-        (Dialect::Sqlite, "INSERT INTO t (a) VALUES (1) RETURNING F(1)"),
-        (Dialect::Sqlite, "CREATE INDEX i ON t (F(a))"),
-        (Dialect::Mysql, "INSERT INTO t (a) VALUES (1) ON DUPLICATE KEY UPDATE a = F(1)"),
-        (Dialect::Mysql, "SELECT DATE_ADD(F(1), INTERVAL F(1) DAY)"),
-        (Dialect::Mysql, "SELECT a FROM t WHERE a REGEXP F(1)"),
-        (Dialect::Mysql, "SELECT `F`(1)"),
-        (Dialect::Mysql, "SELECT F (1)"),
-        (Dialect::Mysql, "SELECT group_concat(a ORDER BY F(1)) FROM t"),
-        (Dialect::Mysql, "UPDATE a JOIN b ON a.x = F(1) SET a.y = 1"),
+        (SqlDialect::Postgres, "INSERT INTO t (a) VALUES (1) RETURNING F(1)"),
+        (SqlDialect::Postgres, "UPDATE t SET a = 1 FROM u WHERE u.a = F(1)"),
+        (SqlDialect::Postgres, "CREATE INDEX i ON t (F(a))"),
+        (SqlDialect::Postgres, "CREATE INDEX i ON t (a) WHERE F(1) = 1"),
+        (SqlDialect::Postgres, "CREATE TABLE t (a INT, b INT GENERATED ALWAYS AS (F(a)) STORED)"),
+        (SqlDialect::Postgres, "ALTER TABLE t ALTER COLUMN a SET DEFAULT F(1)"),
+        (SqlDialect::Postgres, "ALTER TABLE t ALTER COLUMN a TYPE INT USING F(a)"),
+        (SqlDialect::Postgres, "ALTER TABLE t ADD CONSTRAINT c CHECK (F(1) > 0)"),
+        (SqlDialect::Sqlite, "SELECT a FROM F(1)"),
+        (SqlDialect::Sqlite, "SELECT a FROM t, F(t.a)"),
+        (SqlDialect::Sqlite, "INSERT INTO t (a) VALUES (1) ON CONFLICT (a) DO UPDATE SET a = F(1)"),
+        (SqlDialect::Sqlite, "INSERT INTO t (a) VALUES (1) RETURNING F(1)"),
+        (SqlDialect::Sqlite, "CREATE INDEX i ON t (F(a))"),
+        (SqlDialect::Mysql, "INSERT INTO t (a) VALUES (1) ON DUPLICATE KEY UPDATE a = F(1)"),
+        (SqlDialect::Mysql, "SELECT DATE_ADD(F(1), INTERVAL F(1) DAY)"),
+        (SqlDialect::Mysql, "SELECT a FROM t WHERE a REGEXP F(1)"),
+        (SqlDialect::Mysql, "SELECT `F`(1)"),
+        (SqlDialect::Mysql, "SELECT F (1)"),
+        (SqlDialect::Mysql, "SELECT group_concat(a ORDER BY F(1)) FROM t"),
+        (SqlDialect::Mysql, "UPDATE a JOIN b ON a.x = F(1) SET a.y = 1"),
     ];
 
     /// With a function of this name. What the database's grammar lacks here can't be read, and is refused for that.
-    fn refused(dialect: Dialect, place: &str, name: &str) -> Option<String> {
+    fn refused(dialect: SqlDialect, place: &str, name: &str) -> Option<String> {
         let statement = place.replace("F(", &format!("{name}(")).replace("F (", &format!("{name} ("));
         let statement =
             statement.replace("\"F\"", &format!("\"{name}\"")).replace("`F`", &format!("`{name}`"));

@@ -14,11 +14,11 @@ mod rules;
 mod tokens;
 
 use kubewitness_core::config::SqlAccess;
-use kubewitness_core::ports::{Dialect, GrantError};
+use kubewitness_core::ports::{GrantError, SqlDialect};
 
 pub use self::rendered::RenderedStatements;
-use self::rules::Rules;
-use self::tokens::{Kind, Token, tokenize};
+use self::rules::GuardRules;
+use self::tokens::{SqlToken, TokenKind, tokenize};
 
 /// Statements are short; rows come as parameters.
 const STATEMENT_BYTES: usize = 64 * 1024;
@@ -28,19 +28,19 @@ pub const MAX_BINDS: usize = 32_766;
 pub const OWN_PREFIX: &str = "kubewitness_";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum StatementPurpose {
     Execute,
     Query,
 }
 
 /// One statement that may be run.
 #[derive(Debug)]
-pub struct Statement<'a> {
+pub struct GuardedStatement<'a> {
     /// Without a closing semicolon.
     pub text: &'a str,
     /// How many parameters it takes.
     pub arity: usize,
-    tokens: Vec<Token<'a>>,
+    tokens: Vec<SqlToken<'a>>,
     /// Where `text` begins in what was sent; the tokens' positions count from there.
     lead: usize,
 }
@@ -71,7 +71,11 @@ fn check_text(statement: &str) -> Result<(), GrantError> {
 }
 
 /// A statement that was rendered. It has no comments.
-pub fn check(statement: &str, purpose: Purpose, dialect: Dialect) -> Result<Statement<'_>, GrantError> {
+pub fn check(
+    statement: &str,
+    purpose: StatementPurpose,
+    dialect: SqlDialect,
+) -> Result<GuardedStatement<'_>, GrantError> {
     check_text(statement)?;
     if statement.to_ascii_lowercase().contains(OWN_PREFIX) {
         return invalid(format!("names that begin with {OWN_PREFIX} are the controller's own"));
@@ -90,16 +94,20 @@ pub fn check(statement: &str, purpose: Purpose, dialect: Dialect) -> Result<Stat
     for (index, token) in tokens.iter().enumerate() {
         check_word(token, tokens.get(index + 1), rules)?;
     }
-    if dialect != Dialect::Sqlite {
+    if dialect != SqlDialect::Sqlite {
         names::check(&tokens)?;
     }
     let arity = arity(&tokens)?;
     let lead = statement.len() - statement.trim_start().len();
-    Ok(Statement { text: statement[..end].trim(), arity, tokens, lead })
+    Ok(GuardedStatement { text: statement[..end].trim(), arity, tokens, lead })
 }
 
-fn check_beginning(tokens: &[Token<'_>], purpose: Purpose, rules: &Rules) -> Result<(), GrantError> {
-    let allowed = if purpose == Purpose::Execute { rules.executed } else { rules.queried };
+fn check_beginning(
+    tokens: &[SqlToken<'_>],
+    purpose: StatementPurpose,
+    rules: &GuardRules,
+) -> Result<(), GrantError> {
+    let allowed = if purpose == StatementPurpose::Execute { rules.executed } else { rules.queried };
     let Some(first) = tokens.first() else { return invalid("the statement is empty") };
     if !first.is_any(allowed) {
         return invalid(format!("a statement here begins with one of {}", allowed.join(", ")));
@@ -117,7 +125,11 @@ fn check_beginning(tokens: &[Token<'_>], purpose: Purpose, rules: &Rules) -> Res
     Ok(())
 }
 
-fn check_word(token: &Token<'_>, next: Option<&Token<'_>>, rules: &Rules) -> Result<(), GrantError> {
+fn check_word(
+    token: &SqlToken<'_>,
+    next: Option<&SqlToken<'_>>,
+    rules: &GuardRules,
+) -> Result<(), GrantError> {
     if let Some(word) = rules.words.iter().find(|word| token.is(word)) {
         return invalid(format!(
             "{word} is refused: the controller keeps the transaction and the engine's settings"
@@ -138,14 +150,14 @@ fn check_word(token: &Token<'_>, next: Option<&Token<'_>>, rules: &Rules) -> Res
 }
 
 /// The database would take a missing parameter for NULL, so they are counted here.
-fn arity(tokens: &[Token<'_>]) -> Result<usize, GrantError> {
+fn arity(tokens: &[SqlToken<'_>]) -> Result<usize, GrantError> {
     let mut plain = 0;
     let mut highest = 0;
     for token in tokens {
         match token.kind {
-            Kind::Parameter(None) => plain += 1,
-            Kind::Parameter(Some(number)) => highest = highest.max(number),
-            Kind::Word | Kind::Quoted | Kind::Number | Kind::Symbol(_) => {}
+            TokenKind::Parameter(None) => plain += 1,
+            TokenKind::Parameter(Some(number)) => highest = highest.max(number),
+            TokenKind::Word | TokenKind::Quoted | TokenKind::Number | TokenKind::Symbol(_) => {}
         }
     }
     if plain > 0 && highest > 0 {
@@ -158,7 +170,7 @@ fn arity(tokens: &[Token<'_>]) -> Result<usize, GrantError> {
     Ok(arity)
 }
 
-impl<'a> Statement<'a> {
+impl<'a> GuardedStatement<'a> {
     /// A `WITH` is not looked into: it may write.
     pub fn reads_only(&self) -> bool {
         self.tokens.first().is_some_and(|first| first.is("SELECT") || first.is("VALUES"))
@@ -170,7 +182,7 @@ impl<'a> Statement<'a> {
             return SqlAccess::Schema;
         }
         let called = |at: usize| self.tokens.get(at + 1).is_some_and(|next| next.is_symbol(b'('));
-        let writes = |(at, token): (usize, &Token<'_>)| {
+        let writes = |(at, token): (usize, &SqlToken<'_>)| {
             // A function's name may also be in quotes.
             token.is_any(&["INSERT", "UPDATE", "DELETE", "MERGE"])
                 || token.is("REPLACE") && !called(at)
@@ -197,9 +209,9 @@ impl<'a> Statement<'a> {
         if adds.iter().any(|words| begins(words)) {
             return !self.tokens.iter().any(|token| token.is_any(&takes));
         }
-        let adds_column = |pair: &[Token<'_>]| pair[0].is("ADD") && pair[1].is("COLUMN");
+        let adds_column = |pair: &[SqlToken<'_>]| pair[0].is("ADD") && pair[1].is("COLUMN");
         // Several changes may be in one statement, and MySQL moves all rows to another engine.
-        let does_more = |token: &Token<'_>| token.is_symbol(b',') || token.is_any(&["DROP", "ENGINE"]);
+        let does_more = |token: &SqlToken<'_>| token.is_symbol(b',') || token.is_any(&["DROP", "ENGINE"]);
         begins(&["ALTER", "TABLE"])
             && self.tokens.windows(2).any(adds_column)
             && !self.tokens.iter().any(does_more)
@@ -227,7 +239,7 @@ impl<'a> Statement<'a> {
         let shaped = tuple.iter().enumerate().all(|(index, token)| match index {
             0 => token.is_symbol(b'('),
             last if last == width - 1 => token.is_symbol(b')'),
-            odd if odd % 2 == 1 => token.kind == Kind::Parameter(None),
+            odd if odd % 2 == 1 => token.kind == TokenKind::Parameter(None),
             _ => token.is_symbol(b','),
         });
         let next = inside.get(width);
@@ -246,8 +258,8 @@ impl<'a> Statement<'a> {
 pub fn with_dollars(text: &str) -> Result<String, GrantError> {
     let mut out = String::with_capacity(text.len() + 64);
     let (mut from, mut plain) = (0, 0);
-    for token in tokenize(text, Dialect::Postgres)? {
-        let Kind::Parameter(number) = token.kind else { continue };
+    for token in tokenize(text, SqlDialect::Postgres)? {
+        let TokenKind::Parameter(number) = token.kind else { continue };
         plain += 1;
         out.push_str(&text[from..token.at]);
         out.push('$');

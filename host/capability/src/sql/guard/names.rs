@@ -5,7 +5,7 @@
 use kubewitness_core::ports::GrantError;
 
 use super::invalid;
-use super::tokens::{Kind, Token};
+use super::tokens::{SqlToken, TokenKind};
 
 /// Words before which `table.column` may stand.
 const BEFORE_COLUMN: [&str; 37] = [
@@ -50,7 +50,7 @@ const BEFORE_COLUMN: [&str; 37] = [
 /// Functions whose first text names a sequence.
 const OF_SEQUENCES: [&str; 4] = ["NEXTVAL", "CURRVAL", "SETVAL", "LASTVAL"];
 
-pub fn check(tokens: &[Token<'_>]) -> Result<(), GrantError> {
+pub fn check(tokens: &[SqlToken<'_>]) -> Result<(), GrantError> {
     let is_first = |words: &[&str]| tokens.first().is_some_and(|first| first.is_any(words));
     let selects = tokens.iter().any(|token| token.is("SELECT"));
     let defines = is_first(&["ALTER", "DROP"]) || is_first(&["CREATE"]) && !selects;
@@ -60,7 +60,9 @@ pub fn check(tokens: &[Token<'_>]) -> Result<(), GrantError> {
     for (at, token) in tokens.iter().enumerate() {
         let is_sequence = OF_SEQUENCES.iter().any(|name| token.name().eq_ignore_ascii_case(name));
         if is_sequence
-            && tokens.get(at + 2).is_some_and(|text| text.kind == Kind::Quoted && text.text.contains('.'))
+            && tokens
+                .get(at + 2)
+                .is_some_and(|text| text.kind == TokenKind::Quoted && text.text.contains('.'))
         {
             return refused();
         }
@@ -70,7 +72,7 @@ pub fn check(tokens: &[Token<'_>]) -> Result<(), GrantError> {
         let name = |place: Option<usize>| {
             place
                 .and_then(|place| tokens.get(place))
-                .is_some_and(|token| matches!(token.kind, Kind::Word | Kind::Quoted))
+                .is_some_and(|token| matches!(token.kind, TokenKind::Word | TokenKind::Quoted))
         };
         let is_symbol = |place: usize, symbols: &[u8]| {
             tokens.get(place).is_some_and(|token| symbols.iter().any(|symbol| token.is_symbol(*symbol)))
@@ -78,13 +80,13 @@ pub fn check(tokens: &[Token<'_>]) -> Result<(), GrantError> {
         let is_column = name(at.checked_sub(1)) && (name(Some(at + 1)) || is_symbol(at + 1, b"*"));
         // A third part, a call, or a typed literal.
         let goes_on =
-            is_symbol(at + 2, b".(") || tokens.get(at + 2).is_some_and(|next| next.kind == Kind::Quoted);
+            is_symbol(at + 2, b".(") || tokens.get(at + 2).is_some_and(|next| next.kind == TokenKind::Quoted);
         let is_allowed = match at.checked_sub(2).and_then(|place| tokens.get(place)) {
             None => false,
             Some(before) => match before.kind {
-                Kind::Word => before.is_any(&BEFORE_COLUMN),
-                Kind::Symbol(symbol) => !matches!(symbol, b'.' | b':'),
-                Kind::Number | Kind::Parameter(_) | Kind::Quoted => false,
+                TokenKind::Word => before.is_any(&BEFORE_COLUMN),
+                TokenKind::Symbol(symbol) => !matches!(symbol, b'.' | b':'),
+                TokenKind::Number | TokenKind::Parameter(_) | TokenKind::Quoted => false,
             },
         };
         if defines || !is_column || goes_on || !is_allowed {
@@ -103,12 +105,12 @@ fn refused() -> Result<(), GrantError> {
 
 #[cfg(test)]
 mod tests {
-    use kubewitness_core::ports::Dialect;
+    use kubewitness_core::ports::SqlDialect;
 
     use super::super::rendered::rendered;
-    use super::super::{Purpose, check as judge};
+    use super::super::{StatementPurpose, check as judge};
 
-    fn judged(statement: &str, purpose: Purpose, dialect: Dialect) -> Result<(), String> {
+    fn judged(statement: &str, purpose: StatementPurpose, dialect: SqlDialect) -> Result<(), String> {
         let text = rendered(statement, dialect).map_err(|error| error.to_string())?;
         judge(&text, purpose, dialect).map(drop).map_err(|error| error.to_string())
     }
@@ -130,7 +132,7 @@ mod tests {
             "SELECT nextval('other.s')",
             "SELECT a::regclass FROM t",
         ] {
-            assert!(judged(bad, Purpose::Query, Dialect::Postgres).is_err(), "{bad}");
+            assert!(judged(bad, StatementPurpose::Query, SqlDialect::Postgres).is_err(), "{bad}");
         }
         for bad in [
             "ALTER TABLE t RENAME TO other.t",
@@ -146,8 +148,8 @@ mod tests {
             "INSERT INTO t (a) VALUES (1) ON DUPLICATE KEY UPDATE other.t.a = 1",
             "UPDATE t SET other.t.a = 1",
         ] {
-            for dialect in [Dialect::Postgres, Dialect::Mysql] {
-                assert!(judged(bad, Purpose::Execute, dialect).is_err(), "{dialect:?}: {bad}");
+            for dialect in [SqlDialect::Postgres, SqlDialect::Mysql] {
+                assert!(judged(bad, StatementPurpose::Execute, dialect).is_err(), "{dialect:?}: {bad}");
             }
         }
     }
@@ -159,24 +161,24 @@ mod tests {
             "SELECT CASE WHEN t.a > 1 THEN t.b ELSE t.c END FROM t GROUP BY t.a HAVING max(t.a) > -t.b",
             "WITH x AS (SELECT t.a FROM t) SELECT x.a FROM x WHERE x.a BETWEEN x.a AND x.a + 1",
         ] {
-            for dialect in [Dialect::Postgres, Dialect::Mysql] {
-                assert_eq!(judged(good, Purpose::Query, dialect), Ok(()), "{dialect:?}: {good}");
+            for dialect in [SqlDialect::Postgres, SqlDialect::Mysql] {
+                assert_eq!(judged(good, StatementPurpose::Query, dialect), Ok(()), "{dialect:?}: {good}");
             }
         }
         for (good, dialect) in [
             (
                 "INSERT INTO t (a) VALUES (?) ON CONFLICT (a) DO UPDATE SET a = excluded.a WHERE t.a < excluded.a",
-                Dialect::Postgres,
+                SqlDialect::Postgres,
             ),
-            ("UPDATE t SET a = u.a FROM u WHERE t.b = u.b", Dialect::Postgres),
-            ("UPDATE a JOIN b ON a.x = b.x SET a.y = b.y WHERE b.z = 2", Dialect::Mysql),
-            ("CREATE VIEW v AS SELECT t.a FROM t", Dialect::Postgres),
+            ("UPDATE t SET a = u.a FROM u WHERE t.b = u.b", SqlDialect::Postgres),
+            ("UPDATE a JOIN b ON a.x = b.x SET a.y = b.y WHERE b.z = 2", SqlDialect::Mysql),
+            ("CREATE VIEW v AS SELECT t.a FROM t", SqlDialect::Postgres),
             (
                 "CREATE VIEW v AS SELECT DATE_ADD(DATE '1970-01-01', INTERVAL t.a DAY) AS b FROM t",
-                Dialect::Mysql,
+                SqlDialect::Mysql,
             ),
         ] {
-            assert_eq!(judged(good, Purpose::Execute, dialect), Ok(()), "{dialect:?}: {good}");
+            assert_eq!(judged(good, StatementPurpose::Execute, dialect), Ok(()), "{dialect:?}: {good}");
         }
     }
 }

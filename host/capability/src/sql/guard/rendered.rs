@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kubewitness_core::ports::{Dialect, GrantError};
+use kubewitness_core::ports::{GrantError, SqlDialect};
 use sqlparser::ast::{
     Expr, Function, Ident, ObjectName, ObjectType, Select, Statement, TableFactor, Visit, Visitor,
 };
@@ -27,10 +27,10 @@ const REMEMBERED: usize = 64;
 
 /// The statements of one plugin, as they were rendered.
 #[derive(Default)]
-pub struct RenderedStatements(Mutex<HashMap<(Dialect, String), Arc<str>>>);
+pub struct RenderedStatements(Mutex<HashMap<(SqlDialect, String), Arc<str>>>);
 
 impl RenderedStatements {
-    pub fn rendered(&self, statement: &str, dialect: Dialect) -> Result<Arc<str>, GrantError> {
+    pub fn rendered(&self, statement: &str, dialect: SqlDialect) -> Result<Arc<str>, GrantError> {
         check_text(statement)?;
         let key = (dialect, statement.to_owned());
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,14 +48,14 @@ impl RenderedStatements {
 }
 
 /// The statement as it is sent. It has only blanks between its words, and no comment.
-pub fn rendered(statement: &str, dialect: Dialect) -> Result<String, GrantError> {
-    if dialect == Dialect::Mysql && statement.contains('\\') {
+pub fn rendered(statement: &str, dialect: SqlDialect) -> Result<String, GrantError> {
+    if dialect == SqlDialect::Mysql && statement.contains('\\') {
         return invalid("a statement has no backslash: a text that has one comes as a parameter");
     }
     let grammar: &dyn dialect::Dialect = match dialect {
-        Dialect::Sqlite => &SQLiteDialect {},
-        Dialect::Postgres => &PostgreSqlDialect {},
-        Dialect::Mysql => &MySqlDialect {},
+        SqlDialect::Sqlite => &SQLiteDialect {},
+        SqlDialect::Postgres => &PostgreSqlDialect {},
+        SqlDialect::Mysql => &MySqlDialect {},
     };
     let unread =
         |error: &dyn std::fmt::Display| GrantError::Invalid(format!("the statement can't be read: {error}"));
@@ -66,16 +66,16 @@ pub fn rendered(statement: &str, dialect: Dialect) -> Result<String, GrantError>
         return Err(GrantError::TooLarge(format!("a statement has at most {TOKENS} words and signs")));
     }
     tokens.iter().try_for_each(|token| check_literal(&token.token))?;
-    if dialect == Dialect::Sqlite
+    if dialect == SqlDialect::Sqlite
         && tokens.iter().any(|token| matches!(token.token, Token::HexStringLiteral(_)))
         && statement.to_ascii_lowercase().contains("0x")
     {
         return invalid("a number is written in decimal digits, and a blob as X'…'");
     }
     let tokens = match dialect {
-        Dialect::Sqlite => tokens,
-        Dialect::Postgres => with_placeholders(tokens),
-        Dialect::Mysql => with_quoted_names(tokens),
+        SqlDialect::Sqlite => tokens,
+        SqlDialect::Postgres => with_placeholders(tokens),
+        SqlDialect::Mysql => with_quoted_names(tokens),
     };
     let mut parser = Parser::new(grammar).with_recursion_limit(NESTING).with_tokens_with_locations(tokens);
     let parsed = parser.parse_statements().map_err(|error| unread(&error))?;
@@ -164,7 +164,7 @@ fn with_quoted_names(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
 
 /// Refuses with a sentence that says what to write.
 struct StatementJudge {
-    dialect: Dialect,
+    dialect: SqlDialect,
 }
 
 impl StatementJudge {
@@ -184,7 +184,7 @@ impl StatementJudge {
         let is_main = || name.0[0].as_ident().is_some_and(|part| part.value.eq_ignore_ascii_case("main"));
         match name.0.len() {
             1 => ControlFlow::Continue(()),
-            2 if self.dialect == Dialect::Sqlite && is_main() => ControlFlow::Continue(()),
+            2 if self.dialect == SqlDialect::Sqlite && is_main() => ControlFlow::Continue(()),
             _ => ControlFlow::Break(format!(
                 "{name} names a schema or a database, and what was granted is its own alone: write the name without it"
             )),
@@ -282,40 +282,43 @@ impl Visitor for StatementJudge {
 mod tests {
     use super::*;
 
-    const SERVERS: [Dialect; 2] = [Dialect::Postgres, Dialect::Mysql];
+    const SERVERS: [SqlDialect; 2] = [SqlDialect::Postgres, SqlDialect::Mysql];
 
     #[test]
     fn what_is_sent_is_what_was_understood() {
         for (dialect, written, sent) in [
-            (Dialect::Postgres, "SELECT 1 --\r, 42", "SELECT 1, 42"),
+            (SqlDialect::Postgres, "SELECT 1 --\r, 42", "SELECT 1, 42"),
             (
-                Dialect::Postgres,
+                SqlDialect::Postgres,
                 "WITH x AS (SELECT 1 AS a) --\r, y AS (DELETE FROM victim RETURNING 1)\nSELECT a FROM x",
                 "WITH x AS (SELECT 1 AS a), y AS (DELETE FROM victim RETURNING 1) SELECT a FROM x",
             ),
-            (Dialect::Postgres, "SELECT /* /* */ 1, */ a", "SELECT a"),
+            (SqlDialect::Postgres, "SELECT /* /* */ 1, */ a", "SELECT a"),
             (
-                Dialect::Postgres,
+                SqlDialect::Postgres,
                 "UPDATE t SET a=?, b = ?2 WHERE c=ANY(?)",
                 "UPDATE t SET a = ?, b = ?2 WHERE c = ANY(?)",
             ),
-            (Dialect::Postgres, "SELECT U&\"x\" FROM t", "SELECT U & \"x\" FROM t"),
-            (Dialect::Sqlite, "DELETE FROM t /* x", "DELETE FROM t"),
-            (Dialect::Mysql, "SELECT /*! rand(9), */ 1", "SELECT rand(9), 1"),
-            (Dialect::Mysql, "UPDATE t SET a = 1 /*!50000 , b = 2 */", "UPDATE t SET a = 1, b = 2"),
-            (Dialect::Mysql, "UPDATE t SET a = 1 /*M! , b = 2 */ # x", "UPDATE t SET a = 1"),
+            (SqlDialect::Postgres, "SELECT U&\"x\" FROM t", "SELECT U & \"x\" FROM t"),
+            (SqlDialect::Sqlite, "DELETE FROM t /* x", "DELETE FROM t"),
+            (SqlDialect::Mysql, "SELECT /*! rand(9), */ 1", "SELECT rand(9), 1"),
+            (SqlDialect::Mysql, "UPDATE t SET a = 1 /*!50000 , b = 2 */", "UPDATE t SET a = 1, b = 2"),
+            (SqlDialect::Mysql, "UPDATE t SET a = 1 /*M! , b = 2 */ # x", "UPDATE t SET a = 1"),
             (
-                Dialect::Mysql,
+                SqlDialect::Mysql,
                 "CREATE TABLE t (\"id\" BIGINT NOT NULL, `b` VARCHAR(600) COLLATE utf8mb4_bin NOT NULL, PRIMARY KEY (\"id\"))",
                 "CREATE TABLE t (\"id\" BIGINT NOT NULL, `b` VARCHAR(600) COLLATE utf8mb4_bin NOT NULL, PRIMARY KEY (\"id\"))",
             ),
-            (Dialect::Sqlite, "REPLACE INTO t VALUES (?1)", "INSERT OR REPLACE INTO t VALUES (?1)"),
+            (SqlDialect::Sqlite, "REPLACE INTO t VALUES (?1)", "INSERT OR REPLACE INTO t VALUES (?1)"),
         ] {
             assert_eq!(rendered(written, dialect).as_deref(), Ok(sent), "{dialect:?}");
         }
-        let called = rendered("SELECT GET_LOCK\u{b}('x',100)", Dialect::Mysql);
+        let called = rendered("SELECT GET_LOCK\u{b}('x',100)", SqlDialect::Mysql);
         assert!(called.unwrap_err().to_string().contains("the function GET_LOCK is refused"));
-        assert!(rendered("SELECT 'a\\'", Dialect::Mysql).is_err(), "an escape or not, as the session is set");
+        assert!(
+            rendered("SELECT 'a\\'", SqlDialect::Mysql).is_err(),
+            "an escape or not, as the session is set"
+        );
     }
 
     #[test]
@@ -329,20 +332,20 @@ mod tests {
         ] {
             for dialect in SERVERS {
                 let judged = rendered(bad, dialect).and_then(|text| {
-                    super::super::check(&text, super::super::Purpose::Query, dialect).map(drop)
+                    super::super::check(&text, super::super::StatementPurpose::Query, dialect).map(drop)
                 });
                 assert!(judged.is_err(), "{dialect:?}: {bad}");
             }
         }
         for bad in ["SELECT E'x'", "SELECT N'x'", "SELECT U&'x'", "SELECT $$x$$"] {
-            assert!(rendered(bad, Dialect::Postgres).is_err(), "{bad}");
+            assert!(rendered(bad, SqlDialect::Postgres).is_err(), "{bad}");
         }
         for bad in ["SELECT a = 0x1F FROM t", "SELECT X'41'' , a FROM u WHERE b = '''", "SELECT 'x\\'' , a'"]
         {
-            assert!(rendered(bad, Dialect::Sqlite).is_err(), "{bad}");
+            assert!(rendered(bad, SqlDialect::Sqlite).is_err(), "{bad}");
         }
         let plain = "SELECT 'it''s', X'41' FROM t";
-        assert_eq!(rendered(plain, Dialect::Sqlite).as_deref(), Ok(plain));
+        assert_eq!(rendered(plain, SqlDialect::Sqlite).as_deref(), Ok(plain));
     }
 
     #[test]
@@ -367,13 +370,13 @@ mod tests {
                 assert!(rendered(bad, dialect).is_err(), "{dialect:?}: {bad}");
             }
         }
-        assert!(rendered("SELECT a FROM main.t", Dialect::Sqlite).is_ok());
-        assert!(rendered("SELECT a FROM other.t", Dialect::Sqlite).is_err());
+        assert!(rendered("SELECT a FROM main.t", SqlDialect::Sqlite).is_ok());
+        assert!(rendered("SELECT a FROM other.t", SqlDialect::Sqlite).is_err());
     }
 
     #[test]
     fn a_deep_or_long_statement_is_refused_and_harms_no_stack() {
-        for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::Mysql] {
+        for dialect in [SqlDialect::Sqlite, SqlDialect::Postgres, SqlDialect::Mysql] {
             let sum = |terms: usize| format!("SELECT {}1", "1+".repeat(terms));
             assert!(rendered(&sum(1500), dialect).is_ok());
             assert!(rendered(&sum(20_000), dialect).unwrap_err().to_string().contains("4096"));
@@ -386,10 +389,10 @@ mod tests {
     fn a_statement_is_parsed_once_and_few_are_remembered() {
         let statements = RenderedStatements::default();
         let text = |number: usize| format!("DELETE FROM t WHERE a = {number}");
-        let first = statements.rendered(&text(0), Dialect::Sqlite).unwrap();
-        assert!(Arc::ptr_eq(&first, &statements.rendered(&text(0), Dialect::Sqlite).unwrap()));
+        let first = statements.rendered(&text(0), SqlDialect::Sqlite).unwrap();
+        assert!(Arc::ptr_eq(&first, &statements.rendered(&text(0), SqlDialect::Sqlite).unwrap()));
         for number in 0..3 * REMEMBERED {
-            statements.rendered(&text(number), Dialect::Sqlite).unwrap();
+            statements.rendered(&text(number), SqlDialect::Sqlite).unwrap();
         }
         assert!(statements.0.lock().unwrap().len() <= REMEMBERED);
     }

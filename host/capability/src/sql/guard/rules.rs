@@ -1,8 +1,8 @@
 //! The words and names that a plugin's statement may not have, by database.
 
-use kubewitness_core::ports::Dialect;
+use kubewitness_core::ports::SqlDialect;
 
-pub struct Rules {
+pub struct GuardRules {
     /// Words that end or leave the call's transaction, or reach other files and the engine's
     /// settings. As names of columns they have to be quoted.
     pub words: &'static [&'static str],
@@ -21,7 +21,7 @@ pub struct Rules {
 /// Functions that write though a `SELECT` calls them.
 pub const WRITING: [&str; 2] = ["NEXTVAL", "SETVAL"];
 
-const SQLITE: Rules = Rules {
+const SQLITE: GuardRules = GuardRules {
     words: &[
         "ATTACH",
         "DETACH",
@@ -45,7 +45,7 @@ const SQLITE: Rules = Rules {
     made: &[],
 };
 
-const POSTGRES: Rules = Rules {
+const POSTGRES: GuardRules = GuardRules {
     words: &[
         "BEGIN",
         "COMMIT",
@@ -75,7 +75,7 @@ const POSTGRES: Rules = Rules {
     made: &["TABLE", "INDEX", "UNIQUE INDEX", "VIEW", "OR REPLACE VIEW"],
 };
 
-const MYSQL: Rules = Rules {
+const MYSQL: GuardRules = GuardRules {
     words: &[
         "BEGIN",
         "COMMIT",
@@ -111,10 +111,10 @@ const MYSQL: Rules = Rules {
     made: &["TABLE", "INDEX", "UNIQUE INDEX", "VIEW", "OR REPLACE VIEW"],
 };
 
-pub fn of(dialect: Dialect) -> &'static Rules {
+pub fn of(dialect: SqlDialect) -> &'static GuardRules {
     match dialect {
-        Dialect::Sqlite => &SQLITE,
-        Dialect::Postgres => &POSTGRES,
-        Dialect::Mysql => &MYSQL,
+        SqlDialect::Sqlite => &SQLITE,
+        SqlDialect::Postgres => &POSTGRES,
+        SqlDialect::Mysql => &MYSQL,
     }
 }

@@ -2,19 +2,19 @@ use super::rendered::rendered;
 use super::*;
 
 fn execute(statement: &str) -> Result<usize, String> {
-    execute_on(statement, Dialect::Sqlite)
+    execute_on(statement, SqlDialect::Sqlite)
 }
 
-fn execute_on(statement: &str, dialect: Dialect) -> Result<usize, String> {
-    judged(statement, Purpose::Execute, dialect, |checked| checked.arity)
+fn execute_on(statement: &str, dialect: SqlDialect) -> Result<usize, String> {
+    judged(statement, StatementPurpose::Execute, dialect, |checked| checked.arity)
 }
 
 /// As a statement of a plugin is judged.
 fn judged<T>(
     statement: &str,
-    purpose: Purpose,
-    dialect: Dialect,
-    say: impl Fn(&Statement<'_>) -> T,
+    purpose: StatementPurpose,
+    dialect: SqlDialect,
+    say: impl Fn(&GuardedStatement<'_>) -> T,
 ) -> Result<T, String> {
     check_text(statement).map_err(|error| error.to_string())?;
     let text = rendered(statement, dialect).map_err(|error| error.to_string())?;
@@ -95,7 +95,7 @@ fn the_hosts_own_tables_cannot_be_named() {
 
 #[test]
 fn queries_only_read_and_call_nothing_dangerous() {
-    let query = |text| judged(text, Purpose::Query, Dialect::Sqlite, |checked| checked.arity);
+    let query = |text| judged(text, StatementPurpose::Query, SqlDialect::Sqlite, |checked| checked.arity);
     assert_eq!(query("SELECT replace(a, ?, ?) FROM t"), Ok(2));
     for bad in [
         "DELETE FROM t RETURNING a",
@@ -112,7 +112,7 @@ fn queries_only_read_and_call_nothing_dangerous() {
 #[test]
 fn a_plain_insert_splits_into_head_tuple_and_tail() {
     let text = " \n INSERT INTO t (a, b) VALUES ( ?, ? ) ON CONFLICT (a) DO NOTHING;";
-    let split = check(text, Purpose::Execute, Dialect::Sqlite).unwrap().as_row_insert().unwrap();
+    let split = check(text, StatementPurpose::Execute, SqlDialect::Sqlite).unwrap().as_row_insert().unwrap();
     assert_eq!(split.head, "INSERT INTO t (a, b) VALUES ");
     assert_eq!(split.tuple, "( ?, ? )");
     assert_eq!(split.tail, " ON CONFLICT (a) DO NOTHING");
@@ -130,15 +130,19 @@ fn an_insert_that_is_not_plain_stays_row_by_row() {
         "INSERT INTO t VALUES (upper(?))",
         "UPDATE t SET a = ?",
     ] {
-        assert_eq!(check(text, Purpose::Execute, Dialect::Sqlite).unwrap().as_row_insert(), None, "{text}");
+        assert_eq!(
+            check(text, StatementPurpose::Execute, SqlDialect::Sqlite).unwrap().as_row_insert(),
+            None,
+            "{text}"
+        );
     }
 }
 
-const SERVERS: [Dialect; 2] = [Dialect::Postgres, Dialect::Mysql];
+const SERVERS: [SqlDialect; 2] = [SqlDialect::Postgres, SqlDialect::Mysql];
 
 #[test]
 fn ordinary_statements_are_the_same_for_every_database() {
-    for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::Mysql] {
+    for dialect in [SqlDialect::Sqlite, SqlDialect::Postgres, SqlDialect::Mysql] {
         for (good, arity) in [
             ("INSERT INTO t (a, b) VALUES (?, ?)", 2),
             ("UPDATE \"t\" SET \"change\" = ? WHERE a = 'it''s; -- not' AND b <> ?", 2),
@@ -151,9 +155,12 @@ fn ordinary_statements_are_the_same_for_every_database() {
             assert_eq!(execute_on(good, dialect), Ok(arity), "{dialect:?}: {good}");
         }
     }
-    assert_eq!(execute_on("INSERT INTO t (a) VALUES (?) ON CONFLICT DO NOTHING", Dialect::Postgres), Ok(1));
-    assert_eq!(execute_on("INSERT INTO t (a) VALUES (CAST(? AS text)::date)", Dialect::Postgres), Ok(1));
-    assert_eq!(execute_on("REPLACE INTO `t` (a) VALUES (?)", Dialect::Mysql), Ok(1));
+    assert_eq!(
+        execute_on("INSERT INTO t (a) VALUES (?) ON CONFLICT DO NOTHING", SqlDialect::Postgres),
+        Ok(1)
+    );
+    assert_eq!(execute_on("INSERT INTO t (a) VALUES (CAST(? AS text)::date)", SqlDialect::Postgres), Ok(1));
+    assert_eq!(execute_on("REPLACE INTO `t` (a) VALUES (?)", SqlDialect::Mysql), Ok(1));
 }
 
 #[test]
@@ -218,7 +225,7 @@ fn servers_take_no_statement_of_settings_files_transactions_or_programs() {
 
 #[test]
 fn servers_read_no_files_and_wait_for_nobody() {
-    let query = |text, dialect| judged(text, Purpose::Query, dialect, |_| ());
+    let query = |text, dialect| judged(text, StatementPurpose::Query, dialect, |_| ());
     for bad in [
         "SELECT pg_read_file('/etc/passwd')",
         "SELECT PG_READ_BINARY_FILE('x')",
@@ -238,7 +245,7 @@ fn servers_read_no_files_and_wait_for_nobody() {
         "SHOW data_directory",
         "TABLE t",
     ] {
-        assert!(query(bad, Dialect::Postgres).is_err(), "{bad}");
+        assert!(query(bad, SqlDialect::Postgres).is_err(), "{bad}");
     }
     for bad in [
         "SELECT LOAD_FILE('/etc/passwd')",
@@ -256,7 +263,7 @@ fn servers_read_no_files_and_wait_for_nobody() {
         "SHOW VARIABLES",
         "DESCRIBE t",
     ] {
-        assert!(query(bad, Dialect::Mysql).is_err(), "{bad}");
+        assert!(query(bad, SqlDialect::Mysql).is_err(), "{bad}");
     }
     for bad in [
         "CREATE TABLE t (a INT) ENGINE=MyISAM",
@@ -265,9 +272,9 @@ fn servers_read_no_files_and_wait_for_nobody() {
         "INSERT IGNORE INTO t (a) VALUES (?)",
         "INSERT DELAYED INTO t (a) VALUES (?)",
     ] {
-        assert!(execute_on(bad, Dialect::Mysql).is_err(), "{bad}");
+        assert!(execute_on(bad, SqlDialect::Mysql).is_err(), "{bad}");
     }
-    assert_eq!(query("SELECT count(*) FROM t WHERE a = 'pg_sleep'", Dialect::Postgres), Ok(()));
+    assert_eq!(query("SELECT count(*) FROM t WHERE a = 'pg_sleep'", SqlDialect::Postgres), Ok(()));
 }
 
 #[test]
@@ -282,7 +289,7 @@ fn what_a_server_would_read_otherwise_than_the_guard_is_refused() {
         "UPDATE t SET a = `x; DROP TABLE u; `",
         "UPDATE t SET a = b[1; DROP TABLE u]",
     ] {
-        assert!(execute_on(bad, Dialect::Postgres).is_err(), "{bad}");
+        assert!(execute_on(bad, SqlDialect::Postgres).is_err(), "{bad}");
     }
     for bad in [
         "UPDATE t SET a = 1 /*! ; DROP TABLE u */",
@@ -290,10 +297,10 @@ fn what_a_server_would_read_otherwise_than_the_guard_is_refused() {
         "UPDATE t SET a = _utf8'x'",
         "UPDATE t SET a = N'x'",
     ] {
-        assert!(execute_on(bad, Dialect::Mysql).is_err(), "{bad}");
+        assert!(execute_on(bad, SqlDialect::Mysql).is_err(), "{bad}");
     }
-    assert_eq!(execute_on("UPDATE t SET a = X'00' /* fine */ -- too", Dialect::Mysql), Ok(0));
-    assert_eq!(execute_on("UPDATE t SET a = b[1] /* fine */ --too", Dialect::Postgres), Ok(0));
+    assert_eq!(execute_on("UPDATE t SET a = X'00' /* fine */ -- too", SqlDialect::Mysql), Ok(0));
+    assert_eq!(execute_on("UPDATE t SET a = b[1] /* fine */ --too", SqlDialect::Postgres), Ok(0));
 }
 
 #[test]
@@ -314,7 +321,7 @@ fn a_statement_has_no_more_bytes_and_no_more_values_than_its_bound() {
     assert_eq!(execute(&format!("DELETE FROM t WHERE a = ?{most}")), Ok(most));
     assert!(execute(&format!("DELETE FROM t WHERE a = ?{}", most + 1)).is_err());
     let many = format!("DELETE FROM t WHERE a = {}", "?".repeat(most + 1));
-    let many = check(&many, Purpose::Execute, Dialect::Sqlite).unwrap_err().to_string();
+    let many = check(&many, StatementPurpose::Execute, SqlDialect::Sqlite).unwrap_err().to_string();
     assert!(many.contains("at most 32766 parameters"), "{many}");
 }
 
@@ -322,37 +329,37 @@ fn a_statement_has_no_more_bytes_and_no_more_values_than_its_bound() {
 fn each_statement_says_what_access_it_needs_on_each_database() {
     use SqlAccess::{Read, Schema, Write};
     for (purpose, text, expected) in [
-        (Purpose::Query, "SELECT replace(a, 'x', 'y') FROM t", Read),
-        (Purpose::Query, "WITH x AS (SELECT 1) SELECT * FROM x", Read),
-        (Purpose::Query, "SELECT 'DELETE FROM t' /* INSERT */", Read),
-        (Purpose::Query, "VALUES (1)", Read),
-        (Purpose::Query, "WITH x AS (DELETE FROM t RETURNING a) SELECT a FROM x", Write),
-        (Purpose::Query, "WITH x AS (SELECT 1) INSERT INTO t SELECT * FROM x RETURNING a", Write),
-        (Purpose::Query, "SELECT a FROM t FOR UPDATE", Write),
-        (Purpose::Query, "SELECT a FROM t FOR SHARE", Write),
-        (Purpose::Execute, "INSERT INTO t VALUES (?)", Write),
-        (Purpose::Execute, "insert into t values (?)", Write),
-        (Purpose::Execute, "UPDATE t SET a = 1", Write),
-        (Purpose::Execute, "DELETE FROM t", Write),
-        (Purpose::Execute, "WITH x AS (SELECT 1) DELETE FROM t", Write),
-        (Purpose::Execute, "CREATE TABLE t (a INTEGER)", Schema),
-        (Purpose::Execute, "DROP TABLE t", Schema),
-        (Purpose::Execute, "ALTER TABLE t ADD COLUMN b INTEGER", Schema),
-        (Purpose::Execute, "CREATE INDEX i ON t (a)", Schema),
+        (StatementPurpose::Query, "SELECT replace(a, 'x', 'y') FROM t", Read),
+        (StatementPurpose::Query, "WITH x AS (SELECT 1) SELECT * FROM x", Read),
+        (StatementPurpose::Query, "SELECT 'DELETE FROM t' /* INSERT */", Read),
+        (StatementPurpose::Query, "VALUES (1)", Read),
+        (StatementPurpose::Query, "WITH x AS (DELETE FROM t RETURNING a) SELECT a FROM x", Write),
+        (StatementPurpose::Query, "WITH x AS (SELECT 1) INSERT INTO t SELECT * FROM x RETURNING a", Write),
+        (StatementPurpose::Query, "SELECT a FROM t FOR UPDATE", Write),
+        (StatementPurpose::Query, "SELECT a FROM t FOR SHARE", Write),
+        (StatementPurpose::Execute, "INSERT INTO t VALUES (?)", Write),
+        (StatementPurpose::Execute, "insert into t values (?)", Write),
+        (StatementPurpose::Execute, "UPDATE t SET a = 1", Write),
+        (StatementPurpose::Execute, "DELETE FROM t", Write),
+        (StatementPurpose::Execute, "WITH x AS (SELECT 1) DELETE FROM t", Write),
+        (StatementPurpose::Execute, "CREATE TABLE t (a INTEGER)", Schema),
+        (StatementPurpose::Execute, "DROP TABLE t", Schema),
+        (StatementPurpose::Execute, "ALTER TABLE t ADD COLUMN b INTEGER", Schema),
+        (StatementPurpose::Execute, "CREATE INDEX i ON t (a)", Schema),
     ] {
-        for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::Mysql] {
+        for dialect in [SqlDialect::Sqlite, SqlDialect::Postgres, SqlDialect::Mysql] {
             let access = judged(text, purpose, dialect, |checked| checked.access());
             assert_eq!(access, Ok(expected), "{text} on {dialect:?}");
         }
     }
     for (text, dialect, expected) in [
-        ("REPLACE INTO t VALUES (1)", Dialect::Mysql, Write),
-        ("INSERT INTO t SELECT nextval('s')", Dialect::Mysql, Write),
-        ("INSERT INTO t SELECT \"nextval\"('s')", Dialect::Postgres, Write),
-        ("INSERT OR REPLACE INTO t VALUES (1)", Dialect::Sqlite, Write),
+        ("REPLACE INTO t VALUES (1)", SqlDialect::Mysql, Write),
+        ("INSERT INTO t SELECT nextval('s')", SqlDialect::Mysql, Write),
+        ("INSERT INTO t SELECT \"nextval\"('s')", SqlDialect::Postgres, Write),
+        ("INSERT OR REPLACE INTO t VALUES (1)", SqlDialect::Sqlite, Write),
     ] {
         assert_eq!(
-            judged(text, Purpose::Execute, dialect, |checked| checked.access()),
+            judged(text, StatementPurpose::Execute, dialect, |checked| checked.access()),
             Ok(expected),
             "{text}"
         );
@@ -363,7 +370,7 @@ fn each_statement_says_what_access_it_needs_on_each_database() {
 fn nothing_that_a_statement_sets_stays_with_the_session() {
     for (dialect, statements) in [
         (
-            Dialect::Postgres,
+            SqlDialect::Postgres,
             &[
                 "SELECT set_config('search_path', 'x', false)",
                 "SELECT setseed(0.5)",
@@ -383,7 +390,7 @@ fn nothing_that_a_statement_sets_stays_with_the_session() {
             ][..],
         ),
         (
-            Dialect::Mysql,
+            SqlDialect::Mysql,
             &[
                 "SELECT LAST_INSERT_ID(5)",
                 "SELECT `last_insert_id` (a) FROM t",
@@ -402,12 +409,15 @@ fn nothing_that_a_statement_sets_stays_with_the_session() {
         ),
     ] {
         for statement in statements {
-            for purpose in [Purpose::Query, Purpose::Execute] {
+            for purpose in [StatementPurpose::Query, StatementPurpose::Execute] {
                 let judged = judged(statement, purpose, dialect, |_| ());
                 assert!(judged.is_err(), "{dialect:?}: {statement}");
             }
         }
     }
-    assert_eq!(judged("SELECT LAST_INSERT_ID()", Purpose::Query, Dialect::Mysql, |_| ()), Ok(()));
-    assert_eq!(judged("UPDATE t SET a = LAST_INSERT_ID()", Purpose::Execute, Dialect::Mysql, |_| ()), Ok(()));
+    assert_eq!(judged("SELECT LAST_INSERT_ID()", StatementPurpose::Query, SqlDialect::Mysql, |_| ()), Ok(()));
+    assert_eq!(
+        judged("UPDATE t SET a = LAST_INSERT_ID()", StatementPurpose::Execute, SqlDialect::Mysql, |_| ()),
+        Ok(())
+    );
 }

@@ -1,12 +1,12 @@
 //! A rendered statement as words, quotes, placeholders and symbols. What a parser can write that a database might read
 //! otherwise (a comment, a string with a prefix, a control character) is refused.
 
-use kubewitness_core::ports::{Dialect, GrantError};
+use kubewitness_core::ports::{GrantError, SqlDialect};
 
 use super::{MAX_BINDS, invalid};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TokenKind {
     Word,
     /// An identifier in quotes, or a string: SQLite takes either for the other where it can.
     Quoted,
@@ -17,15 +17,15 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Token<'a> {
-    pub kind: Kind,
+pub struct SqlToken<'a> {
+    pub kind: TokenKind,
     pub text: &'a str,
     pub at: usize,
 }
 
-impl<'a> Token<'a> {
+impl<'a> SqlToken<'a> {
     pub fn is(&self, word: &str) -> bool {
-        self.kind == Kind::Word && self.text.eq_ignore_ascii_case(word)
+        self.kind == TokenKind::Word && self.text.eq_ignore_ascii_case(word)
     }
 
     pub fn is_any(&self, words: &[&str]) -> bool {
@@ -33,22 +33,22 @@ impl<'a> Token<'a> {
     }
 
     pub fn is_symbol(&self, symbol: u8) -> bool {
-        self.kind == Kind::Symbol(symbol)
+        self.kind == TokenKind::Symbol(symbol)
     }
 
     /// What it names, if it can name something.
     pub fn name(&self) -> &'a str {
         match self.kind {
-            Kind::Quoted => &self.text[1..self.text.len() - 1],
-            Kind::Word => self.text,
-            Kind::Number | Kind::Parameter(_) | Kind::Symbol(_) => "",
+            TokenKind::Quoted => &self.text[1..self.text.len() - 1],
+            TokenKind::Word => self.text,
+            TokenKind::Number | TokenKind::Parameter(_) | TokenKind::Symbol(_) => "",
         }
     }
 }
 
-pub fn tokenize(text: &str, dialect: Dialect) -> Result<Vec<Token<'_>>, GrantError> {
+pub fn tokenize(text: &str, dialect: SqlDialect) -> Result<Vec<SqlToken<'_>>, GrantError> {
     let bytes = text.as_bytes();
-    let mut tokens: Vec<Token<'_>> = Vec::new();
+    let mut tokens: Vec<SqlToken<'_>> = Vec::new();
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
         let (kind, end) = match byte {
@@ -59,44 +59,44 @@ pub fn tokenize(text: &str, dialect: Dialect) -> Result<Vec<Token<'_>>, GrantErr
             // A statement that was rendered has none.
             b'-' if bytes.get(at + 1) == Some(&b'-') => return invalid("a statement has no comments"),
             b'/' if bytes.get(at + 1) == Some(&b'*') => return invalid("a statement has no comments"),
-            b'`' if dialect == Dialect::Postgres => return invalid("a name is quoted with \""),
+            b'`' if dialect == SqlDialect::Postgres => return invalid("a name is quoted with \""),
             b'\'' | b'"' | b'`' => {
                 check_prefix(tokens.last(), at, dialect)?;
-                (Kind::Quoted, quoted(bytes, at)?)
+                (TokenKind::Quoted, quoted(bytes, at)?)
             }
-            b'[' if dialect == Dialect::Sqlite => {
+            b'[' if dialect == SqlDialect::Sqlite => {
                 let Some(found) = text[at..].find(']') else { return invalid("a quoted name does not end") };
-                (Kind::Quoted, at + found + 1)
+                (TokenKind::Quoted, at + found + 1)
             }
             b'?' => {
                 let end = run(bytes, at + 1, |b| b.is_ascii_digit());
                 (parameter(&text[at + 1..end])?, end)
             }
-            b':' if dialect == Dialect::Postgres && bytes.get(at + 1) == Some(&b':') => {
-                (Kind::Symbol(b':'), at + 2)
+            b':' if dialect == SqlDialect::Postgres && bytes.get(at + 1) == Some(&b':') => {
+                (TokenKind::Symbol(b':'), at + 2)
             }
             b':' | b'@' | b'$' | b'#' => return invalid("parameters are written `?`"),
-            b'\\' if dialect != Dialect::Sqlite => return invalid("a backslash stands in strings alone"),
+            b'\\' if dialect != SqlDialect::Sqlite => return invalid("a backslash stands in strings alone"),
             b'0'..=b'9' => {
-                (Kind::Number, run(bytes, at, |b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.'))
+                (TokenKind::Number, run(bytes, at, |b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.'))
             }
             _ if is_word(byte) => {
-                (Kind::Word, run(bytes, at, |b| is_word(b) || b.is_ascii_digit() || b == b'$'))
+                (TokenKind::Word, run(bytes, at, |b| is_word(b) || b.is_ascii_digit() || b == b'$'))
             }
             control if control.is_ascii_control() => return invalid("a statement has no control characters"),
-            symbol => (Kind::Symbol(symbol), at + 1),
+            symbol => (TokenKind::Symbol(symbol), at + 1),
         };
-        tokens.push(Token { kind, text: &text[at..end], at });
+        tokens.push(SqlToken { kind, text: &text[at..end], at });
         at = end;
     }
     Ok(tokens)
 }
 
 /// `E'…'` and `U&"…"` have escapes that would make a quote end elsewhere.
-fn check_prefix(before: Option<&Token<'_>>, at: usize, dialect: Dialect) -> Result<(), GrantError> {
+fn check_prefix(before: Option<&SqlToken<'_>>, at: usize, dialect: SqlDialect) -> Result<(), GrantError> {
     let Some(before) = before.filter(|token| token.at + token.text.len() == at) else { return Ok(()) };
-    let prefixed = matches!(before.kind, Kind::Word | Kind::Symbol(b'&')) && !before.is("X");
-    if dialect != Dialect::Sqlite && prefixed {
+    let prefixed = matches!(before.kind, TokenKind::Word | TokenKind::Symbol(b'&')) && !before.is("X");
+    if dialect != SqlDialect::Sqlite && prefixed {
         return invalid("strings have no prefix but X: escapes are not read");
     }
     Ok(())
@@ -124,12 +124,12 @@ fn quoted(bytes: &[u8], start: usize) -> Result<usize, GrantError> {
     invalid("a quote does not end")
 }
 
-fn parameter(digits: &str) -> Result<Kind, GrantError> {
+fn parameter(digits: &str) -> Result<TokenKind, GrantError> {
     if digits.is_empty() {
-        return Ok(Kind::Parameter(None));
+        return Ok(TokenKind::Parameter(None));
     }
     match digits.parse() {
-        Ok(number) if number > 0 && number <= MAX_BINDS => Ok(Kind::Parameter(Some(number))),
+        Ok(number) if number > 0 && number <= MAX_BINDS => Ok(TokenKind::Parameter(Some(number))),
         _ => invalid(format!("`?{digits}` is not a parameter")),
     }
 }

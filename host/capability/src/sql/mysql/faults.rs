@@ -4,41 +4,41 @@
 use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::sql::Fault;
+use crate::sql::SqlFault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
 use crate::sql::servers::reasons::{self, CANT_BE_WRITTEN, NO_COLUMN, REFUSES};
 
-pub fn fault(error: &sqlx::Error) -> Fault {
+pub fn fault(error: &sqlx::Error) -> SqlFault {
     match error {
         sqlx::Error::Database(said) => {
             let Some(mysql) = said.try_downcast_ref::<MySqlDatabaseError>() else {
-                return Fault::Lost(GrantError::Unavailable(said.message().to_owned()));
+                return SqlFault::Lost(GrantError::Unavailable(said.message().to_owned()));
             };
             judge(mysql.number(), mysql.code().unwrap_or_default(), mysql.message())
         }
-        sqlx::Error::Encode(why) => Fault::Own(GrantError::Invalid(why.to_string())),
-        error if is_other_session(error) => Fault::Lost(GrantError::Unavailable(LENT.into())),
+        sqlx::Error::Encode(why) => SqlFault::Own(GrantError::Invalid(why.to_string())),
+        error if is_other_session(error) => SqlFault::Lost(GrantError::Unavailable(LENT.into())),
         error => {
             tracing::warn!(%error, "the connection to a database was lost");
-            Fault::Lost(GrantError::Unavailable("the connection to the database was lost".into()))
+            SqlFault::Lost(GrantError::Unavailable("the connection to the database was lost".into()))
         }
     }
 }
 
 /// By number, and by SQLSTATE where that says enough:
 /// <https://mariadb.com/kb/en/mariadb-error-codes/>.
-fn judge(number: u16, state: &str, said: &str) -> Fault {
-    let invalid = |text: String| Fault::Own(GrantError::Invalid(text));
-    let unavailable = |text: String| Fault::Lost(GrantError::Unavailable(text));
+fn judge(number: u16, state: &str, said: &str) -> SqlFault {
+    let invalid = |text: String| SqlFault::Own(GrantError::Invalid(text));
+    let unavailable = |text: String| SqlFault::Lost(GrantError::Unavailable(text));
     match number {
         // MySQL 3024, MariaDB 1969.
-        3024 | 1969 => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
+        3024 | 1969 => SqlFault::Lost(GrantError::Timeout("the statement took too long".into())),
         1205 => unavailable("other transactions hold the rows".into()),
         1213 | 1020 | 1317 => unavailable(format!("it is in conflict with another transaction: {said}")),
         1290 | 1792 | 1836 => unavailable(format!("{CANT_BE_WRITTEN}: it is read-only")),
         1021 | 1114 => unavailable("the database's disk is full".into()),
         1040 | 1203 | 1226 => unavailable("the database has too many connections".into()),
-        1153 => Fault::Lost(GrantError::TooLarge("more than the database takes in one statement".into())),
+        1153 => SqlFault::Lost(GrantError::TooLarge("more than the database takes in one statement".into())),
         // Rights: an operator grants them.
         1044 | 1045 | 1142 | 1143 | 1227 | 1370 => unavailable(format!("{REFUSES} to its user")),
         1146 => invalid(format!("no such table: {said}")),
@@ -124,7 +124,7 @@ mod tests {
             (4025, "23000"),
             (1644, "45000"),
         ] {
-            assert!(matches!(judge(number, state, "x"), Fault::Own(GrantError::Invalid(_))), "{number}");
+            assert!(matches!(judge(number, state, "x"), SqlFault::Own(GrantError::Invalid(_))), "{number}");
         }
         for (number, state) in [
             (1205, "HY000"),
@@ -144,10 +144,15 @@ mod tests {
             (3750, "HY000"),
             (9999, ""),
         ] {
-            assert!(matches!(judge(number, state, "x"), Fault::Lost(GrantError::Unavailable(_))), "{number}");
+            assert!(
+                matches!(judge(number, state, "x"), SqlFault::Lost(GrantError::Unavailable(_))),
+                "{number}"
+            );
         }
         let unknown = judge(1054, "42S22", "Unknown column 'queue'");
-        assert!(matches!(unknown, Fault::Own(GrantError::Invalid(told)) if told.contains("has no column")));
-        assert!(matches!(judge(1969, "70100", "x"), Fault::Lost(GrantError::Timeout(_))));
+        assert!(
+            matches!(unknown, SqlFault::Own(GrantError::Invalid(told)) if told.contains("has no column"))
+        );
+        assert!(matches!(judge(1969, "70100", "x"), SqlFault::Lost(GrantError::Timeout(_))));
     }
 }

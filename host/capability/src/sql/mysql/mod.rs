@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use kubewitness_core::address::is_cut;
 use kubewitness_core::files::send_at_once;
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 
-use super::guard::Statement;
-use super::receipt::{self, Receipt, Row as Kept};
-use super::servers::columns::{self, Column, Columns};
+use super::guard::GuardedStatement;
+use super::receipt::{self, ReceiptRow as Kept, StoredReceipt};
+use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
-use super::servers::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
-use super::values::{Rows, bounded};
-use super::{Fault, TransactionMode, write};
+use super::servers::{LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, forgotten, literal, receipt_text};
+use super::values::{ValueRows, bounded};
+use super::{SqlFault, TransactionMode, write};
 
 /// Replicated groups take no rows without a primary key, and some servers no tables.
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
@@ -50,25 +50,25 @@ const TABLES: usize = 64;
 /// again is three small questions.
 const REMEMBERS: Duration = Duration::from_secs(60);
 
-pub struct Mysql {
+pub struct MysqlLink {
     connection: MySqlConnection,
     /// The server's number of its session.
     session: i64,
     /// Bytes of values that one statement may have.
     most: usize,
-    tables: HashMap<String, Table>,
+    tables: HashMap<String, MysqlTable>,
     stale: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Table {
+struct MysqlTable {
     looked_at: Instant,
-    columns: Columns,
+    columns: TableColumns,
     /// The columns of each unique index, in lower case.
     unique: BTreeMap<String, Vec<String>>,
 }
 
-impl Table {
+impl MysqlTable {
     /// MySQL takes a row that meets any unique index for an existing row, and does not tell which index
     /// it met. So the table may have only the unique index that the write names.
     fn check_key(&self, write: &TableWrite) -> Result<(), GrantError> {
@@ -97,8 +97,8 @@ impl Table {
     }
 }
 
-/// What every connection is set to. Waiting is bounded on the server too, so that what a client gave
-/// up doesn't go on for ever.
+/// The settings of every connection. Waiting is bounded on the server too, so that what a client gave up
+/// doesn't go on for ever.
 fn settings(version: &str) -> String {
     let seconds = STATEMENT.as_secs();
     let statement = if version.contains("MariaDB") {
@@ -116,8 +116,8 @@ fn settings(version: &str) -> String {
     )
 }
 
-impl Mysql {
-    async fn table(&mut self, name: &str) -> Result<Table, Fault> {
+impl MysqlLink {
+    async fn table(&mut self, name: &str) -> Result<MysqlTable, SqlFault> {
         if let Some(table) = self.tables.get(name).filter(|table| table.looked_at.elapsed() < REMEMBERS) {
             return Ok(table.clone());
         }
@@ -125,17 +125,17 @@ impl Mysql {
         let engine = sqlx::query_scalar::<_, Option<String>>(ENGINE).bind(name);
         let engine = engine.fetch_optional(&mut self.connection).await.map_err(fault)?;
         let Some(engine) = engine else {
-            return Err(Fault::Own(GrantError::Invalid(format!("no such table: {name}"))));
+            return Err(SqlFault::Own(GrantError::Invalid(format!("no such table: {name}"))));
         };
         if !engine.as_deref().is_some_and(|engine| engine.eq_ignore_ascii_case("InnoDB")) {
             let why = format!("the table `{name}` is not of the engine InnoDB: it has no transactions");
-            return Err(Fault::Own(GrantError::Invalid(why)));
+            return Err(SqlFault::Own(GrantError::Invalid(why)));
         }
         let looked_at = Instant::now();
-        let mut table = Table { looked_at, columns: Columns::new(), unique: BTreeMap::new() };
+        let mut table = MysqlTable { looked_at, columns: TableColumns::new(), unique: BTreeMap::new() };
         let columns = sqlx::query_as::<_, (String, String)>(COLUMNS).bind(name);
         for (column, of) in columns.fetch_all(&mut self.connection).await.map_err(fault)? {
-            table.columns.insert(column.to_ascii_lowercase(), Column { kind: values::kind(&of), of });
+            table.columns.insert(column.to_ascii_lowercase(), TableColumn { kind: values::kind(&of), of });
         }
         let unique = sqlx::query_as::<_, (String, String)>(UNIQUE).bind(name);
         for (index, column) in unique.fetch_all(&mut self.connection).await.map_err(fault)? {
@@ -148,19 +148,19 @@ impl Mysql {
         Ok(table)
     }
 
-    async fn run_prepared(&mut self, statement: &str, given: Vec<SqlValue>) -> Result<u64, Fault> {
+    async fn run_prepared(&mut self, statement: &str, given: Vec<SqlValue>) -> Result<u64, SqlFault> {
         let arguments = values::bind(given)?;
         let query = sqlx::query_with(AssertSqlSafe(statement.to_owned()), arguments);
         let done = query.execute(&mut self.connection).await;
         done.map(|done| done.rows_affected()).map_err(|error| Self::fault(&error))
     }
 
-    async fn write_rows(&mut self, write: TableWrite) -> Result<u64, Fault> {
-        write::check_shape(&write).map_err(Fault::Own)?;
+    async fn write_rows(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
+        write::check_shape(&write).map_err(SqlFault::Own)?;
         let table = self.table(&write.table).await?;
-        table.check_key(&write).map_err(Fault::Own)?;
-        columns::check(&write, &table.columns, Dialect::Mysql).map_err(Fault::Own)?;
-        let plan = write::plan(write, Dialect::Mysql).map_err(Fault::Own)?;
+        table.check_key(&write).map_err(SqlFault::Own)?;
+        columns::check(&write, &table.columns, SqlDialect::Mysql).map_err(SqlFault::Own)?;
+        let plan = write::plan(write, SqlDialect::Mysql).map_err(SqlFault::Own)?;
         let statements = plan.into_statements(self.most);
         let several = statements.len() > 1;
         let fault = |error: sqlx::Error| Self::fault(&error);
@@ -171,9 +171,9 @@ impl Mysql {
         for (statement, values) in statements {
             match self.run_prepared(&statement, values).await {
                 Ok(rows) => affected += rows,
-                Err(Fault::Own(error)) if several => {
+                Err(SqlFault::Own(error)) if several => {
                     self.run("ROLLBACK TO SAVEPOINT kw").await.map_err(fault)?;
-                    return Err(Fault::Own(error));
+                    return Err(SqlFault::Own(error));
                 }
                 Err(lost) => return Err(lost),
             }
@@ -181,18 +181,22 @@ impl Mysql {
         Ok(affected)
     }
 
-    async fn read(&mut self, statement: &Statement<'_>, given: Vec<SqlValue>) -> Result<Rows, Fault> {
+    async fn read(
+        &mut self,
+        statement: &GuardedStatement<'_>,
+        given: Vec<SqlValue>,
+    ) -> Result<ValueRows, SqlFault> {
         let arguments = values::bind(given)?;
         let query = sqlx::query_with(AssertSqlSafe(statement.text.to_owned()), arguments);
         let rows = query.fetch(&mut self.connection).map(|row| match row {
             Ok(row) => values::row(&row),
             Err(error) => Err(Self::fault(&error)),
         });
-        bounded(rows, Fault::Own).await
+        bounded(rows, SqlFault::Own).await
     }
 
     /// Another program may have changed a table since it was looked at.
-    fn noted<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
+    fn noted<T>(&mut self, done: Result<T, SqlFault>) -> Result<T, SqlFault> {
         if done.is_err() {
             self.tables.clear();
             self.stale = true;
@@ -201,10 +205,10 @@ impl Mysql {
     }
 }
 
-impl Link for Mysql {
+impl ServerLink for MysqlLink {
     type Options = MySqlConnectOptions;
 
-    const DIALECT: Dialect = Dialect::Mysql;
+    const DIALECT: SqlDialect = SqlDialect::Mysql;
     const FAILS_WHOLE: bool = false;
     const TABLES: &str = "deploy/schema/mysql/receipts.sql";
     const SHAPING_COMMITS: bool = true;
@@ -247,7 +251,7 @@ impl Link for Mysql {
         faults::reason(error)
     }
 
-    fn fault(error: &sqlx::Error) -> Fault {
+    fn fault(error: &sqlx::Error) -> SqlFault {
         faults::fault(error)
     }
 
@@ -305,21 +309,25 @@ impl Link for Mysql {
         Ok(())
     }
 
-    fn keep(receipt: &Receipt) -> String {
+    fn keep(receipt: &StoredReceipt) -> String {
         format!("{}COMMIT", receipt_text(receipt, |hex| format!("X'{hex}'")))
     }
 
-    async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, Fault> {
+    async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, SqlFault> {
         let done = self.run_prepared(statement, values).await;
         self.noted(done)
     }
 
-    async fn write(&mut self, write: TableWrite) -> Result<u64, Fault> {
+    async fn write(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
         let done = self.write_rows(write).await;
         self.noted(done)
     }
 
-    async fn query(&mut self, statement: &Statement<'_>, values: Vec<SqlValue>) -> Result<Rows, Fault> {
+    async fn query(
+        &mut self,
+        statement: &GuardedStatement<'_>,
+        values: Vec<SqlValue>,
+    ) -> Result<ValueRows, SqlFault> {
         let done = self.read(statement, values).await;
         self.noted(done)
     }
@@ -344,12 +352,12 @@ impl Link for Mysql {
     const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
         START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
 
-    async fn kept(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {
+    async fn receipt_rows(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {
         let engine = sqlx::query(ENGINE).bind("kubewitness_receipts");
         if engine.fetch_optional(&mut self.connection).await?.is_none() {
             return Ok(None);
         }
-        let rows: Vec<receipt::Columns> =
+        let rows: Vec<receipt::ReceiptColumns> =
             sqlx::query_as(receipt::KEPT).fetch_all(&mut self.connection).await?;
         Ok(Some(rows.into_iter().map(Kept::from).collect()))
     }

@@ -1,23 +1,23 @@
 //! Converts values between plugins and MySQL's driver.
 
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue};
+use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlRow};
 use sqlx::{Arguments, Column as _, Row, Type, TypeInfo, ValueRef};
 
 use super::faults;
-use crate::sql::Fault;
-use crate::sql::servers::columns::{self, Kind};
+use crate::sql::SqlFault;
+use crate::sql::servers::columns::{self, ColumnKind};
 use crate::sql::values::size;
 
 /// Of a column, by the type that `information_schema` gives, such as `int(10) unsigned`.
-pub fn kind(of: &str) -> Kind {
+pub fn kind(of: &str) -> ColumnKind {
     let of = of.to_ascii_lowercase();
     let word = of.split(['(', ' ']).next().unwrap_or_default();
     let integer = |bits: u32| {
         if of.contains("unsigned") {
-            Kind::Integer(0, if bits == 64 { i64::MAX } else { (1 << bits) - 1 })
+            ColumnKind::Integer(0, if bits == 64 { i64::MAX } else { (1 << bits) - 1 })
         } else {
-            Kind::Integer(i64::MIN >> (64 - bits), i64::MAX >> (64 - bits))
+            ColumnKind::Integer(i64::MIN >> (64 - bits), i64::MAX >> (64 - bits))
         }
     };
     match word {
@@ -26,22 +26,22 @@ pub fn kind(of: &str) -> Kind {
         "mediumint" => integer(24),
         "int" | "integer" => integer(32),
         "bigint" => integer(64),
-        "float" | "double" => Kind::Float,
-        "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext" => Kind::Text,
-        "binary" | "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob" => Kind::Blob,
-        _ => Kind::Other,
+        "float" | "double" => ColumnKind::Float,
+        "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext" => ColumnKind::Text,
+        "binary" | "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob" => ColumnKind::Blob,
+        _ => ColumnKind::Other,
     }
 }
 
-fn refused(message: String) -> Fault {
-    Fault::Own(GrantError::Invalid(message))
+fn refused(message: String) -> SqlFault {
+    SqlFault::Own(GrantError::Invalid(message))
 }
 
-pub fn bind(values: Vec<SqlValue>) -> Result<MySqlArguments, Fault> {
+pub fn bind(values: Vec<SqlValue>) -> Result<MySqlArguments, SqlFault> {
     let mut arguments = MySqlArguments::default();
     arguments.reserve(values.len(), size(&values));
     for (index, value) in values.into_iter().enumerate() {
-        columns::fits(&value, any(&value), Dialect::Mysql)
+        columns::fits(&value, any(&value), SqlDialect::Mysql)
             .map_err(|why| refused(format!("parameter {}: {why}", index + 1)))?;
         let added = match value {
             SqlValue::Null => arguments.add(None::<i64>),
@@ -57,19 +57,19 @@ pub fn bind(values: Vec<SqlValue>) -> Result<MySqlArguments, Fault> {
 }
 
 /// The kind that a value is by itself.
-fn any(value: &SqlValue) -> Kind {
+fn any(value: &SqlValue) -> ColumnKind {
     match value {
-        SqlValue::Float(_) => Kind::Float,
-        SqlValue::Blob(_) => Kind::Blob,
-        _ => Kind::Other,
+        SqlValue::Float(_) => ColumnKind::Float,
+        SqlValue::Blob(_) => ColumnKind::Blob,
+        _ => ColumnKind::Other,
     }
 }
 
-pub fn row(row: &MySqlRow) -> Result<Vec<SqlValue>, Fault> {
+pub fn row(row: &MySqlRow) -> Result<Vec<SqlValue>, SqlFault> {
     (0..row.len()).map(|column| value(row, column)).collect()
 }
 
-fn value(row: &MySqlRow, column: usize) -> Result<SqlValue, Fault> {
+fn value(row: &MySqlRow, column: usize) -> Result<SqlValue, SqlFault> {
     let failed = |error: sqlx::Error| faults::fault(&error);
     let raw = row.try_get_raw(column).map_err(failed)?;
     if raw.is_null() {
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn integer_columns_have_the_range_of_their_type() {
-        assert_eq!(kind("tinyint(1)"), Kind::Integer(-128, 127));
-        assert_eq!(kind("INT(10) UNSIGNED"), Kind::Integer(0, u32::MAX.into()));
-        assert_eq!(kind("mediumint(9)"), Kind::Integer(-8_388_608, 8_388_607));
-        assert_eq!(kind("bigint(20)"), Kind::Integer(i64::MIN, i64::MAX));
-        assert_eq!(kind("bigint unsigned"), Kind::Integer(0, i64::MAX));
-        assert_eq!((kind("varchar(63)"), kind("datetime")), (Kind::Text, Kind::Other));
+        assert_eq!(kind("tinyint(1)"), ColumnKind::Integer(-128, 127));
+        assert_eq!(kind("INT(10) UNSIGNED"), ColumnKind::Integer(0, u32::MAX.into()));
+        assert_eq!(kind("mediumint(9)"), ColumnKind::Integer(-8_388_608, 8_388_607));
+        assert_eq!(kind("bigint(20)"), ColumnKind::Integer(i64::MIN, i64::MAX));
+        assert_eq!(kind("bigint unsigned"), ColumnKind::Integer(0, i64::MAX));
+        assert_eq!((kind("varchar(63)"), kind("datetime")), (ColumnKind::Text, ColumnKind::Other));
     }
 }

@@ -3,21 +3,21 @@
 
 use kubewitness_core::ports::GrantError;
 
-use crate::sql::Fault;
+use crate::sql::SqlFault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
 use crate::sql::servers::reasons::{self, CANT_BE_WRITTEN, NO_COLUMN, REFUSES};
 
-pub fn fault(error: &sqlx::Error) -> Fault {
+pub fn fault(error: &sqlx::Error) -> SqlFault {
     match error {
         sqlx::Error::Database(said) => {
             let code = said.code().unwrap_or_default();
             judge(&code, said.message())
         }
-        sqlx::Error::Encode(why) => Fault::Own(GrantError::Invalid(why.to_string())),
-        error if is_other_session(error) => Fault::Lost(GrantError::Unavailable(LENT.into())),
+        sqlx::Error::Encode(why) => SqlFault::Own(GrantError::Invalid(why.to_string())),
+        error if is_other_session(error) => SqlFault::Lost(GrantError::Unavailable(LENT.into())),
         error => {
             tracing::warn!(%error, "the connection to a database was lost");
-            Fault::Lost(GrantError::Unavailable("the connection to the database was lost".into()))
+            SqlFault::Lost(GrantError::Unavailable("the connection to the database was lost".into()))
         }
     }
 }
@@ -27,11 +27,11 @@ const READ_ONLY: &str =
     "it is a replica, or `default_transaction_read_only` is on for the user or the database";
 
 /// By SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
-fn judge(code: &str, said: &str) -> Fault {
-    let invalid = |text: String| Fault::Own(GrantError::Invalid(text));
-    let unavailable = |text: String| Fault::Lost(GrantError::Unavailable(text));
+fn judge(code: &str, said: &str) -> SqlFault {
+    let invalid = |text: String| SqlFault::Own(GrantError::Invalid(text));
+    let unavailable = |text: String| SqlFault::Lost(GrantError::Unavailable(text));
     match code {
-        "57014" => Fault::Lost(GrantError::Timeout("the statement took too long".into())),
+        "57014" => SqlFault::Lost(GrantError::Timeout("the statement took too long".into())),
         "55P03" => unavailable("other transactions hold the rows".into()),
         "40001" | "40P01" => unavailable(format!("it is in conflict with another transaction: {said}")),
         "25006" => unavailable(format!("{CANT_BE_WRITTEN}: {READ_ONLY}")),
@@ -72,18 +72,22 @@ mod tests {
     #[test]
     fn broken_data_is_the_states_own_and_everything_else_is_tried_again() {
         for own in ["22003", "22P02", "23502", "23505", "42703", "42804", "54000", "P0001"] {
-            assert!(matches!(judge(own, "x"), Fault::Own(GrantError::Invalid(_))), "{own}");
+            assert!(matches!(judge(own, "x"), SqlFault::Own(GrantError::Invalid(_))), "{own}");
         }
         for lost in [
             "08006", "25006", "25P02", "25P03", "40001", "40P01", "42501", "53100", "53200", "53300",
             "55P03", "57P01", "57P02", "57P03", "58030", "XX000", "99999", "",
         ] {
-            assert!(matches!(judge(lost, "x"), Fault::Lost(GrantError::Unavailable(_))), "{lost}");
+            assert!(matches!(judge(lost, "x"), SqlFault::Lost(GrantError::Unavailable(_))), "{lost}");
         }
         let read_only = judge("25006", "cannot execute INSERT in a read-only transaction");
-        assert!(matches!(read_only, Fault::Lost(GrantError::Unavailable(told)) if told.contains(READ_ONLY)));
+        assert!(
+            matches!(read_only, SqlFault::Lost(GrantError::Unavailable(told)) if told.contains(READ_ONLY))
+        );
         let unknown = judge("42703", "column \"queue\" does not exist");
-        assert!(matches!(unknown, Fault::Own(GrantError::Invalid(told)) if told.contains("has no column")));
-        assert!(matches!(judge("57014", "x"), Fault::Lost(GrantError::Timeout(_))));
+        assert!(
+            matches!(unknown, SqlFault::Own(GrantError::Invalid(told)) if told.contains("has no column"))
+        );
+        assert!(matches!(judge("57014", "x"), SqlFault::Lost(GrantError::Timeout(_))));
     }
 }

@@ -11,18 +11,18 @@ use std::str::FromStr;
 use futures::StreamExt;
 use kubewitness_core::address::is_cut;
 use kubewitness_core::files::send_at_once;
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqlSafeStr, Statement as _};
 
-use super::guard::{self, Statement};
-use super::receipt::{self, Receipt, Row as Kept};
-use super::servers::columns::{self, Column, Columns};
+use super::guard::{self, GuardedStatement};
+use super::receipt::{self, ReceiptRow as Kept, StoredReceipt};
+use super::servers::columns::{self, TableColumn, TableColumns};
 use super::servers::pooler::expect_session;
 use super::servers::reasons::UNREADABLE;
-use super::servers::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
-use super::values::{Rows, bounded};
-use super::{Fault, TransactionMode, write};
+use super::servers::{LOCK, SILENT, STATEMENT, STATEMENTS, ServerLink, forgotten, literal, receipt_text};
+use super::values::{ValueRows, bounded};
+use super::{SqlFault, TransactionMode, write};
 
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin text NOT NULL, first bigint NOT NULL, last bigint NOT NULL, states bytea NOT NULL, \
@@ -34,11 +34,11 @@ const COLUMNS: &str = "SELECT a.attname::text, format_type(a.atttypid, NULL) FRO
 /// Tables whose columns a connection remembers.
 const TABLES: usize = 64;
 
-pub struct Postgres {
+pub struct PostgresLink {
     connection: PgConnection,
     /// The server's number of its session.
     session: i32,
-    tables: HashMap<String, Columns>,
+    tables: HashMap<String, TableColumns>,
     /// What was prepared or remembered may no longer be so.
     stale: bool,
 }
@@ -55,9 +55,10 @@ fn fence_of(plugin: &str) -> i64 {
     lock_number(&format!("kubewitness/plugin/{plugin}"))
 }
 
-/// What every connection is set to. Waiting is bounded on the server too, so that what a client gave
-/// up doesn't go on for ever; and a commit that is answered is on disk, whatever the default is. A client that was stopped
-/// in the middle of a large answer takes nothing, and no time-out of statements ends a server that waits to send.
+/// The settings of every connection. Waiting is bounded on the server too, so that what a client gave up
+/// doesn't go on for ever; and a commit that is answered is on disk, whatever the default is. A client that
+/// was stopped in the middle of a large answer takes nothing, and no time-out of statements ends a server
+/// that waits to send.
 fn settings() -> String {
     format!(
         "SET standard_conforming_strings = on; SET client_min_messages = warning; \
@@ -73,7 +74,7 @@ fn settings() -> String {
     )
 }
 
-impl Postgres {
+impl PostgresLink {
     /// Begins a transaction that holds a lock, in the session that was set up.
     async fn begin_behind(&mut self, mode: TransactionMode, lock: &str) -> Result<(), sqlx::Error> {
         let begin = match mode {
@@ -86,19 +87,19 @@ impl Postgres {
         expect_session(self.session.into(), answered.into())
     }
 
-    async fn columns(&mut self, table: &str, quoted: &str) -> Result<Columns, Fault> {
+    async fn columns(&mut self, table: &str, quoted: &str) -> Result<TableColumns, SqlFault> {
         if let Some(columns) = self.tables.get(table) {
             return Ok(columns.clone());
         }
         let rows = sqlx::query(COLUMNS).bind(quoted).fetch_all(&mut self.connection).await;
-        let mut columns = Columns::new();
+        let mut columns = TableColumns::new();
         for row in rows.map_err(|error| Self::fault(&error))? {
             let read = || Ok::<_, sqlx::Error>((row.try_get::<String, _>(0)?, row.try_get::<String, _>(1)?));
             let (name, of) = read().map_err(|error| Self::fault(&error))?;
-            columns.insert(name, Column { kind: values::kind(&of), of });
+            columns.insert(name, TableColumn { kind: values::kind(&of), of });
         }
         if columns.is_empty() {
-            return Err(Fault::Own(GrantError::Invalid(format!("no such table: {table}"))));
+            return Err(SqlFault::Own(GrantError::Invalid(format!("no such table: {table}"))));
         }
         if self.tables.len() >= TABLES {
             self.tables.clear();
@@ -108,7 +109,7 @@ impl Postgres {
     }
 
     /// Another program may have changed a table since it was looked at.
-    fn noted<T>(&mut self, done: Result<T, Fault>) -> Result<T, Fault> {
+    fn noted<T>(&mut self, done: Result<T, SqlFault>) -> Result<T, SqlFault> {
         if done.is_err() {
             self.tables.clear();
             self.stale = true;
@@ -116,26 +117,26 @@ impl Postgres {
         done
     }
 
-    async fn prepare(&mut self, statement: &str) -> Result<sqlx::postgres::PgStatement, Fault> {
+    async fn prepare(&mut self, statement: &str) -> Result<sqlx::postgres::PgStatement, SqlFault> {
         let text = AssertSqlSafe(statement.to_owned()).into_sql_str();
         // No types are given, so that the server says which ones it takes.
         self.connection.prepare(text).await.map_err(|error| Self::fault(&error))
     }
 
-    async fn run_prepared(&mut self, statement: &str, given: Vec<SqlValue>) -> Result<u64, Fault> {
+    async fn run_prepared(&mut self, statement: &str, given: Vec<SqlValue>) -> Result<u64, SqlFault> {
         let prepared = self.prepare(statement).await?;
         let arguments = values::bind(&prepared, given)?;
         let done = prepared.query_with(arguments).execute(&mut self.connection).await;
         done.map(|done| done.rows_affected()).map_err(|error| Self::fault(&error))
     }
 
-    async fn write_rows(&mut self, write: TableWrite) -> Result<u64, Fault> {
-        let own = Fault::Own;
+    async fn write_rows(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
+        let own = SqlFault::Own;
         write::check_shape(&write).map_err(own)?;
-        let quoted = write::quote(&write.table, Dialect::Postgres);
+        let quoted = write::quote(&write.table, SqlDialect::Postgres);
         let known = self.columns(&write.table, &quoted).await?;
-        let of = columns::check(&write, &known, Dialect::Postgres).map_err(own)?;
-        let mut plan = write::plan(write, Dialect::Postgres).map_err(own)?;
+        let of = columns::check(&write, &known, SqlDialect::Postgres).map_err(own)?;
+        let mut plan = write::plan(write, SqlDialect::Postgres).map_err(own)?;
         let arrays: Vec<_> = of.iter().map(|column| values::array(column.kind)).collect();
         let casts: Vec<_> = of.iter().map(|column| values::cast(column)).collect();
         let text = plan.unnested(&arrays, &casts);
@@ -144,21 +145,25 @@ impl Postgres {
         done.map(|done| done.rows_affected()).map_err(|error| Self::fault(&error))
     }
 
-    async fn read(&mut self, statement: &Statement<'_>, given: Vec<SqlValue>) -> Result<Rows, Fault> {
-        let text = guard::with_dollars(statement.text).map_err(Fault::Own)?;
+    async fn read(
+        &mut self,
+        statement: &GuardedStatement<'_>,
+        given: Vec<SqlValue>,
+    ) -> Result<ValueRows, SqlFault> {
+        let text = guard::with_dollars(statement.text).map_err(SqlFault::Own)?;
         let prepared = self.prepare(&text).await?;
         values::check_columns(&prepared)?;
         let arguments = values::bind(&prepared, given)?;
         let rows = prepared.query_with(arguments).fetch(&mut self.connection);
         let rows = rows.map(|row| row.and_then(|row| values::row(&row)).map_err(|error| Self::fault(&error)));
-        bounded(rows, Fault::Own).await
+        bounded(rows, SqlFault::Own).await
     }
 }
 
-impl Link for Postgres {
+impl ServerLink for PostgresLink {
     type Options = PgConnectOptions;
 
-    const DIALECT: Dialect = Dialect::Postgres;
+    const DIALECT: SqlDialect = SqlDialect::Postgres;
     const FAILS_WHOLE: bool = true;
     const TABLES: &str = "deploy/schema/postgres/receipts.sql";
     const SHAPING_COMMITS: bool = false;
@@ -192,7 +197,7 @@ impl Link for Postgres {
         faults::reason(error)
     }
 
-    fn fault(error: &sqlx::Error) -> Fault {
+    fn fault(error: &sqlx::Error) -> SqlFault {
         faults::fault(error)
     }
 
@@ -238,24 +243,28 @@ impl Link for Postgres {
         self.run(&format!("SELECT pg_advisory_xact_lock({})", lock_number(SHAPING))).await
     }
 
-    fn keep(receipt: &Receipt) -> String {
+    fn keep(receipt: &StoredReceipt) -> String {
         let text = receipt_text(receipt, |hex| format!("'\\x{hex}'::bytea"));
         // A transaction that failed would take a lone COMMIT for a rollback, without a word.
         format!("{}COMMIT", if text.is_empty() { "SELECT 1; " } else { &text })
     }
 
-    async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, Fault> {
-        let text = guard::with_dollars(statement).map_err(Fault::Own)?;
+    async fn execute(&mut self, statement: &str, values: Vec<SqlValue>) -> Result<u64, SqlFault> {
+        let text = guard::with_dollars(statement).map_err(SqlFault::Own)?;
         let done = self.run_prepared(&text, values).await;
         self.noted(done)
     }
 
-    async fn write(&mut self, write: TableWrite) -> Result<u64, Fault> {
+    async fn write(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
         let done = self.write_rows(write).await;
         self.noted(done)
     }
 
-    async fn query(&mut self, statement: &Statement<'_>, values: Vec<SqlValue>) -> Result<Rows, Fault> {
+    async fn query(
+        &mut self,
+        statement: &GuardedStatement<'_>,
+        values: Vec<SqlValue>,
+    ) -> Result<ValueRows, SqlFault> {
         let done = self.read(statement, values).await;
         self.noted(done)
     }
@@ -279,12 +288,12 @@ impl Link for Postgres {
 
     const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-    async fn kept(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {
+    async fn receipt_rows(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {
         let there = sqlx::query("SELECT to_regclass('kubewitness_receipts') IS NOT NULL");
         if !there.fetch_one(&mut self.connection).await?.try_get(0)? {
             return Ok(None);
         }
-        let rows: Vec<receipt::Columns> =
+        let rows: Vec<receipt::ReceiptColumns> =
             sqlx::query_as(receipt::KEPT).fetch_all(&mut self.connection).await?;
         Ok(Some(rows.into_iter().map(Kept::from).collect()))
     }

@@ -1,48 +1,48 @@
 //! Converts values between plugins and PostgreSQL's driver. The server says which types it takes and gives. A type
 //! that is not plainly one of a plugin's is refused; a cast in the statement helps.
 
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue};
+use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue};
 use sqlx::postgres::{PgArguments, PgRow, PgStatement};
 use sqlx::{Arguments, Column as _, Either, Row, Statement, TypeInfo, ValueRef};
 
-use crate::sql::Fault;
-use crate::sql::servers::columns::{self, Column, Kind};
+use crate::sql::SqlFault;
+use crate::sql::servers::columns::{self, ColumnKind, TableColumn};
 
 /// Of a column, by the name that `format_type` gives.
-pub fn kind(of: &str) -> Kind {
+pub fn kind(of: &str) -> ColumnKind {
     match of {
-        "boolean" => Kind::Boolean,
-        "smallint" => Kind::Integer(i16::MIN.into(), i16::MAX.into()),
-        "integer" => Kind::Integer(i32::MIN.into(), i32::MAX.into()),
-        "bigint" => Kind::Integer(i64::MIN, i64::MAX),
-        "real" | "double precision" => Kind::Float,
-        "text" | "character varying" | "character" | "name" => Kind::Text,
-        "bytea" => Kind::Blob,
-        _ => Kind::Other,
+        "boolean" => ColumnKind::Boolean,
+        "smallint" => ColumnKind::Integer(i16::MIN.into(), i16::MAX.into()),
+        "integer" => ColumnKind::Integer(i32::MIN.into(), i32::MAX.into()),
+        "bigint" => ColumnKind::Integer(i64::MIN, i64::MAX),
+        "real" | "double precision" => ColumnKind::Float,
+        "text" | "character varying" | "character" | "name" => ColumnKind::Text,
+        "bytea" => ColumnKind::Blob,
+        _ => ColumnKind::Other,
     }
 }
 
 /// The type of the array that a column's values come in.
-pub fn array(kind: Kind) -> &'static str {
+pub fn array(kind: ColumnKind) -> &'static str {
     match kind {
-        Kind::Boolean => "bool",
-        Kind::Integer(..) => "int8",
-        Kind::Float => "float8",
-        Kind::Text | Kind::Other => "text",
-        Kind::Blob => "bytea",
+        ColumnKind::Boolean => "bool",
+        ColumnKind::Integer(..) => "int8",
+        ColumnKind::Float => "float8",
+        ColumnKind::Text | ColumnKind::Other => "text",
+        ColumnKind::Blob => "bytea",
     }
 }
 
-pub fn cast(column: &Column) -> Option<&str> {
-    (column.kind == Kind::Other).then_some(column.of.as_str())
+pub fn cast(column: &TableColumn) -> Option<&str> {
+    (column.kind == ColumnKind::Other).then_some(column.of.as_str())
 }
 
-fn refused(message: String) -> Fault {
-    Fault::Own(GrantError::Invalid(message))
+fn refused(message: String) -> SqlFault {
+    SqlFault::Own(GrantError::Invalid(message))
 }
 
 /// One array a column. That every value fits was seen before.
-pub fn arrays(rows: Vec<Vec<SqlValue>>, of: &[&Column]) -> Result<PgArguments, Fault> {
+pub fn arrays(rows: Vec<Vec<SqlValue>>, of: &[&TableColumn]) -> Result<PgArguments, SqlFault> {
     let mut columns: Vec<Vec<SqlValue>> = of.iter().map(|_| Vec::with_capacity(rows.len())).collect();
     for row in rows {
         for (column, value) in columns.iter_mut().zip(row) {
@@ -53,11 +53,11 @@ pub fn arrays(rows: Vec<Vec<SqlValue>>, of: &[&Column]) -> Result<PgArguments, F
     for (values, column) in columns.into_iter().zip(of) {
         let values = values.into_iter();
         let added = match column.kind {
-            Kind::Boolean => arguments.add(values.map(|value| boolean(&value)).collect::<Vec<_>>()),
-            Kind::Integer(..) => arguments.add(values.map(|value| integer(&value)).collect::<Vec<_>>()),
-            Kind::Float => arguments.add(values.map(|value| float(&value)).collect::<Vec<_>>()),
-            Kind::Text | Kind::Other => arguments.add(values.map(text).collect::<Vec<_>>()),
-            Kind::Blob => arguments.add(values.map(blob).collect::<Vec<_>>()),
+            ColumnKind::Boolean => arguments.add(values.map(|value| boolean(&value)).collect::<Vec<_>>()),
+            ColumnKind::Integer(..) => arguments.add(values.map(|value| integer(&value)).collect::<Vec<_>>()),
+            ColumnKind::Float => arguments.add(values.map(|value| float(&value)).collect::<Vec<_>>()),
+            ColumnKind::Text | ColumnKind::Other => arguments.add(values.map(text).collect::<Vec<_>>()),
+            ColumnKind::Blob => arguments.add(values.map(blob).collect::<Vec<_>>()),
         };
         added.map_err(|error| refused(error.to_string()))?;
     }
@@ -106,21 +106,21 @@ fn blob(value: SqlValue) -> Option<Vec<u8>> {
 }
 
 /// A parameter's or a result's, by the name that the driver gives.
-fn kind_of(name: &str) -> Option<Kind> {
+fn kind_of(name: &str) -> Option<ColumnKind> {
     Some(match name {
-        "BOOL" => Kind::Boolean,
-        "INT2" => Kind::Integer(i16::MIN.into(), i16::MAX.into()),
-        "INT4" => Kind::Integer(i32::MIN.into(), i32::MAX.into()),
-        "INT8" => Kind::Integer(i64::MIN, i64::MAX),
-        "FLOAT4" | "FLOAT8" => Kind::Float,
-        "TEXT" | "VARCHAR" | "CHAR" | "NAME" | "UNKNOWN" => Kind::Text,
-        "BYTEA" => Kind::Blob,
+        "BOOL" => ColumnKind::Boolean,
+        "INT2" => ColumnKind::Integer(i16::MIN.into(), i16::MAX.into()),
+        "INT4" => ColumnKind::Integer(i32::MIN.into(), i32::MAX.into()),
+        "INT8" => ColumnKind::Integer(i64::MIN, i64::MAX),
+        "FLOAT4" | "FLOAT8" => ColumnKind::Float,
+        "TEXT" | "VARCHAR" | "CHAR" | "NAME" | "UNKNOWN" => ColumnKind::Text,
+        "BYTEA" => ColumnKind::Blob,
         _ => return None,
     })
 }
 
 /// The parameters of a statement, each as the type that the server takes there.
-pub fn bind(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgArguments, Fault> {
+pub fn bind(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgArguments, SqlFault> {
     let types = match statement.parameters() {
         Some(Either::Left(types)) => types,
         _ => &[],
@@ -136,7 +136,7 @@ pub fn bind(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgArgument
                 )));
             }
             (Some(kind), value) => {
-                columns::fits(&value, kind, Dialect::Postgres)
+                columns::fits(&value, kind, SqlDialect::Postgres)
                     .map_err(|why| refused(format!("parameter {number} ({name}): {why}")))?;
                 match name {
                     "BOOL" => arguments.add(boolean(&value)),
@@ -156,7 +156,7 @@ pub fn bind(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgArgument
 }
 
 /// Before a query is run: every column is of a type that a plugin can be given.
-pub fn check_columns(statement: &PgStatement) -> Result<(), Fault> {
+pub fn check_columns(statement: &PgStatement) -> Result<(), SqlFault> {
     for column in statement.columns() {
         let of = column.type_info().name();
         if kind_of(of).is_none() {

@@ -9,8 +9,8 @@ use kubewitness_core::document::checksum;
 use kubewitness_core::ports::{SqlValue, TableCopy, TableWrite};
 use serde::{Deserialize, Serialize};
 
-use crate::receipts::{self, Mark};
-use crate::sql::guard::Statement;
+use crate::receipts::{self, ReceiptMark};
+use crate::sql::guard::GuardedStatement;
 
 /// Instead of a plugin's name.
 pub const OWNER: &str = "/rows";
@@ -23,12 +23,12 @@ const BYTES: usize = 16 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Part {
+pub enum KeyPart {
     Integer(i64),
     Text(String),
 }
 
-impl Part {
+impl KeyPart {
     /// Other kinds are seldom keys, and not compared the same everywhere.
     fn of(value: &SqlValue) -> Option<Self> {
         match value {
@@ -48,14 +48,14 @@ impl Part {
 
 /// Of one write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct WriteClaim {
     pub table: String,
     pub columns: Vec<String>,
     /// No two are equal.
-    pub keys: Vec<Vec<Part>>,
+    pub keys: Vec<Vec<KeyPart>>,
 }
 
-impl Claim {
+impl WriteClaim {
     /// `write` may still turn out to be refused.
     pub fn of(write: &TableWrite) -> Self {
         Self::new(&write.table, &write.key, write, write.rows.iter())
@@ -75,8 +75,8 @@ impl Claim {
         let place = |name: &String| write.columns.iter().position(|column| column == name);
         let places: Vec<usize> = key.iter().filter_map(place).collect();
         let step = write.rows.len().div_ceil(KEYS).max(1);
-        let of = |row: &Vec<SqlValue>| places.iter().map(|place| Part::of(row.get(*place)?)).collect();
-        let mut keys: Vec<Vec<Part>> = Vec::new();
+        let of = |row: &Vec<SqlValue>| places.iter().map(|place| KeyPart::of(row.get(*place)?)).collect();
+        let mut keys: Vec<Vec<KeyPart>> = Vec::new();
         for key in rows.step_by(step).filter_map(of) {
             if !keys.contains(&key) {
                 keys.push(key);
@@ -86,18 +86,18 @@ impl Claim {
     }
 
     fn bytes(&self) -> usize {
-        let of = |part: &Part| match part {
-            Part::Integer(_) => 8,
-            Part::Text(text) => text.len(),
+        let of = |part: &KeyPart| match part {
+            KeyPart::Integer(_) => 8,
+            KeyPart::Text(text) => text.len(),
         };
         self.keys.iter().flatten().map(of).sum()
     }
 }
 
-/// What one call's transaction did, as far as it is told.
+/// The recorded changes of one call's transaction.
 #[derive(Clone, Debug, Default)]
-pub struct Claims {
-    claims: Vec<Claim>,
+pub struct TransactionClaims {
+    claims: Vec<WriteClaim>,
     bytes: usize,
     /// Rows may have been taken away: nothing is said of any.
     pub takes: bool,
@@ -107,11 +107,11 @@ pub struct Claims {
 struct ClaimRow {
     /// Of the receipt's states.
     sum: u32,
-    claims: Vec<Claim>,
+    claims: Vec<WriteClaim>,
 }
 
-impl Claims {
-    pub fn wrote(&mut self, claim: Claim) {
+impl TransactionClaims {
+    pub fn wrote(&mut self, claim: WriteClaim) {
         self.bytes += claim.bytes();
         if self.bytes <= BYTES && !claim.keys.is_empty() {
             self.claims.push(claim);
@@ -119,12 +119,12 @@ impl Claims {
     }
 
     /// Of a statement of the plugin's own.
-    pub fn ran(&mut self, statement: &Statement<'_>) {
+    pub fn ran(&mut self, statement: &GuardedStatement<'_>) {
         self.takes |= !statement.only_adds();
     }
 
     /// `None` where there is nothing to tell.
-    pub fn encode(&self, marks: &[Mark]) -> Option<Vec<u8>> {
+    pub fn encode(&self, marks: &[ReceiptMark]) -> Option<Vec<u8>> {
         if self.takes || self.claims.is_empty() || marks.is_empty() {
             return None;
         }
@@ -135,7 +135,7 @@ impl Claims {
 }
 
 /// The claims of a receipt with these states; `None` where they are not what was written.
-pub fn decode(bytes: &[u8], states: &[u8]) -> Option<Vec<Claim>> {
+pub fn decode(bytes: &[u8], states: &[u8]) -> Option<Vec<WriteClaim>> {
     let (sum, text) = bytes.split_first_chunk()?;
     if u32::from_le_bytes(*sum) != checksum(text) {
         return None;
@@ -147,9 +147,9 @@ pub fn decode(bytes: &[u8], states: &[u8]) -> Option<Vec<Claim>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sql::guard::{Purpose, check};
+    use crate::sql::guard::{StatementPurpose, check};
     use kubewitness_core::intents::prints::IdPrint;
-    use kubewitness_core::ports::{Dialect, OnConflict};
+    use kubewitness_core::ports::{OnConflict, SqlDialect};
 
     fn write(rows: Vec<Vec<SqlValue>>) -> TableWrite {
         TableWrite {
@@ -167,15 +167,18 @@ mod tests {
 
     #[test]
     fn keys_come_back_and_what_was_changed_does_not() {
-        let mut claims = Claims::default();
-        claims.wrote(Claim::of(&write(vec![row("a", 1), row("b", 2), row("a", 1)])));
-        let marks = [Mark { seq: 1, print: IdPrint::short(7) }];
+        let mut claims = TransactionClaims::default();
+        claims.wrote(WriteClaim::of(&write(vec![row("a", 1), row("b", 2), row("a", 1)])));
+        let marks = [ReceiptMark { seq: 1, print: IdPrint::short(7) }];
         let bytes = claims.encode(&marks).unwrap();
         let told = decode(&bytes, &receipts::encode(&marks)).unwrap();
-        let key = |uid: &str, seq| vec![Part::Integer(seq), Part::Text(uid.into())];
+        let key = |uid: &str, seq| vec![KeyPart::Integer(seq), KeyPart::Text(uid.into())];
         assert_eq!(told[0].keys, [key("a", 1), key("b", 2)]);
         assert_eq!(told[0].columns, ["seq", "uid"]);
-        assert_eq!(decode(&bytes, &receipts::encode(&[Mark { seq: 2, print: IdPrint::short(7) }])), None);
+        assert_eq!(
+            decode(&bytes, &receipts::encode(&[ReceiptMark { seq: 2, print: IdPrint::short(7) }])),
+            None
+        );
         for place in 0..bytes.len() {
             let mut other = bytes.clone();
             other[place] ^= 1;
@@ -193,8 +196,8 @@ mod tests {
             on_conflict: OnConflict::Ignore,
             without: vec![1],
         };
-        let claim = Claim::of_copy(&copy, &written);
-        let key = |uid: &str| vec![Part::Text(uid.into())];
+        let claim = WriteClaim::of_copy(&copy, &written);
+        let key = |uid: &str| vec![KeyPart::Text(uid.into())];
         assert_eq!((claim.table.as_str(), &claim.columns), ("newest", &vec!["uid".into()]));
         assert_eq!(claim.keys, [key("a"), key("c")]);
     }
@@ -202,12 +205,12 @@ mod tests {
     #[test]
     fn of_many_rows_some_are_told_and_of_too_many_bytes_none() {
         let many: Vec<_> = (0..1000).map(|seq| row("a", seq)).collect();
-        let claim = Claim::of(&write(many));
+        let claim = WriteClaim::of(&write(many));
         assert!(claim.keys.len() <= KEYS && claim.keys.len() > KEYS / 2, "{}", claim.keys.len());
         let long = "x".repeat(BYTES / 10);
-        let mut claims = Claims::default();
+        let mut claims = TransactionClaims::default();
         for seq in 0..20 {
-            claims.wrote(Claim::of(&write(vec![row(&long, seq)])));
+            claims.wrote(WriteClaim::of(&write(vec![row(&long, seq)])));
         }
         assert!(claims.claims.len() < 10);
     }
@@ -215,8 +218,8 @@ mod tests {
     #[test]
     fn only_statements_that_plainly_add_leave_what_was_told() {
         let takes = |statement: &str| {
-            let mut claims = Claims::default();
-            claims.ran(&check(statement, Purpose::Execute, Dialect::Sqlite).unwrap());
+            let mut claims = TransactionClaims::default();
+            claims.ran(&check(statement, StatementPurpose::Execute, SqlDialect::Sqlite).unwrap());
             claims.takes
         };
         for adds in [
@@ -244,7 +247,7 @@ mod tests {
             "WITH x AS (SELECT 1) DELETE FROM t",
         ] {
             // What is refused takes nothing.
-            if check(other, Purpose::Execute, Dialect::Sqlite).is_ok() {
+            if check(other, StatementPurpose::Execute, SqlDialect::Sqlite).is_ok() {
                 assert!(takes(other), "{other}");
             }
         }

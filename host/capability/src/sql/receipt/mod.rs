@@ -3,28 +3,28 @@
 
 pub mod claims;
 
-use self::claims::Claims;
-use crate::receipts::Mark;
+use self::claims::TransactionClaims;
+use crate::receipts::ReceiptMark;
 
-/// All that is kept, by its place in what [`Row::from`] takes.
+/// All that is kept, by its place in what [`ReceiptRow::from`] takes.
 pub const KEPT: &str = "SELECT plugin, first, last, states, token FROM kubewitness_receipts";
 
 /// The proof, kept with the rows, that these states were applied.
 #[derive(Clone, Debug)]
-pub struct Receipt {
+pub struct StoredReceipt {
     pub plugin: String,
     /// In order of their positions.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<ReceiptMark>,
     /// Names this very transaction, so that its fate can be looked up: `PLUGIN.RANDOM`.
     pub token: String,
     pub at_ms: u64,
-    /// What is told of the rows that were written with it.
-    pub claims: Claims,
+    /// The claims about the rows that were written with it.
+    pub claims: TransactionClaims,
 }
 
 /// One row of the controller's own table.
 #[derive(Debug)]
-pub struct Row {
+pub struct ReceiptRow {
     pub plugin: String,
     pub first: i64,
     pub last: i64,
@@ -32,11 +32,11 @@ pub struct Row {
     pub token: String,
 }
 
-/// What [`KEPT`] answers with.
-pub type Columns = (String, i64, i64, Vec<u8>, String);
+/// The columns of the answer to [`KEPT`].
+pub type ReceiptColumns = (String, i64, i64, Vec<u8>, String);
 
-impl From<Columns> for Row {
-    fn from((plugin, first, last, states, token): Columns) -> Self {
+impl From<ReceiptColumns> for ReceiptRow {
+    fn from((plugin, first, last, states, token): ReceiptColumns) -> Self {
         Self { plugin, first, last, states, token }
     }
 }

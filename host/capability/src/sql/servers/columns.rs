@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum ColumnKind {
     Boolean,
     Integer(i64, i64),
     Float,
@@ -17,23 +17,23 @@ pub enum Kind {
 }
 
 #[derive(Clone, Debug)]
-pub struct Column {
-    pub kind: Kind,
+pub struct TableColumn {
+    pub kind: ColumnKind,
     /// As the server writes it.
     pub of: String,
 }
 
 /// A table's columns by name; MySQL's names have no case.
-pub type Columns = HashMap<String, Column>;
+pub type TableColumns = HashMap<String, TableColumn>;
 
 /// The columns of a write in its order; every value fits its own.
 pub fn check<'a>(
     write: &TableWrite,
-    columns: &'a Columns,
-    dialect: Dialect,
-) -> Result<Vec<&'a Column>, GrantError> {
+    columns: &'a TableColumns,
+    dialect: SqlDialect,
+) -> Result<Vec<&'a TableColumn>, GrantError> {
     let find = |name: &String| {
-        let key = if dialect == Dialect::Mysql { name.to_ascii_lowercase() } else { name.clone() };
+        let key = if dialect == SqlDialect::Mysql { name.to_ascii_lowercase() } else { name.clone() };
         let missing = || GrantError::Invalid(format!("the table `{}` has no column `{name}`", write.table));
         columns.get(&key).ok_or_else(missing)
     };
@@ -50,24 +50,24 @@ pub fn check<'a>(
 }
 
 /// Why a value can't be kept as what it is.
-pub fn fits(value: &SqlValue, kind: Kind, dialect: Dialect) -> Result<(), String> {
+pub fn fits(value: &SqlValue, kind: ColumnKind, dialect: SqlDialect) -> Result<(), String> {
     match (value, kind) {
-        (SqlValue::Text(text), _) if dialect == Dialect::Postgres && text.contains('\0') => {
+        (SqlValue::Text(text), _) if dialect == SqlDialect::Postgres && text.contains('\0') => {
             Err("the text has a NUL, which this database can't keep".into())
         }
-        (SqlValue::Float(float), _) if dialect == Dialect::Mysql && !float.is_finite() => {
+        (SqlValue::Float(float), _) if dialect == SqlDialect::Mysql && !float.is_finite() => {
             Err(format!("{float} is no number that this database can keep"))
         }
-        (SqlValue::Integer(value), Kind::Integer(least, most)) if !(least..=most).contains(value) => {
+        (SqlValue::Integer(value), ColumnKind::Integer(least, most)) if !(least..=most).contains(value) => {
             Err(format!("{value} is out of range"))
         }
         (SqlValue::Null, _)
-        | (SqlValue::Boolean(_) | SqlValue::Integer(0 | 1), Kind::Boolean)
-        | (SqlValue::Boolean(_) | SqlValue::Integer(_), Kind::Integer(..))
-        | (SqlValue::Float(_) | SqlValue::Integer(_), Kind::Float)
-        | (SqlValue::Text(_), Kind::Text | Kind::Other)
-        | (SqlValue::Blob(_), Kind::Blob)
-        | (SqlValue::Boolean(_) | SqlValue::Integer(_) | SqlValue::Float(_), Kind::Other) => Ok(()),
+        | (SqlValue::Boolean(_) | SqlValue::Integer(0 | 1), ColumnKind::Boolean)
+        | (SqlValue::Boolean(_) | SqlValue::Integer(_), ColumnKind::Integer(..))
+        | (SqlValue::Float(_) | SqlValue::Integer(_), ColumnKind::Float)
+        | (SqlValue::Text(_), ColumnKind::Text | ColumnKind::Other)
+        | (SqlValue::Blob(_), ColumnKind::Blob)
+        | (SqlValue::Boolean(_) | SqlValue::Integer(_) | SqlValue::Float(_), ColumnKind::Other) => Ok(()),
         (value, kind) => Err(format!("{} was given, and it holds {}", given(value), holds(kind))),
     }
 }
@@ -83,14 +83,14 @@ fn given(value: &SqlValue) -> &'static str {
     }
 }
 
-fn holds(kind: Kind) -> &'static str {
+fn holds(kind: ColumnKind) -> &'static str {
     match kind {
-        Kind::Boolean => "booleans",
-        Kind::Integer(..) => "integers",
-        Kind::Float => "floats",
-        Kind::Text => "texts",
-        Kind::Blob => "blobs",
-        Kind::Other => "what is written as a text",
+        ColumnKind::Boolean => "booleans",
+        ColumnKind::Integer(..) => "integers",
+        ColumnKind::Float => "floats",
+        ColumnKind::Text => "texts",
+        ColumnKind::Blob => "blobs",
+        ColumnKind::Other => "what is written as a text",
     }
 }
 
@@ -100,9 +100,10 @@ mod tests {
 
     #[test]
     fn a_value_that_does_not_fit_is_told_with_its_row_and_column() {
-        let columns: Columns = [("n", Kind::Integer(-128, 127), "tinyint"), ("s", Kind::Text, "text")]
-            .map(|(name, kind, of)| (name.to_owned(), Column { kind, of: of.to_owned() }))
-            .into();
+        let columns: TableColumns =
+            [("n", ColumnKind::Integer(-128, 127), "tinyint"), ("s", ColumnKind::Text, "text")]
+                .map(|(name, kind, of)| (name.to_owned(), TableColumn { kind, of: of.to_owned() }))
+                .into();
         let write = |rows: Vec<Vec<SqlValue>>| TableWrite {
             table: "t".into(),
             columns: vec!["n".into(), "s".into()],
@@ -115,13 +116,13 @@ mod tests {
             let rows = vec![vec![SqlValue::Integer(1), text("a")], last];
             check(&write(rows), &columns, dialect).map(drop).map_err(|error| error.to_string())
         };
-        assert_eq!(why(vec![SqlValue::Boolean(true), SqlValue::Null], Dialect::Postgres), Ok(()));
-        let wide = why(vec![SqlValue::Integer(128), SqlValue::Null], Dialect::Mysql).unwrap_err();
+        assert_eq!(why(vec![SqlValue::Boolean(true), SqlValue::Null], SqlDialect::Postgres), Ok(()));
+        let wide = why(vec![SqlValue::Integer(128), SqlValue::Null], SqlDialect::Mysql).unwrap_err();
         assert_eq!(wide, "invalid: row 1, column `n` (tinyint): 128 is out of range");
-        let other = why(vec![text("7"), SqlValue::Null], Dialect::Mysql).unwrap_err();
+        let other = why(vec![text("7"), SqlValue::Null], SqlDialect::Mysql).unwrap_err();
         assert_eq!(other, "invalid: row 1, column `n` (tinyint): a text was given, and it holds integers");
         let nul = vec![SqlValue::Null, text("a\0b")];
-        assert!(why(nul.clone(), Dialect::Postgres).unwrap_err().contains("has a NUL"));
-        assert_eq!(why(nul, Dialect::Mysql), Ok(()));
+        assert!(why(nul.clone(), SqlDialect::Postgres).unwrap_err().contains("has a NUL"));
+        assert_eq!(why(nul, SqlDialect::Mysql), Ok(()));
     }
 }

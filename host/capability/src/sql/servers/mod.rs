@@ -1,5 +1,5 @@
-//! The part that PostgreSQL and MySQL have in common. Each server brings a [`Link`]; [`pool`] keeps a bounded number
-//! of them, and [`open`] is the transaction of one call. Nothing here knows a dialect beyond its [`Link`].
+//! The part that PostgreSQL and MySQL have in common. Each server brings a [`ServerLink`]; [`pool`] keeps a bounded number
+//! of them, and [`open`] is the transaction of one call. Nothing here knows a dialect beyond its [`ServerLink`].
 //!
 //! A server works on for a client that is gone: a commit that was sent takes effect after the controller was killed,
 //! or after the controller gave up waiting. So all transactions of a plugin share a *fence*. The controller reads
@@ -19,21 +19,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::config::ServerSpec;
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
+use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
 
-use self::open::Open;
-use self::pool::{Held, Pool};
-use super::guard::Statement;
-use super::receipt::{Receipt, Row, claims};
-use super::values::Rows;
-use super::{Engine, Fault, Transaction, TransactionMode};
-use crate::receipts::{self, Mark};
+use self::open::OpenTransaction;
+use self::pool::{HeldLink, LinkPool};
+use super::guard::GuardedStatement;
+use super::receipt::{ReceiptRow, StoredReceipt, claims};
+use super::values::ValueRows;
+use super::{DatabaseEngine, SqlFault, SqlTransaction, TransactionMode};
+use crate::receipts::{self, ReceiptMark};
 use crate::secrets;
 
 /// How long things may take. The server has its own, shorter limits ([`STATEMENT`], [`LOCK`]); these
 /// are for one that doesn't answer at all.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct ServerPatience {
     /// Waiting for one of the connections.
     pub wait: Duration,
     /// Connecting and being greeted.
@@ -44,7 +44,7 @@ pub struct Patience {
     pub transaction: Duration,
 }
 
-pub const PATIENCE: Patience = Patience {
+pub const PATIENCE: ServerPatience = ServerPatience {
     wait: Duration::from_secs(10),
     connect: Duration::from_secs(10),
     answer: Duration::from_secs(15),
@@ -61,10 +61,10 @@ pub const SILENT: Duration = Duration::from_secs(60);
 pub const STATEMENTS: usize = 128;
 
 /// One connection.
-pub trait Link: Send + Sync + Sized + 'static {
+pub trait ServerLink: Send + Sync + Sized + 'static {
     type Options: Send + Sync;
 
-    const DIALECT: Dialect;
+    const DIALECT: SqlDialect;
     /// A statement that fails takes what was done before with it, unless there is a savepoint.
     const FAILS_WHOLE: bool;
     /// The file with the controller's own tables, for where its user may not make them.
@@ -77,7 +77,7 @@ pub trait Link: Send + Sync + Sized + 'static {
     fn connect(options: &Self::Options) -> impl Future<Output = Result<Self, sqlx::Error>> + Send;
     /// Why it could not be connected, without an address.
     fn reason(error: &sqlx::Error) -> String;
-    fn fault(error: &sqlx::Error) -> Fault;
+    fn fault(error: &sqlx::Error) -> SqlFault;
     /// Whether the next call may have it.
     fn is_fresh(&self) -> bool;
 
@@ -105,19 +105,19 @@ pub trait Link: Send + Sync + Sized + 'static {
     /// Waits until no other transaction makes tables, and keeps others from it up to its own end.
     fn shape(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// The text that keeps a receipt and commits.
-    fn keep(receipt: &Receipt) -> String;
+    fn keep(receipt: &StoredReceipt) -> String;
 
     fn execute(
         &mut self,
         statement: &str,
         values: Vec<SqlValue>,
-    ) -> impl Future<Output = Result<u64, Fault>> + Send;
-    fn write(&mut self, write: TableWrite) -> impl Future<Output = Result<u64, Fault>> + Send;
+    ) -> impl Future<Output = Result<u64, SqlFault>> + Send;
+    fn write(&mut self, write: TableWrite) -> impl Future<Output = Result<u64, SqlFault>> + Send;
     fn query(
         &mut self,
-        statement: &Statement<'_>,
+        statement: &GuardedStatement<'_>,
         values: Vec<SqlValue>,
-    ) -> impl Future<Output = Result<Rows, Fault>> + Send;
+    ) -> impl Future<Output = Result<ValueRows, SqlFault>> + Send;
 
     /// The states of every receipt of this plugin.
     fn receipts(&mut self, plugin: &str) -> impl Future<Output = Result<Vec<Vec<u8>>, sqlx::Error>> + Send;
@@ -127,7 +127,7 @@ pub trait Link: Send + Sync + Sized + 'static {
     /// Begins a transaction that sees one moment and writes nothing.
     const SNAPSHOT: &str;
     /// All that the controller keeps there, of whatever plugin; `None` where it never kept anything.
-    fn kept(&mut self) -> impl Future<Output = Result<Option<Vec<Row>>, sqlx::Error>> + Send;
+    fn receipt_rows(&mut self) -> impl Future<Output = Result<Option<Vec<ReceiptRow>>, sqlx::Error>> + Send;
 }
 
 /// Who reads a plugin's receipts leaves a row under this name, where there are several: what another has
@@ -135,19 +135,19 @@ pub trait Link: Send + Sync + Sized + 'static {
 pub const READER: &str = "/reader";
 
 /// A granted database on a server.
-pub struct Remote<L: Link> {
-    pool: Arc<Pool<L>>,
+pub struct RemoteDatabase<L: ServerLink> {
+    pool: Arc<LinkPool<L>>,
     /// This process, where others may hand states to the same plugins.
     reader: Option<Arc<str>>,
 }
 
-impl<L: Link> Remote<L> {
+impl<L: ServerLink> RemoteDatabase<L> {
     /// Nothing is connected yet, so a server that is down delays nothing. An address that can't be
     /// right is reported with its field.
     pub async fn new(name: &str, spec: &ServerSpec) -> Result<Self, String> {
         let url = secrets::resolve(&spec.url_from).await?;
         L::options(url.expose())?;
-        Ok(Self { pool: Arc::new(Pool::new(name, spec, PATIENCE)), reader: None })
+        Ok(Self { pool: Arc::new(LinkPool::new(name, spec, PATIENCE)), reader: None })
     }
 
     /// For a process that is not the only one.
@@ -157,25 +157,25 @@ impl<L: Link> Remote<L> {
 
     /// A test's.
     #[cfg(test)]
-    pub fn impatient(spec: &ServerSpec, patience: Patience) -> Self {
-        Self { pool: Arc::new(Pool::new("test", spec, patience)), reader: None }
+    pub fn impatient(spec: &ServerSpec, patience: ServerPatience) -> Self {
+        Self { pool: Arc::new(LinkPool::new("test", spec, patience)), reader: None }
     }
 
     /// A connection in a transaction that has the plugin's fence for itself: what was to be committed
     /// for this plugin is committed or never will be.
-    async fn behind_fence(&self, plugin: &str) -> Result<Held<L>, GrantError> {
+    async fn behind_fence(&self, plugin: &str) -> Result<HeldLink<L>, GrantError> {
         let mut held = self.pool.hold().await?;
         self.pool.make_ready(&mut held).await?;
         let limit = self.pool.patience.answer;
         let mut link = held.take()?;
-        in_time::<L, _>(limit, link.fence(plugin)).await.map_err(Fault::into_error)?;
+        in_time::<L, _>(limit, link.fence(plugin)).await.map_err(SqlFault::into_error)?;
         held.put(link);
         Ok(held)
     }
 
     /// Expects that no other replica has read the plugin's receipts since this one did. The transaction shares the
     /// fence, so none does before it ends.
-    async fn expect_reader(&self, link: &mut L, plugin: &str) -> Result<(), Fault> {
+    async fn expect_reader(&self, link: &mut L, plugin: &str) -> Result<(), SqlFault> {
         let Some(reader) = &self.reader else { return Ok(()) };
         let token = reader_token(plugin, reader);
         let mine = in_time::<L, _>(self.pool.patience.answer, link.has_token(&token)).await;
@@ -184,13 +184,13 @@ impl<L: Link> Remote<L> {
             return Ok(());
         }
         let why = "another replica has read the plugin's receipts since: they are read again";
-        Err(Fault::Lost(GrantError::Unavailable(why.into())))
+        Err(SqlFault::Lost(GrantError::Unavailable(why.into())))
     }
 
     /// Ends what [`behind_fence`](Self::behind_fence) began.
-    async fn leave(&self, mut held: Held<L>, text: &str) -> Result<(), GrantError> {
+    async fn leave(&self, mut held: HeldLink<L>, text: &str) -> Result<(), GrantError> {
         let mut link = held.take()?;
-        in_time::<L, _>(self.pool.patience.answer, link.run(text)).await.map_err(Fault::into_error)?;
+        in_time::<L, _>(self.pool.patience.answer, link.run(text)).await.map_err(SqlFault::into_error)?;
         held.give_back(link);
         Ok(())
     }
@@ -199,7 +199,7 @@ impl<L: Link> Remote<L> {
         let mut held = self.behind_fence(plugin_of(token)).await?;
         let mut link = held.take()?;
         let found = in_time::<L, _>(self.pool.patience.answer, link.has_token(token)).await;
-        let found = found.map_err(Fault::into_error)?;
+        let found = found.map_err(SqlFault::into_error)?;
         held.put(link);
         self.leave(held, "COMMIT").await?;
         Ok(found)
@@ -208,23 +208,26 @@ impl<L: Link> Remote<L> {
 
 /// Waits for an answer, up to a limit. A connection that did not answer is not used again: its holder
 /// drops it.
-async fn in_time<L: Link, T>(
+async fn in_time<L: ServerLink, T>(
     limit: Duration,
     answer: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, Fault> {
+) -> Result<T, SqlFault> {
     match tokio::time::timeout(limit, answer).await {
         Ok(answer) => answer.map_err(|error| L::fault(&error)),
         Err(_) => Err(silent(limit)),
     }
 }
 
-fn silent(limit: Duration) -> Fault {
-    Fault::Lost(GrantError::Unavailable(format!("the database has not answered for {} s", limit.as_secs())))
+fn silent(limit: Duration) -> SqlFault {
+    SqlFault::Lost(GrantError::Unavailable(format!(
+        "the database has not answered for {} s",
+        limit.as_secs()
+    )))
 }
 
 #[async_trait]
-impl<L: Link> Engine for Remote<L> {
-    fn dialect(&self) -> Dialect {
+impl<L: ServerLink> DatabaseEngine for RemoteDatabase<L> {
+    fn dialect(&self) -> SqlDialect {
         L::DIALECT
     }
 
@@ -236,19 +239,19 @@ impl<L: Link> Engine for Remote<L> {
         &self,
         mode: TransactionMode,
         plugin: &str,
-    ) -> Result<Box<dyn Transaction>, GrantError> {
+    ) -> Result<Box<dyn SqlTransaction>, GrantError> {
         let (held, mut link) = self.pool.begin(mode, plugin).await?;
         // Dropped, the transaction is undone.
-        self.expect_reader(&mut link, plugin).await.map_err(Fault::into_error)?;
-        let remote = Remote { pool: self.pool.clone(), reader: self.reader.clone() };
-        Ok(Box::new(Open::new(remote, held, link, mode, plugin)))
+        self.expect_reader(&mut link, plugin).await.map_err(SqlFault::into_error)?;
+        let remote = RemoteDatabase { pool: self.pool.clone(), reader: self.reader.clone() };
+        Ok(Box::new(OpenTransaction::new(remote, held, link, mode, plugin)))
     }
 
-    async fn receipts(&self, plugin: &str) -> Result<Vec<Mark>, GrantError> {
+    async fn receipts(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
         let mut held = self.behind_fence(plugin).await?;
         let mut link = held.take()?;
         let rows = in_time::<L, _>(self.pool.patience.answer, link.receipts(plugin)).await;
-        let rows = rows.map_err(Fault::into_error)?;
+        let rows = rows.map_err(SqlFault::into_error)?;
         held.put(link);
         let claim = self.reader.as_ref().map(|reader| reader_text(plugin, reader)).unwrap_or_default();
         self.leave(held, &format!("{claim}COMMIT")).await?;
@@ -267,7 +270,7 @@ impl<L: Link> Engine for Remote<L> {
         self.pool.make_ready(&mut held).await?;
         let mut link = held.take()?;
         let forgotten = in_time::<L, _>(self.pool.patience.answer, link.forget(plugin, position(through)));
-        forgotten.await.map_err(Fault::into_error)?;
+        forgotten.await.map_err(SqlFault::into_error)?;
         held.give_back(link);
         Ok(())
     }
@@ -309,8 +312,8 @@ pub fn literal(text: &str) -> String {
 
 /// The statements that keep a receipt and what it tells of its rows, each with a semicolon behind it;
 /// `blob` writes bytes.
-pub fn receipt_text(receipt: &Receipt, blob: impl Fn(&str) -> String) -> String {
-    let Receipt { plugin, marks, token, at_ms, claims } = receipt;
+pub fn receipt_text(receipt: &StoredReceipt, blob: impl Fn(&str) -> String) -> String {
+    let StoredReceipt { plugin, marks, token, at_ms, claims } = receipt;
     let mut text = String::new();
     if claims.takes {
         let owner = literal(claims::OWNER);

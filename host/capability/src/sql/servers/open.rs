@@ -7,13 +7,13 @@ use std::time::Instant;
 use async_trait::async_trait;
 use kubewitness_core::ports::{GrantError, SqlValue, TableCopy, TableWrite};
 
-use super::pool::Held;
-use super::{Link, Remote, TransactionMode, in_time, silent};
-use crate::sql::guard::{self, Purpose};
-use crate::sql::receipt::Receipt;
+use super::pool::HeldLink;
+use super::{RemoteDatabase, ServerLink, TransactionMode, in_time, silent};
+use crate::sql::guard::{self, StatementPurpose};
+use crate::sql::receipt::StoredReceipt;
 use crate::sql::servers::reasons::CANT_BE_WRITTEN;
-use crate::sql::values::{Rows, check_size, fits_arity};
-use crate::sql::{CommitError, Fault, Transaction, only_reads, write};
+use crate::sql::values::{ValueRows, check_size, fits_arity};
+use crate::sql::{CommitError, SqlFault, SqlTransaction, only_reads, write};
 
 /// A place to come back to when the next statement fails.
 const SAVE: &str = "RELEASE SAVEPOINT kw; SAVEPOINT kw";
@@ -22,9 +22,9 @@ const RETURN: &str = "ROLLBACK TO SAVEPOINT kw";
 const SAVE_ALL: &str = "SAVEPOINT kw_all";
 const RETURN_ALL: &str = "ROLLBACK TO SAVEPOINT kw_all";
 
-pub struct Open<L: Link> {
-    remote: Remote<L>,
-    held: Held<L>,
+pub struct OpenTransaction<L: ServerLink> {
+    remote: RemoteDatabase<L>,
+    held: HeldLink<L>,
     plugin: String,
     mode: TransactionMode,
     began: Instant,
@@ -34,8 +34,14 @@ pub struct Open<L: Link> {
     broken: Option<GrantError>,
 }
 
-impl<L: Link> Open<L> {
-    pub fn new(remote: Remote<L>, mut held: Held<L>, link: L, mode: TransactionMode, plugin: &str) -> Self {
+impl<L: ServerLink> OpenTransaction<L> {
+    pub fn new(
+        remote: RemoteDatabase<L>,
+        mut held: HeldLink<L>,
+        link: L,
+        mode: TransactionMode,
+        plugin: &str,
+    ) -> Self {
         held.put(link);
         let plugin = plugin.to_owned();
         Self { remote, held, plugin, mode, began: Instant::now(), wrote: false, moved: false, broken: None }
@@ -74,7 +80,7 @@ impl<L: Link> Open<L> {
     async fn end<T>(
         &mut self,
         link: L,
-        done: Result<Result<T, Fault>, tokio::time::error::Elapsed>,
+        done: Result<Result<T, SqlFault>, tokio::time::error::Elapsed>,
     ) -> Result<T, GrantError> {
         let limit = self.remote.pool.patience.answer;
         match done.unwrap_or_else(|_| Err(silent(limit))) {
@@ -83,11 +89,11 @@ impl<L: Link> Open<L> {
                 self.held.put(link);
                 Ok(done)
             }
-            Err(Fault::Own(error)) => {
+            Err(SqlFault::Own(error)) => {
                 self.go_back(link).await?;
                 Err(error)
             }
-            Err(Fault::Lost(error)) => {
+            Err(SqlFault::Lost(error)) => {
                 self.remote.pool.doubt();
                 Err(self.lose(error))
             }
@@ -120,9 +126,9 @@ impl<L: Link> Open<L> {
                 let done = tokio::time::timeout(limit, link.execute(&statement, values)).await;
                 match done.unwrap_or_else(|_| Err(silent(limit))) {
                     Ok(rows) => affected += rows,
-                    Err(Fault::Own(error)) if several => {
+                    Err(SqlFault::Own(error)) if several => {
                         link.run(RETURN).await.map_err(|error| L::fault(&error))?;
-                        return Err(Fault::Own(error));
+                        return Err(SqlFault::Own(error));
                     }
                     Err(fault) => return Err(fault),
                 }
@@ -151,8 +157,8 @@ impl<L: Link> Open<L> {
             let begun =
                 link.begin(TransactionMode::ReadWrite, &plugin).await.map_err(|error| L::fault(&error));
             match (done, begun) {
-                (_, Err(fault)) => Err(Fault::Lost(fault.into_error())),
-                (_, Ok(false)) => Err(Fault::Lost(GrantError::Unavailable("the fence is gone".into()))),
+                (_, Err(fault)) => Err(SqlFault::Lost(fault.into_error())),
+                (_, Ok(false)) => Err(SqlFault::Lost(GrantError::Unavailable("the fence is gone".into()))),
                 (done, Ok(true)) => {
                     // The fence was free for a moment.
                     self.remote.expect_reader(&mut link, &plugin).await?;
@@ -181,7 +187,7 @@ impl<L: Link> Open<L> {
 }
 
 /// All or none, where a statement that fails does so alone; elsewhere it takes the others with it.
-async fn write_all<L: Link>(link: &mut L, writes: Vec<TableWrite>) -> Result<u64, Fault> {
+async fn write_all<L: ServerLink>(link: &mut L, writes: Vec<TableWrite>) -> Result<u64, SqlFault> {
     let fault = |error: sqlx::Error| L::fault(&error);
     let several = writes.len() > 1 && !L::FAILS_WHOLE;
     if several {
@@ -191,9 +197,9 @@ async fn write_all<L: Link>(link: &mut L, writes: Vec<TableWrite>) -> Result<u64
     for write in writes {
         match link.write(write).await {
             Ok(rows) => affected += rows,
-            Err(Fault::Own(error)) if several => {
+            Err(SqlFault::Own(error)) if several => {
                 link.run(RETURN_ALL).await.map_err(fault)?;
-                return Err(Fault::Own(error));
+                return Err(SqlFault::Own(error));
             }
             Err(fault) => return Err(fault),
         }
@@ -202,10 +208,10 @@ async fn write_all<L: Link>(link: &mut L, writes: Vec<TableWrite>) -> Result<u64
 }
 
 #[async_trait]
-impl<L: Link> Transaction for Open<L> {
+impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
     async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
         self.may_write()?;
-        let checked = guard::check(statement, Purpose::Execute, L::DIALECT)?;
+        let checked = guard::check(statement, StatementPurpose::Execute, L::DIALECT)?;
         for row in &rows {
             fits_arity(checked.arity, row)?;
         }
@@ -240,8 +246,8 @@ impl<L: Link> Transaction for Open<L> {
         self.end(link, done).await
     }
 
-    async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<Rows, GrantError> {
-        let checked = guard::check(statement, Purpose::Query, L::DIALECT)?;
+    async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<ValueRows, GrantError> {
+        let checked = guard::check(statement, StatementPurpose::Query, L::DIALECT)?;
         fits_arity(checked.arity, &params)?;
         let mut link = self.start().await?;
         // A WITH may also write.
@@ -271,7 +277,7 @@ impl<L: Link> Transaction for Open<L> {
         }
     }
 
-    async fn commit(mut self: Box<Self>, receipt: &Receipt) -> Result<(), CommitError> {
+    async fn commit(mut self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError> {
         self.intact().map_err(CommitError::RolledBack)?;
         let mut link = self.held.take().map_err(CommitError::RolledBack)?;
         let text = L::keep(receipt);
@@ -284,8 +290,8 @@ impl<L: Link> Transaction for Open<L> {
                 drop(link);
                 self.remote.pool.doubt();
                 match fault {
-                    Fault::Own(error) if receipt.marks.is_empty() => Err(CommitError::RolledBack(error)),
-                    Fault::Lost(error) if receipt.marks.is_empty() => Err(CommitError::InDoubt(error)),
+                    SqlFault::Own(error) if receipt.marks.is_empty() => Err(CommitError::RolledBack(error)),
+                    SqlFault::Lost(error) if receipt.marks.is_empty() => Err(CommitError::InDoubt(error)),
                     fault => self.look_up(&receipt.token, fault.into_error()).await,
                 }
             }

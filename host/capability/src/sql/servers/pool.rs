@@ -15,24 +15,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pooler::{self, LENT};
 use super::reasons::REFUSES;
-use super::{Link, Patience, TransactionMode, in_time, silent};
+use super::{ServerLink, ServerPatience, TransactionMode, in_time, silent};
 use crate::secrets;
-use crate::sql::Fault;
+use crate::sql::SqlFault;
 
 /// Between two tries to connect: it doubles up to the longest, which is how late a server that is
 /// back may be noticed.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-pub struct Pool<L> {
-    /// What the controller calls the database.
+pub struct LinkPool<L> {
+    /// The controller's name of the database.
     name: String,
     /// Read for each connection: a mounted file is replaced when the password is.
     url: SecretRef,
-    pub patience: Patience,
+    pub patience: ServerPatience,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<L>>,
-    away: Mutex<Option<Away>>,
+    away: Mutex<Option<ServerAway>>,
     /// The controller's tables are there.
     ready: AtomicBool,
     /// No pooler shares the sessions out.
@@ -41,7 +41,7 @@ pub struct Pool<L> {
 
 /// The server could not be connected.
 #[derive(Clone)]
-struct Away {
+struct ServerAway {
     until: Instant,
     pause: Duration,
     why: String,
@@ -49,13 +49,13 @@ struct Away {
 
 /// The right to one connection, and the connection while it is idle. A dropped connection is closed, and
 /// the server undoes what was not committed.
-pub struct Held<L> {
-    pool: Arc<Pool<L>>,
+pub struct HeldLink<L> {
+    pool: Arc<LinkPool<L>>,
     link: Option<L>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl<L: Link> Held<L> {
+impl<L: ServerLink> HeldLink<L> {
     /// Takes the connection to work with. A call that does not put it back, or is dropped, has lost it.
     pub fn take(&mut self) -> Result<L, GrantError> {
         self.link.take().ok_or_else(|| GrantError::Unavailable("the connection was lost".into()))
@@ -78,8 +78,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<L: Link> Pool<L> {
-    pub fn new(name: &str, spec: &ServerSpec, patience: Patience) -> Self {
+impl<L: ServerLink> LinkPool<L> {
+    pub fn new(name: &str, spec: &ServerSpec, patience: ServerPatience) -> Self {
         Self {
             name: name.to_owned(),
             url: spec.url_from.clone(),
@@ -93,7 +93,7 @@ impl<L: Link> Pool<L> {
     }
 
     /// A connection, one that was used before where there is one.
-    pub async fn hold(self: &Arc<Self>) -> Result<Held<L>, GrantError> {
+    pub async fn hold(self: &Arc<Self>) -> Result<HeldLink<L>, GrantError> {
         let waited = tokio::time::timeout(self.patience.wait, self.permits.clone().acquire_owned()).await;
         let busy = || GrantError::Unavailable("the database is busy with other calls".into());
         let permit = waited.map_err(|_| busy())?.map_err(|_| busy())?;
@@ -102,7 +102,7 @@ impl<L: Link> Pool<L> {
             Some(link) => link,
             None => self.connect().await?,
         };
-        Ok(Held { pool: self.clone(), link: Some(link), _permit: permit })
+        Ok(HeldLink { pool: self.clone(), link: Some(link), _permit: permit })
     }
 
     async fn connect(&self) -> Result<L, GrantError> {
@@ -144,14 +144,14 @@ impl<L: Link> Pool<L> {
             Err(why) => {
                 let pause = away.as_ref().map_or(FIRST_PAUSE, |away| (away.pause * 2).min(LONGEST_PAUSE));
                 let error = refused(&why);
-                *away = Some(Away { until: Instant::now() + pause, pause, why });
+                *away = Some(ServerAway { until: Instant::now() + pause, pause, why });
                 Err(error)
             }
         }
     }
 
     /// Makes the controller's own tables, once.
-    pub async fn make_ready(&self, held: &mut Held<L>) -> Result<(), GrantError> {
+    pub async fn make_ready(&self, held: &mut HeldLink<L>) -> Result<(), GrantError> {
         if self.ready.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -182,25 +182,30 @@ impl<L: Link> Pool<L> {
         self: &Arc<Self>,
         mode: TransactionMode,
         plugin: &str,
-    ) -> Result<(Held<L>, L), GrantError> {
+    ) -> Result<(HeldLink<L>, L), GrantError> {
         let mut held = self.hold().await?;
         let first = self.begin_with(&mut held, mode, plugin).await;
         let begun = match first {
             Ok(link) => return Ok((held, link)),
-            Err(Fault::Own(error)) => Err(error),
-            Err(Fault::Lost(_)) => {
+            Err(SqlFault::Own(error)) => Err(error),
+            Err(SqlFault::Lost(_)) => {
                 self.doubt();
                 held.put(self.connect().await?);
-                self.begin_with(&mut held, mode, plugin).await.map_err(Fault::into_error)
+                self.begin_with(&mut held, mode, plugin).await.map_err(SqlFault::into_error)
             }
         };
         begun.map(|link| (held, link))
     }
 
-    async fn begin_with(&self, held: &mut Held<L>, mode: TransactionMode, plugin: &str) -> Result<L, Fault> {
-        self.make_ready(held).await.map_err(Fault::Lost)?;
+    async fn begin_with(
+        &self,
+        held: &mut HeldLink<L>,
+        mode: TransactionMode,
+        plugin: &str,
+    ) -> Result<L, SqlFault> {
+        self.make_ready(held).await.map_err(SqlFault::Lost)?;
         let limit = self.patience.answer;
-        let mut link = held.take().map_err(Fault::Lost)?;
+        let mut link = held.take().map_err(SqlFault::Lost)?;
         if in_time::<L, _>(limit, link.begin(mode, plugin)).await? {
             return Ok(link);
         }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::Link;
+use super::ServerLink;
 
 /// Until a second connection has to be there. A server that has none left holds nobody up.
 const SECOND: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub fn is_other_session(error: &sqlx::Error) -> bool {
 
 /// A pooler shares the sessions out if two open connections do not each have one of their own. Without a second
 /// connection nobody knows, and the address passes.
-pub async fn is_lent<L: Link>(one: &mut L, options: &L::Options) -> Result<bool, sqlx::Error> {
+pub async fn is_lent<L: ServerLink>(one: &mut L, options: &L::Options) -> Result<bool, sqlx::Error> {
     let mut second = match tokio::time::timeout(SECOND, L::connect(options)).await {
         Ok(Ok(second)) => second,
         Ok(Err(error)) => {

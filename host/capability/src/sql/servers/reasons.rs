@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// What an operator is told, and may do while everything runs: the address is read for each connection.
+/// The message for an operator, with a remedy that works at run time: the address is read for each
+/// connection.
 pub const REFUSED: &str = "it refuses the user or the password: correct them in what its `urlFrom` names";
 pub const NO_DATABASE: &str = "it has no database of that name: make it, or correct what its `urlFrom` names";
 pub const NO_RIGHT: &str =
@@ -10,9 +11,9 @@ pub const NO_RIGHT: &str =
 
 /// The server takes no writes: for a while, or within this transaction.
 pub const CANT_BE_WRITTEN: &str = "the database can't be written now";
-/// What is said where the user lacks a right. Plugins know the words, too.
+/// The message when the user lacks a right. Plugins know the words, too.
 pub const REFUSES: &str = "the database refuses it";
-/// What is said of a column that is not there, or no longer. Plugins know the words, too.
+/// The message about a column that does not exist, or no longer. Plugins know the words, too.
 pub const NO_COLUMN: &str = "the table has no column";
 
 pub const UNREADABLE: &str = "the secret is no readable address: each `@`, `:` and `/` of its user and its password \

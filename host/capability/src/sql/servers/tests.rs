@@ -7,15 +7,15 @@ use std::time::Instant;
 use kubewitness_core::config::SecretRef;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::OnConflict;
-use kubewitness_harness::{DatabaseServer, PASSWORD, Service, database_of, skip};
+use kubewitness_harness::{DatabaseServer, PASSWORD, SqlService, database_of, skip};
 
 use super::*;
-use crate::sql::mysql::Mysql;
-use crate::sql::postgres::Postgres;
-use crate::sql::{CommitError, Shared};
+use crate::sql::mysql::MysqlLink;
+use crate::sql::postgres::PostgresLink;
+use crate::sql::{CommitError, SharedEngine};
 
 /// So that a silent server is given up within a test's time.
-const SHORT: Patience = Patience {
+const SHORT: ServerPatience = ServerPatience {
     wait: Duration::from_secs(5),
     connect: Duration::from_secs(2),
     answer: Duration::from_secs(2),
@@ -23,13 +23,13 @@ const SHORT: Patience = Patience {
 };
 
 /// A database of one test's own, with a table `t`.
-struct World {
+struct ServerWorld {
     server: DatabaseServer,
     url: String,
     folder: tempfile::TempDir,
 }
 
-impl World {
+impl ServerWorld {
     fn new(started: anyhow::Result<Option<DatabaseServer>>, test: &str) -> Option<Self> {
         let Some(server) = started.unwrap() else {
             skip(test, "its database is not installed");
@@ -43,12 +43,12 @@ impl World {
     }
 
     /// Tests of the same run have databases beside it.
-    fn on_shared(service: Service, test: &str) -> Option<Self> {
+    fn on_shared(service: SqlService, test: &str) -> Option<Self> {
         Self::new(DatabaseServer::shared(service), test)
     }
 
     /// For a test that ends or pauses it.
-    fn on_own(service: Service, test: &str) -> Option<Self> {
+    fn on_own(service: SqlService, test: &str) -> Option<Self> {
         Self::new(DatabaseServer::start(service, &[]), test)
     }
 
@@ -64,18 +64,20 @@ impl World {
         std::fs::write(self.folder.path().join("url"), url).unwrap();
     }
 
-    fn engine(&self, patience: Patience) -> Shared {
+    fn engine(&self, patience: ServerPatience) -> SharedEngine {
         self.engine_of(patience, None)
     }
 
-    fn engine_of(&self, patience: Patience, reader: Option<&str>) -> Shared {
+    fn engine_of(&self, patience: ServerPatience, reader: Option<&str>) -> SharedEngine {
         let reader = reader.map(Arc::from);
         let url = self.folder.path().join("url").to_string_lossy().into_owned();
         let spec = ServerSpec { url_from: SecretRef::File(url), connections: 4 };
         match self.server.service() {
-            Service::Postgres => Arc::new(Remote::<Postgres>::impatient(&spec, patience).read_by(reader)),
-            Service::MariaDb | Service::MySql => {
-                Arc::new(Remote::<Mysql>::impatient(&spec, patience).read_by(reader))
+            SqlService::Postgres => {
+                Arc::new(RemoteDatabase::<PostgresLink>::impatient(&spec, patience).read_by(reader))
+            }
+            SqlService::MariaDb | SqlService::MySql => {
+                Arc::new(RemoteDatabase::<MysqlLink>::impatient(&spec, patience).read_by(reader))
             }
         }
     }
@@ -94,7 +96,7 @@ impl World {
     }
 
     fn has_waiting_session(&self) -> bool {
-        if self.server.service() == Service::Postgres {
+        if self.server.service() == SqlService::Postgres {
             let waiting = "SELECT count(*) FROM pg_stat_activity \
                            WHERE datname = current_database() AND wait_event_type = 'Lock'";
             return self.run(waiting).trim() != "0";
@@ -113,14 +115,14 @@ impl World {
     }
 }
 
-fn receipt(seq: Seq) -> Receipt {
-    let marks = vec![Mark { seq, print: IdPrint::of("9") }];
-    Receipt {
+fn receipt(seq: Seq) -> StoredReceipt {
+    let marks = vec![ReceiptMark { seq, print: IdPrint::of("9") }];
+    StoredReceipt {
         plugin: "p".into(),
         marks,
         token: format!("p.{seq}"),
         at_ms: 1,
-        claims: crate::sql::receipt::claims::Claims::default(),
+        claims: crate::sql::receipt::claims::TransactionClaims::default(),
     }
 }
 
@@ -134,14 +136,14 @@ fn row(key: Seq) -> TableWrite {
     }
 }
 
-async fn written(engine: &Shared, seq: Seq) -> Box<dyn Transaction> {
+async fn written(engine: &SharedEngine, seq: Seq) -> Box<dyn SqlTransaction> {
     let mut transaction = engine.begin("p").await.unwrap();
     transaction.write(row(seq), None).await.unwrap();
     transaction
 }
 
 /// Asks until the database answers again, as the breaker of a plugin would.
-async fn receipts(engine: &Shared) -> Vec<Mark> {
+async fn receipts(engine: &SharedEngine) -> Vec<ReceiptMark> {
     for _ in 0..200 {
         match engine.receipts("p").await {
             Ok(marks) => return marks,
@@ -152,7 +154,7 @@ async fn receipts(engine: &Shared) -> Vec<Mark> {
     panic!("the database does not come back")
 }
 
-async fn who_reads_receipts_waits_for_what_is_being_committed(world: World) {
+async fn who_reads_receipts_waits_for_what_is_being_committed(world: ServerWorld) {
     let engine = world.engine(PATIENCE);
     let mut others = engine.begin("other").await.unwrap();
     others.write(row(7), None).await.unwrap();
@@ -164,14 +166,14 @@ async fn who_reads_receipts_waits_for_what_is_being_committed(world: World) {
         transaction.commit(&receipt(1)).await
     });
     committed.unwrap();
-    assert_eq!(marks.unwrap(), [Mark { seq: 1, print: IdPrint::of("9") }]);
+    assert_eq!(marks.unwrap(), [ReceiptMark { seq: 1, print: IdPrint::of("9") }]);
     // And another plugin's transaction, which was open all the time, held nobody up.
     others.rollback().await;
     assert_eq!(world.rows(), 1);
 }
 
 /// As two replicas of which one has not noticed yet that the other took over.
-async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(world: World) {
+async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(world: ServerWorld) {
     let (one, two) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
     assert!(one.begin("p").await.is_err(), "it has read nothing yet");
     assert_eq!(one.receipts("p").await.unwrap(), []);
@@ -200,7 +202,7 @@ async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(wor
     written(&two, 5).await.rollback().await;
 }
 
-async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: World) {
+async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: ServerWorld) {
     for (reader, seq) in [(None, 1), (Some("one"), 3)] {
         let engine = world.engine_of(PATIENCE, reader);
         engine.receipts("p").await.unwrap();
@@ -219,7 +221,7 @@ async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: World) {
     }
 }
 
-async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: World) {
+async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: ServerWorld) {
     let engine = world.engine(SHORT);
     let mut expected = 0;
     for (seq, killed) in [(1, false), (2, true), (3, false), (4, true)] {
@@ -233,7 +235,7 @@ async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: World
         } else {
             world.server.resume().unwrap();
         }
-        let there = receipts(&engine).await.contains(&Mark { seq, print: IdPrint::of("9") });
+        let there = receipts(&engine).await.contains(&ReceiptMark { seq, print: IdPrint::of("9") });
         assert_eq!(engine.committed(&format!("p.{seq}")).await, Ok(there));
         assert!(!(killed && there), "a server that is killed before it hears of a commit has none");
         expected += usize::from(there);
@@ -241,7 +243,7 @@ async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: World
     }
 }
 
-async fn a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succeeds(mut world: World) {
+async fn a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succeeds(mut world: ServerWorld) {
     let engine = world.engine(SHORT);
     let ends: [fn(&mut DatabaseServer) -> anyhow::Result<()>; 3] =
         [DatabaseServer::stop, DatabaseServer::stop_at_once, DatabaseServer::kill];
@@ -262,7 +264,7 @@ async fn a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succ
     }
 }
 
-async fn connections_that_were_closed_meanwhile_are_replaced(mut world: World) {
+async fn connections_that_were_closed_meanwhile_are_replaced(mut world: ServerWorld) {
     let engine = world.engine(SHORT);
     written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
     world.server.stop().unwrap();
@@ -272,7 +274,7 @@ async fn connections_that_were_closed_meanwhile_are_replaced(mut world: World) {
     assert_eq!(world.rows(), 2);
 }
 
-async fn a_silent_server_is_given_up_and_taken_again(world: World) {
+async fn a_silent_server_is_given_up_and_taken_again(world: ServerWorld) {
     let engine = world.engine(SHORT);
     let mut transaction = written(&engine, 1).await;
     world.server.pause().unwrap();
@@ -286,7 +288,7 @@ async fn a_silent_server_is_given_up_and_taken_again(world: World) {
     written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
 }
 
-async fn two_calls_that_wait_for_each_other_are_told_to_try_again(world: World) {
+async fn two_calls_that_wait_for_each_other_are_told_to_try_again(world: ServerWorld) {
     let engine = world.engine(PATIENCE);
     for seq in [1, 2] {
         written(&engine, seq).await.commit(&receipt(seq)).await.unwrap();
@@ -311,7 +313,7 @@ async fn two_calls_that_wait_for_each_other_are_told_to_try_again(world: World) 
     }
 }
 
-async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) {
+async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: ServerWorld) {
     let (good, database) = (&world.url, world.database());
     let closed = good.replace(&format!(":{}", world.server.port()), ":1");
     for (url, why) in [
@@ -324,7 +326,7 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) 
         assert!(matches!(&error, GrantError::Unavailable(text) if text.contains(why)), "{error}");
         assert!(!error.to_string().contains("127.0.0.1"), "{error}");
     }
-    if world.server.service() != Service::Postgres {
+    if world.server.service() != SqlService::Postgres {
         // Who is let in, though not to this database, has no wrong password.
         let name = format!("none_{database}");
         world.run(&format!("CREATE USER {name}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'"));
@@ -332,7 +334,7 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) 
         let error = world.engine(SHORT).begin("p").await.err().unwrap().to_string();
         assert!(error.contains("no right on that database: grant it"), "{error}");
     }
-    if world.server.service() == Service::MySql {
+    if world.server.service() == SqlService::MySql {
         // Who was never let in is asked for the password itself, and that is told over TLS alone.
         let name = format!("fresh_{database}");
         world.run(&format!(
@@ -360,7 +362,7 @@ macro_rules! for_each_server {
             $(#[tokio::test]
             async fn $test() {
                 let test = concat!(stringify!($name), "::", stringify!($test));
-                if let Some(world) = super::World::$server(super::Service::$service, test) {
+                if let Some(world) = super::ServerWorld::$server(super::SqlService::$service, test) {
                     super::$test(world).await;
                 }
             })*
@@ -385,11 +387,11 @@ for_each_server!(
     an_address_that_leads_nowhere_is_told_without_its_secret: on_shared,
 );
 
-/// What a server refuses to plugins beside what all of them do.
+/// The statements that one server refuses to plugins, besides those that all servers refuse.
 mod refusals {
     use super::*;
 
-    async fn refused(world: &World, write: TableWrite) -> String {
+    async fn refused(world: &ServerWorld, write: TableWrite) -> String {
         let engine = world.engine(PATIENCE);
         let mut transaction = engine.begin("p").await.unwrap();
         let refused = transaction.write(write, None).await;
@@ -402,8 +404,8 @@ mod refusals {
 
     #[tokio::test]
     async fn a_value_that_does_not_fit_is_told_with_row_and_column() {
-        for service in Service::ALL {
-            let Some(world) = World::on_shared(service, "refusals::a_value_that_does_not_fit") else {
+        for service in SqlService::ALL {
+            let Some(world) = ServerWorld::on_shared(service, "refusals::a_value_that_does_not_fit") else {
                 continue;
             };
             world.run("CREATE TABLE s (k SMALLINT UNIQUE)");
@@ -418,7 +420,7 @@ mod refusals {
         }
     }
 
-    async fn no_table_is_written_where_a_lost_row_would_not_show(world: World) {
+    async fn no_table_is_written_where_a_lost_row_would_not_show(world: ServerWorld) {
         for (create, why) in [
             ("CREATE TABLE s (k BIGINT, n BIGINT)", "no unique index (k)"),
             ("CREATE TABLE s (k BIGINT UNIQUE, n BIGINT UNIQUE)", "a second unique index"),
@@ -443,8 +445,8 @@ mod refusals {
 
     #[tokio::test]
     async fn mysql_and_mariadb_write_no_table_where_a_lost_row_would_not_show() {
-        for service in [Service::MariaDb, Service::MySql] {
-            if let Some(world) = World::on_shared(service, "refusals::no_table_is_written") {
+        for service in [SqlService::MariaDb, SqlService::MySql] {
+            if let Some(world) = ServerWorld::on_shared(service, "refusals::no_table_is_written") {
                 no_table_is_written_where_a_lost_row_would_not_show(world).await;
             }
         }
@@ -453,9 +455,9 @@ mod refusals {
     /// MySQL commits before it makes a table, and frees the fence for a moment.
     #[tokio::test]
     async fn a_call_that_makes_a_table_ends_if_another_reader_came_in_meanwhile() {
-        for service in [Service::MariaDb, Service::MySql] {
+        for service in [SqlService::MariaDb, SqlService::MySql] {
             let test = "refusals::another_reader_came_in";
-            let Some(world) = World::on_shared(service, test) else { continue };
+            let Some(world) = ServerWorld::on_shared(service, test) else { continue };
             let (one, two) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
             one.receipts("p").await.unwrap();
             let mut transaction = one.begin("p").await.unwrap();
@@ -474,7 +476,7 @@ mod refusals {
     #[tokio::test]
     async fn a_replica_and_missing_rights_are_waited_for() {
         let test = "refusals::a_replica_and_missing_rights";
-        let Some(world) = World::on_shared(Service::Postgres, test) else { return };
+        let Some(world) = ServerWorld::on_shared(SqlService::Postgres, test) else { return };
         let database = world.database();
         let engine = world.engine(PATIENCE);
         written(&engine, 1).await.commit(&receipt(1)).await.unwrap();

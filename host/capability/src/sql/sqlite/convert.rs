@@ -49,7 +49,7 @@ fn code(error: &Error) -> Option<i32> {
 
 /// SQLite's own messages name tables and columns, and no files. What the driver puts beside them, a
 /// statement or a file, is left out.
-pub fn said(error: &Error) -> String {
+pub fn safe_message(error: &Error) -> String {
     const CANT_OPEN: i32 = 14;
     match error {
         Error::SqliteFailure(..) if code(error) == Some(CANT_OPEN) => "unable to open database file".into(),
@@ -73,8 +73,8 @@ pub fn refusal(error: &Error) -> GrantError {
     const INTERRUPTED: i32 = 9;
     match code(error) {
         Some(INTERRUPTED) => GrantError::Timeout("the statement took too long".into()),
-        Some(_) if is_statements_own(error) => GrantError::Invalid(said(error)),
-        Some(_) => GrantError::Unavailable(said(error)),
+        Some(_) if is_statements_own(error) => GrantError::Invalid(safe_message(error)),
+        Some(_) => GrantError::Unavailable(safe_message(error)),
         None => {
             tracing::warn!(%error, "the database does not answer");
             unanswered()

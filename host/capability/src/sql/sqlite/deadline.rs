@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use kubewitness_core::ports::GrantError;
 
-use crate::sql::Fault;
+use crate::sql::SqlFault;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct SqlitePatience {
     /// Waiting for the writer; longer than any healthy call keeps it.
     pub wait: Duration,
     /// One statement of a plugin, for one row.
@@ -20,7 +20,7 @@ pub struct Patience {
     pub disk: Duration,
 }
 
-pub const PATIENCE: Patience = Patience {
+pub const PATIENCE: SqlitePatience = SqlitePatience {
     wait: Duration::from_secs(10),
     statement: Duration::from_secs(10),
     transaction: Duration::from_secs(30),
@@ -29,21 +29,21 @@ pub const PATIENCE: Patience = Patience {
 
 /// Of one call.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub patience: Patience,
+pub struct CallLimits {
+    pub patience: SqlitePatience,
     pub began: Instant,
 }
 
 const NO_DEADLINE: u64 = u64::MAX;
 
-pub struct Deadline {
+pub struct StatementDeadline {
     start: Instant,
     at_ms: AtomicU64,
     /// The call was dropped: nothing waits for the running statement.
     given_up: AtomicBool,
 }
 
-impl Deadline {
+impl StatementDeadline {
     pub fn none() -> Self {
         Self { start: Instant::now(), at_ms: AtomicU64::new(NO_DEADLINE), given_up: AtomicBool::new(false) }
     }
@@ -63,12 +63,12 @@ impl Deadline {
     }
 
     /// A statement begins, unless its call is over.
-    pub fn start(&self, limits: &Limits) -> Result<(), Fault> {
-        let Limits { patience, began } = limits;
+    pub fn start(&self, limits: &CallLimits) -> Result<(), SqlFault> {
+        let CallLimits { patience, began } = limits;
         let (now, end) = (Instant::now(), *began + patience.transaction);
         if now >= end || self.given_up.load(Ordering::Relaxed) {
             let most = patience.transaction.as_secs();
-            return Err(Fault::Lost(GrantError::Timeout(format!(
+            return Err(SqlFault::Lost(GrantError::Timeout(format!(
                 "a call may keep the database for {most} s"
             ))));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use kubewitness_core::ports::{Dialect, GrantError, OnConflict, SqlValue, TableCopy, TableWrite};
+use kubewitness_core::ports::{GrantError, OnConflict, SqlDialect, SqlValue, TableCopy, TableWrite};
 
 use crate::sql::write::{check_newer, plan};
 
@@ -27,7 +27,7 @@ impl Each {
         }
         let TableCopy { table, columns, key, on_conflict, without } = copy;
         let shape = TableWrite { table, columns, key, on_conflict, rows: Vec::new() };
-        let text = plan(shape, Dialect::Sqlite)?.for_one_row();
+        let text = plan(shape, SqlDialect::Sqlite)?.for_one_row();
         Ok(Self { text, places: Some(places), without: without.into_iter().collect() })
     }
 

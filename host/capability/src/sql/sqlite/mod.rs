@@ -21,35 +21,35 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use kubewitness_core::config::Bytes;
-use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableCopy, TableWrite};
+use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableCopy, TableWrite};
 use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::convert::unanswered;
-pub(super) use self::convert::{bind, said};
-use self::deadline::{Deadline, Limits, PATIENCE, Patience};
+pub(super) use self::convert::{bind, safe_message};
+use self::deadline::{CallLimits, PATIENCE, SqlitePatience, StatementDeadline};
 use self::each::Each;
-use self::writer::Writer;
-use super::guard::{self, Purpose};
-use super::receipt::Receipt;
-use super::values::{QUERY_ROWS, Rows, VALUE_BYTES, check_size, fits_arity};
-use super::{CommitError, Engine, Fault, Transaction, TransactionMode, only_reads, write};
-use crate::receipts::Mark;
+use self::writer::SqliteWriter;
+use super::guard::{self, StatementPurpose};
+use super::receipt::StoredReceipt;
+use super::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, check_size, fits_arity};
+use super::{CommitError, DatabaseEngine, SqlFault, SqlTransaction, TransactionMode, only_reads, write};
+use crate::receipts::ReceiptMark;
 
 /// Opening a file and preparing its connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-pub struct Sqlite {
-    writer: Arc<Mutex<Writer>>,
-    patience: Patience,
+pub struct SqliteDatabase {
+    writer: Arc<Mutex<SqliteWriter>>,
+    patience: SqlitePatience,
 }
 
-type Held = OwnedMutexGuard<Writer>;
+type HeldWriter = OwnedMutexGuard<SqliteWriter>;
 
 /// Dropped before the work has ended, it marks the work as given up.
-struct Waiting(Option<Arc<Deadline>>);
+struct WaitingWork(Option<Arc<StatementDeadline>>);
 
-impl Drop for Waiting {
+impl Drop for WaitingWork {
     fn drop(&mut self) {
         if let Some(deadline) = &self.0 {
             deadline.give_up();
@@ -60,17 +60,17 @@ impl Drop for Waiting {
 /// Work with the writer, on a thread that may block. Where the caller goes away, the work panics, or the
 /// disk does not answer, the writer is free once the work has ended.
 async fn hop<T: Send + 'static>(
-    patience: Patience,
-    mut writer: Held,
-    work: impl FnOnce(&mut Writer) -> T + Send + 'static,
-) -> Result<(Held, T), GrantError> {
+    patience: SqlitePatience,
+    mut writer: HeldWriter,
+    work: impl FnOnce(&mut SqliteWriter) -> T + Send + 'static,
+) -> Result<(HeldWriter, T), GrantError> {
     let deadline = writer.deadline.clone();
     let mut working = tokio::task::spawn_blocking(move || {
         let done = work(&mut writer);
         (writer, done)
     });
     // Dropped before `working`, which may have the writer: the writer's next call is not stopped.
-    let mut waiting = Waiting(Some(deadline));
+    let mut waiting = WaitingWork(Some(deadline));
     let ended = tokio::time::timeout(patience.disk, &mut working).await;
     let Ok(ended) = ended else {
         tracing::error!("a database's disk has not answered for {} s", patience.disk.as_secs());
@@ -83,16 +83,16 @@ async fn hop<T: Send + 'static>(
     })
 }
 
-async fn make_ready(writer: Held) -> Result<Held, GrantError> {
+async fn make_ready(writer: HeldWriter) -> Result<HeldWriter, GrantError> {
     if writer.is_ready() {
         return Ok(writer);
     }
-    let made = tokio::time::timeout(CONNECT, hop(PATIENCE, writer, Writer::make_ready)).await;
+    let made = tokio::time::timeout(CONNECT, hop(PATIENCE, writer, SqliteWriter::make_ready)).await;
     let (writer, made) = made.map_err(|_| unanswered())??;
     made.map(|()| writer)
 }
 
-impl Sqlite {
+impl SqliteDatabase {
     /// Opens the file, and creates it and its folder if they are missing. A thread that may hang asks its
     /// disk first: a disk that hangs is asked again until it is back.
     pub async fn open(path: &Path, size: Option<Bytes>) -> Result<Self, String> {
@@ -103,13 +103,13 @@ impl Sqlite {
             files::look(&file)
         });
         looked.await.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
-        let writer = Arc::new(Mutex::new(Writer::new(path.to_owned(), size)));
+        let writer = Arc::new(Mutex::new(SqliteWriter::new(path.to_owned(), size)));
         let opened = make_ready(writer.clone().lock_owned().await).await;
         opened.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
         Ok(Self { writer, patience: PATIENCE })
     }
 
-    async fn writer(&self) -> Result<Held, GrantError> {
+    async fn writer(&self) -> Result<HeldWriter, GrantError> {
         let waited = tokio::time::timeout(self.patience.wait, self.writer.clone().lock_owned()).await;
         let writer =
             waited.map_err(|_| GrantError::Unavailable("the database is busy with other calls".into()))?;
@@ -119,14 +119,14 @@ impl Sqlite {
 
     async fn ask<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Writer) -> Result<T, GrantError> + Send + 'static,
+        work: impl FnOnce(&mut SqliteWriter) -> Result<T, GrantError> + Send + 'static,
     ) -> Result<T, GrantError> {
         hop(self.patience, self.writer().await?, work).await?.1
     }
 }
 
 /// Closing a file moves its WAL into it, which waits for the disk.
-impl Drop for Sqlite {
+impl Drop for SqliteDatabase {
     fn drop(&mut self) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let writer = self.writer.clone();
@@ -136,23 +136,23 @@ impl Drop for Sqlite {
 }
 
 #[async_trait]
-impl Engine for Sqlite {
-    fn dialect(&self) -> Dialect {
-        Dialect::Sqlite
+impl DatabaseEngine for SqliteDatabase {
+    fn dialect(&self) -> SqlDialect {
+        SqlDialect::Sqlite
     }
 
     async fn begin_in(
         &self,
         mode: TransactionMode,
         _plugin: &str,
-    ) -> Result<Box<dyn Transaction>, GrantError> {
-        let (writer, begun) = hop(self.patience, self.writer().await?, Writer::begin).await?;
+    ) -> Result<Box<dyn SqlTransaction>, GrantError> {
+        let (writer, begun) = hop(self.patience, self.writer().await?, SqliteWriter::begin).await?;
         begun?;
-        let limits = Limits { patience: self.patience, began: Instant::now() };
-        Ok(Box::new(Open { writer: Some(writer), mode, limits, wrote: false, broken: None }))
+        let limits = CallLimits { patience: self.patience, began: Instant::now() };
+        Ok(Box::new(SqliteTransaction { writer: Some(writer), mode, limits, wrote: false, broken: None }))
     }
 
-    async fn receipts(&self, plugin: &str) -> Result<Vec<Mark>, GrantError> {
+    async fn receipts(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
         let plugin = plugin.to_owned();
         self.ask(move |writer| writer.receipts(&plugin)).await
     }
@@ -169,25 +169,25 @@ impl Engine for Sqlite {
 }
 
 /// The transaction of one call. Dropped without an end, it is rolled back by the next call.
-struct Open {
+struct SqliteTransaction {
     /// Away while a thread works with it, and for good where the call did not wait for that.
-    writer: Option<Held>,
+    writer: Option<HeldWriter>,
     mode: TransactionMode,
-    limits: Limits,
+    limits: CallLimits,
     wrote: bool,
     broken: Option<GrantError>,
 }
 
-impl Open {
+impl SqliteTransaction {
     async fn work<T: Send + 'static>(
         &mut self,
-        work: impl FnOnce(&mut Writer) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(&mut SqliteWriter) -> Result<T, SqlFault> + Send + 'static,
     ) -> Result<T, GrantError> {
         let writer = self.writer.take().ok_or_else(unanswered)?;
         let (writer, done) = hop(self.limits.patience, writer, work).await?;
         self.writer = Some(writer);
         done.map_err(|fault| {
-            if let Fault::Lost(error) = &fault {
+            if let SqlFault::Lost(error) = &fault {
                 self.broken = Some(error.clone());
             }
             fault.into_error()
@@ -209,9 +209,9 @@ impl Open {
 }
 
 #[async_trait]
-impl Transaction for Open {
+impl SqlTransaction for SqliteTransaction {
     async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError> {
-        let checked = guard::check(statement, Purpose::Execute, Dialect::Sqlite)?;
+        let checked = guard::check(statement, StatementPurpose::Execute, SqlDialect::Sqlite)?;
         for row in &rows {
             fits_arity(checked.arity, row)?;
         }
@@ -221,14 +221,14 @@ impl Transaction for Open {
 
     async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError> {
         let second = copy.map(|copy| Each::of_copy(copy, &write)).transpose()?;
-        let plan = write::plan(write, Dialect::Sqlite)?;
+        let plan = write::plan(write, SqlDialect::Sqlite)?;
         check_size(&plan.rows)?;
         let each = [Some(Each::of(plan.for_one_row())), second].into_iter().flatten().collect();
         self.run(each, plan.rows).await
     }
 
-    async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<Rows, GrantError> {
-        let checked = guard::check(statement, Purpose::Query, Dialect::Sqlite)?;
+    async fn query(&mut self, statement: &str, params: Vec<SqlValue>) -> Result<ValueRows, GrantError> {
+        let checked = guard::check(statement, StatementPurpose::Query, SqlDialect::Sqlite)?;
         fits_arity(checked.arity, &params)?;
         self.intact()?;
         // A WITH may also write.
@@ -255,7 +255,7 @@ impl Transaction for Open {
         })
     }
 
-    async fn commit(mut self: Box<Self>, receipt: &Receipt) -> Result<(), CommitError> {
+    async fn commit(mut self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError> {
         if let Err(error) = self.intact() {
             self.rollback().await;
             return Err(CommitError::RolledBack(error));
@@ -270,7 +270,7 @@ impl Transaction for Open {
 
     async fn rollback(mut self: Box<Self>) {
         let Some(writer) = self.writer.take() else { return };
-        if let Err(error) = hop(self.limits.patience, writer, Writer::roll_back).await {
+        if let Err(error) = hop(self.limits.patience, writer, SqliteWriter::roll_back).await {
             tracing::debug!(%error, "the next call rolls back");
         }
     }

@@ -3,28 +3,34 @@ use kubewitness_core::ports::OnConflict;
 use kubewitness_harness::until;
 
 use super::*;
-use crate::sql::receipt::claims::Claims;
+use crate::sql::receipt::claims::TransactionClaims;
 
-struct Store {
+struct TestDatabase {
     folder: tempfile::TempDir,
-    sqlite: Sqlite,
+    sqlite: SqliteDatabase,
 }
 
-async fn store() -> Store {
+async fn store() -> TestDatabase {
     let folder = tempfile::tempdir().unwrap();
-    let sqlite = Sqlite::open(&folder.path().join("deep/platform.db"), None).await.unwrap();
+    let sqlite = SqliteDatabase::open(&folder.path().join("deep/platform.db"), None).await.unwrap();
     let mut transaction = sqlite.begin("p").await.unwrap();
     transaction
         .execute("CREATE TABLE t (k TEXT PRIMARY KEY, n INTEGER NOT NULL, v)", vec![vec![]])
         .await
         .unwrap();
     transaction.commit(&receipt("setup", &[])).await.unwrap();
-    Store { folder, sqlite }
+    TestDatabase { folder, sqlite }
 }
 
-fn receipt(token: &str, seqs: &[Seq]) -> Receipt {
-    let marks = seqs.iter().map(|seq| Mark { seq: *seq, print: IdPrint::of("9") }).collect();
-    Receipt { plugin: "p".into(), marks, token: token.into(), at_ms: 1, claims: Claims::default() }
+fn receipt(token: &str, seqs: &[Seq]) -> StoredReceipt {
+    let marks = seqs.iter().map(|seq| ReceiptMark { seq: *seq, print: IdPrint::of("9") }).collect();
+    StoredReceipt {
+        plugin: "p".into(),
+        marks,
+        token: token.into(),
+        at_ms: 1,
+        claims: TransactionClaims::default(),
+    }
 }
 
 fn row(key: &str, n: i64) -> Vec<SqlValue> {
@@ -40,7 +46,7 @@ fn newer() -> OnConflict {
     OnConflict::ReplaceOlder { newer: "n".into() }
 }
 
-async fn rows(sqlite: &Sqlite) -> Vec<Vec<SqlValue>> {
+async fn rows(sqlite: &SqliteDatabase) -> Vec<Vec<SqlValue>> {
     let mut transaction = sqlite.begin("p").await.unwrap();
     let rows = transaction.query("SELECT k, n, v FROM t ORDER BY k", vec![]).await.unwrap();
     transaction.rollback().await;
@@ -57,7 +63,7 @@ async fn rows_and_receipt_are_there_together_after_the_file_is_opened_again() {
     );
     transaction.commit(&receipt("one", &[3, 5])).await.unwrap();
     drop(store.sqlite);
-    let again = Sqlite::open(&store.folder.path().join("deep/platform.db"), None).await.unwrap();
+    let again = SqliteDatabase::open(&store.folder.path().join("deep/platform.db"), None).await.unwrap();
     assert_eq!(rows(&again).await, [row("a", 1), row("b", 2)]);
     assert_eq!(again.receipts("p").await.unwrap(), receipt("one", &[3, 5]).marks);
     assert_eq!(again.receipts("other").await.unwrap(), []);
@@ -162,7 +168,7 @@ fn many() -> Vec<Vec<SqlValue>> {
 }
 
 /// Somebody else writes and commits one row.
-async fn go_on(sqlite: &Sqlite) {
+async fn go_on(sqlite: &SqliteDatabase) {
     let mut transaction = sqlite.begin("p").await.unwrap();
     assert_eq!(transaction.write(write(OnConflict::Ignore, vec![row("next", 1)]), None).await, Ok(1));
     transaction.commit(&receipt("next", &[9])).await.unwrap();
@@ -219,7 +225,7 @@ async fn work_that_breaks_off_leaves_nothing_and_blocks_nobody() {
     let store = store().await;
     let broken = hop(PATIENCE, store.sqlite.writer().await.unwrap(), |writer| {
         writer.begin().unwrap();
-        let limits = Limits { patience: PATIENCE, began: Instant::now() };
+        let limits = CallLimits { patience: PATIENCE, began: Instant::now() };
         writer
             .execute(&[Each::of("INSERT INTO t (k, n) VALUES ('a', 1)".into())], &[vec![]], &limits)
             .unwrap();
@@ -234,7 +240,7 @@ async fn a_pipe_in_the_place_of_a_database_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("platform.db");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-    let told = Sqlite::open(&path, None).await.err().unwrap();
+    let told = SqliteDatabase::open(&path, None).await.err().unwrap();
     assert!(told.contains("platform.db can't be opened: it is a pipe"), "{told}");
 }
 
@@ -245,7 +251,7 @@ async fn a_disk_that_does_not_answer_holds_up_a_call_for_a_while_and_blocks_nobo
     let store = store().await;
     let pipe = store.folder.path().join("disk");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let patience = Patience { disk: Duration::from_millis(50), ..PATIENCE };
+    let patience = SqlitePatience { disk: Duration::from_millis(50), ..PATIENCE };
     let asked = pipe.clone();
     let hung = hop(patience, store.sqlite.writer().await.unwrap(), move |_| {
         std::fs::File::open(asked).unwrap();
@@ -362,7 +368,7 @@ async fn what_comes_back_from_a_write_is_of_no_interest() {
 #[tokio::test]
 async fn a_file_that_cannot_be_opened_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
-    let error = Sqlite::open(folder.path(), None).await.err().unwrap();
+    let error = SqliteDatabase::open(folder.path(), None).await.err().unwrap();
     let told = format!(
         "{} can't be opened: it is a folder, and a regular file is expected",
         folder.path().display()
@@ -407,7 +413,7 @@ fn open_files(folder: &std::path::Path) -> usize {
 async fn a_database_that_is_opened_and_left_again_and_again_holds_no_file_open() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..60 {
-        let sqlite = Sqlite::open(&folder.path().join("p.db"), None).await.unwrap();
+        let sqlite = SqliteDatabase::open(&folder.path().join("p.db"), None).await.unwrap();
         assert!(open_files(folder.path()) > 0);
         drop(sqlite);
     }
@@ -500,7 +506,7 @@ async fn what_rows_have_alike_is_in_each_of_them() {
 async fn a_file_grows_to_its_size_and_no_further() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("p.db");
-    let sqlite = Sqlite::open(&path, Some(Bytes(1 << 20))).await.unwrap();
+    let sqlite = SqliteDatabase::open(&path, Some(Bytes(1 << 20))).await.unwrap();
     let mut transaction = sqlite.begin("p").await.unwrap();
     transaction.execute("CREATE TABLE t (v)", vec![vec![]]).await.unwrap();
     let half = || vec![vec![SqlValue::Blob(vec![7; 512 << 10])]];

@@ -14,12 +14,12 @@ use rusqlite::limits::Limit;
 use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, Statement, params};
 
 use super::convert::{bind, is_statements_own, refusal, unanswered, values};
-use super::deadline::{Deadline, Limits};
+use super::deadline::{CallLimits, StatementDeadline};
 use super::each::Each;
-use crate::receipts::{self, Mark};
-use crate::sql::receipt::{Receipt, claims};
-use crate::sql::values::{QUERY_ROWS, Rows, VALUE_BYTES, size};
-use crate::sql::{CommitError, Fault, TransactionMode, only_reads};
+use crate::receipts::{self, ReceiptMark};
+use crate::sql::receipt::{StoredReceipt, claims};
+use crate::sql::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, size};
+use crate::sql::{CommitError, SqlFault, TransactionMode, only_reads};
 
 /// Another process may hold the file for as long as this.
 const BUSY: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ const FORGET: &str = "DELETE FROM kubewitness_receipts WHERE last <= ?1 \
     AND (plugin = ?2 OR plugin = '/rows' AND token LIKE ?3)";
 const COMMITTED: &str = "SELECT 1 FROM kubewitness_receipts WHERE token = ? LIMIT 1";
 
-pub struct Writer {
+pub struct SqliteWriter {
     path: PathBuf,
     /// The largest that the file may be.
     size: Option<Bytes>,
@@ -64,12 +64,12 @@ pub struct Writer {
     file: Option<u64>,
     /// A transaction may be open: its call went away without ending it.
     open: bool,
-    pub deadline: Arc<Deadline>,
+    pub deadline: Arc<StatementDeadline>,
 }
 
-impl Writer {
+impl SqliteWriter {
     pub fn new(path: PathBuf, size: Option<Bytes>) -> Self {
-        let deadline = Arc::new(Deadline::none());
+        let deadline = Arc::new(StatementDeadline::none());
         Self { path, size, connection: None, file: None, open: false, deadline }
     }
 
@@ -152,16 +152,16 @@ impl Writer {
     }
 
     /// A statement that fails leaves the transaction as it was, unless SQLite says otherwise.
-    fn with<'a, T>(&'a self, work: impl FnOnce(&'a Connection) -> Result<T, Error>) -> Result<T, Fault> {
-        let Some(connection) = &self.connection else { return Err(Fault::Lost(unanswered())) };
+    fn with<'a, T>(&'a self, work: impl FnOnce(&'a Connection) -> Result<T, Error>) -> Result<T, SqlFault> {
+        let Some(connection) = &self.connection else { return Err(SqlFault::Lost(unanswered())) };
         work(connection).map_err(|error| match is_statements_own(&error) && !connection.is_autocommit() {
-            true => Fault::Own(refusal(&error)),
-            false => Fault::Lost(self.named(refusal(&error))),
+            true => SqlFault::Own(refusal(&error)),
+            false => SqlFault::Lost(self.named(refusal(&error))),
         })
     }
 
     /// One of the controller's own.
-    fn run(&self, text: &str) -> Result<(), Fault> {
+    fn run(&self, text: &str) -> Result<(), SqlFault> {
         self.with(|connection| connection.prepare_cached(text)?.execute([]).map(|_| ()))
     }
 
@@ -191,7 +191,11 @@ impl Writer {
         self.open = false;
     }
 
-    fn in_time<T>(&self, limits: &Limits, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    fn in_time<T>(
+        &self,
+        limits: &CallLimits,
+        work: impl FnOnce() -> Result<T, SqlFault>,
+    ) -> Result<T, SqlFault> {
         self.deadline.start(limits)?;
         let done = work();
         self.deadline.lift();
@@ -200,11 +204,16 @@ impl Writer {
 
     /// Runs statements once for each row; all of that is kept or undone together, within the call's
     /// transaction.
-    pub fn execute(&self, each: &[Each], rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
+    pub fn execute(
+        &self,
+        each: &[Each],
+        rows: &[Vec<SqlValue>],
+        limits: &CallLimits,
+    ) -> Result<u64, SqlFault> {
         self.in_time(limits, || {
             self.run("SAVEPOINT kw")?;
             let done = each.iter().try_fold(0, |sum, each| Ok(sum + self.each(each, rows, limits)?));
-            if let Err(Fault::Lost(_)) = done {
+            if let Err(SqlFault::Lost(_)) = done {
                 return done;
             }
             let left = match done {
@@ -212,12 +221,12 @@ impl Writer {
                 Err(_) => self.run("ROLLBACK TO kw"),
             };
             // Without it the state of the transaction is unknown.
-            left.and_then(|()| self.run("RELEASE kw")).map_err(|fault| Fault::Lost(fault.into_error()))?;
+            left.and_then(|()| self.run("RELEASE kw")).map_err(|fault| SqlFault::Lost(fault.into_error()))?;
             done
         })
     }
 
-    fn each(&self, each: &Each, rows: &[Vec<SqlValue>], limits: &Limits) -> Result<u64, Fault> {
+    fn each(&self, each: &Each, rows: &[Vec<SqlValue>], limits: &CallLimits) -> Result<u64, SqlFault> {
         let mut statement = self.with(|connection| connection.prepare_cached(&each.text))?;
         let mut affected = 0;
         let mut before: Option<&[SqlValue]> = None;
@@ -239,16 +248,16 @@ impl Writer {
         mode: TransactionMode,
         text: &str,
         params: &[SqlValue],
-        limits: &Limits,
-    ) -> Result<Option<Rows>, Fault> {
+        limits: &CallLimits,
+    ) -> Result<Option<ValueRows>, SqlFault> {
         let reads = || self.with(|connection| Ok(connection.prepare_cached(text)?.readonly()));
         if mode == TransactionMode::ReadOnly && !reads()? {
-            return Err(Fault::Own(only_reads()));
+            return Err(SqlFault::Own(only_reads()));
         }
         self.in_time(limits, || self.with(|connection| read(connection, text, params)))
     }
 
-    pub fn receipts(&self, plugin: &str) -> Result<Vec<Mark>, GrantError> {
+    pub fn receipts(&self, plugin: &str) -> Result<Vec<ReceiptMark>, GrantError> {
         let read = self.with(|connection| {
             let mut statement = connection.prepare_cached(OWN)?;
             let mut rows = statement.query(params![plugin, receipts::MAX_RECEIPTS as i64])?;
@@ -259,7 +268,7 @@ impl Writer {
             }
             Ok(Some(marks))
         });
-        let marks = read.map_err(Fault::into_error)?;
+        let marks = read.map_err(SqlFault::into_error)?;
         marks.ok_or_else(|| GrantError::Other("a receipt in the database is damaged".into()))
     }
 
@@ -268,15 +277,15 @@ impl Writer {
             let mut statement = connection.prepare_cached(FORGET)?;
             statement.execute(params![position(through), plugin, format!("{plugin}.%")])
         });
-        forgotten.map(|_| ()).map_err(Fault::into_error)
+        forgotten.map(|_| ()).map_err(SqlFault::into_error)
     }
 
     pub fn committed(&self, token: &str) -> Result<bool, GrantError> {
         let found = self.with(|connection| connection.prepare_cached(COMMITTED)?.exists([token]));
-        found.map_err(Fault::into_error)
+        found.map_err(SqlFault::into_error)
     }
 
-    pub fn commit(&mut self, receipt: &Receipt) -> Result<(), CommitError> {
+    pub fn commit(&mut self, receipt: &StoredReceipt) -> Result<(), CommitError> {
         self.deadline.lift();
         if self.lets_go_of_a_lost_file() {
             let lost = GrantError::Unavailable("the database's file was removed or replaced".into());
@@ -304,8 +313,8 @@ impl Writer {
         }
     }
 
-    fn keep(&self, receipt: &Receipt) -> Result<(), Fault> {
-        let Receipt { plugin, marks, token, at_ms, claims } = receipt;
+    fn keep(&self, receipt: &StoredReceipt) -> Result<(), SqlFault> {
+        let StoredReceipt { plugin, marks, token, at_ms, claims } = receipt;
         if claims.takes {
             self.run(TAKE_BACK)?;
         }
@@ -356,7 +365,7 @@ fn step<'r>(
     Ok(())
 }
 
-fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<Option<Rows>, Error> {
+fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<Option<ValueRows>, Error> {
     let mut statement = connection.prepare_cached(text)?;
     bind(&mut statement, params.iter().enumerate())?;
     let mut given = statement.raw_query();

@@ -9,12 +9,12 @@ use crate::config::{
 };
 use crate::index::{BUILTIN, NAMED};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 use crate::model::kinds::is_name;
-use crate::project::Pointer;
-use crate::redact::Redactor;
+use crate::project::JsonPointer;
+use crate::redact::RedactionRules;
 use crate::selector::{check_key, check_value};
-use crate::status::Rules;
+use crate::status::StatusRules;
 
 /// More connections do not make one database faster, and every plugin of the cluster may want some.
 pub(in crate::config) const CONNECTIONS_MOST: u32 = 64;
@@ -23,19 +23,19 @@ pub(in crate::config) const SQLITE_LEAST: u64 = 1 << 20;
 
 impl HostSpec {
     /// Settings that are valid but probably not meant, beside these plugins: all that the controller has.
-    pub fn warnings<'p>(&self, plugins: impl Iterator<Item = &'p PluginSpec>) -> Vec<Fault> {
+    pub fn warnings<'p>(&self, plugins: impl Iterator<Item = &'p PluginSpec>) -> Vec<ManifestFault> {
         let keys: Vec<&str> = self.keys.iter().map(|key| key.name.as_str()).collect();
         ledgers::unsigned(&self.ledgers, &keys, plugins)
     }
 
     /// The stores that are files: databases first.
-    pub fn stores(&self) -> impl Iterator<Item = files::Store<'_>> {
+    pub fn stores(&self) -> impl Iterator<Item = files::FileStore<'_>> {
         let databases = self.databases.iter().enumerate().filter_map(|(index, spec)| {
             let path = &spec.sqlite.as_ref()?.path;
-            Some(files::Store { list: "databases", index, field: "sqlite.path", path, name: &spec.name })
+            Some(files::FileStore { list: "databases", index, field: "sqlite.path", path, name: &spec.name })
         });
         let ledgers = self.ledgers.iter().enumerate();
-        let ledgers = ledgers.map(|(index, spec)| files::Store {
+        let ledgers = ledgers.map(|(index, spec)| files::FileStore {
             list: "ledgers",
             index,
             field: "path",
@@ -45,7 +45,7 @@ impl HostSpec {
         databases.chain(ledgers)
     }
 
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<ManifestFault> {
         let mut faults = Vec::new();
         check_names("sources", self.sources.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("databases", self.databases.iter().map(|s| s.name.as_str()), &mut faults);
@@ -77,19 +77,19 @@ impl HostSpec {
         faults
     }
 
-    /// What takes secrets out of documents.
-    pub fn redactor(&self) -> Result<Redactor, Vec<Fault>> {
+    /// Makes the rules that take secrets out of documents.
+    pub fn redactor(&self) -> Result<RedactionRules, Vec<ManifestFault>> {
         self.redaction.redactor()
     }
 
     /// The status rules of every kind: the built-in ones, except where these replace them.
-    pub fn rules(&self) -> Result<Rules, Vec<Fault>> {
-        let placed = |found: Fault| fault(format!("spec.statusRules{}", found.field), found.message);
-        Rules::with(&self.status_rules).map_err(|faults| faults.into_iter().map(placed).collect())
+    pub fn rules(&self) -> Result<StatusRules, Vec<ManifestFault>> {
+        let placed = |found: ManifestFault| fault(format!("spec.statusRules{}", found.field), found.message);
+        StatusRules::with(&self.status_rules).map_err(|faults| faults.into_iter().map(placed).collect())
     }
 }
 
-fn check_source(place: &str, source: &SourceSpec, faults: &mut Vec<Fault>) {
+fn check_source(place: &str, source: &SourceSpec, faults: &mut Vec<ManifestFault>) {
     if source.api_version.is_empty() || source.api_version.matches('/').count() > 1 {
         faults.push(fault(format!("{place}.apiVersion"), "write `v1` or `group/version`"));
     }
@@ -127,7 +127,7 @@ fn check_source(place: &str, source: &SourceSpec, faults: &mut Vec<Fault>) {
     check_indexes(&format!("{place}.indexes"), &source.indexes, faults);
 }
 
-fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<Fault>) {
+fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<ManifestFault>) {
     if indexes.len() > NAMED {
         faults.push(fault(list, format!("has {} indexes; at most {NAMED} are allowed", indexes.len())));
     }
@@ -150,7 +150,7 @@ fn check_indexes(list: &str, indexes: &[IndexSpec], faults: &mut Vec<Fault>) {
             () => None,
         };
         faults.extend(wrong.map(|message| fault(format!("{list}[{place}].name"), message)));
-        if let Err(message) = Pointer::parse(&index.pointer) {
+        if let Err(message) = JsonPointer::parse(&index.pointer) {
             faults.push(fault(format!("{list}[{place}].pointer"), message));
         }
     }
@@ -169,7 +169,7 @@ fn wrong_retention(retention: &RetentionSpec) -> Option<&'static str> {
     }
 }
 
-fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Fault>) {
+fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<ManifestFault>) {
     let given = [
         ("sqlite", database.sqlite.is_some()),
         ("postgres", database.postgres.is_some()),

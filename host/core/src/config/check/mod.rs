@@ -10,10 +10,10 @@ mod tests;
 pub(super) use self::host::{CONNECTIONS_MOST, SQLITE_LEAST};
 #[cfg(test)]
 pub(super) use self::plugin::RATE_MOST;
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 use crate::model::kinds::is_name;
 
-fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mut Vec<Fault>) {
+fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mut Vec<ManifestFault>) {
     let mut seen = std::collections::HashSet::new();
     for (index, name) in names.enumerate() {
         let field = format!("spec.{list}[{index}].name");

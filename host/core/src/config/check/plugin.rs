@@ -11,7 +11,7 @@ use crate::config::{
 use crate::limits::{
     BATCH_MOST, CALL_LEAST, HOST_BYTES_LEAST, MEMORY_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST,
 };
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 use crate::model::kinds::is_name;
 
 /// No plugin takes more states a second; a higher rate bounds nothing.
@@ -25,7 +25,7 @@ impl PluginSpec {
     }
 
     /// Checks the names against the host's settings. The sandbox checks the component itself.
-    pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
+    pub fn check(&self, host: &HostSpec) -> Vec<ManifestFault> {
         let mut faults = Vec::new();
         for (field, module) in self.modules() {
             check_module(field, module, !host.modules.signed_by.is_empty(), &mut faults);
@@ -65,7 +65,7 @@ impl PluginSpec {
     }
 
     /// Settings that do no harm but can't be meant.
-    pub fn warnings(&self, host: &HostSpec) -> Vec<Fault> {
+    pub fn warnings(&self, host: &HostSpec) -> Vec<ManifestFault> {
         let DeliverySpec { backoff, max_backoff, .. } = self.delivery;
         let is_cut = backoff.0 > max_backoff.0 && backoff != DeliverySpec::default().backoff;
         let message =
@@ -85,7 +85,7 @@ impl PluginSpec {
     }
 
     /// Settings that are valid but probably not meant beside this other plugin.
-    pub fn warnings_beside(&self, name: &str, other: &Self) -> Vec<Fault> {
+    pub fn warnings_beside(&self, name: &str, other: &Self) -> Vec<ManifestFault> {
         let is_shared = |ledger: &str| other.grants.ledger.iter().any(|theirs| theirs.ledger == ledger);
         let shared = self.grants.ledger.iter().enumerate().filter(|(_, own)| is_shared(&own.ledger));
         let warning = |(index, own): (usize, &LedgerGrant)| {
@@ -99,7 +99,7 @@ impl PluginSpec {
         shared.map(warning).collect()
     }
 
-    fn check_subscriptions(&self, host: &HostSpec, faults: &mut Vec<Fault>) {
+    fn check_subscriptions(&self, host: &HostSpec, faults: &mut Vec<ManifestFault>) {
         let known: Vec<_> = host.sources.iter().map(|s| s.name.as_str()).collect();
         if self.subscribe.is_empty() {
             faults.push(fault("spec.subscribe", "is empty: a plugin without a subscription is never called"));
@@ -116,7 +116,7 @@ impl PluginSpec {
         }
     }
 
-    fn check_granted(&self, host: &HostSpec, faults: &mut Vec<Fault>) {
+    fn check_granted(&self, host: &HostSpec, faults: &mut Vec<ManifestFault>) {
         let grants = &self.grants;
         let databases: Vec<_> = host.databases.iter().map(|s| s.name.as_str()).collect();
         let pairs = grants.sql.iter().map(|g| (g.name.as_str(), g.database.as_str()));
@@ -161,7 +161,7 @@ fn check_grants<'a>(
     target: &str,
     grants: impl Iterator<Item = (&'a str, &'a str)>,
     known: &[&str],
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ManifestFault>,
 ) {
     for (index, (name, to)) in grants.enumerate() {
         if !is_name(name) {
@@ -174,7 +174,7 @@ fn check_grants<'a>(
     }
 }
 
-fn check_rate(field: &str, rate: Option<RateSpec>, faults: &mut Vec<Fault>) {
+fn check_rate(field: &str, rate: Option<RateSpec>, faults: &mut Vec<ManifestFault>) {
     let Some(rate) = rate else { return };
     if !(1..=RATE_MOST).contains(&rate.per_second) {
         let message = format!("is {}: write a number from 1 to {RATE_MOST}", rate.per_second);
@@ -186,13 +186,18 @@ fn check_rate(field: &str, rate: Option<RateSpec>, faults: &mut Vec<Fault>) {
     }
 }
 
-fn check_least<T: Copy + PartialOrd + Display>(field: &str, value: T, least: T, faults: &mut Vec<Fault>) {
+fn check_least<T: Copy + PartialOrd + Display>(
+    field: &str,
+    value: T,
+    least: T,
+    faults: &mut Vec<ManifestFault>,
+) {
     if value < least {
         faults.push(fault(field, format!("is {value}: write {least} or more")));
     }
 }
 
-pub(super) fn wrong_tick(tick: TickSpec) -> Option<Fault> {
+pub(super) fn wrong_tick(tick: TickSpec) -> Option<ManifestFault> {
     let every = tick.every;
     if !(TICK_LEAST..=TICK_MOST).contains(&every.0) {
         let (least, most) = (Duration(TICK_LEAST), Duration(TICK_MOST));

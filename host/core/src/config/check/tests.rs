@@ -1,8 +1,8 @@
 //! Tests of the checks, of the host's settings and of plugins.
 
 use super::plugin::wrong_tick;
-use crate::config::{Duration, HostSpec, IndexSpec, PluginSpec, Since, Start, TickSpec};
-use crate::model::fault::Fault;
+use crate::config::{Duration, HostSpec, IndexSpec, PluginSpec, Start, StartTime, TickSpec};
+use crate::model::fault::ManifestFault;
 
 fn host() -> HostSpec {
     serde_json::from_value(serde_json::json!({
@@ -57,7 +57,7 @@ fn a_limit_under_which_nothing_runs_is_refused_and_a_pause_that_is_cut_is_told()
         spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
         plugin(spec)
     };
-    let told = |faults: Vec<Fault>| -> Vec<_> {
+    let told = |faults: Vec<ManifestFault>| -> Vec<_> {
         faults.into_iter().map(|it| format!("{}: {}", it.field, it.message)).collect()
     };
     for (limit, value, least) in [
@@ -187,7 +187,7 @@ fn a_start_is_a_word_a_time_or_a_position() {
     assert_eq!((since("2h"), since("30d"), since("400d")), (9_992_800_000, 7_408_000_000, 0));
     let error = start(serde_json::json!({"since": "last month"})).unwrap_err().to_string();
     assert!(error.contains("`last month` is no time"), "{error}");
-    let text = serde_json::to_string(&Start::Since(Since::At(86_400_000))).unwrap();
+    let text = serde_json::to_string(&Start::Since(StartTime::At(86_400_000))).unwrap();
     assert_eq!(text, r#"{"since":"1970-01-02T00:00:00.000Z"}"#);
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Bytes, DocumentsGrant, Duration, GrantsSpec, ModuleSpec, PluginSpec, SqlAccess};
 use crate::limits::{BATCH_MOST, KV_BYTES, KV_RATE};
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 
 /// The most that a plugin manifest may ask for, and the memory of all plugins together. A manifest that asks for more is
 /// refused.
@@ -116,8 +116,8 @@ impl Default for CeilingSpec {
 }
 
 impl CeilingSpec {
-    /// What of a manifest is beyond the ceiling.
-    pub fn check(&self, plugin: &PluginSpec) -> Vec<Fault> {
+    /// Lists the fields of a manifest that are beyond the ceiling.
+    pub fn check(&self, plugin: &PluginSpec) -> Vec<ManifestFault> {
         let mut faults = Vec::new();
         let (limits, delivery) = (&plugin.limits, &plugin.delivery);
         let mut compare = |field: &str, asked: &dyn Display, is_over: bool, most: &dyn Display, by: &str| {
@@ -148,7 +148,7 @@ impl CeilingSpec {
         faults
     }
 
-    fn check_module(&self, place: &str, module: &ModuleSpec, faults: &mut Vec<Fault>) {
+    fn check_module(&self, place: &str, module: &ModuleSpec, faults: &mut Vec<ManifestFault>) {
         // All of its fields, so that a new source does not pass by unasked.
         let ModuleSpec { file, config_map_key, oci, url, sha256: _ } = module;
         for (kind, is_asked, field) in [
@@ -164,7 +164,7 @@ impl CeilingSpec {
         }
     }
 
-    fn check_grants(&self, grants: &GrantsSpec, faults: &mut Vec<Fault>) {
+    fn check_grants(&self, grants: &GrantsSpec, faults: &mut Vec<ManifestFault>) {
         for (index, grant) in
             grants.sql.iter().enumerate().filter(|(_, grant)| grant.access > self.sql_access)
         {
@@ -202,7 +202,7 @@ impl CeilingSpec {
     }
 }
 
-pub(super) fn check(spec: &CeilingSpec, faults: &mut Vec<Fault>) {
+pub(super) fn check(spec: &CeilingSpec, faults: &mut Vec<ManifestFault>) {
     let field = |name: &str| format!("spec.limits.plugins.{name}");
     for (name, value) in [
         ("memory", spec.memory.0),
@@ -241,7 +241,7 @@ mod tests {
         serde_saphyr::from_str(&format!("{{subscribe: [{{source: jobs}}], {more}}}")).unwrap()
     }
 
-    fn told(ceiling: &CeilingSpec, more: &str) -> Vec<String> {
+    fn fault_lines(ceiling: &CeilingSpec, more: &str) -> Vec<String> {
         let faults = ceiling.check(&plugin(more)).into_iter();
         faults.map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
     }
@@ -252,16 +252,16 @@ mod tests {
             "{memory: 64Mi, totalMemory: 128Mi, call: 2s, concurrency: 4, hostCalls: 4096, hostBytes: 16Mi, batch: 64}",
         );
         let file = "module: {file: a.wasm}";
-        assert_eq!(told(&low, file), [""; 0], "the defaults of a manifest are at the ceiling");
+        assert_eq!(fault_lines(&low, file), [""; 0], "the defaults of a manifest are at the ceiling");
         let reads = ceiling("{sqlAccess: read}");
         let granted = |access: &str| format!("{file}, grants: {{sql: [{{name: a, database: b{access}}}]}}");
-        assert_eq!(told(&reads, &granted(", access: read")), [""; 0]);
+        assert_eq!(fault_lines(&reads, &granted(", access: read")), [""; 0]);
         for (access, is) in [(", access: write", "write"), ("", "schema")] {
             let expected = format!(
                 "spec.grants.sql[0].access: is `{is}`, over `read`, the ceiling of the host's settings \
                  (`spec.limits.plugins.sqlAccess`)"
             );
-            assert_eq!(told(&reads, &granted(access)), [expected]);
+            assert_eq!(fault_lines(&reads, &granted(access)), [expected]);
         }
         let over = "the ceiling of the host's settings (`spec.limits.plugins.";
         for (more, expected) in [
@@ -280,9 +280,9 @@ mod tests {
             ),
             ("delivery: {batch: 65}", vec![format!("spec.delivery.batch: is 65, over 64, {over}batch`)")]),
         ] {
-            assert_eq!(told(&low, &format!("{file}, {more}")), expected);
+            assert_eq!(fault_lines(&low, &format!("{file}, {more}")), expected);
         }
-        let told = told(&ceiling("{totalMemory: 32Mi}"), file);
+        let told = fault_lines(&ceiling("{totalMemory: 32Mi}"), file);
         assert_eq!(told, [format!("spec.limits.memory: is 64Mi, over 32Mi, {over}totalMemory`)")]);
     }
 
@@ -291,7 +291,7 @@ mod tests {
         let low = ceiling("{grants: [sql, documentDigest], modules: [configMapKey]}");
         let all = "grants: {sql: [{name: a, database: a}], http: [{name: a, destination: a}], ledger: [{name: a, \
                    ledger: a}], keys: [{name: a, key: a}], kv: true, lister: [jobs], documents: raw}";
-        let told = told(&low, &format!("module: {{file: a.wasm}}, {all}"));
+        let told = fault_lines(&low, &format!("module: {{file: a.wasm}}, {all}"));
         let fields: Vec<_> = told.iter().map(|told| told.split(':').next().unwrap_or_default()).collect();
         assert_eq!(
             fields,

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 use crate::model::nearest::nearest;
 
 /// A person mends no more at once.
@@ -37,23 +37,23 @@ const SHOWN: usize = 60;
 /// Alternatives that are named where none fits.
 const NAMED: usize = 20;
 
-/// What in a configuration does not fit its schema. The fields begin below the configuration.
-pub fn conform(schema: &Value, config: &Value) -> Vec<Fault> {
-    let mut check = Check { root: schema, steps: 0, patterns: HashMap::new() };
+/// Lists the faults of a configuration against its schema. The fields begin below the configuration.
+pub fn conform(schema: &Value, config: &Value) -> Vec<ManifestFault> {
+    let mut check = SchemaCheck { root: schema, steps: 0, patterns: HashMap::new() };
     let mut faults = check.compare(schema, config, "", 0);
     faults.truncate(FAULTS);
     faults
 }
 
-struct Check<'a> {
+struct SchemaCheck<'a> {
     root: &'a Value,
     steps: usize,
     /// `None` for one that can't be used.
     patterns: HashMap<&'a str, Option<Regex>>,
 }
 
-impl<'a> Check<'a> {
-    fn compare(&mut self, schema: &'a Value, value: &Value, at: &str, depth: usize) -> Vec<Fault> {
+impl<'a> SchemaCheck<'a> {
+    fn compare(&mut self, schema: &'a Value, value: &Value, at: &str, depth: usize) -> Vec<ManifestFault> {
         self.steps += 1 + at.len() / STEP_BYTES;
         if depth > DEPTH || self.is_over() {
             return Vec::new();
@@ -95,7 +95,7 @@ impl<'a> Check<'a> {
         fields: &Map<String, Value>,
         at: &str,
         depth: usize,
-    ) -> Vec<Fault> {
+    ) -> Vec<ManifestFault> {
         let none = Map::new();
         let known = rules.get("properties").and_then(Value::as_object);
         let names: Vec<&str> = known.unwrap_or(&none).keys().map(String::as_str).collect();
@@ -129,7 +129,7 @@ impl<'a> Check<'a> {
         &mut self,
         all: impl Iterator<Item = (&'a Value, String, &'v Value)>,
         depth: usize,
-    ) -> Vec<Fault> {
+    ) -> Vec<ManifestFault> {
         let mut faults = Vec::new();
         for (schema, at, value) in all {
             faults.extend(self.compare(schema, value, &at, depth + 1));
@@ -142,7 +142,13 @@ impl<'a> Check<'a> {
 
     /// The faults of the alternative that is nearest: one that the value has the type of, and the fewest faults. A list of
     /// words is told as such.
-    fn alternatives(&mut self, all: &'a [Value], value: &Value, at: &str, depth: usize) -> Vec<Fault> {
+    fn alternatives(
+        &mut self,
+        all: &'a [Value],
+        value: &Value,
+        at: &str,
+        depth: usize,
+    ) -> Vec<ManifestFault> {
         self.steps += all.len();
         let words: Vec<&str> = all.iter().filter_map(|one| one["const"].as_str()).collect();
         if words.len() == all.len() {
@@ -150,14 +156,14 @@ impl<'a> Check<'a> {
             let is_one = words.contains(&text) && value.is_string();
             return if is_one { Vec::new() } else { vec![fault(at, self.unknown(&shown(value), &words))] };
         }
-        let mut nearest: Option<Vec<Fault>> = None;
+        let mut nearest: Option<Vec<ManifestFault>> = None;
         for alternative in all {
             let faults = self.compare(alternative, value, at, depth + 1);
             if faults.is_empty() {
                 return faults;
             }
-            let is_inside = |faults: &Vec<Fault>| faults.iter().any(|fault| fault.field != at);
-            let rank = |faults: &Vec<Fault>| (!is_inside(faults), faults.len());
+            let is_inside = |faults: &Vec<ManifestFault>| faults.iter().any(|fault| fault.field != at);
+            let rank = |faults: &Vec<ManifestFault>| (!is_inside(faults), faults.len());
             if nearest.as_ref().is_none_or(|before| rank(&faults) < rank(before)) {
                 nearest = Some(faults);
             }
@@ -165,7 +171,7 @@ impl<'a> Check<'a> {
         nearest.unwrap_or_default()
     }
 
-    /// What is wrong with a value by itself.
+    /// The fault of a value by itself.
     fn wrong_value(&mut self, rules: &'a Map<String, Value>, value: &Value) -> Option<String> {
         let types: Vec<&str> = match rules.get("type") {
             Some(Value::String(one)) => vec![one],
@@ -235,7 +241,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// What is wrong with the size of a number or of a list.
+/// The fault in the size of a number or of a list.
 fn wrong_size(rules: &Map<String, Value>, value: &Value) -> Option<String> {
     let number = |name: &str| rules.get(name).and_then(Value::as_f64);
     let size = |name: &str| rules.get(name).and_then(Value::as_u64);
@@ -347,7 +353,7 @@ mod tests {
         })
     }
 
-    fn told(config: &Value) -> Vec<String> {
+    fn fault_lines(config: &Value) -> Vec<String> {
         conform(&schema(), config).iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
     }
 
@@ -358,7 +364,7 @@ mod tests {
             json!({"channels": [{"name": "a", "kind": "slack"}], "settle": "10s", "quiet": {"from": "1"}, "title": null}),
             json!({"quiet": null, "above": 9, "labels": {"any": "text"}}),
         ] {
-            assert_eq!(told(&config), [""; 0], "{config}");
+            assert_eq!(fault_lines(&config), [""; 0], "{config}");
         }
     }
 
@@ -393,7 +399,7 @@ mod tests {
             (json!({"above": 1.5}), "above: is a number, and has to be a whole number"),
             (json!({"labels": {"a": 1}}), "labels.a: is a number, and has to be a text: write it in quotes"),
         ] {
-            assert_eq!(told(&config), [expected], "{config}");
+            assert_eq!(fault_lines(&config), [expected], "{config}");
         }
     }
 
@@ -410,14 +416,14 @@ mod tests {
         assert_eq!(conform(&long, &json!(vec!["b"; 5000])), [], "a pattern that is too long is passed over");
         let many: Vec<_> =
             (0..13_000).map(|number| json!({"pattern": format!("^{number}[a-z]{{300}}$")})).collect();
-        let mut check = Check { root: &Value::Null, steps: 0, patterns: HashMap::new() };
+        let mut check = SchemaCheck { root: &Value::Null, steps: 0, patterns: HashMap::new() };
         let many = json!({"anyOf": many});
         check.compare(&many, &json!("b"), "", 0);
         assert_eq!(check.patterns.len(), PATTERNS);
         let words: Vec<_> = (0..9000).map(|word| format!("{word:0>20}")).collect();
         let refs = vec![json!({"$ref": "#/$defs/w"}); 7000];
         let bomb = json!({"$defs": {"w": {"enum": words}}, "anyOf": refs});
-        let mut check = Check { root: &bomb, steps: 0, patterns: HashMap::new() };
+        let mut check = SchemaCheck { root: &bomb, steps: 0, patterns: HashMap::new() };
         assert_eq!(check.compare(&bomb, &json!("nobody"), "", 0), [], "what was not looked at is no fault");
         // What is beyond the bound is not looked at: each of the first few looks costs thousands of comparisons.
         assert!(check.steps < STEPS + 20_000, "{}", check.steps);

@@ -37,19 +37,19 @@ const WORDS: usize = 20;
 /// The fields of a schema, each below the one that it is in. What is no schema has none.
 pub fn config_fields(schema: &str) -> Vec<ConfigField> {
     let root = serde_json::from_str(schema).unwrap_or_default();
-    let mut walk = Walk { root: &root, found: Vec::new(), steps: 0 };
+    let mut walk = FieldWalk { root: &root, found: Vec::new(), steps: 0 };
     walk.below(&root, "", 0);
     walk.found
 }
 
-struct Walk<'a> {
+struct FieldWalk<'a> {
     root: &'a Value,
     found: Vec<ConfigField>,
     steps: usize,
 }
 
-impl<'a> Walk<'a> {
-    /// What a part of the schema stands for.
+impl<'a> FieldWalk<'a> {
+    /// Resolves a part of the schema.
     fn resolved(&self, schema: &'a Value) -> &'a Value {
         let mut schema = schema;
         for _ in 0..DEPTH {

@@ -1,4 +1,4 @@
-//! What a component may be, and what compiling it may take. This module reads no component and compiles none.
+//! The limits of components, and of compiling them. This module reads no component and compiles none.
 
 mod ceiling;
 mod conform;
@@ -8,7 +8,7 @@ mod module;
 use serde::{Deserialize, Serialize};
 
 use super::{Bytes, Duration};
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 
 pub use ceiling::{CeilingSpec, GrantKind, ModuleKind};
 pub use conform::conform;
@@ -107,7 +107,7 @@ impl Default for ComponentsSpec {
     }
 }
 
-pub(super) fn check(limits: &HostLimitsSpec, faults: &mut Vec<Fault>) {
+pub(super) fn check(limits: &HostLimitsSpec, faults: &mut Vec<ManifestFault>) {
     ceiling::check(&limits.plugins, faults);
     let spec = &limits.components;
     let field = |name: &str| format!("spec.limits.components.{name}");

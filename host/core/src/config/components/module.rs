@@ -5,10 +5,14 @@ use std::path::{Component, Path};
 
 use crate::config::ModuleSpec;
 use crate::config::destinations::{ADDRESSES, AddressRange};
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 
 /// What the host's settings say of all components.
-pub(crate) fn check_modules(signed_by: &[String], addresses: &[AddressRange], faults: &mut Vec<Fault>) {
+pub(crate) fn check_modules(
+    signed_by: &[String],
+    addresses: &[AddressRange],
+    faults: &mut Vec<ManifestFault>,
+) {
     let given = addresses.len();
     if given > ADDRESSES {
         faults.push(fault(
@@ -26,7 +30,12 @@ pub(crate) fn check_modules(signed_by: &[String], addresses: &[AddressRange], fa
 }
 
 /// `is_signed`: the host's settings ask for signatures.
-pub(crate) fn check_module(field: &str, module: &ModuleSpec, is_signed: bool, faults: &mut Vec<Fault>) {
+pub(crate) fn check_module(
+    field: &str,
+    module: &ModuleSpec,
+    is_signed: bool,
+    faults: &mut Vec<ManifestFault>,
+) {
     let of = |name: &str| format!("{field}.{name}");
     let given =
         [&module.file, &module.config_map_key, &module.oci, &module.url].into_iter().flatten().count();

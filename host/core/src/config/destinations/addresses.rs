@@ -33,7 +33,7 @@ pub enum AddressRange {
     Net(IpNet),
 }
 
-/// What an address is for. The first four have a word of their own in the settings.
+/// The use of an address. The first four have a word of their own in the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressKind {
     Public,

@@ -8,7 +8,7 @@ use super::addresses::{AddressKind, AddressRange};
 use super::repeat::Repeat;
 use super::{ADDRESSES, of_name, ten_seconds};
 use crate::config::{Bytes, Duration, SecretRef};
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 
 /// The controller holds a message in memory while it is on its way.
 pub const MAIL_MOST: u64 = 1 << 20;
@@ -135,7 +135,7 @@ impl MailSpec {
     }
 }
 
-pub(in crate::config) fn check(place: &str, spec: &MailSpec, faults: &mut Vec<Fault>) {
+pub(in crate::config) fn check(place: &str, spec: &MailSpec, faults: &mut Vec<ManifestFault>) {
     let mut wrong = |field: &str, message: String| faults.push(fault(format!("{place}.{field}"), message));
     let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '@' | ':');
     let literal = spec.server.parse::<IpAddr>().ok();

@@ -13,14 +13,14 @@ use url::{Host, Url};
 
 use super::values::check_secret;
 use super::{Bytes, Duration, SecretRef};
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 
 pub use addresses::{AddressKind, AddressRange};
 pub(super) use mail::check as check_mail;
 pub use mail::{MAIL_MOST, MailLogin, MailSpec, MailTls, RECIPIENTS_MOST};
 pub use plugin_headers::is_plugin_header;
 pub use repeat::Repeat;
-pub use scheme::{HeaderSignature, Quota, Scheme, SchemeSpec, Signing, Unsigned};
+pub use scheme::{HeaderSignature, RateQuota, SchemeSpec, Signing, SigningScheme, Unsigned};
 pub use tls::TlsSpec;
 
 /// The controller holds a request and its answer in memory while both are on their way.
@@ -189,7 +189,7 @@ impl DestinationSpec {
         }
     }
 
-    pub fn scheme(&self) -> Option<Scheme<'_>> {
+    pub fn scheme(&self) -> Option<SigningScheme<'_>> {
         self.scheme.as_ref().and_then(SchemeSpec::one)
     }
 
@@ -233,19 +233,19 @@ fn of_name(name: &str) -> Vec<AddressRange> {
     }
 }
 
-struct Wrong<'a> {
+struct DestinationFault<'a> {
     place: &'a str,
-    faults: &'a mut Vec<Fault>,
+    faults: &'a mut Vec<ManifestFault>,
 }
 
-impl Wrong<'_> {
+impl DestinationFault<'_> {
     fn note(&mut self, field: &str, message: String) {
         self.faults.push(fault(format!("{}.{field}", self.place), message));
     }
 }
 
-pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Fault>) {
-    let mut wrong = Wrong { place, faults };
+pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<ManifestFault>) {
+    let mut wrong = DestinationFault { place, faults };
     match (spec.url.as_str(), &spec.url_from) {
         ("", Some(reference)) => check_secret(&format!("{place}.urlFrom"), reference, wrong.faults),
         ("", None) => wrong.note("url", "is missing: write it, or `urlFrom` where it is a secret".into()),
@@ -253,7 +253,7 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Fault>
         (url, None) if !url.starts_with("http://") && !url.starts_with("https://") => {
             wrong.note("url", format!("`{url}` is not an http or https address"));
         }
-        (_, None) if spec.scheme().is_some_and(Scheme::has_secret_address) => {
+        (_, None) if spec.scheme().is_some_and(SigningScheme::has_secret_address) => {
             let message = "whoever knows the address of this service may send: put it into a secret, and say where \
                            that is, with `urlFrom: {env: VARIABLE}` or `urlFrom: {file: PATH}`";
             wrong.note("url", message.into());
@@ -267,7 +267,7 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Fault>
         let message = "names none or more than one: give one of slack, feishu, dingtalk, wecom and hmac";
         wrong.note("scheme", message.into());
     }
-    if let Some(secret) = spec.scheme().and_then(Scheme::secret) {
+    if let Some(secret) = spec.scheme().and_then(SigningScheme::secret) {
         check_secret(&format!("{place}.scheme"), secret, wrong.faults);
     }
     if spec.url.starts_with("http://") && !spec.headers.is_empty() && !spec.allow_plain {
@@ -341,7 +341,7 @@ mod tests {
         serde_saphyr::from_str(text).unwrap()
     }
 
-    fn faults(text: &str) -> Vec<Fault> {
+    fn faults(text: &str) -> Vec<ManifestFault> {
         let mut faults = Vec::new();
         check("spec.destinations[0]", &spec(text), &mut faults);
         faults

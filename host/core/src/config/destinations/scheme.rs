@@ -31,7 +31,7 @@ pub struct SchemeSpec {
 
 /// The one scheme that a [`SchemeSpec`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme<'a> {
+pub enum SigningScheme<'a> {
     Slack,
     Feishu(&'a Signing),
     Dingtalk(&'a Signing),
@@ -74,33 +74,33 @@ fn signature_header() -> String {
 
 /// At most so many requests within so much time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct RateQuota {
     pub most: u32,
     pub within: Duration,
 }
 
-const fn quota(most: u32, seconds: u64) -> Quota {
-    Quota { most, within: Duration::from_secs(seconds) }
+const fn quota(most: u32, seconds: u64) -> RateQuota {
+    RateQuota { most, within: Duration::from_secs(seconds) }
 }
 
 impl SchemeSpec {
     /// None where it names none, or more than one.
-    pub fn one(&self) -> Option<Scheme<'_>> {
+    pub fn one(&self) -> Option<SigningScheme<'_>> {
         let named = [
-            self.slack.as_ref().map(|_| Scheme::Slack),
-            self.feishu.as_ref().map(Scheme::Feishu),
-            self.dingtalk.as_ref().map(Scheme::Dingtalk),
-            self.wecom.as_ref().map(|_| Scheme::Wecom),
-            self.hmac.as_ref().map(Scheme::Hmac),
+            self.slack.as_ref().map(|_| SigningScheme::Slack),
+            self.feishu.as_ref().map(SigningScheme::Feishu),
+            self.dingtalk.as_ref().map(SigningScheme::Dingtalk),
+            self.wecom.as_ref().map(|_| SigningScheme::Wecom),
+            self.hmac.as_ref().map(SigningScheme::Hmac),
         ];
         let mut named = named.into_iter().flatten();
         named.next().filter(|_| named.next().is_none())
     }
 }
 
-impl<'a> Scheme<'a> {
+impl<'a> SigningScheme<'a> {
     /// What the service takes, where the operator names no `rate`.
-    pub fn quotas(self) -> &'static [Quota] {
+    pub fn quotas(self) -> &'static [RateQuota] {
         match self {
             Self::Slack => const { &[quota(1, 1)] },
             Self::Feishu(_) => const { &[quota(100, 60), quota(5, 1)] },

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::SecretRef;
 use super::super::values::check_secret;
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 
 /// What the controller trusts, and what it shows. The controller reads the files again for each request, so that they
 /// may be rotated.
@@ -25,7 +25,7 @@ pub struct TlsSpec {
 }
 
 /// `url`: the address of the destination, empty where it is a secret.
-pub fn check(place: &str, spec: &TlsSpec, url: &str, faults: &mut Vec<Fault>) {
+pub fn check(place: &str, spec: &TlsSpec, url: &str, faults: &mut Vec<ManifestFault>) {
     let TlsSpec { ca, certificate, key_from } = spec;
     let of = |field: &str| format!("{place}.tls{field}");
     if ca.is_none() && certificate.is_none() && key_from.is_none() {

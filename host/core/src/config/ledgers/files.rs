@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 
 /// In the data folder, these are the controller's own: a plugin that could write them could unsay what was witnessed.
 const OWN: [&str; 4] = ["journal.db", "cache", "last-good", "trial"];
@@ -12,7 +12,7 @@ const OWN_FILES: [&str; 4] = ["ended-sessions", "mutes", "redaction.key", "sessi
 const BESIDE: [&str; 3] = ["receipts", "shipped", "persons"];
 
 /// A store of the settings with the file that it is given.
-pub struct Store<'a> {
+pub struct FileStore<'a> {
     pub list: &'static str,
     pub index: usize,
     /// Of the entry.
@@ -21,30 +21,30 @@ pub struct Store<'a> {
     pub name: &'a str,
 }
 
-impl Store<'_> {
+impl FileStore<'_> {
     fn shown(&self) -> String {
         let kind = if self.list == "ledgers" { "ledger" } else { "database" };
         format!("the {kind} `{}`", self.name)
     }
 
-    pub fn fault(&self, message: String) -> Fault {
+    pub fn fault(&self, message: String) -> ManifestFault {
         fault(format!("spec.{}[{}].{}", self.list, self.index, self.field), message)
     }
 }
 
 /// The places that are taken.
-pub struct Places {
+pub struct ClaimedPaths {
     data: PathBuf,
     taken: Vec<(PathBuf, String)>,
 }
 
-impl Places {
+impl ClaimedPaths {
     pub fn new(data: PathBuf) -> Self {
         Self { data, taken: Vec::new() }
     }
 
     /// Takes the place to which a store's path leads, or says why the store can't be there.
-    pub fn claim(&mut self, store: &Store<'_>, place: PathBuf) -> Result<(), String> {
+    pub fn claim(&mut self, store: &FileStore<'_>, place: PathBuf) -> Result<(), String> {
         let path = store.path;
         let first = place.strip_prefix(&self.data).ok().and_then(|inside| inside.components().next());
         if let Some(Component::Normal(first)) = first {
@@ -68,10 +68,13 @@ impl Places {
     }
 }
 
-/// What the paths say without a look at the disk, where links may lead elsewhere.
-pub(in crate::config) fn check<'a>(stores: impl Iterator<Item = Store<'a>>, faults: &mut Vec<Fault>) {
+/// Checks the paths without a look at the disk, where links may lead elsewhere.
+pub(in crate::config) fn check<'a>(
+    stores: impl Iterator<Item = FileStore<'a>>,
+    faults: &mut Vec<ManifestFault>,
+) {
     let data = Path::new("/data");
-    let mut places = Places::new(data.to_owned());
+    let mut places = ClaimedPaths::new(data.to_owned());
     for store in stores {
         let wrong = match store.list {
             "ledgers" => no_ledger(store.path),

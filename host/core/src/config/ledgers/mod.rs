@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 pub use self::ship::ShipSpec;
 use super::values::unknown;
 use super::{Bytes, Duration, GrantsSpec, KeyGrant, LedgerGrant, PluginSpec};
-use crate::ledger::{Rotation, Schedule, Signing, is_closed_file};
-use crate::model::fault::{Fault, fault};
+use crate::ledger::{FileRotation, LedgerSchedule, SigningInterval, is_closed_file};
+use crate::model::fault::{ManifestFault, fault};
 
 /// Smaller files are many files.
 const SIZE_LEAST: u64 = 64 << 10;
@@ -97,20 +97,20 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl LedgerSpec {
-    pub fn schedule(&self) -> Schedule {
+    pub fn schedule(&self) -> LedgerSchedule {
         let signing = self
             .signing
             .as_ref()
-            .map(|signing| Signing { records: signing.records, every_ms: millis(signing.every) });
+            .map(|signing| SigningInterval { records: signing.records, every_ms: millis(signing.every) });
         let rotate = self.rotate.or_else(|| signing.map(|_| RotateSpec::default()));
         let rotation =
-            rotate.map(|rotate| Rotation { bytes: rotate.size.0, every_ms: rotate.every.map(millis) });
-        Schedule { rotation, signing }
+            rotate.map(|rotate| FileRotation { bytes: rotate.size.0, every_ms: rotate.every.map(millis) });
+        LedgerSchedule { rotation, signing }
     }
 }
 
 /// `keys` are the names of those that the controller has.
-pub(super) fn check(ledgers: &[LedgerSpec], keys: &[&str], faults: &mut Vec<Fault>) {
+pub(super) fn check(ledgers: &[LedgerSpec], keys: &[&str], faults: &mut Vec<ManifestFault>) {
     let mut shipped = BTreeMap::new();
     for (index, ledger) in ledgers.iter().enumerate() {
         let field = format!("spec.ledgers[{index}]");
@@ -143,7 +143,7 @@ pub(super) fn check(ledgers: &[LedgerSpec], keys: &[&str], faults: &mut Vec<Faul
     }
 }
 
-fn check_rotate(field: &str, rotate: &RotateSpec, faults: &mut Vec<Fault>) {
+fn check_rotate(field: &str, rotate: &RotateSpec, faults: &mut Vec<ManifestFault>) {
     if !(SIZE_LEAST..=SIZE_MOST).contains(&rotate.size.0) {
         let message = format!("is outside {} to {}", Bytes(SIZE_LEAST), Bytes(SIZE_MOST));
         faults.push(fault(format!("{field}.size"), message));
@@ -155,7 +155,7 @@ fn check_rotate(field: &str, rotate: &RotateSpec, faults: &mut Vec<Fault>) {
     }
 }
 
-fn check_signing(field: &str, signing: &SigningSpec, keys: &[&str], faults: &mut Vec<Fault>) {
+fn check_signing(field: &str, signing: &SigningSpec, keys: &[&str], faults: &mut Vec<ManifestFault>) {
     if !keys.contains(&signing.key.as_str()) {
         faults.push(fault(format!("{field}.key"), unknown("key", &signing.key, keys)));
     }
@@ -169,7 +169,11 @@ fn check_signing(field: &str, signing: &SigningSpec, keys: &[&str], faults: &mut
 }
 
 /// A plugin signs what it likes, also what a ledger would say.
-pub(super) fn check_granted_keys(grants: &[KeyGrant], ledgers: &[LedgerSpec], faults: &mut Vec<Fault>) {
+pub(super) fn check_granted_keys(
+    grants: &[KeyGrant],
+    ledgers: &[LedgerSpec],
+    faults: &mut Vec<ManifestFault>,
+) {
     for (index, grant) in grants.iter().enumerate() {
         let signs = |ledger: &&super::LedgerSpec| {
             ledger.signing.as_ref().is_some_and(|signing| signing.key == grant.key)
@@ -191,7 +195,7 @@ pub(super) fn unsigned<'p>(
     ledgers: &[LedgerSpec],
     keys: &[&str],
     plugins: impl Iterator<Item = &'p PluginSpec>,
-) -> Vec<Fault> {
+) -> Vec<ManifestFault> {
     let signs = ledgers.iter().filter_map(|ledger| ledger.signing.as_ref());
     let mut used: BTreeSet<_> = signs.map(|signing| signing.key.as_str()).collect();
     used.extend(plugins.flat_map(|plugin| &plugin.grants.keys).map(|grant| grant.key.as_str()));
@@ -209,7 +213,7 @@ pub(super) fn unsigned<'p>(
 }
 
 /// A plugin that may sign what it appends, where the controller does not sign.
-pub(super) fn signed_by_plugin(grants: &GrantsSpec, ledgers: &[LedgerSpec]) -> Option<Fault> {
+pub(super) fn signed_by_plugin(grants: &GrantsSpec, ledgers: &[LedgerSpec]) -> Option<ManifestFault> {
     let own = |grant: &&LedgerGrant| {
         ledgers.iter().any(|ledger| ledger.name == grant.ledger && ledger.signing.is_none())
     };
@@ -248,11 +252,11 @@ mod tests {
         ]));
         assert_eq!(host.check(), []);
         let [a, b, c] = [0, 1, 2].map(|index: usize| host.ledgers[index].schedule());
-        let default = Rotation { bytes: 64 << 20, every_ms: None };
+        let default = FileRotation { bytes: 64 << 20, every_ms: None };
         assert!(!a.is_any());
         assert_eq!(b.rotation, Some(default));
-        assert_eq!(b.signing, Some(Signing { records: 1000, every_ms: 10_000 }));
-        assert_eq!(c.rotation, Some(Rotation { every_ms: Some(86_400_000), ..default }));
+        assert_eq!(b.signing, Some(SigningInterval { records: 1000, every_ms: 10_000 }));
+        assert_eq!(c.rotation, Some(FileRotation { every_ms: Some(86_400_000), ..default }));
         assert_eq!(c.signing, None);
     }
 

@@ -6,7 +6,7 @@ use url::Url;
 use crate::config::destinations::{ADDRESSES, AddressRange, DestinationSpec};
 use crate::config::values::check_secret;
 use crate::config::{Duration, SecretRef};
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 
 /// A bucket keeps keys of at most 1,024 bytes, with the name of the file.
 const PREFIX_BYTES: usize = 512;
@@ -84,7 +84,7 @@ impl ShipSpec {
     }
 }
 
-pub fn check(place: &str, spec: &ShipSpec, faults: &mut Vec<Fault>) {
+pub fn check(place: &str, spec: &ShipSpec, faults: &mut Vec<ManifestFault>) {
     let mut wrong = |field: &str, message: String| faults.push(fault(format!("{place}.{field}"), message));
     if let Some(message) = wrong_endpoint(spec) {
         wrong("endpoint", message);

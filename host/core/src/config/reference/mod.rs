@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, Since, conform};
+use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, StartTime, conform};
 use crate::config::templates::TemplateSpec;
 use crate::status::OneOrMany;
 
@@ -64,7 +64,7 @@ text!(
     "Bytes, as a text: a whole number and `Ki`, `Mi`, `Gi` or `Ti`, such as `64Mi`."
 );
 text!(
-    Since,
+    StartTime,
     "Since",
     r"^([0-9]+(ms|s|m|h|d)|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3})?Z)$",
     "A time such as `2026-11-01T00:00:00Z`, or how long ago, such as `12h` or `30d`."

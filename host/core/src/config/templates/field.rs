@@ -1,11 +1,11 @@
 //! Finds the parameter that a refusal of the API server is about. The API server names a field as
 //! `spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]`, and a parameter's place is a JSON pointer.
 
-use crate::project::Pointer;
+use crate::project::JsonPointer;
 
 /// Whether the field is this place, or something within it.
 pub fn is_at(field: &str, place: &str) -> bool {
-    let Ok(pointer) = Pointer::parse(place) else { return false };
+    let Ok(pointer) = JsonPointer::parse(place) else { return false };
     let (parts, tokens) = (parts(field), pointer.tokens());
     parts.len() >= tokens.len() && parts.iter().zip(tokens).all(|(part, token)| part == token)
 }

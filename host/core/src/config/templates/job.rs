@@ -20,7 +20,7 @@ const PREFIX_BYTES: usize = 48;
 
 /// What tells where a Job came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marks<'a> {
+pub struct OriginLabels<'a> {
     pub template: &'a str,
     pub channel: &'a str,
     pub submitter: &'a str,
@@ -51,7 +51,7 @@ pub fn name_end(submission: &[u8; 32]) -> String {
     std::iter::once('-').chain(letters).collect()
 }
 
-impl Marks<'_> {
+impl OriginLabels<'_> {
     /// The Job as it is sent to the API server.
     pub fn put_on(&self, mut job: Value, namespace: &str, name: &str) -> Value {
         let metadata = &mut job["metadata"];
@@ -92,8 +92,13 @@ mod tests {
 
     #[test]
     fn a_job_has_the_marks_of_its_submission_and_is_known_by_them() {
-        let marks =
-            Marks { template: "t", channel: "portal", submitter: "ada", submission: "k", request: "r" };
+        let marks = OriginLabels {
+            template: "t",
+            channel: "portal",
+            submitter: "ada",
+            submission: "k",
+            request: "r",
+        };
         let job =
             json!({"metadata": {"generateName": "x-", "annotations": {SUBMITTER: "mallory", "a": "b"}}});
         let job = marks.put_on(job, "research", "train-x");
@@ -105,7 +110,7 @@ mod tests {
         );
         assert!(job["metadata"].get("generateName").is_none());
         assert_eq!(marks.is_on(&job), (true, true));
-        assert_eq!(Marks { request: "other", ..marks.clone() }.is_on(&job), (true, false));
+        assert_eq!(OriginLabels { request: "other", ..marks.clone() }.is_on(&job), (true, false));
         assert_eq!(marks.is_on(&json!({})), (false, false));
     }
 

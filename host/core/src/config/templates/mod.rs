@@ -12,7 +12,7 @@ mod template;
 
 pub use credentials::{Credentials, SubmitSpec};
 pub use field::is_at;
-pub use job::{Marks, TEMPLATE, name, name_end, prefix};
+pub use job::{OriginLabels, TEMPLATE, name, name_end, prefix};
 #[cfg(feature = "schema")]
 pub(crate) use parameter::Scalar;
 pub use parameter::{ParameterSpec, ParameterType};

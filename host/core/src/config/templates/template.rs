@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::parameter::ParameterSpec;
 use super::{CHOICES_MOST, PARAMETERS_MOST, PLACES_MOST, TEXT_BYTES};
-use crate::model::fault::{Fault, shortened};
+use crate::model::fault::{ManifestFault, shortened};
 use crate::model::kinds::is_name;
-use crate::project::Pointer;
-use crate::redact::Redactor;
+use crate::project::JsonPointer;
+use crate::redact::RedactionRules;
 
 /// The controller decides about these.
 const KEPT: [&str; 5] =
@@ -47,9 +47,9 @@ pub struct ValueFault {
 }
 
 impl TemplateSpec {
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<ManifestFault> {
         let mut faults = Vec::new();
-        let mut fault = |field: String, message: String| faults.push(Fault { field, message });
+        let mut fault = |field: String, message: String| faults.push(ManifestFault { field, message });
         if self.manifest["apiVersion"] != "batch/v1" || self.manifest["kind"] != "Job" {
             let told = "is no Job of batch/v1: write one, with example values at the places of parameters";
             fault("spec.manifest".into(), told.into());
@@ -100,7 +100,7 @@ impl TemplateSpec {
     }
 
     fn wrong_place(&self, parameter: &ParameterSpec, place: &str) -> Option<String> {
-        if let Err(why) = Pointer::parse(place) {
+        if let Err(why) = JsonPointer::parse(place) {
             return Some(why);
         }
         if KEPT.contains(&place) || place.starts_with(OURS) {
@@ -126,13 +126,13 @@ impl TemplateSpec {
     }
 
     /// What a form shows before a person has changed it.
-    pub fn shown<'a>(&'a self, parameter: &'a ParameterSpec) -> Option<&'a Value> {
+    pub fn initial_value<'a>(&'a self, parameter: &'a ParameterSpec) -> Option<&'a Value> {
         let there = || parameter.places.first().and_then(|place| self.manifest.pointer(place));
         parameter.default.as_ref().or_else(|| if parameter.required { None } else { there() })
     }
 
     /// The parameters of which a default or the value in the manifest is a secret by these rules. They are not shown.
-    pub fn secret(&self, rules: &Redactor) -> BTreeSet<&str> {
+    pub fn secret(&self, rules: &RedactionRules) -> BTreeSet<&str> {
         let job = self.with_defaults();
         let shown = match rules.redact(job.to_string().as_bytes(), |_| String::new()) {
             Ok(None) => Some(job.clone()),

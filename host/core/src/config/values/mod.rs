@@ -6,7 +6,7 @@ mod secret;
 pub use quantity::{Bytes, Duration};
 pub(super) use secret::check_secret;
 
-/// What is said of a name that nothing has.
+/// The message about a name that nothing has.
 pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     if known.is_empty() {
         return format!(

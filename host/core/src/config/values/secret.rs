@@ -6,17 +6,17 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::config::SecretRef;
-use crate::model::fault::{Fault, fault};
+use crate::model::fault::{ManifestFault, fault};
 use crate::model::nearest::nearest;
 
 impl<'de> Deserialize<'de> for SecretRef {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reference)
+        deserializer.deserialize_any(SecretReference)
     }
 }
 
 /// Checks the reference to a secret. The secret is an address that may hold a password.
-pub(in crate::config) fn check_secret(field: &str, reference: &SecretRef, faults: &mut Vec<Fault>) {
+pub(in crate::config) fn check_secret(field: &str, reference: &SecretRef, faults: &mut Vec<ManifestFault>) {
     let (SecretRef::Env(name) | SecretRef::File(name)) = reference;
     if name.is_empty() {
         faults
@@ -32,9 +32,9 @@ pub(in crate::config) fn check_secret(field: &str, reference: &SecretRef, faults
 
 const FORMS: [&str; 2] = ["env", "file"];
 
-struct Reference;
+struct SecretReference;
 
-impl<'de> Visitor<'de> for Reference {
+impl<'de> Visitor<'de> for SecretReference {
     type Value = SecretRef;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

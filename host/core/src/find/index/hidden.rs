@@ -1,18 +1,18 @@
 //! Refuses questions to an index whose answer would tell what redaction hides.
 
-use super::{IndexError, Indexes, Key, SUBMITTER};
-use crate::redact::{Redactor, names_an_address};
+use super::{IndexError, IndexKey, IndexSet, SUBMITTER};
+use crate::redact::{RedactionRules, names_an_address};
 
-impl Indexes {
+impl IndexSet {
     /// Whether the index `name` may be asked for `key`.
-    pub fn allow(&self, rules: &Redactor, name: &str, key: &Key<'_>) -> Result<(), IndexError> {
+    pub fn allow(&self, rules: &RedactionRules, name: &str, key: &IndexKey<'_>) -> Result<(), IndexError> {
         let is_hidden = match key {
-            Key::Namespace(_) => false,
-            Key::Owner(_) => rules.hides(None, &["metadata", "ownerReferences", "0", "uid"]),
-            Key::Node(_) => rules.hides(None, &["spec", "nodeName"]),
-            Key::Label(label, _) => rules.hides(None, &["metadata", "labels", label]),
-            Key::Submitter(_) => rules.hides(None, &["metadata", "annotations", SUBMITTER]),
-            Key::Named(number, key) => {
+            IndexKey::Namespace(_) => false,
+            IndexKey::Owner(_) => rules.hides(None, &["metadata", "ownerReferences", "0", "uid"]),
+            IndexKey::Node(_) => rules.hides(None, &["spec", "nodeName"]),
+            IndexKey::Label(label, _) => rules.hides(None, &["metadata", "labels", label]),
+            IndexKey::Submitter(_) => rules.hides(None, &["metadata", "annotations", SUBMITTER]),
+            IndexKey::Named(number, key) => {
                 let path: Vec<_> = self.path(*number).iter().map(String::as_str).collect();
                 rules.hides(None, &path) || names_an_address(key)
             }
@@ -31,7 +31,7 @@ mod tests {
     fn an_index_over_a_hidden_place_is_refused_by_name_and_others_answer() {
         let rules = hiding(&["/spec/code", "/spec/keys/*", "/metadata/labels/code", "/spec/tree"]);
         let asked = |pointer: &str, key: &str| {
-            let indexes = Indexes::new(&[IndexSpec { name: "it".into(), pointer: pointer.into() }]);
+            let indexes = IndexSet::new(&[IndexSpec { name: "it".into(), pointer: pointer.into() }]);
             indexes.allow(&rules, "it", &indexes.key("it", key).unwrap())
         };
         for pointer in [
@@ -54,7 +54,7 @@ mod tests {
         for pointer in ["/spec/schedulerName", "/spec/codes", "/spec/env/EPOCHS"] {
             assert_eq!(asked(pointer, "x"), Ok(()));
         }
-        let builtin = Indexes::new(&[]);
+        let builtin = IndexSet::new(&[]);
         let builtin = |name: &str, key: &str| builtin.allow(&rules, name, &builtin.key(name, key).unwrap());
         assert!(builtin("label", "code=a").is_err());
         for (name, key) in [("label", "team=a"), ("owner", "u"), ("node", "n"), ("namespace", "n")] {

@@ -22,7 +22,7 @@ use std::convert::Infallible;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::project::{Flow, Outline, Pointer, ProjectError, Scanner};
+use crate::project::{JsonPointer, JsonScanner, ObjectOutline, ProjectError, ScanFlow};
 
 /// An index of the cache: objects by the value at one place of their document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,19 +54,19 @@ const PLACES: usize = 4;
 
 /// The indexes of one source.
 #[derive(Clone, Debug)]
-pub struct Indexes {
+pub struct IndexSet {
     named: Vec<String>,
-    places: Vec<Pointer>,
+    places: Vec<JsonPointer>,
 }
 
 /// A key of one object in one index, as it is read from the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key<'a> {
+pub enum IndexKey<'a> {
     Namespace(&'a str),
     Owner(&'a str),
     Node(&'a str),
     Label(&'a str, &'a str),
-    /// Of no index.
+    /// A key of no index.
     Submitter(&'a str),
     /// The number of the named index, and the key.
     Named(usize, &'a str),
@@ -85,20 +85,20 @@ pub enum IndexError {
     NotALabel { key: String },
 }
 
-impl Indexes {
+impl IndexSet {
     /// Leaves out specs that [`check`](crate::config::HostSpec::check) refuses.
     pub fn new(specs: &[IndexSpec]) -> Self {
         let mut indexes = Self {
             named: Vec::new(),
             places: vec![
-                Pointer::of(&["metadata", "labels"]),
-                Pointer::of(&["metadata", "ownerReferences"]),
-                Pointer::of(&["spec", "nodeName"]),
-                Pointer::of(&["metadata", "annotations", SUBMITTER]),
+                JsonPointer::of(&["metadata", "labels"]),
+                JsonPointer::of(&["metadata", "ownerReferences"]),
+                JsonPointer::of(&["spec", "nodeName"]),
+                JsonPointer::of(&["metadata", "annotations", SUBMITTER]),
             ],
         };
         for spec in specs.iter().take(NAMED) {
-            if let Ok(pointer) = Pointer::parse(&spec.pointer) {
+            if let Ok(pointer) = JsonPointer::parse(&spec.pointer) {
                 indexes.named.push(spec.name.clone());
                 indexes.places.push(pointer);
             }
@@ -111,17 +111,17 @@ impl Indexes {
     }
 
     /// The key `key` of the index `name`.
-    pub fn key<'k>(&self, name: &str, key: &'k str) -> Result<Key<'k>, IndexError> {
+    pub fn key<'k>(&self, name: &str, key: &'k str) -> Result<IndexKey<'k>, IndexError> {
         Ok(match name {
-            "namespace" => Key::Namespace(key),
-            "owner" => Key::Owner(key),
-            "node" => Key::Node(key),
+            "namespace" => IndexKey::Namespace(key),
+            "owner" => IndexKey::Owner(key),
+            "node" => IndexKey::Node(key),
             "label" => match key.split_once('=') {
-                Some((label, value)) => Key::Label(label, value),
+                Some((label, value)) => IndexKey::Label(label, value),
                 None => return Err(IndexError::NotALabel { key: key.into() }),
             },
             _ => match self.named.iter().position(|named| named == name) {
-                Some(number) => Key::Named(number, key),
+                Some(number) => IndexKey::Named(number, key),
                 None => {
                     let known = self.names().map(str::to_owned).collect();
                     return Err(IndexError::Unknown { index: name.into(), known });
@@ -136,25 +136,25 @@ impl Indexes {
     }
 
     /// Calls `found` with each key in the document. The namespace is not among them.
-    pub fn keys(&self, document: &[u8], found: impl FnMut(Key<'_>)) -> Result<(), ProjectError> {
-        self.outlined_keys(document, &Outline::of(document)?, found)
+    pub fn keys(&self, document: &[u8], found: impl FnMut(IndexKey<'_>)) -> Result<(), ProjectError> {
+        self.outlined_keys(document, &ObjectOutline::of(document)?, found)
     }
 
     /// Does the work of [`Self::keys`] with an outline that the caller already has.
     pub fn outlined_keys(
         &self,
         document: &[u8],
-        outline: &Outline,
-        mut found: impl FnMut(Key<'_>),
+        outline: &ObjectOutline,
+        mut found: impl FnMut(IndexKey<'_>),
     ) -> Result<(), ProjectError> {
         self.parts(document, outline, |places, depth, part| {
-            self.at(&mut Scanner::new(part), places, depth, &mut found)
+            self.at(&mut JsonScanner::new(part), places, depth, &mut found)
         })
     }
 
     /// Calls `part` with all bytes from which keys are read. Two documents with the same parts have the same
     /// keys.
-    pub fn said(&self, document: &[u8], outline: &Outline, mut part: impl FnMut(&[u8])) {
+    pub fn each_key_part(&self, document: &[u8], outline: &ObjectOutline, mut part: impl FnMut(&[u8])) {
         let Ok(()) = self.parts(document, outline, |places, depth, bytes| {
             // The paths are part of it, because a value may move from one path to another.
             part(&places.to_le_bytes());
@@ -169,7 +169,7 @@ impl Indexes {
     fn parts<E>(
         &self,
         document: &[u8],
-        outline: &Outline,
+        outline: &ObjectOutline,
         mut part: impl FnMut(u64, usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let all = (1u64 << self.places.len()) - 1;
@@ -208,10 +208,10 @@ impl Indexes {
     /// Reads the value at which these paths arrive after `depth` tokens.
     fn at(
         &self,
-        value: &mut Scanner<'_>,
+        value: &mut JsonScanner<'_>,
         places: u64,
         depth: usize,
-        found: &mut dyn FnMut(Key<'_>),
+        found: &mut dyn FnMut(IndexKey<'_>),
     ) -> Result<(), ProjectError> {
         let deeper = self.below(places, depth, |_| true);
         let mut ending = places & !deeper;
@@ -222,27 +222,27 @@ impl Indexes {
         while ending != 0 {
             let place = ending.trailing_zeros() as usize;
             ending &= ending - 1;
-            let value = &mut Scanner::new(bytes);
+            let value = &mut JsonScanner::new(bytes);
             match place {
                 LABELS => labels(value, found)?,
                 OWNERS => owners(value, found)?,
-                NODE => scalars(value, &mut |text| found(Key::Node(text)))?,
-                SUBMITTERS => scalars(value, &mut |text| found(Key::Submitter(text)))?,
-                _ => scalars(value, &mut |text| found(Key::Named(place - PLACES, text)))?,
+                NODE => scalars(value, &mut |text| found(IndexKey::Node(text)))?,
+                SUBMITTERS => scalars(value, &mut |text| found(IndexKey::Submitter(text)))?,
+                _ => scalars(value, &mut |text| found(IndexKey::Named(place - PLACES, text)))?,
             }
         }
         if deeper != 0 {
-            self.within(&mut Scanner::new(bytes), deeper, depth, found)?;
+            self.within(&mut JsonScanner::new(bytes), deeper, depth, found)?;
         }
         Ok(())
     }
 
     fn within(
         &self,
-        value: &mut Scanner<'_>,
+        value: &mut JsonScanner<'_>,
         places: u64,
         depth: usize,
-        found: &mut dyn FnMut(Key<'_>),
+        found: &mut dyn FnMut(IndexKey<'_>),
     ) -> Result<(), ProjectError> {
         match value.peek() {
             b'{' => value.members(|key, value| {
@@ -250,7 +250,7 @@ impl Indexes {
                     0 => value.skip()?,
                     below => self.at(value, below, depth + 1, found)?,
                 }
-                Ok(Flow::Next)
+                Ok(ScanFlow::Next)
             }),
             b'[' => {
                 let mut place = 0usize;
@@ -268,20 +268,20 @@ impl Indexes {
     }
 }
 
-fn labels(value: &mut Scanner<'_>, found: &mut dyn FnMut(Key<'_>)) -> Result<(), ProjectError> {
+fn labels(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(IndexKey<'_>)) -> Result<(), ProjectError> {
     if value.peek() != b'{' {
         return Ok(());
     }
     value.members(|key, value| {
         let text = scalar(value)?;
         if let Some(text) = text {
-            found(Key::Label(&key.decode()?, &text));
+            found(IndexKey::Label(&key.decode()?, &text));
         }
-        Ok(Flow::Next)
+        Ok(ScanFlow::Next)
     })
 }
 
-fn owners(value: &mut Scanner<'_>, found: &mut dyn FnMut(Key<'_>)) -> Result<(), ProjectError> {
+fn owners(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(IndexKey<'_>)) -> Result<(), ProjectError> {
     if value.peek() != b'[' {
         return Ok(());
     }
@@ -291,17 +291,17 @@ fn owners(value: &mut Scanner<'_>, found: &mut dyn FnMut(Key<'_>)) -> Result<(),
         }
         value.members(|key, value| {
             match key.is(b"uid") {
-                true => scalars(value, &mut |uid| found(Key::Owner(uid)))?,
+                true => scalars(value, &mut |uid| found(IndexKey::Owner(uid)))?,
                 false => value.skip()?,
             }
-            Ok(Flow::Next)
+            Ok(ScanFlow::Next)
         })
     })
 }
 
 /// Reads one scalar, or each scalar of an array.
-fn scalars(value: &mut Scanner<'_>, found: &mut dyn FnMut(&str)) -> Result<(), ProjectError> {
-    let mut one = |value: &mut Scanner<'_>| {
+fn scalars(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(&str)) -> Result<(), ProjectError> {
+    let mut one = |value: &mut JsonScanner<'_>| {
         if let Some(text) = scalar(value)? {
             found(&text);
         }
@@ -314,7 +314,7 @@ fn scalars(value: &mut Scanner<'_>, found: &mut dyn FnMut(&str)) -> Result<(), P
 }
 
 /// The scalar as text; `None` for null, arrays and objects.
-fn scalar<'a>(value: &mut Scanner<'a>) -> Result<Option<Cow<'a, str>>, ProjectError> {
+fn scalar<'a>(value: &mut JsonScanner<'a>) -> Result<Option<Cow<'a, str>>, ProjectError> {
     match value.peek() {
         b'"' => value.text()?.decode().map(Some),
         b'n' | b'{' | b'[' => value.skip().map(|()| None),

@@ -9,7 +9,7 @@ fn spec(name: &str, pointer: &str) -> IndexSpec {
     IndexSpec { name: name.into(), pointer: pointer.into() }
 }
 
-fn read(indexes: &Indexes, document: &str) -> Vec<String> {
+fn read(indexes: &IndexSet, document: &str) -> Vec<String> {
     let mut keys = Vec::new();
     indexes.keys(document.as_bytes(), |key| keys.push(format!("{key:?}"))).unwrap();
     keys.sort();
@@ -17,10 +17,10 @@ fn read(indexes: &Indexes, document: &str) -> Vec<String> {
 }
 
 fn named(pointer: &str, document: &Value) -> Vec<String> {
-    let indexes = Indexes::new(&[spec("it", pointer)]);
+    let indexes = IndexSet::new(&[spec("it", pointer)]);
     let mut keys = Vec::new();
-    let take = |key: Key<'_>| {
-        if let Key::Named(0, text) = key {
+    let take = |key: IndexKey<'_>| {
+        if let IndexKey::Named(0, text) = key {
             keys.push(text.to_owned());
         }
     };
@@ -30,7 +30,7 @@ fn named(pointer: &str, document: &Value) -> Vec<String> {
 
 #[test]
 fn owners_node_and_labels_are_read_wherever_they_stand() {
-    let indexes = Indexes::new(&[]);
+    let indexes = IndexSet::new(&[]);
     let document = r#"{"spec":{"a":[1,{}],"nodeName":"n1"},"kind":"Pod","metadata":{"ownerReferences":[
         {"uid":"o1","controller":true},{"kind":"X","uid":"o2"}],"labels":{"team":"a","x\u0041":"b\"c"},"name":"p"}}"#;
     assert_eq!(
@@ -47,7 +47,7 @@ fn owners_node_and_labels_are_read_wherever_they_stand() {
 
 #[test]
 fn what_is_null_missing_or_of_another_shape_has_no_key() {
-    let indexes = Indexes::new(&[spec("it", "/spec/a/b")]);
+    let indexes = IndexSet::new(&[spec("it", "/spec/a/b")]);
     for document in [
         "{}",
         r#"{"metadata":null,"spec":null}"#,
@@ -85,7 +85,7 @@ fn a_pointer_names_scalars_arrays_of_them_and_places_in_arrays() {
 
 #[test]
 fn a_pointer_into_what_another_index_reads_is_read_too() {
-    let indexes = Indexes::new(&[spec("team", "/metadata/labels/team"), spec("node", "/spec/nodeName")]);
+    let indexes = IndexSet::new(&[spec("team", "/metadata/labels/team"), spec("node", "/spec/nodeName")]);
     let document = r#"{"metadata":{"labels":{"team":"a"}},"spec":{"nodeName":"n"}}"#;
     assert_eq!(
         read(&indexes, document),
@@ -98,17 +98,17 @@ fn what_is_no_pointer_says_so() {
     for (text, what) in
         [("", "is empty"), ("spec/x", "begins with `/`"), ("/a~2", "after `~`"), ("/a~", "after `~`")]
     {
-        assert!(Pointer::parse(text).unwrap_err().contains(what), "{text}");
+        assert!(JsonPointer::parse(text).unwrap_err().contains(what), "{text}");
     }
-    assert!(Pointer::parse(&"/a".repeat(65)).unwrap_err().contains("65 levels"));
-    assert_eq!(Pointer::parse("/a~1b/m~0n").unwrap().to_string(), "/a~1b/m~0n");
+    assert!(JsonPointer::parse(&"/a".repeat(65)).unwrap_err().contains("65 levels"));
+    assert_eq!(JsonPointer::parse("/a~1b/m~0n").unwrap().to_string(), "/a~1b/m~0n");
 }
 
 #[test]
 fn an_unknown_index_is_told_which_there_are() {
-    let indexes = Indexes::new(&[spec("queue", "/spec/queue")]);
-    assert_eq!(indexes.key("queue", "gpu"), Ok(Key::Named(0, "gpu")));
-    assert_eq!(indexes.key("label", "a=b=c"), Ok(Key::Label("a", "b=c")));
+    let indexes = IndexSet::new(&[spec("queue", "/spec/queue")]);
+    assert_eq!(indexes.key("queue", "gpu"), Ok(IndexKey::Named(0, "gpu")));
+    assert_eq!(indexes.key("label", "a=b=c"), Ok(IndexKey::Label("a", "b=c")));
     assert!(indexes.key("label", "a").unwrap_err().to_string().contains("`key=value`"));
     let error = indexes.key("byNode", "n").unwrap_err().to_string();
     assert_eq!(error, "there is no index `byNode`; this source has namespace, owner, node, label, queue");
@@ -154,7 +154,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_it_panic(bytes in "[{}\\[\\]:,\"a-c0-9nul]{0,40}") {
-        let found = Indexes::new(&[spec("it", "/a/b")]).keys(bytes.as_bytes(), |_| {});
+        let found = IndexSet::new(&[spec("it", "/a/b")]).keys(bytes.as_bytes(), |_| {});
         prop_assert!(found.is_ok() || found.is_err());
     }
 }

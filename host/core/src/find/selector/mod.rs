@@ -3,7 +3,7 @@
 //! A pure predicate over labels. As in Kubernetes, `!=` and `notin` also match an object without the label,
 //! and an empty selector matches everything.
 //!
-//! kube's own `Selector` parses no text, so it can't name the wrong character. This parser can.
+//! kube's own `LabelSelector` parses no text, so it can't name the wrong character. This parser can.
 
 #[cfg(test)]
 mod tests;
@@ -18,18 +18,18 @@ const PREFIX: usize = 253;
 
 /// A selector: requirements that must all hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selector {
-    requirements: Vec<Requirement>,
+pub struct LabelSelector {
+    requirements: Vec<LabelRequirement>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Requirement {
+struct LabelRequirement {
     key: String,
-    test: Test,
+    test: RequirementTest,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Test {
+enum RequirementTest {
     Exists,
     Missing,
     In(Vec<String>),
@@ -45,9 +45,9 @@ pub struct SelectorError {
     pub message: String,
 }
 
-impl Selector {
+impl LabelSelector {
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut parser = Parser { text, at: 0 };
+        let mut parser = SelectorParser { text, at: 0 };
         let mut requirements = Vec::new();
         if parser.peek().is_none() {
             return Ok(Self { requirements });
@@ -68,11 +68,15 @@ impl Selector {
 
     /// `label` returns the value of a label, if the object has it.
     pub fn matches<'l>(&self, label: impl Fn(&str) -> Option<&'l str>) -> bool {
-        self.requirements.iter().all(|Requirement { key, test }| match (test, label(key)) {
-            (Test::Exists, value) => value.is_some(),
-            (Test::Missing, value) => value.is_none(),
-            (Test::In(values), value) => value.is_some_and(|value| values.iter().any(|v| v == value)),
-            (Test::NotIn(values), value) => value.is_none_or(|value| values.iter().all(|v| v != value)),
+        self.requirements.iter().all(|LabelRequirement { key, test }| match (test, label(key)) {
+            (RequirementTest::Exists, value) => value.is_some(),
+            (RequirementTest::Missing, value) => value.is_none(),
+            (RequirementTest::In(values), value) => {
+                value.is_some_and(|value| values.iter().any(|v| v == value))
+            }
+            (RequirementTest::NotIn(values), value) => {
+                value.is_none_or(|value| values.iter().all(|v| v != value))
+            }
         })
     }
 
@@ -83,27 +87,27 @@ impl Selector {
 
     /// Labels and values that every match must have. An index can look them up.
     pub fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.requirements.iter().filter_map(|Requirement { key, test }| match test {
-            Test::In(values) if values.len() == 1 => Some((key.as_str(), values[0].as_str())),
+        self.requirements.iter().filter_map(|LabelRequirement { key, test }| match test {
+            RequirementTest::In(values) if values.len() == 1 => Some((key.as_str(), values[0].as_str())),
             _ => None,
         })
     }
 }
 
-impl fmt::Display for Selector {
+impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, Requirement { key, test }) in self.requirements.iter().enumerate() {
+        for (place, LabelRequirement { key, test }) in self.requirements.iter().enumerate() {
             if place > 0 {
                 f.write_str(",")?;
             }
             match test {
-                Test::Exists => write!(f, "{key}")?,
-                Test::Missing => write!(f, "!{key}")?,
-                Test::In(values) => match &values[..] {
+                RequirementTest::Exists => write!(f, "{key}")?,
+                RequirementTest::Missing => write!(f, "!{key}")?,
+                RequirementTest::In(values) => match &values[..] {
                     [value] => write!(f, "{key}={value}")?,
                     values => write!(f, "{key} in ({})", values.join(","))?,
                 },
-                Test::NotIn(values) => match &values[..] {
+                RequirementTest::NotIn(values) => match &values[..] {
                     [value] => write!(f, "{key}!={value}")?,
                     values => write!(f, "{key} notin ({})", values.join(","))?,
                 },
@@ -113,13 +117,13 @@ impl fmt::Display for Selector {
     }
 }
 
-struct Parser<'a> {
+struct SelectorParser<'a> {
     text: &'a str,
     /// A position in bytes.
     at: usize,
 }
 
-impl<'a> Parser<'a> {
+impl<'a> SelectorParser<'a> {
     fn wrong(&self, message: impl Into<String>) -> SelectorError {
         self.wrong_at(self.at, message)
     }
@@ -156,22 +160,22 @@ impl<'a> Parser<'a> {
         (start, &rest[..length])
     }
 
-    fn requirement(&mut self) -> Result<Requirement, SelectorError> {
+    fn requirement(&mut self) -> Result<LabelRequirement, SelectorError> {
         if self.take("!") {
             let key = self.key()?;
-            return Ok(Requirement { key, test: Test::Missing });
+            return Ok(LabelRequirement { key, test: RequirementTest::Missing });
         }
         let key = self.key()?;
         let test = match self.peek() {
-            None | Some(',') => Test::Exists,
+            None | Some(',') => RequirementTest::Exists,
             Some('=') => {
                 self.at += 1;
                 if self.rest().starts_with('=') {
                     self.at += 1;
                 }
-                Test::In(vec![self.value()?])
+                RequirementTest::In(vec![self.value()?])
             }
-            Some('!') if self.take("!=") => Test::NotIn(vec![self.value()?]),
+            Some('!') if self.take("!=") => RequirementTest::NotIn(vec![self.value()?]),
             Some('<' | '>') => {
                 return Err(
                     self.wrong("`<` and `>` are not supported: compare with `=`, `!=`, `in` or `notin`")
@@ -179,10 +183,10 @@ impl<'a> Parser<'a> {
             }
             Some(_) => self.set()?,
         };
-        Ok(Requirement { key, test })
+        Ok(LabelRequirement { key, test })
     }
 
-    fn set(&mut self) -> Result<Test, SelectorError> {
+    fn set(&mut self) -> Result<RequirementTest, SelectorError> {
         let (start, word) = self.word();
         let is_in = match word {
             "in" => true,
@@ -203,7 +207,7 @@ impl<'a> Parser<'a> {
         if !self.take(")") {
             return Err(self.wrong("expected a comma or `)`"));
         }
-        Ok(if is_in { Test::In(values) } else { Test::NotIn(values) })
+        Ok(if is_in { RequirementTest::In(values) } else { RequirementTest::NotIn(values) })
     }
 
     fn key(&mut self) -> Result<String, SelectorError> {

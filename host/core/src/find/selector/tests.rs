@@ -8,7 +8,7 @@ use super::*;
 
 fn matches(selector: &str, labels: &[(&str, &str)]) -> bool {
     let labels: BTreeMap<_, _> = labels.iter().copied().collect();
-    Selector::parse(selector).unwrap().matches(|key| labels.get(key).copied())
+    LabelSelector::parse(selector).unwrap().matches(|key| labels.get(key).copied())
 }
 
 #[test]
@@ -68,36 +68,36 @@ fn an_error_says_where_and_what() {
         ("a!b", 1, "`notin`"),
         ("!a=b", 2, "a comma or the end"),
     ] {
-        let error = Selector::parse(text).unwrap_err();
+        let error = LabelSelector::parse(text).unwrap_err();
         assert_eq!(error.at, at, "{text}: {error}");
         assert!(error.message.contains(what), "{text}: {error}");
     }
-    let error = Selector::parse("a=b,c in x").unwrap_err().to_string();
+    let error = LabelSelector::parse("a=b,c in x").unwrap_err().to_string();
     assert_eq!(error, "at character 10: expected `(` with the values after `in`");
 }
 
 #[test]
 fn equalities_are_what_an_index_can_be_asked_for() {
-    let selector = Selector::parse("a=b,c in (d),e in (f,g),!h,i!=j,k").unwrap();
+    let selector = LabelSelector::parse("a=b,c in (d),e in (f,g),!h,i!=j,k").unwrap();
     assert_eq!(selector.equalities().collect::<Vec<_>>(), [("a", "b"), ("c", "d")]);
 }
 
-fn requirement() -> impl Strategy<Value = Requirement> {
+fn requirement() -> impl Strategy<Value = LabelRequirement> {
     let values = prop::collection::vec("[a-c]{0,2}", 1..4);
     let test = (0u8..4, values).prop_map(|(kind, values)| match kind {
-        0 => Test::Exists,
-        1 => Test::Missing,
-        2 => Test::In(values),
-        _ => Test::NotIn(values),
+        0 => RequirementTest::Exists,
+        1 => RequirementTest::Missing,
+        2 => RequirementTest::In(values),
+        _ => RequirementTest::NotIn(values),
     });
-    ("(x\\.io/)?[a-d]", test).prop_map(|(key, test)| Requirement { key, test })
+    ("(x\\.io/)?[a-d]", test).prop_map(|(key, test)| LabelRequirement { key, test })
 }
 
 proptest! {
     #[test]
     fn what_is_written_is_read_back(requirements in prop::collection::vec(requirement(), 0..5)) {
-        let selector = Selector { requirements };
-        prop_assert_eq!(Selector::parse(&selector.to_string()).unwrap(), selector);
+        let selector = LabelSelector { requirements };
+        prop_assert_eq!(LabelSelector::parse(&selector.to_string()).unwrap(), selector);
     }
 
     #[test]
@@ -108,13 +108,13 @@ proptest! {
         let expected = requirements.iter().all(|r| {
             let value = labels.get(&r.key);
             match &r.test {
-                Test::Exists => labels.contains_key(&r.key),
-                Test::Missing => !labels.contains_key(&r.key),
-                Test::In(values) => value.is_some() && values.contains(value.unwrap()),
-                Test::NotIn(values) => value.is_none() || !values.contains(value.unwrap()),
+                RequirementTest::Exists => labels.contains_key(&r.key),
+                RequirementTest::Missing => !labels.contains_key(&r.key),
+                RequirementTest::In(values) => value.is_some() && values.contains(value.unwrap()),
+                RequirementTest::NotIn(values) => value.is_none() || !values.contains(value.unwrap()),
             }
         });
-        let selector = Selector { requirements };
+        let selector = LabelSelector { requirements };
         prop_assert_eq!(selector.matches(|key| labels.get(key).map(String::as_str)), expected);
         if expected {
             for (key, value) in selector.equalities() {
@@ -125,15 +125,15 @@ proptest! {
 
     #[test]
     fn no_text_makes_it_panic(text in "\\PC{0,40}") {
-        if let Err(error) = Selector::parse(&text) {
+        if let Err(error) = LabelSelector::parse(&text) {
             prop_assert!(error.at <= text.chars().count());
         }
     }
 
     #[test]
     fn nearly_right_text_makes_it_neither(text in "[a-c=!,() /.in]{0,24}") {
-        if let Ok(selector) = Selector::parse(&text) {
-            prop_assert_eq!(Selector::parse(&selector.to_string()).unwrap(), selector);
+        if let Ok(selector) = LabelSelector::parse(&text) {
+            prop_assert_eq!(LabelSelector::parse(&selector.to_string()).unwrap(), selector);
         }
     }
 }

@@ -10,7 +10,7 @@ const TO: [(&str, Repeat); 2] = [("http:people", Repeat::InDoubt), ("http:bank",
 
 /// Where a kill falls in a call: at this request, and how far that one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kill {
+enum KillPoint {
     Noted(usize),
     Sent(usize),
     Answered(usize),
@@ -18,38 +18,39 @@ enum Kill {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum TestedEnd {
     Done,
     Retry,
     Trap,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Call {
+struct PluginCall {
     seq: Seq,
     to: usize,
     requests: usize,
-    end: End,
-    kill: Option<Kill>,
+    end: TestedEnd,
+    kill: Option<KillPoint>,
     /// Whether the verdicts before it are saved by then.
     is_saved: bool,
 }
 
-fn call() -> impl Strategy<Value = Call> {
+fn call() -> impl Strategy<Value = PluginCall> {
     let kill = prop_oneof![
-        (0..3_usize).prop_map(Kill::Noted),
-        (0..3_usize).prop_map(Kill::Sent),
-        (0..3_usize).prop_map(Kill::Answered),
-        Just(Kill::BeforeTheSave),
+        (0..3_usize).prop_map(KillPoint::Noted),
+        (0..3_usize).prop_map(KillPoint::Sent),
+        (0..3_usize).prop_map(KillPoint::Answered),
+        Just(KillPoint::BeforeTheSave),
     ];
-    let end = prop_oneof![Just(End::Done), Just(End::Retry), Just(End::Trap)];
-    (1..4_u64, 0..2_usize, 1..4_usize, end, proptest::option::of(kill), any::<bool>())
-        .prop_map(|(seq, to, requests, end, kill, is_saved)| Call { seq, to, requests, end, kill, is_saved })
+    let end = prop_oneof![Just(TestedEnd::Done), Just(TestedEnd::Retry), Just(TestedEnd::Trap)];
+    (1..4_u64, 0..2_usize, 1..4_usize, end, proptest::option::of(kill), any::<bool>()).prop_map(
+        |(seq, to, requests, end, kill, is_saved)| PluginCall { seq, to, requests, end, kill, is_saved },
+    )
 }
 
 #[derive(Default)]
-struct World {
-    machine: Requests,
+struct RequestWorld {
+    machine: RequestNotes,
     disk: BTreeMap<String, Vec<u8>>,
     /// Written with the next transaction.
     behind: Vec<KvWrite>,
@@ -63,7 +64,7 @@ struct World {
     parked: u32,
 }
 
-impl World {
+impl RequestWorld {
     fn keep(&mut self, writes: Vec<KvWrite>) {
         for KvWrite { key, value } in std::mem::take(&mut self.behind).into_iter().chain(writes) {
             match value {
@@ -76,13 +77,13 @@ impl World {
     fn kill(&mut self) {
         self.behind.clear();
         self.removals.clear();
-        self.machine = Requests::default();
+        self.machine = RequestNotes::default();
         for (key, value) in &self.disk {
             assert_eq!(self.machine.read(key, value), Some(true));
         }
     }
 
-    fn receive(&mut self, call: Call, nth: usize) {
+    fn receive(&mut self, call: PluginCall, nth: usize) {
         let attempt = self.tries.get(&call.seq).copied().unwrap_or_default();
         let times = self.received.entry((call.seq, call.to, nth, attempt)).or_default();
         *times += 1;
@@ -91,22 +92,22 @@ impl World {
     }
 
     /// `false`: the process is killed in it.
-    fn request(&mut self, call: Call, nth: usize, used: &mut BTreeSet<u64>) -> Result<bool, ()> {
+    fn request(&mut self, call: PluginCall, nth: usize, used: &mut BTreeSet<u64>) -> Result<bool, ()> {
         let (to, repeat) = TO[call.to];
         let asked = asked(call.seq, to, nth as u32);
-        let answer = Answer { head: format!("{}/{nth}", call.seq), body: Some(vec![nth as u8]) };
+        let answer = StoredAnswer { head: format!("{}/{nth}", call.seq), body: Some(vec![nth as u8]) };
         let number = match self.machine.decide(&asked, repeat, used) {
-            Decision::Answer(number, kept) => {
+            RequestDecision::Answer(number, kept) => {
                 assert_eq!(kept, answer, "its own answer");
                 used.insert(number);
                 return Ok(true);
             }
-            Decision::Doubtful(why) => {
+            RequestDecision::Doubtful(why) => {
                 assert!(why.starts_with(MAY_HAVE_BEEN_SENT) && repeat == Repeat::Never);
                 return Err(());
             }
-            Decision::SendAgain(number) => number,
-            Decision::Send(number) => {
+            RequestDecision::SendAgain(number) => number,
+            RequestDecision::Send(number) => {
                 let (number, note) = self.machine.intend(asked, number).unwrap();
                 self.keep(vec![note]);
                 number
@@ -114,22 +115,22 @@ impl World {
         };
         used.insert(number);
         let is_killed = |at| call.kill == Some(at);
-        if is_killed(Kill::Noted(nth)) {
+        if is_killed(KillPoint::Noted(nth)) {
             self.in_the_air += 1;
             return Ok(false);
         }
         self.receive(call, nth);
-        if is_killed(Kill::Sent(nth)) {
+        if is_killed(KillPoint::Sent(nth)) {
             self.in_the_air += 1;
             return Ok(false);
         }
         let note = self.machine.answered(number, answer);
         self.behind.push(note);
-        self.in_the_air += u32::from(is_killed(Kill::Answered(nth)));
-        Ok(!is_killed(Kill::Answered(nth)))
+        self.in_the_air += u32::from(is_killed(KillPoint::Answered(nth)));
+        Ok(!is_killed(KillPoint::Answered(nth)))
     }
 
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: PluginCall) {
         if call.is_saved {
             let removals = std::mem::take(&mut self.removals);
             self.keep(removals);
@@ -142,18 +143,18 @@ impl World {
                 Ok(false) => return self.kill(),
                 Err(()) => {
                     self.parked += 1;
-                    end = End::Done;
+                    end = TestedEnd::Done;
                     break;
                 }
             }
         }
-        if end == End::Trap {
+        if end == TestedEnd::Trap {
             return;
         }
         // A call ends once its answers are kept.
         self.keep(Vec::new());
         let removals = self.machine.finish(&[call.seq]);
-        if call.kill == Some(Kill::BeforeTheSave) {
+        if call.kill == Some(KillPoint::BeforeTheSave) {
             return self.kill();
         }
         // What comes next is another request, whoever asks for it.
@@ -162,9 +163,9 @@ impl World {
     }
 }
 
-fn asked(seq: Seq, to: &str, nth: u32) -> Asked {
+fn asked(seq: Seq, to: &str, nth: u32) -> PluginRequest {
     let digest = format!("{seq}/{to}/{nth}");
-    Asked { seqs: vec![seq], to: to.into(), nth, digest, version: "v1".into() }
+    PluginRequest { seqs: vec![seq], to: to.into(), nth, digest, version: "v1".into() }
 }
 
 proptest! {
@@ -172,7 +173,7 @@ proptest! {
     fn a_kill_doubles_no_more_than_what_is_in_the_air_and_never_means_never(
         calls in proptest::collection::vec(call(), 1..60),
     ) {
-        let mut world = World::default();
+        let mut world = RequestWorld::default();
         for call in calls {
             world.call(call);
             prop_assert!(world.doubled <= world.in_the_air, "{} > {}", world.doubled, world.in_the_air);
@@ -189,22 +190,22 @@ proptest! {
 
 #[test]
 fn a_request_without_its_state_is_known_by_its_digest_in_any_batch_with_one_of_its_states() {
-    let mut requests = Requests::default();
-    let of_two = |seqs: &[Seq], digest: &str| Asked {
+    let mut requests = RequestNotes::default();
+    let of_two = |seqs: &[Seq], digest: &str| PluginRequest {
         seqs: seqs.to_vec(),
         digest: digest.into(),
         ..asked(0, "http:people", 0)
     };
     let (number, _) = requests.intend(of_two(&[5, 6], "a"), None).unwrap();
-    let answer = Answer { head: "200".into(), body: Some(b"ok".to_vec()) };
+    let answer = StoredAnswer { head: "200".into(), body: Some(b"ok".to_vec()) };
     requests.answered(number, answer.clone());
-    let decide = |asked: &Asked, used: &BTreeSet<u64>| requests.decide(asked, Repeat::InDoubt, used);
+    let decide = |asked: &PluginRequest, used: &BTreeSet<u64>| requests.decide(asked, Repeat::InDoubt, used);
     let unused = BTreeSet::new();
-    assert_eq!(decide(&of_two(&[6, 7], "a"), &unused), Decision::Answer(number, answer.clone()));
-    assert_eq!(decide(&of_two(&[6], "a"), &unused), Decision::Answer(number, answer));
-    assert_eq!(decide(&of_two(&[6, 7], "a"), &BTreeSet::from([number])), Decision::Send(None));
-    assert_eq!(decide(&of_two(&[6, 7], "b"), &unused), Decision::Send(None));
-    assert_eq!(decide(&of_two(&[7, 8], "a"), &unused), Decision::Send(None));
+    assert_eq!(decide(&of_two(&[6, 7], "a"), &unused), RequestDecision::Answer(number, answer.clone()));
+    assert_eq!(decide(&of_two(&[6], "a"), &unused), RequestDecision::Answer(number, answer));
+    assert_eq!(decide(&of_two(&[6, 7], "a"), &BTreeSet::from([number])), RequestDecision::Send(None));
+    assert_eq!(decide(&of_two(&[6, 7], "b"), &unused), RequestDecision::Send(None));
+    assert_eq!(decide(&of_two(&[7, 8], "a"), &unused), RequestDecision::Send(None));
     assert_eq!(requests.finish(&[6]), []);
     assert_eq!(requests.finish(&[5]).len(), 1);
 }
@@ -212,31 +213,31 @@ fn a_request_without_its_state_is_known_by_its_digest_in_any_batch_with_one_of_i
 #[test]
 fn an_answer_beyond_its_size_is_kept_without_its_body_and_is_no_answer_to_a_repeat() {
     for (size, is_kept) in [(limits::ANSWER_KEPT, true), (limits::ANSWER_KEPT + 1, false)] {
-        let mut requests = Requests::default();
+        let mut requests = RequestNotes::default();
         let (number, _) = requests.intend(asked(1, "t", 0), None).unwrap();
-        let answer = Answer { head: "200".into(), body: Some(vec![7; size]) };
+        let answer = StoredAnswer { head: "200".into(), body: Some(vec![7; size]) };
         let KvWrite { key, value } = requests.answered(number, answer);
-        let mut again = Requests::default();
+        let mut again = RequestNotes::default();
         assert_eq!(again.read(&key, &value.unwrap()), Some(true));
         let decide = |repeat| again.decide(&asked(1, "t", 0), repeat, &BTreeSet::new());
-        assert_eq!(matches!(decide(Repeat::InDoubt), Decision::Answer(..)), is_kept);
-        assert_eq!(decide(Repeat::InDoubt) == Decision::Send(Some(number)), !is_kept);
-        assert_eq!(matches!(decide(Repeat::Never), Decision::Doubtful(_)), !is_kept);
+        assert_eq!(matches!(decide(Repeat::InDoubt), RequestDecision::Answer(..)), is_kept);
+        assert_eq!(decide(Repeat::InDoubt) == RequestDecision::Send(Some(number)), !is_kept);
+        assert_eq!(matches!(decide(Repeat::Never), RequestDecision::Doubtful(_)), !is_kept);
     }
 }
 
 #[test]
 fn answers_together_have_a_bound_and_give_their_room_back() {
-    let mut requests = Requests::default();
+    let mut requests = RequestNotes::default();
     let most = limits::ANSWERS_KEPT / limits::ANSWER_KEPT;
-    let answer = || Answer { head: "200".into(), body: Some(vec![7; limits::ANSWER_KEPT]) };
+    let answer = || StoredAnswer { head: "200".into(), body: Some(vec![7; limits::ANSWER_KEPT]) };
     for seq in 0..=most as Seq {
         let (number, _) = requests.intend(asked(seq, "t", 0), None).unwrap();
         requests.answered(number, answer());
     }
-    let has_answer = |requests: &Requests, seq: usize| {
+    let has_answer = |requests: &RequestNotes, seq: usize| {
         let decision = requests.decide(&asked(seq as Seq, "t", 0), Repeat::InDoubt, &BTreeSet::new());
-        matches!(decision, Decision::Answer(..))
+        matches!(decision, RequestDecision::Answer(..))
     };
     assert!(has_answer(&requests, most - 1) && !has_answer(&requests, most));
     requests.finish(&[0]);
@@ -247,30 +248,34 @@ fn answers_together_have_a_bound_and_give_their_room_back() {
 
 #[test]
 fn more_requests_than_the_bound_are_refused_until_old_ones_make_room() {
-    let mut requests = Requests::default();
+    let mut requests = RequestNotes::default();
     for seq in 1..=limits::INTENTS as Seq {
         requests.intend(asked(seq, "t", 0), None).unwrap();
     }
-    assert_eq!(requests.intend(asked(99_999, "t", 0), None), Err(Full));
+    assert_eq!(requests.intend(asked(99_999, "t", 0), None), Err(NotesFull));
     assert_eq!(requests.make_room(3).len(), 3);
     requests.intend(asked(99_999, "t", 0), None).unwrap();
 }
 
 #[test]
 fn what_was_surely_not_sent_is_sent_also_where_nothing_is_repeated() {
-    let mut requests = Requests::default();
+    let mut requests = RequestNotes::default();
     let (number, _) = requests.intend(asked(1, "t", 0), None).unwrap();
-    let decide = |requests: &Requests| requests.decide(&asked(1, "t", 0), Repeat::Never, &BTreeSet::new());
-    assert!(matches!(decide(&requests), Decision::Doubtful(_)));
+    let decide =
+        |requests: &RequestNotes| requests.decide(&asked(1, "t", 0), Repeat::Never, &BTreeSet::new());
+    assert!(matches!(decide(&requests), RequestDecision::Doubtful(_)));
     let KvWrite { key, value } = requests.unsent(number);
-    assert_eq!(decide(&requests), Decision::Send(Some(number)));
-    let mut again = Requests::default();
+    assert_eq!(decide(&requests), RequestDecision::Send(Some(number)));
+    let mut again = RequestNotes::default();
     assert_eq!(again.read(&key, &value.unwrap()), Some(true));
-    assert_eq!(decide(&again), Decision::Send(Some(number)));
-    let another = Asked { digest: "another".into(), ..asked(1, "t", 0) };
+    assert_eq!(decide(&again), RequestDecision::Send(Some(number)));
+    let another = PluginRequest { digest: "another".into(), ..asked(1, "t", 0) };
     let (number, _) = requests.intend(asked(1, "t", 0), Some(number)).unwrap();
-    requests.answered(number, Answer { head: "200".into(), body: Some(Vec::new()) });
+    requests.answered(number, StoredAnswer { head: "200".into(), body: Some(Vec::new()) });
     let never = requests.decide(&another, Repeat::Never, &BTreeSet::new());
-    assert!(matches!(never, Decision::Doubtful(_)), "its place is taken");
-    assert_eq!(requests.decide(&another, Repeat::InDoubt, &BTreeSet::new()), Decision::Send(Some(number)));
+    assert!(matches!(never, RequestDecision::Doubtful(_)), "its place is taken");
+    assert_eq!(
+        requests.decide(&another, Repeat::InDoubt, &BTreeSet::new()),
+        RequestDecision::Send(Some(number))
+    );
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn latest(lanes: &mut Lanes, seq: Seq, change: Change, uid: u8) {
-    lanes.read(vec![(state_of("team", 1, seq, change, uid), Fit::Latest)], seq, Duration::ZERO);
+    lanes.read(vec![(state_of("team", 1, seq, change, uid), SubscriptionFit::Latest)], seq, Duration::ZERO);
 }
 
 fn deliver_all(lanes: &mut Lanes) -> Vec<Seq> {
@@ -17,7 +17,7 @@ fn deliver_all(lanes: &mut Lanes) -> Vec<Seq> {
 
 #[test]
 fn of_what_waits_only_the_newest_is_handed_over_and_the_rest_is_counted() {
-    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &Progress::default());
+    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &PluginProgress::default());
     for seq in 1..=50 {
         latest(&mut lanes, seq, Change::Present, 0);
     }
@@ -30,7 +30,7 @@ fn of_what_waits_only_the_newest_is_handed_over_and_the_rest_is_counted() {
 
 #[test]
 fn an_end_is_never_swallowed_and_an_object_made_again_keeps_both_ends() {
-    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &Progress::default());
+    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &PluginProgress::default());
     for (seq, change, uid) in [
         (1, Change::Present, 0),
         (2, Change::Present, 0),
@@ -48,14 +48,14 @@ fn an_end_is_never_swallowed_and_an_object_made_again_keeps_both_ends() {
 
 #[test]
 fn a_state_in_flight_is_not_taken_back_but_not_tried_again_where_a_newer_one_waits() {
-    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &Progress::default());
+    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &PluginProgress::default());
     latest(&mut lanes, 1, Change::Present, 0);
     assert_eq!(take(&mut lanes, 0, 1), [1]);
     latest(&mut lanes, 2, Change::Present, 0);
     latest(&mut lanes, 3, Change::Present, 0);
-    assert_eq!(lanes.finish(1, retry(), at(0)), Settled::Superseded);
+    assert_eq!(lanes.finish(1, retry(), at(0)), SettledAs::Superseded);
     assert_eq!(take(&mut lanes, 0, 1), [3]);
-    assert!(matches!(lanes.finish(3, retry(), at(0)), Settled::Retried(_)));
+    assert!(matches!(lanes.finish(3, retry(), at(0)), SettledAs::Retried(_)));
     latest(&mut lanes, 4, Change::Present, 0);
     assert_eq!(take(&mut lanes, 0, 1), [4], "without the pause of the one before");
     let stats = lanes.stats();
@@ -64,11 +64,11 @@ fn a_state_in_flight_is_not_taken_back_but_not_tried_again_where_a_newer_one_wai
 
 #[test]
 fn a_state_in_flight_behind_a_letter_that_was_taken_back_is_not_let_go() {
-    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &Progress::default());
+    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &PluginProgress::default());
     latest(&mut lanes, 1, Change::Present, 0);
     take(&mut lanes, 0, 1);
     lanes.finish(1, Verdict::Reject("never".into()), at(0));
-    lanes.kept([1]);
+    lanes.letters_saved([1]);
     latest(&mut lanes, 2, Change::Present, 0);
     assert_eq!(take(&mut lanes, 0, 1), [2]);
     let letter = lanes.take_letters().parked.remove(0);
@@ -76,6 +76,6 @@ fn a_state_in_flight_behind_a_letter_that_was_taken_back_is_not_let_go() {
     lanes.fill(&[1], vec![state_of("team", 1, 1, Change::Present, 0)], Duration::ZERO);
     latest(&mut lanes, 3, Change::Present, 0);
     assert_eq!(lanes.stats().superseded, 0);
-    assert_eq!(lanes.finish(2, Verdict::Done, at(0)), Settled::Delivered);
+    assert_eq!(lanes.finish(2, Verdict::Done, at(0)), SettledAs::Delivered);
     assert_eq!(deliver_all(&mut lanes), [1, 3]);
 }

@@ -11,7 +11,7 @@ use super::hand_out::cut;
 use super::*;
 use crate::config::{OnDeadLetter, RateSpec};
 use crate::limits;
-use crate::ports::{Delivery, Verdict};
+use crate::ports::{StateDelivery, Verdict};
 use crate::state::{Change, ObjectRef, State, StateId, Status};
 use crate::version::Version;
 
@@ -60,8 +60,8 @@ pub(super) fn options(on_dead_letter: OnDeadLetter) -> LaneOptions {
     }
 }
 
-pub(super) fn at(ms: u64) -> Now {
-    Now { elapsed: Duration::from_millis(ms), wall_ms: 1_000_000 + ms }
+pub(super) fn at(ms: u64) -> ClockReading {
+    ClockReading { elapsed: Duration::from_millis(ms), wall_ms: 1_000_000 + ms }
 }
 
 fn retry() -> Verdict {
@@ -69,7 +69,7 @@ fn retry() -> Verdict {
 }
 
 fn lanes_with(on_dead_letter: OnDeadLetter, states: &[(Seq, u8)]) -> Lanes {
-    let mut lanes = Lanes::new(options(on_dead_letter), &Progress::default());
+    let mut lanes = Lanes::new(options(on_dead_letter), &PluginProgress::default());
     for &(seq, lane) in states {
         lanes.push(state(seq, lane), Duration::ZERO);
     }
@@ -85,14 +85,14 @@ fn a_batch_takes_one_state_of_each_lane_and_none_of_a_lane_in_flight() {
     let mut lanes = lanes_with(OnDeadLetter::Continue, &[(1, 1), (2, 1), (3, 2)]);
     assert_eq!(take(&mut lanes, 0, 10), [1, 3]);
     assert_eq!(take(&mut lanes, 0, 10), [0; 0]);
-    assert_eq!(lanes.finish(1, Verdict::Done, at(0)), Settled::Delivered);
+    assert_eq!(lanes.finish(1, Verdict::Done, at(0)), SettledAs::Delivered);
     assert_eq!(take(&mut lanes, 0, 10), [2]);
 }
 
 #[test]
 fn a_busy_lane_costs_the_others_one_place_each_round() {
     let wide = LaneOptions { window: 20, ..options(OnDeadLetter::Continue) };
-    let mut lanes = Lanes::new(wide, &Progress::default());
+    let mut lanes = Lanes::new(wide, &PluginProgress::default());
     for (seq, lane) in [(1, 1), (2, 1), (3, 1), (4, 2), (5, 3)] {
         lanes.push(state(seq, lane), Duration::ZERO);
     }
@@ -107,26 +107,26 @@ fn a_busy_lane_costs_the_others_one_place_each_round() {
 #[test]
 fn pauses_double_up_to_their_bound_and_a_plugins_own_wish_goes_first() {
     let mut lanes =
-        Lanes::new(LaneOptions { retries: 9, ..options(OnDeadLetter::Continue) }, &Progress::default());
+        Lanes::new(LaneOptions { retries: 9, ..options(OnDeadLetter::Continue) }, &PluginProgress::default());
     lanes.push(state(1, 1), Duration::ZERO);
     let mut now = 0;
     for expected in [100, 200, 300, 300] {
         assert_eq!(take(&mut lanes, now, 1), [1]);
         assert_eq!(
             lanes.finish(1, retry(), at(now)),
-            Settled::Retried(Duration::from_millis(now + expected))
+            SettledAs::Retried(Duration::from_millis(now + expected))
         );
         assert_eq!(take(&mut lanes, now + expected - 1, 1), [0; 0]);
         now += expected;
     }
     take(&mut lanes, now, 1);
     let wish = Verdict::Retry { after_ms: Some(5), reason: String::new() };
-    assert_eq!(lanes.finish(1, wish, at(now)), Settled::Retried(Duration::from_millis(now + 5)));
+    assert_eq!(lanes.finish(1, wish, at(now)), SettledAs::Retried(Duration::from_millis(now + 5)));
     take(&mut lanes, now + 5, 1);
     let forever = Verdict::Retry { after_ms: Some(u64::MAX), reason: String::new() };
     assert_eq!(
         lanes.finish(1, forever, at(now + 5)),
-        Settled::Retried(at(now + 5).elapsed + limits::PLUGIN_DELAY)
+        SettledAs::Retried(at(now + 5).elapsed + limits::PLUGIN_DELAY)
     );
 }
 
@@ -137,7 +137,7 @@ fn the_last_try_parks_with_its_error_and_the_lane_goes_on_once_that_is_kept() {
         assert_eq!(lanes.take(Duration::from_millis(ms), 5)[0].attempt, attempt);
         lanes.finish(1, retry(), at(ms));
     }
-    let Letters { parked, revived } = lanes.take_letters();
+    let LetterChanges { parked, revived } = lanes.take_letters();
     assert!(revived.is_empty());
     assert_eq!((parked[0].seq, parked[0].attempts, parked[0].error.as_str()), (1, 3, "not yet"));
     assert_eq!((parked[0].first_ms, parked[0].last_ms), (1_000_000, 1_002_000));
@@ -147,7 +147,7 @@ fn the_last_try_parks_with_its_error_and_the_lane_goes_on_once_that_is_kept() {
         [0; 0],
         "after a kill it would be owed again, behind what had passed it"
     );
-    lanes.kept([1]);
+    lanes.letters_saved([1]);
     assert_eq!(take(&mut lanes, 2000, 5), [2]);
 }
 
@@ -155,7 +155,7 @@ fn the_last_try_parks_with_its_error_and_the_lane_goes_on_once_that_is_kept() {
 fn a_held_lane_waits_for_its_replay_and_no_other_lane_does() {
     let mut lanes = lanes_with(OnDeadLetter::Hold, &[(1, 1), (2, 1), (3, 2)]);
     assert_eq!(take(&mut lanes, 0, 5), [1, 3]);
-    assert_eq!(lanes.finish(1, Verdict::Reject("never".into()), at(0)), Settled::Parked);
+    assert_eq!(lanes.finish(1, Verdict::Reject("never".into()), at(0)), SettledAs::Parked);
     lanes.finish(3, Verdict::Done, at(0));
     assert_eq!(take(&mut lanes, 9000, 5), [0; 0]);
 
@@ -215,7 +215,7 @@ fn a_failing_lane_does_not_fill_the_window() {
 #[test]
 fn finishing_what_is_not_in_flight_changes_nothing() {
     let mut lanes = lanes_with(OnDeadLetter::Continue, &[(1, 1)]);
-    assert_eq!(lanes.finish(1, Verdict::Done, at(0)), Settled::Unknown);
+    assert_eq!(lanes.finish(1, Verdict::Done, at(0)), SettledAs::Unknown);
     lanes.give_back(7, Duration::ZERO);
     assert_eq!((lanes.stats().waiting, lanes.cursor()), (1, 0));
 }
@@ -251,7 +251,7 @@ fn a_dead_letter_tells_of_each_of_its_tries_also_after_a_replay() {
 #[test]
 fn the_queue_tells_how_long_states_waited_and_worked() {
     let mut lanes = lanes_with(OnDeadLetter::Continue, &[(1, 1), (2, 2)]);
-    let batch: Vec<Delivery> = lanes.take(Duration::from_secs(3), 1);
+    let batch: Vec<StateDelivery> = lanes.take(Duration::from_secs(3), 1);
     assert_eq!(batch.len(), 1);
     let queue = lanes.queue();
     assert_eq!((queue.depth, queue.adds, queue.in_flight), (1, 2, 1));

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use crate::config::{OnDeadLetter, RateSpec};
 use crate::lanes::tests::{at, options, state_of};
 use crate::lanes::*;
-use crate::ports::{Delivery, Verdict};
+use crate::ports::{StateDelivery, Verdict};
 use crate::state::{Change, State};
 
 /// The rate of a past in the model.
 const PACE: RateSpec = RateSpec { per_second: 20, burst: Some(2) };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum ModelFate {
     /// Not taken in: not yet read, or left.
     Unread,
     Waiting,
@@ -28,12 +28,12 @@ enum Fate {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct ModelRow {
     lane: u8,
-    fit: Fit,
+    fit: SubscriptionFit,
     change: Change,
     uid: u8,
-    fate: Fate,
+    fate: ModelFate,
     tries: u32,
     prior: u32,
     not_before: u64,
@@ -44,16 +44,16 @@ struct Row {
 
 /// A finished state that was offered once more and is not yet finished again.
 #[derive(Clone, Copy, Debug, Default)]
-struct Again {
+struct OfferedAgain {
     is_flying: bool,
     tries: u32,
     not_before: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Op {
+enum ModelStep {
     /// Append a state of this lane to the journal: how it fits, and whether it is an end.
-    Append(u8, Fit, bool),
+    Append(u8, SubscriptionFit, bool),
     Count,
     Read(usize),
     CatchUp(usize),
@@ -68,57 +68,57 @@ enum Op {
     Fill(usize),
     /// Resync the newest state of this lane.
     Resync(u8),
-    Resynced(usize, Answer),
+    Resynced(usize, ModelAnswer),
     Restart,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum ModelAnswer {
     Done,
     Retry,
     Reject,
     GiveBack,
 }
 
-fn answer() -> impl Strategy<Value = Answer> {
+fn answer() -> impl Strategy<Value = ModelAnswer> {
     prop_oneof![
-        3 => Just(Answer::Done),
-        3 => Just(Answer::Retry),
-        1 => Just(Answer::Reject),
-        1 => Just(Answer::GiveBack),
+        3 => Just(ModelAnswer::Done),
+        3 => Just(ModelAnswer::Retry),
+        1 => Just(ModelAnswer::Reject),
+        1 => Just(ModelAnswer::GiveBack),
     ]
 }
 
 /// Lanes from 3 on belong to a subscription to `latest`.
-fn fit() -> impl Strategy<Value = Fit> {
-    prop_oneof![10 => Just(Fit::Wanted), 2 => Just(Fit::Filtered), 2 => Just(Fit::Foreign)]
+fn fit() -> impl Strategy<Value = SubscriptionFit> {
+    prop_oneof![10 => Just(SubscriptionFit::Wanted), 2 => Just(SubscriptionFit::Filtered), 2 => Just(SubscriptionFit::Foreign)]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = ModelStep> {
     prop_oneof![
-        12 => (0u8..5, fit(), any::<bool>()).prop_map(|(lane, fit, ends)| Op::Append(lane, fit, ends)),
-        3 => Just(Op::Count),
-        6 => (1usize..6).prop_map(Op::Read),
-        5 => (1usize..6).prop_map(Op::CatchUp),
-        6 => (1usize..5).prop_map(Op::Take),
-        5 => any::<usize>().prop_map(Op::Done),
-        4 => (any::<usize>(), proptest::option::of(0u64..200)).prop_map(|(pick, after)| Op::Retry(pick, after)),
-        1 => any::<usize>().prop_map(Op::Reject),
-        2 => any::<usize>().prop_map(Op::GiveBack),
-        3 => (0u64..250).prop_map(Op::Advance),
-        2 => any::<usize>().prop_map(Op::Replay),
-        3 => Just(Op::Kept),
-        4 => (1usize..10).prop_map(Op::Fill),
-        4 => (0u8..5).prop_map(Op::Resync),
-        4 => (any::<usize>(), answer()).prop_map(|(pick, answer)| Op::Resynced(pick, answer)),
-        1 => Just(Op::Restart),
+        12 => (0u8..5, fit(), any::<bool>()).prop_map(|(lane, fit, ends)| ModelStep::Append(lane, fit, ends)),
+        3 => Just(ModelStep::Count),
+        6 => (1usize..6).prop_map(ModelStep::Read),
+        5 => (1usize..6).prop_map(ModelStep::CatchUp),
+        6 => (1usize..5).prop_map(ModelStep::Take),
+        5 => any::<usize>().prop_map(ModelStep::Done),
+        4 => (any::<usize>(), proptest::option::of(0u64..200)).prop_map(|(pick, after)| ModelStep::Retry(pick, after)),
+        1 => any::<usize>().prop_map(ModelStep::Reject),
+        2 => any::<usize>().prop_map(ModelStep::GiveBack),
+        3 => (0u64..250).prop_map(ModelStep::Advance),
+        2 => any::<usize>().prop_map(ModelStep::Replay),
+        3 => Just(ModelStep::Kept),
+        4 => (1usize..10).prop_map(ModelStep::Fill),
+        4 => (0u8..5).prop_map(ModelStep::Resync),
+        4 => (any::<usize>(), answer()).prop_map(|(pick, answer)| ModelStep::Resynced(pick, answer)),
+        1 => Just(ModelStep::Restart),
     ]
 }
 
-struct Model {
+struct LaneModel {
     lanes: Lanes,
-    rows: BTreeMap<Seq, Row>,
-    again: BTreeMap<Seq, Again>,
+    rows: BTreeMap<Seq, ModelRow>,
+    again: BTreeMap<Seq, OfferedAgain>,
     /// Resyncs since the start: handed over, not handed over, failed.
     resyncs: (u64, u64, u64),
     /// The dead letters as a journal holds them after a save.
@@ -129,9 +129,9 @@ struct Model {
     past: Seq,
 }
 
-impl Model {
+impl LaneModel {
     fn new(policy: OnDeadLetter, past: Seq) -> Self {
-        let mut lanes = Lanes::new(options(policy), &Progress::default());
+        let mut lanes = Lanes::new(options(policy), &PluginProgress::default());
         lanes.begin_past(&"jobs".into(), past, PACE);
         Self {
             lanes,
@@ -145,23 +145,23 @@ impl Model {
         }
     }
 
-    fn with(&self, fate: Fate) -> Vec<Seq> {
+    fn with(&self, fate: ModelFate) -> Vec<Seq> {
         self.rows.iter().filter(|(_, row)| row.fate == fate).map(|(seq, _)| *seq).collect()
     }
 
-    fn pick(&self, fate: Fate, pick: usize) -> Option<Seq> {
+    fn pick(&self, fate: ModelFate, pick: usize) -> Option<Seq> {
         let seqs = self.with(fate);
         (!seqs.is_empty()).then(|| seqs[pick % seqs.len()])
     }
 
-    fn append(&mut self, lane: u8, fit: Fit, ends: bool) {
+    fn append(&mut self, lane: u8, fit: SubscriptionFit, ends: bool) {
         let seq = self.rows.len() as Seq + 1;
-        let before = self.rows.values().rfind(|row| row.lane == lane && row.fit != Fit::Foreign);
+        let before = self.rows.values().rfind(|row| row.lane == lane && row.fit != SubscriptionFit::Foreign);
         let uid = before.map_or(0, |row| row.uid + u8::from(row.change == Change::Gone));
         let change = if ends { Change::Gone } else { Change::Present };
-        let fit = if fit == Fit::Wanted && lane >= 3 { Fit::Latest } else { fit };
-        let fate = Fate::Unread;
-        let row = Row {
+        let fit = if fit == SubscriptionFit::Wanted && lane >= 3 { SubscriptionFit::Latest } else { fit };
+        let fate = ModelFate::Unread;
+        let row = ModelRow {
             lane,
             fit,
             change,
@@ -181,8 +181,8 @@ impl Model {
         state_of(namespace(row.lane), row.lane.into(), seq, row.change, row.uid)
     }
 
-    fn is_subscribed(row: &Row) -> bool {
-        row.fit != Fit::Foreign
+    fn is_subscribed(row: &ModelRow) -> bool {
+        row.fit != SubscriptionFit::Foreign
     }
 
     fn count(&mut self) {
@@ -192,7 +192,13 @@ impl Model {
     }
 
     /// The states that the journal has at these positions.
-    fn journal(&self, from: Seq, end: Seq, except: &[String], limit: usize) -> Vec<(Arc<State>, Fit)> {
+    fn journal(
+        &self,
+        from: Seq,
+        end: Seq,
+        except: &[String],
+        limit: usize,
+    ) -> Vec<(Arc<State>, SubscriptionFit)> {
         let rows = self
             .rows
             .range(from..=end)
@@ -223,7 +229,7 @@ impl Model {
 
     fn catch_up(&mut self, limit: usize) {
         let now = Duration::from_millis(self.now);
-        let Some(Behind { from, limit: most }) = self.lanes.next_behind(now) else { return };
+        let Some(CatchUpRange { from, limit: most }) = self.lanes.next_behind(now) else { return };
         let states = self.journal(from, self.lanes.through(), &[], limit.min(most));
         let end = states.last().expect("what was left is there").0.seq;
         self.lanes.catch_up(from, states, end, now);
@@ -234,20 +240,21 @@ impl Model {
     fn taken_in(&mut self, from: Seq, end: Seq) {
         let rows = self.rows.range(from..=end);
         let taken = rows.filter(|(seq, row)| {
-            row.fate == Fate::Unread && Self::is_subscribed(row) && !self.lanes.positions.is_left(**seq)
+            row.fate == ModelFate::Unread && Self::is_subscribed(row) && !self.lanes.positions.is_left(**seq)
         });
         let taken: Vec<Seq> = taken.map(|(seq, _)| *seq).collect();
         for seq in taken {
             let row = self.rows[&seq];
-            self.row(seq).fate = if row.fit == Fit::Filtered { Fate::Filtered } else { Fate::Waiting };
-            if row.fit == Fit::Filtered {
+            self.row(seq).fate =
+                if row.fit == SubscriptionFit::Filtered { ModelFate::Filtered } else { ModelFate::Waiting };
+            if row.fit == SubscriptionFit::Filtered {
                 continue;
             }
             self.supersede(row.lane);
             let older =
-                self.rows.range_mut(..seq).filter(|(_, old)| old.fate == Fate::Waiting && !old.replay);
+                self.rows.range_mut(..seq).filter(|(_, old)| old.fate == ModelFate::Waiting && !old.replay);
             for (_, old) in older.filter(|(_, old)| gives_way(old, &row)) {
-                (old.fate, old.tries) = (Fate::Superseded, 0);
+                (old.fate, old.tries) = (ModelFate::Superseded, 0);
             }
         }
     }
@@ -259,44 +266,44 @@ impl Model {
             && self
                 .rows
                 .range(seq + 1..)
-                .any(|(_, row)| row.fate == Fate::Waiting && !row.replay && gives_way(old, row))
+                .any(|(_, row)| row.fate == ModelFate::Waiting && !row.replay && gives_way(old, row))
     }
 
-    fn row(&mut self, seq: Seq) -> &mut Row {
+    fn row(&mut self, seq: Seq) -> &mut ModelRow {
         self.rows.get_mut(&seq).unwrap()
     }
 
-    fn apply(&mut self, op: Op) {
+    fn apply(&mut self, op: ModelStep) {
         match op {
-            Op::Append(lane, fit, ends) => self.append(lane, fit, ends),
-            Op::Count => {
+            ModelStep::Append(lane, fit, ends) => self.append(lane, fit, ends),
+            ModelStep::Count => {
                 self.recount();
                 self.count();
             }
-            Op::Read(limit) => self.read(limit),
-            Op::CatchUp(limit) => self.catch_up(limit),
-            Op::Take(max) => self.take(max),
-            Op::Done(pick) => self.finish(pick, &Verdict::Done),
-            Op::Retry(pick, after_ms) => {
+            ModelStep::Read(limit) => self.read(limit),
+            ModelStep::CatchUp(limit) => self.catch_up(limit),
+            ModelStep::Take(max) => self.take(max),
+            ModelStep::Done(pick) => self.finish(pick, &Verdict::Done),
+            ModelStep::Retry(pick, after_ms) => {
                 self.finish(pick, &Verdict::Retry { after_ms, reason: "not yet".into() });
             }
-            Op::Reject(pick) => self.finish(pick, &Verdict::Reject("never".into())),
-            Op::GiveBack(pick) => {
-                if let Some(seq) = self.pick(Fate::Flying, pick) {
+            ModelStep::Reject(pick) => self.finish(pick, &Verdict::Reject("never".into())),
+            ModelStep::GiveBack(pick) => {
+                if let Some(seq) = self.pick(ModelFate::Flying, pick) {
                     let is_old = self.is_old(seq);
                     self.lanes.give_back(seq, Duration::from_millis(self.now));
                     let row = self.row(seq);
-                    row.fate = if is_old { Fate::Superseded } else { Fate::Waiting };
+                    row.fate = if is_old { ModelFate::Superseded } else { ModelFate::Waiting };
                     row.tries = if is_old { 0 } else { row.tries };
                 }
             }
-            Op::Resync(lane) => self.resync(lane),
-            Op::Resynced(pick, answer) => self.resynced(pick, answer),
-            Op::Advance(ms) => self.now += ms,
-            Op::Replay(pick) => self.replay(pick),
-            Op::Kept => self.kept(),
-            Op::Fill(max) => self.fill(max),
-            Op::Restart => self.restart(),
+            ModelStep::Resync(lane) => self.resync(lane),
+            ModelStep::Resynced(pick, answer) => self.resynced(pick, answer),
+            ModelStep::Advance(ms) => self.now += ms,
+            ModelStep::Replay(pick) => self.replay(pick),
+            ModelStep::Kept => self.kept(),
+            ModelStep::Fill(max) => self.fill(max),
+            ModelStep::Restart => self.restart(),
         }
         self.save();
         self.check();
@@ -306,9 +313,9 @@ impl Model {
     fn is_barred(&self, seq: Seq) -> bool {
         let lane = self.rows[&seq].lane;
         self.rows.range(..seq).filter(|(_, row)| row.lane == lane).any(|(_, row)| match row.fate {
-            Fate::Unread => matches!(row.fit, Fit::Wanted | Fit::Latest),
-            Fate::Waiting | Fate::Flying => true,
-            Fate::Parked | Fate::Recalled => {
+            ModelFate::Unread => matches!(row.fit, SubscriptionFit::Wanted | SubscriptionFit::Latest),
+            ModelFate::Waiting | ModelFate::Flying => true,
+            ModelFate::Parked | ModelFate::Recalled => {
                 (self.policy == OnDeadLetter::Hold || row.unkept) && !self.rows[&seq].replay
             }
             _ => false,
@@ -326,12 +333,12 @@ impl Model {
     fn resync(&mut self, lane: u8) {
         let mut rows = self.rows.iter().filter(|(_, row)| row.lane == lane && Self::is_subscribed(row));
         let Some((&seq, newest)) = rows.clone().next_back() else { return };
-        let is_finished = |row: &Row| match row.fate {
-            Fate::Waiting | Fate::Flying | Fate::Unread => false,
-            Fate::Parked | Fate::Recalled => self.policy == OnDeadLetter::Continue && !row.unkept,
+        let is_finished = |row: &ModelRow| match row.fate {
+            ModelFate::Waiting | ModelFate::Flying | ModelFate::Unread => false,
+            ModelFate::Parked | ModelFate::Recalled => self.policy == OnDeadLetter::Continue && !row.unkept,
             _ => true,
         };
-        let is_parked = matches!(newest.fate, Fate::Parked | Fate::Recalled);
+        let is_parked = matches!(newest.fate, ModelFate::Parked | ModelFate::Recalled);
         let is_free = rows.all(|(seq, row)| is_finished(row) && !self.again.contains_key(seq));
         // After a restart the lanes know only once they have read past it that it need not be read again.
         let is_ahead = seq > self.lanes.through();
@@ -345,58 +352,58 @@ impl Model {
         let taken = self.lanes.resync(self.state(seq), now);
         assert_eq!(taken, expected, "{seq} of {lane}: {:?}", self.rows);
         if expected {
-            self.again.insert(seq, Again::default());
+            self.again.insert(seq, OfferedAgain::default());
         } else {
             self.resyncs.1 += 1;
         }
     }
 
-    fn resynced(&mut self, pick: usize, answer: Answer) {
+    fn resynced(&mut self, pick: usize, answer: ModelAnswer) {
         let flying: Vec<Seq> = self.again.iter().filter(|(_, a)| a.is_flying).map(|(s, _)| *s).collect();
         if flying.is_empty() {
             return;
         }
         let seq = flying[pick % flying.len()];
         let (lane, now) = (self.rows[&seq].lane, self.now);
-        let waits_behind = self.rows.values().any(|row| row.lane == lane && row.fate == Fate::Waiting);
+        let waits_behind = self.rows.values().any(|row| row.lane == lane && row.fate == ModelFate::Waiting);
         let mut again = self.again.remove(&seq).unwrap();
         again.is_flying = false;
         let retry = Verdict::Retry { after_ms: None, reason: "not yet".into() };
         let settled = match answer {
-            Answer::Done => self.lanes.finish(seq, Verdict::Done, at(now)),
-            Answer::Retry => self.lanes.finish(seq, retry, at(now)),
-            Answer::Reject => self.lanes.finish(seq, Verdict::Reject("never".into()), at(now)),
-            Answer::GiveBack => {
+            ModelAnswer::Done => self.lanes.finish(seq, Verdict::Done, at(now)),
+            ModelAnswer::Retry => self.lanes.finish(seq, retry, at(now)),
+            ModelAnswer::Reject => self.lanes.finish(seq, Verdict::Reject("never".into()), at(now)),
+            ModelAnswer::GiveBack => {
                 self.lanes.give_back(seq, Duration::from_millis(now));
-                Settled::Unknown
+                SettledAs::Unknown
             }
         };
         let expected = match answer {
-            Answer::Done => {
+            ModelAnswer::Done => {
                 self.resyncs.0 += 1;
-                Settled::Resynced
+                SettledAs::Resynced
             }
-            Answer::Retry if waits_behind => {
+            ModelAnswer::Retry if waits_behind => {
                 self.resyncs.1 += 1;
-                Settled::Superseded
+                SettledAs::Superseded
             }
-            Answer::Retry if again.tries < 2 => {
+            ModelAnswer::Retry if again.tries < 2 => {
                 again.tries += 1;
                 again.not_before = now + 100 * u64::from(again.tries);
                 self.again.insert(seq, again);
-                Settled::Retried(Duration::from_millis(again.not_before))
+                SettledAs::Retried(Duration::from_millis(again.not_before))
             }
-            Answer::Retry | Answer::Reject => {
+            ModelAnswer::Retry | ModelAnswer::Reject => {
                 self.resyncs.2 += 1;
-                Settled::Dropped
+                SettledAs::Dropped
             }
-            Answer::GiveBack if waits_behind => {
+            ModelAnswer::GiveBack if waits_behind => {
                 self.resyncs.1 += 1;
-                Settled::Unknown
+                SettledAs::Unknown
             }
-            Answer::GiveBack => {
+            ModelAnswer::GiveBack => {
                 self.again.insert(seq, again);
-                Settled::Unknown
+                SettledAs::Unknown
             }
         };
         assert_eq!(settled, expected);
@@ -405,8 +412,8 @@ impl Model {
     fn takeable(&self) -> Vec<Seq> {
         let again = self.again.iter().filter(|(_, again)| again.is_flying).map(|(seq, _)| *seq);
         let flying: Vec<u8> =
-            self.with(Fate::Flying).into_iter().chain(again).map(|seq| self.rows[&seq].lane).collect();
-        let mut waiting = self.with(Fate::Waiting);
+            self.with(ModelFate::Flying).into_iter().chain(again).map(|seq| self.rows[&seq].lane).collect();
+        let mut waiting = self.with(ModelFate::Waiting);
         waiting.retain(|seq| {
             let row = self.rows[seq];
             !flying.contains(&row.lane) && row.not_before <= self.now && !self.is_barred(*seq)
@@ -428,8 +435,8 @@ impl Model {
             assert!(takeable.contains(&seq), "{seq} was handed over, but only {takeable:?} could be");
             let row = self.row(seq);
             assert_eq!(delivery.attempt, row.prior + row.tries + 1);
-            assert_eq!(row.fate, Fate::Waiting, "{seq} was handed over twice");
-            row.fate = Fate::Flying;
+            assert_eq!(row.fate, ModelFate::Waiting, "{seq} was handed over twice");
+            row.fate = ModelFate::Flying;
         }
         if batch.iter().filter(|delivery| !delivery.resync).count() < takeable.len() && batch.len() < max {
             let lanes = &self.lanes;
@@ -443,14 +450,14 @@ impl Model {
     /// The lanes in line, for each namespace.
     fn ready(&self) -> BTreeMap<u64, usize> {
         let mut ready = BTreeMap::new();
-        for (key, _) in self.lanes.lanes.iter().filter(|(_, lane)| lane.place == Place::Ready) {
+        for (key, _) in self.lanes.lanes.iter().filter(|(_, lane)| lane.place == LanePlace::Ready) {
             *ready.entry(key.namespace).or_default() += 1;
         }
         ready
     }
 
     /// Checks that no namespace is served two times more than another one in line.
-    fn check_turns(&self, ready: &BTreeMap<u64, usize>, batch: &[Delivery], max: usize) {
+    fn check_turns(&self, ready: &BTreeMap<u64, usize>, batch: &[StateDelivery], max: usize) {
         let served = |namespace| batch.iter().filter(|d| d.state.lane().namespace == namespace).count();
         let most = ready.keys().map(|namespace| served(*namespace)).max().unwrap_or(0);
         for (namespace, lanes) in ready {
@@ -463,10 +470,11 @@ impl Model {
         }
     }
 
-    fn take_again(&mut self, delivery: &Delivery) {
+    fn take_again(&mut self, delivery: &StateDelivery) {
         let seq = delivery.state.seq;
         let lane = self.rows[&seq].lane;
-        let owed = |row: &&Row| row.lane == lane && matches!(row.fate, Fate::Waiting | Fate::Flying);
+        let owed =
+            |row: &&ModelRow| row.lane == lane && matches!(row.fate, ModelFate::Waiting | ModelFate::Flying);
         assert!(!self.rows.values().any(|row| owed(&row)), "{seq} went before what its lane is owed");
         let again = self.again.get_mut(&seq).expect("what is handed over again was taken");
         assert!(!again.is_flying && again.not_before <= self.now, "{seq} {again:?}");
@@ -475,7 +483,7 @@ impl Model {
     }
 
     fn finish(&mut self, pick: usize, verdict: &Verdict) {
-        let Some(seq) = self.pick(Fate::Flying, pick) else { return };
+        let Some(seq) = self.pick(ModelFate::Flying, pick) else { return };
         let now = self.now;
         let (is_old, policy) = (self.is_old(seq), self.policy);
         let settled = self.lanes.finish(seq, verdict.clone(), at(now));
@@ -487,29 +495,29 @@ impl Model {
         };
         let expected = match verdict {
             Verdict::Done => {
-                row.fate = Fate::Delivered;
-                Settled::Delivered
+                row.fate = ModelFate::Delivered;
+                SettledAs::Delivered
             }
             Verdict::Retry { .. } if is_old => {
-                (row.fate, row.tries) = (Fate::Superseded, 0);
-                Settled::Superseded
+                (row.fate, row.tries) = (ModelFate::Superseded, 0);
+                SettledAs::Superseded
             }
             _ if parks => {
-                *row = Row {
-                    fate: Fate::Parked,
+                *row = ModelRow {
+                    fate: ModelFate::Parked,
                     prior: row.prior + row.tries + 1,
                     tries: 0,
                     not_before: 0,
                     unkept: policy == OnDeadLetter::Continue && !row.replay,
                     ..*row
                 };
-                Settled::Parked
+                SettledAs::Parked
             }
             Verdict::Retry { after_ms, .. } => {
                 row.tries += 1;
                 row.not_before = now + after_ms.unwrap_or(if row.tries == 1 { 100 } else { 200 });
-                row.fate = Fate::Waiting;
-                Settled::Retried(Duration::from_millis(row.not_before))
+                row.fate = ModelFate::Waiting;
+                SettledAs::Retried(Duration::from_millis(row.not_before))
             }
             Verdict::Reject(_) => unreachable!("it parks"),
         };
@@ -517,18 +525,18 @@ impl Model {
     }
 
     fn replay(&mut self, pick: usize) {
-        let Some(seq) = self.pick(Fate::Parked, pick) else { return };
+        let Some(seq) = self.pick(ModelFate::Parked, pick) else { return };
         let letter = self.letters.get_mut(&seq).unwrap();
         letter.replaying = true;
         self.lanes.replay(letter);
         let row = self.row(seq);
-        (row.fate, row.unkept) = (Fate::Recalled, false);
+        (row.fate, row.unkept) = (ModelFate::Recalled, false);
     }
 
     fn kept(&mut self) {
         let letters: Vec<Seq> = self.rows.iter().filter(|(_, row)| row.unkept).map(|(seq, _)| *seq).collect();
         self.rows.values_mut().for_each(|row| row.unkept = false);
-        self.lanes.kept(letters);
+        self.lanes.letters_saved(letters);
     }
 
     fn fill(&mut self, max: usize) {
@@ -537,17 +545,17 @@ impl Model {
         let states = asked.iter().map(|seq| self.state(*seq)).collect();
         assert_eq!(self.lanes.fill(&asked, states, Duration::from_millis(self.now)), [0; 0]);
         for seq in asked {
-            if self.rows[&seq].fate == Fate::Recalled {
+            if self.rows[&seq].fate == ModelFate::Recalled {
                 self.supersede(self.rows[&seq].lane);
                 let row = self.row(seq);
-                row.fate = Fate::Waiting;
+                row.fate = ModelFate::Waiting;
                 row.replay = true;
             }
         }
     }
 
     fn save(&mut self) {
-        let Letters { parked, revived } = self.lanes.take_letters();
+        let LetterChanges { parked, revived } = self.lanes.take_letters();
         for letter in parked {
             assert_eq!(letter.attempts, self.rows[&letter.seq].prior);
             self.letters.insert(letter.seq, letter);
@@ -565,8 +573,8 @@ impl Model {
         self.lanes.begin_past(&"jobs".into(), self.past, PACE);
         for row in self.rows.values_mut() {
             row.fate = match row.fate {
-                Fate::Flying | Fate::Waiting if row.replay => Fate::Recalled,
-                Fate::Flying | Fate::Waiting => Fate::Unread,
+                ModelFate::Flying | ModelFate::Waiting if row.replay => ModelFate::Recalled,
+                ModelFate::Flying | ModelFate::Waiting => ModelFate::Unread,
                 other => other,
             };
             (row.tries, row.not_before, row.replay, row.unkept) = (0, 0, false, false);
@@ -590,8 +598,9 @@ impl Model {
         let newest = self.rows.len() as Seq;
         for (after, through) in holes(&progress, newest) {
             let rows = self.rows.range(after + 1..=through).filter(|(_, row)| Self::is_subscribed(row));
-            let unread = rows
-                .inspect(|(seq, row)| assert_eq!(row.fate, Fate::Unread, "{seq} is finished and forgotten"));
+            let unread = rows.inspect(|(seq, row)| {
+                assert_eq!(row.fate, ModelFate::Unread, "{seq} is finished and forgotten");
+            });
             let unread = unread.count() as u64;
             self.lanes.count(through, unread);
         }
@@ -604,29 +613,33 @@ impl Model {
             let (from, through) = (self.lanes.through() + 1, self.lanes.counted());
             let rows = self.rows.range(from..=through.max(from)).map(|(_, row)| row);
             let unread =
-                rows.filter(|row| row.fate == Fate::Unread && Self::is_subscribed(row)).count() as u64;
+                rows.filter(|row| row.fate == ModelFate::Unread && Self::is_subscribed(row)).count() as u64;
             self.lanes.recount(through, unread);
         }
     }
 
     fn check(&self) {
         let count =
-            |fates: &[Fate]| self.rows.values().filter(|row| fates.contains(&row.fate)).count() as u64;
+            |fates: &[ModelFate]| self.rows.values().filter(|row| fates.contains(&row.fate)).count() as u64;
         let stats = self.lanes.stats();
-        assert_eq!(stats.delivered, count(&[Fate::Delivered]));
-        assert_eq!(stats.filtered, count(&[Fate::Filtered, Fate::Superseded]));
-        assert_eq!(stats.superseded, count(&[Fate::Superseded]));
-        assert_eq!(stats.dead, count(&[Fate::Parked]));
+        assert_eq!(stats.delivered, count(&[ModelFate::Delivered]));
+        assert_eq!(stats.filtered, count(&[ModelFate::Filtered, ModelFate::Superseded]));
+        assert_eq!(stats.superseded, count(&[ModelFate::Superseded]));
+        assert_eq!(stats.dead, count(&[ModelFate::Parked]));
         let known = self.rows.range(..=self.lanes.counted()).map(|(_, row)| row);
-        let unread = known.filter(|row| row.fate == Fate::Unread && Self::is_subscribed(row)).count() as u64;
-        assert_eq!(stats.waiting, count(&[Fate::Waiting, Fate::Flying, Fate::Recalled]) + unread);
+        let unread =
+            known.filter(|row| row.fate == ModelFate::Unread && Self::is_subscribed(row)).count() as u64;
+        assert_eq!(
+            stats.waiting,
+            count(&[ModelFate::Waiting, ModelFate::Flying, ModelFate::Recalled]) + unread
+        );
         let again = self.again.values().filter(|again| again.is_flying).count() as u64;
-        assert_eq!(stats.in_flight, count(&[Fate::Flying]) + again);
+        assert_eq!(stats.in_flight, count(&[ModelFate::Flying]) + again);
         assert_eq!((stats.resynced, stats.resync_skipped, stats.resync_failed), self.resyncs);
         assert_eq!(self.lanes.resync.held, self.again.len());
         assert_eq!(
             stats.retrying,
-            self.rows.values().filter(|row| row.tries > 0 && row.fate != Fate::Delivered).count() as u64
+            self.rows.values().filter(|row| row.tries > 0 && row.fate != ModelFate::Delivered).count() as u64
         );
         let lanes = &self.lanes;
         let shares = &lanes.shares;
@@ -642,7 +655,8 @@ impl Model {
             seq <= progress.cursor || progress.above.iter().any(|(from, to)| (from..=to).contains(&&seq))
         };
         for (seq, row) in self.rows.iter().filter(|(_, row)| Self::is_subscribed(row)) {
-            let is_open = matches!(row.fate, Fate::Unread | Fate::Waiting | Fate::Flying) && !row.replay;
+            let is_open =
+                matches!(row.fate, ModelFate::Unread | ModelFate::Waiting | ModelFate::Flying) && !row.replay;
             assert_eq!(is_finished(*seq), !is_open, "{seq} {row:?} {progress:?}");
         }
         assert!(progress.above.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0), "{:?}", progress.above);
@@ -651,18 +665,18 @@ impl Model {
     /// Checks that nothing is lost: with a plugin that answers `done`, every state is finished.
     fn drain(&mut self) {
         for _ in 0..2000 {
-            self.apply(Op::Count);
-            self.apply(Op::Read(8));
-            self.apply(Op::CatchUp(8));
-            self.apply(Op::Replay(0));
-            self.apply(Op::Fill(8));
-            self.apply(Op::Advance(300));
-            self.apply(Op::Take(4));
+            self.apply(ModelStep::Count);
+            self.apply(ModelStep::Read(8));
+            self.apply(ModelStep::CatchUp(8));
+            self.apply(ModelStep::Replay(0));
+            self.apply(ModelStep::Fill(8));
+            self.apply(ModelStep::Advance(300));
+            self.apply(ModelStep::Take(4));
             for _ in 0..4 {
-                self.apply(Op::Done(0));
-                self.apply(Op::Resynced(0, Answer::Done));
+                self.apply(ModelStep::Done(0));
+                self.apply(ModelStep::Resynced(0, ModelAnswer::Done));
             }
-            self.apply(Op::Kept);
+            self.apply(ModelStep::Kept);
             let stats = self.lanes.stats();
             // Positions that were left may turn out to belong to nobody.
             let is_read = self.lanes.through() == self.rows.len() as Seq && self.lanes.positions.runs() == 0;
@@ -683,14 +697,15 @@ fn namespace(lane: u8) -> &'static str {
     ["a", "a", "b", "c", "a"][usize::from(lane)]
 }
 
-fn gives_way(old: &Row, newer: &Row) -> bool {
-    (old.fit, newer.fit) == (Fit::Latest, Fit::Latest)
+fn gives_way(old: &ModelRow, newer: &ModelRow) -> bool {
+    (old.fit, newer.fit) == (SubscriptionFit::Latest, SubscriptionFit::Latest)
         && (old.lane, old.uid, old.change) == (newer.lane, newer.uid, Change::Present)
 }
 
 /// Whether the lane has a state that is neither taken in nor foreign.
-fn rows_unread(rows: &BTreeMap<Seq, Row>, lane: u8) -> bool {
-    rows.values().any(|row| row.lane == lane && row.fate == Fate::Unread && row.fit != Fit::Foreign)
+fn rows_unread(rows: &BTreeMap<Seq, ModelRow>, lane: u8) -> bool {
+    rows.values()
+        .any(|row| row.lane == lane && row.fate == ModelFate::Unread && row.fit != SubscriptionFit::Foreign)
 }
 
 proptest! {
@@ -703,7 +718,7 @@ proptest! {
         ops in proptest::collection::vec(op(), 1..160),
     ) {
         let policy = if hold { OnDeadLetter::Hold } else { OnDeadLetter::Continue };
-        let mut model = Model::new(policy, past);
+        let mut model = LaneModel::new(policy, past);
         for op in ops {
             model.apply(op);
         }

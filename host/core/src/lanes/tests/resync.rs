@@ -23,10 +23,10 @@ fn a_resync_hands_a_state_over_again_and_is_in_no_account() {
     assert!(!lanes.resync(state(1, 1), Duration::ZERO), "once at a time");
     let batch = lanes.take(Duration::ZERO, 5);
     assert_eq!((batch[0].state.seq, batch[0].attempt, batch[0].resync), (1, 1, true));
-    assert_eq!(lanes.finish(1, Verdict::Done, at(0)), Settled::Resynced);
+    assert_eq!(lanes.finish(1, Verdict::Done, at(0)), SettledAs::Resynced);
     let stats = LaneStats { resynced: 1, resync_skipped: 1, ..before.0 };
     assert_eq!((lanes.stats(), lanes.progress()), (stats, before.1));
-    assert_eq!(lanes.take_letters(), Letters::default());
+    assert_eq!(lanes.take_letters(), LetterChanges::default());
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn nothing_is_resynced_past_a_letter_that_is_not_durable() {
     lanes.push(state(3, 1), Duration::ZERO);
     take(&mut lanes, 0, 5);
     lanes.finish(3, Verdict::Reject("never".into()), at(0));
-    lanes.read(vec![(state(4, 1), Fit::Filtered)], 4, Duration::ZERO);
+    lanes.read(vec![(state(4, 1), SubscriptionFit::Filtered)], 4, Duration::ZERO);
     assert!(!lanes.resync(state(4, 1), Duration::ZERO), "killed now, it would come before the letter");
     let letters = lanes.take_letters();
-    lanes.kept(letters.parked.iter().map(|letter| letter.seq));
+    lanes.letters_saved(letters.parked.iter().map(|letter| letter.seq));
     assert!(lanes.resync(state(4, 1), Duration::ZERO));
 }
 
@@ -70,13 +70,13 @@ fn a_newer_state_takes_the_place_of_a_resync_that_has_not_begun_or_failed() {
     assert_eq!(take(&mut lanes, 0, 5), [3]);
     lanes.push(state(4, 1), Duration::ZERO);
     assert_eq!(take(&mut lanes, 0, 5), [0; 0], "one at a time, also of a resync");
-    assert_eq!(lanes.finish(3, retry(), at(0)), Settled::Superseded);
+    assert_eq!(lanes.finish(3, retry(), at(0)), SettledAs::Superseded);
     assert_eq!(take(&mut lanes, 0, 5), [4]);
     lanes.finish(4, Verdict::Done, at(0));
 
     lanes.resync(state(4, 1), Duration::ZERO);
     take(&mut lanes, 0, 5);
-    assert!(matches!(lanes.finish(4, retry(), at(0)), Settled::Retried(_)));
+    assert!(matches!(lanes.finish(4, retry(), at(0)), SettledAs::Retried(_)));
     lanes.push(state(5, 1), Duration::ZERO);
     assert_eq!(take(&mut lanes, 0, 5), [5], "without the pause of the resync");
     assert_eq!((resyncs(&lanes), lanes.stats().retrying), ((0, 3, 0), 0));
@@ -88,19 +88,21 @@ fn a_resync_that_fails_to_the_last_is_dropped_and_no_dead_letter() {
     lanes.resync(state(1, 1), Duration::ZERO);
     for ms in [0, 1000] {
         assert_eq!(take(&mut lanes, ms, 5), [1]);
-        assert!(matches!(lanes.finish(1, retry(), at(ms)), Settled::Retried(_)));
+        assert!(matches!(lanes.finish(1, retry(), at(ms)), SettledAs::Retried(_)));
         assert_eq!((lanes.stats().retrying, lanes.stats().waiting), (0, 0));
     }
     take(&mut lanes, 2000, 5);
-    assert_eq!(lanes.finish(1, retry(), at(2000)), Settled::Dropped);
-    assert_eq!(lanes.take_letters(), Letters::default());
+    assert_eq!(lanes.finish(1, retry(), at(2000)), SettledAs::Dropped);
+    assert_eq!(lanes.take_letters(), LetterChanges::default());
     assert_eq!((resyncs(&lanes), lanes.stats().dead), ((0, 0, 1), 0));
 }
 
 #[test]
 fn a_resync_takes_a_share_of_the_window_only() {
-    let mut lanes =
-        Lanes::new(options(OnDeadLetter::Continue), &Progress { cursor: 9, ..Progress::default() });
+    let mut lanes = Lanes::new(
+        options(OnDeadLetter::Continue),
+        &PluginProgress { cursor: 9, ..PluginProgress::default() },
+    );
     let taken = (1..=9).filter(|seq| lanes.resync(state(*seq, *seq as u8), Duration::ZERO)).count();
     assert_eq!((taken, lanes.resync_room(), lanes.room()), (2, 0, 2));
 }

@@ -9,7 +9,7 @@ fn hand_over_all(lanes: &mut Lanes, journal: &[Arc<State>], chunk: usize) -> Vec
     let newest = journal.len() as Seq;
     lanes.count(newest, newest);
     let wanted = |states: &[Arc<State>]| -> Vec<_> {
-        states.iter().map(|state| (Arc::clone(state), Fit::Wanted)).collect()
+        states.iter().map(|state| (Arc::clone(state), SubscriptionFit::Wanted)).collect()
     };
     for handed in 1.. {
         read_some(lanes, journal, chunk, wanted);
@@ -28,7 +28,7 @@ fn read_some(
     lanes: &mut Lanes,
     journal: &[Arc<State>],
     chunk: usize,
-    wanted: impl Fn(&[Arc<State>]) -> Vec<(Arc<State>, Fit)>,
+    wanted: impl Fn(&[Arc<State>]) -> Vec<(Arc<State>, SubscriptionFit)>,
 ) {
     let now = Duration::ZERO;
     let fill = lanes.wanted(chunk);
@@ -36,7 +36,7 @@ fn read_some(
         let states = fill.iter().map(|seq| Arc::clone(&journal[*seq as usize - 1])).collect();
         lanes.fill(&fill, states, now);
     }
-    if let Some(Behind { from, .. }) = lanes.next_behind(now) {
+    if let Some(CatchUpRange { from, .. }) = lanes.next_behind(now) {
         let first = from as usize - 1;
         let states = &journal[first..journal.len().min(first + chunk)];
         lanes.catch_up(from, wanted(states), states.last().unwrap().seq, now);
@@ -68,7 +68,7 @@ fn real_options() -> LaneOptions {
 fn a_hundred_thousand_jobs_of_one_namespace_do_not_starve_the_one_of_another() {
     let crowd = (0..100_000).map(|job| ("crowd", job));
     let journal = journal_of(crowd.chain([("alone", 1)]));
-    let mut lanes = Lanes::new(real_options(), &Progress::default());
+    let mut lanes = Lanes::new(real_options(), &PluginProgress::default());
     let through = hand_over_all(&mut lanes, &journal, 1024);
     assert_eq!(through[1], ("crowd".into(), 100_001));
     assert!(through[0].1 < 10, "{through:?}");
@@ -79,7 +79,7 @@ fn namespaces_that_come_one_after_the_other_are_through_together() {
     let names = ["a", "b", "c", "d"];
     let journal = journal_of((0..20_000).map(|job| (names[job as usize / 5_000], job)));
     let options = LaneOptions { window: 400, deferred: 400, ..real_options() };
-    let through = hand_over_all(&mut Lanes::new(options, &Progress::default()), &journal, 64);
+    let through = hand_over_all(&mut Lanes::new(options, &PluginProgress::default()), &journal, 64);
     assert!(through.iter().all(|(_, handed)| *handed > 19_000), "{through:?}");
 }
 
@@ -88,14 +88,14 @@ fn namespaces_that_take_turns_in_the_journal_keep_the_runs_within_their_bound() 
     let names = ["a", "a", "a", "b", "c"];
     let journal = journal_of((0..30_000).map(|job| (names[job as usize % 5], job)));
     let options = LaneOptions { window: 60, deferred: 60, runs: 50, ..real_options() };
-    hand_over_all(&mut Lanes::new(options, &Progress::default()), &journal, 32);
+    hand_over_all(&mut Lanes::new(options, &PluginProgress::default()), &journal, 32);
 }
 
 #[test]
 fn a_busy_object_of_a_busy_namespace_is_handed_over_in_order_to_the_end() {
     let journal = journal_of((0..5_000).map(|n| if n % 50 == 0 { ("b", n) } else { ("a", n % 3) }));
     let options = LaneOptions { window: 90, deferred: 60, depth: 8, ..real_options() };
-    hand_over_all(&mut Lanes::new(options, &Progress::default()), &journal, 32);
+    hand_over_all(&mut Lanes::new(options, &PluginProgress::default()), &journal, 32);
 }
 
 fn rate(per_second: u32, burst: u32) -> Option<RateSpec> {
@@ -103,7 +103,7 @@ fn rate(per_second: u32, burst: u32) -> Option<RateSpec> {
 }
 
 fn busy_lanes(options: LaneOptions) -> Lanes {
-    let mut lanes = Lanes::new(LaneOptions { window: 100, ..options }, &Progress::default());
+    let mut lanes = Lanes::new(LaneOptions { window: 100, ..options }, &PluginProgress::default());
     for seq in 1..=40 {
         lanes.push(state(seq, seq as u8), Duration::ZERO);
     }
@@ -136,7 +136,7 @@ fn retries_of_all_lanes_share_a_bucket_but_for_those_that_the_plugin_paces() {
     let mut lanes = busy_lanes(pooled);
     take(&mut lanes, 0, 64);
     let mut at_ms = |seq, verdict| match lanes.finish(seq, verdict, at(0)) {
-        Settled::Retried(at) => at.as_millis(),
+        SettledAs::Retried(at) => at.as_millis(),
         other => panic!("{other:?}"),
     };
     // Each retry has its own pause of 100 ms. From the third on the bucket is slower, but never slower than
@@ -152,11 +152,11 @@ fn the_past_comes_at_its_own_pace_while_what_is_new_passes_it_object_by_object()
     let states = [1, 2, 3, 4, 1, 2, 3, 4, 5, 1, 5, 2];
     let journal = journal_of(states.iter().map(|lane| ("team", *lane)));
     let mut lanes =
-        Lanes::new(LaneOptions { window: 40, ..options(OnDeadLetter::Continue) }, &Progress::default());
+        Lanes::new(LaneOptions { window: 40, ..options(OnDeadLetter::Continue) }, &PluginProgress::default());
     lanes.begin_past(&"jobs".into(), 8, RateSpec { per_second: 1, burst: Some(1) });
     lanes.count(12, 12);
     let wanted = |states: &[Arc<State>]| {
-        states.iter().map(|state| (Arc::clone(state), Fit::Wanted)).collect::<Vec<_>>()
+        states.iter().map(|state| (Arc::clone(state), SubscriptionFit::Wanted)).collect::<Vec<_>>()
     };
     lanes.read(wanted(&journal), 12, Duration::ZERO);
     assert_eq!((lanes.stats().waiting, take(&mut lanes, 0, 9)), (12, vec![9]));
@@ -164,7 +164,7 @@ fn the_past_comes_at_its_own_pace_while_what_is_new_passes_it_object_by_object()
     let mut order = vec![9];
     for second in 0..20 {
         let now = Duration::from_secs(second);
-        while let Some(Behind { from, limit }) = lanes.next_behind(now) {
+        while let Some(CatchUpRange { from, limit }) = lanes.next_behind(now) {
             let end = journal.len().min(from as usize - 1 + limit);
             lanes.catch_up(from, wanted(&journal[from as usize - 1..end]), end as Seq, now);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hashbrown::HashSet;
 
-use crate::bucket::Bucket;
+use crate::bucket::TokenBucket;
 use crate::config::RateSpec;
 use crate::limits;
 use crate::state::{Seq, State};
@@ -23,7 +23,7 @@ const READ: (usize, usize) = (64, 1024);
 const READS_A_SECOND: u32 = 20;
 
 #[derive(Debug)]
-pub(in crate::lanes) struct Past {
+pub(in crate::lanes) struct BackfillTurns {
     pub source: Arc<str>,
     /// The last position of the past.
     pub until: Seq,
@@ -32,11 +32,11 @@ pub(in crate::lanes) struct Past {
     /// The namespace without room for the past's next state.
     pub waits_for: Option<u64>,
     worth: u32,
-    bucket: Bucket,
+    bucket: TokenBucket,
     lanes: HashSet<u64>,
 }
 
-impl Past {
+impl BackfillTurns {
     pub fn new(source: &Arc<str>, next: Seq, until: Seq, rate: RateSpec) -> Self {
         Self {
             source: Arc::clone(source),
@@ -44,7 +44,7 @@ impl Past {
             next,
             waits_for: None,
             worth: (rate.per_second / READS_A_SECOND).clamp(1, rate.burst().max(1)),
-            bucket: Bucket::new(rate),
+            bucket: TokenBucket::new(rate),
             lanes: HashSet::new(),
         }
     }

@@ -8,13 +8,13 @@ use hashbrown::HashMap;
 use crate::state::LaneKey;
 
 #[derive(Debug, Default)]
-pub(in crate::lanes) struct Ready {
+pub(in crate::lanes) struct ReadyLanes {
     /// Namespaces with a lane in line, each once.
     turns: VecDeque<u64>,
     lanes: HashMap<u64, VecDeque<LaneKey>>,
 }
 
-impl Ready {
+impl ReadyLanes {
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn namespaces_take_turns_whatever_they_have() {
-        let mut ready = Ready::default();
+        let mut ready = ReadyLanes::default();
         for lane in 0..3 {
             ready.push_back(key(1, lane));
         }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_is_put_back_in_its_order_comes_first_in_that_order() {
-        let mut ready = Ready::default();
+        let mut ready = ReadyLanes::default();
         ready.push_back(key(3, 0));
         for taken in [key(1, 1), key(2, 0), key(1, 0)] {
             ready.push_front(taken);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_leaves_the_line_takes_its_namespaces_turn_along_if_it_was_the_last() {
-        let mut ready = Ready::default();
+        let mut ready = ReadyLanes::default();
         ready.push_back(key(1, 0));
         ready.push_back(key(1, 1));
         ready.remove(key(1, 0));

@@ -15,32 +15,32 @@ use crate::state::Seq;
 const DEFERRED_PART: usize = 4;
 
 #[derive(Debug, Default)]
-struct Share {
+struct WindowShare {
     loaded: usize,
     deferred: usize,
-    behind: Option<Behind>,
+    behind: Option<LagCounter>,
 }
 
 #[derive(Debug)]
-struct Behind {
+struct LagCounter {
     /// Everything of the namespace before this position was taken in.
     next: Seq,
     name: String,
 }
 
 #[derive(Debug)]
-pub(in crate::lanes) struct Shares {
+pub(in crate::lanes) struct WindowShares {
     window: usize,
     positions: usize,
     /// The states in memory.
     pub loaded: usize,
     /// The positions without their states.
     pub deferred: usize,
-    of: HashMap<u64, Share>,
+    of: HashMap<u64, WindowShare>,
     behind: usize,
 }
 
-impl Shares {
+impl WindowShares {
     pub fn new(window: usize, positions: usize) -> Self {
         Self { window, positions, loaded: 0, deferred: 0, of: HashMap::new(), behind: 0 }
     }
@@ -78,7 +78,7 @@ impl Shares {
         states.min((free * DEFERRED_PART).saturating_sub(most).div_ceil(DEFERRED_PART + 1))
     }
 
-    fn change(&mut self, namespace: u64, change: impl FnOnce(&mut Share)) {
+    fn change(&mut self, namespace: u64, change: impl FnOnce(&mut WindowShare)) {
         let share = self.of.entry(namespace).or_default();
         change(share);
         if share.loaded == 0 && share.deferred == 0 && share.behind.is_none() {
@@ -117,7 +117,7 @@ impl Shares {
         self.change(namespace, |share| match &mut share.behind {
             Some(behind) => behind.next = next,
             none => {
-                *none = Some(Behind { next, name: name.to_owned() });
+                *none = Some(LagCounter { next, name: name.to_owned() });
                 fresh = true;
             }
         });
@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn one_alone_gets_half_of_the_window_and_two_a_third_each() {
-        let mut shares = Shares::new(900, 900);
-        let fill = |shares: &mut Shares, namespace| {
+        let mut shares = WindowShares::new(900, 900);
+        let fill = |shares: &mut WindowShares, namespace| {
             while shares.fits(namespace) {
                 shares.load(namespace, 1);
             }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_room_says_fits_whosever_it_is() {
-        let mut shares = Shares::new(100, 50);
+        let mut shares = WindowShares::new(100, 50);
         shares.load(1, 20);
         shares.defer(2, 30);
         let room = shares.room();
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn who_is_no_longer_behind_and_holds_nothing_is_forgotten() {
-        let mut shares = Shares::new(10, 10);
+        let mut shares = WindowShares::new(10, 10);
         shares.set_behind(1, "a", 5);
         shares.set_behind(2, "b", 7);
         shares.go_on(|_, next| Some(next.max(6)));

@@ -30,7 +30,7 @@ use zstd::zstd_safe::{
 pub use substance::substance;
 
 /// A document that is compressed on its own. The cache and the journal share it.
-pub type Packed = Arc<[u8]>;
+pub type PackedDocument = Arc<[u8]>;
 
 /// A larger document is not compressed, and no stored frame may claim more memory than this. It is six times
 /// the largest frame that the watch takes in.
@@ -74,35 +74,35 @@ pub enum DocumentError {
 }
 
 /// Contexts of zstd. They take 10 µs or more to make, and can be used again.
-struct Contexts {
+struct ZstdContexts {
     pack: CCtx<'static>,
     unpack: DCtx<'static>,
     scratch: Vec<u8>,
 }
 
 thread_local! {
-    static CONTEXTS: RefCell<Contexts> =
-        RefCell::new(Contexts { pack: CCtx::create(), unpack: DCtx::create(), scratch: Vec::new() });
+    static CONTEXTS: RefCell<ZstdContexts> =
+        RefCell::new(ZstdContexts { pack: CCtx::create(), unpack: DCtx::create(), scratch: Vec::new() });
 }
 
 #[derive(Clone, Copy)]
-enum Dictionary<'a> {
+enum ZstdDictionary<'a> {
     Builtin,
     Base(&'a [u8]),
 }
 
 /// Compresses a document on its own.
-pub fn pack(document: &[u8]) -> Packed {
+pub fn pack(document: &[u8]) -> PackedDocument {
     on_dictionary(document, &PACK_DICTIONARY).into()
 }
 
 /// Packs faster than [`pack`], but larger.
-pub fn pack_quickly(document: &[u8]) -> Packed {
+pub fn pack_quickly(document: &[u8]) -> PackedDocument {
     on_dictionary(document, &QUICK_DICTIONARY).into()
 }
 
 /// Packs without compression, for a document that is read soon and not kept.
-pub fn as_is(document: &[u8]) -> Packed {
+pub fn as_is(document: &[u8]) -> PackedDocument {
     [&[PLAIN], document].concat().into()
 }
 
@@ -156,7 +156,7 @@ fn write(
         return plain();
     }
     CONTEXTS.with_borrow_mut(|contexts| {
-        let Contexts { pack, scratch, .. } = contexts;
+        let ZstdContexts { pack, scratch, .. } = contexts;
         scratch.clear();
         scratch.reserve(compress_bound(document.len()));
         let stored = match compress(pack, scratch) {
@@ -178,17 +178,17 @@ fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
     let (&format, frame) = stored.split_first().ok_or(DocumentError::Empty)?;
     let dictionary = match (format, base) {
         (PLAIN, _) => return Ok(frame.to_vec()),
-        (ON_DICTIONARY, _) => Dictionary::Builtin,
+        (ON_DICTIONARY, _) => ZstdDictionary::Builtin,
         (ON_BASE, Some(base)) if base.starts_with(&DICTIONARY_MAGIC) => {
             return Err(DocumentError::Corrupt("the base is not a document"));
         }
-        (ON_BASE, Some(base)) => Dictionary::Base(base),
+        (ON_BASE, Some(base)) => ZstdDictionary::Base(base),
         (EDITS, Some(base)) => return edits::read(base, frame),
         (ON_BASE | EDITS, None) => return Err(DocumentError::Corrupt("it is a delta, and there is no base")),
         (unknown, _) => return Err(DocumentError::UnknownFormat(unknown)),
     };
     CONTEXTS.with_borrow_mut(|contexts| {
-        let Contexts { unpack, scratch, .. } = contexts;
+        let ZstdContexts { unpack, scratch, .. } = contexts;
         scratch.clear();
         scratch.extend_from_slice(&FRAME_MAGIC);
         scratch.extend_from_slice(frame);
@@ -202,8 +202,10 @@ fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
         // The frame can't write more than this, whatever it contains.
         let mut document = Vec::with_capacity(size as usize);
         let written = match dictionary {
-            Dictionary::Builtin => unpack.decompress_using_ddict(&mut document, scratch, &UNPACK_DICTIONARY),
-            Dictionary::Base(base) => unpack.decompress_using_dict(&mut document, scratch, base),
+            ZstdDictionary::Builtin => {
+                unpack.decompress_using_ddict(&mut document, scratch, &UNPACK_DICTIONARY)
+            }
+            ZstdDictionary::Base(base) => unpack.decompress_using_dict(&mut document, scratch, base),
         };
         release(scratch);
         written.map_err(|code| DocumentError::Corrupt(get_error_name(code)))?;

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-/// Of the metadata: who wrote which field, and the numbers of writes.
+/// The members of the metadata that say who wrote which field, and the numbers of writes.
 const BOOKKEEPING: [&str; 3] = ["managedFields", "resourceVersion", "generation"];
 /// In which leaders renewed their term before there were Leases.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// Of each condition: when somebody looked last. When it changed stays.
+/// The members of each condition that say when it was last probed. The time of its last change stays.
 const LOOKED: [&str; 2] = ["lastHeartbeatTime", "lastProbeTime"];
 
 /// Two versions that are equal here differ in nothing that people care about. `None`: it is no JSON object, so nothing

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 /// A fault of a manifest: which field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct ManifestFault {
     /// The path of the field, such as `spec.subscribe[0].source`.
     pub field: String,
     pub message: String,
 }
 
-pub(crate) fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
-    Fault { field: field.into(), message: message.into() }
+pub(crate) fn fault(field: impl Into<String>, message: impl Into<String>) -> ManifestFault {
+    ManifestFault { field: field.into(), message: message.into() }
 }
 
 /// At most this many bytes of a text, cut at the end of a character. An ellipsis stands for the rest.

@@ -3,13 +3,13 @@
 
 /// A word and its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct WordMeaning {
     pub name: &'static str,
     pub about: &'static str,
 }
 
 /// The words without their meanings.
-pub const fn names<const N: usize>(words: &[Word; N]) -> [&'static str; N] {
+pub const fn names<const N: usize>(words: &[WordMeaning; N]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut place = 0;
     while place < N {
@@ -25,8 +25,8 @@ pub const fn names<const N: usize>(words: &[Word; N]) -> [&'static str; N] {
 macro_rules! words {
     ($($(#[doc = $about:literal])+ $name:ident = $word:literal;)+) => {
         $($(#[doc = $about])+ pub const $name: &str = $word;)+
-        pub const ALL: [$crate::words::Word; [$($word),+].len()] =
-            [$($crate::words::Word { name: $word, about: concat!($($about),+) }),+];
+        pub const ALL: [$crate::words::WordMeaning; [$($word),+].len()] =
+            [$($crate::words::WordMeaning { name: $word, about: concat!($($about),+) }),+];
     };
     ($(#[$meta:meta])* pub enum $enum:ident {
         $($(#[doc = $about:literal])+ $variant:ident = $word:literal,)+
@@ -36,8 +36,8 @@ macro_rules! words {
 
         impl $enum {
             #[cfg(test)]
-            pub const ALL: &[$crate::words::Word] =
-                &[$($crate::words::Word { name: $word, about: concat!($($about),+) }),+];
+            pub const ALL: &[$crate::words::WordMeaning] =
+                &[$($crate::words::WordMeaning { name: $word, about: concat!($($about),+) }),+];
 
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)+ }

@@ -21,11 +21,11 @@ use thiserror::Error;
 use crate::limits::VERSION_BYTES;
 
 pub use list_guard::{EndlessList, ListGuard};
-pub use outline::Outline;
+pub use outline::ObjectOutline;
 pub use page::{ListPage, list_page};
-pub use pointer::Pointer;
-pub(crate) use scan::{Flow, NESTING, Scanner};
-pub(crate) use text::Text;
+pub use pointer::JsonPointer;
+pub(crate) use scan::{JsonScanner, NESTING, ScanFlow};
+pub(crate) use text::RawString;
 
 /// The size of most maps of an object. This much room is reserved at once.
 pub(crate) const MEMBERS: usize = 8;
@@ -58,16 +58,16 @@ pub enum EventType {
 
 /// One event of a watch stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
+pub struct WatchFrame<'a> {
     pub kind: EventType,
     /// The exact bytes of the object.
     pub object: &'a [u8],
 }
 
-/// What is read of every object. `api_version` and `kind` are empty if the server leaves them out, as it does
-/// in the lists of built-in kinds. `namespace` is empty for cluster-scoped objects.
+/// The parts that are read of every object. `api_version` and `kind` are empty if the server leaves them out,
+/// as it does in the lists of built-in kinds. `namespace` is empty for cluster-scoped objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Envelope<'a> {
+pub struct ObjectEnvelope<'a> {
     pub api_version: Cow<'a, str>,
     pub kind: Cow<'a, str>,
     pub namespace: Cow<'a, str>,
@@ -103,9 +103,9 @@ pub struct ErrorStatus {
 
 /// Splits one line of a watch stream. It checks the whole line, so the object is one well-formed JSON object
 /// in UTF-8.
-pub fn frame(line: &[u8]) -> Result<Frame<'_>, ProjectError> {
+pub fn frame(line: &[u8]) -> Result<WatchFrame<'_>, ProjectError> {
     let (mut kind, mut object) = (None, None);
-    let mut scanner = Scanner::of_text(utf8(line)?);
+    let mut scanner = JsonScanner::of_text(utf8(line)?);
     scanner.members(|key, value| {
         if kind.is_none() && key.is(b"type") {
             kind = Some(value.text()?);
@@ -117,14 +117,14 @@ pub fn frame(line: &[u8]) -> Result<Frame<'_>, ProjectError> {
         } else {
             value.skip()?;
         }
-        Ok(Flow::Next)
+        Ok(ScanFlow::Next)
     })?;
     scanner.end()?;
     let kind = event_type(kind.ok_or(ProjectError::Missing("type"))?)?;
-    Ok(Frame { kind, object: object.ok_or(ProjectError::Missing("object"))? })
+    Ok(WatchFrame { kind, object: object.ok_or(ProjectError::Missing("object"))? })
 }
 
-fn event_type(text: Text<'_>) -> Result<EventType, ProjectError> {
+fn event_type(text: RawString<'_>) -> Result<EventType, ProjectError> {
     Ok(match &*text.decode()? {
         "ADDED" => EventType::Added,
         "MODIFIED" => EventType::Modified,
@@ -141,7 +141,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, ProjectError> {
 
 /// Reads a string; null reads as empty. Anything else is an error.
 #[inline]
-fn optional_text<'a>(value: &mut Scanner<'a>) -> Result<Cow<'a, str>, ProjectError> {
+fn optional_text<'a>(value: &mut JsonScanner<'a>) -> Result<Cow<'a, str>, ProjectError> {
     match value.peek() {
         b'n' => value.skip().map(|()| Cow::Borrowed("")),
         _ => value.text()?.decode(),
@@ -150,7 +150,7 @@ fn optional_text<'a>(value: &mut Scanner<'a>) -> Result<Cow<'a, str>, ProjectErr
 
 /// Does the work of [`optional_text`] for a field that an earlier key may have set.
 #[inline]
-fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut Scanner<'a>) -> Result<(), ProjectError> {
+fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut JsonScanner<'a>) -> Result<(), ProjectError> {
     let text = optional_text(value)?;
     if field.is_empty() {
         *field = text;
@@ -158,7 +158,7 @@ fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut Scanner<'a>) -> Result<()
     Ok(())
 }
 
-fn is_null(value: &mut Scanner<'_>) -> Result<bool, ProjectError> {
+fn is_null(value: &mut JsonScanner<'_>) -> Result<bool, ProjectError> {
     let null = value.peek() == b'n';
     if null {
         value.skip()?;
@@ -167,19 +167,19 @@ fn is_null(value: &mut Scanner<'_>) -> Result<bool, ProjectError> {
 }
 
 /// Does [`frame`] and [`envelope`] in one pass. Bookmarks and errors have no envelope.
-pub fn project(line: &[u8]) -> Result<(Frame<'_>, Option<Envelope<'_>>), ProjectError> {
-    project_into(line, &mut Outline::default())
+pub fn project(line: &[u8]) -> Result<(WatchFrame<'_>, Option<ObjectEnvelope<'_>>), ProjectError> {
+    project_into(line, &mut ObjectOutline::default())
 }
 
 /// The hot path of [`project`]. It notes in `outline` where the object's members lie, so that no byte is
 /// scanned twice. The outline stays empty if the object's type came after the object.
 pub fn project_into<'a>(
     line: &'a [u8],
-    outline: &mut Outline,
-) -> Result<(Frame<'a>, Option<Envelope<'a>>), ProjectError> {
+    outline: &mut ObjectOutline,
+) -> Result<(WatchFrame<'a>, Option<ObjectEnvelope<'a>>), ProjectError> {
     outline.clear();
     let (mut kind, mut object, mut read) = (None, None, None);
-    let mut scanner = Scanner::of_text(utf8(line)?);
+    let mut scanner = JsonScanner::of_text(utf8(line)?);
     scanner.members(|key, value| {
         if kind.is_none() && key.is(b"type") {
             kind = Some(event_type(value.text()?)?);
@@ -188,7 +188,7 @@ pub fn project_into<'a>(
                 return Err(value.wrong("an object"));
             }
             if kind.is_some_and(EventType::has_envelope) {
-                let (bytes, envelope) = value.taken(|value| outlined_envelope(value, outline))?;
+                let (bytes, envelope) = value.take_value(|value| outlined_envelope(value, outline))?;
                 (object, read) = (Some(bytes), Some(envelope));
             } else {
                 object = Some(value.value()?);
@@ -196,7 +196,7 @@ pub fn project_into<'a>(
         } else {
             value.skip()?;
         }
-        Ok(Flow::Next)
+        Ok(ScanFlow::Next)
     })?;
     scanner.end()?;
     let kind = kind.ok_or(ProjectError::Missing("type"))?;
@@ -204,7 +204,7 @@ pub fn project_into<'a>(
     if read.is_none() && kind.has_envelope() {
         read = Some(envelope(object)?);
     }
-    Ok((Frame { kind, object }, read))
+    Ok((WatchFrame { kind, object }, read))
 }
 
 impl EventType {
@@ -215,33 +215,33 @@ impl EventType {
 
 /// Reads the envelope of an object from [`frame`] or [`list_page`]. It does not scan what comes after the
 /// metadata again.
-pub fn envelope(object: &[u8]) -> Result<Envelope<'_>, ProjectError> {
-    let mut read = Reading::default();
-    Scanner::new(object).members(|key, value| {
+pub fn envelope(object: &[u8]) -> Result<ObjectEnvelope<'_>, ProjectError> {
+    let mut read = EnvelopeReader::default();
+    JsonScanner::new(object).members(|key, value| {
         match read.member(key, value)? {
-            Some(Place::Metadata) => members_or_null(value, |key, value| read.metadata(key, value))?,
-            Some(Place::Elsewhere) => value.skip()?,
+            Some(MemberPlace::Metadata) => members_or_null(value, |key, value| read.metadata(key, value))?,
+            Some(MemberPlace::Elsewhere) => value.skip()?,
             None => {}
         }
-        Ok(if read.is_complete() { Flow::Enough } else { Flow::Next })
+        Ok(if read.is_complete() { ScanFlow::Enough } else { ScanFlow::Next })
     })?;
     read.end()
 }
 
 /// Reads the envelope of an object that nobody has checked. It scans all of it and notes its outline.
 fn outlined_envelope<'a>(
-    object: &mut Scanner<'a>,
-    outline: &mut Outline,
-) -> Result<Envelope<'a>, ProjectError> {
-    let (mut read, base) = (Reading::default(), object.start());
+    object: &mut JsonScanner<'a>,
+    outline: &mut ObjectOutline,
+) -> Result<ObjectEnvelope<'a>, ProjectError> {
+    let (mut read, base) = (EnvelopeReader::default(), object.start());
     outline.of_object(object, base, |key, value, inner| {
         match read.member(key, value)? {
-            Some(Place::Metadata) => {
+            Some(MemberPlace::Metadata) => {
                 members_or_null(value, |key, value| {
                     inner.noting(key, value, |value| read.metadata(key, value))
                 })?;
             }
-            Some(Place::Elsewhere) => inner.skip(value)?,
+            Some(MemberPlace::Elsewhere) => inner.skip(value)?,
             None => {}
         }
         Ok(())
@@ -251,25 +251,29 @@ fn outlined_envelope<'a>(
 
 /// The state of reading an envelope.
 #[derive(Default)]
-struct Reading<'a> {
-    envelope: Envelope<'a>,
+struct EnvelopeReader<'a> {
+    envelope: ObjectEnvelope<'a>,
     has_version: bool,
     has_kind: bool,
     has_metadata: bool,
 }
 
-/// A value that [`Reading::member`] did not take.
-enum Place {
+/// A value that [`EnvelopeReader::member`] did not take.
+enum MemberPlace {
     Metadata,
     Elsewhere,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> EnvelopeReader<'a> {
     /// Reads a member of the object. If it does not take the value, it says what the value is.
-    fn member(&mut self, key: Text<'a>, value: &mut Scanner<'a>) -> Result<Option<Place>, ProjectError> {
+    fn member(
+        &mut self,
+        key: RawString<'a>,
+        value: &mut JsonScanner<'a>,
+    ) -> Result<Option<MemberPlace>, ProjectError> {
         if !self.has_metadata && key.is(b"metadata") {
             self.has_metadata = true;
-            return Ok(Some(Place::Metadata));
+            return Ok(Some(MemberPlace::Metadata));
         } else if !self.has_kind && key.is(b"kind") {
             self.has_kind = true;
             self.envelope.kind = optional_text(value)?;
@@ -277,12 +281,12 @@ impl<'a> Reading<'a> {
             self.has_version = true;
             self.envelope.api_version = optional_text(value)?;
         } else {
-            return Ok(Some(Place::Elsewhere));
+            return Ok(Some(MemberPlace::Elsewhere));
         }
         Ok(None)
     }
 
-    fn metadata(&mut self, key: Text<'a>, value: &mut Scanner<'a>) -> Result<(), ProjectError> {
+    fn metadata(&mut self, key: RawString<'a>, value: &mut JsonScanner<'a>) -> Result<(), ProjectError> {
         let envelope = &mut self.envelope;
         let field = match () {
             () if key.is(b"name") => &mut envelope.name,
@@ -308,7 +312,7 @@ impl<'a> Reading<'a> {
         self.has_version && self.has_kind && self.has_metadata
     }
 
-    fn end(self) -> Result<Envelope<'a>, ProjectError> {
+    fn end(self) -> Result<ObjectEnvelope<'a>, ProjectError> {
         let envelope = self.envelope;
         let required = [
             (self.has_metadata, "metadata"),
@@ -326,17 +330,17 @@ impl<'a> Reading<'a> {
 
 /// Reads the members of an object; a null has none.
 fn members_or_null<'a>(
-    value: &mut Scanner<'a>,
-    mut member: impl FnMut(Text<'a>, &mut Scanner<'a>) -> Result<(), ProjectError>,
+    value: &mut JsonScanner<'a>,
+    mut member: impl FnMut(RawString<'a>, &mut JsonScanner<'a>) -> Result<(), ProjectError>,
 ) -> Result<(), ProjectError> {
     match is_null(value)? {
         true => Ok(()),
-        false => value.members(|key, value| member(key, value).map(|()| Flow::Next)),
+        false => value.members(|key, value| member(key, value).map(|()| ScanFlow::Next)),
     }
 }
 
 fn labels<'a>(
-    value: &mut Scanner<'a>,
+    value: &mut JsonScanner<'a>,
     labels: &mut Vec<(Cow<'a, str>, Cow<'a, str>)>,
 ) -> Result<(), ProjectError> {
     if is_null(value)? {
@@ -347,11 +351,11 @@ fn labels<'a>(
             labels.reserve(MEMBERS);
         }
         labels.push((key.decode()?, optional_text(value)?));
-        Ok(Flow::Next)
+        Ok(ScanFlow::Next)
     })
 }
 
-fn owners<'a>(value: &mut Scanner<'a>, owners: &mut Vec<OwnerRef<'a>>) -> Result<(), ProjectError> {
+fn owners<'a>(value: &mut JsonScanner<'a>, owners: &mut Vec<OwnerRef<'a>>) -> Result<(), ProjectError> {
     if is_null(value)? {
         return Ok(());
     }
@@ -366,7 +370,7 @@ fn owners<'a>(value: &mut Scanner<'a>, owners: &mut Vec<OwnerRef<'a>>) -> Result
                 () if key.is(b"controller") => owner.controller |= value.value()? == b"true",
                 () => value.skip()?,
             }
-            Ok(Flow::Next)
+            Ok(ScanFlow::Next)
         })?;
         owners.push(owner);
         Ok(())
@@ -392,24 +396,24 @@ pub fn bookmark_version(object: &[u8]) -> Result<Cow<'_, str>, ProjectError> {
 /// When an object was created, as its document says; `None` where it says nothing, or is no object.
 pub fn created(object: &[u8]) -> Option<Cow<'_, str>> {
     let mut created = Cow::Borrowed("");
-    let read = Scanner::new(object).members(|key, value| {
+    let read = JsonScanner::new(object).members(|key, value| {
         if !key.is(b"metadata") {
             value.skip()?;
-            return Ok(Flow::Next);
+            return Ok(ScanFlow::Next);
         }
         if is_null(value)? {
-            return Ok(Flow::Enough);
+            return Ok(ScanFlow::Enough);
         }
         value.members(|key, value| {
             if !key.is(b"creationTimestamp") {
                 value.skip()?;
-                return Ok(Flow::Next);
+                return Ok(ScanFlow::Next);
             }
             created = optional_text(value)?;
-            Ok(Flow::Enough)
+            Ok(ScanFlow::Enough)
         })?;
         // What stands behind it says nothing of it, and may be long.
-        Ok(Flow::Enough)
+        Ok(ScanFlow::Enough)
     });
     read.ok().map(|_| created).filter(|created| !created.is_empty())
 }
@@ -429,7 +433,7 @@ pub fn ends_initial_events(object: &[u8]) -> Result<bool, ProjectError> {
                 true => ends |= optional_text(value)? == "true",
                 false => value.skip()?,
             }
-            Ok(Flow::Next)
+            Ok(ScanFlow::Next)
         })
     })?;
     Ok(ends)
@@ -437,15 +441,15 @@ pub fn ends_initial_events(object: &[u8]) -> Result<bool, ProjectError> {
 
 fn in_metadata<'a>(
     object: &'a [u8],
-    mut member: impl FnMut(Text<'a>, &mut Scanner<'a>) -> Result<(), ProjectError>,
+    mut member: impl FnMut(RawString<'a>, &mut JsonScanner<'a>) -> Result<(), ProjectError>,
 ) -> Result<(), ProjectError> {
-    Scanner::new(object).members(|key, value| {
+    JsonScanner::new(object).members(|key, value| {
         if !key.is(b"metadata") {
             value.skip()?;
         } else if !is_null(value)? {
-            value.members(|key, value| member(key, value).map(|()| Flow::Next))?;
+            value.members(|key, value| member(key, value).map(|()| ScanFlow::Next))?;
         }
-        Ok(Flow::Next)
+        Ok(ScanFlow::Next)
     })
 }
 

@@ -1,17 +1,17 @@
 //! Records where an object's members, and their members, lie. Status rules and indexes find them by name
 //! without another scan of the object.
 
-use super::{Flow, ProjectError, Scanner, Text};
+use super::{JsonScanner, ProjectError, RawString, ScanFlow};
 
 /// The outline of one object. It is valid with that object's bytes only, and can be reused for the next.
 #[derive(Clone, Debug, Default)]
-pub struct Outline {
-    members: Vec<Member>,
+pub struct ObjectOutline {
+    members: Vec<MemberOffsets>,
 }
 
 /// Offsets from the first byte of the object.
 #[derive(Clone, Copy, Debug)]
-struct Member {
+struct MemberOffsets {
     /// Whether it is a member of the last top-level member.
     is_inner: bool,
     is_escaped: bool,
@@ -19,26 +19,26 @@ struct Member {
     value: (u32, u32),
 }
 
-/// One member as [`Outline::members`] gives it.
+/// One member as [`ObjectOutline::members`] gives it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found<'a> {
+pub(crate) struct OutlineMember<'a> {
     pub is_inner: bool,
-    pub key: Text<'a>,
+    pub key: RawString<'a>,
     pub value: &'a [u8],
 }
 
 /// Notes the members of one member.
-pub(super) struct Inner<'o> {
-    members: &'o mut Vec<Member>,
+pub(super) struct MemberOutline<'o> {
+    members: &'o mut Vec<MemberOffsets>,
     /// The offset of the object in what is scanned.
     base: usize,
 }
 
-impl Outline {
+impl ObjectOutline {
     /// Reads the outline of an object that nobody has checked.
     pub fn of(object: &[u8]) -> Result<Self, ProjectError> {
         let mut outline = Self::default();
-        outline.of_object(&mut Scanner::new(object), 0, |_, value, inner| inner.skip(value))?;
+        outline.of_object(&mut JsonScanner::new(object), 0, |_, value, inner| inner.skip(value))?;
         Ok(outline)
     }
 
@@ -53,50 +53,54 @@ impl Outline {
     /// Notes an object's members, counted from `base`. `member` must take the value and may note its members.
     pub(super) fn of_object<'a>(
         &mut self,
-        object: &mut Scanner<'a>,
+        object: &mut JsonScanner<'a>,
         base: usize,
-        mut member: impl FnMut(Text<'a>, &mut Scanner<'a>, &mut Inner<'_>) -> Result<(), ProjectError>,
+        mut member: impl FnMut(
+            RawString<'a>,
+            &mut JsonScanner<'a>,
+            &mut MemberOutline<'_>,
+        ) -> Result<(), ProjectError>,
     ) -> Result<(), ProjectError> {
         self.members.clear();
         object.members(|key, value| {
             let place = self.members.len();
-            let mut inner = Inner { members: &mut self.members, base };
+            let mut inner = MemberOutline { members: &mut self.members, base };
             let start = value.start();
             inner.push(false, key, start, start);
             member(key, value, &mut inner)?;
             self.members[place].value.1 = offset(value.position() - base);
-            Ok(Flow::Next)
+            Ok(ScanFlow::Next)
         })
     }
 
     /// The members in the order of the document. Each member of the object comes before its own members.
-    pub(crate) fn members<'a>(&self, object: &'a [u8]) -> impl Iterator<Item = Found<'a>> {
+    pub(crate) fn members<'a>(&self, object: &'a [u8]) -> impl Iterator<Item = OutlineMember<'a>> {
         self.members.iter().map(move |member| {
             let cut = |(start, end): (u32, u32)| object.get(start as usize..end as usize).unwrap_or_default();
-            Found {
+            OutlineMember {
                 is_inner: member.is_inner,
-                key: Text::scanned(cut(member.key), member.is_escaped, member.key.0 as usize),
+                key: RawString::scanned(cut(member.key), member.is_escaped, member.key.0 as usize),
                 value: cut(member.value),
             }
         })
     }
 }
 
-impl Inner<'_> {
+impl MemberOutline<'_> {
     /// Skips a value, and notes its members if it is an object.
-    pub fn skip(&mut self, value: &mut Scanner<'_>) -> Result<(), ProjectError> {
+    pub fn skip(&mut self, value: &mut JsonScanner<'_>) -> Result<(), ProjectError> {
         if value.peek() != b'{' {
             return value.skip();
         }
-        value.members(|key, value| self.noting(key, value, Scanner::skip).map(|()| Flow::Next))
+        value.members(|key, value| self.noting(key, value, JsonScanner::skip).map(|()| ScanFlow::Next))
     }
 
     /// Notes a member whose value `read` takes.
     pub fn noting<'a>(
         &mut self,
-        key: Text<'a>,
-        value: &mut Scanner<'a>,
-        read: impl FnOnce(&mut Scanner<'a>) -> Result<(), ProjectError>,
+        key: RawString<'a>,
+        value: &mut JsonScanner<'a>,
+        read: impl FnOnce(&mut JsonScanner<'a>) -> Result<(), ProjectError>,
     ) -> Result<(), ProjectError> {
         let start = value.start();
         read(value)?;
@@ -104,11 +108,11 @@ impl Inner<'_> {
         Ok(())
     }
 
-    fn push(&mut self, is_inner: bool, key: Text<'_>, start: usize, end: usize) {
+    fn push(&mut self, is_inner: bool, key: RawString<'_>, start: usize, end: usize) {
         let (at, length, is_escaped) = key.place();
         let key = (offset(at - self.base), offset(at - self.base + length));
         let value = (offset(start - self.base), offset(end - self.base));
-        self.members.push(Member { is_inner, is_escaped, key, value });
+        self.members.push(MemberOffsets { is_inner, is_escaped, key, value });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Flow, ProjectError, Scanner, is_null, take_text, utf8};
+use super::{JsonScanner, ProjectError, ScanFlow, is_null, take_text, utf8};
 
 /// One page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct ListPage<'a> {
 pub fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, ProjectError> {
     let mut page = ListPage::default();
     let mut has_items = false;
-    let mut scanner = Scanner::of_text(utf8(bytes)?);
+    let mut scanner = JsonScanner::of_text(utf8(bytes)?);
     scanner.members(|key, value| {
         match () {
             () if key.is(b"kind") => take_text(&mut page.kind, value)?,
@@ -40,7 +40,7 @@ pub fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, ProjectError> {
             }
             () => value.skip()?,
         }
-        Ok(Flow::Next)
+        Ok(ScanFlow::Next)
     })?;
     scanner.end()?;
     match (page.resource_version.is_empty(), has_items) {
@@ -50,7 +50,7 @@ pub fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, ProjectError> {
     }
 }
 
-fn list_metadata<'a>(value: &mut Scanner<'a>, page: &mut ListPage<'a>) -> Result<(), ProjectError> {
+fn list_metadata<'a>(value: &mut JsonScanner<'a>, page: &mut ListPage<'a>) -> Result<(), ProjectError> {
     if is_null(value)? {
         return Ok(());
     }
@@ -63,6 +63,6 @@ fn list_metadata<'a>(value: &mut Scanner<'a>, page: &mut ListPage<'a>) -> Result
             }
             () => value.skip()?,
         }
-        Ok(Flow::Next)
+        Ok(ScanFlow::Next)
     })
 }

@@ -8,9 +8,9 @@ const TOKENS: usize = 64;
 
 /// A pointer such as `/spec/containers/0/image`. It leads at least one level below the top.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pointer(Vec<String>);
+pub struct JsonPointer(Vec<String>);
 
-impl Pointer {
+impl JsonPointer {
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(tokens) = text.strip_prefix('/') else {
             return Err(match text.is_empty() {
@@ -55,7 +55,7 @@ fn unescape(token: &str) -> Option<String> {
     Some(out)
 }
 
-impl fmt::Display for Pointer {
+impl fmt::Display for JsonPointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|token| write!(f, "/{}", token.replace('~', "~0").replace('/', "~1")))
     }

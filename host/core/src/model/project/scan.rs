@@ -8,22 +8,22 @@
 //! borrows its fields (`cargo xtask bench frame` prints the ratio).
 
 use super::ProjectError;
-use super::text::{Raw, Text};
+use super::text::{RawForm, RawString};
 
 /// The most levels of arrays and objects. A deeper document is refused. `serde_json`, which plugins and the
 /// rest of the controller use, refuses it too.
 pub(crate) const NESTING: u32 = 127;
 
-/// Whether the caller of [`Scanner::members`] wants more.
+/// Whether the caller of [`JsonScanner::members`] wants more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub(crate) enum ScanFlow {
     Next,
     /// Stop: the scanner stays within the object and does not scan the rest.
     Enough,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Scanner<'a> {
+pub(crate) struct JsonScanner<'a> {
     bytes: &'a [u8],
     /// The same bytes if they are known to be UTF-8, so that no string is checked again.
     text: Option<&'a str>,
@@ -32,7 +32,7 @@ pub(crate) struct Scanner<'a> {
     depth: u32,
 }
 
-impl<'a> Scanner<'a> {
+impl<'a> JsonScanner<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, text: None, at: 0, depth: 0 }
     }
@@ -77,15 +77,15 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn text(&mut self) -> Result<Text<'a>, ProjectError> {
+    pub(crate) fn text(&mut self) -> Result<RawString<'a>, ProjectError> {
         self.expect(b'"', "a string")?;
         let start = self.at;
         let escaped = self.skip_text()?;
         let raw = match self.text.and_then(|text| text.get(start..self.at - 1)) {
-            Some(text) => Raw::Utf8(text),
-            None => Raw::Bytes(&self.bytes[start..self.at - 1]),
+            Some(text) => RawForm::Utf8(text),
+            None => RawForm::Bytes(&self.bytes[start..self.at - 1]),
         };
-        Ok(Text { raw, escaped, at: start })
+        Ok(RawString { raw, escaped, at: start })
     }
 
     /// Skips from behind the opening quote to behind the closing one. Returns whether there were escapes.
@@ -186,7 +186,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Takes the next value with `read`, and returns the result and the value's bytes.
-    pub(crate) fn taken<T>(
+    pub(crate) fn take_value<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, ProjectError>,
     ) -> Result<(&'a [u8], T), ProjectError> {
@@ -332,7 +332,7 @@ impl<'a> Scanner<'a> {
     /// Calls `member` with each key of an object. `member` must take the value.
     pub(crate) fn members(
         &mut self,
-        mut member: impl FnMut(Text<'a>, &mut Self) -> Result<Flow, ProjectError>,
+        mut member: impl FnMut(RawString<'a>, &mut Self) -> Result<ScanFlow, ProjectError>,
     ) -> Result<(), ProjectError> {
         self.expect(b'{', "an object")?;
         if self.peek() == b'}' {
@@ -343,7 +343,7 @@ impl<'a> Scanner<'a> {
         loop {
             let key = self.text()?;
             self.expect(b':', "a colon")?;
-            if member(key, self)? == Flow::Enough {
+            if member(key, self)? == ScanFlow::Enough {
                 return Ok(());
             }
             match self.peek() {

@@ -39,10 +39,13 @@ fn one_pass_reads_what_two_do() {
     for line in JOBS.lines().chain(include_str!("../../../testdata/pods.jsonl").lines()) {
         let two = frame(line.as_bytes()).unwrap();
         assert_eq!(project(line.as_bytes()), Ok((two, Some(envelope(two.object).unwrap()))));
-        let mut outline = Outline::default();
+        let mut outline = ObjectOutline::default();
         project_into(line.as_bytes(), &mut outline).unwrap();
-        let noted = |outline: &Outline| outlined(outline, two.object);
-        assert!(outline.is_empty() || noted(&outline) == noted(&Outline::of(two.object).unwrap()), "{line}");
+        let noted = |outline: &ObjectOutline| outlined(outline, two.object);
+        assert!(
+            outline.is_empty() || noted(&outline) == noted(&ObjectOutline::of(two.object).unwrap()),
+            "{line}"
+        );
     }
     let late = br#"{"object":{"metadata":{"name":"a","uid":"u","resourceVersion":"1"}},"type":"DELETED"}"#;
     assert_eq!(project(late).unwrap().1.unwrap().name, "a");
@@ -142,7 +145,7 @@ fn what_is_wrong_is_placed() {
 fn nesting_is_bounded_where_other_readers_bound_it() {
     let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     for levels in [1, 100, 127, 128, 129, 100_000] {
-        let ours = Scanner::new(nested(levels).as_bytes()).skip().is_ok();
+        let ours = JsonScanner::new(nested(levels).as_bytes()).skip().is_ok();
         assert_eq!(ours, serde_json::from_str::<Value>(&nested(levels)).is_ok(), "{levels}");
         let object = format!(
             r#"{{"metadata":{{"name":"a","uid":"u","resourceVersion":"1"}},"spec":{}}}"#,
@@ -212,7 +215,7 @@ fn a_list_page_gives_its_items_as_they_came() {
 }
 
 /// Each member, with the member that contains it.
-fn outlined(outline: &Outline, object: &[u8]) -> Vec<(String, String, Value)> {
+fn outlined(outline: &ObjectOutline, object: &[u8]) -> Vec<(String, String, Value)> {
     let (mut top, mut members) = (String::new(), Vec::new());
     for found in outline.members(object) {
         let (key, value) = (found.key.decode().unwrap(), serde_json::from_slice(found.value).unwrap());
@@ -276,8 +279,8 @@ proptest! {
     fn what_is_known_to_be_utf_8_decodes_as_what_is_not(name in "\\PC{0,20}", cut in 0usize..40, escapes in "(\\\\u[0-9a-f]{4}|\\\\n){0,3}") {
         let text = format!("\"{name}{escapes}\"");
         for text in [&text[..], &text[..text.floor_char_boundary(cut)]] {
-            let read = |mut scanner: Scanner<'_>| scanner.text()?.decode().map(Cow::into_owned);
-            prop_assert_eq!(read(Scanner::of_text(text)), read(Scanner::new(text.as_bytes())));
+            let read = |mut scanner: JsonScanner<'_>| scanner.text()?.decode().map(Cow::into_owned);
+            prop_assert_eq!(read(JsonScanner::of_text(text)), read(JsonScanner::new(text.as_bytes())));
         }
     }
 
@@ -297,14 +300,14 @@ proptest! {
                 expected.push((top.clone(), key.clone(), inner.clone()));
             }
         }
-        let outline = Outline::of(text.as_bytes()).unwrap();
+        let outline = ObjectOutline::of(text.as_bytes()).unwrap();
         prop_assert_eq!(outlined(&outline, text.as_bytes()), expected);
     }
 
     #[test]
     fn any_json_is_taken_to_its_last_byte(value in any_json(), pretty in any::<bool>()) {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
-        let mut scanner = Scanner::new(text.as_bytes());
+        let mut scanner = JsonScanner::new(text.as_bytes());
         prop_assert_eq!(scanner.value().unwrap(), text.as_bytes());
         prop_assert!(scanner.end().is_ok());
     }
@@ -331,7 +334,7 @@ proptest! {
                 _ => bytes.insert(at, b"{}[]\",:\\0u"[usize::from(byte) % 10]),
             }
         }
-        let mut scanner = Scanner::new(&bytes);
+        let mut scanner = JsonScanner::new(&bytes);
         let ours = utf8(&bytes).is_ok() && scanner.skip().and_then(|()| scanner.end()).is_ok();
         prop_assert_eq!(ours, serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok() && std::str::from_utf8(&bytes).is_ok());
         // The results may differ, but none of these calls may panic.

@@ -6,20 +6,20 @@ use super::ProjectError;
 
 /// A string as it stands between its quotes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Text<'a> {
-    pub(super) raw: Raw<'a>,
+pub(crate) struct RawString<'a> {
+    pub(super) raw: RawForm<'a>,
     pub(super) escaped: bool,
     pub(super) at: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Raw<'a> {
+pub(super) enum RawForm<'a> {
     /// The text is known to be UTF-8.
     Utf8(&'a str),
     Bytes(&'a [u8]),
 }
 
-impl<'a> Raw<'a> {
+impl<'a> RawForm<'a> {
     #[inline]
     fn bytes(self) -> &'a [u8] {
         match self {
@@ -29,10 +29,10 @@ impl<'a> Raw<'a> {
     }
 }
 
-impl<'a> Text<'a> {
+impl<'a> RawString<'a> {
     /// Makes a text from bytes that a scanner has checked.
     pub(super) fn scanned(raw: &'a [u8], escaped: bool, at: usize) -> Self {
-        Self { raw: Raw::Bytes(raw), escaped, at }
+        Self { raw: RawForm::Bytes(raw), escaped, at }
     }
 
     /// The text's offset and length, and whether it has escapes.
@@ -51,8 +51,8 @@ impl<'a> Text<'a> {
     #[inline]
     pub(crate) fn decode(&self) -> Result<Cow<'a, str>, ProjectError> {
         let text = match self.raw {
-            Raw::Utf8(text) => text,
-            Raw::Bytes(bytes) => std::str::from_utf8(bytes)
+            RawForm::Utf8(text) => text,
+            RawForm::Bytes(bytes) => std::str::from_utf8(bytes)
                 .map_err(|error| ProjectError::Utf8 { at: self.at + error.valid_up_to() })?,
         };
         match self.escaped {

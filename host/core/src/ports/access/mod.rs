@@ -7,7 +7,7 @@ mod shares;
 
 use std::collections::BTreeMap;
 
-pub use shares::Shares;
+pub use shares::PartyShares;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -25,9 +25,9 @@ pub struct Person {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// What a person wants to do, as the API server's authorisers take it.
+/// The action that a person wants to take, as the API server's authorisers describe it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Attempt {
+pub struct AccessAttempt {
     pub verb: String,
     pub group: String,
     /// The plural of the kind, as RBAC rules name it: `jobs`.
@@ -58,11 +58,11 @@ pub enum ReviewError {
 
 /// Asks the API server. Every call is a new question.
 #[async_trait]
-pub trait Reviewer: Send + Sync {
+pub trait AccessReviewer: Send + Sync {
     /// The person to whom this token belongs; `None` if the API server does not know the token, or no longer.
     async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError>;
 
-    async fn allows(&self, person: &Person, attempt: &Attempt) -> Result<bool, ReviewError>;
+    async fn allows(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError>;
 
     /// The namespace of this name; `None` if there is none.
     async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError>;

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 /// By party. It holds those that ask right now, and at times some that have just asked.
-pub struct Shares<P> {
+pub struct PartyShares<P> {
     each: usize,
     asking: Mutex<HashMap<P, Weak<Semaphore>>>,
 }
 
-impl<P: Clone + Eq + Hash> Shares<P> {
+impl<P: Clone + Eq + Hash> PartyShares<P> {
     pub fn new(each: usize) -> Self {
         Self { each, asking: Mutex::default() }
     }
@@ -57,7 +57,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_party_that_asks_much_waits_for_itself_and_is_forgotten_afterwards() {
-        let shares = Shares::new(2);
+        let shares = PartyShares::new(2);
         let (first, second) = (shares.take(&"a").await.unwrap(), shares.take_at_once(&"a").unwrap());
         let mut third = Box::pin(shares.take(&"a"));
         let mut poll = || third.as_mut().poll(&mut Context::from_waker(Waker::noop()));

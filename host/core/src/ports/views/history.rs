@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EventView, ReportView, Story, WhyView};
+use super::{EventView, ExplainedStates, ReportView, WhyView};
 use crate::cursor::StoryCursor;
 use crate::state::{ObjectRef, State};
 
@@ -141,7 +141,12 @@ pub struct TimelineView {
 
 impl TimelineView {
     /// The part of it that an explanation is made of.
-    pub fn story(&self) -> Story<'_> {
-        Story { states: &self.states, related: &self.related, events: &self.events, is_cut: self.cut }
+    pub fn story(&self) -> ExplainedStates<'_> {
+        ExplainedStates {
+            states: &self.states,
+            related: &self.related,
+            events: &self.events,
+            is_cut: self.cut,
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::state::{ObjectRef, Seq};
 
 /// Dead letters by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Letters {
+pub enum LetterChoice {
     #[default]
     All,
     /// Those that can be replayed, and those that are being replayed.
@@ -29,7 +29,7 @@ pub struct LetterQuery {
     pub cursor: Option<LetterCursor>,
     pub limit: Option<usize>,
     #[serde(skip)]
-    pub which: Letters,
+    pub which: LetterChoice,
 }
 
 impl From<&DeadLetter> for LetterCursor {

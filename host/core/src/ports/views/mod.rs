@@ -19,11 +19,12 @@ use tokio::sync::watch;
 
 pub use self::history::{GapQuery, KindWithin, PoisonQuery, PoisonView, TimelineQuery, TimelineView};
 pub use self::letters::{
-    DeadLetterView, DropView, LetterQuery, LetterRecordView, Letters, RecordQuery, ReplayRequest, ReplayView,
+    DeadLetterView, DropView, LetterChoice, LetterQuery, LetterRecordView, RecordQuery, ReplayRequest,
+    ReplayView,
 };
 pub use self::objects::{
-    Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
-    WasView,
+    DeliveryMap, DeliveryStage, DetailsView, GoneFilter, NAMESPACES, ObjectCounts, ObjectPage, ObjectQuery,
+    ObjectView, ThenView, WasView,
 };
 pub use self::plugins::{
     BackfillView, CallEndsView, CallFailureView, CallsView, ConfigField, GrantUseView, GrantView,
@@ -35,13 +36,13 @@ pub use self::status::{
     StatusView, StreamView,
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
-use crate::ports::{RawState, RawStory, Watched, is_of_namespace};
+use crate::ports::{RawState, RawStory, WatchedResource, is_of_namespace};
 use crate::state::{Gap, Seq, State};
 pub use crate::status::story::events::EventView;
 pub use crate::status::story::mutes::{MuteRequest, MuteView, MutedView};
 pub use crate::status::story::reports::ReportView;
 pub use crate::status::story::why::{
-    Cause, CauseKind, ContainerRole, DocumentsBySeq, FailedContainer, Outcome, Story, WhyView,
+    Cause, CauseKind, ContainerRole, DocumentsBySeq, ExplainedStates, FailedContainer, Outcome, WhyView,
 };
 
 /// A one-time login: the page `/login/once?code=CODE` takes the code once, and signs the browser in.
@@ -72,22 +73,22 @@ pub enum ViewError {
 pub trait Views: Send + Sync {
     async fn status(&self) -> Result<StatusView, ViewError>;
     /// What each source witnesses. Asked with every request of somebody who may not see all.
-    fn watched(&self) -> Vec<Watched>;
+    fn watched(&self) -> Vec<WatchedResource>;
     /// The namespaces in which the source knows an object, but no more than so many of them. `past`: also those of
     /// the objects that ended last.
     async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError>;
     /// A page of the objects that a query selects, the newest change first.
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError>;
     /// The objects that are there and that a query selects, counted by phase.
-    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError>;
+    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError>;
     /// Whose states a story has. The caller keeps of it what somebody may see, and [`Self::told`] tells that.
     async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError>;
     /// A story without secrets, with what Events and reports say of its objects.
-    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError>;
+    async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError>;
     /// Explains why the object of a timeline failed or waits. It reads documents of the timeline's states alone.
     async fn explain(&self, timeline: &TimelineView) -> Result<WhyView, ViewError>;
     /// A state without secrets.
-    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError>;
+    async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError>;
     /// When the object was created of which a state is, if its document says so.
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError>;
     /// Whether an object that was created then lies in the namespace that was made at `since_ms`.
@@ -100,7 +101,7 @@ pub trait Views: Send + Sync {
         Ok(is_of_namespace(created_ms, since_ms, newest.and_then(|state| state.ended_ms())))
     }
     /// How far each plugin is with these states.
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError>;
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError>;
     /// The document of one state, exactly as it came from the server.
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError>;
     /// Newest first, each with its number.
@@ -130,7 +131,7 @@ pub trait Views: Send + Sync {
     /// Follows the newest position. An error before the journal is open: a position that nobody knows yet is none.
     fn newest(&self) -> Result<watch::Receiver<Seq>, ViewError>;
     /// What keeps retention from going on, as [`StatusView::held`] tells it; asked with each view of a page.
-    fn held(&self) -> Vec<HeldView>;
+    fn retention_holds(&self) -> Vec<HeldView>;
     /// Whether this process does its work (for `/readyz`), and if not, why: the journal is open and
     /// answers, the host's settings are in force, and each source has made its first list and is not held
     /// up. Whatever of the configuration is refused leaves what was taken before in force: it is told in

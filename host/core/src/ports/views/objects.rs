@@ -135,7 +135,7 @@ fn is_false(it: &bool) -> bool {
 
 /// How far a plugin is with a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Told {
+pub enum DeliveryStage {
     /// Handed over, or not wanted by its filter.
     Delivered,
     /// Still to be handed over, or again.
@@ -144,7 +144,7 @@ pub enum Told {
     Dead,
 }
 
-impl Told {
+impl DeliveryStage {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Delivered => "delivered",
@@ -155,7 +155,7 @@ impl Told {
 }
 
 /// By plugin and position, for the states to which the plugin is subscribed.
-pub type Deliveries = BTreeMap<String, BTreeMap<Seq, Told>>;
+pub type DeliveryMap = BTreeMap<String, BTreeMap<Seq, DeliveryStage>>;
 
 /// A page of objects.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -169,7 +169,7 @@ pub struct ObjectPage {
 
 /// The objects that are there, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ObjectCounts {
     pub phases: BTreeMap<String, u64>,
     /// Those in which objects are, no more than [`NAMESPACES`].
     pub namespaces: BTreeSet<String>,
@@ -186,7 +186,7 @@ pub const NAMESPACES: usize = 1_000;
 /// Whether objects that are gone are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
-pub enum Gone {
+pub enum GoneFilter {
     /// Only objects that are there.
     #[default]
     #[serde(rename = "false")]
@@ -235,7 +235,7 @@ pub struct ObjectQuery {
     pub limit: Option<usize>,
     /// `true`: objects that are gone, too, by the time of their end; `only`: no others.
     #[serde(default)]
-    pub gone: Gone,
+    pub gone: GoneFilter,
     /// Of the objects that are gone, those that ended at this time or later; with `was`, the objects that were in the
     /// phase at this time or later; with `cause`, those that ended badly at this time or later. RFC 3339.
     #[serde(default)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 #[cfg(target_os = "linux")]
 use super::computed;
 use crate::config::RedactionSpec;
-use crate::redact::{Secrets, Withheld};
+use crate::redact::{SecretDigests, WithheldDocument};
 
 /// The text as an argument and as an annotation, after redaction by the default rules.
 fn shown(text: &str) -> (String, String) {
@@ -335,8 +335,8 @@ fn many_texts_are_searched_for_a_long_secret_that_none_of_them_can_hold() {
     let event = json!({"kind": "Event", "involvedObject": {"uid": "u"}, "message": texts}).to_string();
     let begun = std::time::Instant::now();
     assert!(rules.redact(job.as_bytes(), |_| "0".repeat(16)).unwrap().is_some());
-    let mut secrets = Secrets::default();
-    let digest = |_: &[u8]| Ok::<_, Withheld>("0".repeat(16));
+    let mut secrets = SecretDigests::default();
+    let digest = |_: &[u8]| Ok::<_, WithheldDocument>("0".repeat(16));
     rules.add_secrets(job.as_bytes(), digest, &mut secrets).unwrap();
     assert_eq!(rules.redact_event(event.as_bytes(), &secrets, |_| String::new()), Ok(None));
     // A search that is prepared anew for each text takes four thousand million steps, three times.

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::{HostSpec, RedactedField, RedactionSpec};
-use crate::project::Pointer;
+use crate::project::JsonPointer;
 
-/// What this thread has computed, whatever else the machine does.
+/// The processor time of this thread, whatever else the machine does.
 #[cfg(target_os = "linux")]
 pub(crate) fn computed() -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
@@ -26,30 +26,30 @@ pub(crate) fn computed() -> Duration {
 }
 
 /// The default rules, and fields of any kind at these places.
-pub(crate) fn hiding(pointers: &[&str]) -> Redactor {
+pub(crate) fn hiding(pointers: &[&str]) -> RedactionRules {
     let mut redaction = RedactionSpec::default();
     let field = |pointer: &&str| RedactedField { kind: None, pointer: (*pointer).to_owned() };
     redaction.fields.extend(pointers.iter().map(field));
     HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
 }
 
-fn of(variables: &[&str], fields: &[(Option<&str>, &str)]) -> Redactor {
-    let field = |(kind, path): &(Option<&str>, &str)| Field {
+fn of(variables: &[&str], fields: &[(Option<&str>, &str)]) -> RedactionRules {
+    let field = |(kind, path): &(Option<&str>, &str)| SecretField {
         kind: kind.map(str::to_owned),
-        path: Pointer::parse(path).expect("the test's fields are right"),
+        path: JsonPointer::parse(path).expect("the test's fields are right"),
     };
     let variables: Vec<_> = variables.iter().map(ToString::to_string).collect();
-    Redactor::new(&variables, fields.iter().map(field).collect())
+    RedactionRules::new(&variables, fields.iter().map(field).collect())
 }
 
-fn redactor() -> Redactor {
+fn redactor() -> RedactionRules {
     let applied = "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
     let fields = [(Some("Secret"), "/data/*"), (Some("Secret"), "/stringData/*"), (None, applied)];
     of(&["*TOKEN*", "*PASSWORD*", "*API_KEY*"], &fields)
 }
 
 /// The digest is the value's length, so that a test can say it.
-fn redacted(redactor: &Redactor, document: &str) -> String {
+fn redacted(redactor: &RedactionRules, document: &str) -> String {
     let found = redactor.redact(document.as_bytes(), |value| value.len().to_string()).unwrap();
     found.map_or_else(|| document.to_owned(), |bytes| String::from_utf8(bytes).unwrap())
 }
@@ -329,7 +329,7 @@ fn documents() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What stands between digests.
+/// The texts between digests.
 fn between_digests(text: &str) -> impl Iterator<Item = &str> {
     text.split(MARK).enumerate().map(|(place, part)| {
         let part = if place == 0 { part } else { part.get(DIGEST_CHARS..).unwrap_or_default() };

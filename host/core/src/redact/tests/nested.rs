@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::computed;
 use crate::config::RedactionSpec;
-use crate::redact::{Redactor, Secrets, Withheld};
+use crate::redact::{RedactionRules, SecretDigests, WithheldDocument};
 
 const COPY: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// A quarter of what a thread of the controller has.
@@ -39,9 +39,11 @@ fn digest(value: &[u8]) -> String {
 }
 
 /// All that is asked of a redactor. The document without secrets.
-fn ask_all(rules: &Redactor, document: &str) -> String {
-    let mut secrets = Secrets::default();
-    rules.add_secrets(document.as_bytes(), |value| Ok::<_, Withheld>(digest(value)), &mut secrets).unwrap();
+fn ask_all(rules: &RedactionRules, document: &str) -> String {
+    let mut secrets = SecretDigests::default();
+    rules
+        .add_secrets(document.as_bytes(), |value| Ok::<_, WithheldDocument>(digest(value)), &mut secrets)
+        .unwrap();
     rules.redact_event(document.as_bytes(), &secrets, digest).unwrap();
     rules.redact_settings(document.as_bytes(), digest).unwrap();
     let redacted = rules.redact(document.as_bytes(), digest).unwrap();
@@ -90,7 +92,7 @@ fn texts_within_each_other_take_as_long_as_a_text_of_that_length() {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Around {
+enum NestedIn {
     Brackets(usize),
     List(usize),
     Member(&'static str),
@@ -99,7 +101,7 @@ enum Around {
     Words(&'static str, &'static str),
 }
 
-impl Around {
+impl NestedIn {
     fn wrap(self, text: &str) -> String {
         match self {
             Self::Brackets(number) => format!("{}{text}{}", "[".repeat(number), "]".repeat(number)),
@@ -114,15 +116,15 @@ impl Around {
     }
 }
 
-fn around() -> impl Strategy<Value = Around> {
-    let words = |before, after| Just(Around::Words(before, after));
-    let member = |key| Just(Around::Member(key));
+fn around() -> impl Strategy<Value = NestedIn> {
+    let words = |before, after| Just(NestedIn::Words(before, after));
+    let member = |key| Just(NestedIn::Member(key));
     prop_oneof![
-        (1..127_usize).prop_map(Around::Brackets),
-        (1..127_usize).prop_map(Around::List),
+        (1..127_usize).prop_map(NestedIn::Brackets),
+        (1..127_usize).prop_map(NestedIn::List),
         prop_oneof![member("a"), member("token"), member("args"), member("env"), member("value")],
-        Just(Around::Variable),
-        Just(Around::Copy),
+        Just(NestedIn::Variable),
+        Just(NestedIn::Copy),
         prop_oneof![
             words("TOKEN=\"$(echo ", ")\" "),
             words("TOKEN=\"${X:-\"", "\"}\" "),
@@ -139,7 +141,7 @@ fn around() -> impl Strategy<Value = Around> {
 }
 
 /// These around each other, again and again, until the text is as long.
-fn repeated(around: &[Around], bytes: usize) -> String {
+fn repeated(around: &[NestedIn], bytes: usize) -> String {
     let mut text = String::new();
     let mut around = around.iter().cycle();
     while text.len() < bytes {

@@ -66,8 +66,8 @@ fn names_labels_and_references_stay_whatever_the_secrets_are() {
 fn the_texts_of_events_and_statuses_keep_words_that_the_object_shows() {
     let rules = RedactionSpec::default().redactor().unwrap();
     let words = |document: &Value| {
-        let mut secrets = Secrets::default();
-        let digest = |value: &[u8]| Ok::<_, Withheld>(value.len().to_string());
+        let mut secrets = SecretDigests::default();
+        let digest = |value: &[u8]| Ok::<_, WithheldDocument>(value.len().to_string());
         rules.add_secrets(document.to_string().as_bytes(), digest, &mut secrets).unwrap();
         secrets
     };

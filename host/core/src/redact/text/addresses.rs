@@ -20,7 +20,7 @@ pub(in crate::redact) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     if starts.is_empty() {
         return found;
     }
-    let mut text = Text::of(text, starts);
+    let mut text = AddressText::of(text, starts);
     let mut from = 0;
     for (sign, start) in std::mem::take(&mut text.starts) {
         if start < from {
@@ -35,8 +35,8 @@ pub(in crate::redact) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// What stands between scheme and host begins and ends there. JSON within a text may write its slashes escaped, with
-/// more signs at each level.
+/// The text between scheme and host begins and ends there. JSON within a text may write its slashes escaped,
+/// with more signs at each level.
 fn starts(text: &str) -> Vec<(usize, usize)> {
     let slash = |rest: &'_ str| rest.trim_start_matches('\\').strip_prefix('/').map(str::len);
     let end = |place: usize| {
@@ -48,7 +48,7 @@ fn starts(text: &str) -> Vec<(usize, usize)> {
 }
 
 /// A text with what is asked of it for each address, so that nothing is looked for twice.
-struct Text<'t> {
+struct AddressText<'t> {
     text: &'t str,
     /// Where each sign between scheme and host begins and ends.
     starts: Vec<(usize, usize)>,
@@ -60,11 +60,11 @@ struct Text<'t> {
     first_blank: usize,
     word_end: usize,
     line_end: usize,
-    /// Of the angle brackets that an address stands in.
+    /// The place where the angle brackets around an address end.
     angle_end: usize,
 }
 
-impl<'t> Text<'t> {
+impl<'t> AddressText<'t> {
     fn of(text: &'t str, starts: Vec<(usize, usize)>) -> Self {
         let is_apart = |place: &usize| {
             let before = text[..*place].chars().next_back();

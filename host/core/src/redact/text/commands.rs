@@ -5,11 +5,13 @@
 
 use std::ops::Range;
 
-use super::values::{Form, Quote, Quotes, Value, after_blanks, is_of_name, is_scheme, until};
+use super::values::{
+    OpenQuote, QuoteTracker, ValueForm, ValueSpan, after_blanks, is_of_name, is_scheme, until,
+};
 
-/// What an element of a command line says of the next one.
+/// The meaning of the next element of a command line.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::redact) enum Next {
+pub(in crate::redact) enum NextElement {
     #[default]
     Argument,
     /// After a secret's name.
@@ -24,31 +26,31 @@ pub(in crate::redact) enum Next {
 /// `next`: what the element before says of this one.
 pub(in crate::redact) fn in_words(
     text: &str,
-    next: &mut Next,
+    next: &mut NextElement,
     is_secret: impl Fn(&str) -> bool,
     found: &mut Vec<Range<usize>>,
 ) {
     let this = std::mem::take(next);
-    if this == Next::Secret {
+    if this == NextElement::Secret {
         // It may stand before the value, be no value but the next flag, or say what kind of secret comes next.
         let is_sign = matches!(text, "=" | ":" | "=>");
         let flag = text.trim_end_matches(['=', ':']);
         if is_sign || is_scheme(text.trim()) || (text.starts_with("--") && announces(flag, &is_secret)) {
-            *next = Next::Secret;
+            *next = NextElement::Secret;
         }
         if !is_sign && !text.is_empty() {
             found.push(0..text.len());
         }
         return;
     }
-    let (mut at, mut end, mut quotes) = (0, 0, Quotes::default());
+    let (mut at, mut end, mut quotes) = (0, 0, QuoteTracker::default());
     // How the next word is a secret, if it is one, and the quote in which it is.
-    let mut announced: Option<(Form, Option<Quote>)> = None;
+    let mut announced: Option<(ValueForm, Option<OpenQuote>)> = None;
     while let Some(word) = next_word(text, at, &mut end) {
         let form = announced.take().filter(|_| !text[word.clone()].starts_with(['=', ':']));
         let begun = match form {
             Some((form, quote)) => {
-                Some(Begun { name: word.start..word.start, start: word.start, form, quote })
+                Some(ValueStart { name: word.start..word.start, start: word.start, form, quote })
             }
             None => assigned(text, &word, &is_secret),
         };
@@ -58,19 +60,20 @@ pub(in crate::redact) fn in_words(
             // Of a list of JSON, an element ends where its quote does.
             let is_element = ["\",", "',"].iter().any(|end| text[word.clone()].ends_with(end));
             announced = Some(match quote_before(&text[word.clone()]) {
-                _ if is_element => (Form::Member, None),
-                Some(quote) => (Form::Quoted, Some(quote)),
-                None => (Form::Word, None),
+                _ if is_element => (ValueForm::Member, None),
+                Some(quote) => (ValueForm::Quoted, Some(quote)),
+                None => (ValueForm::Word, None),
             });
         }
         if let Some(mut begun) = begun {
-            let is_many = this == Next::Arguments || this == Next::Script && !text.starts_with('-');
-            if is_many && begun.form == Form::Rest {
-                begun.form = Form::Word;
+            let is_many =
+                this == NextElement::Arguments || this == NextElement::Script && !text.starts_with('-');
+            if is_many && begun.form == ValueForm::Rest {
+                begun.form = ValueForm::Word;
             }
             let open = quotes.open_at(text, begun.start);
-            if begun.form == Form::Word && quotes.is_of_pairs() {
-                begun.form = Form::Quoted;
+            if begun.form == ValueForm::Word && quotes.is_of_pairs() {
+                begun.form = ValueForm::Quoted;
             }
             let value = begun.value(text, open);
             at = value.next;
@@ -81,19 +84,19 @@ pub(in crate::redact) fn in_words(
             if is_kind || value.range.start == text.len() {
                 // The value stands behind the quotes that end here, or in the next element.
                 at = text.len() - rest.trim_start_matches(QUOTES).len();
-                announced = Some((Form::Word, None));
+                announced = Some((ValueForm::Word, None));
             }
             found.push(value.range);
         }
     }
     *next = match announced {
-        Some(_) => Next::Secret,
-        None if is_of_shell(text) => Next::Script,
-        None => Next::Argument,
+        Some(_) => NextElement::Secret,
+        None if is_of_shell(text) => NextElement::Script,
+        None => NextElement::Argument,
     };
 }
 
-/// What stands around a word.
+/// The characters around a word.
 const QUOTES: [char; 4] = ['"', '\'', ',', '\\'];
 
 /// As `-c` and `-lc`: a script is next.
@@ -133,17 +136,17 @@ fn word_length(text: &str) -> usize {
 }
 
 /// Where a value begins.
-pub(in crate::redact) struct Begun {
+pub(in crate::redact) struct ValueStart {
     pub name: Range<usize>,
     pub start: usize,
-    form: Form,
+    form: ValueForm,
     /// Before its name.
-    quote: Option<Quote>,
+    quote: Option<OpenQuote>,
 }
 
-impl Begun {
-    pub fn value(&self, text: &str, open: Option<Quote>) -> Value {
-        Value::at(text, self.start, self.form, self.quote.or(open))
+impl ValueStart {
+    pub fn value(&self, text: &str, open: Option<OpenQuote>) -> ValueSpan {
+        ValueSpan::at(text, self.start, self.form, self.quote.or(open))
     }
 }
 
@@ -152,9 +155,9 @@ pub(in crate::redact) fn assigned(
     text: &str,
     word: &Range<usize>,
     is_secret: impl Fn(&str) -> bool,
-) -> Option<Begun> {
+) -> Option<ValueStart> {
     text[word.clone()].match_indices(['=', ':']).find_map(|(place, sign)| {
-        let sign = Sign { text, start: word.start + place + 1, is_equals: sign == "=" };
+        let sign = AssignmentSign { text, start: word.start + place + 1, is_equals: sign == "=" };
         let before = without_blanks(&text[..sign.start - 1]);
         let is_apart = before.len() < sign.start - 1;
         let before = before.strip_suffix('+').unwrap_or(before);
@@ -168,20 +171,20 @@ pub(in crate::redact) fn assigned(
     })
 }
 
-/// What stands before the bracket that opens an index.
+/// The text before the bracket that opens an index.
 fn before_index(within: &str) -> Option<&str> {
     let is_of_index = |c: char| is_of_name(c) || "\"'\\${}@*#".contains(c);
     within.trim_end_matches(is_of_index).strip_suffix('[')
 }
 
 /// A sign that may give a name its value.
-struct Sign<'t> {
+struct AssignmentSign<'t> {
     text: &'t str,
     start: usize,
     is_equals: bool,
 }
 
-impl Sign<'_> {
+impl AssignmentSign<'_> {
     /// The value of the name with which `before` ends. `word`: where the word begins in which it stands.
     fn after(
         &self,
@@ -189,7 +192,7 @@ impl Sign<'_> {
         before: &str,
         is_apart: bool,
         is_secret: impl Fn(&str) -> bool,
-    ) -> Option<Begun> {
+    ) -> Option<ValueStart> {
         let Self { text, start, is_equals } = *self;
         let (before, is_quoted) = match before.strip_suffix(['"', '\'']) {
             // JSON within JSON has more of them with each level.
@@ -214,7 +217,7 @@ impl Sign<'_> {
         }
         let opened = begins.filter(|c| !is_quoted && matches!(c, '"' | '\''));
         let quote = match opened {
-            Some(sign) => Some(Quote {
+            Some(sign) => Some(OpenQuote {
                 sign: sign as u8,
                 is_escaped: before_name[..before_name.len() - 1].ends_with('\\'),
             }),
@@ -223,13 +226,13 @@ impl Sign<'_> {
         };
         let form = match is_equals {
             // An element of its own is one argument, blanks included.
-            true if before_name.is_empty() || is_short_flag(before_name) => Form::Rest,
-            true if quote.is_some() => Form::Quoted,
+            true if before_name.is_empty() || is_short_flag(before_name) => ValueForm::Rest,
+            true if quote.is_some() => ValueForm::Quoted,
             // As in a file of settings: `token = …`.
-            true if is_apart && begins == Some('\n') => Form::Line,
-            true => Form::Word,
-            false if is_quoted || matches!(begins, Some('{' | ',')) => Form::Member,
-            false => Form::Line,
+            true if is_apart && begins == Some('\n') => ValueForm::Line,
+            true => ValueForm::Word,
+            false if is_quoted || matches!(begins, Some('{' | ',')) => ValueForm::Member,
+            false => ValueForm::Line,
         };
         // `==` compares, and `=>` gives a name its value.
         let signs = match is_equals {
@@ -238,7 +241,7 @@ impl Sign<'_> {
             _ => 0,
         };
         let name = before.len() - name.len()..before.len();
-        Some(Begun { name, start: start + signs, form, quote })
+        Some(ValueStart { name, start: start + signs, form, quote })
     }
 }
 
@@ -249,17 +252,17 @@ fn after_letter(name: &str) -> Option<&str> {
 }
 
 /// The quote that a word begins with and that does not close within it.
-fn quote_at(word: &str) -> Option<Quote> {
+fn quote_at(word: &str) -> Option<OpenQuote> {
     let (is_escaped, quoted) = word.strip_prefix('\\').map_or((false, word), |quoted| (true, quoted));
     let sign = quoted.chars().next().filter(|c| matches!(c, '"' | '\''))?;
-    (!quoted[1..].contains(sign)).then_some(Quote { sign: sign as u8, is_escaped })
+    (!quoted[1..].contains(sign)).then_some(OpenQuote { sign: sign as u8, is_escaped })
 }
 
 /// The quote before the flag with which a word ends, as in `ARGS="--token`.
-fn quote_before(word: &str) -> Option<Quote> {
+fn quote_before(word: &str) -> Option<OpenQuote> {
     let place = word.rfind(['"', '\''])?;
     quote_at(&word[place..])
-        .map(|quote| Quote { is_escaped: word[..place].ends_with('\\'), ..quote })
+        .map(|quote| OpenQuote { is_escaped: word[..place].ends_with('\\'), ..quote })
         .filter(|_| place + 1 < word.len())
 }
 

@@ -1,6 +1,6 @@
-//! What stands in the place of a secret.
+//! Makes the digest that replaces a secret.
 
-/// What stands before each digest.
+/// The prefix of each digest.
 pub(in crate::redact) const MARK: &str = "redacted:";
 /// The length of a digest as text. A value of this shape is taken for a digest and stays.
 pub const DIGEST_CHARS: usize = 16;

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use super::commands::{Begun, assigned, name_after, next_word};
-use super::values::{Value, after_blanks};
+use super::commands::{ValueStart, assigned, name_after, next_word};
+use super::values::{ValueSpan, after_blanks};
 
 /// Values that stand under `value` beside a `name` or a `key` that says a secret's name.
 pub(in crate::redact) fn in_pairs(
@@ -17,7 +17,7 @@ pub(in crate::redact) fn in_pairs(
     }
     let (mut at, mut end, mut is_named) = (0, 0, false);
     // A value whose name may come after it.
-    let mut nameless: Option<Begun> = None;
+    let mut nameless: Option<ValueStart> = None;
     while let Some(word) = next_word(text, at, &mut end) {
         let Some(begun) = assigned(text, &word, |name| part(name).is_some()) else {
             at = word.end;
@@ -25,12 +25,12 @@ pub(in crate::redact) fn in_pairs(
         };
         at = begun.start;
         match part(&text[begun.name.clone()]) {
-            Some(Part::Value) if is_named => {
+            Some(PairPart::Value) if is_named => {
                 let value = begun.value(text, None);
                 at = value.next;
                 found.push(value.range);
             }
-            Some(Part::Value) => nameless = Some(begun),
+            Some(PairPart::Value) => nameless = Some(begun),
             _ => {
                 let name = name_at(text, begun.start);
                 is_named = is_secret(&text[name.clone()]);
@@ -46,16 +46,16 @@ pub(in crate::redact) fn in_pairs(
     }
 }
 
-enum Part {
+enum PairPart {
     Name,
     Value,
 }
 
 /// Also as in `--set env[0].name=…`.
-fn part(name: &str) -> Option<Part> {
+fn part(name: &str) -> Option<PairPart> {
     match name.rsplit('.').next()? {
-        "name" | "key" | "Name" | "Key" | "NAME" | "KEY" => Some(Part::Name),
-        "value" | "Value" | "VALUE" => Some(Part::Value),
+        "name" | "key" | "Name" | "Key" | "NAME" | "KEY" => Some(PairPart::Name),
+        "value" | "Value" | "VALUE" => Some(PairPart::Value),
         _ => None,
     }
 }
@@ -68,7 +68,7 @@ fn name_at(text: &str, start: usize) -> Range<usize> {
 }
 
 /// Whether a name after a value belongs to it: no other object and no other item of a list begins in between.
-fn is_of(text: &str, value: &Value, name: usize) -> bool {
+fn is_of(text: &str, value: &ValueSpan, name: usize) -> bool {
     let Some(between) = text.get(value.next..name) else { return true };
     !between.contains(['{', '}']) && !between.lines().skip(1).any(|line| line.trim_start().starts_with('-'))
 }

@@ -9,13 +9,13 @@ use super::commands::merged;
 /// what they are, and all of those are below 0x80.
 const DIGITS: usize = 4;
 
-pub(in crate::redact) struct Unescaped {
+pub(in crate::redact) struct UnescapedText {
     pub text: String,
     /// Where an escape ends, in the copy and in the text.
     ends: Vec<(usize, usize)>,
 }
 
-impl Unescaped {
+impl UnescapedText {
     /// None for a text without escapes.
     pub fn of(text: &str) -> Option<Self> {
         memchr::memmem::find(text.as_bytes(), br"\u00")?;
@@ -56,15 +56,15 @@ mod tests {
     #[test]
     fn a_text_without_escapes_has_no_copy() {
         for text in ["", "TOKEN=hush", r"a\u0", r"a\u00é9", r"\u00e9", r"\u00+1"] {
-            assert!(Unescaped::of(text).is_none(), "{text}");
+            assert!(UnescapedText::of(text).is_none(), "{text}");
         }
-        assert_eq!(Unescaped::of(r"a\\u003d\u0062").unwrap().text, "a=b");
+        assert_eq!(UnescapedText::of(r"a\\u003d\u0062").unwrap().text, "a=b");
     }
 
     proptest! {
         #[test]
         fn each_part_of_the_copy_is_found_in_the_text(text in r"([abé]|\\{1,3}u00(3d|6[1-9]|e9)|\\){0,12}") {
-            let Some(copy) = Unescaped::of(&text) else { return Ok(()) };
+            let Some(copy) = UnescapedText::of(&text) else { return Ok(()) };
             let places: Vec<_> = copy.text.char_indices().map(|(at, c)| at..at + c.len_utf8()).collect();
             let mut end = 0;
             for (part, c) in places.iter().zip(copy.text.chars()) {

@@ -10,7 +10,7 @@ const AFTER_WORD: [char; 6] = [',', ';', ')', ']', '}', '`'];
 
 /// How the value stands after its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::redact) enum Form {
+pub(in crate::redact) enum ValueForm {
     /// All that follows.
     Rest,
     /// A word as a shell reads it.
@@ -25,30 +25,30 @@ pub(in crate::redact) enum Form {
 
 /// A quote that opened before the value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::redact) struct Quote {
+pub(in crate::redact) struct OpenQuote {
     pub sign: u8,
     pub is_escaped: bool,
 }
 
 /// A value, and where the search goes on after it.
-pub(in crate::redact) struct Value {
+pub(in crate::redact) struct ValueSpan {
     pub range: Range<usize>,
     pub next: usize,
 }
 
-impl Value {
+impl ValueSpan {
     fn to(range: Range<usize>) -> Self {
         Self { next: range.end, range }
     }
 
     /// `open`: the quote within which the value stands. Looks only at what it takes, but for the next few characters.
-    pub fn at(text: &str, start: usize, form: Form, open: Option<Quote>) -> Self {
+    pub fn at(text: &str, start: usize, form: ValueForm, open: Option<OpenQuote>) -> Self {
         let start = match form {
-            Form::Rest => start,
-            Form::Member => text.len() - text[start..].trim_start().len(),
-            Form::Word | Form::Quoted | Form::Line => after_blanks(text, start),
+            ValueForm::Rest => start,
+            ValueForm::Member => text.len() - text[start..].trim_start().len(),
+            ValueForm::Word | ValueForm::Quoted | ValueForm::Line => after_blanks(text, start),
         };
-        if let Some(end) = digest_at(text, start).filter(|_| form != Form::Rest) {
+        if let Some(end) = digest_at(text, start).filter(|_| form != ValueForm::Rest) {
             return Self::to(start..end);
         }
         let quoted = quoted_at(text, start, form);
@@ -57,25 +57,27 @@ impl Value {
         }
         let first = text.as_bytes().get(start);
         let end = match form {
-            Form::Rest => text.len(),
-            Form::Word => credentials_end(text, start, open),
-            Form::Member if matches!(first, Some(b'[' | b'{')) => list_end(text, start).unwrap_or(text.len()),
-            Form::Member => plain_end(text, start).unwrap_or_else(|| line_end(text, start, open)),
-            Form::Quoted | Form::Line => line_end(text, start, open),
+            ValueForm::Rest => text.len(),
+            ValueForm::Word => credentials_end(text, start, open),
+            ValueForm::Member if matches!(first, Some(b'[' | b'{')) => {
+                list_end(text, start).unwrap_or(text.len())
+            }
+            ValueForm::Member => plain_end(text, start).unwrap_or_else(|| line_end(text, start, open)),
+            ValueForm::Quoted | ValueForm::Line => line_end(text, start, open),
         };
         let next = quoted.map_or(end, |(_, next)| next.max(end));
         let value = match form {
-            Form::Rest => &text[start..next],
+            ValueForm::Rest => &text[start..next],
             _ => text[start..next].trim_end_matches(['`', ' ', '\t']),
         };
         Self { range: start..start + value.len(), next }
     }
 }
 
-impl Form {
+impl ValueForm {
     /// Whether a value that closes its own quote here ends here. After a comma may come more of a header, and in a
     /// shell more of the word.
-    fn ends(self, text: &str, at: usize, open: Option<Quote>) -> bool {
+    fn ends(self, text: &str, at: usize, open: Option<OpenQuote>) -> bool {
         let closes = |c: char| open.is_some_and(|open| c == char::from(open.sign));
         let rest = &text[at..];
         match self {
@@ -92,8 +94,9 @@ impl Form {
     }
 }
 
-/// What stands within quotes, and where these end. None where they never end, or where an escape leaves that open.
-fn quoted_at(text: &str, start: usize, form: Form) -> Option<(Range<usize>, usize)> {
+/// The text within quotes, and the place where they end. None where they never end, or where an escape leaves
+/// that open.
+fn quoted_at(text: &str, start: usize, form: ValueForm) -> Option<(Range<usize>, usize)> {
     let (bytes, rest) = (text.as_bytes(), &text[start..]);
     if let Some(rest) = rest.strip_prefix("\\\"") {
         let within = start + 2;
@@ -102,8 +105,8 @@ fn quoted_at(text: &str, start: usize, form: Form) -> Option<(Range<usize>, usiz
     }
     let quote = *bytes.get(start).filter(|byte| matches!(byte, b'"' | b'\''))?;
     let end = match form {
-        Form::Rest | Form::Word | Form::Quoted => close_in_shell(bytes, start + 1, quote)?,
-        Form::Member | Form::Line => close(bytes, start + 1, quote)?,
+        ValueForm::Rest | ValueForm::Word | ValueForm::Quoted => close_in_shell(bytes, start + 1, quote)?,
+        ValueForm::Member | ValueForm::Line => close(bytes, start + 1, quote)?,
     };
     let is_open = quote == b'\'' && bytes[end - 1] == b'\\';
     (!is_open).then_some((start + 1..end, end + 1))
@@ -152,7 +155,7 @@ fn close_in_shell(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     None
 }
 
-/// What stands before the secret in one value, as in `Bearer …`.
+/// The word before the secret in one value, as in `Bearer …`.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "digest", "negotiate", "token"];
 
 /// Whether it only says what kind of secret comes next.
@@ -161,7 +164,7 @@ pub(in crate::redact) fn is_scheme(word: &str) -> bool {
 }
 
 /// The end of a word, and of the next one where this only says what kind of secret that is.
-fn credentials_end(text: &str, start: usize, open: Option<Quote>) -> usize {
+fn credentials_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     let end = word_end(text, start, open);
     let next = after_blanks(text, end);
     if is_scheme(&text[start..end]) && next > end { word_end(text, next, open) } else { end }
@@ -187,13 +190,13 @@ fn is_blank(bytes: &[u8], at: usize) -> bool {
 
 /// Whether a word ends at a place. The signs that may follow one are looked at once, however many they are.
 #[derive(Default)]
-struct Ends {
+struct WordEnds {
     /// Where the signs end that were looked at last.
     until: usize,
     is_end: bool,
 }
 
-impl Ends {
+impl WordEnds {
     /// `at`: not before the place asked last.
     fn at(&mut self, text: &str, at: usize) -> bool {
         if at > self.until {
@@ -206,9 +209,9 @@ impl Ends {
 }
 
 /// The end of a word, with all that its quotes, brackets and escapes hold together.
-fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
+fn word_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     let bytes = text.as_bytes();
-    let (mut at, mut depth, mut ends) = (start, 0_usize, Ends::default());
+    let (mut at, mut depth, mut ends) = (start, 0_usize, WordEnds::default());
     while let Some(byte) = bytes.get(at) {
         at = match byte {
             b'\\' if bytes.get(at + 1) == Some(&b'"') => {
@@ -220,7 +223,7 @@ fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
                 escaped_end(bytes, at + 2)
             }
             b'"' | b'\'' => {
-                let closes = open == Some(Quote { sign: *byte, is_escaped: false });
+                let closes = open == Some(OpenQuote { sign: *byte, is_escaped: false });
                 if closes && at > start && ends.at(text, at + 1) {
                     return at;
                 }
@@ -288,11 +291,11 @@ fn list_end(text: &str, start: usize) -> Option<usize> {
 fn plain_end(text: &str, start: usize) -> Option<usize> {
     let plain = until(&text[start..], |c| !(c.is_ascii_alphanumeric() || "+-.".contains(c)));
     let is_plain = matches!(plain, "true" | "false" | "null") || plain.parse::<f64>().is_ok();
-    Some(start + plain.len()).filter(|end| is_plain && Form::Member.ends(text, *end, None))
+    Some(start + plain.len()).filter(|end| is_plain && ValueForm::Member.ends(text, *end, None))
 }
 
 /// The end of a line and of what belongs to it, or of the quote within which it stands.
-fn line_end(text: &str, start: usize, open: Option<Quote>) -> usize {
+fn line_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     // A block of YAML goes on below.
     if text[start..].starts_with(['|', '>']) {
         return text.len();
@@ -300,7 +303,7 @@ fn line_end(text: &str, start: usize, open: Option<Quote>) -> usize {
     let Some(open) = open else { return block_end(text, start) };
     let closes = |(place, _): &(usize, &str)| {
         let is_escaped = text[start..start + place].ends_with('\\');
-        is_escaped == open.is_escaped && Form::Word.ends(text, start + place + 1, None)
+        is_escaped == open.is_escaped && ValueForm::Word.ends(text, start + place + 1, None)
     };
     let mut quotes = text[start..].match_indices(char::from(open.sign));
     quotes.find(closes).map_or(text.len(), |(place, _)| start + place)
@@ -341,15 +344,15 @@ fn column_of_name(text: &str, place: usize) -> usize {
 
 /// Which quote is open at a place of a text.
 #[derive(Default)]
-pub(in crate::redact) struct Quotes {
+pub(in crate::redact) struct QuoteTracker {
     at: usize,
     open: Option<u8>,
     /// Whether the quote that is open begins with a name and its value, as in `'host=h password=…'`.
     is_of_pairs: bool,
 }
 
-impl Quotes {
-    pub fn open_at(&mut self, text: &str, place: usize) -> Option<Quote> {
+impl QuoteTracker {
+    pub fn open_at(&mut self, text: &str, place: usize) -> Option<OpenQuote> {
         let bytes = text.as_bytes();
         while self.at < place {
             let byte = bytes[self.at];
@@ -362,7 +365,7 @@ impl Quotes {
             }
             self.at += 1;
         }
-        self.open.map(|sign| Quote { sign, is_escaped: false })
+        self.open.map(|sign| OpenQuote { sign, is_escaped: false })
     }
 
     fn opens(&mut self, text: &str, sign: u8) {
@@ -375,7 +378,7 @@ impl Quotes {
         self.open.is_some() && self.is_of_pairs
     }
 
-    /// What a value holds opens nothing after it.
+    /// The quotes within a value open nothing after it.
     pub fn skip_to(&mut self, place: usize) {
         self.at = self.at.max(place);
     }

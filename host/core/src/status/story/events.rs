@@ -15,7 +15,8 @@ use crate::state::{ObjectRef, Seq};
 
 /// As much as a status has. The API server takes longer ones in the older form of an Event.
 const MESSAGE_BYTES: usize = 1024;
-/// Of a text of an Event that is read for a story. It is longer than what is shown: secrets in it give way to digests.
+/// The most bytes that are read of an Event's text for a story. It is longer than what is shown: secrets in
+/// it give way to digests.
 const TEXT_BYTES: usize = 4 * MESSAGE_BYTES;
 
 /// Events of one story. A reader who needs more looks at the Events themselves.
@@ -49,10 +50,10 @@ pub use crate::kinds::is_event;
 /// Both forms of an Event: that of `v1`, and that of `events.k8s.io/v1`.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Document {
-    metadata: Metadata,
-    involved_object: Option<Reference>,
-    regarding: Option<Reference>,
+struct EventDocument {
+    metadata: EventMetadata,
+    involved_object: Option<EventReference>,
+    regarding: Option<EventReference>,
     #[serde(rename = "type")]
     kind: Option<String>,
     reason: Option<String>,
@@ -60,7 +61,7 @@ struct Document {
     note: Option<String>,
     count: Option<u64>,
     deprecated_count: Option<u64>,
-    series: Option<Series>,
+    series: Option<EventSeries>,
     first_timestamp: Option<String>,
     deprecated_first_timestamp: Option<String>,
     last_timestamp: Option<String>,
@@ -68,19 +69,19 @@ struct Document {
     event_time: Option<String>,
     reporting_component: Option<String>,
     reporting_controller: Option<String>,
-    source: Option<Reporter>,
+    source: Option<EventReporter>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Metadata {
+struct EventMetadata {
     namespace: Option<String>,
     creation_timestamp: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Reference {
+struct EventReference {
     api_version: Option<String>,
     kind: Option<String>,
     namespace: Option<String>,
@@ -90,18 +91,18 @@ struct Reference {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Series {
+struct EventSeries {
     count: Option<u64>,
     last_observed_time: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Reporter {
+struct EventReporter {
     component: Option<String>,
 }
 
-impl Document {
+impl EventDocument {
     fn about(&mut self) -> Option<ObjectRef> {
         let reference = self.involved_object.take().or(self.regarding.take())?;
         let api_version = reference.api_version.unwrap_or_default();
@@ -119,12 +120,12 @@ impl Document {
 
 /// The object that an Event is about; none where it names none, or no uid.
 pub fn about(document: &[u8]) -> Option<ObjectRef> {
-    serde_json::from_slice::<Document>(document).ok()?.about()
+    serde_json::from_slice::<EventDocument>(document).ok()?.about()
 }
 
 /// What an Event tells. Of one that does not say when it happened, `observed_ms` is the time.
 pub fn read(document: &[u8], object: &ObjectRef, seq: Seq, observed_ms: u64) -> Option<EventView> {
-    let mut told: Document = serde_json::from_slice(document).ok()?;
+    let mut told: EventDocument = serde_json::from_slice(document).ok()?;
     let about = told.about()?;
     let time = |texts: [&Option<String>; 4]| {
         texts.into_iter().flatten().find_map(|text| calendar::moment(text)).unwrap_or(observed_ms)

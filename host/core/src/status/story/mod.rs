@@ -13,9 +13,9 @@ use std::sync::Arc;
 use super::phase;
 use crate::state::{Change, State, Status};
 
-/// What the states of one object tell, oldest first.
+/// The times of one object's phases, from its states, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct PhaseTimes {
     /// Before it first ran.
     pub queued_ms: u64,
     pub running_ms: u64,
@@ -38,7 +38,7 @@ fn spans(states: &[Arc<State>], now_ms: u64) -> impl Iterator<Item = (&State, u6
     in_turn.map(|(state, end)| (&**state, end.saturating_sub(state.observed_ms)))
 }
 
-impl Times {
+impl PhaseTimes {
     pub fn of(states: &[Arc<State>], now_ms: u64) -> Self {
         let mut times = Self::default();
         let mut has_run = false;
@@ -73,7 +73,7 @@ pub fn span(ms: u64) -> String {
 }
 
 /// The last status that tells of its work: a deletion tells that it is gone, and the one before how it went.
-pub fn told(last: &State) -> Status {
+pub fn last_work_status(last: &State) -> Status {
     match (&last.previous, last.status.phase.as_str()) {
         (Some(previous), phase::DELETED) => (**previous).clone(),
         _ => (*last.status).clone(),
@@ -124,13 +124,13 @@ mod tests {
             (12, phase::RUNNING),
             (20, phase::SUCCEEDED),
         ]);
-        let times = Times::of(&states, 99 * MINUTE);
+        let times = PhaseTimes::of(&states, 99 * MINUTE);
         assert_eq!((times.queued_ms, times.running_ms), (4 * MINUTE, 14 * MINUTE));
-        let open = Times::of(&states[..3], 9 * MINUTE);
+        let open = PhaseTimes::of(&states[..3], 9 * MINUTE);
         assert_eq!((open.queued_ms, open.running_ms), (4 * MINUTE, 5 * MINUTE), "up to now");
-        let back = Times::of(&story(&[(5, phase::PENDING), (3, phase::RUNNING)]), 4 * MINUTE);
+        let back = PhaseTimes::of(&story(&[(5, phase::PENDING), (3, phase::RUNNING)]), 4 * MINUTE);
         assert_eq!((back.queued_ms, back.running_ms), (0, MINUTE), "a clock that was set back makes no time");
-        assert_eq!(Times::of(&[], 5), Times::default());
+        assert_eq!(PhaseTimes::of(&[], 5), PhaseTimes::default());
     }
 
     #[test]

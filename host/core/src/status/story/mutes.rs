@@ -1,4 +1,4 @@
-//! What people have muted: an object, a namespace or everything, for every recipient or for one.
+//! The mutes of people: of an object, a namespace or everything, for every recipient or for one.
 //!
 //! The controller keeps the list, and shows it to each plugin under a key of `kv`. A plugin that tells people keeps
 //! to it.
@@ -13,7 +13,8 @@ use crate::calendar;
 pub const KEY: &str = "kubewitness.dev/mutes";
 /// A plugin reads all of them in a call.
 pub const MOST: usize = 1000;
-/// Of one namespace: whoever may mute there ends no mute of another namespace. Within one, the oldest ends.
+/// The most mutes of one namespace: whoever may mute there ends no mute of another namespace. Within one, the
+/// oldest ends.
 const OF_NAMESPACE: usize = 100;
 /// Without a namespace. So there is always one of a namespace that can end for another namespace's.
 const OF_CLUSTER: usize = MOST / 2;

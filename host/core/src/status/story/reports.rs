@@ -1,4 +1,4 @@
-//! What plugins report of an object, such as who was told of it and what became of the message.
+//! The reports of plugins about an object, such as who was notified and what became of the message.
 //!
 //! A plugin writes reports by its `kv`: the key is `report/UID/` and anything, the value a JSON object. The controller
 //! shows them with the object. They stay as long as the journal has something of the object, so they lie in the journal

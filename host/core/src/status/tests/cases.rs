@@ -6,26 +6,26 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::super::{CASES, FILES, Origin, Rules};
+use super::super::{CASES, FILES, RuleOrigin, StatusRules};
 use crate::state::Status;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+struct StatusCase {
     name: String,
     object: Value,
     /// The status as it is printed. A message that is left out is not compared.
     status: Map<String, Value>,
 }
 
-impl Case {
+impl StatusCase {
     fn kind(&self) -> (&str, &str) {
         let api_version = self.object["apiVersion"].as_str().expect("an apiVersion");
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         (group, self.object["kind"].as_str().expect("a kind"))
     }
 
-    fn told(&self, rules: &Rules) -> Status {
+    fn judged_status(&self, rules: &StatusRules) -> Status {
         let (group, kind) = self.kind();
         rules.status(group, kind, self.object.to_string().as_bytes())
     }
@@ -37,9 +37,10 @@ impl Case {
     }
 }
 
-fn every_case() -> impl Iterator<Item = (&'static str, Case)> {
+fn every_case() -> impl Iterator<Item = (&'static str, StatusCase)> {
     CASES.iter().flat_map(|(file, text)| {
-        let cases: Vec<Case> = serde_json::from_str(text).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let cases: Vec<StatusCase> =
+            serde_json::from_str(text).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert!(!cases.is_empty(), "{file} has no test objects");
         cases.into_iter().map(move |case| (*file, case))
     })
@@ -47,10 +48,10 @@ fn every_case() -> impl Iterator<Item = (&'static str, Case)> {
 
 #[test]
 fn every_object_has_the_status_that_its_kind_documents() {
-    let rules = Rules::builtin();
+    let rules = StatusRules::builtin();
     let mut wrong = Vec::new();
     for (file, case) in every_case() {
-        let (told, (group, kind)) = (case.told(&rules), case.kind());
+        let (told, (group, kind)) = (case.judged_status(&rules), case.kind());
         let expected = case.expected(&told);
         let explained = rules.explain(group, kind, case.object.to_string().as_bytes()).expect("an object");
         if told != expected {
@@ -58,7 +59,7 @@ fn every_object_has_the_status_that_its_kind_documents() {
             wrong.push(format!("{file}: {}: cases[{at}]: {told:?}\n  and not {expected:?}", case.name));
         }
         assert_eq!(explained.status, told, "{file}: {}", case.name);
-        assert_eq!(explained.origin, Origin::Builtin(file), "{file}: {}", case.name);
+        assert_eq!(explained.origin, RuleOrigin::Builtin(file), "{file}: {}", case.name);
         assert_eq!(explained.before.len(), explained.case, "{file}: {}", case.name);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -66,7 +67,7 @@ fn every_object_has_the_status_that_its_kind_documents() {
 
 #[test]
 fn every_line_of_every_rule_decides_for_some_object_and_every_kind_has_one() {
-    let rules = Rules::builtin();
+    let rules = StatusRules::builtin();
     let (mut decided, mut kinds, mut names) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for (file, case) in every_case() {
         let (group, kind) = case.kind();
@@ -77,7 +78,7 @@ fn every_line_of_every_rule_decides_for_some_object_and_every_kind_has_one() {
     }
     let mut missing = Vec::new();
     for (origin, rule) in rules.all() {
-        let Origin::Builtin(file) = origin else { panic!("{origin:?}") };
+        let RuleOrigin::Builtin(file) = origin else { panic!("{origin:?}") };
         let never = (0..rule.cases.len()).filter(|case| !decided.contains(&(file, *case)));
         missing.extend(never.map(|case| format!("{file}: cases[{case}] ({})", rule.cases[case].phase)));
         let without = rule
@@ -112,9 +113,9 @@ fn heartbeats_change_no_status() {
         "lastReconcileTime",
         "lastHeartbeat",
     ];
-    let rules = Rules::builtin();
+    let rules = StatusRules::builtin();
     for (file, mut case) in every_case() {
-        let told = case.told(&rules);
+        let told = case.judged_status(&rules);
         let Some(status) = case.object.get_mut("status").and_then(Value::as_object_mut) else { continue };
         let mut beat = |object: &mut Map<String, Value>| {
             object.extend(HEARTBEATS.map(|key| (key.to_string(), json!("2031-07-07T07:07:07Z"))));
@@ -122,17 +123,17 @@ fn heartbeats_change_no_status() {
         let conditions = status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten();
         conditions.filter_map(Value::as_object_mut).for_each(&mut beat);
         beat(status);
-        assert_eq!(case.told(&rules), told, "{file}: {}", case.name);
+        assert_eq!(case.judged_status(&rules), told, "{file}: {}", case.name);
     }
 }
 
 #[test]
 fn a_status_that_is_behind_is_never_taken_for_success_by_the_ladder() {
-    let rules = Rules::builtin();
+    let rules = StatusRules::builtin();
     for (file, mut case) in every_case().filter(|(file, _)| *file == "generic") {
         case.object["metadata"]["generation"] = json!(9);
         case.object["status"]["observedGeneration"] = json!(8);
-        let told = case.told(&rules);
+        let told = case.judged_status(&rules);
         // A deletion increases the generation. An object that was terminal before stays so.
         let was_over = told.terminal && !case.object["metadata"]["deletionTimestamp"].is_null();
         assert!(

@@ -1,6 +1,6 @@
 //! Tests of rules that an operator adds.
 
-use super::super::{Origin, RuleSpec, Rules};
+use super::super::{RuleOrigin, RuleSpec, StatusRules};
 use serde_json::{Value, json};
 
 fn rule(value: Value) -> RuleSpec {
@@ -8,7 +8,7 @@ fn rule(value: Value) -> RuleSpec {
 }
 
 fn faults(rules: &[RuleSpec]) -> Vec<String> {
-    let faults = Rules::with(rules).unwrap_err();
+    let faults = StatusRules::with(rules).unwrap_err();
     faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
 }
 
@@ -25,22 +25,22 @@ fn always(group: &str, kind: Value) -> RuleSpec {
 
 #[test]
 fn an_operators_rule_takes_the_place_of_the_builtin_one_for_its_kinds_alone() {
-    let rules = Rules::with(&[always("kubeflow.org", json!(["PyTorchJob", "NewJob"]))]).unwrap();
+    let rules = StatusRules::with(&[always("kubeflow.org", json!(["PyTorchJob", "NewJob"]))]).unwrap();
     for kind in ["PyTorchJob", "NewJob"] {
         let told = rules.explain("kubeflow.org", kind, NAMED.as_bytes()).unwrap();
-        assert_eq!((&*told.status.reason, told.origin), ("a", Origin::Operator(0)));
+        assert_eq!((&*told.status.reason, told.origin), ("a", RuleOrigin::Operator(0)));
         assert_eq!(told.reason_from.as_deref(), Some("@metadata.name"));
     }
     assert_eq!(rules.status("kubeflow.org", "TFJob", NAMED.as_bytes()).phase, "Pending");
     assert_eq!(rules.status("other.org", "NewJob", NAMED.as_bytes()).phase, "Unknown");
-    let builtin = Rules::builtin();
+    let builtin = StatusRules::builtin();
     assert_ne!(rules.rule("kubeflow.org", "PyTorchJob"), builtin.rule("kubeflow.org", "PyTorchJob"));
     assert_eq!(rules.rule("kubeflow.org", "TFJob"), builtin.rule("kubeflow.org", "TFJob"));
 }
 
 #[test]
 fn an_operator_may_replace_the_ladder_for_all_other_kinds() {
-    let rules = Rules::with(&[always("*", json!("*"))]).unwrap();
+    let rules = StatusRules::with(&[always("*", json!("*"))]).unwrap();
     assert_eq!(rules.status("any.org", "Thing", NAMED.as_bytes()).reason, "a");
     assert_eq!(rules.status("", "Pod", NAMED.as_bytes()).phase, "Pending");
     assert!(faults(&[always("any.org", json!("*"))])[0].contains("only as both group and kind"));
@@ -101,7 +101,7 @@ fn two_rules_for_one_kind_are_refused() {
 
 #[test]
 fn what_is_written_comes_back_as_it_was() {
-    for (_, spec) in Rules::builtin().all() {
+    for (_, spec) in StatusRules::builtin().all() {
         let text = serde_json::to_string(spec).unwrap();
         assert_eq!(&serde_json::from_str::<RuleSpec>(&text).unwrap(), spec);
     }
@@ -113,10 +113,10 @@ fn what_is_written_comes_back_as_it_was() {
 fn an_explanation_tells_what_held_and_what_kept_the_others_from_deciding() {
     let object = json!({"metadata": {"generation": 1}, "spec": {"suspend": false},
         "status": {"ready": 0, "active": 2, "conditions": [{"type": "Failed", "status": "False"}]}});
-    let rules = Rules::builtin();
+    let rules = StatusRules::builtin();
     let told = rules.explain("batch", "Job", object.to_string().as_bytes()).unwrap();
-    assert_eq!((&*told.status.phase, told.origin), ("Starting", Origin::Builtin("job")));
-    let line = |tested: &super::super::Tested| {
+    assert_eq!((&*told.status.phase, told.origin), ("Starting", RuleOrigin::Builtin("job")));
+    let line = |tested: &super::super::TestedCase| {
         format!("{} | {} | {}", tested.field, tested.test, tested.found.join(", "))
     };
     assert_eq!(

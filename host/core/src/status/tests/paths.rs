@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::super::path::{Cut, Path, Slots};
-use crate::project::Outline;
+use super::super::path::{MemberCut, MemberSlots, RulePath};
+use crate::project::ObjectOutline;
 
 fn found(path: &str) -> Vec<String> {
     let object = json!({
@@ -12,10 +12,10 @@ fn found(path: &str) -> Vec<String> {
         "status": {"list": [{"name": "a", "n": 1}, {"name": "b", "n": null}, {"name": "c"}, 7],
             "states": {"p1": "RUNNING", "p2": "PENDING", "p3": "RUNNING"}},
     });
-    let mut slots = Slots::default();
-    let path = Path::parse(path, &mut slots).unwrap();
+    let mut slots = MemberSlots::default();
+    let path = RulePath::parse(path, &mut slots).unwrap();
     let (bytes, mut values) = (object.to_string(), Vec::new());
-    let cut = Cut::new(&slots, bytes.as_bytes(), &Outline::of(bytes.as_bytes()).unwrap());
+    let cut = MemberCut::new(&slots, bytes.as_bytes(), &ObjectOutline::of(bytes.as_bytes()).unwrap());
     path.any(&cut, |value| {
         values.push(value.to_string());
         false

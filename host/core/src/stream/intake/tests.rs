@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::stream::tests::state;
 
-fn intake(partitions: &[u32]) -> Intake {
-    Intake::new("jobs".into(), "platform".into(), partitions, None, Places::default())
+fn intake(partitions: &[u32]) -> StreamIntake {
+    StreamIntake::new("jobs".into(), "platform".into(), partitions, None, ReaderPositions::default())
 }
 
-fn arrival(partition: u32, sequence: u64, position: Seq, before: Seq, epoch: u32) -> Arrival {
-    let stood = Stood { line: "a".into(), position, before, before_line: None };
-    Arrival {
+fn arrival(partition: u32, sequence: u64, position: Seq, before: Seq, epoch: u32) -> StateArrival {
+    let stood = JournalPosition { line: "a".into(), position, before, before_line: None };
+    StateArrival {
         partition,
         sequence,
         stood,
@@ -22,31 +22,33 @@ fn arrival(partition: u32, sequence: u64, position: Seq, before: Seq, epoch: u32
 #[test]
 fn what_comes_twice_is_taken_once_however_late() {
     let mut intake = intake(&[0]);
-    assert_eq!(intake.offer(&arrival(0, 1, 5, 0, 0), 1), Taken::New(None));
-    assert_eq!(intake.offer(&arrival(0, 2, 6, 5, 0), 1), Taken::New(None));
+    assert_eq!(intake.offer(&arrival(0, 1, 5, 0, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer(&arrival(0, 2, 6, 5, 0), 1), ArrivalAction::New(None));
     for sequence in [3, 400] {
-        assert_eq!(intake.offer(&arrival(0, sequence, 5, 0, 0), 1), Taken::Repeat);
+        assert_eq!(intake.offer(&arrival(0, sequence, 5, 0, 0), 1), ArrivalAction::Repeat);
     }
     let mut anew = intake.anew();
-    assert_eq!(anew.offer(&arrival(0, 1, 6, 5, 0), 1), Taken::Repeat, "whatever its number is now");
-    let places = Places::parse(&intake.places().to_string()).unwrap();
-    let mut later = Intake::new("jobs".into(), "platform".into(), &[0], Some(0), places);
-    assert_eq!(later.offer(&arrival(0, 401, 6, 5, 0), 1), Taken::Repeat, "after a restart, too");
-    assert_eq!(later.offer(&arrival(0, 402, 9, 6, 0), 1), Taken::New(None));
+    assert_eq!(anew.offer(&arrival(0, 1, 6, 5, 0), 1), ArrivalAction::Repeat, "whatever its number is now");
+    let places = ReaderPositions::parse(&intake.places().to_string()).unwrap();
+    let mut later = StreamIntake::new("jobs".into(), "platform".into(), &[0], Some(0), places);
+    assert_eq!(later.offer(&arrival(0, 401, 6, 5, 0), 1), ArrivalAction::Repeat, "after a restart, too");
+    assert_eq!(later.offer(&arrival(0, 402, 9, 6, 0), 1), ArrivalAction::New(None));
 }
 
 #[test]
 fn a_hole_is_looked_for_again_before_it_is_a_gap_with_its_bounds() {
     let mut intake = intake(&[0]);
     intake.offer(&arrival(0, 1, 5, 0, 0), 1);
-    assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), Taken::Hole);
+    assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), ArrivalAction::Hole);
     intake.reads_again(0);
     // The state was in the stream, under a number that the server gave twice.
-    assert_eq!(intake.offer(&arrival(0, 1, 7, 5, 0), 1), Taken::New(None));
-    assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), Taken::New(None));
-    assert_eq!(intake.offer(&arrival(0, 10, 12, 11, 0), 1), Taken::Hole);
+    assert_eq!(intake.offer(&arrival(0, 1, 7, 5, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer(&arrival(0, 9, 8, 7, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer(&arrival(0, 10, 12, 11, 0), 1), ArrivalAction::Hole);
     intake.reads_again(0);
-    let Taken::New(Some(gap)) = intake.offer(&arrival(0, 10, 12, 11, 0), 3) else { panic!("it is lost") };
+    let ArrivalAction::New(Some(gap)) = intake.offer(&arrival(0, 10, 12, 11, 0), 3) else {
+        panic!("it is lost")
+    };
     assert_eq!((&*gap.after, &*gap.before, &*gap.reason), ("80", "120", "LostOnTheWay"));
     assert!(gap.message.contains("--after 8 --through 11"), "{}", gap.message);
 }
@@ -55,12 +57,14 @@ fn a_hole_is_looked_for_again_before_it_is_a_gap_with_its_bounds() {
 fn numbers_at_the_end_of_their_range_are_compared_too() {
     let mut intake = intake(&[0, 1]);
     intake.is_read_through(1, u64::MAX);
-    assert_eq!(intake.offer(&arrival(0, u64::MAX, u64::MAX, 0, u32::MAX), 1), Taken::New(None));
+    assert_eq!(intake.offer(&arrival(0, u64::MAX, u64::MAX, 0, u32::MAX), 1), ArrivalAction::New(None));
 }
 
 #[test]
 fn who_begins_behind_the_beginning_has_a_gap_at_once() {
-    let Taken::New(Some(gap)) = intake(&[0]).offer(&arrival(0, 70, 12, 11, 0), 3) else { panic!("no gap") };
+    let ArrivalAction::New(Some(gap)) = intake(&[0]).offer(&arrival(0, 70, 12, 11, 0), 3) else {
+        panic!("no gap")
+    };
     assert_eq!((&*gap.after, &*gap.before), ("", "120"));
 }
 
@@ -75,14 +79,14 @@ fn after_two_kills_around_an_epoch_a_line_still_continues_what_was_read() {
         intake.offer(&arrival, 1)
     };
     offer(1, ("a", 60), None, 0);
-    assert_eq!(offer(2, ("b", 61), Some("a"), 0), Taken::New(None));
-    assert_eq!(offer(3, ("b", 62), None, 1), Taken::New(None));
+    assert_eq!(offer(2, ("b", 61), Some("a"), 0), ArrivalAction::New(None));
+    assert_eq!(offer(3, ("b", 62), None, 1), ArrivalAction::New(None));
     assert!(
-        matches!(offer(4, ("c", 61), Some("a"), 0), Taken::Over(_)),
+        matches!(offer(4, ("c", 61), Some("a"), 0), ArrivalAction::Over(_)),
         "of one journal, though its epoch is over"
     );
-    assert_eq!(offer(5, ("c", 62), None, 1), Taken::New(None));
-    assert_eq!(offer(6, ("d", 63), None, 0), Taken::Foreign);
+    assert_eq!(offer(5, ("c", 62), None, 1), ArrivalAction::New(None));
+    assert_eq!(offer(6, ("d", 63), None, 0), ArrivalAction::Foreign);
 }
 
 #[test]
@@ -91,34 +95,43 @@ fn a_journal_that_was_begun_anew_is_another_line_and_counts_from_its_beginning()
     intake.offer(&arrival(0, 1, 500, 0, 0), 1);
     let mut anew = arrival(0, 2, 1, 0, 0);
     anew.stood.line = "b".into();
-    let Taken::New(Some(gap)) = intake.offer(&anew, 1) else { panic!("nothing is said of it") };
+    let ArrivalAction::New(Some(gap)) = intake.offer(&anew, 1) else { panic!("nothing is said of it") };
     assert!(gap.message.contains("`b` and no longer from `a`"), "{}", gap.message);
     assert_eq!(intake.places().of[&0].position, 1);
-    let mut later = Intake::new("jobs".into(), "platform".into(), &[0], Some(0), intake.places().clone());
+    let mut later =
+        StreamIntake::new("jobs".into(), "platform".into(), &[0], Some(0), intake.places().clone());
     for (position, before) in [(400, 0), (500, 400)] {
-        assert_eq!(later.offer(&arrival(0, 1, position, before, 0), 1), Taken::Repeat, "of the line before");
+        assert_eq!(
+            later.offer(&arrival(0, 1, position, before, 0), 1),
+            ArrivalAction::Repeat,
+            "of the line before"
+        );
     }
-    anew.stood = Stood { line: "b".into(), position: 2, before: 1, before_line: None };
-    assert_eq!(later.offer(&anew, 1), Taken::New(None));
+    anew.stood = JournalPosition { line: "b".into(), position: 2, before: 1, before_line: None };
+    assert_eq!(later.offer(&anew, 1), ArrivalAction::New(None));
 }
 
 #[test]
 fn an_epoch_begins_when_nothing_older_can_come_from_any_partition() {
     let mut intake = intake(&[0, 1]);
-    assert_eq!(intake.offer(&arrival(0, 3, 5, 0, 0), 1), Taken::Waits, "the other may have older ones");
+    assert_eq!(
+        intake.offer(&arrival(0, 3, 5, 0, 0), 1),
+        ArrivalAction::Waits,
+        "the other may have older ones"
+    );
     intake.is_read_through(1, 2);
-    assert_eq!(intake.offer(&arrival(0, 3, 5, 0, 0), 1), Taken::New(None));
-    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::Waits);
-    assert_eq!(intake.offer(&arrival(1, 4, 6, 0, 0), 1), Taken::New(None));
-    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::Waits);
+    assert_eq!(intake.offer(&arrival(0, 3, 5, 0, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::Waits);
+    assert_eq!(intake.offer(&arrival(1, 4, 6, 0, 0), 1), ArrivalAction::New(None));
+    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::Waits);
     // The partition's next state belongs to the new epoch, too, so nothing is missing in front of it.
-    assert_eq!(intake.offer(&arrival(1, 8, 9, 6, 1), 1), Taken::Waits);
-    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), Taken::New(None));
+    assert_eq!(intake.offer(&arrival(1, 8, 9, 6, 1), 1), ArrivalAction::Waits);
+    assert_eq!(intake.offer(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::New(None));
     assert_eq!(intake.epoch(), 1);
     let mut anew = arrival(1, 9, 8, 0, 0);
     anew.stood.line = "b".into();
-    assert_eq!(intake.offer(&anew, 1), Taken::Foreign, "what began anew can't go on here");
-    let Taken::Over(gap) = intake.offer(&arrival(1, 9, 8, 6, 0), 1) else { panic!("it is over") };
+    assert_eq!(intake.offer(&anew, 1), ArrivalAction::Foreign, "what began anew can't go on here");
+    let ArrivalAction::Over(gap) = intake.offer(&arrival(1, 9, 8, 6, 0), 1) else { panic!("it is over") };
     assert!(gap.message.contains("--after 6 --through 8"), "{}", gap.message);
 }
 
@@ -128,7 +141,7 @@ const PARTITIONS: u32 = 3;
 
 /// An entry of the journal that everything comes from: its position, partition and epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct SourceEntry {
     position: Seq,
     partition: u32,
     epoch: u32,
@@ -137,14 +150,14 @@ struct Entry {
 
 /// A stream that forgets messages, and whose carrier repeats them.
 #[derive(Default)]
-struct Stream {
-    messages: BTreeMap<u64, Entry>,
+struct LossyStream {
+    messages: BTreeMap<u64, SourceEntry>,
     last: u64,
     carried: usize,
 }
 
-impl Stream {
-    fn carry(&mut self, log: &[Entry], count: usize) {
+impl LossyStream {
+    fn carry(&mut self, log: &[SourceEntry], count: usize) {
         for entry in log.iter().skip(self.carried).take(count) {
             self.last += 1;
             self.messages.insert(self.last, *entry);
@@ -158,33 +171,33 @@ impl Stream {
         self.messages.retain(|sequence, _| *sequence <= last);
     }
 
-    fn next(&self, partition: u32, after: u64) -> Option<Arrival> {
+    fn next(&self, partition: u32, after: u64) -> Option<StateArrival> {
         let mut behind = self.messages.range(after + 1..);
         let (sequence, entry) = behind.find(|(_, entry)| entry.partition == partition)?;
         Some(arrival(partition, *sequence, entry.position, entry.before, entry.epoch))
     }
 }
 
-/// What the intake took, and which gaps it reported: the partition, and the bounds of the gap.
+/// The states that the intake took, and the gaps that it reported: the partition, and the bounds of the gap.
 #[derive(Clone, Default, Debug)]
-struct Told {
+struct IntakeLog {
     taken: Vec<(u32, Seq, u32)>,
     missing: Vec<(u32, Seq, Seq)>,
 }
 
-struct Model {
-    intake: Intake,
+struct IntakeModel {
+    intake: StreamIntake,
     came: BTreeMap<u32, u64>,
-    stash: BTreeMap<u32, Arrival>,
-    told: Told,
-    durable: (Intake, Told),
+    stash: BTreeMap<u32, StateArrival>,
+    told: IntakeLog,
+    durable: (StreamIntake, IntakeLog),
 }
 
-impl Model {
+impl IntakeModel {
     fn new() -> Self {
         let intake = intake(&(0..PARTITIONS).collect::<Vec<_>>());
-        let durable = (intake.clone(), Told::default());
-        Self { intake, came: BTreeMap::new(), stash: BTreeMap::new(), told: Told::default(), durable }
+        let durable = (intake.clone(), IntakeLog::default());
+        Self { intake, came: BTreeMap::new(), stash: BTreeMap::new(), told: IntakeLog::default(), durable }
     }
 
     fn crash(&mut self) {
@@ -193,7 +206,7 @@ impl Model {
         self.durable = (intake, self.told.clone());
     }
 
-    fn keep(&mut self, stream: &mut Stream) {
+    fn keep(&mut self, stream: &mut LossyStream) {
         self.durable = (self.intake.clone(), self.told.clone());
         for partition in 0..PARTITIONS {
             let came = self.came.get(&partition).copied().unwrap_or_default();
@@ -203,7 +216,7 @@ impl Model {
     }
 
     /// Reads a partition; returns whether anything arrived or changed.
-    fn read(&mut self, stream: &Stream, partition: u32) -> bool {
+    fn read(&mut self, stream: &LossyStream, partition: u32) -> bool {
         let came = self.came.get(&partition).copied().unwrap_or_default();
         let waits = self.stash.remove(&partition);
         let is_old = waits.is_some();
@@ -213,19 +226,19 @@ impl Model {
         };
         self.came.insert(partition, arrival.sequence);
         let gap = match self.intake.offer(&arrival, 1) {
-            Taken::Repeat => return true,
-            Taken::Waits => {
+            ArrivalAction::Repeat => return true,
+            ArrivalAction::Waits => {
                 self.stash.insert(partition, arrival);
                 return !is_old;
             }
-            Taken::Hole => {
+            ArrivalAction::Hole => {
                 self.intake.reads_again(partition);
                 self.came.insert(partition, 0);
                 return true;
             }
-            Taken::Over(gap) => Some(gap),
-            Taken::Foreign => panic!("it is one journal"),
-            Taken::New(gap) => {
+            ArrivalAction::Over(gap) => Some(gap),
+            ArrivalAction::Foreign => panic!("it is one journal"),
+            ArrivalAction::New(gap) => {
                 self.told.taken.push((partition, arrival.stood.position, arrival.state.epoch));
                 gap
             }
@@ -241,18 +254,18 @@ impl Model {
     }
 }
 
-fn log(steps: &[(u32, u32)]) -> Vec<Entry> {
+fn log(steps: &[(u32, u32)]) -> Vec<SourceEntry> {
     let (mut before, mut epoch) = (BTreeMap::new(), 0);
     let entry = |(place, (partition, begins)): (usize, &(u32, u32))| {
         let position = place as Seq * 2 + 1;
         epoch += u32::from(*begins == 0);
         let before = before.insert(*partition, position).unwrap_or_default();
-        Entry { position, partition: *partition, epoch, before }
+        SourceEntry { position, partition: *partition, epoch, before }
     };
     steps.iter().enumerate().map(entry).collect()
 }
 
-fn judge(log: &[Entry], told: &Told, may_miss: bool) {
+fn judge(log: &[SourceEntry], told: &IntakeLog, may_miss: bool) {
     let taken: Vec<_> = told.taken.iter().map(|(_, position, _)| *position).collect();
     for entry in log {
         let count = taken.iter().filter(|position| **position == entry.position).count();
@@ -277,7 +290,7 @@ proptest::proptest! {
         steps in proptest::collection::vec((0u8..7, 1u64..8), 0..80),
     ) {
         let log = log(&entries);
-        let (mut stream, mut model, mut forgot) = (Stream::default(), Model::new(), false);
+        let (mut stream, mut model, mut forgot) = (LossyStream::default(), IntakeModel::new(), false);
         for (step, count) in steps {
             match step {
                 0 | 1 => stream.carry(&log, count as usize),
@@ -302,7 +315,7 @@ proptest::proptest! {
         for partition in 0..PARTITIONS {
             let before = whole.iter().filter(|entry| entry.partition == partition).map(|entry| entry.position).max();
             let position = whole.len() as Seq * 2 + 101;
-            whole.push(Entry { position, partition, epoch: last, before: before.unwrap_or_default() });
+            whole.push(SourceEntry { position, partition, epoch: last, before: before.unwrap_or_default() });
         }
         stream.carry(&whole, PARTITIONS as usize);
         let mut moved = true;

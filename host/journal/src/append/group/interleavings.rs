@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use futures::future::{Either, select};
 use kubewitness_chance::{assert_fault_is_found, panic_message};
-use kubewitness_core::ports::{Save, Witnessed};
+use kubewitness_core::ports::{ProgressSave, WitnessedState};
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
 use shuttle::future::{block_on, spawn, yield_now};
 use shuttle::rand::{Rng, thread_rng};
@@ -16,8 +16,8 @@ use shuttle::{Config, Runner};
 
 use super::*;
 use crate::store::memory::chain_ends::ChainEnd;
-use crate::store::memory::{Found, Identity, Memory, Next};
-use crate::store::rows::{Answer as Answered, Key, Known, ObjectRow, Rows};
+use crate::store::memory::{FoundObject, NextNumbers, ObjectIdentity, StoreMemory};
+use crate::store::rows::{KnownKeys, ObjectRow, RowBatch, StateKey, StoreResult as Answered};
 
 /// Orders that are tried. Each takes one or two milliseconds.
 const ORDERS: usize = 1500;
@@ -26,12 +26,12 @@ const APPENDS: u64 = 3;
 
 /// Faults of the store that the judge has to find.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Planted {
-    /// What becomes of an abandoned transaction is not waited for.
+struct StoreFaults {
+    /// The writer does not wait for an abandoned transaction to end.
     is_hasty: bool,
     /// A transaction is answered before it is there.
     is_early: bool,
-    /// What another process wrote is not told.
+    /// The writer does not report that another process wrote.
     is_forgetful: bool,
     /// A session that was ended for its silence still commits.
     is_undead: bool,
@@ -41,10 +41,10 @@ struct Planted {
 const PATIENCE: usize = 2;
 
 #[derive(Default)]
-struct Disk {
+struct ModelDisk {
     streams: BTreeMap<i64, (String, u32)>,
     objects: BTreeMap<i64, ObjectRow>,
-    states: BTreeMap<Seq, (i64, Key)>,
+    states: BTreeMap<Seq, (i64, StateKey)>,
     kinds: hashbrown::HashMap<(String, String, String), i64>,
     saves: Vec<Seq>,
     under_way: usize,
@@ -54,8 +54,8 @@ struct Disk {
     held: Option<(usize, u64)>,
 }
 
-impl Disk {
-    fn apply(&mut self, rows: Option<Rows>, saves: Vec<Seq>) {
+impl ModelDisk {
+    fn apply(&mut self, rows: Option<RowBatch>, saves: Vec<Seq>) {
         self.saves.extend(saves);
         let Some(rows) = rows else { return };
         self.streams.extend(rows.streams.into_iter().map(|row| (row.id, (row.source, row.epoch))));
@@ -73,7 +73,7 @@ impl Disk {
 
     /// Every state as `source/uid/version`.
     fn ids(&self) -> Vec<String> {
-        let id = |(object, key): &(i64, Key)| {
+        let id = |(object, key): &(i64, StateKey)| {
             let object = &self.objects[object];
             let version = key.version().expect("of a present object");
             format!("{}/{}/{version}", self.streams[&object.stream].0, object.uid)
@@ -81,16 +81,16 @@ impl Disk {
         self.states.values().map(id).collect()
     }
 
-    fn object_of(&self, identity: &Identity) -> Option<&ObjectRow> {
+    fn object_of(&self, identity: &ObjectIdentity) -> Option<&ObjectRow> {
         self.objects
             .values()
             .find(|row| row.uid == identity.object.uid && self.streams[&row.stream].0 == *identity.source)
     }
 }
 
-struct Store {
-    disk: Arc<Mutex<Disk>>,
-    planted: Planted,
+struct ModelStore {
+    disk: Arc<Mutex<ModelDisk>>,
+    planted: StoreFaults,
     /// Where several processes share the disk, its number and its session's.
     replica: Option<usize>,
     session: u64,
@@ -99,8 +99,8 @@ struct Store {
     found: u64,
 }
 
-impl Store {
-    fn of(disk: &Arc<Mutex<Disk>>, planted: Planted, replica: Option<usize>) -> Self {
+impl ModelStore {
+    fn of(disk: &Arc<Mutex<ModelDisk>>, planted: StoreFaults, replica: Option<usize>) -> Self {
         Self { disk: Arc::clone(disk), planted, replica, session: 0, epoch: 0, found: 0 }
     }
 
@@ -116,12 +116,12 @@ impl Store {
         }
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Disk) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&mut ModelDisk) -> T) -> T {
         look(&mut self.disk.lock().unwrap())
     }
 
     /// Begins a transaction, which goes on by itself. Answered once it is decided.
-    fn transact(&self, rows: Option<Rows>, saves: Vec<Seq>) -> oneshot::Receiver<bool> {
+    fn transact(&self, rows: Option<RowBatch>, saves: Vec<Seq>) -> oneshot::Receiver<bool> {
         let (tell, told) = oneshot::channel();
         let (disk, fails) = (Arc::clone(&self.disk), thread_rng().gen_range(0..8) == 0);
         self.with(|disk| disk.under_way += 1);
@@ -147,11 +147,11 @@ impl Store {
 }
 
 #[async_trait]
-impl Writes for Store {
+impl StoreWriter for ModelStore {
     async fn reconnect(&mut self) -> Answered<()> {
         let own = self.own();
         // Of several processes each waits for its own alone.
-        let is_undecided = |disk: &mut Disk| match own {
+        let is_undecided = |disk: &mut ModelDisk| match own {
             Some(_) => disk.held == own && disk.under_way > 0,
             None => disk.under_way > 0,
         };
@@ -163,11 +163,11 @@ impl Writes for Store {
         Ok(())
     }
 
-    async fn memory(&mut self) -> Answered<Memory> {
+    async fn memory(&mut self) -> Answered<StoreMemory> {
         yield_now().await;
         self.is_there()?;
         let mut memory = self.with(|disk| {
-            let next = Next {
+            let next = NextNumbers {
                 seq: disk.states.keys().max().unwrap_or(&0) + 1,
                 object: disk.objects.keys().max().unwrap_or(&0) + 1,
                 status: 1,
@@ -175,7 +175,7 @@ impl Writes for Store {
                 kind: disk.kinds.len() as i64 + 1,
                 anchor: 1,
             };
-            let mut memory = Memory { next, kinds: disk.kinds.clone(), ..Memory::default() };
+            let mut memory = StoreMemory { next, kinds: disk.kinds.clone(), ..StoreMemory::default() };
             for (id, (source, epoch)) in &disk.streams {
                 memory.sources.entry(source.as_str().into()).or_default().streams.push((*epoch, *id as u32));
             }
@@ -186,24 +186,28 @@ impl Writes for Store {
         Ok(memory)
     }
 
-    async fn tails(&mut self, _memory: &Memory, strangers: Vec<Identity>) -> Answered<Vec<Found>> {
+    async fn tails(
+        &mut self,
+        _memory: &StoreMemory,
+        strangers: Vec<ObjectIdentity>,
+    ) -> Answered<Vec<FoundObject>> {
         yield_now().await;
         self.is_there()?;
         Ok(self.with(|disk| {
-            let found = |identity: Identity| {
+            let found = |identity: ObjectIdentity| {
                 let row = disk.object_of(&identity)?;
                 let mut tail = ChainEnd::of(row.id, row.stream as u32, 0);
                 let (seq, (_, key)) = disk.states.iter().rfind(|(_, (object, _))| *object == row.id)?;
                 (tail.seq, tail.live) = (*seq, true);
                 tail.set_newest(key.version().as_ref(), *seq);
-                Some(Found { identity, epoch: disk.streams[&row.stream].1, tail })
+                Some(FoundObject { identity, epoch: disk.streams[&row.stream].1, tail })
             };
             strangers.into_iter().filter_map(found).collect()
         }))
     }
 
-    async fn begin(&mut self) -> Answered<Turn> {
-        let Some(own) = self.own() else { return Ok(Turn::ALONE) };
+    async fn begin(&mut self) -> Answered<TransactionStart> {
+        let Some(own) = self.own() else { return Ok(TransactionStart::ALONE) };
         let mut looks = 0;
         while self.with(|disk| disk.held.is_some()) {
             looks += 1;
@@ -219,7 +223,7 @@ impl Writes for Store {
         });
         self.found = self.with(|disk| disk.epoch);
         let is_stale = self.found != self.epoch && !self.planted.is_forgetful;
-        Ok(Turn { is_stale, newest, ..Turn::ALONE })
+        Ok(TransactionStart { is_stale, newest, ..TransactionStart::ALONE })
     }
 
     async fn lead(&mut self, _: bool) -> Answered<()> {
@@ -244,7 +248,7 @@ impl Writes for Store {
         Ok(())
     }
 
-    async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answered<Known> {
+    async fn keys(&mut self, questions: Vec<(i64, StateKey)>) -> Answered<KnownKeys> {
         self.is_there()?;
         Ok(self.with(|disk| {
             let there = disk.states.iter().map(|(seq, place)| (place.clone(), *seq));
@@ -252,7 +256,7 @@ impl Writes for Store {
         }))
     }
 
-    async fn commit(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answered<()> {
+    async fn commit(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> Answered<()> {
         let news = u64::from(rows.is_some());
         let decided = self.transact(rows, left.saves.iter().map(|(_, save)| save.progress.cursor).collect());
         if self.planted.is_early {
@@ -269,15 +273,15 @@ impl Writes for Store {
         }
     }
 
-    fn rows(&mut self) -> &mut dyn crate::store::Fetch {
+    fn rows(&mut self) -> &mut dyn crate::store::StoreReader {
         panic!("nothing here reads")
     }
 
-    async fn remove(&mut self, _: &crate::store::rows::removal::Removal) -> Answered<()> {
+    async fn remove(&mut self, _: &crate::store::rows::removal::RemovalPlan) -> Answered<()> {
         Err(JournalError::Invalid("nothing here is about retention".into()))
     }
 
-    async fn sweep(&mut self, _: &crate::store::rows::removal::Sweep) -> Answered<()> {
+    async fn sweep(&mut self, _: &crate::store::rows::removal::UnusedRows) -> Answered<()> {
         Err(JournalError::Invalid("nothing here is about retention".into()))
     }
 
@@ -296,13 +300,13 @@ impl Writes for Store {
     }
 }
 
-/// Of a source, its object and this version of it.
-fn state(source: u64, version: u64) -> Append {
+/// The id of a version of an object of a source.
+fn state(source: u64, version: u64) -> AppendBatch {
     let name: Arc<str> = format!("s{source}").into();
     let object =
         Arc::new(ObjectRef { kind: "Job".into(), uid: format!("u{source}"), ..ObjectRef::default() });
     let resource_version = Version::new(&version.to_string());
-    let state = Witnessed {
+    let state = WitnessedState {
         id: StateId::of(&name, 0, &object, Change::Present, &resource_version, None),
         change: Change::Present,
         object,
@@ -316,7 +320,7 @@ fn state(source: u64, version: u64) -> Append {
         base: None,
         quotes_none_under: None,
     };
-    Append { source: name, states: vec![state], ..Append::default() }
+    AppendBatch { source: name, states: vec![state], ..AppendBatch::default() }
 }
 
 /// Some turns of the others.
@@ -328,10 +332,10 @@ async fn turns() {
 
 /// As the watch does it: until it is durable. Now and then whoever appends is stopped, and a
 /// successor does it again.
-async fn append(group: &Group, append: Append) {
+async fn append(group: &GroupCommit, append: AppendBatch) {
     loop {
         let given = append.clone();
-        let submitted = Box::pin(group.submit(|answer| Work::Append(given, answer)));
+        let submitted = Box::pin(group.submit(|answer| GroupWork::Append(given, answer)));
         if thread_rng().gen_range(0..3) > 0 {
             match submitted.await {
                 Ok(_) => return,
@@ -347,7 +351,7 @@ async fn append(group: &Group, append: Append) {
 }
 
 /// As the journal reads for a dispatcher: what is not remembered, from the disk.
-fn read(group: &Group, disk: &Mutex<Disk>, after: Seq) -> Vec<Seq> {
+fn read(group: &GroupCommit, disk: &Mutex<ModelDisk>, after: Seq) -> Vec<Seq> {
     let recent = group.recent.read().unwrap().after(after, usize::MAX);
     match recent {
         Some(states) => states.iter().map(|state| state.seq).collect(),
@@ -356,7 +360,7 @@ fn read(group: &Group, disk: &Mutex<Disk>, after: Seq) -> Vec<Seq> {
 }
 
 /// Reads on whenever it is told that there is more, and skips what is not there for good.
-async fn follow(group: Arc<Group>, disk: Arc<Mutex<Disk>>, states: u64) {
+async fn follow(group: Arc<GroupCommit>, disk: Arc<Mutex<ModelDisk>>, states: u64) {
     let (mut newest, mut after, mut seen) = (group.newest(), 0, BTreeSet::new());
     while (seen.len() as u64) < states {
         let told = *newest.borrow_and_update();
@@ -372,12 +376,12 @@ async fn follow(group: Arc<Group>, disk: Arc<Mutex<Disk>>, states: u64) {
     }
 }
 
-async fn work(planted: Planted) {
-    let disk = Arc::new(Mutex::new(Disk::default()));
-    let mut store = Store::of(&disk, planted, None);
+async fn work(planted: StoreFaults) {
+    let disk = Arc::new(Mutex::new(ModelDisk::default()));
+    let mut store = ModelStore::of(&disk, planted, None);
     let memory = store.memory().await.unwrap();
-    let recent = Arc::new(RwLock::new(Recent::new(4, usize::MAX)));
-    let group = Arc::new(Group::new(Box::new(store), memory, recent));
+    let recent = Arc::new(RwLock::new(RecentStates::new(4, usize::MAX)));
+    let group = Arc::new(GroupCommit::new(Box::new(store), memory, recent));
     let following = spawn(follow(Arc::clone(&group), Arc::clone(&disk), SOURCES * APPENDS));
     let mut working = Vec::new();
     for source in 0..SOURCES {
@@ -393,10 +397,10 @@ async fn work(planted: Planted) {
     let (saver, saved) = (Arc::clone(&group), Arc::clone(&disk));
     working.push(spawn(async move {
         for cursor in 1..=APPENDS {
-            let mut save = Save::default();
+            let mut save = ProgressSave::default();
             save.progress.cursor = cursor;
             turns().await;
-            if saver.submit(|answer| Work::Save("p".into(), save, answer)).await.is_ok() {
+            if saver.submit(|answer| GroupWork::Save("p".into(), save, answer)).await.is_ok() {
                 assert!(
                     saved.lock().unwrap().saves.contains(&cursor),
                     "a save was answered and is not there"
@@ -409,7 +413,7 @@ async fn work(planted: Planted) {
     }
     following.await.unwrap();
     group.close().await.unwrap();
-    let refused = group.submit(|answer| Work::Append(state(0, 99), answer)).await;
+    let refused = group.submit(|answer| GroupWork::Append(state(0, 99), answer)).await;
     assert!(refused.is_err(), "it is closed");
     let disk = disk.lock().unwrap();
     let mut ids = disk.ids();
@@ -420,16 +424,19 @@ async fn work(planted: Planted) {
 }
 
 /// Two processes witness the same into one journal, and each something of its own.
-async fn share(planted: Planted) {
-    let disk = Arc::new(Mutex::new(Disk::default()));
+async fn share(planted: StoreFaults) {
+    let disk = Arc::new(Mutex::new(ModelDisk::default()));
     let mut working = Vec::new();
     for replica in 0..2 {
-        let store = Store::of(&disk, planted, Some(replica));
+        let store = ModelStore::of(&disk, planted, Some(replica));
         // As it was before anything was written.
-        let next = Next { seq: 1, object: 1, status: 1, stream: 1, kind: 1, anchor: 1 };
-        let memory = Memory { next, ..Memory::default() };
-        let group =
-            Arc::new(Group::new(Box::new(store), memory, Arc::new(RwLock::new(Recent::new(4, usize::MAX)))));
+        let next = NextNumbers { seq: 1, object: 1, status: 1, stream: 1, kind: 1, anchor: 1 };
+        let memory = StoreMemory { next, ..StoreMemory::default() };
+        let group = Arc::new(GroupCommit::new(
+            Box::new(store),
+            memory,
+            Arc::new(RwLock::new(RecentStates::new(4, usize::MAX))),
+        ));
         let disk = Arc::clone(&disk);
         working.push(spawn(async move {
             for version in 1..=APPENDS {
@@ -461,7 +468,7 @@ fn config() -> Config {
 }
 
 /// Tries many orders of what one process does. Returns what the first one says that fails.
-fn first_failure(planted: Planted) -> Option<String> {
+fn first_failure(planted: StoreFaults) -> Option<String> {
     let tried = std::panic::catch_unwind(|| {
         Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(work(planted)));
         Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(work(planted)));
@@ -470,7 +477,7 @@ fn first_failure(planted: Planted) -> Option<String> {
 }
 
 /// The same of two processes.
-fn first_failure_of_two(planted: Planted) -> Option<String> {
+fn first_failure_of_two(planted: StoreFaults) -> Option<String> {
     let tried = std::panic::catch_unwind(|| {
         Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(share(planted)));
         Runner::new(PctScheduler::new(3, ORDERS / 3), config()).run(move || block_on(share(planted)));
@@ -480,7 +487,7 @@ fn first_failure_of_two(planted: Planted) -> Option<String> {
 
 #[test]
 fn in_every_order_what_two_processes_witness_is_there_once() {
-    assert_eq!(first_failure_of_two(Planted::default()), None, "shuttle prints the order above");
+    assert_eq!(first_failure_of_two(StoreFaults::default()), None, "shuttle prints the order above");
 }
 
 /// Two transactions were given one position, or a process finds that the journal ends before what it remembers.
@@ -489,30 +496,33 @@ const DOUBLED: [&str; 2] = ["was given twice", "lies behind the journal's end"];
 #[test]
 fn stale_memory_beside_another_process_is_found() {
     assert_fault_is_found(
-        first_failure_of_two(Planted { is_forgetful: true, ..Planted::default() }),
+        first_failure_of_two(StoreFaults { is_forgetful: true, ..StoreFaults::default() }),
         &DOUBLED,
     );
 }
 
 #[test]
 fn a_session_that_commits_after_its_end_is_found() {
-    assert_fault_is_found(first_failure_of_two(Planted { is_undead: true, ..Planted::default() }), &DOUBLED);
+    assert_fault_is_found(
+        first_failure_of_two(StoreFaults { is_undead: true, ..StoreFaults::default() }),
+        &DOUBLED,
+    );
 }
 
 #[test]
 fn in_every_order_what_is_answered_is_there_once_and_readers_miss_none() {
-    assert_eq!(first_failure(Planted::default()), None, "shuttle prints the order above");
+    assert_eq!(first_failure(StoreFaults::default()), None, "shuttle prints the order above");
 }
 
 #[test]
 fn an_abandoned_transaction_that_is_not_waited_for_is_found() {
-    assert_fault_is_found(first_failure(Planted { is_hasty: true, ..Planted::default() }), &DOUBLED);
+    assert_fault_is_found(first_failure(StoreFaults { is_hasty: true, ..StoreFaults::default() }), &DOUBLED);
 }
 
 #[test]
 fn an_answer_that_comes_before_its_transaction_is_found() {
     assert_fault_is_found(
-        first_failure(Planted { is_early: true, ..Planted::default() }),
+        first_failure(StoreFaults { is_early: true, ..StoreFaults::default() }),
         &["was answered and is not there"],
     );
 }

@@ -17,18 +17,18 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use futures::future::BoxFuture;
 use hashbrown::HashMap;
-use kubewitness_core::ports::{Append, Appended, JournalError, Kept, KvWrite};
+use kubewitness_core::ports::{AppendBatch, AppendResult, JournalError, KvWrite, NoteDurability};
 use kubewitness_core::{Seq, State};
 use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 
-use crate::append::plan::{self, Marked, Placed, Plan};
-use crate::append::recent::Recent;
-use crate::store::memory::Memory;
-use crate::store::rows::Rows;
-use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::{Fetch, Left, Turn, Writes};
-use work::{Answer, Done, answer, not_mine};
-pub(crate) use work::{StillSo, Work};
+use crate::append::plan::{self, BatchPlan, MarkedAppend, PlacedStates};
+use crate::append::recent::RecentStates;
+use crate::store::memory::StoreMemory;
+use crate::store::rows::RowBatch;
+use crate::store::rows::removal::{RemovalPlan, UnusedRows};
+use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
+use work::{AnswerSender, WorkDone, answer, not_mine};
+pub(crate) use work::{GroupWork, StillSo};
 
 /// States of one transaction at most. Two full batches of the watch: more gain little, and the
 /// first of them would wait longer.
@@ -40,30 +40,30 @@ const WORKS: usize = 256;
 /// States that may have come between the look for unused rows and their removal.
 const SINCE: usize = 16 * 1024;
 
-/// What only the leader may touch.
-pub(crate) struct Lead {
+/// The state that only the leader may touch.
+pub(crate) struct LeaderState {
     /// `None` once the journal is closed.
-    pub writer: Option<Box<dyn Writes>>,
+    pub writer: Option<Box<dyn StoreWriter>>,
     /// Taken out while a transaction is under way: where it is missing, the last one has failed
     /// or was abandoned, and what the disk holds is asked anew.
-    pub memory: Option<Memory>,
+    pub memory: Option<StoreMemory>,
     /// The work of the transaction that is under way.
-    under_way: Vec<Work>,
+    under_way: Vec<GroupWork>,
 }
 
-pub(crate) struct Group {
-    queue: Mutex<VecDeque<Work>>,
-    lead: AsyncMutex<Lead>,
+pub(crate) struct GroupCommit {
+    queue: Mutex<VecDeque<GroupWork>>,
+    lead: AsyncMutex<LeaderState>,
     newest: watch::Sender<Seq>,
-    pub recent: Arc<RwLock<Recent>>,
+    pub recent: Arc<RwLock<RecentStates>>,
     /// Set by the first error that leaves a write in doubt; the handle is not used again.
     fatal: OnceLock<String>,
 }
 
-impl Group {
-    pub fn new(writer: Box<dyn Writes>, memory: Memory, recent: Arc<RwLock<Recent>>) -> Self {
+impl GroupCommit {
+    pub fn new(writer: Box<dyn StoreWriter>, memory: StoreMemory, recent: Arc<RwLock<RecentStates>>) -> Self {
         let (newest, _) = watch::channel(memory.next.seq - 1);
-        let lead = Lead { writer: Some(writer), memory: Some(memory), under_way: Vec::new() };
+        let lead = LeaderState { writer: Some(writer), memory: Some(memory), under_way: Vec::new() };
         let (queue, lead) = (Mutex::default(), AsyncMutex::new(lead));
         Self { queue, lead, newest, recent, fatal: OnceLock::new() }
     }
@@ -89,7 +89,10 @@ impl Group {
     }
 
     /// Returns once the work is durable.
-    pub async fn submit<T>(&self, work: impl FnOnce(Answer<T>) -> Work) -> Result<T, JournalError> {
+    pub async fn submit<T>(
+        &self,
+        work: impl FnOnce(AnswerSender<T>) -> GroupWork,
+    ) -> Result<T, JournalError> {
         if let Some(error) = self.doubt() {
             return Err(error);
         }
@@ -109,10 +112,10 @@ impl Group {
         }
     }
 
-    /// Leaves notes to whoever commits next. Nobody waits for them.
+    /// Adds notes to the next commit. No caller waits for them.
     pub fn note_later(&self, plugin: &str, notes: Vec<KvWrite>) {
         let (unheard, _) = oneshot::channel();
-        let work = Work::Note(plugin.to_owned(), notes, Kept::ByTheMachine, unheard);
+        let work = GroupWork::Note(plugin.to_owned(), notes, NoteDurability::ProcessCrash, unheard);
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(work);
     }
 
@@ -139,11 +142,11 @@ impl Group {
     pub async fn ask<T>(
         &self,
         plugin: &str,
-        question: impl for<'a> FnOnce(&'a mut dyn Fetch, &'a str) -> BoxFuture<'a, Result<T, JournalError>>,
+        question: impl for<'a> FnOnce(&'a mut dyn StoreReader, &'a str) -> BoxFuture<'a, Result<T, JournalError>>,
     ) -> Result<T, JournalError> {
-        self.submit(Work::Settle).await?;
+        self.submit(GroupWork::Settle).await?;
         let mut lead = self.lead.lock().await;
-        let Lead { writer, memory: kept, .. } = &mut *lead;
+        let LeaderState { writer, memory: kept, .. } = &mut *lead;
         let writer = writer.as_mut().ok_or_else(closed)?;
         let memory = match kept.take() {
             Some(memory) => memory,
@@ -158,7 +161,7 @@ impl Group {
     }
 
     /// One transaction.
-    async fn round(&self, lead: &mut Lead) {
+    async fn round(&self, lead: &mut LeaderState) {
         if lead.under_way.is_empty() {
             lead.under_way = self.take();
         }
@@ -180,7 +183,7 @@ impl Group {
         }
     }
 
-    fn take(&self) -> Vec<Work> {
+    fn take(&self) -> Vec<GroupWork> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut works = Vec::new();
         let mut weight = 0;
@@ -188,7 +191,7 @@ impl Group {
         while let Some(next) = queue.front()
             && (works.is_empty() || weight + next.weight() <= STATES)
             && works.len() < WORKS
-            && !works.last().is_some_and(Work::is_alone)
+            && !works.last().is_some_and(GroupWork::is_alone)
             && (works.is_empty() || !next.is_alone())
         {
             weight += next.weight();
@@ -197,8 +200,8 @@ impl Group {
         works
     }
 
-    async fn commit(&self, lead: &mut Lead) -> Result<Done, JournalError> {
-        let Lead { writer, memory: kept, under_way } = lead;
+    async fn commit(&self, lead: &mut LeaderState) -> Result<WorkDone, JournalError> {
+        let LeaderState { writer, memory: kept, under_way } = lead;
         let writer = &mut **writer.as_mut().ok_or_else(closed)?;
         // Taken out until what is under way has succeeded; read anew where the last has not.
         let remembered = kept.take();
@@ -206,29 +209,29 @@ impl Group {
             writer.reconnect().await?;
         }
         let said = match &under_way[..] {
-            [Work::Lead(leads, _)] => Some(writer.lead(*leads).await?),
-            [Work::ElectBy(lease, _)] => Some(writer.elect_by(lease).await?),
-            [Work::Mark(unfinished, _)] => Some(writer.mark(*unfinished).await?),
-            [Work::Forget(plugin, _)] => Some(writer.forget(plugin).await?),
+            [GroupWork::Lead(leads, _)] => Some(writer.lead(*leads).await?),
+            [GroupWork::ElectBy(lease, _)] => Some(writer.elect_by(lease).await?),
+            [GroupWork::Mark(unfinished, _)] => Some(writer.mark(*unfinished).await?),
+            [GroupWork::Forget(plugin, _)] => Some(writer.forget(plugin).await?),
             _ => None,
         };
         if said.is_some() {
             *kept = remembered;
-            return Ok(Done::Said);
+            return Ok(WorkDone::Said);
         }
         let turn = writer.begin().await?;
-        let plans = under_way.iter().any(Work::plans);
+        let plans = under_way.iter().any(GroupWork::plans);
         let mut memory = match remembered {
             // What is not planned with may wait to be learned.
             Some(memory) if !turn.is_stale || !plans => memory,
             _ => writer.memory().await?,
         };
         let done = match &under_way[..] {
-            [Work::Remove(..) | Work::Sweep(..)] if !turn.dispatches => return Err(not_mine()),
-            [Work::Remove(removal, still_so, _)] => {
-                Done::Removed(self.remove(writer, removal, *still_so).await?)
+            [GroupWork::Remove(..) | GroupWork::Sweep(..)] if !turn.dispatches => return Err(not_mine()),
+            [GroupWork::Remove(removal, still_so, _)] => {
+                WorkDone::Removed(self.remove(writer, removal, *still_so).await?)
             }
-            [Work::Sweep(sweep, _)] => Done::Removed(swept(writer, &mut memory, sweep).await?),
+            [GroupWork::Sweep(sweep, _)] => WorkDone::Removed(swept(writer, &mut memory, sweep).await?),
             works => self.write(writer, &mut memory, turn, works).await?,
         };
         *kept = Some(memory);
@@ -238,13 +241,13 @@ impl Group {
 
     async fn write(
         &self,
-        writer: &mut dyn Writes,
-        memory: &mut Memory,
-        turn: Turn,
-        works: &[Work],
-    ) -> Result<Done, JournalError> {
+        writer: &mut dyn StoreWriter,
+        memory: &mut StoreMemory,
+        turn: TransactionStart,
+        works: &[GroupWork],
+    ) -> Result<WorkDone, JournalError> {
         let planned = plan_all(writer, memory, works).await?;
-        let left = if turn.dispatches { left(works) } else { Left::default() };
+        let left = if turn.dispatches { left(works) } else { PluginWrites::default() };
         if planned.rows.is_some() || !left.is_empty() {
             writer.commit(planned.rows, &left).await?;
         } else {
@@ -253,22 +256,22 @@ impl Group {
         // What others wrote and this process has not learned yet is there as well.
         let newest = turn.newest.unwrap_or_default().max(memory.next.seq - 1);
         self.publish(planned.states, newest);
-        let told = |answer: Result<Placed, _>| {
-            answer.map(|Placed { seqs, through }| Appended { seqs, through, newest })
+        let told = |answer: Result<PlacedStates, _>| {
+            answer.map(|PlacedStates { seqs, through }| AppendResult { seqs, through, newest })
         };
         let appended = planned.answers.into_iter().map(told).collect();
-        Ok(Done::Written { appended, dispatches: turn.dispatches })
+        Ok(WorkDone::Written { appended, dispatches: turn.dispatches })
     }
 
     /// What retention decided, if all that it was decided on is still so. Nothing that the writer
     /// remembers changes by it: only what has ended goes as a whole, and that is not remembered.
     async fn remove(
         &self,
-        writer: &mut dyn Writes,
-        removal: &Removal,
+        writer: &mut dyn StoreWriter,
+        removal: &RemovalPlan,
         still_so: StillSo,
     ) -> Result<bool, JournalError> {
-        if !still_so(writer.rows().past(), removal).await? {
+        if !still_so(writer.rows().retention_reader(), removal).await? {
             writer.end().await?;
             return Ok(false);
         }
@@ -289,17 +292,17 @@ impl Group {
     }
 }
 
-/// What plugins left, in the order in which they did.
-fn left(works: &[Work]) -> Left<'_> {
-    let mut left = Left { is_lax: true, ..Left::default() };
+/// The writes of plugins, oldest first.
+fn left(works: &[GroupWork]) -> PluginWrites<'_> {
+    let mut left = PluginWrites { is_lax: true, ..PluginWrites::default() };
     for work in works {
         match work {
-            Work::Save(plugin, save, _) => left.saves.push((plugin, save)),
-            Work::Note(plugin, notes, kept, _) => {
-                left.is_lax &= *kept == Kept::ByTheMachine;
+            GroupWork::Save(plugin, save, _) => left.saves.push((plugin, save)),
+            GroupWork::Note(plugin, notes, kept, _) => {
+                left.is_lax &= *kept == NoteDurability::ProcessCrash;
                 left.notes.push((plugin, notes));
             }
-            Work::Replay(replay, _) => left.replays.push(replay.clone()),
+            GroupWork::Replay(replay, _) => left.replays.push(replay.clone()),
             _ => {}
         }
     }
@@ -307,19 +310,23 @@ fn left(works: &[Work]) -> Left<'_> {
     left
 }
 
-struct Planned {
+struct PlannedWork {
     /// `None` where nothing of the batch is new.
-    rows: Option<Rows>,
+    rows: Option<RowBatch>,
     states: Vec<Arc<State>>,
-    answers: Vec<Result<Placed, JournalError>>,
+    answers: Vec<Result<PlacedStates, JournalError>>,
 }
 
 /// Forgets rows before they go. What came since they were found to be unused keeps its own. `false` where too much came
 /// since; a sweep of rows that no state refers to is never refused.
-async fn swept(writer: &mut dyn Writes, memory: &mut Memory, sweep: &Sweep) -> Result<bool, JournalError> {
+async fn swept(
+    writer: &mut dyn StoreWriter,
+    memory: &mut StoreMemory,
+    sweep: &UnusedRows,
+) -> Result<bool, JournalError> {
     let mut sweep = sweep.clone();
     if sweep.has_referenced() {
-        let since = writer.rows().past().references(sweep.through, SINCE).await?;
+        let since = writer.rows().retention_reader().references(sweep.through, SINCE).await?;
         if since.last.is_some_and(|last| last >= sweep.through + SINCE as Seq) {
             writer.end().await?;
             return Ok(false);
@@ -335,15 +342,15 @@ async fn swept(writer: &mut dyn Writes, memory: &mut Memory, sweep: &Sweep) -> R
 
 /// A wrong append is refused alone; the others of its batch go on.
 async fn plan_all(
-    writer: &mut dyn Writes,
-    memory: &mut Memory,
-    works: &[Work],
-) -> Result<Planned, JournalError> {
+    writer: &mut dyn StoreWriter,
+    memory: &mut StoreMemory,
+    works: &[GroupWork],
+) -> Result<PlannedWork, JournalError> {
     memory.shrink();
-    let appends: Vec<&Append> = works
+    let appends: Vec<&AppendBatch> = works
         .iter()
         .filter_map(|work| match work {
-            Work::Append(append, _) => Some(append),
+            GroupWork::Append(append, _) => Some(append),
             _ => None,
         })
         .collect();
@@ -361,28 +368,28 @@ async fn plan_all(
         }
         checks.push(check);
     }
-    let good: Vec<Marked<'_>> = appends
+    let good: Vec<MarkedAppend<'_>> = appends
         .iter()
         .zip(&checks)
         .filter(|(_, check)| check.is_ok())
-        .map(|(append, _)| Marked::of(memory, append))
+        .map(|(append, _)| MarkedAppend::of(memory, append))
         .collect();
     if good.is_empty() {
-        let answers = checks.into_iter().map(|check| check.map(|()| Placed::default())).collect();
-        return Ok(Planned { rows: None, states: Vec::new(), answers });
+        let answers = checks.into_iter().map(|check| check.map(|()| PlacedStates::default())).collect();
+        return Ok(PlannedWork { rows: None, states: Vec::new(), answers });
     }
     let found = writer.tails(memory, plan::strangers(memory, &good)).await?;
     memory.learn(found)?;
     let known = writer.keys(plan::questions(memory, &good)).await?;
-    let mut plan = Plan::new(memory, &known);
+    let mut plan = BatchPlan::new(memory, &known);
     let mut good = good.iter();
     let mut answers = Vec::with_capacity(checks.len());
     for check in checks {
         answers.push(check.map(|()| good.next().map(|append| plan.append(append)).unwrap_or_default()));
     }
-    let Plan { rows, states, ended, .. } = plan;
+    let BatchPlan { rows, states, ended, .. } = plan;
     memory.forget_ended(&ended);
-    Ok(Planned { rows: Some(rows).filter(|rows| !rows.is_empty()), states, answers })
+    Ok(PlannedWork { rows: Some(rows).filter(|rows| !rows.is_empty()), states, answers })
 }
 
 fn closed() -> JournalError {

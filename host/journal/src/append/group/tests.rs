@@ -3,35 +3,35 @@
 use std::path::Path;
 
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::Witnessed;
+use kubewitness_core::ports::WitnessedState;
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 
 use super::*;
-use crate::store::Store;
-use crate::store::place::Place;
+use crate::store::OpenStore;
+use crate::store::place::JournalLocation;
 
-struct Desk {
+struct GroupBench {
     folder: tempfile::TempDir,
-    group: Group,
-    store: Box<dyn Store>,
+    group: GroupCommit,
+    store: Box<dyn OpenStore>,
 }
 
-impl Desk {
+impl GroupBench {
     async fn open(folder: tempfile::TempDir) -> Self {
         let path = folder.path().join("journal.db");
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-        let opened = Place::file(&path).open(1, &clock, None, false).await;
+        let opened = JournalLocation::file(&path).open(1, &clock, None, false).await;
         let (store, mut writer, _) = opened.map_err(|error| error.to_string()).unwrap();
         let memory = writer.memory().await.unwrap();
-        let recent = Arc::new(RwLock::new(Recent::new(10, usize::MAX)));
-        Self { folder, group: Group::new(writer, memory, recent), store }
+        let recent = Arc::new(RwLock::new(RecentStates::new(10, usize::MAX)));
+        Self { folder, group: GroupCommit::new(writer, memory, recent), store }
     }
 
-    async fn append(&self, version: u64) -> Result<Appended, JournalError> {
+    async fn append(&self, version: u64) -> Result<AppendResult, JournalError> {
         let states = vec![present(version)];
         let checkpoint = Some(Version::new(&version.to_string()));
-        let append = Append { source: "jobs".into(), states, checkpoint, ..Append::default() };
-        self.group.submit(|answer| Work::Append(append, answer)).await
+        let append = AppendBatch { source: "jobs".into(), states, checkpoint, ..AppendBatch::default() };
+        self.group.submit(|answer| GroupWork::Append(append, answer)).await
     }
 
     async fn limit_pages(&self, more: Option<i64>) {
@@ -45,8 +45,8 @@ impl Desk {
     }
 }
 
-/// Of an object of its own, with 4 KB that nothing makes shorter.
-fn present(version: u64) -> Witnessed {
+/// A state of a new object, with 4 KB that do not compress.
+fn present(version: u64) -> WitnessedState {
     let uid = format!("u{version}");
     let object = Arc::new(ObjectRef { kind: "Job".into(), name: uid.clone(), uid, ..ObjectRef::default() });
     let mut number = version;
@@ -60,7 +60,7 @@ fn present(version: u64) -> Witnessed {
         uid = object.uid
     );
     let resource_version = Version::new(&version.to_string());
-    Witnessed {
+    WitnessedState {
         id: StateId::of("jobs", 0, &object, Change::Present, &resource_version, None),
         change: Change::Present,
         object,
@@ -84,7 +84,7 @@ async fn assert_sound(path: &Path, states: u64) {
 
 #[tokio::test]
 async fn a_full_disk_is_unavailable_and_it_goes_on_where_it_was_once_there_is_room() {
-    let desk = Desk::open(tempfile::tempdir().unwrap()).await;
+    let desk = GroupBench::open(tempfile::tempdir().unwrap()).await;
     desk.append(1).await.unwrap();
     desk.limit_pages(Some(20)).await;
     let mut version = 1;
@@ -113,7 +113,7 @@ async fn a_full_disk_is_unavailable_and_it_goes_on_where_it_was_once_there_is_ro
 
 #[tokio::test]
 async fn a_handle_whose_write_is_in_doubt_is_not_used_again() {
-    let desk = Desk::open(tempfile::tempdir().unwrap()).await;
+    let desk = GroupBench::open(tempfile::tempdir().unwrap()).await;
     desk.append(1).await.unwrap();
     // Somebody else wrote at the position that comes next: what the writer knows isn't so.
     let path = desk.folder.path().join("journal.db");
@@ -130,7 +130,7 @@ async fn a_handle_whose_write_is_in_doubt_is_not_used_again() {
     let error = desk.append(3).await.unwrap_err();
     assert!(matches!(error, JournalError::Fatal(_)), "{error}");
 
-    let desk = Desk::open(desk.close().await).await;
+    let desk = GroupBench::open(desk.close().await).await;
     assert_eq!(desk.append(2).await.unwrap().newest, 2);
     assert_sound(&desk.folder.path().join("journal.db"), 2).await;
 }

@@ -3,41 +3,43 @@
 use std::collections::VecDeque;
 
 use futures::future::BoxFuture;
-use kubewitness_core::ports::{Append, Appended, JournalError, Kept, KvWrite, Save};
+use kubewitness_core::ports::{
+    AppendBatch, AppendResult, JournalError, KvWrite, NoteDurability, ProgressSave,
+};
 use tokio::sync::oneshot;
 
-use crate::store::Past;
-use crate::store::rows::Replay;
-use crate::store::rows::removal::{Removal, Sweep};
+use crate::store::RetentionReader;
+use crate::store::rows::LetterMarking;
+use crate::store::rows::removal::{RemovalPlan, UnusedRows};
 
-pub(super) type Answer<T> = oneshot::Sender<Result<T, JournalError>>;
+pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, JournalError>>;
 
 /// Whether all that a removal was decided on is as it was: retention says it, the writer asks it.
 pub(crate) type StillSo =
-    for<'a> fn(&'a mut dyn Past, &'a Removal) -> BoxFuture<'a, Result<bool, JournalError>>;
+    for<'a> fn(&'a mut dyn RetentionReader, &'a RemovalPlan) -> BoxFuture<'a, Result<bool, JournalError>>;
 
-/// What callers want done. All of it may be done twice.
-pub(crate) enum Work {
-    Append(Append, Answer<Appended>),
-    Save(String, Save, Answer<()>),
-    Note(String, Vec<KvWrite>, Kept, Answer<()>),
-    Replay(Replay, Answer<()>),
+/// The requests of callers. Each may be carried out twice.
+pub(crate) enum GroupWork {
+    Append(AppendBatch, AnswerSender<AppendResult>),
+    Save(String, ProgressSave, AnswerSender<()>),
+    Note(String, Vec<KvWrite>, NoteDurability, AnswerSender<()>),
+    Replay(LetterMarking, AnswerSender<()>),
     /// Has a transaction of its own, which asks first whether what was decided on is still so.
-    Remove(Box<Removal>, StillSo, Answer<bool>),
-    Sweep(Box<Sweep>, Answer<bool>),
+    Remove(Box<RemovalPlan>, StillSo, AnswerSender<bool>),
+    Sweep(Box<UnusedRows>, AnswerSender<bool>),
     /// Nothing is written: it is answered once everything before it is, and the store was looked at.
-    Settle(Answer<()>),
+    Settle(AnswerSender<()>),
     /// Whether this process is the leader, which writes what plugins save.
-    Lead(bool, Answer<()>),
+    Lead(bool, AnswerSender<()>),
     /// The Lease by which the replicas elect the leader.
-    ElectBy(String, Answer<()>),
+    ElectBy(String, AnswerSender<()>),
     /// Whether the journal holds an import that has not come to its end.
-    Mark(bool, Answer<()>),
-    /// What a plugin left is taken away.
-    Forget(String, Answer<()>),
+    Mark(bool, AnswerSender<()>),
+    /// Removes everything that a plugin left.
+    Forget(String, AnswerSender<()>),
 }
 
-impl Work {
+impl GroupWork {
     pub fn weight(&self) -> usize {
         match self {
             Self::Append(append, _) => append.states.len() + append.poison.len() + append.gaps.len(),
@@ -54,7 +56,7 @@ impl Work {
         }
     }
 
-    /// What it means depends on what is there already.
+    /// Its meaning depends on the rows that exist already.
     pub fn plans(&self) -> bool {
         matches!(self, Self::Append(..) | Self::Sweep(..))
     }
@@ -90,11 +92,11 @@ impl Work {
     }
 }
 
-/// What a transaction did.
-pub(super) enum Done {
+/// The result of a transaction.
+pub(super) enum WorkDone {
     Written {
         /// The answers to the appends, in their order.
-        appended: VecDeque<Result<Appended, JournalError>>,
+        appended: VecDeque<Result<AppendResult, JournalError>>,
         /// Otherwise what plugins left was not written.
         dispatches: bool,
     },
@@ -104,34 +106,36 @@ pub(super) enum Done {
     Said,
 }
 
-pub(super) fn answer(works: Vec<Work>, done: Done) {
+pub(super) fn answer(works: Vec<GroupWork>, done: WorkDone) {
     let (mut appended, dispatches, removed) = match done {
-        Done::Written { appended, dispatches } => (appended, dispatches, false),
-        Done::Removed(removed) => (VecDeque::new(), true, removed),
-        Done::Said => (VecDeque::new(), true, false),
+        WorkDone::Written { appended, dispatches } => (appended, dispatches, false),
+        WorkDone::Removed(removed) => (VecDeque::new(), true, removed),
+        WorkDone::Said => (VecDeque::new(), true, false),
     };
     for work in works {
         // A caller that is gone needs no answer.
         match work {
-            Work::Append(_, answer) => {
+            GroupWork::Append(_, answer) => {
                 if let Some(appended) = appended.pop_front() {
                     drop(answer.send(appended));
                 }
             }
-            Work::Save(_, _, answer) | Work::Note(.., answer) | Work::Replay(_, answer) if !dispatches => {
+            GroupWork::Save(_, _, answer) | GroupWork::Note(.., answer) | GroupWork::Replay(_, answer)
+                if !dispatches =>
+            {
                 drop(answer.send(Err(not_mine())));
             }
-            Work::Save(_, _, answer)
-            | Work::Note(.., answer)
-            | Work::Replay(_, answer)
-            | Work::Settle(answer)
-            | Work::Lead(_, answer)
-            | Work::ElectBy(_, answer)
-            | Work::Mark(_, answer)
-            | Work::Forget(_, answer) => {
+            GroupWork::Save(_, _, answer)
+            | GroupWork::Note(.., answer)
+            | GroupWork::Replay(_, answer)
+            | GroupWork::Settle(answer)
+            | GroupWork::Lead(_, answer)
+            | GroupWork::ElectBy(_, answer)
+            | GroupWork::Mark(_, answer)
+            | GroupWork::Forget(_, answer) => {
                 drop(answer.send(Ok(())));
             }
-            Work::Remove(.., answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),
+            GroupWork::Remove(.., answer) | GroupWork::Sweep(_, answer) => drop(answer.send(Ok(removed))),
         }
     }
 }

@@ -1,22 +1,22 @@
-//! What a plan needs to know first: whether the journal accepts an append, which objects of a batch
-//! have to be looked up, and which of its keys may be in the journal already.
+//! The facts that a plan needs first: whether the journal accepts an append, which objects of a batch have to
+//! be looked up, and which of its keys may be in the journal already.
 
 use std::collections::HashSet;
 
 use kubewitness_core::limits::VERSION_BYTES;
-use kubewitness_core::ports::{Append, JournalError, Witnessed};
+use kubewitness_core::ports::{AppendBatch, JournalError, WitnessedState};
 use kubewitness_core::{Change, Version};
 
-use crate::store::memory::chain_ends::Mark;
-use crate::store::memory::{Identity, Memory};
-use crate::store::rows::Key;
+use crate::store::memory::chain_ends::ObjectMark;
+use crate::store::memory::{ObjectIdentity, StoreMemory};
+use crate::store::rows::StateKey;
 
 pub(super) fn is_version(change: Change) -> bool {
     matches!(change, Change::Present | Change::Left)
 }
 
-/// What an id says after source, epoch, group, kind and uid; `None` where it isn't this state's.
-pub(super) fn id_rest<'a>(prefix: &str, state: &'a Witnessed) -> Option<&'a str> {
+/// The part of an id after source, epoch, group, kind and uid; `None` if the id is not this state's.
+pub(super) fn id_rest<'a>(prefix: &str, state: &'a WitnessedState) -> Option<&'a str> {
     let object = &state.object;
     let rest =
         state.id.as_str().strip_prefix(prefix)?.strip_prefix(object.group.as_str())?.strip_prefix('/')?;
@@ -30,25 +30,25 @@ pub(super) fn id_rest<'a>(prefix: &str, state: &'a Witnessed) -> Option<&'a str>
     fits.then_some(rest)
 }
 
-pub(super) fn prefix(append: &Append) -> String {
+pub(super) fn prefix(append: &AppendBatch) -> String {
     format!("{}/{}/", append.source, append.epoch)
 }
 
-pub(super) fn key_of(state: &Witnessed, rest: &str) -> Key {
+pub(super) fn key_of(state: &WitnessedState, rest: &str) -> StateKey {
     match state.change {
-        Change::Present | Change::Left => Key::of_version(&state.resource_version),
-        Change::Gone => Key::GONE,
-        Change::Gap => Key::of_gap(rest.strip_prefix("gap:").unwrap_or(rest)),
+        Change::Present | Change::Left => StateKey::of_version(&state.resource_version),
+        Change::Gone => StateKey::GONE,
+        Change::Gap => StateKey::of_gap(rest.strip_prefix("gap:").unwrap_or(rest)),
     }
 }
 
-pub(crate) fn epoch_is_over(append: &Append, epoch: u32) -> JournalError {
-    let Append { source, epoch: old, .. } = append;
+pub(crate) fn epoch_is_over(append: &AppendBatch, epoch: u32) -> JournalError {
+    let AppendBatch { source, epoch: old, .. } = append;
     JournalError::Overtaken(format!("epoch {old} of source {source} is over: the journal has {epoch}"))
 }
 
 /// Refuses what could not be read back under the same id.
-pub(crate) fn check(memory: &Memory, append: &Append) -> Result<(), JournalError> {
+pub(crate) fn check(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalError> {
     if append.source.is_empty() {
         return Err(JournalError::Invalid("a source has no name".into()));
     }
@@ -83,7 +83,7 @@ pub(crate) fn check(memory: &Memory, append: &Append) -> Result<(), JournalError
 }
 
 /// A gap of what another witness has seen would be none.
-fn overtaken(memory: &Memory, append: &Append) -> Result<(), JournalError> {
+fn overtaken(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalError> {
     let Some(since) = &append.since else { return Ok(()) };
     let source = memory.sources.get(&append.source).filter(|source| source.epoch() == Some(append.epoch));
     let held = source.and_then(|source| source.checkpoint.as_deref()).map(Version::new);
@@ -98,32 +98,33 @@ fn overtaken(memory: &Memory, append: &Append) -> Result<(), JournalError> {
 }
 
 /// An append with the marks of its states' objects, which are dear and needed again and again.
-pub(crate) struct Marked<'a> {
-    pub append: &'a Append,
-    pub marks: Vec<Mark>,
+pub(crate) struct MarkedAppend<'a> {
+    pub append: &'a AppendBatch,
+    pub marks: Vec<ObjectMark>,
 }
 
-impl<'a> Marked<'a> {
-    pub fn of(memory: &Memory, append: &'a Append) -> Self {
-        let mark = |state: &Witnessed| memory.marks.of(&append.source, &state.object);
+impl<'a> MarkedAppend<'a> {
+    pub fn of(memory: &StoreMemory, append: &'a AppendBatch) -> Self {
+        let mark = |state: &WitnessedState| memory.marks.of(&append.source, &state.object);
         Self { append, marks: append.states.iter().map(mark).collect() }
     }
 
-    pub fn states(&self) -> impl Iterator<Item = (&'a Witnessed, Mark)> {
+    pub fn states(&self) -> impl Iterator<Item = (&'a WitnessedState, ObjectMark)> {
         self.append.states.iter().zip(self.marks.iter().copied())
     }
 }
 
 /// Objects and owners of a batch that are not in memory.
-pub(crate) fn strangers(memory: &Memory, appends: &[Marked<'_>]) -> Vec<Identity> {
+pub(crate) fn strangers(memory: &StoreMemory, appends: &[MarkedAppend<'_>]) -> Vec<ObjectIdentity> {
     let mut strangers = HashSet::new();
     for marked in appends {
         let append = marked.append;
         for (state, mark) in marked.states() {
             if memory.objects.get(mark).is_none() {
-                strangers.insert(Identity { source: append.source.clone(), object: state.object.clone() });
+                strangers
+                    .insert(ObjectIdentity { source: append.source.clone(), object: state.object.clone() });
             }
-            if let Some(owner) = state.owner.as_ref().map(Identity::owner)
+            if let Some(owner) = state.owner.as_ref().map(ObjectIdentity::owner)
                 && !memory.owners.contains_key(&owner)
             {
                 strangers.insert(owner);
@@ -135,7 +136,7 @@ pub(crate) fn strangers(memory: &Memory, appends: &[Marked<'_>]) -> Vec<Identity
 
 /// Keys of a batch that may be in the journal already: a version that is newer than any of its
 /// object can't be.
-pub(crate) fn questions(memory: &Memory, appends: &[Marked<'_>]) -> Vec<(i64, Key)> {
+pub(crate) fn questions(memory: &StoreMemory, appends: &[MarkedAppend<'_>]) -> Vec<(i64, StateKey)> {
     let mut questions = Vec::new();
     for marked in appends {
         let append = marked.append;

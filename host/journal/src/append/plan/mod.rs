@@ -1,4 +1,4 @@
-//! What a batch of appends means: positions, duplicates, lateness, deltas, and the rows that follow
+//! Decides what a batch of appends means: positions, duplicates, lateness, deltas, and the rows that follow
 //! from them. Touches no disk: the caller first reads what [`strangers`] and [`questions`] ask for.
 
 mod lookups;
@@ -11,21 +11,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use kubewitness_core::document;
-use kubewitness_core::ports::{Append, Poison, Witnessed};
+use kubewitness_core::ports::{AppendBatch, PoisonMessage, WitnessedState};
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 
-use crate::store::memory::anchors::Encoded;
-use crate::store::memory::chain_ends::{ChainEnd, Mark};
-use crate::store::memory::{Identity, Memory};
-use crate::store::rows::discrepancies::Found;
+use crate::store::memory::anchors::EncodedDocument;
+use crate::store::memory::chain_ends::{ChainEnd, ObjectMark};
+use crate::store::memory::{ObjectIdentity, StoreMemory};
+use crate::store::rows::discrepancies::FoundDifferences;
 use crate::store::rows::{
-    AnchorRow, Encoding, Envelope, Flags, GapRow, Key, Known, ObjectRow, Outcome, PoisonRow, ROW_BYTES, Rows,
-    SEGMENT, SnapshotRow, StateRow, StreamRow, status_text,
+    AnchorRow, DocumentEncoding, GapRow, KnownKeys, ObjectOutcome, ObjectRow, PoisonRow, ROW_BYTES, RowBatch,
+    RowFlags, SEGMENT, SnapshotRow, StateEnvelope, StateKey, StateRow, StreamRow, status_text,
 };
-pub(crate) use lookups::{Marked, check, epoch_is_over, questions, strangers};
+pub(crate) use lookups::{MarkedAppend, check, epoch_is_over, questions, strangers};
 use lookups::{id_rest, is_version, key_of, prefix};
-use placed::Place;
-pub(crate) use placed::Placed;
+pub(crate) use placed::PlacedStates;
+use placed::StatePlace;
 
 /// Steps of a chain between two snapshots of a live object. A start applies as many deltas to each
 /// object at most, and a state costs that much less than one that carried its object whole.
@@ -33,33 +33,33 @@ const SNAPSHOT_STEPS: u8 = 8;
 
 /// One batch in the making. Planning changes the memory; should the transaction fail, both are
 /// thrown away.
-pub(crate) struct Plan<'a> {
-    memory: &'a mut Memory,
-    known: &'a Known,
-    pub rows: Rows,
+pub(crate) struct BatchPlan<'a> {
+    memory: &'a mut StoreMemory,
+    known: &'a KnownKeys,
+    pub rows: RowBatch,
     pub states: Vec<Arc<State>>,
-    pub ended: Vec<Mark>,
+    pub ended: Vec<ObjectMark>,
     /// Keys of this very batch.
-    keys: Known,
+    keys: KnownKeys,
     /// The documents at the ends of the chains that this batch has touched.
     documents: HashMap<i64, Bytes>,
 }
 
-impl<'a> Plan<'a> {
-    pub fn new(memory: &'a mut Memory, known: &'a Known) -> Self {
-        let (rows, states, ended) = (Rows::default(), Vec::new(), Vec::new());
-        Self { memory, known, rows, states, ended, keys: Known::new(), documents: HashMap::new() }
+impl<'a> BatchPlan<'a> {
+    pub fn new(memory: &'a mut StoreMemory, known: &'a KnownKeys) -> Self {
+        let (rows, states, ended) = (RowBatch::default(), Vec::new(), Vec::new());
+        Self { memory, known, rows, states, ended, keys: KnownKeys::new(), documents: HashMap::new() }
     }
 
-    pub fn append(&mut self, marked: &Marked<'_>) -> Placed {
+    pub fn append(&mut self, marked: &MarkedAppend<'_>) -> PlacedStates {
         let append = marked.append;
         let stream = self.stream(append);
         let prefix = prefix(append);
-        let mut placed = Placed::default();
+        let mut placed = PlacedStates::default();
         for (state, mark) in marked.states() {
             let place = self.state(append, stream, &prefix, state, mark);
-            placed.through = placed.through.max(place.map_or(0, Place::seq));
-            placed.seqs.push(place.and_then(Place::fresh));
+            placed.through = placed.through.max(place.map_or(0, StatePlace::seq));
+            placed.seqs.push(place.and_then(StatePlace::fresh));
         }
         for gap in &append.gaps {
             let body = serde_json::to_string(gap).expect("strings and numbers always serialize");
@@ -70,14 +70,14 @@ impl<'a> Plan<'a> {
             self.rows.poison.push(poison_row(i64::from(stream), poison));
         }
         if !append.discrepancies.is_empty() {
-            self.rows.differences.push(Found::of(i64::from(stream), &append.discrepancies));
+            self.rows.differences.push(FoundDifferences::of(i64::from(stream), &append.discrepancies));
         }
         self.stream_row(append, stream, &placed.seqs);
         placed
     }
 
     /// How the stream stands now, where that is news.
-    fn stream_row(&mut self, append: &Append, stream: u32, seqs: &[Option<Seq>]) {
+    fn stream_row(&mut self, append: &AppendBatch, stream: u32, seqs: &[Option<Seq>]) {
         let fresh = append.states.iter().zip(seqs).filter(|(_, seq)| seq.is_some());
         let states = fresh.clone().count() as u64;
         let observed = fresh.map(|(state, _)| state.observed_ms);
@@ -102,7 +102,7 @@ impl<'a> Plan<'a> {
         });
     }
 
-    fn stream(&mut self, append: &Append) -> u32 {
+    fn stream(&mut self, append: &AppendBatch) -> u32 {
         let next = &mut self.memory.next.stream;
         let source = self.memory.sources.entry(append.source.clone()).or_default();
         match source.streams.last() {
@@ -119,12 +119,12 @@ impl<'a> Plan<'a> {
 
     fn state(
         &mut self,
-        append: &Append,
+        append: &AppendBatch,
         stream: u32,
         prefix: &str,
-        state: &Witnessed,
-        mark: Mark,
-    ) -> Option<Place> {
+        state: &WitnessedState,
+        mark: ObjectMark,
+    ) -> Option<StatePlace> {
         let rest = id_rest(prefix, state)?;
         let key = key_of(state, rest);
         let mut tail = self.enter(stream, state, mark);
@@ -132,7 +132,7 @@ impl<'a> Plan<'a> {
         if let Some(seen) = self.known.get(&place).or_else(|| self.keys.get(&place)).copied() {
             self.again(&mut tail, state, seen);
             self.keep(mark, tail);
-            return Some(Place::Known(seen));
+            return Some(StatePlace::Known(seen));
         }
         let key = place.1.clone();
         let seq = self.memory.next.seq;
@@ -166,12 +166,12 @@ impl<'a> Plan<'a> {
         self.rows.states.push(row);
         self.settle(&mut tail, state, seq, late);
         self.keep(mark, tail);
-        Some(Place::Fresh(seq))
+        Some(StatePlace::Fresh(seq))
     }
 
     /// The object's tail in this epoch, with a new row where it has none yet. It is out of the
     /// memory until it is [kept](Self::keep).
-    fn enter(&mut self, stream: u32, state: &Witnessed, mark: Mark) -> ChainEnd {
+    fn enter(&mut self, stream: u32, state: &WitnessedState, mark: ObjectMark) -> ChainEnd {
         let mut tail = match self.memory.objects.take(mark) {
             Some(tail) if tail.stream == stream => return tail,
             before => before.unwrap_or_default(),
@@ -190,7 +190,7 @@ impl<'a> Plan<'a> {
     }
 
     /// To its outermost owner, which may become known late, and to its direct one.
-    fn belongs(&mut self, state: &Witnessed, owner: i64, object: i64) {
+    fn belongs(&mut self, state: &WitnessedState, owner: i64, object: i64) {
         if owner != 0 {
             self.rows.owned.push((owner, object));
         }
@@ -200,7 +200,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn keep(&mut self, mark: Mark, tail: ChainEnd) {
+    fn keep(&mut self, mark: ObjectMark, tail: ChainEnd) {
         if !tail.live {
             self.ended.push(mark);
         }
@@ -229,7 +229,7 @@ impl<'a> Plan<'a> {
     }
 
     fn owner(&mut self, owner: &Arc<ObjectRef>) -> i64 {
-        let identity = Identity::owner(owner);
+        let identity = ObjectIdentity::owner(owner);
         if let Some(id) = self.memory.owners.get(&identity) {
             return *id;
         }
@@ -251,11 +251,11 @@ impl<'a> Plan<'a> {
 
     fn row(
         &mut self,
-        append: &Append,
+        append: &AppendBatch,
         tail: &mut ChainEnd,
-        state: &Witnessed,
+        state: &WitnessedState,
         seq: Seq,
-        key: Key,
+        key: StateKey,
         late: bool,
     ) -> StateRow {
         // The caller's base is a hint: it counts only if it is what the chain ends with.
@@ -266,11 +266,11 @@ impl<'a> Plan<'a> {
         if owner != tail.owner {
             self.belongs(state, owner, tail.object);
         }
-        let envelope = Envelope {
+        let envelope = StateEnvelope {
             seq,
             object: tail.object,
             key,
-            flags: Flags {
+            flags: RowFlags {
                 change: state.change,
                 late,
                 encoding: encoded.encoding,
@@ -282,7 +282,7 @@ impl<'a> Plan<'a> {
             previous: state.previous.as_ref().map(|status| self.status(status)),
             owner: (owner != tail.owner).then_some(owner),
             observed_ms: state.observed_ms as i64,
-            version: (!is_version(state.change)).then(|| Key::of_version(&state.resource_version)),
+            version: (!is_version(state.change)).then(|| StateKey::of_version(&state.resource_version)),
             anchor: encoded.anchor,
             checksum: document::checksum(&state.document),
         };
@@ -290,7 +290,7 @@ impl<'a> Plan<'a> {
         // A chain has fewer steps than that.
         tail.depth = encoded.depth as u8;
         tail.checksum = envelope.checksum;
-        tail.has_document = encoded.encoding != Encoding::Empty;
+        tail.has_document = encoded.encoding != DocumentEncoding::Empty;
         self.documents.insert(tail.object, state.document.clone());
         StateRow { envelope, document: encoded.bytes }
     }
@@ -299,9 +299,9 @@ impl<'a> Plan<'a> {
         &mut self,
         source: &Arc<str>,
         tail: &ChainEnd,
-        state: &Witnessed,
+        state: &WitnessedState,
         hint: Option<&Bytes>,
-    ) -> Encoded {
+    ) -> EncodedDocument {
         let base = self.documents.get(&tail.object).or(hint).filter(|_| tail.has_document);
         let source = self.memory.sources.entry(source.clone()).or_default();
         let stream = source.streams.last().map_or(0, |(_, id)| i64::from(*id));
@@ -316,8 +316,8 @@ impl<'a> Plan<'a> {
         encoded
     }
 
-    /// What a new state makes of its object.
-    fn settle(&mut self, tail: &mut ChainEnd, state: &Witnessed, seq: Seq, late: bool) {
+    /// Updates the row of an object for a new state.
+    fn settle(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seq: Seq, late: bool) {
         let certain = state.change != Change::Gap && !late;
         // A deletion may come without a version, or with one that was outrun: its end still counts,
         // but the newest never goes back.
@@ -333,13 +333,13 @@ impl<'a> Plan<'a> {
 
     /// A whole document, so that a start has few deltas to apply. The next one replaces it: bytes count
     /// less than the time.
-    fn snapshot(&mut self, object: i64, seq: Seq, state: &Witnessed) {
+    fn snapshot(&mut self, object: i64, seq: Seq, state: &WitnessedState) {
         let packed = document::pack_quickly(&state.document);
         self.rows.snapshots.insert(object, SnapshotRow { object, seq, packed });
     }
 
-    /// A state that is there already can still be news: the object may have been taken for gone.
-    fn again(&mut self, tail: &mut ChainEnd, state: &Witnessed, seen: Seq) {
+    /// A known state can still be news: the object may have been taken for gone.
+    fn again(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seen: Seq) {
         let stale = tail.compare(&state.resource_version) == Some(Ordering::Less);
         let was_live = tail.live;
         let is_live = match state.change {
@@ -353,7 +353,7 @@ impl<'a> Plan<'a> {
                 tail.set_newest(Some(&state.resource_version), seen);
             }
             self.place(tail, Some(state));
-            // What is there may be the last that was seen of it, without a content.
+            // The known state may be the last that was seen of the object, without content.
             if tail.live {
                 self.snapshot(tail.object, seen, state);
             }
@@ -361,7 +361,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Writes down where the object's chain ends, and what it is now if that is certain.
-    fn place(&mut self, tail: &mut ChainEnd, certain: Option<&Witnessed>) {
+    fn place(&mut self, tail: &mut ChainEnd, certain: Option<&WitnessedState>) {
         if let Some(state) = certain {
             tail.live = state.change == Change::Present;
             if let Some(older) = tail.older() {
@@ -370,7 +370,7 @@ impl<'a> Plan<'a> {
             }
         }
         if tail.live {
-            let live = Outcome::Live { newest: tail.newest_seq, tail: tail.seq };
+            let live = ObjectOutcome::Live { newest: tail.newest_seq, tail: tail.seq };
             self.rows.outcomes.insert(tail.object, live);
         } else {
             self.end(tail.object, tail.newest_seq, tail.seq);
@@ -378,12 +378,12 @@ impl<'a> Plan<'a> {
     }
 
     fn end(&mut self, object: i64, newest: Seq, tail: Seq) {
-        self.rows.outcomes.insert(object, Outcome::Ended { newest, tail });
+        self.rows.outcomes.insert(object, ObjectOutcome::Ended { newest, tail });
         self.rows.snapshots.remove(&object);
     }
 }
 
-fn poison_row(stream: i64, poison: &Poison) -> PoisonRow {
+fn poison_row(stream: i64, poison: &PoisonMessage) -> PoisonRow {
     let mut hasher = DefaultHasher::new();
     hasher.write(&poison.raw);
     PoisonRow {

@@ -2,9 +2,9 @@
 
 use kubewitness_core::Seq;
 
-/// What became of the states of one append.
+/// The positions of the states of one append, and whether each is new.
 #[derive(Debug, Default)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedStates {
     /// `None` for a state that the journal had already.
     pub seqs: Vec<Option<Seq>>,
     /// The newest position of any of them.
@@ -13,13 +13,13 @@ pub(crate) struct Placed {
 
 /// Where a state is.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum StatePlace {
     Fresh(Seq),
     /// Before this batch, or this place in it.
     Known(Seq),
 }
 
-impl Place {
+impl StatePlace {
     pub fn seq(self) -> Seq {
         let (Self::Fresh(seq) | Self::Known(seq)) = self;
         seq

@@ -8,7 +8,7 @@ use kubewitness_core::document::{checksum, checksum_behind};
 use serde::Deserialize;
 
 use super::fault::{AGAIN, ImportError, OTHER};
-use crate::copy::format::End;
+use crate::copy::format::ExportEnd;
 
 /// The longest line: the largest document, each byte of it escaped, and what stands around it.
 const LINE: u64 = 6 * kubewitness_core::limits::FRAME_BYTES as u64 + (1 << 20);
@@ -18,22 +18,22 @@ const MOVED: &str = "it does not follow the line before: lines were moved, repea
                      another export";
 
 #[derive(Deserialize)]
-struct Line {
-    /// Of all lines before it.
+struct ImportLine {
+    /// The checksum of all lines before it.
     after: Option<u32>,
     state: Option<State>,
-    end: Option<End>,
+    end: Option<ExportEnd>,
     document: Option<String>,
     document_hex: Option<String>,
 }
 
-pub(super) enum Parsed {
+pub(super) enum ParsedLine {
     State(Box<State>, Bytes),
-    End(End),
+    End(ExportEnd),
 }
 
 /// Reads lines, counts them, and says which one is wrong.
-pub(super) struct Lines<'a> {
+pub(super) struct ImportLines<'a> {
     input: &'a mut (dyn BufRead + Send),
     number: u64,
     buffer: Vec<u8>,
@@ -45,12 +45,12 @@ pub(super) struct Lines<'a> {
     pub chained: bool,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> ImportLines<'a> {
     pub fn of(input: &'a mut (dyn BufRead + Send)) -> Self {
         Self { input, number: 0, buffer: Vec::new(), most: LINE, before: 0, through: 0, chained: false }
     }
 
-    /// Of the line that was read last; the first has 1.
+    /// The number of the last line that was read; the first line has 1.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -88,8 +88,8 @@ impl<'a> Lines<'a> {
         if self.number == 1 { OTHER } else { AGAIN }
     }
 
-    /// The next line behind the first.
-    pub fn parsed(&mut self) -> Result<Parsed, ImportError> {
+    /// The next line after the first.
+    pub fn parsed(&mut self) -> Result<ParsedLine, ImportError> {
         let Some(line) = self.next()? else {
             return Err(self.wrong("the file ends here, before the end of the export", AGAIN));
         };
@@ -103,18 +103,18 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// What a line stands after, where it says so, and what it holds.
-fn parse(line: &str) -> Result<(Option<u32>, Parsed), String> {
+/// The checksum of the lines before this one, if the line has it, and the content of the line.
+fn parse(line: &str) -> Result<(Option<u32>, ParsedLine), String> {
     let split = line.strip_prefix("{\"sum\":").and_then(|rest| rest.split_once(','));
     let (sum, rest) = split.ok_or(NEITHER)?;
     if sum.parse() != Ok(checksum(rest.as_bytes())) {
         return Err("its checksum does not match: it was changed after the export".into());
     }
     let parsed = serde_json::from_str(&format!("{{{rest}"));
-    let line: Line = parsed.map_err(|error| format!("it does not decode: {error}"))?;
+    let line: ImportLine = parsed.map_err(|error| format!("it does not decode: {error}"))?;
     let state = match (line.state, line.end) {
         (Some(state), None) => state,
-        (None, Some(end)) => return Ok((line.after, Parsed::End(end))),
+        (None, Some(end)) => return Ok((line.after, ParsedLine::End(end))),
         _ => return Err(NEITHER.into()),
     };
     let document = match (line.document, line.document_hex) {
@@ -122,7 +122,7 @@ fn parse(line: &str) -> Result<(Option<u32>, Parsed), String> {
         (None, Some(hex)) => hex::decode(&hex).map_err(|_| "its document does not decode")?,
         (None, None) => return Err("it has no document".into()),
     };
-    Ok((line.after, Parsed::State(Box::new(state), document.into())))
+    Ok((line.after, ParsedLine::State(Box::new(state), document.into())))
 }
 
 #[cfg(test)]
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_line_without_end_is_refused_before_it_fills_the_memory() {
         let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
-        let mut lines = Lines { most: 64 << 10, ..Lines::of(&mut endless) };
+        let mut lines = ImportLines { most: 64 << 10, ..ImportLines::of(&mut endless) };
         let refused = lines.next().unwrap_err().to_string();
         assert!(
             refused.starts_with("line 1: it is longer than any line of an export (65536 bytes)"),

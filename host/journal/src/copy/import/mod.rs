@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::document::checksum;
-use kubewitness_core::ports::{Append, Witness, Witnessed};
+use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
 use kubewitness_core::{Seq, State, Version};
 
 pub use self::fault::ImportError;
 use self::fault::{AGAIN, DOCUMENTS, OTHER, SAME};
-use self::lines::{Lines, Parsed};
-use self::stories::Stories;
-use crate::copy::format::{End, Exported, FORMAT, Header, Resumed};
+use self::lines::{ImportLines, ParsedLine};
+use self::stories::ImportStreams;
+use crate::copy::format::{CopyCounts, ExportEnd, ExportHeader, FORMAT, ResumePoint};
 use crate::journal::Journal;
 
 /// States of one append, and of one reading of what is there.
@@ -36,19 +36,19 @@ const BATCH_BYTES: usize = 8 << 20;
 /// watches as many.
 const SOURCES: usize = 10_000;
 
-/// What is collected for one append: states of one source and epoch that follow each other.
+/// The states that are collected for one append: consecutive states of one source and epoch.
 #[derive(Default)]
-struct Batch {
-    append: Append,
+struct ImportBatch {
+    append: AppendBatch,
     first_line: u64,
     bytes: usize,
     /// Only the store knows whether the last of them is new, so none follows it in this batch.
     is_closed: bool,
 }
 
-impl Batch {
+impl ImportBatch {
     fn takes(&self, state: &State, document: &[u8]) -> bool {
-        let Append { source, epoch, states, .. } = &self.append;
+        let AppendBatch { source, epoch, states, .. } = &self.append;
         let has_room = states.len() < PAGE && self.bytes + document.len() <= BATCH_BYTES;
         let fits = *source == state.source && *epoch == state.epoch && has_room;
         states.is_empty() || (fits && !self.is_closed)
@@ -56,54 +56,55 @@ impl Batch {
 
     fn push(&mut self, state: State, document: Bytes, line: u64) {
         if self.append.states.is_empty() {
-            self.append = Append { source: state.source.clone(), epoch: state.epoch, ..Append::default() };
+            self.append =
+                AppendBatch { source: state.source.clone(), epoch: state.epoch, ..AppendBatch::default() };
             self.first_line = line;
         }
         self.bytes += document.len();
-        self.append.states.push(Witnessed::elsewhere(state, document));
+        self.append.states.push(WitnessedState::elsewhere(state, document));
     }
 }
 
 /// The states that an earlier run of the import has left, read page by page and compared with the lines.
-struct There {
+struct ImportedBefore {
     page: VecDeque<(Arc<State>, u32)>,
     after: Seq,
     states: u64,
 }
 
-struct Import<'a> {
+struct JournalImport<'a> {
     journal: &'a Journal,
-    lines: Lines<'a>,
-    stories: Stories,
-    there: There,
-    batch: Batch,
+    lines: ImportLines<'a>,
+    stories: ImportStreams,
+    there: ImportedBefore,
+    batch: ImportBatch,
 }
 
 impl Journal {
     /// Takes in what [`export`](crate::export) wrote. Where the journal was opened to continue an
     /// import, the lines are compared with what is there as long as there is any.
-    pub async fn import(&self, input: &mut (dyn BufRead + Send)) -> Result<Exported, ImportError> {
+    pub async fn import(&self, input: &mut (dyn BufRead + Send)) -> Result<CopyCounts, ImportError> {
         let failed = |error| ImportError::Journal { line: 0, error };
         let states = self.stats().await.map_err(failed)?.states;
         let is_marked = self.is_unfinished();
         if states > 0 && !is_marked {
             return Err(ImportError::NotEmpty(states));
         }
-        let mut lines = Lines::of(input);
+        let mut lines = ImportLines::of(input);
         let header = header(&mut lines)?;
         lines.chained = header.chained;
         // Before any other line is looked at: whatever comes of it, the journal is not whole.
         if !is_marked {
             self.mark_unfinished(true).await.map_err(|error| ImportError::Journal { line: 1, error })?;
         }
-        let stories = Stories::new(header.selected);
-        let there = There { page: VecDeque::new(), after: 0, states };
-        Import { journal: self, lines, stories, there, batch: Batch::default() }.run().await
+        let stories = ImportStreams::new(header.selected);
+        let there = ImportedBefore { page: VecDeque::new(), after: 0, states };
+        JournalImport { journal: self, lines, stories, there, batch: ImportBatch::default() }.run().await
     }
 }
 
-fn header(lines: &mut Lines<'_>) -> Result<Header, ImportError> {
-    let header = lines.next()?.and_then(|line| serde_json::from_str::<Header>(line).ok());
+fn header(lines: &mut ImportLines<'_>) -> Result<ExportHeader, ImportError> {
+    let header = lines.next()?.and_then(|line| serde_json::from_str::<ExportHeader>(line).ok());
     match header {
         None => Err(lines.wrong("it is not the beginning of an export", OTHER)),
         Some(header) if header.format != FORMAT => {
@@ -115,12 +116,12 @@ fn header(lines: &mut Lines<'_>) -> Result<Header, ImportError> {
     }
 }
 
-impl Import<'_> {
-    async fn run(mut self) -> Result<Exported, ImportError> {
+impl JournalImport<'_> {
+    async fn run(mut self) -> Result<CopyCounts, ImportError> {
         loop {
             match self.lines.parsed()? {
-                Parsed::State(state, document) => self.state(*state, document).await?,
-                Parsed::End(end) => return self.finish(end).await,
+                ParsedLine::State(state, document) => self.state(*state, document).await?,
+                ParsedLine::End(end) => return self.finish(end).await,
             }
         }
     }
@@ -144,13 +145,13 @@ impl Import<'_> {
 
     /// Whether the state was taken in before. It must be the very one.
     async fn is_there(&mut self, state: &State, document: &[u8]) -> Result<bool, ImportError> {
-        let There { page, after, states } = &mut self.there;
+        let ImportedBefore { page, after, states } = &mut self.there;
         if self.stories.states() > *states {
             return Ok(false);
         }
         if page.is_empty() {
             let failed = |error| ImportError::Journal { line: self.lines.number(), error };
-            *page = self.journal.told(*after, PAGE).await.map_err(failed)?.into();
+            *page = self.journal.states_with_sums(*after, PAGE).await.map_err(failed)?.into();
         }
         let Some((there, sum)) = page.pop_front() else {
             let reason =
@@ -192,7 +193,7 @@ impl Import<'_> {
     }
 
     /// Whether the end of the export fits what came before it.
-    fn judged(&self, end: &End) -> Result<(), ImportError> {
+    fn judged(&self, end: &ExportEnd) -> Result<(), ImportError> {
         let states = self.stories.states();
         if end.states != states {
             let reason = format!("it counts {} states, and {states} came", end.states);
@@ -207,7 +208,7 @@ impl Import<'_> {
             return Err(self.lines.wrong(reason, AGAIN));
         }
         let mut named = HashSet::new();
-        for Resumed { source, epoch, checkpoint } in &end.sources {
+        for ResumePoint { source, epoch, checkpoint } in &end.sources {
             if !named.insert(source) {
                 return Err(self.lines.wrong(format!("it names the source {source} twice"), AGAIN));
             }
@@ -218,7 +219,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    async fn finish(mut self, end: End) -> Result<Exported, ImportError> {
+    async fn finish(mut self, end: ExportEnd) -> Result<CopyCounts, ImportError> {
         self.judged(&end)?;
         let number = self.lines.number();
         if self.lines.next()?.is_some() {
@@ -226,12 +227,12 @@ impl Import<'_> {
         }
         self.append().await?;
         let failed = |error| ImportError::Journal { line: number, error };
-        for Resumed { source, epoch, checkpoint } in end.sources {
+        for ResumePoint { source, epoch, checkpoint } in end.sources {
             let checkpoint = Some(Version::new(&checkpoint));
-            let append = Append { source: source.into(), epoch, checkpoint, ..Append::default() };
+            let append = AppendBatch { source: source.into(), epoch, checkpoint, ..AppendBatch::default() };
             self.journal.append(append).await.map_err(failed)?;
         }
         self.journal.mark_unfinished(false).await.map_err(failed)?;
-        Ok(Exported { states: self.stories.states() })
+        Ok(CopyCounts { states: self.stories.states() })
     }
 }

@@ -12,61 +12,62 @@ use kubewitness_core::stream::state_check;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
 use crate::report::code;
-use crate::store::memory::chain_ends::{Mark, Marks};
-use crate::verify::story::{self, Contradiction, Life, NameHolders};
+use crate::store::memory::chain_ends::{MarkKeys, ObjectMark};
+use crate::verify::story::{self, NameHolders, ObjectLife, StoryContradiction};
 
-/// One object in the newest epoch that was told of it.
+/// One object in the newest epoch that the export has of it.
 struct ObjectSoFar {
     epoch: u32,
-    life: Life,
-    /// Of its namespace, name and version of its API: an export names an object as the journal does.
+    life: ObjectLife,
+    /// A key of namespace, name and API version: an export names an object as the journal does.
     name: u32,
 }
 
-/// A source as far as it was told.
-struct Stream {
+/// A source as far as it was read.
+struct ImportStream {
     epoch: u32,
     /// The greatest number among the versions of this epoch; 0 where none is one.
     newest: u64,
 }
 
 #[derive(Default)]
-pub(super) struct Stories {
-    marks: Marks,
-    objects: HashMap<Mark, ObjectSoFar>,
+pub(super) struct ImportStreams {
+    marks: MarkKeys,
+    objects: HashMap<ObjectMark, ObjectSoFar>,
     holders: NameHolders,
-    sources: HashMap<Arc<str>, Stream>,
+    sources: HashMap<Arc<str>, ImportStream>,
     states: u64,
     last: Seq,
     /// Something was left out: by a selection, or since retention had taken it.
     has_holes: bool,
 }
 
-impl Stories {
+impl ImportStreams {
     /// `has_holes`: as the header says.
     pub fn new(has_holes: bool) -> Self {
         Self { has_holes, ..Self::default() }
     }
 
-    /// Of the states that fit.
+    /// The number of states that fit.
     pub fn states(&self) -> u64 {
         self.states
     }
 
-    /// The next line. Whether only the store can say that it was not told before.
-    pub fn next(&mut self, state: &State, document: &[u8]) -> Result<bool, Contradiction> {
+    /// Takes the next line. Returns whether only the store can say that it is new.
+    pub fn next(&mut self, state: &State, document: &[u8]) -> Result<bool, StoryContradiction> {
         if state.seq <= self.last {
             let text = format!(
                 "its position, {}, is not after {}, the position of the line before",
                 state.seq, self.last
             );
-            return Err(Contradiction::new(code::SEQUENCE, text));
+            return Err(StoryContradiction::new(code::SEQUENCE, text));
         }
         (self.last, self.states) = (state.seq, self.states + 1);
         self.has_holes |= state.seq != self.states;
         let gap = named(state, document)?;
         self.source(state)?;
-        let fresh = || ObjectSoFar { epoch: state.epoch, life: Life::default(), name: name(&state.object) };
+        let fresh =
+            || ObjectSoFar { epoch: state.epoch, life: ObjectLife::default(), name: name(&state.object) };
         let told = self.objects.entry(self.marks.of(&state.source, &state.object)).or_insert_with(fresh);
         if told.epoch != state.epoch {
             *told = fresh();
@@ -74,7 +75,7 @@ impl Stories {
         if told.name != name(&state.object) {
             let object = &state.object;
             let text = format!("{} was not called {}/{} before", object.uid, object.namespace, object.name);
-            return Err(Contradiction::new(code::ID, text));
+            return Err(StoryContradiction::new(code::ID, text));
         }
         let may_be_told = told.life.may_be_told(state);
         self.holders.next(state, &told.life)?;
@@ -83,8 +84,8 @@ impl Stories {
         Ok(may_be_told)
     }
 
-    fn source(&mut self, state: &State) -> Result<(), Contradiction> {
-        let fresh = || Stream { epoch: state.epoch, newest: 0 };
+    fn source(&mut self, state: &State) -> Result<(), StoryContradiction> {
+        let fresh = || ImportStream { epoch: state.epoch, newest: 0 };
         let stream = self.sources.entry(state.source.clone()).or_insert_with(fresh);
         match state.epoch.cmp(&stream.epoch) {
             Ordering::Less => return Err(over(&state.source, state.epoch, stream.epoch)),
@@ -96,11 +97,11 @@ impl Stories {
     }
 
     /// Whether a watch may go on from here, after all states.
-    pub fn resumes(&self, source: &str, epoch: u32, checkpoint: &str) -> Result<(), Contradiction> {
+    pub fn resumes(&self, source: &str, epoch: u32, checkpoint: &str) -> Result<(), StoryContradiction> {
         has_name(source)?;
         if epoch > EPOCH_MOST {
             let text = format!("epoch {epoch} of {source} is over {EPOCH_MOST}, the most of a source");
-            return Err(Contradiction::new(code::ORDER, text));
+            return Err(StoryContradiction::new(code::ORDER, text));
         }
         let newest = match self.sources.get(source) {
             Some(stream) if epoch < stream.epoch => return Err(over(source, epoch, stream.epoch)),
@@ -116,23 +117,23 @@ fn name(object: &ObjectRef) -> u32 {
     checksum(format!("{}/{}/{version}{namespace}{name}", version.len(), namespace.len()).as_bytes())
 }
 
-fn over(source: &str, epoch: u32, newest: u32) -> Contradiction {
-    Contradiction::new(code::ORDER, format!("epoch {epoch} of {source} follows epoch {newest}"))
+fn over(source: &str, epoch: u32, newest: u32) -> StoryContradiction {
+    StoryContradiction::new(code::ORDER, format!("epoch {epoch} of {source} follows epoch {newest}"))
 }
 
-fn has_name(source: &str) -> Result<(), Contradiction> {
+fn has_name(source: &str) -> Result<(), StoryContradiction> {
     match source.is_empty() || source.len() > SOURCE_BYTES {
         true => {
             let text = format!("its source has no name, or one of more than {SOURCE_BYTES} bytes");
-            Err(Contradiction::new(code::ID, text))
+            Err(StoryContradiction::new(code::ID, text))
         }
         false => Ok(()),
     }
 }
 
 /// Whether id and document are those of the state, and no store refuses it. What a gap says.
-fn named(state: &State, document: &[u8]) -> Result<Option<Gap>, Contradiction> {
-    state_check::identity(state).map_err(|text| Contradiction::new(code::ID, text))?;
+fn named(state: &State, document: &[u8]) -> Result<Option<Gap>, StoryContradiction> {
+    state_check::identity(state).map_err(|text| StoryContradiction::new(code::ID, text))?;
     if state.change == Change::Gap {
         return story::gap(state, document).map(Some);
     }

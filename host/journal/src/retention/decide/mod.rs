@@ -8,12 +8,12 @@
 //! journaled before it: what is kept of an object has no hole, and only one state of it, the
 //! first that stays, has to be stored anew.
 //!
-//! **Past cursors** the states that a plugin may have in its hands stay, and those behind them go: the
-//! first that stays behind such a hole follows the last before it, and the hole is recorded as a gap.
+//! **Beyond cursors** the states stay that a plugin may be working on, and later states go. The first state
+//! that stays after such a hole follows the last state before it, and the hole is recorded as a gap.
 //!
-//! **Never the newest.** The newest state of an object that is there stays, and what came behind
-//! it. An object that has ended goes on to be known as long as its newest state is kept, so that
-//! state goes together with all behind it, and the object with them.
+//! **Never the newest.** The newest state of an existing object stays, with all states journaled after it. An
+//! ended object is known as long as its newest state is kept. So that state goes together with all states
+//! after it, and the object goes with them.
 
 #[cfg(test)]
 mod model_tests;
@@ -23,10 +23,10 @@ use std::collections::{HashMap, HashSet};
 use kubewitness_core::Seq;
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::limits;
-use kubewitness_core::ports::Progress;
+use kubewitness_core::ports::PluginProgress;
 
 use crate::store::rows::SEGMENT;
-use crate::store::rows::removal::{End, Link, Tally};
+use crate::store::rows::removal::{ObjectEnd, SegmentTally, StateLink};
 
 /// States behind those that a plugin saved as finished that it may have read: what its lanes hold,
 /// what it may read before it saves, and the reading on its way. It has never seen what is further.
@@ -42,14 +42,14 @@ const AHEAD_MS: u64 = 60 * 60 * 1000;
 
 /// A source's bounds at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Bounds {
+pub(crate) struct RetentionBounds {
     pub before_ms: Option<u64>,
     pub now_ms: u64,
     pub count: Option<u64>,
     pub bytes: Option<u64>,
 }
 
-impl Bounds {
+impl RetentionBounds {
     pub fn of(spec: &RetentionSpec, now_ms: u64) -> Self {
         let age = spec.age.map(|age| u64::try_from(age.0.as_millis()).unwrap_or(u64::MAX));
         Self {
@@ -63,32 +63,32 @@ impl Bounds {
 
 /// In this segment only so much of the newest stays; below it, nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Edge {
+struct SegmentEdge {
     segment: u64,
     left: u64,
 }
 
 /// Where a source's bounds lie.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cut {
+pub(crate) struct RetentionCut {
     before_ms: Option<u64>,
-    /// What was stamped after this has no known time.
+    /// States with a later time have no known time.
     known_ms: u64,
-    /// Of states before this segment, those without a known time are beyond the age: later ones are.
+    /// States without a known time before this segment are too old, because later states are.
     aged_below: u64,
-    count: Option<Edge>,
-    bytes: Option<Edge>,
+    count: Option<SegmentEdge>,
+    bytes: Option<SegmentEdge>,
 }
 
-impl Cut {
+impl RetentionCut {
     /// `tallies` in order.
-    pub fn of(bounds: Bounds, tallies: &[Tally]) -> Self {
-        let edge = |bound: Option<u64>, figure: fn(&Tally) -> u64| {
+    pub fn of(bounds: RetentionBounds, tallies: &[SegmentTally]) -> Self {
+        let edge = |bound: Option<u64>, figure: fn(&SegmentTally) -> u64| {
             let mut left = bound?;
             for tally in tallies.iter().rev() {
                 match left.checked_sub(figure(tally)) {
                     Some(rest) => left = rest,
-                    None => return Some(Edge { segment: tally.segment, left }),
+                    None => return Some(SegmentEdge { segment: tally.segment, left }),
                 }
             }
             None
@@ -108,7 +108,7 @@ impl Cut {
     }
 
     /// Which of a segment's states of the source are expired; `states` are all of them, in order.
-    pub fn expired(&self, segment: u64, states: &[Link]) -> Vec<bool> {
+    pub fn expired(&self, segment: u64, states: &[StateLink]) -> Vec<bool> {
         let mut expired: Vec<bool> = states.iter().map(|link| self.is_old(segment, link)).collect();
         // A state without a known time is at least as old as the states after it.
         let mut is_next_old = false;
@@ -134,28 +134,28 @@ impl Cut {
     }
 
     /// Whether a state is expired whatever else lies in its segment.
-    pub fn is_certain(&self, segment: u64, link: &Link) -> bool {
+    pub fn is_certain(&self, segment: u64, link: &StateLink) -> bool {
         let mut edges = self.count.iter().chain(&self.bytes);
         self.is_old(segment, link) || edges.any(|edge| segment < edge.segment)
     }
 
-    fn has_time(&self, link: &Link) -> bool {
+    fn has_time(&self, link: &StateLink) -> bool {
         link.observed_ms <= self.known_ms
     }
 
-    fn is_old(&self, segment: u64, link: &Link) -> bool {
+    fn is_old(&self, segment: u64, link: &StateLink) -> bool {
         let is_old =
             |before| link.observed_ms < before || (!self.has_time(link) && segment < self.aged_below);
         self.before_ms.is_some_and(is_old)
     }
 
     /// Whether the age of none of these states is known, so that only later ones tell it.
-    pub fn is_timeless(&self, states: &[Link]) -> bool {
+    pub fn is_timeless(&self, states: &[StateLink]) -> bool {
         self.before_ms.is_some() && !states.is_empty() && !states.iter().any(|link| self.has_time(link))
     }
 
     /// Notes that states of this segment are beyond the age.
-    pub fn age(&mut self, segment: u64, states: &[Link]) {
+    pub fn age(&mut self, segment: u64, states: &[StateLink]) {
         if states.iter().any(|link| self.has_time(link) && self.is_old(segment, link)) {
             self.aged_below = self.aged_below.max(segment);
         }
@@ -163,7 +163,7 @@ impl Cut {
 
     /// Whether a later segment than this one, of which these states are expired, has to be looked
     /// at. States are observed nearly in the order of their positions.
-    pub fn goes_on(&self, segment: u64, states: &[Link], expired: &[bool]) -> bool {
+    pub fn goes_on(&self, segment: u64, states: &[StateLink], expired: &[bool]) -> bool {
         let by_figure = self.through().is_some_and(|through| segment < through);
         let by_age = self.before_ms.is_some() && expired.iter().any(|expired| *expired);
         by_figure || by_age || self.is_timeless(states)
@@ -172,13 +172,13 @@ impl Cut {
 
 /// Positions of one source that a plugin has yet to finish, or may have in its hands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hold {
+pub(crate) struct PluginHold {
     pub plugin: String,
     pub after: Seq,
     pub through: Seq,
 }
 
-impl Hold {
+impl PluginHold {
     pub fn covers(&self, seq: Seq) -> bool {
         seq > self.after && seq <= self.through
     }
@@ -188,16 +188,16 @@ impl Hold {
 /// by mistake goes on without a hole; after that, nothing.
 pub(crate) const RETIRED_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// What a plugin holds of a source. `in_hand` is given where states may go that it has not
+/// The states of a source that a plugin holds. `in_hand` is given where states may go that it has not
 /// finished: then it holds only what it may have read.
 pub(crate) fn holds(
     plugin: &str,
-    progress: &Progress,
+    progress: &PluginProgress,
     source: &str,
-    tallies: &[Tally],
+    tallies: &[SegmentTally],
     in_hand: Option<u64>,
     now_ms: u64,
-) -> Vec<Hold> {
+) -> Vec<PluginHold> {
     // It has nothing in its hands, and takes up nothing without taking this back.
     if progress.retired_ms.is_some_and(|retired| retired.saturating_add(RETIRED_MS) <= now_ms) {
         return Vec::new();
@@ -211,7 +211,7 @@ pub(crate) fn holds(
     let ranges = if progress.sources.is_empty() { &all[..] } else { &named };
     ranges
         .iter()
-        .map(|(after, until)| Hold {
+        .map(|(after, until)| PluginHold {
             plugin: plugin.to_owned(),
             after: progress.cursor.max(*after),
             through: most.min(*until),
@@ -221,7 +221,7 @@ pub(crate) fn holds(
 }
 
 /// A position after which lie all but so many of the states behind `read`, or later.
-fn after_so_many(read: Seq, tallies: &[Tally], many: u64) -> Seq {
+fn after_so_many(read: Seq, tallies: &[SegmentTally], many: u64) -> Seq {
     let mut left = many;
     // The segment of `read` itself may lie before it: it does not count.
     for tally in tallies.iter().filter(|tally| tally.segment > read / SEGMENT) {
@@ -235,15 +235,15 @@ fn after_so_many(read: Seq, tallies: &[Tally], many: u64) -> Seq {
 
 /// The states that go of one object: the first of what is kept of it, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub links: Vec<Link>,
-    /// The state before them, which stays; 0 where there is none.
+pub(crate) struct RemovableRun {
+    pub links: Vec<StateLink>,
+    /// The state before them, which stays; 0 if there is none.
     pub root: Seq,
     /// From here on they go together or not at all.
     whole_from: usize,
 }
 
-impl Run {
+impl RemovableRun {
     /// Whether the object goes with them.
     pub fn is_all(&self) -> bool {
         self.whole_from < self.links.len()
@@ -258,10 +258,14 @@ impl Run {
     }
 }
 
-/// What goes of these states, which are in order. Of an object that has ended they hold all or
-/// none behind its newest state. `passes` says of a state that stays whether those behind it may go.
-pub(crate) fn select(states: &[Link], may_go: &[bool], passes: impl Fn(Seq) -> bool) -> Vec<Run> {
-    let rest = |first: &Link| -> Option<Vec<usize>> {
+/// Decides which of these states go. They are in order. Of an object that has ended they hold all or none
+/// behind its newest state. `passes` says, for a state that stays, whether later states may go.
+pub(crate) fn select(
+    states: &[StateLink],
+    may_go: &[bool],
+    passes: impl Fn(Seq) -> bool,
+) -> Vec<RemovableRun> {
+    let rest = |first: &StateLink| -> Option<Vec<usize>> {
         // All of the object's from here on, without a hole and up to its end.
         let of_it = (0..states.len()).filter(|at| {
             let link = &states[*at];
@@ -273,7 +277,7 @@ pub(crate) fn select(states: &[Link], may_go: &[bool], passes: impl Fn(Seq) -> b
             && of_it.iter().all(|at| may_go[*at]);
         is_whole.then_some(of_it)
     };
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<RemovableRun> = Vec::new();
     let mut by_end: HashMap<Seq, usize> = HashMap::new();
     let mut taken: HashSet<Seq> = HashSet::new();
     for (at, link) in states.iter().enumerate() {
@@ -287,7 +291,7 @@ pub(crate) fn select(states: &[Link], may_go: &[bool], passes: impl Fn(Seq) -> b
             None if follows => 0,
             None => link.before,
         };
-        let End { live, newest, .. } = link.end;
+        let ObjectEnd { live, newest, .. } = link.end;
         let (links, is_whole) = match live || (newest != 0 && link.seq < newest) {
             true if link.seq < newest => (vec![link.clone()], false),
             true => continue,
@@ -303,7 +307,7 @@ pub(crate) fn select(states: &[Link], may_go: &[bool], passes: impl Fn(Seq) -> b
         let run = match run {
             Some(run) => run,
             None => {
-                runs.push(Run { links: Vec::new(), root, whole_from: 0 });
+                runs.push(RemovableRun { links: Vec::new(), root, whole_from: 0 });
                 runs.len() - 1
             }
         };
@@ -320,7 +324,7 @@ pub(crate) fn select(states: &[Link], may_go: &[bool], passes: impl Fn(Seq) -> b
 }
 
 /// As many of the runs as one transaction may take; the others are found again.
-pub(crate) fn batch(runs: Vec<Run>, most: usize) -> Vec<Run> {
+pub(crate) fn batch(runs: Vec<RemovableRun>, most: usize) -> Vec<RemovableRun> {
     let mut left = most;
     let mut chosen = Vec::new();
     for mut run in runs {

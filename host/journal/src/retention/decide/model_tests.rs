@@ -6,44 +6,45 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the model knows of a state: its object, its age and whether anything holds it.
+/// A state of the model: its object, its age and whether anything holds it.
 #[derive(Clone, Debug)]
-struct One {
+struct ModelState {
     object: usize,
     expired: bool,
     held: bool,
 }
 
 #[derive(Clone, Debug)]
-struct World {
-    states: Vec<One>,
+struct RetentionWorld {
+    states: Vec<ModelState>,
     /// By object: live or not, and which of its states (counted from its last) is the newest.
     objects: Vec<(bool, usize)>,
 }
 
 const OBJECTS: usize = 4;
 
-fn world() -> impl Strategy<Value = World> {
-    let one = (0..OBJECTS, any::<bool>(), 0..6u8).prop_map(|(object, expired, held)| One {
+fn world() -> impl Strategy<Value = RetentionWorld> {
+    let one = (0..OBJECTS, any::<bool>(), 0..6u8).prop_map(|(object, expired, held)| ModelState {
         object,
         expired,
         held: held == 0,
     });
     let objects = proptest::collection::vec((any::<bool>(), 0..3usize), OBJECTS);
-    (proptest::collection::vec(one, 0..40), objects).prop_map(|(states, objects)| World { states, objects })
+    (proptest::collection::vec(one, 0..40), objects)
+        .prop_map(|(states, objects)| RetentionWorld { states, objects })
 }
 
-impl World {
+impl RetentionWorld {
     fn chain(&self, object: usize) -> Vec<Seq> {
         (1..).zip(&self.states).filter(|(_, one)| one.object == object).map(|(seq, _)| seq).collect()
     }
 
-    fn end(&self, object: usize) -> End {
+    fn end(&self, object: usize) -> ObjectEnd {
         let chain = self.chain(object);
         let (live, from_end) = self.objects[object];
         let newest = chain.iter().rev().nth(from_end).or(chain.first()).copied().unwrap_or_default();
         let tail = if live { 0 } else { chain.last().copied().unwrap_or_default() };
-        End { live, newest, tail }
+        ObjectEnd { live, newest, tail }
     }
 
     fn may_go(&self, seq: Seq) -> bool {
@@ -64,13 +65,22 @@ impl World {
         gone
     }
 
-    fn links(&self, gone: &BTreeSet<Seq>) -> Vec<Link> {
+    fn links(&self, gone: &BTreeSet<Seq>) -> Vec<StateLink> {
         let mut last: BTreeMap<usize, Seq> = BTreeMap::new();
         let mut links = Vec::new();
         for (seq, one) in (1..).zip(&self.states).filter(|(seq, _)| !gone.contains(seq)) {
             let before = last.insert(one.object, seq).unwrap_or_default();
             let (object, end) = (one.object as i64, self.end(one.object));
-            links.push(Link { seq, before, object, stream: 1, observed_ms: 0, bytes: 1, settled: true, end });
+            links.push(StateLink {
+                seq,
+                before,
+                object,
+                stream: 1,
+                observed_ms: 0,
+                bytes: 1,
+                settled: true,
+                end,
+            });
         }
         links
     }
@@ -113,22 +123,22 @@ proptest! {
         let mut links = Vec::new();
         for (hole, bytes) in sizes {
             seq += 1 + hole * 400;
-            let end = End::default();
-            links.push(Link { seq, before: 0, object: 1, stream: 1, observed_ms: 0, bytes, settled: true, end });
+            let end = ObjectEnd::default();
+            links.push(StateLink { seq, before: 0, object: 1, stream: 1, observed_ms: 0, bytes, settled: true, end });
         }
-        let mut segments: BTreeMap<u64, Vec<Link>> = BTreeMap::new();
+        let mut segments: BTreeMap<u64, Vec<StateLink>> = BTreeMap::new();
         for link in &links {
             segments.entry(link.seq / SEGMENT).or_default().push(link.clone());
         }
-        let tallies: Vec<Tally> = segments
+        let tallies: Vec<SegmentTally> = segments
             .iter()
-            .map(|(segment, links)| Tally {
+            .map(|(segment, links)| SegmentTally {
                 segment: *segment,
                 states: links.len() as u64,
                 bytes: links.iter().map(|link| link.bytes).sum(),
             })
             .collect();
-        let cut = Cut::of(Bounds { count: Some(count), bytes: Some(bytes), ..Bounds::default() }, &tallies);
+        let cut = RetentionCut::of(RetentionBounds { count: Some(count), bytes: Some(bytes), ..RetentionBounds::default() }, &tallies);
         let mut kept = Vec::new();
         let mut reached = true;
         for (segment, links) in &segments {
@@ -143,7 +153,7 @@ proptest! {
             }
         }
         let mut left = bytes;
-        let fits = |link: &&Link| match left.checked_sub(link.bytes) {
+        let fits = |link: &&StateLink| match left.checked_sub(link.bytes) {
             Some(rest) => {
                 left = rest;
                 true
@@ -162,8 +172,8 @@ proptest! {
 fn states_of_a_time_that_is_yet_to_come_are_as_old_as_the_next_ones() {
     const YEAR: u64 = 365 * 24 * 60 * 60 * 1000;
     let now_ms = 10 * YEAR;
-    let links = |times: &[u64]| -> Vec<Link> {
-        let link = |(seq, observed_ms): (Seq, &u64)| Link {
+    let links = |times: &[u64]| -> Vec<StateLink> {
+        let link = |(seq, observed_ms): (Seq, &u64)| StateLink {
             seq,
             before: 0,
             object: 1,
@@ -171,13 +181,16 @@ fn states_of_a_time_that_is_yet_to_come_are_as_old_as_the_next_ones() {
             observed_ms: *observed_ms,
             bytes: 1,
             settled: true,
-            end: End::default(),
+            end: ObjectEnd::default(),
         };
         (1..).zip(times).map(link).collect()
     };
     let (old, new, ahead) = (8 * YEAR, now_ms - 1, 11 * YEAR);
-    let mut cut = Cut::of(Bounds { before_ms: Some(9 * YEAR), now_ms, ..Bounds::default() }, &[]);
-    let of = |cut: &Cut, times: &[u64]| cut.expired(5, &links(times));
+    let mut cut = RetentionCut::of(
+        RetentionBounds { before_ms: Some(9 * YEAR), now_ms, ..RetentionBounds::default() },
+        &[],
+    );
+    let of = |cut: &RetentionCut, times: &[u64]| cut.expired(5, &links(times));
     assert_eq!(of(&cut, &[ahead, old, ahead, new, ahead]), [true, true, false, false, false]);
     let timeless = links(&[ahead, ahead]);
     assert_eq!(cut.expired(5, &timeless), [false, false]);
@@ -188,10 +201,13 @@ fn states_of_a_time_that_is_yet_to_come_are_as_old_as_the_next_ones() {
     cut.age(6, &links(&[old, new]));
     assert_eq!(cut.expired(5, &timeless), [true, true]);
     assert_eq!(cut.expired(6, &timeless), [false, false]);
-    assert!(!Cut::of(Bounds::default(), &[]).is_timeless(&timeless), "without an age, times say nothing");
+    assert!(
+        !RetentionCut::of(RetentionBounds::default(), &[]).is_timeless(&timeless),
+        "without an age, times say nothing"
+    );
 }
 
-fn progress(cursor: Seq, above: &[(Seq, Seq)], starts: &[(&str, Seq, Option<Seq>)]) -> Progress {
+fn progress(cursor: Seq, above: &[(Seq, Seq)], starts: &[(&str, Seq, Option<Seq>)]) -> PluginProgress {
     let sources = starts
         .iter()
         .map(|(source, after, until)| kubewitness_core::ports::SourceStart {
@@ -200,11 +216,11 @@ fn progress(cursor: Seq, above: &[(Seq, Seq)], starts: &[(&str, Seq, Option<Seq>
             until: *until,
         })
         .collect();
-    Progress { cursor, above: above.to_vec(), sources, ..Progress::default() }
+    PluginProgress { cursor, above: above.to_vec(), sources, ..PluginProgress::default() }
 }
 
-fn held(progress: &Progress, in_hand: Option<u64>) -> Vec<(Seq, Seq)> {
-    let tally = |segment| Tally { segment, states: 1000, bytes: 0 };
+fn held(progress: &PluginProgress, in_hand: Option<u64>) -> Vec<(Seq, Seq)> {
+    let tally = |segment| SegmentTally { segment, states: 1000, bytes: 0 };
     let tallies: Vec<_> = (0..10).map(tally).collect();
     let holds = holds("p", progress, "jobs", &tallies, in_hand, 0);
     holds.into_iter().map(|hold| (hold.after, hold.through)).collect()

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use kubewitness_core::Change;
 use kubewitness_core::document;
 use kubewitness_core::limits::DELTA_CHAIN;
-use kubewitness_core::ports::Witnessed;
+use kubewitness_core::ports::WitnessedState;
 
-use crate::store::rows::{Encoding, both};
+use crate::store::rows::{DocumentEncoding, both};
 
 /// A delta on the version before that is this short isn't worth a second try.
 const SHORT: usize = 112;
@@ -22,23 +22,23 @@ const FIRST_WINDOW: u32 = 256;
 const LAST_WINDOW: u32 = 16 * 1024;
 
 #[derive(Debug)]
-pub(crate) struct Encoded {
-    pub encoding: Encoding,
+pub(crate) struct EncodedDocument {
+    pub encoding: DocumentEncoding,
     pub depth: u32,
     pub anchor: Option<i64>,
     pub bytes: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
-struct Anchor {
+struct SourceAnchor {
     id: i64,
     document: Bytes,
 }
 
 /// The anchor of a source, and the search for a better one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Anchors {
-    anchor: Option<Anchor>,
+pub(crate) struct AnchorSearch {
+    anchor: Option<SourceAnchor>,
     window: u32,
     /// In this window: documents, the bytes they took, and the one that took the most.
     documents: u32,
@@ -46,10 +46,10 @@ pub(crate) struct Anchors {
     hardest: Option<(usize, Bytes)>,
 }
 
-impl Anchors {
+impl AnchorSearch {
     pub fn set(&mut self, id: i64, document: Bytes) {
         self.window = (self.window * 2).clamp(FIRST_WINDOW, LAST_WINDOW);
-        self.anchor = Some(Anchor { id, document });
+        self.anchor = Some(SourceAnchor { id, document });
     }
 
     /// Takes in a row. A damaged one must not be built upon: a new one is made.
@@ -62,10 +62,22 @@ impl Anchors {
 
     /// `before`: the version before and how many deltas it is away from a full one. Also returns
     /// a document that is to be the anchor from now on.
-    pub fn encode(&mut self, before: Option<(&Bytes, u32)>, state: &Witnessed) -> (Encoded, Option<Bytes>) {
+    pub fn encode(
+        &mut self,
+        before: Option<(&Bytes, u32)>,
+        state: &WitnessedState,
+    ) -> (EncodedDocument, Option<Bytes>) {
         let document = &state.document;
         if document.is_empty() {
-            return (Encoded { encoding: Encoding::Empty, depth: 0, anchor: None, bytes: Vec::new() }, None);
+            return (
+                EncodedDocument {
+                    encoding: DocumentEncoding::Empty,
+                    depth: 0,
+                    anchor: None,
+                    bytes: Vec::new(),
+                },
+                None,
+            );
         }
         let on_before = before.filter(|(_, depth)| *depth < DELTA_CHAIN);
         let encoded = on_before.and_then(|(before, depth)| self.on_before(before, depth, document));
@@ -78,7 +90,7 @@ impl Anchors {
         (encoded, anchor)
     }
 
-    fn on_before(&self, before: &Bytes, depth: u32, document: &Bytes) -> Option<Encoded> {
+    fn on_before(&self, before: &Bytes, depth: u32, document: &Bytes) -> Option<EncodedDocument> {
         let depth = depth + 1;
         let bytes = document::delta(before, document);
         if bytes.len() > SHORT
@@ -88,8 +100,8 @@ impl Anchors {
             let shorter = document::delta(&both(&anchor.document, before), document);
             // The number of the anchor takes two bytes.
             if shorter.len() + 2 < bytes.len() {
-                return Some(Encoded {
-                    encoding: Encoding::Delta,
+                return Some(EncodedDocument {
+                    encoding: DocumentEncoding::Delta,
                     depth,
                     anchor: Some(anchor.id),
                     bytes: shorter,
@@ -98,12 +110,12 @@ impl Anchors {
         }
         // An object that changed beyond recognition starts over.
         let alike = bytes.len() * 2 <= document.len();
-        alike.then_some(Encoded { encoding: Encoding::Delta, depth, anchor: None, bytes })
+        alike.then_some(EncodedDocument { encoding: DocumentEncoding::Delta, depth, anchor: None, bytes })
     }
 
-    fn alone(&self, document: &Bytes) -> Encoded {
-        let anchored = self.anchor.as_ref().map(|anchor| Encoded {
-            encoding: Encoding::Anchored,
+    fn alone(&self, document: &Bytes) -> EncodedDocument {
+        let anchored = self.anchor.as_ref().map(|anchor| EncodedDocument {
+            encoding: DocumentEncoding::Anchored,
             depth: 1,
             anchor: Some(anchor.id),
             bytes: document::delta(&anchor.document, document),
@@ -113,9 +125,10 @@ impl Anchors {
             Some(anchored) if anchored.bytes.len() * 4 <= document.len() => anchored,
             anchored => {
                 let bytes = document::pack(document).to_vec();
-                let full = Encoded { encoding: Encoding::Full, depth: 0, anchor: None, bytes };
+                let full =
+                    EncodedDocument { encoding: DocumentEncoding::Full, depth: 0, anchor: None, bytes };
                 // To depend on another document must be worth a quarter.
-                let worth = |anchored: &Encoded| anchored.bytes.len() * 4 < full.bytes.len() * 3;
+                let worth = |anchored: &EncodedDocument| anchored.bytes.len() * 4 < full.bytes.len() * 3;
                 anchored.filter(worth).unwrap_or(full)
             }
         }
@@ -151,8 +164,8 @@ mod tests {
 
     use kubewitness_core::{StateId, Version};
 
-    fn state(change: Change, document: &str) -> Witnessed {
-        Witnessed {
+    fn state(change: Change, document: &str) -> WitnessedState {
+        WitnessedState {
             id: StateId::parse("id"),
             change,
             object: Arc::default(),
@@ -168,7 +181,7 @@ mod tests {
         }
     }
 
-    /// Of letters in no order, so that only a base makes it shorter.
+    /// A text of random letters, so that only a base makes it shorter.
     fn text(seed: u64, words: u64) -> String {
         let mut number = seed;
         let letter = |_| {
@@ -178,7 +191,7 @@ mod tests {
         (0..8 * words).map(letter).collect()
     }
 
-    fn encode(anchors: &mut Anchors, before: Option<(&Bytes, u32)>, document: &str) -> Encoded {
+    fn encode(anchors: &mut AnchorSearch, before: Option<(&Bytes, u32)>, document: &str) -> EncodedDocument {
         let (encoded, anchor) = anchors.encode(before, &state(Change::Present, document));
         if let Some(document) = anchor {
             anchors.set(anchors.anchor.as_ref().map_or(1, |anchor| anchor.id + 1), document);
@@ -188,28 +201,28 @@ mod tests {
 
     #[test]
     fn a_chain_ends_at_its_limit_and_starts_over() {
-        let mut anchors = Anchors::default();
+        let mut anchors = AnchorSearch::default();
         let document: Bytes = text(1, 100).into();
         encode(&mut anchors, None, &text(1, 100));
         let last = encode(&mut anchors, Some((&document, DELTA_CHAIN - 1)), &text(1, 100));
-        assert_eq!((last.encoding, last.depth), (Encoding::Delta, DELTA_CHAIN));
+        assert_eq!((last.encoding, last.depth), (DocumentEncoding::Delta, DELTA_CHAIN));
         let over = encode(&mut anchors, Some((&document, DELTA_CHAIN)), &text(1, 100));
-        assert_eq!((over.encoding, over.depth), (Encoding::Anchored, 1));
+        assert_eq!((over.encoding, over.depth), (DocumentEncoding::Anchored, 1));
     }
 
     #[test]
     fn what_resembles_nothing_is_kept_on_its_own() {
-        let mut anchors = Anchors::default();
+        let mut anchors = AnchorSearch::default();
         encode(&mut anchors, None, &text(1, 100));
         let before: Bytes = text(2_000, 100).into();
         let other = encode(&mut anchors, Some((&before, 3)), &text(9_000, 100));
-        assert_eq!((other.encoding, other.depth), (Encoding::Full, 0));
+        assert_eq!((other.encoding, other.depth), (DocumentEncoding::Full, 0));
         assert_eq!(document::unpack(&other.bytes).unwrap(), text(9_000, 100));
     }
 
     #[test]
     fn a_change_that_many_objects_go_through_is_soon_stored_against_one_of_them() {
-        let mut anchors = Anchors::default();
+        let mut anchors = AnchorSearch::default();
         let mut taken = Vec::new();
         for object in 0..2 * u64::from(FIRST_WINDOW) {
             let young = format!("{{\"uid\":\"{object}\",{}}}", text(1, 80));

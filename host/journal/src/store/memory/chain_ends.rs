@@ -12,39 +12,39 @@ use kubewitness_core::{ObjectRef, Seq, Version};
 /// An object by 96 bits of keyed hashes. The whole name would be 400 bytes for each live object,
 /// and two of a million that meet here are not to be expected in a thousand million years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Mark([u32; 3]);
+pub(crate) struct ObjectMark([u32; 3]);
 
-impl Mark {
+impl ObjectMark {
     /// Random enough to find it by.
     fn hash(self) -> u64 {
         u64::from(self.0[0]) << 32 | u64::from(self.0[1])
     }
 }
 
-/// The keys of [`Mark`]s: random, so that nobody can make two objects meet.
+/// The keys of [`ObjectMark`]s: random, so that nobody can make two objects meet.
 #[derive(Debug, Default)]
-pub(crate) struct Marks(RandomState, RandomState);
+pub(crate) struct MarkKeys(RandomState, RandomState);
 
-impl Marks {
-    pub fn of(&self, source: &str, object: &ObjectRef) -> Mark {
+impl MarkKeys {
+    pub fn of(&self, source: &str, object: &ObjectRef) -> ObjectMark {
         self.hashed((source, &object.group, &object.kind, &object.uid))
     }
 
-    /// Of whoever has the object's name.
-    pub fn of_name(&self, source: &str, object: &ObjectRef) -> Mark {
+    /// The mark of the object that has the name now.
+    pub fn of_name(&self, source: &str, object: &ObjectRef) -> ObjectMark {
         self.hashed((source, &object.group, &object.kind, &object.namespace, &object.name))
     }
 
-    fn hashed(&self, parts: impl Hash + Copy) -> Mark {
+    fn hashed(&self, parts: impl Hash + Copy) -> ObjectMark {
         let (one, other) = (self.0.hash_one(parts), self.1.hash_one(parts));
-        Mark([(one >> 32) as u32, one as u32, other as u32])
+        ObjectMark([(one >> 32) as u32, one as u32, other as u32])
     }
 }
 
 /// The end of an object's chain.
 #[derive(Debug, Default)]
 pub(crate) struct ChainEnd {
-    mark: Mark,
+    mark: ObjectMark,
     /// Its number in the current epoch.
     pub object: i64,
     /// The owner that it was first seen with; 0 for none.
@@ -60,27 +60,27 @@ pub(crate) struct ChainEnd {
     pub has_document: bool,
     /// Whether it is kept as a current object.
     pub live: bool,
-    /// What few objects have.
-    rare: Option<Box<Rare>>,
+    /// The values that few objects have.
+    rare: Option<Box<RareEnds>>,
 }
 
 #[derive(Debug, Default)]
-struct Rare {
+struct RareEnds {
     /// The greatest version, where it is no number.
     version: Option<Version>,
     /// The current object of an epoch before this one, which the first certain state replaces.
-    older: Option<Older>,
+    older: Option<OlderEnds>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Older {
+pub(crate) struct OlderEnds {
     pub object: i64,
     pub newest: Seq,
     pub end: Seq,
 }
 
 impl ChainEnd {
-    /// Of an object of which nothing was journaled yet.
+    /// The end of a chain without states.
     pub fn of(object: i64, stream: u32, owner: i64) -> Self {
         Self { object, stream, owner, ..Self::default() }
     }
@@ -122,11 +122,11 @@ impl ChainEnd {
         }
     }
 
-    pub fn older(&self) -> Option<Older> {
+    pub fn older(&self) -> Option<OlderEnds> {
         self.rare.as_ref()?.older
     }
 
-    pub fn set_older(&mut self, older: Option<Older>) {
+    pub fn set_older(&mut self, older: Option<OlderEnds>) {
         if older.is_some() || self.rare.is_some() {
             self.rare.get_or_insert_default().older = older;
             self.tidy();
@@ -137,10 +137,10 @@ impl ChainEnd {
         self.rare.take_if(|rare| rare.version.is_none() && rare.older.is_none());
     }
 
-    /// What an object of the next epoch has to replace.
-    pub fn as_older(&self) -> Option<Older> {
+    /// The values that an object of the next epoch replaces.
+    pub fn as_older(&self) -> Option<OlderEnds> {
         match self.live {
-            true => Some(Older { object: self.object, newest: self.newest_seq, end: self.seq }),
+            true => Some(OlderEnds { object: self.object, newest: self.newest_seq, end: self.seq }),
             false => self.older(),
         }
     }
@@ -162,23 +162,23 @@ impl ChainEnds {
         *self = Self::default();
     }
 
-    fn place(&self, mark: Mark) -> Option<usize> {
+    fn place(&self, mark: ObjectMark) -> Option<usize> {
         let is_it = |place: &u32| self.ends[*place as usize].mark == mark;
         self.places.find(mark.hash(), is_it).map(|place| *place as usize)
     }
 
-    pub fn get(&self, mark: Mark) -> Option<&ChainEnd> {
+    pub fn get(&self, mark: ObjectMark) -> Option<&ChainEnd> {
         self.place(mark).map(|place| &self.ends[place])
     }
 
     /// Takes the content out of its place, which [`insert`](Self::insert) fills again.
-    pub fn take(&mut self, mark: Mark) -> Option<ChainEnd> {
+    pub fn take(&mut self, mark: ObjectMark) -> Option<ChainEnd> {
         let place = self.place(mark)?;
         let empty = ChainEnd { mark, ..ChainEnd::default() };
         Some(mem::replace(&mut self.ends[place], empty))
     }
 
-    pub fn insert(&mut self, mark: Mark, end: ChainEnd) {
+    pub fn insert(&mut self, mark: ObjectMark, end: ChainEnd) {
         let end = ChainEnd { mark, ..end };
         let Self { places, ends } = self;
         let is_it = |place: &u32| ends[*place as usize].mark == mark;
@@ -195,7 +195,7 @@ impl ChainEnds {
         }
     }
 
-    pub fn remove(&mut self, mark: Mark) -> Option<ChainEnd> {
+    pub fn remove(&mut self, mark: ObjectMark) -> Option<ChainEnd> {
         let Self { places, ends } = self;
         let is_it = |place: &u32| ends[*place as usize].mark == mark;
         let place = places.find_entry(mark.hash(), is_it).ok()?.remove().0;
@@ -219,9 +219,9 @@ mod tests {
 
     use proptest::prelude::*;
 
-    fn mark(number: u32) -> Mark {
+    fn mark(number: u32) -> ObjectMark {
         // Two marks of one hash, so that they meet in the table.
-        Mark([0, number / 2, number])
+        ObjectMark([0, number / 2, number])
     }
 
     proptest! {
@@ -272,7 +272,7 @@ mod tests {
             end.set_newest(Some(&Version::new(newest)), 3);
             assert_eq!(end.compare(&Version::new(version)), order, "{version} and {newest}");
             assert_eq!(end.is_older_than(&Version::new(version)), order == Some(Ordering::Greater));
-            let older = Older { object: 1, newest: 2, end: 3 };
+            let older = OlderEnds { object: 1, newest: 2, end: 3 };
             end.set_older(Some(older));
             assert_eq!(end.compare(&Version::new(version)), order);
             end.set_older(None);

@@ -1,6 +1,6 @@
-//! What the writer remembers between batches: the next free numbers and, for each live object, the end
-//! of its chain. All of it is also on disk. The writer looks up again what it forgot, and after a
-//! failed transaction it reads everything anew. It touches no disk itself.
+//! The writer's memory between batches: the next free numbers and, for each live object, the end of its
+//! chain. All of it is also on disk. The writer looks up again what it forgot, and after a failed transaction
+//! it reads everything anew. It touches no disk itself.
 
 pub(crate) mod anchors;
 pub(crate) mod chain_ends;
@@ -9,12 +9,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use kubewitness_core::ports::Append;
+use kubewitness_core::ports::AppendBatch;
 use kubewitness_core::{ObjectRef, Seq, Status, Version};
 
-use crate::store::memory::anchors::Anchors;
-use crate::store::memory::chain_ends::{ChainEnd, ChainEnds, Mark, Marks};
-use crate::store::rows::{Answer, Stream, checksum, damaged, parse_status};
+use crate::store::memory::anchors::AnchorSearch;
+use crate::store::memory::chain_ends::{ChainEnd, ChainEnds, MarkKeys, ObjectMark};
+use crate::store::rows::{SourceEpoch, StoreResult, checksum, damaged, parse_status};
 
 /// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
 /// that still change are looked up again, one query a batch.
@@ -29,18 +29,18 @@ const STATUSES: usize = 8 * 1024;
 
 /// The object that an id means: within one source, whatever its epoch. Owners have no source.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct ObjectIdentity {
     pub source: Arc<str>,
     pub object: Arc<ObjectRef>,
 }
 
-impl Identity {
+impl ObjectIdentity {
     pub fn owner(object: &Arc<ObjectRef>) -> Self {
         Self { source: Arc::from(""), object: object.clone() }
     }
 }
 
-impl PartialEq for Identity {
+impl PartialEq for ObjectIdentity {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&*self.object, &*other.object);
         // Of an owner nobody has checked anything: who writes another's uid must not give it a name.
@@ -50,9 +50,9 @@ impl PartialEq for Identity {
     }
 }
 
-impl Eq for Identity {}
+impl Eq for ObjectIdentity {}
 
-impl Hash for Identity {
+impl Hash for ObjectIdentity {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.object.uid.hash(state);
         // Thousands of owners may be given one uid.
@@ -63,21 +63,21 @@ impl Hash for Identity {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Source {
+pub(crate) struct SourceMemory {
     /// Epochs and the numbers of their streams, ascending.
     pub streams: Vec<(u32, u32)>,
-    /// Of the newest of them, as its row has them.
+    /// The checkpoint of the newest epoch, as its row has it.
     pub checkpoint: Option<String>,
     pub last_event_ms: Option<i64>,
-    pub anchors: Anchors,
+    pub anchors: AnchorSearch,
     /// Its newest epoch begins with the batch that is being made.
     pub is_new: bool,
 }
 
-impl Source {
+impl SourceMemory {
     /// Takes in the row of a newer epoch. One that nobody wrote must not be written on: the next
     /// append would give it a sum that is right.
-    pub fn resume(&mut self, stream: Stream) -> Answer<()> {
+    pub fn resume(&mut self, stream: SourceEpoch) -> StoreResult<()> {
         stream.check()?;
         self.streams.push((stream.epoch, stream.id as u32));
         (self.checkpoint, self.last_event_ms) = (stream.checkpoint, stream.last_event_ms);
@@ -86,7 +86,7 @@ impl Source {
 
     /// Whether an append moves the checkpoint to this version: a witness that lags behind another must
     /// not take back how far that one is.
-    pub fn goes_to(&self, version: &Version, append: &Append) -> bool {
+    pub fn goes_to(&self, version: &Version, append: &AppendBatch) -> bool {
         let held = self.checkpoint.as_deref().map(Version::new);
         append.rewinds || held.is_none_or(|held| !held.is_newer_than(version))
     }
@@ -98,7 +98,7 @@ impl Source {
 
 /// The next unused number of each kind.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Next {
+pub(crate) struct NextNumbers {
     pub seq: Seq,
     pub object: i64,
     pub status: i64,
@@ -108,25 +108,25 @@ pub(crate) struct Next {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    pub next: Next,
-    pub sources: HashMap<Arc<str>, Source>,
+pub(crate) struct StoreMemory {
+    pub next: NextNumbers,
+    pub sources: HashMap<Arc<str>, SourceMemory>,
     pub kinds: HashMap<(String, String, String), i64>,
     pub objects: ChainEnds,
-    pub marks: Marks,
-    pub owners: HashMap<Identity, i64>,
+    pub marks: MarkKeys,
+    pub owners: HashMap<ObjectIdentity, i64>,
     pub statuses: HashMap<Arc<Status>, i64>,
 }
 
 /// A row of an object as it was looked up, with the end of its chain.
 #[derive(Debug)]
-pub(crate) struct Found {
-    pub identity: Identity,
+pub(crate) struct FoundObject {
+    pub identity: ObjectIdentity,
     pub epoch: u32,
     pub tail: ChainEnd,
 }
 
-impl Memory {
+impl StoreMemory {
     /// Between batches only: within one, what was planned must stay.
     pub fn shrink(&mut self) {
         if self.objects.len() > OBJECTS {
@@ -149,7 +149,7 @@ impl Memory {
 
     /// The source and epoch of each stream, by its number.
     pub fn streams(&self) -> HashMap<i64, (Arc<str>, u32)> {
-        let of = |(name, source): (&Arc<str>, &Source)| {
+        let of = |(name, source): (&Arc<str>, &SourceMemory)| {
             let name = name.clone();
             source.streams.clone().into_iter().map(move |(epoch, id)| (i64::from(id), (name.clone(), epoch)))
         };
@@ -159,14 +159,14 @@ impl Memory {
     /// Takes in what was looked up: the newest epoch of an object is the object, and an older
     /// one that is still current is remembered with it. What comes after an object's newest state
     /// must not be written before it.
-    pub fn learn(&mut self, mut found: Vec<Found>) -> Answer<()> {
+    pub fn learn(&mut self, mut found: Vec<FoundObject>) -> StoreResult<()> {
         if let Some(beyond) = found.iter().map(|found| found.tail.seq).find(|seq| *seq >= self.next.seq) {
             let text =
                 format!("an object's newest state lies behind the journal's end, {}", self.next.seq - 1);
             return Err(damaged(beyond, text));
         }
         found.sort_by_key(|found| found.epoch);
-        for Found { identity, mut tail, .. } in found {
+        for FoundObject { identity, mut tail, .. } in found {
             if identity.source.is_empty() {
                 self.owners.insert(identity, tail.object);
                 continue;
@@ -181,7 +181,7 @@ impl Memory {
     }
 
     /// The dead are looked up should they stir again.
-    pub fn forget_ended(&mut self, ended: &[Mark]) {
+    pub fn forget_ended(&mut self, ended: &[ObjectMark]) {
         for mark in ended {
             if self.objects.get(*mark).is_some_and(|tail| !tail.live && tail.older().is_none()) {
                 self.objects.remove(*mark);

@@ -3,26 +3,26 @@
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
-use kubewitness_core::document::{Packed, checksum};
+use kubewitness_core::document::{PackedDocument, checksum};
 use kubewitness_core::{Seq, Status};
 
 use super::checksum;
-use super::discrepancies::Found;
+use super::discrepancies::FoundDifferences;
 use super::envelope::StateRow;
-use super::key::Key;
+use super::key::StateKey;
 
 /// Positions that share one row of counts, so that counting a range reads counts and not states.
 pub(crate) const SEGMENT: u64 = 1024;
 
-/// What a row costs beside its document: its columns and its place in the index.
+/// The bytes of a row without its document: its columns and its entry in the index.
 pub(crate) const ROW_BYTES: u64 = 100;
 
 /// Where keys that were asked for are.
-pub(crate) type Known = HashMap<(i64, Key), Seq>;
+pub(crate) type KnownKeys = HashMap<(i64, StateKey), Seq>;
 
 /// Rows that one transaction writes.
 #[derive(Debug, Default)]
-pub(crate) struct Rows {
+pub(crate) struct RowBatch {
     pub streams: Vec<StreamRow>,
     pub kinds: Vec<(i64, String, String, String)>,
     pub objects: Vec<ObjectRow>,
@@ -31,7 +31,7 @@ pub(crate) struct Rows {
     pub statuses: Vec<(i64, String)>,
     pub anchors: Vec<AnchorRow>,
     pub states: Vec<StateRow>,
-    pub outcomes: HashMap<i64, Outcome>,
+    pub outcomes: HashMap<i64, ObjectOutcome>,
     /// By object: one that ends has none.
     pub snapshots: HashMap<i64, SnapshotRow>,
     pub tallies: BTreeMap<(u64, i64), u64>,
@@ -39,10 +39,10 @@ pub(crate) struct Rows {
     pub sizes: BTreeMap<(u64, i64), u64>,
     pub gaps: Vec<GapRow>,
     pub poison: Vec<PoisonRow>,
-    pub differences: Vec<Found>,
+    pub differences: Vec<FoundDifferences>,
 }
 
-impl Rows {
+impl RowBatch {
     /// The newest state.
     pub fn newest(&self) -> Option<Seq> {
         self.states.last().map(|state| state.envelope.seq)
@@ -85,9 +85,9 @@ impl ObjectRow {
     }
 }
 
-/// What becomes of an object's row at the end of a batch.
+/// The change of an object's row at the end of a batch.
 #[derive(Clone, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum ObjectOutcome {
     Live {
         newest: Seq,
         tail: Seq,
@@ -104,7 +104,7 @@ pub(crate) enum Outcome {
 pub(crate) struct SnapshotRow {
     pub object: i64,
     pub seq: Seq,
-    pub packed: Packed,
+    pub packed: PackedDocument,
 }
 
 /// A stream as it is from now on.
@@ -114,7 +114,7 @@ pub(crate) struct StreamRow {
     pub source: String,
     pub epoch: u32,
     pub checkpoint: Option<String>,
-    /// What this batch adds.
+    /// The number of states that this batch adds.
     pub states: u64,
     pub last_event_ms: Option<i64>,
 }
@@ -163,7 +163,7 @@ pub(crate) struct AnchorRow {
     pub id: i64,
     pub stream: i64,
     pub checksum: u32,
-    pub packed: Packed,
+    pub packed: PackedDocument,
 }
 
 impl AnchorRow {
@@ -172,7 +172,7 @@ impl AnchorRow {
     }
 }
 
-/// A status as it is stored: positions instead of names, since it is there for each phase.
+/// A status as it is stored: positions instead of names, since it is stored for each phase.
 pub(crate) fn status_text(status: &Status) -> String {
     let Status { phase, reason, message, attempt, ready, total, exit_code, terminal } = status;
     let parts = (phase, reason, message, attempt, ready, total, exit_code, u8::from(*terminal));
@@ -180,8 +180,8 @@ pub(crate) fn status_text(status: &Status) -> String {
 }
 
 pub(crate) fn parse_status(text: &str) -> Result<Status, serde_json::Error> {
-    type Parts = (String, String, String, u32, u32, u32, Option<i32>, u8);
-    let (phase, reason, message, attempt, ready, total, exit_code, terminal): Parts =
+    type RowParts = (String, String, String, u32, u32, u32, Option<i32>, u8);
+    let (phase, reason, message, attempt, ready, total, exit_code, terminal): RowParts =
         serde_json::from_str(text)?;
     Ok(Status { phase, reason, message, attempt, ready, total, exit_code, terminal: terminal != 0 })
 }

@@ -3,21 +3,23 @@
 use std::sync::Arc;
 
 use kubewitness_core::ObjectRef;
-use kubewitness_core::ports::{JournalError, Progress};
+use kubewitness_core::ports::{JournalError, PluginProgress};
 
-use crate::store::rows::{Answer, Envelope, Flags, Key, Named, ObjectRow, checksum, damaged, decoded};
+use crate::store::rows::{
+    NamedObject, ObjectRow, RowFlags, StateEnvelope, StateKey, StoreResult, checksum, damaged, decoded,
+};
 
 /// seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums.
 pub(crate) type EnvelopeColumns =
-    (i64, i64, Key, i64, i64, i64, Option<i64>, Option<i64>, i64, Option<Key>, Option<i64>, i64);
+    (i64, i64, StateKey, i64, i64, i64, Option<i64>, Option<i64>, i64, Option<StateKey>, Option<i64>, i64);
 
-pub(crate) fn envelope(columns: EnvelopeColumns) -> Answer<Envelope> {
+pub(crate) fn envelope(columns: EnvelopeColumns) -> StoreResult<StateEnvelope> {
     let (seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums) =
         columns;
     let seq = seq as u64;
-    let flags = Flags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+    let flags = RowFlags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
     let (back, checksum) = (back as u64, sums as u32);
-    let envelope = Envelope {
+    let envelope = StateEnvelope {
         seq,
         object,
         key,
@@ -38,18 +40,22 @@ pub(crate) fn envelope(columns: EnvelopeColumns) -> Answer<Envelope> {
 }
 
 /// `kind`: group, version, name.
-pub(crate) fn object(row: ObjectRow, sum: i64, kind: (String, String, String)) -> Answer<(i64, Named)> {
+pub(crate) fn object(
+    row: ObjectRow,
+    sum: i64,
+    kind: (String, String, String),
+) -> StoreResult<(i64, NamedObject)> {
     if i64::from(row.sum()) != sum {
         return Err(JournalError::Fatal(format!("object {}: its row differs from what was written", row.id)));
     }
     let ObjectRow { id, stream, namespace, name, uid, owner, .. } = row;
     let (group, version, kind) = kind;
     let object = Arc::new(ObjectRef { group, version, kind, namespace, name, uid });
-    Ok((id, Named { object, stream, owner }))
+    Ok((id, NamedObject { object, stream, owner }))
 }
 
-/// What a plugin saved.
-pub(crate) fn progress(plugin: &str, body: &str, sum: i64) -> Answer<Progress> {
+/// Checks the saved progress of a plugin.
+pub(crate) fn progress(plugin: &str, body: &str, sum: i64) -> StoreResult<PluginProgress> {
     if checksum::plugin(plugin, body) != sum {
         return Err(JournalError::Fatal(format!("the progress of {plugin} differs from what was written")));
     }

@@ -11,9 +11,9 @@ use crate::report::code;
 
 /// Parts that cannot run into each other: each text is preceded by its length.
 #[derive(Default)]
-struct Parts(Vec<u8>);
+struct ChecksumParts(Vec<u8>);
 
-impl Parts {
+impl ChecksumParts {
     fn int(mut self, number: i64) -> Self {
         self.0.extend_from_slice(&number.to_le_bytes());
         self
@@ -26,7 +26,7 @@ impl Parts {
         self
     }
 
-    /// What is not there is no number and no text.
+    /// A missing value counts as neither a number nor a text.
     fn optional<T>(self, value: Option<T>, part: impl FnOnce(Self, T) -> Self) -> Self {
         match value {
             None => self.int(-1),
@@ -40,11 +40,11 @@ impl Parts {
 }
 
 pub(crate) fn kind(id: i64, group: &str, version: &str, kind: &str) -> i64 {
-    Parts::default().int(id).text(group).text(version).text(kind).sum()
+    ChecksumParts::default().int(id).text(group).text(version).text(kind).sum()
 }
 
 pub(crate) fn status(id: i64, body: &str) -> i64 {
-    Parts::default().int(id).text(body).sum()
+    ChecksumParts::default().int(id).text(body).sum()
 }
 
 /// Up to format 4 of the file and 1 of a server, which did not cover the number.
@@ -54,7 +54,7 @@ fn status_before(body: &str) -> i64 {
 
 /// `checksum` is the document's.
 pub(crate) fn anchor(id: i64, stream: i64, checksum: i64) -> i64 {
-    Parts::default().int(id).int(stream).int(checksum).sum()
+    ChecksumParts::default().int(id).int(stream).int(checksum).sum()
 }
 
 /// Without what is counted anew: states, and those of them that retention took.
@@ -65,8 +65,8 @@ pub(crate) fn stream(
     checkpoint: Option<&str>,
     last_event_ms: Option<i64>,
 ) -> i64 {
-    let parts = Parts::default().int(id).text(source).int(epoch);
-    parts.optional(checkpoint, Parts::text).optional(last_event_ms, Parts::int).sum()
+    let parts = ChecksumParts::default().int(id).text(source).int(epoch);
+    parts.optional(checkpoint, ChecksumParts::text).optional(last_event_ms, ChecksumParts::int).sum()
 }
 
 /// A number stays small in every store: 31 times an object's.
@@ -75,25 +75,25 @@ pub(crate) fn owned(owner: i64, object: i64) -> i64 {
 }
 
 pub(crate) fn gap(stream: i64, seq: i64, key: &str, body: &str) -> i64 {
-    Parts::default().int(stream).int(seq).text(key).text(body).sum()
+    ChecksumParts::default().int(stream).int(seq).text(key).text(body).sum()
 }
 
-/// What an audit found.
+/// The checksum of a finding of an audit.
 pub(crate) fn discrepancy(stream: i64, number: i64, body: &str) -> i64 {
-    Parts::default().int(stream).int(number).text(body).sum()
+    ChecksumParts::default().int(stream).int(number).text(body).sum()
 }
 
 /// `checksum` is that of the bytes as they came.
 pub(crate) fn poison(stream: i64, digest: i64, checksum: i64, observed_ms: i64, error: &str) -> i64 {
-    Parts::default().int(stream).int(digest).int(checksum).int(observed_ms).text(error).sum()
+    ChecksumParts::default().int(stream).int(digest).int(checksum).int(observed_ms).text(error).sum()
 }
 
 pub(crate) fn plugin(name: &str, progress: &str) -> i64 {
-    Parts::default().text(name).text(progress).sum()
+    ChecksumParts::default().text(name).text(progress).sum()
 }
 
 /// A dead letter but for what was done with it.
-pub(crate) struct Letter<'a> {
+pub(crate) struct LetterColumns<'a> {
     pub plugin: &'a str,
     pub seq: i64,
     pub id: &'a str,
@@ -104,7 +104,7 @@ pub(crate) struct Letter<'a> {
     pub tries: &'a str,
 }
 
-impl<'a> Letter<'a> {
+impl<'a> LetterColumns<'a> {
     pub fn of(plugin: &'a str, letter: &'a DeadLetter, tries: &'a str) -> Self {
         Self {
             plugin,
@@ -119,37 +119,37 @@ impl<'a> Letter<'a> {
     }
 }
 
-impl Letter<'_> {
-    /// What was done with it lies above the sum of the rest, so that it can be changed alone.
+impl LetterColumns<'_> {
+    /// The operator's action is added above the sum of the rest, so that it can change alone.
     pub fn sum(&self, mark: i64) -> i64 {
         let Self { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = self;
-        let parts = Parts::default().text(plugin).int(*seq).text(id).int(*attempts).text(error);
+        let parts = ChecksumParts::default().text(plugin).int(*seq).text(id).int(*attempts).text(error);
         parts.int(*first_ms).int(*last_ms).text(tries).sum() | mark << 32
     }
 }
 
 pub(crate) fn key_value(plugin: &str, key: &str, value: &[u8]) -> i64 {
-    Parts::default().text(plugin).text(key).text(value).sum()
+    ChecksumParts::default().text(plugin).text(key).text(value).sum()
 }
 
 pub(crate) fn replay(plugin: &str, what: &str, who: &str, why: &str, seqs: &str, at_ms: i64) -> i64 {
-    Parts::default().text(plugin).text(what).text(who).text(why).text(seqs).int(at_ms).sum()
+    ChecksumParts::default().text(plugin).text(what).text(who).text(why).text(seqs).int(at_ms).sum()
 }
 
-/// Of two figures, so that the sums of two rows are the sum of both.
-pub(crate) fn taken(finished: i64, untold: i64) -> i64 {
+/// Sums two figures linearly, so that the sums of two rows add up to the sum of both.
+pub(crate) fn taken_sum(finished: i64, untold: i64) -> i64 {
     3i64.wrapping_mul(finished).wrapping_add(5i64.wrapping_mul(untold))
 }
 
 /// A column of a row as it lies in whatever store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Cell {
+pub(crate) enum SumCell {
     Null,
     Int(i64),
     Bytes(Vec<u8>),
 }
 
-impl Cell {
+impl SumCell {
     pub fn int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -180,55 +180,55 @@ impl Cell {
 }
 
 /// A table whose rows have a column `sum`.
-pub(crate) struct Table {
+pub(crate) struct SummedTable {
     pub name: &'static str,
-    /// What a row that is not as it was is found as.
+    /// The finding for a row that has changed.
     pub code: &'static str,
     /// The first of them, one or two, are its key.
     pub columns: &'static [&'static str],
     pub keys: usize,
-    /// Of the columns, in their order; `None` where one of them is not of its type.
-    sum: fn(&[Cell]) -> Option<i64>,
+    /// The checksum of the columns in order; `None` if a column has another type.
+    sum: fn(&[SumCell]) -> Option<i64>,
 }
 
-impl Table {
+impl SummedTable {
     /// Whether its key is a number that ascends.
     pub fn is_numbered(&self) -> bool {
         self.keys == 1 && self.columns[0] == "id"
     }
 
-    /// What its sum has to be.
-    pub fn sum(&self, cells: &[Cell]) -> Option<i64> {
+    /// The checksum that the row must have.
+    pub fn sum(&self, cells: &[SumCell]) -> Option<i64> {
         if cells.len() < self.columns.len() { None } else { (self.sum)(&cells[..self.columns.len()]) }
     }
 
     /// Whether it is the row that was written; its sum follows its columns.
-    pub fn is_sound(&self, cells: &[Cell]) -> bool {
-        let stored = cells.get(self.columns.len()).and_then(Cell::int);
+    pub fn is_sound(&self, cells: &[SumCell]) -> bool {
+        let stored = cells.get(self.columns.len()).and_then(SumCell::int);
         stored.is_some() && stored == self.sum(cells)
     }
 
     /// The sum that a row of an older format is given; `None` where it has it, or where its old one
     /// says that it is not what was written.
-    pub fn refill(&self, cells: &[Cell]) -> Option<i64> {
-        let stored = cells.get(self.columns.len()).and_then(Cell::int);
+    pub fn refill(&self, cells: &[SumCell]) -> Option<i64> {
+        let stored = cells.get(self.columns.len()).and_then(SumCell::int);
         let is_damaged = self.name == STATUSES.name && stored != cells[1].text().map(status_before);
         self.sum(cells).filter(|sum| !is_damaged && stored != Some(*sum))
     }
 
     /// For a message.
-    pub fn place(&self, cells: &[Cell]) -> String {
-        let part = |cell: &Cell| match cell {
-            Cell::Null => "-".to_owned(),
-            Cell::Int(number) => number.to_string(),
-            Cell::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+    pub fn place(&self, cells: &[SumCell]) -> String {
+        let part = |cell: &SumCell| match cell {
+            SumCell::Null => "-".to_owned(),
+            SumCell::Int(number) => number.to_string(),
+            SumCell::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         };
         let key: Vec<_> = cells.iter().take(self.keys).map(part).collect();
         format!("{} of `{}`", key.join(" "), self.name)
     }
 }
 
-pub(crate) const STATUSES: Table = Table {
+pub(crate) const STATUSES: SummedTable = SummedTable {
     name: "statuses",
     code: code::ENVELOPE,
     columns: &["id", "body"],
@@ -236,7 +236,7 @@ pub(crate) const STATUSES: Table = Table {
     sum: |c| Some(status(c[0].int()?, c[1].text()?)),
 };
 
-pub(crate) const GAPS: Table = Table {
+pub(crate) const GAPS: SummedTable = SummedTable {
     name: "gaps",
     code: code::GAP,
     columns: &["id", "stream", "seq", "key", "body"],
@@ -244,7 +244,7 @@ pub(crate) const GAPS: Table = Table {
     sum: |c| Some(gap(c[1].int()?, c[2].int()?, c[3].text()?, c[4].text()?)),
 };
 
-pub(crate) const POISON: Table = Table {
+pub(crate) const POISON: SummedTable = SummedTable {
     name: "poison",
     code: code::POISON,
     columns: &["id", "stream", "digest", "checksum", "observed_ms", "error"],
@@ -252,7 +252,7 @@ pub(crate) const POISON: Table = Table {
     sum: |c| Some(poison(c[1].int()?, c[2].int()?, c[3].int()?, c[4].int()?, c[5].text()?)),
 };
 
-pub(crate) const REPLAYS: Table = Table {
+pub(crate) const REPLAYS: SummedTable = SummedTable {
     name: "replays",
     code: code::RECORD,
     columns: &["id", "plugin", "what", "who", "why", "seqs", "at_ms"],
@@ -262,8 +262,8 @@ pub(crate) const REPLAYS: Table = Table {
 
 /// All of them. What states, objects and their documents carry is compared as they are read, and
 /// figures are counted anew.
-pub(crate) const TABLES: [Table; 12] = [
-    Table {
+pub(crate) const TABLES: [SummedTable; 12] = [
+    SummedTable {
         name: "streams",
         code: code::CHECKPOINT,
         columns: &["id", "source", "epoch", "checkpoint", "last_event_ms"],
@@ -273,7 +273,7 @@ pub(crate) const TABLES: [Table; 12] = [
             Some(stream(c[0].int()?, c[1].text()?, c[2].int()?, checkpoint, last))
         },
     },
-    Table {
+    SummedTable {
         name: "kinds",
         code: code::ENVELOPE,
         columns: &["id", "api_group", "version", "kind"],
@@ -281,7 +281,7 @@ pub(crate) const TABLES: [Table; 12] = [
         sum: |c| Some(kind(c[0].int()?, c[1].text()?, c[2].text()?, c[3].text()?)),
     },
     STATUSES,
-    Table {
+    SummedTable {
         name: "anchors",
         code: code::DOCUMENT,
         columns: &["id", "stream", "checksum"],
@@ -290,27 +290,27 @@ pub(crate) const TABLES: [Table; 12] = [
     },
     GAPS,
     POISON,
-    Table {
+    SummedTable {
         name: "discrepancies",
         code: code::RECORD,
         columns: &["stream", "number", "body"],
         keys: 2,
         sum: |c| Some(discrepancy(c[0].int()?, c[1].int()?, c[2].text()?)),
     },
-    Table {
+    SummedTable {
         name: "plugins",
         code: code::CURSOR,
         columns: &["name", "progress"],
         keys: 1,
         sum: |c| Some(plugin(c[0].text()?, c[1].text()?)),
     },
-    Table {
+    SummedTable {
         name: "letters",
         code: code::LETTER,
         columns: &["plugin", "seq", "id", "attempts", "error", "first_ms", "last_ms", "tries", "replaying"],
         keys: 2,
         sum: |c| {
-            let letter = Letter {
+            let letter = LetterColumns {
                 plugin: c[0].text()?,
                 seq: c[1].int()?,
                 id: c[2].text()?,
@@ -323,7 +323,7 @@ pub(crate) const TABLES: [Table; 12] = [
             Some(letter.sum(c[8].int()?))
         },
     },
-    Table {
+    SummedTable {
         name: "kv",
         code: code::KEY,
         columns: &["plugin", "key", "value"],
@@ -331,12 +331,12 @@ pub(crate) const TABLES: [Table; 12] = [
         sum: |c| Some(key_value(c[0].text()?, c[1].text()?, c[2].bytes()?)),
     },
     REPLAYS,
-    Table {
+    SummedTable {
         name: "taken",
         code: code::COMPLETENESS,
         columns: &["plugin", "finished", "untold"],
         keys: 1,
-        sum: |c| Some(taken(c[1].int()?, c[2].int()?)),
+        sum: |c| Some(taken_sum(c[1].int()?, c[2].int()?)),
     },
 ];
 
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn what_was_done_with_a_letter_is_changed_without_knowing_the_rest() {
-        let letter = Letter {
+        let letter = LetterColumns {
             plugin: "p",
             seq: 1,
             id: "x",
@@ -368,6 +368,6 @@ mod tests {
 
     #[test]
     fn figures_that_are_added_up_have_sums_that_are() {
-        assert_eq!(taken(3, 4) + taken(10, 20), taken(13, 24));
+        assert_eq!(taken_sum(3, 4) + taken_sum(10, 20), taken_sum(13, 24));
     }
 }

@@ -4,14 +4,14 @@ use kubewitness_core::Seq;
 use kubewitness_core::ports::JournalError;
 use serde::de::DeserializeOwned;
 
-pub(crate) type Answer<T> = Result<T, JournalError>;
+pub(crate) type StoreResult<T> = Result<T, JournalError>;
 
 pub(crate) fn damaged(seq: Seq, what: impl std::fmt::Display) -> JournalError {
     JournalError::Fatal(format!("state {seq}: {what}"))
 }
 
-/// What a column of JSON says; `what` names it for a message.
-pub(crate) fn decoded<T: DeserializeOwned>(body: &str, what: impl FnOnce() -> String) -> Answer<T> {
+/// Decodes a column of JSON; `what` names the column in a message.
+pub(crate) fn decoded<T: DeserializeOwned>(body: &str, what: impl FnOnce() -> String) -> StoreResult<T> {
     serde_json::from_str(body)
         .map_err(|error| JournalError::Fatal(format!("{} does not decode: {error}", what())))
 }

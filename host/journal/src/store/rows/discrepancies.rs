@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use kubewitness_core::limits::DISCREPANCIES;
-use kubewitness_core::ports::Discrepancies;
+use kubewitness_core::ports::AuditDifferences;
 use kubewitness_core::views::DiscrepancyView;
 
-use crate::store::rows::{Answer, decoded};
+use crate::store::rows::{StoreResult, decoded};
 
-/// What one append says that was found.
+/// The differences that one append reports.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundDifferences {
     pub stream: i64,
     pub count: i64,
     /// The newest of them, the last one last.
@@ -19,16 +19,16 @@ pub(crate) struct Found {
 }
 
 /// A number and what it is the number of.
-pub(crate) type Numbered = (i64, String);
+pub(crate) type NumberedRow = (i64, String);
 
-/// What the rows of a stream become.
+/// The change of the rows of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Change {
-    pub insert: Vec<Numbered>,
+pub(crate) struct StreamRowChange {
+    pub insert: Vec<NumberedRow>,
     pub remove: Vec<i64>,
 }
 
-impl Found {
+impl FoundDifferences {
     pub fn of(stream: i64, found: &[DiscrepancyView]) -> Self {
         let body = |view| serde_json::to_string(view).expect("strings and numbers always serialize");
         let newest = &found[found.len().saturating_sub(DISCREPANCIES)..];
@@ -36,23 +36,23 @@ impl Found {
     }
 
     /// `kept` are the stream's rows, in any order. What was written before is not written again.
-    pub fn change(self, kept: &[Numbered]) -> Change {
-        let Some(last) = self.bodies.last() else { return Change::default() };
+    pub fn change(self, kept: &[NumberedRow]) -> StreamRowChange {
+        let Some(last) = self.bodies.last() else { return StreamRowChange::default() };
         if kept.iter().any(|(_, body)| body == last) {
-            return Change::default();
+            return StreamRowChange::default();
         }
         let newest = kept.iter().map(|(number, _)| *number).max().unwrap_or(0) + self.count;
         let first = newest - self.bodies.len() as i64 + 1;
         let outdated = newest - DISCREPANCIES as i64;
-        Change {
+        StreamRowChange {
             insert: (first..).zip(self.bodies).collect(),
             remove: kept.iter().map(|(number, _)| *number).filter(|number| *number <= outdated).collect(),
         }
     }
 }
 
-/// Of a source: rows of all its streams, each with its stream, the newest first.
-pub(crate) fn read(rows: Vec<(i64, i64, String)>) -> Answer<Discrepancies> {
+/// Reads the rows of all streams of a source, each with its stream, newest first.
+pub(crate) fn read(rows: Vec<(i64, i64, String)>) -> StoreResult<AuditDifferences> {
     let mut counts: BTreeMap<i64, i64> = BTreeMap::new();
     for (stream, number, _) in &rows {
         let count = counts.entry(*stream).or_default();
@@ -61,9 +61,9 @@ pub(crate) fn read(rows: Vec<(i64, i64, String)>) -> Answer<Discrepancies> {
     let decode = |(stream, number, body): (i64, i64, String)| {
         decoded(&body, || format!("discrepancy {number} of stream {stream}"))
     };
-    Ok(Discrepancies {
+    Ok(AuditDifferences {
         count: counts.into_values().sum::<i64>() as u64,
-        newest: rows.into_iter().take(DISCREPANCIES).map(decode).collect::<Answer<_>>()?,
+        newest: rows.into_iter().take(DISCREPANCIES).map(decode).collect::<StoreResult<_>>()?,
     })
 }
 
@@ -71,14 +71,14 @@ pub(crate) fn read(rows: Vec<(i64, i64, String)>) -> Answer<Discrepancies> {
 mod tests {
     use super::*;
 
-    fn found(moments: std::ops::Range<u64>) -> Found {
+    fn found(moments: std::ops::Range<u64>) -> FoundDifferences {
         let views: Vec<_> =
             moments.map(|found_ms| DiscrepancyView { found_ms, ..Default::default() }).collect();
-        Found::of(7, &views)
+        FoundDifferences::of(7, &views)
     }
 
     /// The rows after a change.
-    fn applied(kept: &[Numbered], change: Change) -> Vec<Numbered> {
+    fn applied(kept: &[NumberedRow], change: StreamRowChange) -> Vec<NumberedRow> {
         let mut rows = kept.to_vec();
         rows.retain(|(number, _)| !change.remove.contains(number));
         rows.extend(change.insert);
@@ -106,7 +106,7 @@ mod tests {
     fn what_is_written_once_more_changes_nothing() {
         let first = applied(&[], found(0..2).change(&[]));
         let both = applied(&first, found(2..4).change(&first));
-        assert_eq!(found(0..2).change(&both), Change::default());
-        assert_eq!(found(2..4).change(&both), Change::default());
+        assert_eq!(found(0..2).change(&both), StreamRowChange::default());
+        assert_eq!(found(2..4).change(&both), StreamRowChange::default());
     }
 }

@@ -4,11 +4,11 @@ use kubewitness_core::document::checksum;
 use kubewitness_core::state::RulesPrint;
 use kubewitness_core::{Change, Seq, Version};
 
-use super::key::Key;
+use super::key::StateKey;
 
 /// How a row's document is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Encoding {
+pub(crate) enum DocumentEncoding {
     /// There is none.
     Empty,
     /// On its own.
@@ -19,7 +19,7 @@ pub(crate) enum Encoding {
     Anchored,
 }
 
-/// Bits of [`Flags::depth`].
+/// Bits of [`RowFlags::depth`].
 const DEPTH_BITS: u32 = 8;
 const DEPTH_SHIFT: u32 = 5;
 const RULES_SHIFT: u32 = DEPTH_SHIFT + DEPTH_BITS;
@@ -27,17 +27,17 @@ const RULES_SHIFT: u32 = DEPTH_SHIFT + DEPTH_BITS;
 /// Change, lateness, encoding and steps of a document, and what was found in the texts, in one number. Of most states it
 /// is small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flags {
+pub(crate) struct RowFlags {
     pub change: Change,
     pub late: bool,
-    pub encoding: Encoding,
+    pub encoding: DocumentEncoding,
     /// Deltas to be applied to get from a full document to this one.
     pub depth: u32,
     /// The rules under which the texts quote no secret.
     pub quotes_none_under: Option<RulesPrint>,
 }
 
-impl Flags {
+impl RowFlags {
     pub fn pack(self) -> i64 {
         let change = match self.change {
             Change::Present => 0,
@@ -46,10 +46,10 @@ impl Flags {
             Change::Gap => 3,
         };
         let encoding = match self.encoding {
-            Encoding::Empty => 0,
-            Encoding::Full => 1,
-            Encoding::Delta => 2,
-            Encoding::Anchored => 3,
+            DocumentEncoding::Empty => 0,
+            DocumentEncoding::Full => 1,
+            DocumentEncoding::Delta => 2,
+            DocumentEncoding::Anchored => 3,
         };
         let rules = self.quotes_none_under.map_or(0, RulesPrint::bits);
         change
@@ -67,10 +67,10 @@ impl Flags {
             _ => Change::Gap,
         };
         let encoding = match bits >> 3 & 3 {
-            0 => Encoding::Empty,
-            1 => Encoding::Full,
-            2 => Encoding::Delta,
-            _ => Encoding::Anchored,
+            0 => DocumentEncoding::Empty,
+            1 => DocumentEncoding::Full,
+            2 => DocumentEncoding::Delta,
+            _ => DocumentEncoding::Anchored,
         };
         let depth = (bits >> DEPTH_SHIFT & ((1 << DEPTH_BITS) - 1)) as u32;
         let quotes_none_under = RulesPrint::from_bits(u32::try_from(bits >> RULES_SHIFT).ok()?);
@@ -80,11 +80,11 @@ impl Flags {
 
 /// One state without its document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Envelope {
+pub(crate) struct StateEnvelope {
     pub seq: Seq,
     pub object: i64,
-    pub key: Key,
-    pub flags: Flags,
+    pub key: StateKey,
+    pub flags: RowFlags,
     /// How many positions back the state before of this object is; 0 where there is none.
     pub back: u64,
     pub status: i64,
@@ -93,13 +93,13 @@ pub(crate) struct Envelope {
     pub owner: Option<i64>,
     pub observed_ms: i64,
     /// The version, where the key isn't it.
-    pub version: Option<Key>,
+    pub version: Option<StateKey>,
     pub anchor: Option<i64>,
-    /// Of the document.
+    /// The checksum of the document.
     pub checksum: u32,
 }
 
-impl Envelope {
+impl StateEnvelope {
     /// Covers every column, so that a changed byte is found in the envelope as in the document.
     pub fn seal(&self) -> u32 {
         let mut bytes = Vec::with_capacity(112);
@@ -139,11 +139,11 @@ impl Envelope {
 
 #[derive(Clone, Debug)]
 pub(crate) struct StateRow {
-    pub envelope: Envelope,
+    pub envelope: StateEnvelope,
     pub document: Vec<u8>,
 }
 
-/// What a delta on both is made against.
+/// Joins both documents. A delta on both is made against the result.
 pub(crate) fn both(anchor: &[u8], before: &[u8]) -> Vec<u8> {
     [anchor, before].concat()
 }
@@ -154,18 +154,23 @@ mod tests {
 
     #[test]
     fn flags_of_no_format_are_refused() {
-        assert_eq!(Flags::unpack(1 << (RULES_SHIFT + 32)), None);
-        assert_eq!(Flags::unpack(-1), None);
+        assert_eq!(RowFlags::unpack(1 << (RULES_SHIFT + 32)), None);
+        assert_eq!(RowFlags::unpack(-1), None);
     }
 
     #[test]
     fn flags_come_back() {
         for (depth, rules) in [(0, 0), (1, 1), (32, u32::MAX), (255, 0)] {
             for change in [Change::Present, Change::Gone, Change::Left, Change::Gap] {
-                for encoding in [Encoding::Empty, Encoding::Full, Encoding::Delta, Encoding::Anchored] {
+                for encoding in [
+                    DocumentEncoding::Empty,
+                    DocumentEncoding::Full,
+                    DocumentEncoding::Delta,
+                    DocumentEncoding::Anchored,
+                ] {
                     let quotes_none_under = RulesPrint::from_bits(rules);
-                    let flags = Flags { change, late: depth == 1, encoding, depth, quotes_none_under };
-                    assert_eq!(Flags::unpack(flags.pack()), Some(flags));
+                    let flags = RowFlags { change, late: depth == 1, encoding, depth, quotes_none_under };
+                    assert_eq!(RowFlags::unpack(flags.pack()), Some(flags));
                 }
             }
         }

@@ -6,39 +6,39 @@ use kubewitness_core::Version;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// What makes a state unique within its object, and the leading column of the one unique index:
+/// The value that makes a state unique within its object, and the leading column of the one unique index:
 /// versions arrive ascending, so new entries go to the end of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
-    /// A decimal version that fits, or [`Key::GONE`].
+pub(crate) enum StateKey {
+    /// A decimal version that fits, or [`StateKey::GONE`].
     Number(i64),
     /// `=` and any other version, or `~` and the bounds of a gap.
     Text(Box<str>),
 }
 
-impl<'de> Deserialize<'de> for Key {
+impl<'de> Deserialize<'de> for StateKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl Visitor<'_> for Either {
-            type Value = Key;
+        struct KeyColumn;
+        impl Visitor<'_> for KeyColumn {
+            type Value = StateKey;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a number or a text")
             }
-            fn visit_i64<E>(self, number: i64) -> Result<Key, E> {
-                Ok(Key::Number(number))
+            fn visit_i64<E>(self, number: i64) -> Result<StateKey, E> {
+                Ok(StateKey::Number(number))
             }
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Key, E> {
-                i64::try_from(number).map(Key::Number).map_err(E::custom)
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<StateKey, E> {
+                i64::try_from(number).map(StateKey::Number).map_err(E::custom)
             }
-            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
-                Ok(Key::Text(text.into()))
+            fn visit_str<E>(self, text: &str) -> Result<StateKey, E> {
+                Ok(StateKey::Text(text.into()))
             }
         }
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(KeyColumn)
     }
 }
 
-impl Key {
+impl StateKey {
     /// A uid dies once. Below every version, so that these stay out of the way of the newest.
     pub const GONE: Self = Self::Number(-1);
 
@@ -106,15 +106,15 @@ mod tests {
             "x",
         ] {
             let version = Version::new(text);
-            assert_eq!(Key::of_version(&version).version(), Some(version), "{text}");
+            assert_eq!(StateKey::of_version(&version).version(), Some(version), "{text}");
         }
     }
 
     #[test]
     fn a_gap_a_deletion_and_a_version_never_share_a_key() {
-        let version = Key::of_version(&Version::new("~5-7"));
-        assert_ne!(version, Key::of_gap("5-7"));
+        let version = StateKey::of_version(&Version::new("~5-7"));
+        assert_ne!(version, StateKey::of_gap("5-7"));
         assert_eq!(version.gap_bounds(), None);
-        assert_eq!(Key::GONE.version(), None);
+        assert_eq!(StateKey::GONE.version(), None);
     }
 }

@@ -14,16 +14,16 @@ mod returned;
 pub(crate) mod uid;
 
 pub(crate) use batch::{
-    AnchorRow, GapRow, Known, ObjectRow, Outcome, PoisonRow, ROW_BYTES, Rows, SEGMENT, SnapshotRow,
-    StreamRow, parse_status, status_text,
+    AnchorRow, GapRow, KnownKeys, ObjectOutcome, ObjectRow, PoisonRow, ROW_BYTES, RowBatch, SEGMENT,
+    SnapshotRow, StreamRow, parse_status, status_text,
 };
-pub(crate) use damage::{Answer, damaged, decoded};
-pub(crate) use envelope::{Encoding, Envelope, Flags, StateRow, both};
-pub(crate) use key::Key;
-pub(crate) use operator_actions::{Act, Replay};
+pub(crate) use damage::{StoreResult, damaged, decoded};
+pub(crate) use envelope::{DocumentEncoding, RowFlags, StateEnvelope, StateRow, both};
+pub(crate) use key::StateKey;
+pub(crate) use operator_actions::{LetterMarking, OperatorAct};
 pub(crate) use returned::{
-    CurrentRow, EndRow, Ends, Kept, KeptSnapshot, LetterRange, LiveRow, Named, Placed, Step, StoredDocument,
-    StoredRow, Stream, Which,
+    ChainStep, CurrentRow, DocumentStorage, EndRow, KeptSnapshot, LetterRange, LiveRow, NamedObject,
+    ObjectChoice, ObjectEnds, PlacedObject, SourceEpoch, StoredDocument, StoredRow,
 };
 
 /// A number as a column takes it.

@@ -2,12 +2,12 @@
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::DeadLetter;
-use kubewitness_core::views::Letters;
+use kubewitness_core::views::LetterChoice;
 
 /// The record of it, with the dead letters that are marked by it.
 #[derive(Clone, Debug)]
-pub(crate) struct Replay {
-    pub act: Act,
+pub(crate) struct LetterMarking {
+    pub act: OperatorAct,
     pub plugin: String,
     pub seqs: Vec<Seq>,
     pub who: String,
@@ -15,9 +15,9 @@ pub(crate) struct Replay {
     pub at_ms: u64,
 }
 
-/// What an operator did.
+/// An action of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum OperatorAct {
     Replay,
     Drop,
     /// Without letters. The newest of these two records of a plugin says whether it is paused.
@@ -29,7 +29,7 @@ pub(crate) enum Act {
 const REPLAYING: i64 = 1;
 const DROPPED: i64 = 2;
 
-impl Act {
+impl OperatorAct {
     /// As records and people call it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Act {
         }
     }
 
-    /// What becomes of letters; `None` where none are meant.
+    /// The mark that the action leaves on letters; `None` for an action without letters.
     pub fn mark(self) -> Option<i64> {
         match self {
             Self::Replay => Some(REPLAYING),
@@ -58,11 +58,11 @@ impl Act {
     }
 
     /// The lowest and the highest mark of these letters.
-    pub fn marks_of(which: Letters) -> (i64, i64) {
+    pub fn marks_of(which: LetterChoice) -> (i64, i64) {
         match which {
-            Letters::All => (0, DROPPED),
-            Letters::NotDropped => (0, REPLAYING),
-            Letters::Dropped => (DROPPED, DROPPED),
+            LetterChoice::All => (0, DROPPED),
+            LetterChoice::NotDropped => (0, REPLAYING),
+            LetterChoice::Dropped => (DROPPED, DROPPED),
         }
     }
 

@@ -1,14 +1,14 @@
-//! What one transaction of retention removes, and what it changes in the rows that stay.
+//! Describes one transaction of retention: the rows that it removes, and its changes to the rows that stay.
 
 use std::collections::BTreeMap;
 
 use kubewitness_core::{Change, Seq, Version};
 
-use crate::store::rows::{Flags, GapRow, Key, ROW_BYTES, SEGMENT, StateRow};
+use crate::store::rows::{GapRow, ROW_BYTES, RowFlags, SEGMENT, StateKey, StateRow};
 
 /// A source's states in one segment of positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct SegmentTally {
     pub segment: u64,
     pub states: u64,
     pub bytes: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Tally {
 
 /// One state, as far as retention needs to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct StateLink {
     pub seq: Seq,
     /// The state before of the same object; 0 for the first that is kept.
     pub before: Seq,
@@ -26,12 +26,12 @@ pub(crate) struct Link {
     pub bytes: u64,
     /// Its version lies behind that from which its source's watch would be resumed.
     pub settled: bool,
-    pub end: End,
+    pub end: ObjectEnd,
 }
 
 /// How an object stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct ObjectEnd {
     pub live: bool,
     /// 0 where it has none.
     pub newest: Seq,
@@ -49,23 +49,23 @@ pub(crate) struct LinkRow {
     pub observed_ms: u64,
     pub document_bytes: u64,
     pub flags: i64,
-    pub key: Option<Key>,
+    pub key: Option<StateKey>,
     /// The version of those whose key isn't one.
-    pub version: Option<Key>,
-    pub end: End,
+    pub version: Option<StateKey>,
+    pub end: ObjectEnd,
 }
 
 impl LinkRow {
     pub fn version(&self) -> Option<Version> {
-        match Flags::unpack(self.flags)?.change {
+        match RowFlags::unpack(self.flags)?.change {
             Change::Present | Change::Left => self.key.as_ref()?.version(),
             Change::Gone | Change::Gap => self.version.as_ref()?.version(),
         }
     }
 
-    pub fn link(&self, settled: bool) -> Link {
+    pub fn link(&self, settled: bool) -> StateLink {
         let Self { seq, before, object, stream, observed_ms, end, .. } = *self;
-        Link {
+        StateLink {
             seq,
             before,
             object,
@@ -78,9 +78,9 @@ impl LinkRow {
     }
 }
 
-/// What was taken of one plugin's states.
+/// The number of states that retention removed, for one plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct TakenStates {
     /// It had finished them.
     pub finished: u64,
     /// It never saw them.
@@ -89,8 +89,9 @@ pub(crate) struct Taken {
 
 /// Rows that nothing kept refers to any more.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sweep {
-    /// What was referred to is known up to here; what came since is asked for again. Of statuses and anchors alone.
+pub(crate) struct UnusedRows {
+    /// References are known up to this position, and later ones are read again. It holds for statuses and
+    /// anchors alone.
     pub through: Seq,
     pub statuses: Vec<i64>,
     pub anchors: Vec<i64>,
@@ -103,16 +104,16 @@ pub(crate) struct Sweep {
     pub reports: Vec<(String, String)>,
 }
 
-impl Sweep {
+impl UnusedRows {
     /// Whether it takes rows to which new states may refer again.
     pub fn has_referenced(&self) -> bool {
         !self.statuses.is_empty() || !self.anchors.is_empty()
     }
 }
 
-/// What states refer to.
+/// The rows that states refer to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct References {
+pub(crate) struct StateReferences {
     /// The position of the last of them.
     pub last: Option<Seq>,
     pub statuses: Vec<i64>,
@@ -120,11 +121,11 @@ pub(crate) struct References {
 }
 
 /// Position, status, the status before, anchor.
-pub(crate) type Reference = (i64, i64, Option<i64>, Option<i64>);
+pub(crate) type StateReference = (i64, i64, Option<i64>, Option<i64>);
 
-impl References {
+impl StateReferences {
     /// `rows` in order of their positions.
-    pub fn of(rows: Vec<Reference>) -> Self {
+    pub fn of(rows: Vec<StateReference>) -> Self {
         let mut found = Self { last: rows.last().map(|(seq, ..)| *seq as Seq), ..Self::default() };
         for (_, status, previous, anchor) in rows {
             found.statuses.push(status);
@@ -149,16 +150,16 @@ pub(crate) enum SharedRows {
     Owners,
 }
 
-/// What one transaction of retention does, and under which conditions.
+/// The changes of one transaction of retention, and their conditions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Removal {
+pub(crate) struct RemovalPlan {
     pub source: String,
     pub streams: Vec<i64>,
     /// Given where states may go that plugins have not finished.
     pub in_hand: Option<u64>,
     /// When it was decided.
     pub now_ms: u64,
-    pub taken: Vec<Link>,
+    pub taken: Vec<StateLink>,
     /// Objects of which nothing stays, their last states, and whether an object of a later epoch
     /// is known to go on from there.
     pub ends: Vec<(i64, Seq, bool)>,
@@ -167,12 +168,12 @@ pub(crate) struct Removal {
     /// many bytes each grows.
     pub rebased: Vec<StateRow>,
     pub growth: Vec<(Seq, i64, i64)>,
-    /// What is taken of each plugin's states.
-    pub plugins: BTreeMap<String, Taken>,
+    /// The number of states that go, for each plugin.
+    pub plugins: BTreeMap<String, TakenStates>,
     pub gaps: Vec<GapRow>,
 }
 
-impl Removal {
+impl RemovalPlan {
     /// By how much the tallies of segments and streams fall.
     pub fn tallies(&self) -> BTreeMap<(u64, i64), (u64, i64)> {
         let mut tallies: BTreeMap<(u64, i64), (u64, i64)> = BTreeMap::new();

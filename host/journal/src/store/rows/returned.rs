@@ -10,13 +10,13 @@ use kubewitness_core::{Change, ObjectRef, Seq, Version};
 use super::batch::SnapshotRow;
 use super::bounded;
 use super::checksum;
-use super::damage::Answer;
-use super::envelope::{Encoding, Envelope, Flags};
-use super::key::Key;
+use super::damage::StoreResult;
+use super::envelope::{DocumentEncoding, RowFlags, StateEnvelope};
+use super::key::StateKey;
 
 /// An object as it was first seen.
 #[derive(Clone, Debug)]
-pub(crate) struct Named {
+pub(crate) struct NamedObject {
     pub object: Arc<ObjectRef>,
     pub stream: i64,
     /// 0: none.
@@ -25,7 +25,7 @@ pub(crate) struct Named {
 
 /// Which objects; several can share what the indexes hold of a uid or a name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Which<'a> {
+pub(crate) enum ObjectChoice<'a> {
     Numbers(&'a [i64]),
     /// [`uid::key`](crate::store::rows::uid::key) of it.
     Uid(u32),
@@ -34,7 +34,7 @@ pub(crate) enum Which<'a> {
 
 /// An epoch of a source.
 #[derive(Clone, Debug)]
-pub(crate) struct Stream {
+pub(crate) struct SourceEpoch {
     pub id: i64,
     pub source: String,
     pub epoch: u32,
@@ -45,9 +45,9 @@ pub(crate) struct Stream {
     pub sum: i64,
 }
 
-impl Stream {
+impl SourceEpoch {
     /// A checkpoint that nobody wrote must not be resumed from.
-    pub fn check(&self) -> Answer<()> {
+    pub fn check(&self) -> StoreResult<()> {
         let Self { id, source, epoch, checkpoint, last_event_ms, sum, .. } = self;
         let written = checksum::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
         match written == *sum {
@@ -64,7 +64,7 @@ pub(crate) struct LiveRow {
     pub tail: Seq,
     pub newest: Seq,
     /// Of the state that `newest` points to.
-    pub version: Option<Key>,
+    pub version: Option<StateKey>,
     pub newest_object: Option<i64>,
 }
 
@@ -81,8 +81,8 @@ pub(crate) struct EndRow {
 
 impl EndRow {
     /// From the columns of the state.
-    pub fn version_of(flags: Option<i64>, key: Option<Key>, at: Option<Key>) -> Option<Version> {
-        match Flags::unpack(flags?)?.change {
+    pub fn version_of(flags: Option<i64>, key: Option<StateKey>, at: Option<StateKey>) -> Option<Version> {
+        match RowFlags::unpack(flags?)?.change {
             Change::Present | Change::Left => key?.version(),
             Change::Gone | Change::Gap => at?.version(),
         }
@@ -102,26 +102,26 @@ pub(crate) struct KeptSnapshot {
 #[derive(Debug)]
 pub(crate) struct CurrentRow {
     pub object: i64,
-    pub newest: Envelope,
-    /// What is stored of the newest state's document.
+    pub newest: StateEnvelope,
+    /// The stored form of the newest state's document.
     pub stored: Vec<u8>,
     pub snapshot: Option<(Seq, Vec<u8>)>,
 }
 
-/// What is stored of one state's document, and where the state before it is.
+/// The stored form of one state's document, and the position of the state before it.
 #[derive(Debug)]
 pub(crate) struct StoredDocument {
-    pub kept: Kept,
+    pub kept: DocumentStorage,
     pub before: Seq,
     pub stored: Vec<u8>,
 }
 
 /// A row of states as it lies there; the envelope may turn out to be damaged.
-pub(crate) type StoredRow = (i64, Answer<Envelope>, Vec<u8>);
+pub(crate) type StoredRow = (i64, StoreResult<StateEnvelope>, Vec<u8>);
 
 /// An object, with where its states are: enough to choose by, before anything of it is read.
 #[derive(Clone, Debug)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedObject {
     pub object: i64,
     pub stream: i64,
     /// The end of its chain.
@@ -132,7 +132,7 @@ pub(crate) struct Placed {
 
 /// The ends of objects that are asked for: between two positions, which are not among them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
+pub(crate) struct ObjectEnds {
     pub stream: i64,
     pub after: i64,
     pub before: i64,
@@ -143,7 +143,7 @@ pub(crate) struct Ends {
 
 /// A state that a walk back along chains came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct ChainStep {
     /// Where the walk began.
     pub head: Seq,
     pub seq: Seq,
@@ -151,7 +151,7 @@ pub(crate) struct Step {
     pub flags: i64,
 }
 
-impl Step {
+impl ChainStep {
     /// Whether it is a version that came in its turn, or an end: neither late nor a gap.
     pub fn is_in_turn(&self) -> bool {
         self.flags & 0b111 <= 2
@@ -160,16 +160,16 @@ impl Step {
 
 /// How a document is kept, and what it must be once it is read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct DocumentStorage {
     pub seq: Seq,
-    pub encoding: Encoding,
+    pub encoding: DocumentEncoding,
     pub anchor: Option<i64>,
     pub checksum: u32,
 }
 
-impl From<&Envelope> for Kept {
-    fn from(envelope: &Envelope) -> Self {
-        let Envelope { seq, flags, anchor, checksum, .. } = envelope;
+impl From<&StateEnvelope> for DocumentStorage {
+    fn from(envelope: &StateEnvelope) -> Self {
+        let StateEnvelope { seq, flags, anchor, checksum, .. } = envelope;
         Self { seq: *seq, encoding: flags.encoding, anchor: *anchor, checksum: *checksum }
     }
 }
@@ -178,9 +178,9 @@ impl From<&Envelope> for Kept {
 /// plugins behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LetterRange<'a> {
-    /// Of a plugin, behind a position.
+    /// The letters of a plugin after a position.
     Of(&'a str, i64),
-    /// Of all plugins behind a name.
+    /// The letters of all plugins after a name.
     Behind(&'a str),
 }
 

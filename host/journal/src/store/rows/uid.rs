@@ -4,7 +4,7 @@
 use kubewitness_core::document::checksum;
 use uuid::Uuid;
 
-/// What the indexes hold of a uid or a name. Two texts may share it.
+/// The part of a uid or a name that the indexes hold. Two texts may share it.
 pub(crate) fn key(text: &str) -> u32 {
     checksum(text.as_bytes())
 }
@@ -16,7 +16,7 @@ pub(crate) fn to_bytes(uid: &str) -> Option<[u8; 16]> {
     (text(bytes) == uid).then_some(bytes)
 }
 
-/// Of the hexadecimal digits of such bytes.
+/// Reads the hexadecimal digits of such bytes.
 pub(crate) fn from_hex(hex: &str) -> Option<String> {
     let mut bytes = [0; 16];
     hex::decode_to_slice(hex, &mut bytes).ok()?;

@@ -9,6 +9,6 @@ mod schema;
 mod statements;
 mod writer;
 
-pub use connect::replicas::Sharing;
-pub(super) use connect::server::Server;
-pub(super) use open::{Store, discard, open_to_read};
+pub use connect::replicas::ReplicaSharing;
+pub(super) use connect::server::ServerAddress;
+pub(super) use open::{ServerStore, discard, open_to_read};

@@ -7,60 +7,60 @@ use kubewitness_core::Version;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::JournalError;
 
-use super::connect::lock::{self, Holder, Lock, Seat};
-use super::connect::pool::Pool;
-use super::connect::replicas::{self, Seated, Sharing};
-use super::connect::server::Server;
-use super::connect::session::Session;
-use super::connect::watches::Watches;
-use super::engine::dialect::Dialect;
+use super::connect::lock::{self, LockAttempt, LockHolder, LockRight};
+use super::connect::pool::SessionPool;
+use super::connect::replicas::{self, PresentReplica, ReplicaSharing};
+use super::connect::server::ServerAddress;
+use super::connect::session::ServerSession;
+use super::connect::watches::ReplicaWatches;
+use super::engine::dialect::ServerDialect;
 use super::schema;
-use super::writer::{Share, Writer};
-use crate::report::{OpenError, Replica};
+use super::writer::{ReplicaShare, ServerWriter};
+use crate::report::{JournalReplica, OpenError};
 use crate::store::format::{marked, unmarked};
-use crate::store::rows::Answer;
-use crate::store::{self, Opened};
+use crate::store::rows::StoreResult;
+use crate::store::{self, OpenedJournal};
 
-pub(crate) struct Store {
-    readers: Arc<Pool>,
-    /// What this process tells the others of its watches, where there are others.
-    watches: Option<Arc<Watches>>,
+pub(crate) struct ServerStore {
+    readers: Arc<SessionPool>,
+    /// The announcements of this process about its watches, if it shares the journal.
+    watches: Option<Arc<ReplicaWatches>>,
 }
 
-impl Store {
+impl ServerStore {
     /// `sharing`: with other processes that say so as well. `unfinished`: also one with an import that has
     /// not come to its end, which is told.
     pub async fn open(
-        server: Server,
+        server: ServerAddress,
         readers: u32,
         clock: Arc<dyn Clock>,
-        sharing: Option<Sharing>,
+        sharing: Option<ReplicaSharing>,
         unfinished: bool,
-    ) -> Result<(Self, Writer, bool), OpenError> {
+    ) -> Result<(Self, ServerWriter, bool), OpenError> {
         let place = server.to_string();
         let mut session = dial(&server, &place).await?;
         let taken = take(&server, &place, &mut session, (sharing, unfinished), clock.now_ms()).await;
         let (share, is_unfinished) = taken.map_err(|error| explained(error, session.remedy()))?;
-        let watches = share.as_ref().map(Share::watches);
-        let writer = Writer::new(server.clone(), session, clock, share).await;
+        let watches = share.as_ref().map(ReplicaShare::watches);
+        let writer = ServerWriter::new(server.clone(), session, clock, share).await;
         let writer = writer.map_err(|error| open_error(&place, error))?;
-        Ok((Self { readers: Pool::new(server, readers), watches }, writer, is_unfinished))
+        Ok((Self { readers: SessionPool::new(server, readers), watches }, writer, is_unfinished))
     }
 }
 
-async fn dial(server: &Server, place: &str) -> Result<Session, OpenError> {
+async fn dial(server: &ServerAddress, place: &str) -> Result<ServerSession, OpenError> {
     let session = server.dial_directly().await;
     session.map_err(|refusal| explained(open_error(place, refusal.error), refusal.remedy))
 }
 
 /// Makes the journal this session's, or one of its, in today's format.
 async fn take(
-    server: &Server,
+    server: &ServerAddress,
     place: &str,
-    session: &mut Session,
-    (sharing, unfinished): (Option<Sharing>, bool),
+    session: &mut ServerSession,
+    (sharing, unfinished): (Option<ReplicaSharing>, bool),
     now_ms: u64,
-) -> Result<(Option<Share>, bool), OpenError> {
+) -> Result<(Option<ReplicaShare>, bool), OpenError> {
     let fail = |error| open_error(place, error);
     server.make_durable(session).await.map_err(fail)?;
     // Before any write: a journal of a newer program must stay as it is.
@@ -78,13 +78,13 @@ async fn take(
     }
     // A replica that was stopped may hold the row of `kw_journal`.
     if format.is_some_and(|(format, _)| format >= schema::SHARED) {
-        replicas::end_stalled(session, Seat::Whole).await.map_err(fail)?;
+        replicas::end_stalled(session, LockRight::Whole).await.map_err(fail)?;
     }
     let lock = match &sharing {
         Some(sharing) => replicas::come_in(session, sharing).await,
-        None => lock::lock(session, Seat::Whole).await,
+        None => lock::lock(session, LockRight::Whole).await,
     };
-    if let Lock::Others(holder) = lock.map_err(fail)? {
+    if let LockAttempt::Others(holder) = lock.map_err(fail)? {
         return Err(held(server.dialect(), place, holder));
     }
     // Another process may have migrated it while this one waited.
@@ -99,22 +99,27 @@ async fn take(
     suits(place, &others, sharing.as_ref(), format)?;
     migrate(session, place, format, is_unfinished).await.map_err(fail)?;
     let Some(sharing) = sharing else { return Ok((None, is_unfinished)) };
-    let Some(slot) = replicas::sit(session, &sharing, None, now_ms).await.map_err(fail)? else {
+    let Some(slot) = replicas::take_replica_slot(session, &sharing, None, now_ms).await.map_err(fail)? else {
         let remedy = "start fewer";
         return Err(OpenError::Shared { place: place.into(), replicas: names(&others), remedy });
     };
-    lock::unlock(session, Seat::Whole).await.map_err(fail)?;
-    Ok((Some(Share::new(sharing, slot)), is_unfinished))
+    lock::unlock(session, LockRight::Whole).await.map_err(fail)?;
+    Ok((Some(ReplicaShare::new(sharing, slot)), is_unfinished))
 }
 
-fn held(dialect: Dialect, place: &str, Holder { name, session }: Holder) -> OpenError {
+fn held(dialect: ServerDialect, place: &str, LockHolder { name, session }: LockHolder) -> OpenError {
     let end =
         |number| format!(", or, if it is lost, end its session with {}", lock::how_to_end(dialect, number));
     OpenError::Held { place: place.into(), holder: name, how: session.map_or_else(String::new, end) }
 }
 
 /// Whether a process may come to the replicas that share the journal.
-fn suits(place: &str, others: &[Seated], sharing: Option<&Sharing>, format: i64) -> Result<(), OpenError> {
+fn suits(
+    place: &str,
+    others: &[PresentReplica],
+    sharing: Option<&ReplicaSharing>,
+    format: i64,
+) -> Result<(), OpenError> {
     let remedy = match sharing {
         _ if others.is_empty() => return Ok(()),
         None => "start this process with their --lease as well",
@@ -127,18 +132,18 @@ fn suits(place: &str, others: &[Seated], sharing: Option<&Sharing>, format: i64)
     Err(OpenError::Shared { place: place.into(), replicas: names(others), remedy })
 }
 
-fn names(replicas: &[Seated]) -> String {
+fn names(replicas: &[PresentReplica]) -> String {
     let names: Vec<_> = replicas.iter().map(|other| other.replica.name.as_str()).collect();
     names.join(", ")
 }
 
-/// Of the journal in this database, and whether it holds an import that has not come to its end; `None`
-/// where there is none.
-async fn version(session: &mut Session, place: &str) -> Result<Option<(i64, bool)>, OpenError> {
+/// The format of the journal in this database, and whether it holds an unfinished import; `None` where there
+/// is none.
+async fn version(session: &mut ServerSession, place: &str) -> Result<Option<(i64, bool)>, OpenError> {
     let fail = |error| open_error(place, error);
     let text = match session.dialect() {
-        Dialect::Postgres => "SELECT 1 FROM pg_class WHERE oid = to_regclass('kw_journal')",
-        Dialect::Mysql => {
+        ServerDialect::Postgres => "SELECT 1 FROM pg_class WHERE oid = to_regclass('kw_journal')",
+        ServerDialect::Mysql => {
             "SELECT 1 FROM information_schema.tables WHERE table_schema = database() AND table_name = 'kw_journal'"
         }
     };
@@ -154,13 +159,13 @@ async fn version(session: &mut Session, place: &str) -> Result<Option<(i64, bool
     }
 }
 
-async fn make(session: &mut Session, shared: &str) -> Answer<()> {
+async fn make(session: &mut ServerSession, shared: &str) -> StoreResult<()> {
     if let Some((table, column)) = schema::added(shared)
         && session.has_column(table, column).await?
     {
         return Ok(());
     }
-    if let (Dialect::Mysql, Some((table, index, ..))) = (session.dialect(), schema::indexed(shared))
+    if let (ServerDialect::Mysql, Some((table, index, ..))) = (session.dialect(), schema::indexed(shared))
         && session.has_index(table, index).await?
     {
         return Ok(());
@@ -172,7 +177,7 @@ async fn make(session: &mut Session, shared: &str) -> Answer<()> {
 }
 
 /// A version at a time. Where a process is killed in between, the next does the step again.
-async fn migrate(session: &mut Session, place: &str, from: i64, unfinished: bool) -> Answer<()> {
+async fn migrate(session: &mut ServerSession, place: &str, from: i64, unfinished: bool) -> StoreResult<()> {
     let steps = (1..).zip(schema::STEPS).filter(|(version, _)| *version > from);
     for (version, step) in steps {
         if version > 1 {
@@ -206,7 +211,7 @@ fn open_error(place: &str, error: JournalError) -> OpenError {
     }
 }
 
-/// What a person has to mend is no reason to wait.
+/// It does not wait for an error that only a person can mend.
 fn explained(error: OpenError, remedy: Option<&'static str>) -> OpenError {
     match (error, remedy) {
         (OpenError::Away { place, reason }, Some(remedy)) => {
@@ -217,13 +222,13 @@ fn explained(error: OpenError, remedy: Option<&'static str>) -> OpenError {
 }
 
 /// A journal of this format, and a connection that only reads.
-pub(crate) async fn open_to_read(server: &Server) -> Result<Opened, OpenError> {
+pub(crate) async fn open_to_read(server: &ServerAddress) -> Result<OpenedJournal, OpenError> {
     let place = server.to_string();
     let mut session = dial(server, &place).await?;
     match version(&mut session, &place).await? {
         Some((schema::VERSION, unfinished)) => {
             let bytes = bytes(&mut session).await.map_err(|error| open_error(&place, error))?;
-            Ok(Opened { connection: Box::new(session), bytes, wal_bytes: 0, unfinished })
+            Ok(OpenedJournal { connection: Box::new(session), bytes, wal_bytes: 0, unfinished })
         }
         Some((found, _)) if found > 0 => {
             Err(OpenError::Older { path: place.into(), found, known: schema::VERSION })
@@ -233,7 +238,7 @@ pub(crate) async fn open_to_read(server: &Server) -> Result<Opened, OpenError> {
 }
 
 /// Removes a journal that holds an import that has not come to its end, and no other.
-pub(crate) async fn discard(server: &Server) -> Result<(), OpenError> {
+pub(crate) async fn discard(server: &ServerAddress) -> Result<(), OpenError> {
     let place = server.to_string();
     let fail = |error| open_error(&place, error);
     let mut session = dial(server, &place).await?;
@@ -241,7 +246,7 @@ pub(crate) async fn discard(server: &Server) -> Result<(), OpenError> {
     if version(&mut session, &place).await?.is_none() {
         return Err(nothing());
     }
-    if let Lock::Others(holder) = lock::lock(&mut session, Seat::Whole).await.map_err(fail)? {
+    if let LockAttempt::Others(holder) = lock::lock(&mut session, LockRight::Whole).await.map_err(fail)? {
         return Err(held(server.dialect(), &place, holder));
     }
     let Some((_, true)) = version(&mut session, &place).await? else { return Err(nothing()) };
@@ -253,26 +258,26 @@ pub(crate) async fn discard(server: &Server) -> Result<(), OpenError> {
 }
 
 #[async_trait]
-impl store::Store for Store {
-    async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
+impl store::OpenStore for ServerStore {
+    async fn connection(&self) -> StoreResult<Box<dyn store::StoreConnection>> {
         Ok(Box::new(self.readers.lend().await?))
     }
 
-    async fn bytes(&self) -> Answer<u64> {
+    async fn bytes(&self) -> StoreResult<u64> {
         bytes(self.readers.lend().await?.session()).await
     }
 
-    async fn agree(&self, name: &str, text: &str) -> Answer<String> {
+    async fn agree(&self, name: &str, text: &str) -> StoreResult<String> {
         let mut lent = self.readers.lend().await?;
         replicas::agree(lent.session(), name, text).await
     }
 
-    async fn agree_anew(&self, name: &str, before: &str, text: &str) -> Answer<bool> {
+    async fn agree_anew(&self, name: &str, before: &str, text: &str) -> StoreResult<bool> {
         let mut lent = self.readers.lend().await?;
         replicas::agree_anew(lent.session(), name, before, text).await
     }
 
-    async fn replicas(&self) -> Answer<Vec<Replica>> {
+    async fn replicas(&self) -> StoreResult<Vec<JournalReplica>> {
         let seated = replicas::seated(self.readers.lend().await?.session()).await?;
         Ok(seated.into_iter().map(|seated| seated.replica).collect())
     }
@@ -283,25 +288,30 @@ impl store::Store for Store {
         }
     }
 
-    async fn watched_elsewhere(&self, source: &str, epoch: u32, before: &Version) -> Answer<Option<String>> {
+    async fn watched_elsewhere(
+        &self,
+        source: &str,
+        epoch: u32,
+        before: &Version,
+    ) -> StoreResult<Option<String>> {
         let Some(mine) = &self.watches else { return Ok(None) };
         mine.elsewhere(self.readers.lend().await?.session(), source, epoch, before).await
     }
 
-    async fn close(&self) -> Answer<()> {
+    async fn close(&self) -> StoreResult<()> {
         self.readers.close();
         Ok(())
     }
 }
 
-/// What the journal takes on the server's disk.
-async fn bytes(session: &mut Session) -> Answer<u64> {
+/// The bytes of the journal on the server's disk.
+async fn bytes(session: &mut ServerSession) -> StoreResult<u64> {
     let text = match session.dialect() {
-        Dialect::Postgres => {
+        ServerDialect::Postgres => {
             "SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS bigint) FROM pg_class \
                  WHERE relkind = 'r' AND relname LIKE 'kw\\_%' AND pg_table_is_visible(oid)"
         }
-        Dialect::Mysql => {
+        ServerDialect::Mysql => {
             "SELECT CAST(coalesce(sum(data_length + index_length), 0) AS SIGNED) FROM information_schema.tables \
                  WHERE table_schema = database() AND table_name LIKE 'kw\\_%'"
         }

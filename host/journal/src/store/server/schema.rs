@@ -36,7 +36,7 @@
 //! it; up to version 5 replicas did not know of each other's watches; up to version 6 no index found the objects that
 //! have ended; up to version 7 it was not kept what texts quote.
 
-use super::engine::dialect::Dialect;
+use super::engine::dialect::ServerDialect;
 
 pub(super) const VERSION: i64 = 8;
 
@@ -94,12 +94,12 @@ const CREATE: [&str; 20] = [
      why @BYTES NOT NULL, seqs @BYTES NOT NULL, at_ms @INT NOT NULL, what @BYTES NOT NULL)@TABLE",
 ];
 
-/// What audits found.
+/// Adds the findings of audits.
 const DISCREPANCIES: [&str; 1] =
     ["CREATE TABLE IF NOT EXISTS kw_discrepancies (stream @INT NOT NULL, number @INT NOT NULL, \
      body @BYTES NOT NULL, PRIMARY KEY (stream, number))@TABLE"];
 
-/// What retention took is counted, and every row has a sum.
+/// Counts the states that retention removed, and gives every row a checksum.
 const RETAIN_AND_SEAL: [&str; 13] = [
     "CREATE TABLE IF NOT EXISTS kw_taken (plugin @KEY(255) PRIMARY KEY, finished @INT NOT NULL, \
      untold @INT NOT NULL, sum @INT NOT NULL)@TABLE",
@@ -128,7 +128,7 @@ const REPLICAS: [&str; 3] = [
     "CREATE TABLE IF NOT EXISTS kw_agreed (name @KEY(1024) PRIMARY KEY, text @BYTES NOT NULL)@TABLE",
 ];
 
-/// Of each replica, since when its watches go on.
+/// Keeps, for each replica, the time since which its watches go on.
 const WATCHES: [&str; 1] =
     ["CREATE TABLE IF NOT EXISTS kw_watches (slot @INT PRIMARY KEY, sources @BYTES NOT NULL)@TABLE"];
 
@@ -166,41 +166,41 @@ pub(super) const MARK: &str = "CREATE TABLE IF NOT EXISTS kw_journal (id @INT PR
      epoch @INT NOT NULL, holder @BYTES NOT NULL, since_ms @INT NOT NULL)@TABLE";
 
 /// One statement as an engine takes it; `None` where it needs none.
-pub(super) fn statement(dialect: Dialect, shared: &str) -> Option<String> {
+pub(super) fn statement(dialect: ServerDialect, shared: &str) -> Option<String> {
     let (bytes, table) = match dialect {
-        Dialect::Postgres => ("bytea", ""),
-        Dialect::Mysql => ("LONGBLOB", " ENGINE = InnoDB ROW_FORMAT = DYNAMIC"),
+        ServerDialect::Postgres => ("bytea", ""),
+        ServerDialect::Mysql => ("LONGBLOB", " ENGINE = InnoDB ROW_FORMAT = DYNAMIC"),
     };
     if let Some((table, column)) = added(shared) {
         return Some(format!("ALTER TABLE {table} ADD COLUMN {column} bigint NOT NULL DEFAULT 0"));
     }
     if let Some((table, index, columns, rows)) = indexed(shared) {
         return Some(match dialect {
-            Dialect::Postgres => {
+            ServerDialect::Postgres => {
                 format!("CREATE INDEX IF NOT EXISTS {index} ON {table} {columns} WHERE {rows}")
             }
-            Dialect::Mysql => format!("CREATE INDEX {index} ON {table} {columns}"),
+            ServerDialect::Mysql => format!("CREATE INDEX {index} ON {table} {columns}"),
         });
     }
     let text = match (dialect, shared.strip_prefix("@PACKED ")) {
-        (Dialect::Postgres, Some(column)) => {
+        (ServerDialect::Postgres, Some(column)) => {
             let (table, column) = column.split_once('.')?;
             // Packed already: to pack it again would cost time and win nothing.
             format!("ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTERNAL")
         }
-        (Dialect::Postgres, None) => shared.replace("@INDEX", "CREATE INDEX IF NOT EXISTS"),
-        (Dialect::Mysql, None) if !shared.starts_with("@INDEX") => shared.to_owned(),
-        (Dialect::Mysql, _) => return None,
+        (ServerDialect::Postgres, None) => shared.replace("@INDEX", "CREATE INDEX IF NOT EXISTS"),
+        (ServerDialect::Mysql, None) if !shared.starts_with("@INDEX") => shared.to_owned(),
+        (ServerDialect::Mysql, _) => return None,
     };
     let text = text.replace("@INT", "bigint").replace("@BYTES", bytes).replace("@TABLE", table);
     let text = between(&text, ("@KEY(", ')'), |length| match dialect {
-        Dialect::Postgres => "bytea".to_owned(),
+        ServerDialect::Postgres => "bytea".to_owned(),
         // What an index holds has a length.
-        Dialect::Mysql => format!("VARBINARY({length})"),
+        ServerDialect::Mysql => format!("VARBINARY({length})"),
     });
     Some(between(&text, ("@INSIDE{", '}'), |inside| match dialect {
-        Dialect::Postgres => String::new(),
-        Dialect::Mysql => inside.to_owned(),
+        ServerDialect::Postgres => String::new(),
+        ServerDialect::Mysql => inside.to_owned(),
     }))
 }
 

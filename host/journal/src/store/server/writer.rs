@@ -10,74 +10,74 @@ use kubewitness_core::ports::JournalError;
 
 use super::connect::commits::{self, AFTER_A_COPY, CommitIdentity, emptied};
 use super::connect::lock::{
-    Lock, Seat, end_own, holding_session, lock, myself, own_number, own_number_expression, unlock,
+    LockAttempt, LockRight, end_own, holding_session, lock, myself, own_number, own_number_expression, unlock,
 };
 use super::connect::pooler;
-use super::connect::replicas::{self, Sharing};
-use super::connect::server::{Refusal, Server};
-use super::connect::session::Session;
-use super::connect::watches::{self, Edition, Watches};
+use super::connect::replicas::{self, ReplicaSharing};
+use super::connect::server::{ServerAddress, SessionRefusal};
+use super::connect::session::ServerSession;
+use super::connect::watches::{self, ReplicaWatches, WatchEdition};
 use super::schema;
 use super::statements::lookup;
 use crate::store::format::marked;
-use crate::store::memory::{Found, Identity, Memory};
-use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::rows::{Answer, Key, Known, Rows};
-use crate::store::{Fetch, Left, Turn, Writes};
+use crate::store::memory::{FoundObject, ObjectIdentity, StoreMemory};
+use crate::store::rows::removal::{RemovalPlan, UnusedRows};
+use crate::store::rows::{KnownKeys, RowBatch, StateKey, StoreResult};
+use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
 
 const COMMIT: &str = "COMMIT";
 /// Where others have to learn of it.
 const COMMIT_NEWS: &str = "UPDATE kw_journal SET epoch = epoch + 1 WHERE id = 1; COMMIT";
 
-/// What a replica has of a journal.
-pub(super) struct Share {
-    sharing: Sharing,
+/// A replica's share of a journal.
+pub(super) struct ReplicaShare {
+    sharing: ReplicaSharing,
     slot: u8,
     /// In which it writes what plugins left.
     term: Option<i64>,
-    watches: Arc<Watches>,
-    /// What the transaction that is under way tells of them.
-    telling: Option<Edition>,
+    watches: Arc<ReplicaWatches>,
+    /// The announcement in the current transaction.
+    telling: Option<WatchEdition>,
 }
 
-impl Share {
-    pub fn new(sharing: Sharing, slot: u8) -> Self {
-        let watches = Watches::of(&sharing.name).into();
+impl ReplicaShare {
+    pub fn new(sharing: ReplicaSharing, slot: u8) -> Self {
+        let watches = ReplicaWatches::of(&sharing.name).into();
         Self { sharing, slot, term: None, watches, telling: None }
     }
 
-    pub fn watches(&self) -> Arc<Watches> {
+    pub fn watches(&self) -> Arc<ReplicaWatches> {
         Arc::clone(&self.watches)
     }
 }
 
-pub(crate) struct Writer {
-    server: Server,
-    session: Session,
-    /// Of the session, as the server numbers it.
+pub(crate) struct ServerWriter {
+    server: ServerAddress,
+    session: ServerSession,
+    /// The server's number of the session.
     number: i64,
     /// Its own; of a replica, that of which it knows what was written.
     epoch: i64,
     /// As the transaction that is under way has found it.
     found: i64,
-    /// What is known to be committed.
+    /// The commits that are known.
     known: CommitIdentity,
     /// The same once the transaction that is under way is committed.
     under_way: CommitIdentity,
     clock: Arc<dyn Clock>,
     /// `None`: it has the journal for itself.
-    share: Option<Share>,
+    share: Option<ReplicaShare>,
 }
 
-impl Writer {
-    /// Of a session that holds the lock, on tables of this format. Of one that has the journal for itself a
-    /// new epoch begins.
+impl ServerWriter {
+    /// Makes the writer of a session that holds the lock, on tables of this format. Of one that has the
+    /// journal for itself a new epoch begins.
     pub(super) async fn new(
-        server: Server,
-        mut session: Session,
+        server: ServerAddress,
+        mut session: ServerSession,
         clock: Arc<dyn Clock>,
-        share: Option<Share>,
-    ) -> Answer<Self> {
+        share: Option<ReplicaShare>,
+    ) -> StoreResult<Self> {
         let number = own_number(&mut session).await?;
         let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
         let last = rows.first().map_or(Ok(0), |row| row.int(0))?;
@@ -91,7 +91,7 @@ impl Writer {
     }
 
     /// Only from the epoch that is known: another process may have begun one.
-    async fn next_epoch(&mut self) -> Answer<()> {
+    async fn next_epoch(&mut self) -> StoreResult<()> {
         let session = &mut self.session;
         let text = "UPDATE kw_journal SET epoch = ?, holder = ?, since_ms = ? WHERE id = 1 AND epoch = ?";
         let (next, now) = (self.epoch + 1, self.clock.now_ms() as i64);
@@ -109,12 +109,12 @@ impl Writer {
         Ok(())
     }
 
-    fn seat(&self) -> Seat {
-        self.share.as_ref().map_or(Seat::Whole, |share| Seat::Replica(share.slot))
+    fn seat(&self) -> LockRight {
+        self.share.as_ref().map_or(LockRight::Whole, |share| LockRight::Replica(share.slot))
     }
 
     /// Ends the transaction. `news`: others have to learn of it.
-    async fn finish(&mut self, news: bool) -> Answer<()> {
+    async fn finish(&mut self, news: bool) -> StoreResult<()> {
         let news = news && self.share.is_some();
         self.session.script(if news { COMMIT_NEWS } else { COMMIT }).await?;
         self.known = self.under_way;
@@ -128,20 +128,20 @@ impl Writer {
         Ok(())
     }
 
-    /// What the others don't know yet of this one's watches.
-    async fn tell_watches(&mut self) -> Answer<()> {
+    /// Announces the news about this replica's watches that the others have not read.
+    async fn tell_watches(&mut self) -> StoreResult<()> {
         let Some(share) = &mut self.share else { return Ok(()) };
-        let Some((edition, text)) = share.watches.untold() else { return Ok(()) };
+        let Some((edition, text)) = share.watches.unannounced() else { return Ok(()) };
         watches::tell(&mut self.session, share.slot, &text).await?;
         share.telling = Some(edition);
         Ok(())
     }
 
     /// Takes a replica's seat again. Only who holds the journal's own lock comes in.
-    async fn sit_again(&mut self, session: &mut Session) -> Answer<()> {
+    async fn sit_again(&mut self, session: &mut ServerSession) -> StoreResult<()> {
         replicas::end_stalled(session, self.seat()).await?;
         let Some(share) = &self.share else { return Ok(()) };
-        if let Lock::Others(holder) = replicas::come_in(session, &share.sharing).await? {
+        if let LockAttempt::Others(holder) = replicas::come_in(session, &share.sharing).await? {
             return Err(replicas::had_by(&holder.name));
         }
         // As long as the old session lives, it is not decided what became of its transaction.
@@ -152,17 +152,18 @@ impl Writer {
             ));
         }
         let Some(share) = &mut self.share else { return Ok(()) };
-        let slot = replicas::sit(session, &share.sharing, share.term, self.clock.now_ms()).await?;
+        let slot =
+            replicas::take_replica_slot(session, &share.sharing, share.term, self.clock.now_ms()).await?;
         let full = || JournalError::Unavailable(format!("{} replicas share the journal", replicas::MOST));
         share.slot = slot.ok_or_else(full)?;
         share.telling = None;
         share.watches.are_forgotten();
-        unlock(session, Seat::Whole).await
+        unlock(session, LockRight::Whole).await
     }
 
     /// Takes the journal's lock again.
-    async fn hold_again(&mut self, session: &mut Session) -> Answer<()> {
-        let Lock::Others(holder) = lock(session, Seat::Whole).await? else { return Ok(()) };
+    async fn hold_again(&mut self, session: &mut ServerSession) -> StoreResult<()> {
+        let LockAttempt::Others(holder) = lock(session, LockRight::Whole).await? else { return Ok(()) };
         // Who it is, and whether it is a writer, shows in the epoch.
         let rows = session.fetch("SELECT epoch FROM kw_journal WHERE id = 1", Vec::new()).await?;
         let epoch = rows.first().map_or(Ok(0), |row| row.int(0))?;
@@ -173,7 +174,7 @@ impl Writer {
     }
 
     /// Begins a transaction, in which nobody else becomes the writer.
-    async fn fence(&mut self) -> Answer<Fence> {
+    async fn fence(&mut self) -> StoreResult<TransactionFence> {
         // The second statement sees what was committed while the first waited.
         let number = own_number_expression(self.session.dialect());
         let newest = if self.share.is_some() { ", (SELECT max(seq) FROM kw_states)" } else { "" };
@@ -197,18 +198,19 @@ impl Writer {
         commits::expect(&mut self.session, found, self.known).await?;
         (self.found, self.known, self.under_way) = (epoch, found, found.next());
         let newest = if self.share.is_some() { row.optional_int(6)? } else { None };
-        Ok(Fence { term: row.int(2)?, newest: newest.unwrap_or(0) as Seq })
+        Ok(TransactionFence { term: row.int(2)?, newest: newest.unwrap_or(0) as Seq })
     }
 }
 
-/// What a transaction finds as it begins.
-struct Fence {
+/// The facts that a transaction reads as it begins.
+struct TransactionFence {
     term: i64,
     /// The newest state, where others may write as well.
     newest: Seq,
 }
 
-/// Of an epoch that is not ours. Epochs only ascend: one before ours is of another time or another journal.
+/// The error for an epoch that is not ours. Epochs only ascend: one before ours is of another time or another
+/// journal.
 fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
     if epoch < mine {
         return JournalError::Fatal(format!(
@@ -223,10 +225,10 @@ fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
 }
 
 #[async_trait]
-impl Writes for Writer {
+impl StoreWriter for ServerWriter {
     /// The lock is what tells: as long as the old session lives, that one has it.
-    async fn reconnect(&mut self) -> Answer<()> {
-        let mut session = self.server.dial_directly().await.map_err(Refusal::told)?;
+    async fn reconnect(&mut self) -> StoreResult<()> {
+        let mut session = self.server.dial_directly().await.map_err(SessionRefusal::into_error)?;
         self.server.make_durable(&mut session).await?;
         let number = own_number(&mut session).await?;
         end_own(&mut session, self.seat(), self.number).await?;
@@ -243,12 +245,12 @@ impl Writes for Writer {
         }
     }
 
-    async fn begin(&mut self) -> Answer<Turn> {
-        let Fence { term, newest } = self.fence().await?;
+    async fn begin(&mut self) -> StoreResult<TransactionStart> {
+        let TransactionFence { term, newest } = self.fence().await?;
         self.tell_watches().await?;
         Ok(match &self.share {
-            None => Turn::ALONE,
-            Some(share) => Turn {
+            None => TransactionStart::ALONE,
+            Some(share) => TransactionStart {
                 is_stale: self.found != self.epoch,
                 dispatches: share.term == Some(term),
                 newest: Some(newest),
@@ -257,10 +259,10 @@ impl Writes for Writer {
     }
 
     /// A term that is not this one's is left alone: it may be the next one's already.
-    async fn lead(&mut self, leads: bool) -> Answer<()> {
+    async fn lead(&mut self, leads: bool) -> StoreResult<()> {
         let Some(share) = &mut self.share else { return Ok(()) };
         let (slot, mine) = (share.slot, share.term.take());
-        let Fence { term, .. } = self.fence().await?;
+        let TransactionFence { term, .. } = self.fence().await?;
         if leads {
             replicas::begin_term(&mut self.session, slot, term + 1).await?;
         } else if mine == Some(term) {
@@ -273,7 +275,7 @@ impl Writes for Writer {
         Ok(())
     }
 
-    async fn elect_by(&mut self, lease: &str) -> Answer<()> {
+    async fn elect_by(&mut self, lease: &str) -> StoreResult<()> {
         let Some(share) = &mut self.share else { return Ok(()) };
         lease.clone_into(&mut share.sharing.lease);
         let slot = share.slot;
@@ -282,14 +284,14 @@ impl Writes for Writer {
         self.finish(false).await
     }
 
-    async fn mark(&mut self, unfinished: bool) -> Answer<()> {
+    async fn mark(&mut self, unfinished: bool) -> StoreResult<()> {
         self.fence().await?;
         let format = marked(schema::VERSION, unfinished);
         self.session.fetch("UPDATE kw_journal SET format = ? WHERE id = 1", vec![format.into()]).await?;
         self.finish(false).await
     }
 
-    async fn forget(&mut self, plugin: &str) -> Answer<()> {
+    async fn forget(&mut self, plugin: &str) -> StoreResult<()> {
         self.fence().await?;
         for text in [
             "DELETE FROM kw_plugins WHERE name = ?",
@@ -302,53 +304,57 @@ impl Writes for Writer {
         self.finish(false).await
     }
 
-    async fn memory(&mut self) -> Answer<Memory> {
+    async fn memory(&mut self) -> StoreResult<StoreMemory> {
         let memory = lookup::memory(&mut self.session).await?;
         self.epoch = self.found;
         Ok(memory)
     }
 
-    async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>> {
+    async fn tails(
+        &mut self,
+        memory: &StoreMemory,
+        strangers: Vec<ObjectIdentity>,
+    ) -> StoreResult<Vec<FoundObject>> {
         lookup::tails(&mut self.session, memory, strangers).await
     }
 
-    async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answer<Known> {
+    async fn keys(&mut self, questions: Vec<(i64, StateKey)>) -> StoreResult<KnownKeys> {
         lookup::keys(&mut self.session, questions).await
     }
 
     /// Any error leaves the session as it is: the next batch begins with another one, and with it
     /// the transaction that this one left open is undone.
-    async fn commit(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answer<()> {
+    async fn commit(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()> {
         let news = rows.is_some();
         self.session.write(rows, left).await?;
         self.finish(news).await
     }
 
-    async fn end(&mut self) -> Answer<()> {
+    async fn end(&mut self) -> StoreResult<()> {
         match self.share.as_ref().is_some_and(|share| share.telling.is_some()) {
             true => self.finish(false).await,
             false => self.session.script("ROLLBACK").await,
         }
     }
 
-    fn rows(&mut self) -> &mut dyn Fetch {
+    fn rows(&mut self) -> &mut dyn StoreReader {
         &mut self.session
     }
 
     /// No replica remembers what retention takes.
-    async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+    async fn remove(&mut self, removal: &RemovalPlan) -> StoreResult<()> {
         self.session.remove(removal).await?;
         self.finish(false).await
     }
 
-    async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
+    async fn sweep(&mut self, sweep: &UnusedRows) -> StoreResult<()> {
         self.session.sweep(sweep).await?;
         self.finish(true).await
     }
 
     async fn tend(&mut self) {}
 
-    async fn close(self: Box<Self>) -> Answer<()> {
+    async fn close(self: Box<Self>) -> StoreResult<()> {
         // The lock goes with the session.
         drop(self);
         Ok(())
@@ -357,7 +363,7 @@ impl Writes for Writer {
     fn abandon(self: Box<Self>) {}
 
     #[cfg(test)]
-    async fn limit_pages(&mut self, _: Option<i64>) -> Answer<()> {
+    async fn limit_pages(&mut self, _: Option<i64>) -> StoreResult<()> {
         Err(JournalError::Invalid("only a file has pages".into()))
     }
 }

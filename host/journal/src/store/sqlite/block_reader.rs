@@ -17,7 +17,7 @@ use super::fault::classify_direct;
 use super::writer_thread::BUSY;
 use crate::report::DOUBTFUL;
 use crate::store::rows::check::{self, EnvelopeColumns};
-use crate::store::rows::{Answer, Envelope, Key};
+use crate::store::rows::{StateEnvelope, StateKey, StoreResult};
 
 const AFTER: &str = "SELECT seq, object, version, flags, back, status, previous, owner, observed_ms, at, anchor, sums \
     FROM states WHERE seq > ? ORDER BY seq LIMIT ?";
@@ -40,7 +40,7 @@ impl BlockReader {
     }
 
     /// States after a position, in order.
-    pub async fn after(self: &Arc<Self>, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+    pub async fn after(self: &Arc<Self>, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
         let readers = Arc::clone(self);
         let read = tokio::task::spawn_blocking(move || readers.read(after, limit)).await;
         let ended = |error| JournalError::Fatal(format!("a reading thread ended: {error}: {DOUBTFUL}"));
@@ -48,7 +48,7 @@ impl BlockReader {
     }
 
     /// A connection that failed is not used again.
-    fn read(&self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+    fn read(&self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
         let connection = match self.take()? {
             Some(connection) => connection,
             None => self.connect().map_err(|error| classify_direct(&error))?,
@@ -58,7 +58,7 @@ impl BlockReader {
         Ok(found)
     }
 
-    fn take(&self) -> Answer<Option<Connection>> {
+    fn take(&self) -> StoreResult<Option<Connection>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = || JournalError::Unavailable("the journal is closed".into());
         Ok(idle.as_mut().ok_or_else(closed)?.pop())
@@ -86,7 +86,7 @@ impl BlockReader {
     }
 }
 
-fn envelopes(connection: &Connection, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+fn envelopes(connection: &Connection, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
     let read = columns(connection, after, limit).map_err(|error| classify_direct(&error))?;
     read.into_iter().map(check::envelope).collect()
 }
@@ -97,7 +97,7 @@ fn columns(connection: &Connection, after: i64, limit: i64) -> rusqlite::Result<
         Ok((
             row.get(0)?,
             row.get(1)?,
-            key(row, 2)?.unwrap_or(Key::GONE),
+            key(row, 2)?.unwrap_or(StateKey::GONE),
             row.get(3)?,
             row.get(4)?,
             row.get(5)?,
@@ -113,11 +113,11 @@ fn columns(connection: &Connection, after: i64, limit: i64) -> rusqlite::Result<
 }
 
 /// A number or a text; what is neither is not of this format.
-fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Key>> {
+fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<StateKey>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Null => None,
-        ValueRef::Integer(number) => Some(Key::Number(number)),
-        other => Some(Key::Text(other.as_str()?.into())),
+        ValueRef::Integer(number) => Some(StateKey::Number(number)),
+        other => Some(StateKey::Text(other.as_str()?.into())),
     })
 }
 
@@ -128,15 +128,20 @@ mod tests {
     use sqlx::sqlite::SqliteConnectOptions;
 
     use super::*;
-    use crate::store::Fetch;
-    use crate::store::rows::{Encoding, Flags, Rows, StateRow};
+    use crate::store::StoreReader;
+    use crate::store::rows::{DocumentEncoding, RowBatch, RowFlags, StateRow};
     use crate::store::sqlite::schema::TABLES;
     use crate::store::sqlite::statements::write;
 
-    fn state(seq: u64, change: Change, key: Key, version: Option<Key>) -> StateRow {
-        let flags =
-            Flags { change, late: seq == 2, encoding: Encoding::Full, depth: 0, quotes_none_under: None };
-        let envelope = Envelope {
+    fn state(seq: u64, change: Change, key: StateKey, version: Option<StateKey>) -> StateRow {
+        let flags = RowFlags {
+            change,
+            late: seq == 2,
+            encoding: DocumentEncoding::Full,
+            depth: 0,
+            quotes_none_under: None,
+        };
+        let envelope = StateEnvelope {
             seq,
             object: 7,
             key,
@@ -160,17 +165,21 @@ mod tests {
         let writer = Connection::open(&path).unwrap();
         writer.execute_batch(TABLES).unwrap();
         let states = vec![
-            state(1, Change::Present, Key::Number(12), None),
-            state(2, Change::Left, Key::Text("=x".into()), None),
-            state(3, Change::Gap, Key::of_gap("12-15"), Some(Key::Number(15))),
-            state(4, Change::Gone, Key::GONE, Some(Key::Text("=".into()))),
+            state(1, Change::Present, StateKey::Number(12), None),
+            state(2, Change::Left, StateKey::Text("=x".into()), None),
+            state(3, Change::Gap, StateKey::of_gap("12-15"), Some(StateKey::Number(15))),
+            state(4, Change::Gone, StateKey::GONE, Some(StateKey::Text("=".into()))),
         ];
-        write::rows(&writer, Rows { states, ..Rows::default() }).unwrap();
+        write::rows(&writer, RowBatch { states, ..RowBatch::default() }).unwrap();
         let reader = Arc::new(BlockReader::new(path.clone(), 1));
         let mut single = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
         for (after, limit) in [(0, 10), (1, 2), (4, 10)] {
             let block = reader.after(after, limit).await.unwrap();
-            assert_eq!(block, Fetch::after(&mut single, after, limit).await.unwrap(), "{after} {limit}");
+            assert_eq!(
+                block,
+                StoreReader::after(&mut single, after, limit).await.unwrap(),
+                "{after} {limit}"
+            );
         }
         assert_eq!(reader.after(0, 10).await.unwrap().len(), 4);
         writer.execute("UPDATE states SET previous = 5 WHERE seq = 3", []).unwrap();

@@ -32,7 +32,7 @@ pub(super) fn wal_bytes(path: &Path) -> u64 {
     bytes(&beside(path, "-wal"))
 }
 
-/// Of the file, and of its WAL.
+/// The bytes of the file and of its WAL.
 pub(super) fn sizes(path: &Path) -> (u64, u64) {
     (bytes(path), wal_bytes(path))
 }

@@ -11,4 +11,4 @@ mod statements;
 mod writer;
 mod writer_thread;
 
-pub(super) use open::{Store, discard, open_to_read};
+pub(super) use open::{SqliteStore, discard, open_to_read};

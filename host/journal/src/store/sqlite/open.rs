@@ -21,12 +21,12 @@ use super::files::{beside, bytes, expect_files, file_id, sizes, unavailable, wal
 use super::migrate::migrate;
 use super::schema::{APPLICATION_ID, TABLES, VERSION, triggers};
 use super::statements::fetch;
-use super::writer::Writer;
+use super::writer::SqliteWriter;
 use super::writer_thread::{BUSY, WriterThread};
 use crate::report::OpenError;
 use crate::store::format::unmarked;
-use crate::store::rows::Answer;
-use crate::store::{self, Opened};
+use crate::store::rows::StoreResult;
+use crate::store::{self, OpenedJournal};
 
 /// Prepared statements that a reader keeps.
 const STATEMENTS: usize = 64;
@@ -40,20 +40,20 @@ const NOTHING: &str = "there is no journal here: name the controller's data fold
 /// Where a rollback journal says of how many pages the file was before the transaction.
 const PAGES_BEFORE: Range<usize> = 16..20;
 
-pub(crate) struct Store {
+pub(crate) struct SqliteStore {
     path: PathBuf,
     readers: SqlitePool,
     blocks: Arc<BlockReader>,
-    lock: Lock,
+    lock: FileLock,
 }
 
 /// Held while the store is open; the system lets go of it when the process dies.
-struct Lock(File);
+struct FileLock(File);
 
-/// What a file is, before anything is written to it.
-enum Found {
+/// The content of a file before anything is written to it.
+enum FileContent {
     Nothing,
-    /// Of this version, which is not newer than ours; with an import that has not come to its end.
+    /// A journal of this version, which is not newer than ours; with a mark for an unfinished import.
     Journal(i64, bool),
 }
 
@@ -84,18 +84,18 @@ fn refused(path: &Path, error: JournalError) -> OpenError {
     }
 }
 
-impl Store {
+impl SqliteStore {
     /// `unfinished`: also one with an import that has not come to its end, which is told.
     pub async fn open(
         path: &Path,
         readers: u32,
         unfinished: bool,
-    ) -> Result<(Self, Writer, bool), OpenError> {
+    ) -> Result<(Self, SqliteWriter, bool), OpenError> {
         expect_files(path).await?;
-        let lock = Lock::of(path)?;
+        let lock = FileLock::of(path)?;
         // Before any write: a file that isn't ours must stay as it is.
         let found = inspect(path).await?;
-        let is_unfinished = matches!(found, Found::Journal(_, true));
+        let is_unfinished = matches!(found, FileContent::Journal(_, true));
         if is_unfinished && !unfinished {
             return Err(OpenError::Unfinished { place: path.display().to_string() });
         }
@@ -106,8 +106,8 @@ impl Store {
             .synchronous(SqliteSynchronous::Full);
         let mut connection = writing.connect().await.map_err(fail)?;
         match found {
-            Found::Nothing => create(&mut connection).await.map_err(fail)?,
-            Found::Journal(version, marked) => {
+            FileContent::Nothing => create(&mut connection).await.map_err(fail)?,
+            FileContent::Journal(version, marked) => {
                 migrate(&mut connection, path, version, marked).await.map_err(fail)?;
             }
         }
@@ -124,24 +124,24 @@ impl Store {
         let path = path.to_path_buf();
         // One for each of the readers, who have no more than one block at a time.
         let blocks = Arc::new(BlockReader::new(path.clone(), readers.max(1) as usize));
-        let writer = Writer::new(path.clone(), thread, file, reader);
+        let writer = SqliteWriter::new(path.clone(), thread, file, reader);
         Ok((Self { path, readers: pool, blocks, lock }, writer, is_unfinished))
     }
 }
 
 #[async_trait]
-impl store::Store for Store {
-    async fn connection(&self) -> Answer<Box<dyn store::Connection>> {
+impl store::OpenStore for SqliteStore {
+    async fn connection(&self) -> StoreResult<Box<dyn store::StoreConnection>> {
         let connection = self.readers.acquire().await.map_err(fault::classify)?;
-        Ok(Box::new(fetch::Lent::new(connection, Arc::clone(&self.blocks))))
+        Ok(Box::new(fetch::LentConnection::new(connection, Arc::clone(&self.blocks))))
     }
 
-    async fn bytes(&self) -> Answer<u64> {
+    async fn bytes(&self) -> StoreResult<u64> {
         let (file, wal) = sizes(&self.path);
         Ok(file + wal)
     }
 
-    async fn close(&self) -> Answer<()> {
+    async fn close(&self) -> StoreResult<()> {
         self.readers.close().await;
         self.blocks.close();
         let unlocked = self.lock.let_go();
@@ -150,7 +150,7 @@ impl store::Store for Store {
     }
 }
 
-impl Lock {
+impl FileLock {
     fn of(path: &Path) -> Result<Self, OpenError> {
         let name = beside(path, ".lock");
         let file = files::open(&name, OpenOptions::new().create(true).truncate(false).write(true));
@@ -167,7 +167,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for FileLock {
     /// By name, not by closing: a child that is just being started has the file open as well.
     fn drop(&mut self) {
         if let Err(error) = self.let_go() {
@@ -177,9 +177,9 @@ impl Drop for Lock {
 }
 
 /// Reads marks and version, changing nothing.
-async fn inspect(path: &Path) -> Result<Found, OpenError> {
+async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
     match (bytes(path), wal_bytes(path)) {
-        (0, 0) => return Ok(Found::Nothing),
+        (0, 0) => return Ok(FileContent::Nothing),
         // Its header is on disk before anything is in the WAL.
         (0, _) => return Err(OpenError::Orphan { path: path.to_path_buf() }),
         _ => {}
@@ -193,12 +193,12 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
     };
     match found {
         // A crash between the file's creation and its first transaction.
-        (0, 0, 0) => Ok(Found::Nothing),
+        (0, 0, 0) => Ok(FileContent::Nothing),
         (APPLICATION_ID, format, _) => match unmarked(format) {
             (found, _) if found > VERSION => {
                 Err(OpenError::Newer { path: path.to_path_buf(), found, known: VERSION })
             }
-            (version, unfinished) => Ok(Found::Journal(version, unfinished)),
+            (version, unfinished) => Ok(FileContent::Journal(version, unfinished)),
         },
         _ => {
             let reason = "it is another program's database".into();
@@ -218,14 +218,14 @@ async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(
 
 /// A process died within a transaction that it wrote without a WAL. A journal has none but the first,
 /// which makes the file: whoever writes to it next undoes that, and nothing is left.
-fn cut_off(path: &Path) -> Result<Found, OpenError> {
+fn cut_off(path: &Path) -> Result<FileContent, OpenError> {
     let name = beside(path, "-journal");
     let mut header = [0; PAGES_BEFORE.end];
     let opened = files::open(&name, OpenOptions::new().read(true));
     let read = opened.and_then(|mut file| file.read_exact(&mut header));
     read.map_err(|error| unavailable(&name, error))?;
     if header[PAGES_BEFORE] == [0; 4] {
-        return Ok(Found::Nothing);
+        return Ok(FileContent::Nothing);
     }
     let reason = "another program was cut off while it wrote to it, and has not been there since".into();
     Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
@@ -236,19 +236,21 @@ pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError
 }
 
 /// A journal of this format, and a connection that is unable to write.
-pub(crate) async fn open_to_read(path: &Path) -> Result<Opened, OpenError> {
+pub(crate) async fn open_to_read(path: &Path) -> Result<OpenedJournal, OpenError> {
     expect_files(path).await?;
     if bytes(path) == 0 && wal_bytes(path) == 0 {
         return Err(unavailable(path, NOTHING));
     }
     match inspect(path).await? {
-        Found::Journal(VERSION, unfinished) => {
+        FileContent::Journal(VERSION, unfinished) => {
             let connection = Box::new(read_only(path).await?);
             let (bytes, wal_bytes) = sizes(path);
-            Ok(Opened { connection, bytes, wal_bytes, unfinished })
+            Ok(OpenedJournal { connection, bytes, wal_bytes, unfinished })
         }
-        Found::Journal(found, _) => Err(OpenError::Older { path: path.to_path_buf(), found, known: VERSION }),
-        Found::Nothing => {
+        FileContent::Journal(found, _) => {
+            Err(OpenError::Older { path: path.to_path_buf(), found, known: VERSION })
+        }
+        FileContent::Nothing => {
             let reason = "it is an empty database".into();
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
         }
@@ -261,8 +263,8 @@ pub(crate) async fn discard(path: &Path) -> Result<(), OpenError> {
     if bytes(path) == 0 && wal_bytes(path) == 0 {
         return Err(nothing());
     }
-    let lock = Lock::of(path)?;
-    let Found::Journal(_, true) = inspect(path).await? else { return Err(nothing()) };
+    let lock = FileLock::of(path)?;
+    let FileContent::Journal(_, true) = inspect(path).await? else { return Err(nothing()) };
     // Without its WAL it is an older state of the same import, or an empty file: whoever is killed
     // in between leaves what can be discarded again, or begun with. The lock stays, as always.
     for name in [beside(path, "-wal"), beside(path, "-shm"), path.to_path_buf()] {
@@ -298,11 +300,11 @@ mod tests {
     fn a_child_process_that_is_just_being_started_keeps_no_journal_locked() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.db");
-        let lock = Lock::of(&path).unwrap();
-        assert!(matches!(Lock::of(&path), Err(OpenError::InUse(_))));
+        let lock = FileLock::of(&path).unwrap();
+        assert!(matches!(FileLock::of(&path), Err(OpenError::InUse(_))));
         let of_the_child = lock.0.try_clone().unwrap();
         drop(lock);
-        drop(Lock::of(&path).unwrap());
+        drop(FileLock::of(&path).unwrap());
         drop(of_the_child);
     }
 }

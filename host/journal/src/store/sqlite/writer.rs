@@ -13,13 +13,13 @@ use super::fault::classify;
 use super::files;
 use super::schema;
 use super::statements::{lookup, remove, write};
-use super::writer_thread::{BUSY, Sync, WriterThread};
+use super::writer_thread::{BUSY, SyncMode, WriterThread};
 use crate::report::LOST;
 use crate::store::format::marked;
-use crate::store::memory::{Found, Identity, Memory};
-use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::rows::{Answer, Key, Known, Rows};
-use crate::store::{Fetch, Left, Turn, Writes};
+use crate::store::memory::{FoundObject, ObjectIdentity, StoreMemory};
+use crate::store::rows::removal::{RemovalPlan, UnusedRows};
+use crate::store::rows::{KnownKeys, RowBatch, StateKey, StoreResult};
+use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
 
 /// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
 /// for readers. SQLite's own checkpoints, every 1,000 pages, don't wait, so that a reader who is
@@ -33,7 +33,7 @@ const WAL_PATIENCE: Duration = Duration::from_millis(100);
 const WAL_LOOK: u32 = 64;
 
 /// The one writer.
-pub(crate) struct Writer {
+pub(crate) struct SqliteWriter {
     path: PathBuf,
     thread: WriterThread,
     /// The one that was opened, whatever lies under its name by now.
@@ -45,13 +45,13 @@ pub(crate) struct Writer {
     transactions: u32,
 }
 
-/// Of the journal as the connection sees it.
+/// The newest position of the journal as the connection sees it.
 fn newest(connection: &rusqlite::Connection) -> rusqlite::Result<Seq> {
     let mut asked = connection.prepare_cached("SELECT coalesce(max(seq), 0) FROM states")?;
     asked.query_row([], |row| row.get::<_, i64>(0)).map(|newest| newest as Seq)
 }
 
-impl Writer {
+impl SqliteWriter {
     pub(super) fn new(
         path: PathBuf,
         thread: WriterThread,
@@ -61,7 +61,7 @@ impl Writer {
         Self { path, thread, file, committed: 0, reader, transactions: 0 }
     }
 
-    /// What lies beside it belongs to the file that was opened.
+    /// The files beside it belong to the file that was opened.
     fn lost(&self, what: &str) -> JournalError {
         let path = self.path.display();
         JournalError::Fatal(format!(
@@ -71,7 +71,7 @@ impl Writer {
     }
 
     /// SQLite goes on in a file that has no name any more, and all of it would be gone at the end.
-    fn is_there(&self) -> Answer<()> {
+    fn is_there(&self) -> StoreResult<()> {
         match files::file_id(&self.path) {
             // What can't be asked now is no answer.
             Err(_) => Ok(()),
@@ -81,7 +81,7 @@ impl Writer {
     }
 
     /// Retention never takes the newest state.
-    fn has_all(&self, newest: Seq) -> Answer<()> {
+    fn has_all(&self, newest: Seq) -> StoreResult<()> {
         match newest < self.committed {
             true => Err(self.lost("overwritten by an older copy")),
             false => Ok(()),
@@ -91,9 +91,9 @@ impl Writer {
     /// Everything or nothing, and nothing in a journal that lacks what was committed.
     async fn transaction(
         &self,
-        sync: Sync,
+        sync: SyncMode,
         work: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()> + Send + 'static,
-    ) -> Answer<()> {
+    ) -> StoreResult<()> {
         self.is_there()?;
         let committed = self.committed;
         let checked = move |transaction: &rusqlite::Connection| {
@@ -109,8 +109,8 @@ impl Writer {
 }
 
 #[async_trait]
-impl Writes for Writer {
-    async fn reconnect(&mut self) -> Answer<()> {
+impl StoreWriter for SqliteWriter {
+    async fn reconnect(&mut self) -> StoreResult<()> {
         // What was abandoned has been committed or undone once this returns, and what is read from then
         // on is true. It comes first, since this call may be abandoned as well.
         self.thread.run(|_| Ok(())).await?;
@@ -120,47 +120,51 @@ impl Writes for Writer {
     }
 
     /// One process has the file, so that what is written together needs no earlier beginning.
-    async fn begin(&mut self) -> Answer<Turn> {
-        Ok(Turn::ALONE)
+    async fn begin(&mut self) -> StoreResult<TransactionStart> {
+        Ok(TransactionStart::ALONE)
     }
 
-    async fn lead(&mut self, _: bool) -> Answer<()> {
+    async fn lead(&mut self, _: bool) -> StoreResult<()> {
         Ok(())
     }
 
-    async fn elect_by(&mut self, _: &str) -> Answer<()> {
+    async fn elect_by(&mut self, _: &str) -> StoreResult<()> {
         Ok(())
     }
 
-    async fn mark(&mut self, unfinished: bool) -> Answer<()> {
+    async fn mark(&mut self, unfinished: bool) -> StoreResult<()> {
         let version = marked(schema::VERSION, unfinished);
         let mark = move |transaction: &rusqlite::Connection| {
             transaction.pragma_update(None, "user_version", version)
         };
-        self.transaction(Sync::Full, mark).await
+        self.transaction(SyncMode::Full, mark).await
     }
 
-    async fn forget(&mut self, plugin: &str) -> Answer<()> {
+    async fn forget(&mut self, plugin: &str) -> StoreResult<()> {
         let plugin = plugin.to_owned();
-        self.transaction(Sync::Full, move |transaction| remove::forget(transaction, &plugin)).await
+        self.transaction(SyncMode::Full, move |transaction| remove::forget(transaction, &plugin)).await
     }
 
-    async fn memory(&mut self) -> Answer<Memory> {
+    async fn memory(&mut self) -> StoreResult<StoreMemory> {
         lookup::memory(&mut self.reader).await
     }
 
-    async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>> {
+    async fn tails(
+        &mut self,
+        memory: &StoreMemory,
+        strangers: Vec<ObjectIdentity>,
+    ) -> StoreResult<Vec<FoundObject>> {
         lookup::tails(&mut self.reader, memory, strangers).await
     }
 
-    async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answer<Known> {
+    async fn keys(&mut self, questions: Vec<(i64, StateKey)>) -> StoreResult<KnownKeys> {
         lookup::keys(&mut self.reader, questions).await
     }
 
-    async fn commit(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answer<()> {
-        let (saved, replays) = (write::Saved::of(left), left.replays.clone());
-        let sync = if rows.is_none() && left.is_lax { Sync::Later } else { Sync::Full };
-        let last = rows.as_ref().and_then(Rows::newest);
+    async fn commit(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()> {
+        let (saved, replays) = (write::QueuedSaves::of(left), left.replays.clone());
+        let sync = if rows.is_none() && left.is_lax { SyncMode::Later } else { SyncMode::Full };
+        let last = rows.as_ref().and_then(RowBatch::newest);
         let write = move |transaction: &rusqlite::Connection| {
             rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;
             saved.write(transaction)?;
@@ -171,21 +175,21 @@ impl Writes for Writer {
         Ok(())
     }
 
-    fn rows(&mut self) -> &mut dyn Fetch {
+    fn rows(&mut self) -> &mut dyn StoreReader {
         &mut self.reader
     }
 
-    async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+    async fn remove(&mut self, removal: &RemovalPlan) -> StoreResult<()> {
         let removal = removal.clone();
-        self.transaction(Sync::Full, move |transaction| remove::remove(transaction, &removal)).await
+        self.transaction(SyncMode::Full, move |transaction| remove::remove(transaction, &removal)).await
     }
 
-    async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
+    async fn sweep(&mut self, sweep: &UnusedRows) -> StoreResult<()> {
         let sweep = sweep.clone();
-        self.transaction(Sync::Full, move |transaction| remove::sweep(transaction, &sweep)).await
+        self.transaction(SyncMode::Full, move |transaction| remove::sweep(transaction, &sweep)).await
     }
 
-    async fn end(&mut self) -> Answer<()> {
+    async fn end(&mut self) -> StoreResult<()> {
         self.is_there()?;
         // It has a page of its own before anything is in the WAL.
         if std::fs::metadata(&self.path).is_ok_and(|found| found.len() == 0) {
@@ -206,7 +210,7 @@ impl Writes for Writer {
         }
     }
 
-    async fn close(mut self: Box<Self>) -> Answer<()> {
+    async fn close(mut self: Box<Self>) -> StoreResult<()> {
         if let Err(lost) = self.is_there() {
             self.abandon();
             return Err(lost);
@@ -226,7 +230,7 @@ impl Writes for Writer {
     }
 
     #[cfg(test)]
-    async fn limit_pages(&mut self, more: Option<i64>) -> Answer<()> {
+    async fn limit_pages(&mut self, more: Option<i64>) -> StoreResult<()> {
         let pages = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut self.reader);
         let pages: i64 = pages.await.map_err(classify)?;
         self.thread.most_pages = Some(more.map_or(i64::from(u32::MAX - 1), |more| pages + more));

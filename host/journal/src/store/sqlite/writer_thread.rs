@@ -12,7 +12,7 @@ use tokio::task::JoinError;
 
 use super::fault::classify_direct;
 use crate::report::DOUBTFUL;
-use crate::store::rows::Answer;
+use crate::store::rows::StoreResult;
 
 /// Only a tool that somebody runs on the file can hold its lock: the one writer is us.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
@@ -32,15 +32,15 @@ const WAL_KEPT: i64 = 64 << 20;
 
 /// When a transaction is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sync {
+pub(super) enum SyncMode {
     /// Before it counts as committed.
     Full,
     /// With the next one that is. A kill of the process takes nothing, a loss of power may take the whole of it.
     Later,
 }
 
-impl Sync {
-    /// Of a WAL: what `FULL` syncs next holds what `NORMAL` wrote before.
+impl SyncMode {
+    /// In WAL mode, the next sync of `FULL` also covers the earlier writes of `NORMAL`.
     fn pragma(self) -> &'static str {
         match self {
             Self::Full => "FULL",
@@ -51,23 +51,23 @@ impl Sync {
 
 pub(super) struct WriterThread {
     path: PathBuf,
-    connection: Arc<Mutex<Writing>>,
+    connection: Arc<Mutex<WriterConnection>>,
     #[cfg(test)]
     pub most_pages: Option<i64>,
 }
 
-struct Writing {
+struct WriterConnection {
     connection: Connection,
     /// How it is set. Notes come thousands of times a second, and to set it takes as long as to write one.
-    sync: Sync,
+    sync: SyncMode,
 }
 
-impl Writing {
+impl WriterConnection {
     fn open(path: &Path) -> rusqlite::Result<Self> {
-        Ok(Self { connection: connect(path)?, sync: Sync::Full })
+        Ok(Self { connection: connect(path)?, sync: SyncMode::Full })
     }
 
-    fn set(&mut self, sync: Sync) -> rusqlite::Result<()> {
+    fn set(&mut self, sync: SyncMode) -> rusqlite::Result<()> {
         if self.sync != sync {
             self.connection.pragma_update(None, "synchronous", sync.pragma())?;
             self.sync = sync;
@@ -76,7 +76,7 @@ impl Writing {
     }
 }
 
-/// Of a file that is there.
+/// Opens a file that exists.
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(
         path,
@@ -84,7 +84,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     )?;
     connection.busy_timeout(BUSY)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    connection.pragma_update(None, "synchronous", Sync::Full.pragma())?;
+    connection.pragma_update(None, "synchronous", SyncMode::Full.pragma())?;
     connection.pragma_update(None, "foreign_keys", false)?;
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "cache_size", CACHE)?;
@@ -95,17 +95,17 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn done<T>(done: Result<rusqlite::Result<T>, JoinError>) -> Answer<T> {
+fn done<T>(done: Result<rusqlite::Result<T>, JoinError>) -> StoreResult<T> {
     let ended =
         |error| JournalError::Fatal(format!("the journal's writing thread ended: {error}: {DOUBTFUL}"));
     done.map_err(ended)?.map_err(|error| classify_direct(&error))
 }
 
 impl WriterThread {
-    pub async fn open(path: &Path) -> Answer<Self> {
+    pub async fn open(path: &Path) -> StoreResult<Self> {
         let path = path.to_path_buf();
         let place = path.clone();
-        let connection = done(tokio::task::spawn_blocking(move || Writing::open(&place)).await)?;
+        let connection = done(tokio::task::spawn_blocking(move || WriterConnection::open(&place)).await)?;
         Ok(Self {
             path,
             connection: Arc::new(Mutex::new(connection)),
@@ -118,14 +118,14 @@ impl WriterThread {
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<T> {
+    ) -> StoreResult<T> {
         self.with(|writing| work(&mut writing.connection)).await
     }
 
     async fn with<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<T> {
+        work: impl FnOnce(&mut WriterConnection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> StoreResult<T> {
         let writing = Arc::clone(&self.connection);
         let locked = move || work(&mut writing.lock().unwrap_or_else(PoisonError::into_inner));
         done(tokio::task::spawn_blocking(locked).await)
@@ -134,9 +134,9 @@ impl WriterThread {
     /// Everything or nothing.
     pub async fn transaction<T: Send + 'static>(
         &self,
-        sync: Sync,
+        sync: SyncMode,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<T> {
+    ) -> StoreResult<T> {
         self.with(move |writing| {
             writing.set(sync)?;
             // A deferred one would be refused when it turns into a writing one.
@@ -150,12 +150,12 @@ impl WriterThread {
 
     /// A connection that is not in the middle of anything. What was abandoned has been committed or
     /// undone once this returns.
-    pub async fn reopen(&self) -> Answer<()> {
+    pub async fn reopen(&self) -> StoreResult<()> {
         let path = self.path.clone();
         #[cfg(test)]
         let most_pages = self.most_pages;
         self.with(move |writing| {
-            *writing = Writing::open(&path)?;
+            *writing = WriterConnection::open(&path)?;
             #[cfg(test)]
             if let Some(most) = most_pages {
                 writing.connection.pragma_update_and_check(None, "max_page_count", most, |_| Ok(()))?;
@@ -166,7 +166,7 @@ impl WriterThread {
     }
 
     /// Moves the WAL into the file and cuts it, unless somebody reads it for longer than that.
-    pub async fn fold(&self, patience: Duration) -> Answer<()> {
+    pub async fn fold(&self, patience: Duration) -> StoreResult<()> {
         self.run(move |connection| {
             connection.busy_timeout(patience)?;
             let folded = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
@@ -176,7 +176,7 @@ impl WriterThread {
         .await
     }
 
-    pub async fn close(self) -> Answer<()> {
+    pub async fn close(self) -> StoreResult<()> {
         let Some(writing) = Arc::into_inner(self.connection) else { return Ok(()) };
         let writing = writing.into_inner().unwrap_or_else(PoisonError::into_inner);
         let closed =

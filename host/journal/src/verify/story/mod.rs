@@ -40,7 +40,7 @@ mod name_holders;
 use std::cmp::Ordering;
 
 use kubewitness_core::limits::VERSION_BYTES;
-use kubewitness_core::stream::{Places, state_check};
+use kubewitness_core::stream::{ReaderPositions, state_check};
 use kubewitness_core::{Change, Gap, State, Version};
 
 pub(crate) use self::name_holders::NameHolders;
@@ -54,45 +54,45 @@ const LAST: usize = 3;
 /// change. A server that writes 10,000 times a second needs more than a year for so many versions.
 const AHEAD: u64 = 500_000_000_000;
 
-/// Two things that were told and can't both be.
+/// A contradiction between two records.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Contradiction {
+pub(crate) struct StoryContradiction {
     pub code: &'static str,
     pub text: String,
 }
 
-impl Contradiction {
+impl StoryContradiction {
     pub fn new(code: &'static str, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
 }
 
-/// What was told of one object in one epoch.
+/// The recorded history of one object in one epoch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Life {
+pub(crate) struct ObjectLife {
     newest: Option<Version>,
     /// A state has `newest` as its own version; otherwise it is that of the end alone.
     is_told: bool,
     /// `newest` is the version of its end.
     ends_at_newest: bool,
     is_gone: bool,
-    /// The last versions of its own that are numbers and were told in order, the newest first; 0 for none.
+    /// Its own last versions that are numbers and were recorded in order, newest first; 0 for none.
     numbers: [u64; LAST],
 }
 
-impl Life {
-    /// The newest version that was told for certain.
+impl ObjectLife {
+    /// The newest version that is certain.
     pub fn newest(&self) -> Option<&Version> {
         self.newest.as_ref()
     }
 
-    /// The newest of its own versions that is a number and was told in order.
+    /// The newest of its own versions that is a number and was recorded in order.
     pub fn number(&self) -> Option<u64> {
         self.numbers.first().copied().filter(|number| *number != 0)
     }
 
     /// A gap of the object, which says that versions are missing.
-    pub fn lacks(&self, gap: &Gap) -> Result<(), Contradiction> {
+    pub fn lacks(&self, gap: &Gap) -> Result<(), StoryContradiction> {
         let (Some(after), Some(before)) =
             (Version::new(&gap.after).number(), Version::new(&gap.before).number())
         else {
@@ -104,13 +104,13 @@ impl Life {
             Some(told) => {
                 let text =
                     format!("version {told} lies in a gap from {after} to {before} and was told before it");
-                Err(Contradiction::new(code::GAP, text))
+                Err(StoryContradiction::new(code::GAP, text))
             }
         }
     }
 
-    /// Whether only the store can say that this state was not told before: what is newer than all
-    /// that was, and a first end, are new.
+    /// Whether only the store can say that this state is new. A state newer than all before, and a first end,
+    /// are certainly new.
     pub fn may_be_told(&self, state: &State) -> bool {
         match state.change {
             Change::Gap => true,
@@ -126,12 +126,12 @@ impl Life {
     }
 
     /// The next state of the object. `is_whole`: nothing of its story is missing before it.
-    pub fn next(&mut self, state: &State, is_whole: bool) -> Result<(), Contradiction> {
+    pub fn next(&mut self, state: &State, is_whole: bool) -> Result<(), StoryContradiction> {
         let (version, uid) = (&state.resource_version, &state.object.uid);
         let is_version = matches!(state.change, Change::Present | Change::Left);
         let order = self.newest.as_ref().and_then(|newest| version.compare(newest));
         let is_older = order == Some(Ordering::Less);
-        let contradiction = |code, text: String| Err(Contradiction::new(code, text));
+        let contradiction = |code, text: String| Err(StoryContradiction::new(code, text));
         let fits = match state.change {
             Change::Present | Change::Left => self.version(state, order, is_whole),
             Change::Gone | Change::Gap if state.late => {
@@ -173,7 +173,12 @@ impl Life {
         !has_order && version.number().is_some_and(|number| number < self.numbers[0])
     }
 
-    fn version(&self, state: &State, order: Option<Ordering>, is_whole: bool) -> Result<(), Contradiction> {
+    fn version(
+        &self,
+        state: &State,
+        order: Option<Ordering>,
+        is_whole: bool,
+    ) -> Result<(), StoryContradiction> {
         let (version, uid) = (&state.resource_version, &state.object.uid);
         let newest = self.newest.as_ref().map_or("none", Version::as_str);
         let is_older = order == Some(Ordering::Less);
@@ -181,36 +186,36 @@ impl Life {
         if is_older != state.late && (is_whole || !state.late) {
             let marked = if state.late { "is marked late" } else { "is not marked late" };
             let text = format!("version {version} of {uid} {marked}, and the newest before it is {newest}");
-            return Err(Contradiction::new(code::ORDER, text));
+            return Err(StoryContradiction::new(code::ORDER, text));
         }
         if !state.late && self.is_behind(version) {
             let text = format!("version {version} of {uid} follows version {}", self.numbers[0]);
-            return Err(Contradiction::new(code::ORDER, text));
+            return Err(StoryContradiction::new(code::ORDER, text));
         }
         if self.ends_at_newest && order == Some(Ordering::Greater) {
             let text = format!("version {version} of {uid} follows its end at version {newest}");
-            return Err(Contradiction::new(code::ORDER, text));
+            return Err(StoryContradiction::new(code::ORDER, text));
         }
         Ok(())
     }
 }
 
-/// What the document of a gap says, where it is the gap that the state's id names.
-pub(crate) fn gap(state: &State, document: &[u8]) -> Result<Gap, Contradiction> {
-    state_check::gap(state, document).map_err(|text| Contradiction::new(code::GAP, text))
+/// Decodes the document of a gap, if it is the gap that the state's id names.
+pub(crate) fn gap(state: &State, document: &[u8]) -> Result<Gap, StoryContradiction> {
+    state_check::gap(state, document).map_err(|text| StoryContradiction::new(code::GAP, text))
 }
 
 /// Whether the document of a state that is no gap is of that very version. The end of an object that
 /// nobody saw has none.
-pub(crate) fn document(state: &State, document: &[u8]) -> Result<(), Contradiction> {
-    state_check::document(state, document).map_err(|text| Contradiction::new(code::DOCUMENT, text))
+pub(crate) fn document(state: &State, document: &[u8]) -> Result<(), StoryContradiction> {
+    state_check::document(state, document).map_err(|text| StoryContradiction::new(code::DOCUMENT, text))
 }
 
 /// Whether a watch may go on from a checkpoint. `newest`: the greatest number among the versions of its
 /// source; 0 where none is one.
-pub(crate) fn checkpoint(source: &str, checkpoint: &str, newest: u64) -> Result<(), Contradiction> {
+pub(crate) fn checkpoint(source: &str, checkpoint: &str, newest: u64) -> Result<(), StoryContradiction> {
     // A source that a stream brings says how far it was read in each partition.
-    if Places::parse(checkpoint).is_ok() {
+    if ReaderPositions::parse(checkpoint).is_ok() {
         return Ok(());
     }
     let version = Version::new(checkpoint);
@@ -226,7 +231,7 @@ pub(crate) fn checkpoint(source: &str, checkpoint: &str, newest: u64) -> Result<
         }
         () => return Ok(()),
     };
-    Err(Contradiction::new(code::CHECKPOINT, format!("the checkpoint of {source} {text}")))
+    Err(StoryContradiction::new(code::CHECKPOINT, format!("the checkpoint of {source} {text}")))
 }
 
 #[cfg(test)]

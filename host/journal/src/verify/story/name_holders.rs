@@ -6,28 +6,28 @@ use std::collections::hash_map::Entry;
 
 use kubewitness_core::{Change, State};
 
-use super::{Contradiction, Life};
+use super::{ObjectLife, StoryContradiction};
 use crate::report::code;
-use crate::store::memory::chain_ends::{Mark, Marks};
+use crate::store::memory::chain_ends::{MarkKeys, ObjectMark};
 
 /// Who has a name, and since which version of its own.
 struct NameHolder {
     epoch: u32,
-    uid: Mark,
+    uid: ObjectMark,
     since: u64,
 }
 
-/// The newest holder of each name that was told: about 60 bytes a name.
+/// The newest holder of each recorded name: about 60 bytes a name.
 #[derive(Default)]
 pub(crate) struct NameHolders {
-    marks: Marks,
-    of: HashMap<Mark, NameHolder>,
+    marks: MarkKeys,
+    of: HashMap<ObjectMark, NameHolder>,
 }
 
 impl NameHolders {
     /// The next state of an object, and what was told of it before. Versions that are no numbers, and
     /// what is no version of an object, say nothing about a name.
-    pub fn next(&mut self, state: &State, life: &Life) -> Result<(), Contradiction> {
+    pub fn next(&mut self, state: &State, life: &ObjectLife) -> Result<(), StoryContradiction> {
         let State { source, epoch, object, resource_version: version, .. } = state;
         let (Change::Present | Change::Left, Some(number)) = (state.change, version.number()) else {
             return Ok(());
@@ -51,7 +51,7 @@ impl NameHolders {
                     "version {version} of {} comes after another object took its name, {}/{}, at version {since}",
                     object.uid, object.namespace, object.name
                 );
-                return Err(Contradiction::new(code::ORDER, text));
+                return Err(StoryContradiction::new(code::ORDER, text));
             }
             *holder = fresh;
         }

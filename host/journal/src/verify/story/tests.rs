@@ -40,9 +40,9 @@ fn gone(version: &str) -> State {
     state(Change::Gone, version)
 }
 
-/// What is said of the last of these; those before it have to fit.
+/// The verdict on the last of these; those before it must fit.
 fn judged_where(states: &[State], is_whole: bool) -> Result<(), String> {
-    let mut life = Life::default();
+    let mut life = ObjectLife::default();
     let (last, before) = states.split_last().unwrap();
     for state in before {
         life.next(state, is_whole).unwrap();
@@ -111,7 +111,7 @@ fn bearing(states: &[(&str, &str)]) -> Result<(), String> {
     for (uid, version) in states {
         let mut state = present(version);
         state.object = Arc::new(ObjectRef { uid: (*uid).into(), ..(*state.object).clone() });
-        let life: &mut Life = lives.entry(*uid).or_default();
+        let life: &mut ObjectLife = lives.entry(*uid).or_default();
         holders.next(&state, life).map_err(|contradiction| contradiction.text)?;
         state.late = life.newest().is_some_and(|newest| newest.is_newer_than(&state.resource_version));
         life.next(&state, true).unwrap();
@@ -134,7 +134,7 @@ fn a_name_does_not_go_back_to_an_object_that_had_it_before_another_one() {
 #[test]
 fn a_gap_that_begins_at_a_version_lacks_no_version_that_was_told_since() {
     let lacks = |versions: &[&str], after: &str, before: &str| {
-        let mut life = Life::default();
+        let mut life = ObjectLife::default();
         versions.iter().for_each(|version| life.next(&present(version), true).unwrap());
         life.lacks(&hole(after, before).1).map_err(|contradiction| contradiction.text)
     };
@@ -189,7 +189,7 @@ fn hole(after: &str, before: &str) -> (State, Gap) {
     (state, gap)
 }
 
-fn told(state: &State, said: &Gap) -> Result<(), String> {
+fn gap_verdict(state: &State, said: &Gap) -> Result<(), String> {
     let document = serde_json::to_vec(said).unwrap();
     gap(state, &document).map(drop).map_err(|contradiction| contradiction.text)
 }
@@ -198,10 +198,12 @@ fn told(state: &State, said: &Gap) -> Result<(), String> {
 fn a_gap_says_what_its_id_says_and_does_not_run_backwards() {
     for (after, before) in [("5", "9"), ("", "9"), ("5", ""), ("x", "x"), ("5", "x")] {
         let (state, gap) = hole(after, before);
-        told(&state, &gap).unwrap();
+        gap_verdict(&state, &gap).unwrap();
     }
     let (state, gap) = hole("5", "9");
-    assert!(told(&state, &Gap { after: "4".into(), ..gap.clone() }).unwrap_err().contains("other bounds"));
+    assert!(
+        gap_verdict(&state, &Gap { after: "4".into(), ..gap.clone() }).unwrap_err().contains("other bounds")
+    );
     let other = ObjectRef { uid: "v".into(), ..(*state.object).clone() };
     for (other, said) in [
         (Gap { object: Some(other), ..gap.clone() }, "is of another object"),
@@ -211,17 +213,17 @@ fn a_gap_says_what_its_id_says_and_does_not_run_backwards() {
         (Gap { reason: "no-such-reason".into(), ..gap.clone() }, "has no word for a reason"),
         (Gap { reason: String::new(), ..gap.clone() }, "has no word for a reason"),
     ] {
-        let text = told(&state, &other).unwrap_err();
+        let text = gap_verdict(&state, &other).unwrap_err();
         assert!(text.contains(said), "{text}");
     }
     let (state, gap) = hole("", "");
-    assert!(told(&state, &gap).unwrap_err().contains("has no bounds"));
+    assert!(gap_verdict(&state, &gap).unwrap_err().contains("has no bounds"));
     let (state, gap) = hole("5", "9");
     let state = State { resource_version: Version::new("99"), ..state };
-    assert!(told(&state, &gap).unwrap_err().contains("has other bounds"));
+    assert!(gap_verdict(&state, &gap).unwrap_err().contains("has other bounds"));
     for (after, before) in [("9", "5"), ("9", "9")] {
         let (state, gap) = hole(after, before);
-        let text = told(&state, &gap).unwrap_err();
+        let text = gap_verdict(&state, &gap).unwrap_err();
         assert_eq!(text, format!("the gap of u ends at {before}, and begins at {after}"));
     }
 }
@@ -237,7 +239,7 @@ fn a_gap_leaves_the_status_as_it_was() {
 #[test]
 fn only_what_the_store_may_know_is_said_to_be_perhaps_known() {
     let life = |states: &[State]| {
-        let mut life = Life::default();
+        let mut life = ObjectLife::default();
         states.iter().for_each(|state| life.next(state, true).unwrap());
         life
     };
@@ -245,7 +247,7 @@ fn only_what_the_store_may_know_is_said_to_be_perhaps_known() {
     assert!(!one.may_be_told(&present("6")) && !one.may_be_told(&gone("6")));
     assert!(one.may_be_told(&present("5")) && one.may_be_told(&late("4")) && one.may_be_told(&present("x")));
     assert!(one.may_be_told(&hole("5", "9").0));
-    assert!(!Life::default().may_be_told(&present("5")));
+    assert!(!ObjectLife::default().may_be_told(&present("5")));
     let ended = life(&[present("5"), gone("6")]);
     assert!(!ended.may_be_told(&present("6")) && ended.may_be_told(&gone("6")));
     let told = life(&[present("5"), gone("5")]);

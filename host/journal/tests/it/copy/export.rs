@@ -2,34 +2,36 @@
 
 use std::io::BufReader;
 
-use kubewitness_core::ports::{Append, Backlog, Documents, Witness};
+use kubewitness_core::ports::{AppendBatch, Backlog, DocumentReader, StateWitness};
 use kubewitness_core::{Change, State, Version};
 use kubewitness_journal::{
-    ExportError, ExportQuery, ImportError, Progress, export, export_with, verify_with,
+    ExportError, ExportQuery, ImportError, OpeningProgress, export, export_with, verify_with,
 };
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, Kind, SOURCE, gap, in_source, job, of, on_every_store, present, state};
+use crate::support::{
+    SOURCE, StoreKind, TestJournal, gap, in_source, job, of, on_every_store, present, state,
+};
 
 fn all() -> ExportQuery {
     ExportQuery { documents: true, ..ExportQuery::default() }
 }
 
-async fn exported(desk: &Desk, query: &ExportQuery) -> String {
+async fn exported(desk: &TestJournal, query: &ExportQuery) -> String {
     let mut out = Vec::new();
     export(&desk.place, query, &mut out).await.unwrap();
     String::from_utf8(out).unwrap()
 }
 
-async fn import(text: &[u8]) -> (Desk, Result<u64, ImportError>) {
-    let desk = Desk::new().await;
+async fn import(text: &[u8]) -> (TestJournal, Result<u64, ImportError>) {
+    let desk = TestJournal::new().await;
     let done = desk.journal.import(&mut BufReader::new(text)).await;
     (desk, done.map(|done| done.states))
 }
 
 /// Two sources, two epochs, deletions, a gap, something late.
-async fn story() -> Desk {
-    let desk = Desk::new().await;
+async fn story() -> TestJournal {
+    let desk = TestJournal::new().await;
     for version in 0..30u64 {
         let states = (0..5).map(|n| present(&job(n), version * 5 + n as u64 + 1)).collect();
         desk.append(states).await;
@@ -40,7 +42,7 @@ async fn story() -> Desk {
         (1..=300).map(|v| in_source("pods", 2, &job(9), Change::Present, &v.to_string())).collect();
     desk.journal.append(of("pods", 2, pods)).await.unwrap();
     for (source, epoch, at) in [(SOURCE, 0, "310"), ("pods", 2, "300")] {
-        let append = Append { checkpoint: Some(Version::new(at)), ..of(source, epoch, Vec::new()) };
+        let append = AppendBatch { checkpoint: Some(Version::new(at)), ..of(source, epoch, Vec::new()) };
         desk.journal.append(append).await.unwrap();
     }
     desk
@@ -48,7 +50,7 @@ async fn story() -> Desk {
 
 async fn whoever_waits_sees_how_far_it_is() {
     let desk = story().await;
-    let (exporting, verifying) = (Progress::default(), Progress::default());
+    let (exporting, verifying) = (OpeningProgress::default(), OpeningProgress::default());
     assert_eq!(exporting.now(), (0, 0));
     export_with(&desk.place, &all(), &mut Vec::new(), &exporting).await.unwrap();
     assert!(verify_with(&desk.place, &verifying).await.unwrap().ok);
@@ -157,7 +159,7 @@ async fn a_damaged_line_is_refused_with_its_number_and_what_to_do() {
     assert!(torn.contains("it has no line break") && torn.contains("export again"), "{torn}");
     let full = desk.journal.import(&mut BufReader::new(text.as_bytes())).await.unwrap_err();
     assert!(matches!(full, ImportError::NotEmpty(454)), "{full}");
-    if Kind::here() != Kind::Sqlite {
+    if StoreKind::here() != StoreKind::Sqlite {
         // It is the text that is told apart here, wherever it goes.
         return;
     }

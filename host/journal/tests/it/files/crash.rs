@@ -5,10 +5,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kubewitness_core::Version;
-use kubewitness_core::ports::{Append, Backlog, Documents, Kept, KvWrite, NOTE, Notes, Witness};
-use kubewitness_journal::{Place, verify_at};
+use kubewitness_core::ports::{
+    AppendBatch, Backlog, DocumentReader, KvWrite, NOTE, NoteDurability, NoteStore, StateWitness,
+};
+use kubewitness_journal::{JournalLocation, verify_at};
 
-use crate::support::{Kind, SOURCE, document, job, of, on_every_store, open_at, present};
+use crate::support::{SOURCE, StoreKind, document, job, of, on_every_store, open_at, present};
 
 /// Set for the child: the path of its journal, or the address.
 const PATH: &str = "KUBEWITNESS_TEST_CRASH_JOURNAL";
@@ -16,8 +18,8 @@ const PATH: &str = "KUBEWITNESS_TEST_CRASH_JOURNAL";
 const ROUNDS: u64 = 12;
 const OBJECTS: usize = 7;
 
-fn place_of(text: &str) -> Place {
-    Place::server(text).unwrap_or_else(|_| Place::file(text.as_ref()))
+fn place_of(text: &str) -> JournalLocation {
+    JournalLocation::server(text).unwrap_or_else(|_| JournalLocation::file(text.as_ref()))
 }
 
 /// Not a test of its own: what the child runs. Without the variable it does nothing.
@@ -34,9 +36,9 @@ fn child_appends_until_it_is_killed() {
                 (version + 1..=version + size).map(|v| present(&job(v as usize % OBJECTS), v)).collect();
             version += size;
             let checkpoint = Some(Version::new(&version.to_string()));
-            let appended = journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+            let appended = journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
             let note = KvWrite { key: format!("{NOTE}n"), value: Some(version.to_string().into_bytes()) };
-            journal.note("p", vec![note], Kept::ByTheMachine).await.unwrap();
+            journal.note("p", vec![note], NoteDurability::ProcessCrash).await.unwrap();
             let mut out = std::io::stdout().lock();
             writeln!(out, "durable {}", appended.newest).unwrap();
             out.flush().unwrap();
@@ -73,7 +75,7 @@ fn killed_after(place: &str, answers: usize, moment: Duration) -> u64 {
 
 async fn nothing_that_was_acknowledged_is_lost() {
     let folder = tempfile::tempdir().unwrap();
-    let place = match Kind::here().server() {
+    let place = match StoreKind::here().server() {
         None => folder.path().join("journal.db").to_str().unwrap().to_owned(),
         Some(server) => server.create_database().unwrap(),
     };

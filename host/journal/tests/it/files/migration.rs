@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use kubewitness_core::ports::{Backlog, Documents, Witness};
+use kubewitness_core::ports::{Backlog, DocumentReader, StateWitness};
 use kubewitness_core::{Change, document};
 use kubewitness_journal::{Journal, OpenError, verify};
 use sqlx::{ConnectOptions, Connection};

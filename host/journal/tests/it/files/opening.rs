@@ -1,10 +1,10 @@
 //! Tests of opening: which files are journals, and which process owns one.
 
-use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Save, Witness};
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, ProgressSave, StateWitness};
 use kubewitness_journal::{Journal, OpenError, verify};
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, SOURCE, job, of, options, present};
+use crate::support::{SOURCE, TestJournal, job, of, options, present};
 
 async fn edit(path: &std::path::Path, sql: &'static str) {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
@@ -13,7 +13,7 @@ async fn edit(path: &std::path::Path, sql: &'static str) {
     connection.close().await.unwrap();
 }
 
-/// What lies there when the process dies within a transaction that has written to the file already.
+/// The files after a process died within a transaction that had written to the file already.
 async fn cut_off(folder: &std::path::Path, before: &'static str) -> std::path::PathBuf {
     let path = folder.join("written.db");
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).create_if_missing(true);
@@ -36,7 +36,7 @@ async fn refused(path: &std::path::Path) -> OpenError {
 
 #[tokio::test]
 async fn a_second_writer_is_told_that_the_journal_is_in_use() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     assert!(matches!(refused(&desk.path()).await, OpenError::InUse(_)));
     let path = desk.path();
     desk.journal.close().await.unwrap();
@@ -45,7 +45,7 @@ async fn a_second_writer_is_told_that_the_journal_is_in_use() {
 
 #[tokio::test]
 async fn a_trigger_in_the_file_is_named_before_anything_is_written() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     desk.journal.close().await.unwrap();
     let path = desk.path();
@@ -60,7 +60,7 @@ async fn a_trigger_in_the_file_is_named_before_anything_is_written() {
 
 #[tokio::test]
 async fn who_verifies_what_is_cut_short_or_not_there_is_told_what_to_do_and_not_to_verify_it() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     for version in 1..200 {
         desk.append(vec![present(&job(version), version as u64)]).await;
     }
@@ -100,7 +100,7 @@ async fn a_pipe_in_the_place_of_a_journal_or_of_what_lies_beside_it_is_refused_b
 
 #[tokio::test]
 async fn after_a_clean_stop_the_one_file_is_the_whole_journal() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     // A reader that is there until the end must not keep the file from being completed.
     assert_eq!(desk.journal.stats().await.unwrap().states, 1);
@@ -114,7 +114,7 @@ async fn after_a_clean_stop_the_one_file_is_the_whole_journal() {
 
 #[tokio::test]
 async fn a_closed_journal_refuses_and_does_not_hang() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     desk.journal.close().await.unwrap();
     let late = desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await;
@@ -125,7 +125,7 @@ async fn a_closed_journal_refuses_and_does_not_hang() {
 
 #[tokio::test]
 async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.journal.close().await.unwrap();
     edit(&desk.path(), "PRAGMA user_version = 99").await;
     let error = refused(&desk.path()).await;
@@ -135,7 +135,7 @@ async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
 
 #[tokio::test]
 async fn a_journal_of_the_format_before_this_gets_its_mark_and_goes_on() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     let path = desk.path();
     desk.journal.close().await.unwrap();
@@ -149,10 +149,10 @@ async fn a_journal_of_the_format_before_this_gets_its_mark_and_goes_on() {
 
 #[tokio::test]
 async fn a_journal_of_the_third_format_is_made_one_of_this_and_keeps_its_letters() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1), present(&job(2), 2)]).await;
     let letter = crate::backlog::letter(2);
-    let save = Save { parked: vec![letter.clone()], ..Save::default() };
+    let save = ProgressSave { parked: vec![letter.clone()], ..ProgressSave::default() };
     desk.journal.save("audit", save).await.unwrap();
     desk.journal.mark_replaying("audit", &[2], "ann", "why").await.unwrap();
     let path = desk.path();
@@ -171,7 +171,7 @@ async fn a_journal_of_the_third_format_is_made_one_of_this_and_keeps_its_letters
     let kept = journal.dead_letters("audit").await.unwrap();
     assert_eq!(kept, [DeadLetter { replaying: true, tries: Vec::new(), ..letter }]);
     assert_eq!(journal.replays(None, u64::MAX, 100).await.unwrap()[0].what, "replay");
-    let again = Save { parked: vec![crate::backlog::letter(2)], ..Save::default() };
+    let again = ProgressSave { parked: vec![crate::backlog::letter(2)], ..ProgressSave::default() };
     journal.save("audit", again).await.unwrap();
     assert_eq!(journal.dead_letters("audit").await.unwrap()[0].tries.len(), 1);
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::ports::{Append, Witness, Witnessed};
+use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 use serde_json::Value;
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, SOURCE, of};
+use crate::support::{SOURCE, TestJournal, of};
 
 const JOBS: usize = 2000;
 
@@ -47,11 +47,11 @@ fn version_of(template: &Value, job: usize, version: u64) -> (Arc<ObjectRef>, By
 /// Many Jobs at once, each with its real life and its deletion, interleaved.
 #[tokio::test]
 async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let templates = histories();
     let steps = templates.len();
     let mut version = 1_000_000;
-    let mut batch: Vec<Witnessed> = Vec::new();
+    let mut batch: Vec<WitnessedState> = Vec::new();
     let mut raw = 0;
     // Forty Jobs are alive at a time.
     for wave in 0..JOBS / 40 {
@@ -66,7 +66,7 @@ async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
                 let change = if gone { Change::Gone } else { Change::Present };
                 let resource_version = Version::new(&version.to_string());
                 let before = last.replace((document.clone(), status.clone()));
-                batch.push(Witnessed {
+                batch.push(WitnessedState {
                     id: StateId::of(SOURCE, 0, &object, change, &resource_version, None),
                     change,
                     object,
@@ -82,7 +82,7 @@ async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
                 });
             }
             let checkpoint = Some(Version::new(&version.to_string()));
-            let append = Append { checkpoint, ..of(SOURCE, 0, std::mem::take(&mut batch)) };
+            let append = AppendBatch { checkpoint, ..of(SOURCE, 0, std::mem::take(&mut batch)) };
             desk.journal.append(append).await.unwrap();
         }
     }

@@ -3,28 +3,28 @@
 use std::sync::Arc;
 
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::ports::Witnessed;
+use kubewitness_core::ports::WitnessedState;
 use kubewitness_core::story::outcomes::SETTLE_MS;
 use kubewitness_core::views::CauseKind;
 use kubewitness_core::{Change, ObjectRef, Seq, Status};
-use kubewitness_journal::{CauseQuery, OpenOutcome, PhaseIndex, Retention};
+use kubewitness_journal::{CauseQuery, OpenOutcome, PhaseIndex, SourceRetention};
 
-use crate::support::{self, Desk, SOURCE, job, on_every_store, state};
+use crate::support::{self, SOURCE, TestJournal, job, on_every_store, state};
 
 /// When the index reads the journal.
 const NOW: u64 = 1_000_000;
 
-fn is(number: usize, phase: &str, version: u64) -> Witnessed {
+fn is(number: usize, phase: &str, version: u64) -> WitnessedState {
     let terminal = matches!(phase, "Failed" | "Succeeded" | "Deleted");
     let change = if phase == "Deleted" { Change::Gone } else { Change::Present };
     let status = Arc::new(Status { phase: phase.into(), terminal, ..Status::default() });
     // Deleted while it ran.
     let previous = (change == Change::Gone).then(|| support::status("Running"));
-    Witnessed { status, previous, ..state(&job(number), change, &version.to_string()) }
+    WitnessedState { status, previous, ..state(&job(number), change, &version.to_string()) }
 }
 
 /// A pod that belongs to the job and has failed.
-fn failed_pod(number: usize, version: u64) -> Witnessed {
+fn failed_pod(number: usize, version: u64) -> WitnessedState {
     let pod = ObjectRef {
         group: String::new(),
         kind: "Pod".into(),
@@ -34,14 +34,14 @@ fn failed_pod(number: usize, version: u64) -> Witnessed {
     };
     let status = Arc::new(Status { phase: "Failed".into(), terminal: true, ..Status::default() });
     let owner = Some(job(number));
-    Witnessed { status, owner, ..state(&Arc::new(pod), Change::Present, &version.to_string()) }
+    WitnessedState { status, owner, ..state(&Arc::new(pod), Change::Present, &version.to_string()) }
 }
 
-async fn read_all(index: &PhaseIndex, desk: &Desk) {
+async fn read_all(index: &PhaseIndex, desk: &TestJournal) {
     while index.advance(&desk.journal, NOW).await.unwrap() {}
 }
 
-async fn index(desk: &Desk) -> PhaseIndex {
+async fn index(desk: &TestJournal) -> PhaseIndex {
     let index = PhaseIndex::new(desk.folder.path().join("index").join("phases.db"));
     read_all(&index, desk).await;
     index
@@ -73,7 +73,7 @@ async fn names(index: &PhaseIndex, query: CauseQuery) -> Vec<String> {
 }
 
 async fn each_bad_end_is_explained_once_after_a_moment_and_found_by_its_cause() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![is(1, "Running", 1), is(2, "Running", 2), is(3, "Running", 3), is(4, "Running", 4)])
         .await;
     desk.append(vec![is(1, "Failed", 5), is(2, "Succeeded", 6), is(3, "Deleted", 7), failed_pod(4, 8)]).await;
@@ -96,7 +96,7 @@ async fn each_bad_end_is_explained_once_after_a_moment_and_found_by_its_cause() 
 }
 
 async fn a_pod_that_comes_late_has_its_job_explained_again_and_a_job_that_runs_on_has_no_cause() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![is(1, "Failed", 1), is(2, "Failed", 2)]).await;
     let index = index(&desk).await;
     assert_eq!(explain(&index, CauseKind::Unknown).await.len(), 2);
@@ -110,7 +110,7 @@ async fn a_pod_that_comes_late_has_its_job_explained_again_and_a_job_that_runs_o
 }
 
 async fn outcomes_are_counted_once_and_those_of_an_earlier_process_are_not() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![is(1, "Failed", 1)]).await;
     let index = index(&desk).await;
     explain(&index, CauseKind::Signal).await;
@@ -126,14 +126,14 @@ async fn outcomes_are_counted_once_and_those_of_an_earlier_process_are_not() {
 }
 
 async fn a_cause_goes_with_its_object() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![is(1, "Running", 1), is(1, "Deleted", 2)]).await;
     desk.append((10..14).map(|version| is(2, "Running", version)).chain([is(2, "Failed", 14)]).collect())
         .await;
     let index = index(&desk).await;
     assert_eq!(explain(&index, CauseKind::Signal).await.len(), 2);
     let spec = RetentionSpec { count: Some(3), past_cursors: true, ..RetentionSpec::default() };
-    Retention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
+    SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
     let mut after = None;
     loop {
         after = index.sweep(&desk.journal, after).await.unwrap();

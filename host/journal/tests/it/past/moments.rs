@@ -1,26 +1,34 @@
-//! What was there at a moment, and what has ended, as readers find it.
+//! Readers find the objects that existed at a moment, and those that have ended.
 
 use bytes::Bytes;
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::ports::{Witness, Witnessed};
+use kubewitness_core::ports::{StateWitness, WitnessedState};
 use kubewitness_core::{Change, Seq, calendar};
-use kubewitness_journal::{EndedQuery, Knowledge, Retention, ThenCursor, ThenPage, ThenQuery, WALKED};
+use kubewitness_journal::{
+    AtPage, AtQuery, EndedQuery, MomentKnowledge, SourceRetention, ThenCursor, WALKED,
+};
 
-use crate::support::{Desk, SOURCE, gap, in_source, job, of, on_every_store, present, state, status};
+use crate::support::{SOURCE, TestJournal, gap, in_source, job, of, on_every_store, present, state, status};
 
 const BEGIN: u64 = 1_700_000_000_000;
 
 /// Observed so many seconds after the beginning.
-fn at(second: u64, mut state: Witnessed) -> Witnessed {
+fn at(second: u64, mut state: WitnessedState) -> WitnessedState {
     state.observed_ms = BEGIN + second * 1000;
     state
 }
 
-fn gone(number: usize) -> Witnessed {
+fn gone(number: usize) -> WitnessedState {
     state(&job(number), Change::Gone, "")
 }
 
-async fn ended(desk: &Desk, after: Seq, before: Seq, limit: usize, fits: &str) -> (Vec<String>, Option<Seq>) {
+async fn ended(
+    desk: &TestJournal,
+    after: Seq,
+    before: Seq,
+    limit: usize,
+    fits: &str,
+) -> (Vec<String>, Option<Seq>) {
     let sources = [SOURCE.to_owned()];
     let is_asked = |source: &str, namespace: &str, _: &str| {
         assert_eq!(source, SOURCE);
@@ -32,7 +40,7 @@ async fn ended(desk: &Desk, after: Seq, before: Seq, limit: usize, fits: &str) -
 }
 
 /// The oldest end first, behind a position.
-async fn ended_from(desk: &Desk, after: Seq, limit: usize) -> (Vec<String>, Option<Seq>) {
+async fn ended_from(desk: &TestJournal, after: Seq, limit: usize) -> (Vec<String>, Option<Seq>) {
     let sources = [SOURCE.to_owned()];
     let all = |_: &str, _: &str, _: &str| true;
     let query =
@@ -41,24 +49,24 @@ async fn ended_from(desk: &Desk, after: Seq, limit: usize) -> (Vec<String>, Opti
     (page.objects.iter().map(|ended| ended.state.object.name.clone()).collect(), page.next)
 }
 
-async fn then(desk: &Desk, second: u64, after: Option<ThenCursor>, limit: usize) -> ThenPage {
+async fn then(desk: &TestJournal, second: u64, after: Option<ThenCursor>, limit: usize) -> AtPage {
     let at_ms = BEGIN + second * 1000;
     let seq = desk.journal.moment(at_ms).await.unwrap().seq;
     let sources = [SOURCE.to_owned()];
     let all = |_: &str, _: &str, _: &str| true;
-    let query = ThenQuery { sources: &sources, seq, at_ms, after, limit, walked: WALKED, fits: &all };
-    desk.journal.then(&query).await.unwrap()
+    let query = AtQuery { sources: &sources, seq, at_ms, after, limit, walked: WALKED, fits: &all };
+    desk.journal.objects_at(&query).await.unwrap()
 }
 
 async fn what_many_states_came_after_is_refused_and_the_answer_says_what_to_ask_for() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![at(0, present(&job(1), 1)), at(0, present(&job(2), 2))]).await;
     for version in 3..603 {
         desk.append(vec![at(version, present(&job(1 + version as usize % 2), version))]).await;
     }
     let sources = [SOURCE.to_owned()];
     let all = |_: &str, _: &str, _: &str| true;
-    let query = |walked| ThenQuery {
+    let query = |walked| AtQuery {
         sources: &sources,
         seq: 2,
         at_ms: BEGIN,
@@ -67,14 +75,14 @@ async fn what_many_states_came_after_is_refused_and_the_answer_says_what_to_ask_
         walked,
         fits: &all,
     };
-    assert_eq!(desk.journal.then(&query(WALKED)).await.unwrap().rows.len(), 2);
+    assert_eq!(desk.journal.objects_at(&query(WALKED)).await.unwrap().rows.len(), 2);
     desk.append((603..1403).map(|version| at(version, present(&job(1), version))).collect()).await;
-    let told = desk.journal.then(&query(700)).await.unwrap_err().to_string();
+    let told = desk.journal.objects_at(&query(700)).await.unwrap_err().to_string();
     assert!(told.contains("more than 700 states since then: ask for a later time"), "{told}");
 }
 
 /// Name, version and how well it is known.
-async fn there(desk: &Desk, second: u64) -> Vec<(String, String, Knowledge)> {
+async fn there(desk: &TestJournal, second: u64) -> Vec<(String, String, MomentKnowledge)> {
     let page = then(desk, second, None, 100).await;
     assert_eq!(page.next, None);
     let told = page.rows.into_iter().map(|then| {
@@ -83,12 +91,12 @@ async fn there(desk: &Desk, second: u64) -> Vec<(String, String, Knowledge)> {
     told.collect()
 }
 
-fn exact(name: &str, version: &str) -> (String, String, Knowledge) {
-    (name.into(), version.into(), Knowledge::Exact)
+fn exact(name: &str, version: &str) -> (String, String, MomentKnowledge) {
+    (name.into(), version.into(), MomentKnowledge::Exact)
 }
 
 async fn what_has_ended_is_found_by_its_end_page_by_page_and_only_while_it_is_gone() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;
     // 6, 7, 8, 9: the third one only left, and comes back.
     desk.append(vec![gone(2), gone(1), state(&job(3), Change::Left, "8"), gone(5)]).await;
@@ -113,7 +121,7 @@ async fn what_has_ended_is_found_by_its_end_page_by_page_and_only_while_it_is_go
 }
 
 async fn an_end_stays_one_when_a_version_from_before_comes_late() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![at(1, present(&job(1), 1)), at(2, state(&job(1), Change::Gone, "9"))]).await;
     desk.append(vec![at(3, present(&job(1), 5))]).await;
     let sources = [SOURCE.to_owned()];
@@ -133,7 +141,7 @@ async fn an_end_stays_one_when_a_version_from_before_comes_late() {
 }
 
 async fn ends_of_several_histories_come_in_one_order() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let of_epoch =
         |epoch, number: usize, change, version: &str| in_source(SOURCE, epoch, &job(number), change, version);
     for (epoch, number) in [(0, 1), (0, 3), (1, 2), (1, 4)] {
@@ -148,7 +156,7 @@ async fn ends_of_several_histories_come_in_one_order() {
 }
 
 async fn the_position_of_a_time_is_found_also_where_the_clock_was_set_back() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let moment = async |second: u64| desk.journal.moment(BEGIN + second * 1000).await.unwrap();
     assert_eq!((moment(5).await.seq, moment(5).await.oldest_ms), (0, None), "there is nothing yet");
     // Observed at 10, 20, …, 60; then the clock goes back to 40, and on to 80.
@@ -164,7 +172,7 @@ async fn the_position_of_a_time_is_found_also_where_the_clock_was_set_back() {
 }
 
 async fn what_was_there_at_a_moment_is_told_from_birth_to_end() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![
         at(10, present(&job(1), 1)),
         at(20, present(&job(2), 2)),
@@ -191,7 +199,7 @@ async fn what_was_there_at_a_moment_is_told_from_birth_to_end() {
 }
 
 async fn what_was_there_comes_page_by_page() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=7).map(|n| at(10, present(&job(n), n as u64))).collect()).await;
     desk.append(vec![at(20, gone(2)), at(30, gone(5))]).await;
     let (mut cursor, mut names) = (None, Vec::new());
@@ -209,7 +217,7 @@ async fn what_was_there_comes_page_by_page() {
 }
 
 async fn a_gap_or_versions_that_came_late_make_a_moment_doubtful_and_no_other() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![
         at(10, present(&job(1), 1)),
         at(30, gap(&job(1), "1", "5")),
@@ -239,7 +247,7 @@ async fn a_gap_or_versions_that_came_late_make_a_moment_doubtful_and_no_other() 
 #[tokio::test]
 async fn a_page_looks_at_no_more_ends_than_its_bound_and_leads_on() {
     const ENDS: usize = 20_100;
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     for part in (0..ENDS).collect::<Vec<_>>().chunks(2_000) {
         let states = part.iter().flat_map(|n| [present(&job(*n), *n as u64 + 1), gone(*n)]);
         desk.append(states.collect()).await;
@@ -253,7 +261,7 @@ async fn a_page_looks_at_no_more_ends_than_its_bound_and_leads_on() {
 }
 
 /// With the time at which it was created, and what it was before.
-fn created(second: u64, mut state: Witnessed) -> Witnessed {
+fn created(second: u64, mut state: WitnessedState) -> WitnessedState {
     let time = calendar::rfc3339(BEGIN + second * 1000);
     let text = String::from_utf8(state.document.to_vec()).unwrap();
     let text = text.replace("\"metadata\":{", &format!("\"metadata\":{{\"creationTimestamp\":\"{time}\","));
@@ -261,29 +269,29 @@ fn created(second: u64, mut state: Witnessed) -> Witnessed {
     state
 }
 
-fn again(mut state: Witnessed) -> Witnessed {
+fn again(mut state: WitnessedState) -> WitnessedState {
     state.previous = Some(status("Pending"));
     state
 }
 
 async fn an_object_whose_states_retention_took_is_told_to_have_been_there() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![at(10, created(5, present(&job(1), 1)))]).await;
     let later = (2..=30).map(|version| at(10 * version, again(created(5, present(&job(1), version)))));
     desk.append(later.collect()).await;
     desk.append(vec![at(310, created(305, present(&job(2), 31)))]).await;
     let spec = RetentionSpec { count: Some(4), past_cursors: true, ..Default::default() };
-    let told = Retention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
+    let told = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
     assert!(told.states > 5, "{told:?}");
     let page = then(&desk, 25, None, 9).await;
     let found: Vec<_> = page.rows.iter().map(|then| (then.state.object.name.as_str(), then.known)).collect();
-    assert_eq!(found, [("train-1", Knowledge::Taken)], "the other one was made later");
+    assert_eq!(found, [("train-1", MomentKnowledge::Taken)], "the other one was made later");
     assert!(then(&desk, 4, None, 9).await.rows.is_empty(), "it was not made yet");
     assert_eq!(there(&desk, 300).await, [exact("train-1", "30")]);
 }
 
 async fn a_story_of_a_list_is_cut_at_its_newest_states() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let states = (1..=9).map(|version| present(&job(version as usize % 2), version));
     desk.append(states.collect()).await;
     let stories = desk.journal.stories(&[9, 8], 3).await.unwrap();

@@ -5,32 +5,32 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::ports::{Backlog, Witness, Witnessed};
+use kubewitness_core::ports::{Backlog, StateWitness, WitnessedState};
 use kubewitness_core::{Change, Seq};
 use kubewitness_harness::{Dice, seed};
-use kubewitness_journal::{NamedEndQuery, PhaseIndex, PhasePage, PhaseQuery, Retention};
+use kubewitness_journal::{NamedEndQuery, PhaseIndex, PhasePage, PhaseQuery, SourceRetention};
 
-use crate::support::{Desk, SOURCE, in_source, job, of, on_every_store, state, status};
+use crate::support::{SOURCE, TestJournal, in_source, job, of, on_every_store, state, status};
 
-fn is(number: usize, phase: &str, version: u64) -> Witnessed {
-    Witnessed { status: status(phase), ..state(&job(number), Change::Present, &version.to_string()) }
+fn is(number: usize, phase: &str, version: u64) -> WitnessedState {
+    WitnessedState { status: status(phase), ..state(&job(number), Change::Present, &version.to_string()) }
 }
 
-fn gone(number: usize, version: u64) -> Witnessed {
-    Witnessed { status: status("Deleted"), ..state(&job(number), Change::Gone, &version.to_string()) }
+fn gone(number: usize, version: u64) -> WitnessedState {
+    WitnessedState { status: status("Deleted"), ..state(&job(number), Change::Gone, &version.to_string()) }
 }
 
-fn file(desk: &Desk) -> PathBuf {
+fn file(desk: &TestJournal) -> PathBuf {
     desk.folder.path().join("index").join("phases.db")
 }
 
-async fn index(desk: &Desk) -> PhaseIndex {
+async fn index(desk: &TestJournal) -> PhaseIndex {
     let index = PhaseIndex::new(file(desk));
     read_all(&index, desk).await;
     index
 }
 
-async fn read_all(index: &PhaseIndex, desk: &Desk) {
+async fn read_all(index: &PhaseIndex, desk: &TestJournal) {
     while index.advance(&desk.journal, 0).await.unwrap() {}
     assert!(index.reaches(*desk.journal.newest().borrow(), Duration::ZERO).await);
 }
@@ -51,7 +51,7 @@ async fn found(index: &PhaseIndex, phase: &str, after: Seq, before: Seq) -> Vec<
 }
 
 async fn what_has_ended_is_found_by_its_name_page_by_page() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     // The namespaces are team-1, team-2 and team-0 in turn.
     desk.append((1..=5).map(|number| is(number, "Running", number as u64)).collect()).await;
     desk.append(vec![gone(3, 6), gone(1, 7), gone(2, 8), state(&job(4), Change::Left, "9")]).await;
@@ -95,13 +95,13 @@ async fn what_has_ended_is_found_by_its_name_page_by_page() {
 }
 
 async fn objects_are_found_by_the_phases_that_they_were_in_within_a_range() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     // Positions 1 to 9.
     desk.append(vec![is(1, "Running", 1), is(2, "Running", 2), is(3, "Pending", 3)]).await;
     desk.append(vec![is(1, "Preempted", 4), is(1, "Running", 5), is(2, "Preempted", 6)]).await;
     desk.append(vec![is(2, "Preempted", 7), gone(2, 8), is(3, "Running", 9)]).await;
     let other =
-        Witnessed { status: status("Preempted"), ..in_source("pods", 0, &job(9), Change::Present, "1") };
+        WitnessedState { status: status("Preempted"), ..in_source("pods", 0, &job(9), Change::Present, "1") };
     desk.journal.append(of("pods", 0, vec![other])).await.unwrap();
     let index = index(&desk).await;
     assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-2", "train-1"]);
@@ -123,7 +123,7 @@ async fn objects_are_found_by_the_phases_that_they_were_in_within_a_range() {
 }
 
 async fn an_index_goes_on_where_it_was_and_is_made_anew_where_the_journal_is_another_one() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![is(1, "Preempted", 1), is(1, "Running", 2)]).await;
     drop(index(&desk).await);
     let desk = desk.reopen().await;
@@ -132,7 +132,7 @@ async fn an_index_goes_on_where_it_was_and_is_made_anew_where_the_journal_is_ano
     assert_eq!(found(&again, "Preempted", 0, Seq::MAX).await, ["train-2", "train-1"]);
     drop(again);
     // Beside a journal that has other states at the same positions.
-    let other = Desk::new().await;
+    let other = TestJournal::new().await;
     other.append(vec![is(7, "Running", 1), is(7, "Preempted", 2), is(8, "Running", 3)]).await;
     let moved = PhaseIndex::new(file(&desk));
     while moved.advance(&other.journal, 0).await.unwrap() {}
@@ -153,7 +153,7 @@ fn damage_file(path: &Path, bytes: &[u8]) {
 }
 
 async fn what_retention_took_is_taken_out_of_the_index() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let states = (1..=40).map(|n| is(1, if n % 2 == 0 { "Preempted" } else { "Running" }, n));
     desk.append(states.collect()).await;
     desk.append(vec![is(2, "Preempted", 50), gone(2, 51)]).await;
@@ -161,7 +161,7 @@ async fn what_retention_took_is_taken_out_of_the_index() {
     let index = index(&desk).await;
     assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-1", "train-2"]);
     let spec = RetentionSpec { count: Some(3), past_cursors: true, ..RetentionSpec::default() };
-    Retention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
+    SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
     let mut after = None;
     loop {
         after = index.sweep(&desk.journal, after).await.unwrap();
@@ -176,10 +176,10 @@ async fn what_retention_took_is_taken_out_of_the_index() {
 }
 
 /// A position, an object and a phase; no phase: its end.
-type Told = (Seq, usize, Option<&'static str>);
+type PhaseRecord = (Seq, usize, Option<&'static str>);
 
 /// Looks at every state.
-fn model(told: &[Told], phase: &str, after: Seq, before: Seq) -> BTreeSet<String> {
+fn model(told: &[PhaseRecord], phase: &str, after: Seq, before: Seq) -> BTreeSet<String> {
     let objects: BTreeSet<usize> = told.iter().map(|(_, object, _)| *object).collect();
     let was = |object: &usize| {
         let mine: Vec<_> = told.iter().filter(|(_, of, _)| of == object).collect();
@@ -195,7 +195,7 @@ fn model(told: &[Told], phase: &str, after: Seq, before: Seq) -> BTreeSet<String
 async fn each_page_has_what_a_look_at_every_state_finds_and_no_object_twice() {
     const PHASES: [&str; 4] = ["Pending", "Running", "Preempted", "Running"];
     let mut dice = Dice::new(seed());
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let (mut told, mut states, mut ended) = (Vec::new(), Vec::new(), BTreeSet::new());
     for version in 1..=400_u64 {
         let object = dice.below(30) as usize;
@@ -231,7 +231,7 @@ async fn each_page_has_what_a_look_at_every_state_finds_and_no_object_twice() {
 
 #[tokio::test]
 async fn a_page_looks_at_no_more_times_than_it_may_and_leads_on() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=20).map(|n| is(n, "Preempted", n as u64)).collect()).await;
     let index = index(&desk).await;
     let asked = PhaseQuery { looked: 15, ..query("Preempted", 0, Seq::MAX) };
@@ -243,7 +243,7 @@ async fn a_page_looks_at_no_more_times_than_it_may_and_leads_on() {
 
 #[tokio::test]
 async fn a_version_that_was_read_back_late_is_found_where_it_was_read() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![is(1, "Running", 1), is(1, "Succeeded", 9)]).await;
     desk.append(vec![is(1, "Preempted", 5)]).await;
     let index = index(&desk).await;
@@ -254,7 +254,7 @@ async fn a_version_that_was_read_back_late_is_found_where_it_was_read() {
 
 #[tokio::test]
 async fn an_index_that_can_not_be_written_says_so_and_the_journal_goes_on() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     std::fs::write(desk.folder.path().join("index"), "no folder").unwrap();
     let index = PhaseIndex::new(file(&desk));
     let error = index.advance(&desk.journal, 0).await.unwrap_err().to_string();

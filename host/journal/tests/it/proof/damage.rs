@@ -5,33 +5,33 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use kubewitness_core::ports::{
-    Append, Backlog, DeadLetter, JournalError, KvWrite, Poison, Progress, Save, SourceStart, Witness,
-    Witnessed,
+    AppendBatch, Backlog, DeadLetter, JournalError, KvWrite, PluginProgress, PoisonMessage, ProgressSave,
+    SourceStart, StateWitness, WitnessedState,
 };
 use kubewitness_core::views::DiscrepancyView;
 use kubewitness_core::{Change, Gap, StateId, Version};
 use kubewitness_journal::{Journal, OpenError, code, verify};
 use sqlx::{ConnectOptions, Connection};
 
-use crate::support::{Desk, SOURCE, document, gap, job, of, open_at, options, present, state};
+use crate::support::{SOURCE, TestJournal, document, gap, job, of, open_at, options, present, state};
 
 /// A journal with something of everything, closed.
-pub async fn sound() -> Desk {
-    let desk = Desk::new().await;
+pub async fn sound() -> TestJournal {
+    let desk = TestJournal::new().await;
     for version in 0..40u64 {
         let states = (0..5).map(|n| {
             let number = version * 5 + n as u64 + 1;
             let base = (version > 0).then(|| document(&job(n), &(number - 5).to_string()));
-            Witnessed { base, ..present(&job(n), number) }
+            WitnessedState { base, ..present(&job(n), number) }
         });
         let states = states.collect();
         let checkpoint = Some(Version::new(&(version * 5 + 5).to_string()));
-        desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+        desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
     }
     desk.append(vec![state(&job(4), Change::Gone, "300")]).await;
-    let owned = Witnessed { owner: Some(job(20)), controller: Some(job(21)), ..present(&job(7), 301) };
+    let owned = WitnessedState { owner: Some(job(20)), controller: Some(job(21)), ..present(&job(7), 301) };
     desk.append(vec![gap(&job(3), "302", "309"), owned]).await;
-    let poison = vec![Poison { raw: "{".into(), error: "it ends".into(), observed_ms: 1 }];
+    let poison = vec![PoisonMessage { raw: "{".into(), error: "it ends".into(), observed_ms: 1 }];
     let hole = Gap {
         source: SOURCE.into(),
         object: None,
@@ -43,17 +43,17 @@ pub async fn sound() -> Desk {
         recorded_ms: 1,
     };
     let discrepancies = vec![DiscrepancyView { found_ms: 7, ..DiscrepancyView::default() }];
-    let append = Append { poison, gaps: vec![hole], discrepancies, ..of(SOURCE, 0, Vec::new()) };
+    let append = AppendBatch { poison, gaps: vec![hole], discrepancies, ..of(SOURCE, 0, Vec::new()) };
     desk.journal.append(append).await.unwrap();
     let sources = vec![SourceStart { source: SOURCE.into(), after: 0, until: None }];
-    let progress = Progress {
+    let progress = PluginProgress {
         cursor: 100,
         above: vec![(103, 104), (110, 110)],
         delivered: 90,
         filtered: 12,
         dead: 1,
         sources,
-        ..Progress::default()
+        ..PluginProgress::default()
     };
     let letter = DeadLetter {
         plugin: "audit".into(),
@@ -68,14 +68,17 @@ pub async fn sound() -> Desk {
         tries: Vec::new(),
     };
     let kv = vec![KvWrite { key: "k".into(), value: Some(vec![1, 2, 3]) }];
-    desk.journal.save("audit", Save { progress, parked: vec![letter], kv, ..Save::default() }).await.unwrap();
+    desk.journal
+        .save("audit", ProgressSave { progress, parked: vec![letter], kv, ..ProgressSave::default() })
+        .await
+        .unwrap();
     desk.journal.mark_replaying("audit", &[50], "ann", "it was mended").await.unwrap();
     desk.assert_sound().await;
     desk.journal.close().await.unwrap();
     desk
 }
 
-async fn damage(desk: &Desk, sql: &'static str) {
+async fn damage(desk: &TestJournal, sql: &'static str) {
     let mut connection =
         sqlx::sqlite::SqliteConnectOptions::new().filename(desk.path()).connect().await.unwrap();
     let done = sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
@@ -165,9 +168,9 @@ async fn a_damaged_row_is_an_error_that_names_its_position_and_never_other_bytes
     let desk = sound().await;
     damage(&desk, "UPDATE states SET document = CAST(x'00' || document AS BLOB) WHERE seq = 42").await;
     damage(&desk, "UPDATE states SET flags = flags | 4 WHERE seq = 60").await;
-    let Desk { folder, place, .. } = desk;
-    let desk = Desk { journal: open_at(&place).await, folder, place };
-    use kubewitness_core::ports::Documents;
+    let TestJournal { folder, place, .. } = desk;
+    let desk = TestJournal { journal: open_at(&place).await, folder, place };
+    use kubewitness_core::ports::DocumentReader;
     let error = desk.journal.document(42).await.unwrap_err();
     assert!(matches!(&error, JournalError::Fatal(text) if text.contains("42")), "{error}");
     let error = desk.journal.read(55, 10).await.unwrap_err();
@@ -186,7 +189,7 @@ async fn a_file_that_is_removed_or_replaced_while_it_is_in_use_is_told_to_be_los
         },
     ];
     for way in ways {
-        let desk = Desk::new().await;
+        let desk = TestJournal::new().await;
         desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
         way(&desk.path());
         let there = desk.path().exists();
@@ -204,7 +207,7 @@ async fn a_file_that_is_removed_or_replaced_while_it_is_in_use_is_told_to_be_los
 #[tokio::test]
 async fn an_older_copy_that_is_written_into_the_file_is_noticed_with_the_next_write_and_by_who_looks() {
     for looks in [true, false] {
-        let desk = Desk::new().await;
+        let desk = TestJournal::new().await;
         desk.append((1..=3).map(|n| present(&job(1), n)).collect()).await;
         desk.journal.settle().await.unwrap();
         // As SQLite's own `.restore` does it.
@@ -221,7 +224,7 @@ async fn an_older_copy_that_is_written_into_the_file_is_noticed_with_the_next_wr
 
 #[tokio::test]
 async fn a_file_that_was_emptied_while_nothing_came_is_told_to_be_lost() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     desk.journal.settle().await.unwrap();
     File::create(desk.path()).unwrap();
@@ -233,7 +236,7 @@ async fn a_file_that_was_emptied_while_nothing_came_is_told_to_be_lost() {
 /// take the WAL away from under it.
 #[tokio::test]
 async fn looking_at_the_journal_lets_go_of_no_lock() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     let inode = std::fs::metadata(desk.path()).unwrap().ino();
     let locks = || {
@@ -247,11 +250,11 @@ async fn looking_at_the_journal_lets_go_of_no_lock() {
 
 #[tokio::test]
 async fn what_a_lost_journal_has_left_is_not_begun_anew_on() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
     std::fs::remove_file(desk.path()).unwrap();
     assert!(desk.journal.settle().await.is_err());
-    let Desk { folder, place, journal } = desk;
+    let TestJournal { folder, place, journal } = desk;
     journal.close().await.unwrap();
     for _ in 0..2 {
         let refused = Journal::open_at(&place, options()).await.err().unwrap();
@@ -268,10 +271,10 @@ async fn what_a_lost_journal_has_left_is_not_begun_anew_on() {
 
 #[tokio::test]
 async fn an_object_that_ends_behind_the_journals_end_is_damage_and_no_panic() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append((1..=5).map(|n| present(&job(1), n)).collect()).await;
     desk.run("DELETE FROM states WHERE seq > 2").await;
-    let Desk { folder: _kept, place, journal } = desk;
+    let TestJournal { folder: _kept, place, journal } = desk;
     assert!(journal.settle().await.is_err());
     journal.close().await.unwrap();
     let journal = open_at(&place).await;
@@ -285,7 +288,7 @@ async fn an_object_that_ends_behind_the_journals_end_is_damage_and_no_panic() {
 #[tokio::test]
 async fn a_file_that_was_removed_while_nothing_came_is_told_to_be_lost_to_who_looks_and_at_the_end() {
     for looks in [true, false] {
-        let desk = Desk::new().await;
+        let desk = TestJournal::new().await;
         desk.journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
         desk.journal.settle().await.unwrap();
         std::fs::remove_file(desk.path()).unwrap();
@@ -329,7 +332,7 @@ async fn a_file_that_was_cut_off_is_a_finding_wherever_it_ends() {
 
 #[tokio::test]
 async fn it_verifies_beside_a_running_writer() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     let writing = async {
         for version in 1..200 {
             desk.append(vec![present(&job(1), version)]).await;

@@ -1,11 +1,11 @@
 //! Changes bytes of a journal behind its back. Each change is found, or has no effect on any answer.
 
 use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
-use kubewitness_core::ports::{Backlog, Witness};
-use kubewitness_journal::{ExportQuery, Place, export, verify};
+use kubewitness_core::ports::{Backlog, StateWitness};
+use kubewitness_journal::{ExportQuery, JournalLocation, export, verify};
 
 use crate::proof::damage::sound;
-use crate::support::{Desk, Kind, SOURCE, on_every_store, open};
+use crate::support::{SOURCE, StoreKind, TestJournal, on_every_store, open};
 
 /// A table with the columns of its key. One that is missing here fails the test.
 const TABLES: [(&str, &str); 18] = [
@@ -41,8 +41,8 @@ const ENDED: (&str, [&str; 2], u64) = ("objects", ["tail", "newest"], 4);
 /// or `t` and hexadecimal digits, and `n` or `m` where no number or no bytes are there.
 fn changed(found: &str, dice: &mut Dice) -> String {
     let (kind, value) = found.split_at(1);
-    let literal = |hex: &str| match (Kind::here(), kind) {
-        (Kind::Postgres, _) => format!("decode('{hex}', 'hex')"),
+    let literal = |hex: &str| match (StoreKind::here(), kind) {
+        (StoreKind::Postgres, _) => format!("decode('{hex}', 'hex')"),
         (_, "t") => format!("CAST(x'{hex}' AS TEXT)"),
         _ => format!("x'{hex}'"),
     };
@@ -62,17 +62,17 @@ fn changed(found: &str, dice: &mut Dice) -> String {
     }
 }
 
-async fn columns(desk: &Desk, table: &str) -> Vec<String> {
+async fn columns(desk: &TestJournal, table: &str) -> Vec<String> {
     let of = |schema| {
         format!("information_schema.columns WHERE table_schema = {schema} AND table_name = 'kw_{table}'")
     };
-    let list = match Kind::here() {
-        Kind::Sqlite => format!("SELECT group_concat(name, ',') FROM pragma_table_info('{table}')"),
-        Kind::Postgres => format!(
+    let list = match StoreKind::here() {
+        StoreKind::Sqlite => format!("SELECT group_concat(name, ',') FROM pragma_table_info('{table}')"),
+        StoreKind::Postgres => format!(
             "SELECT string_agg(column_name, ',' ORDER BY ordinal_position) FROM {}",
             of("current_schema()")
         ),
-        Kind::MariaDb | Kind::Mysql => {
+        StoreKind::MariaDb | StoreKind::Mysql => {
             format!("SELECT group_concat(column_name ORDER BY ordinal_position) FROM {}", of("database()"))
         }
     };
@@ -80,34 +80,34 @@ async fn columns(desk: &Desk, table: &str) -> Vec<String> {
 }
 
 /// Tables of the journal.
-async fn tables(desk: &Desk) -> i64 {
-    let text = match Kind::here() {
-        Kind::Sqlite => "SELECT count(*) FROM sqlite_schema WHERE type = 'table'",
-        Kind::Postgres => {
+async fn tables(desk: &TestJournal) -> i64 {
+    let text = match StoreKind::here() {
+        StoreKind::Sqlite => "SELECT count(*) FROM sqlite_schema WHERE type = 'table'",
+        StoreKind::Postgres => {
             "SELECT count(*) FROM information_schema.tables WHERE table_schema = current_schema() \
              AND table_name LIKE 'kw\\_%'"
         }
-        Kind::MariaDb | Kind::Mysql => {
+        StoreKind::MariaDb | StoreKind::Mysql => {
             "SELECT count(*) FROM information_schema.tables WHERE table_schema = database() \
              AND table_name LIKE 'kw\\_%'"
         }
     };
     // A server's journal has four more, which say who writes and watches.
-    desk.ask(text).await.parse::<i64>().unwrap() - if Kind::here() == Kind::Sqlite { 0 } else { 4 }
+    desk.ask(text).await.parse::<i64>().unwrap() - if StoreKind::here() == StoreKind::Sqlite { 0 } else { 4 }
 }
 
-async fn value(desk: &Desk, table: &str, column: &str, place: &str) -> String {
-    let read = match Kind::here() {
-        Kind::Sqlite => format!(
+async fn value(desk: &TestJournal, table: &str, column: &str, place: &str) -> String {
+    let read = match StoreKind::here() {
+        StoreKind::Sqlite => format!(
             "CASE typeof({column}) WHEN 'null' THEN 'n' WHEN 'integer' THEN 'i' || {column} \
              WHEN 'text' THEN 't' || hex({column}) ELSE 'b' || hex({column}) END"
         ),
-        Kind::Postgres => format!(
+        StoreKind::Postgres => format!(
             "CASE WHEN {column} IS NULL AND pg_typeof({column}) = 'bigint'::regtype THEN 'n' \
              WHEN {column} IS NULL THEN 'm' WHEN pg_typeof({column}) = 'bigint'::regtype \
              THEN 'i' || {column}::text ELSE 'b' || substr({column}::text, 3) END"
         ),
-        Kind::MariaDb | Kind::Mysql => {
+        StoreKind::MariaDb | StoreKind::Mysql => {
             let name = format!("kw_{table}");
             let kind = format!(
                 "SELECT data_type FROM information_schema.columns WHERE table_schema = database() \
@@ -119,13 +119,19 @@ async fn value(desk: &Desk, table: &str, column: &str, place: &str) -> String {
             }
         }
     };
-    let prefix = Kind::here().prefix();
+    let prefix = StoreKind::here().prefix();
     desk.ask(&format!("SELECT {read} FROM {prefix}{table} {place}")).await
 }
 
 /// A changed value that no other row has: two rows with one key are refused by the store itself.
-async fn changed_to_unused(desk: &Desk, table: &str, column: &str, found: &str, dice: &mut Dice) -> String {
-    let prefix = Kind::here().prefix();
+async fn changed_to_unused(
+    desk: &TestJournal,
+    table: &str,
+    column: &str,
+    found: &str,
+    dice: &mut Dice,
+) -> String {
+    let prefix = StoreKind::here().prefix();
     for _ in 0..TRIES {
         let new = changed(found, dice);
         if desk.ask(&format!("SELECT count(*) FROM {prefix}{table} WHERE {column} = {new}")).await == "0" {
@@ -151,7 +157,7 @@ async fn changed_values_are_found(seed: u64) {
     assert_eq!(tables(&desk).await, TABLES.len() as i64, "a table is not covered here");
     let (mut missed, mut tried) = (Vec::new(), 0);
     for (table, key) in TABLES {
-        let name = format!("{}{table}", Kind::here().prefix());
+        let name = format!("{}{table}", StoreKind::here().prefix());
         let rows: u64 = desk.ask(&format!("SELECT count(*) FROM {name}")).await.parse().unwrap();
         assert!(rows > 0, "{table} is empty: its columns were not tried");
         desk.keep(&name).await;
@@ -168,7 +174,7 @@ async fn changed_values_are_found(seed: u64) {
             let update = format!("UPDATE {name} SET {column} = {new} WHERE ({key}) = ({chosen})");
             tried += 1;
             // They differ in little: each of the two takes every other column.
-            if matches!((Kind::here(), tried % 2), (Kind::MariaDb, 0) | (Kind::Mysql, 1)) {
+            if matches!((StoreKind::here(), tried % 2), (StoreKind::MariaDb, 0) | (StoreKind::Mysql, 1)) {
                 continue;
             }
             desk.run(&update).await;
@@ -186,10 +192,10 @@ async fn changed_values_are_found(seed: u64) {
 on_every_store!(a_changed_value_of_any_column_is_found);
 
 /// All that a journal tells.
-async fn told(path: &std::path::Path) -> Result<String, String> {
+async fn exported_text(path: &std::path::Path) -> Result<String, String> {
     let mut out = Vec::new();
     let query = ExportQuery { documents: true, ..ExportQuery::default() };
-    export(&Place::file(path), &query, &mut out).await.map_err(|error| error.to_string())?;
+    export(&JournalLocation::file(path), &query, &mut out).await.map_err(|error| error.to_string())?;
     let journal = open(path.to_path_buf()).await;
     let beside = format!(
         "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
@@ -203,7 +209,7 @@ async fn told(path: &std::path::Path) -> Result<String, String> {
             .await
             .map(|poison| poison.into_iter().map(|one| (one.error, one.raw)).collect::<Vec<_>>()),
         journal.epochs().await,
-        journal.untold().await,
+        journal.removed_before_delivery().await,
         journal.warm(SOURCE).await.map(|warm| warm
             .objects
             .into_iter()
@@ -220,7 +226,7 @@ async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
     let flips = seeds.list();
     let desk = sound().await;
     let bytes = std::fs::read(desk.path()).unwrap();
-    let expected = told(&desk.path()).await.unwrap();
+    let expected = exported_text(&desk.path()).await.unwrap();
     let path = desk.path().with_file_name("flipped.db");
     let (mut found, mut harmless) = (0, 0);
     for &seed in &flips {
@@ -236,7 +242,7 @@ async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
         flipped[place] ^= 1 << bit;
         std::fs::write(&path, &flipped).unwrap();
         if verify(&path).await.is_ok_and(|report| report.ok) {
-            let told = told(&path).await;
+            let told = exported_text(&path).await;
             assert!(
                 told.as_ref() == Ok(&expected),
                 "bit {bit} of byte {place} was not found and changes what is told"

@@ -3,7 +3,7 @@
 use super::*;
 
 pub async fn a_journal_of_the_first_format_is_made_one_of_this() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let journal = open_at(&beside.place()).await;
     journal.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     journal.close().await.unwrap();
@@ -14,7 +14,7 @@ pub async fn a_journal_of_the_first_format_is_made_one_of_this() {
     assert!(matches!(verify_at(&beside.place()).await, Err(OpenError::Older { found: 1, .. })));
     let journal = open_at(&beside.place()).await;
     let found = DiscrepancyView { found_ms: 7, ..DiscrepancyView::default() };
-    let append = Append { discrepancies: vec![found], ..of(SOURCE, 0, vec![present(&job(1), 2)]) };
+    let append = AppendBatch { discrepancies: vec![found], ..of(SOURCE, 0, vec![present(&job(1), 2)]) };
     assert_eq!(journal.append(append).await.unwrap().newest, 2);
     assert_eq!(journal.discrepancies(SOURCE).await.unwrap().count, 1);
     journal.close().await.unwrap();
@@ -23,7 +23,7 @@ pub async fn a_journal_of_the_first_format_is_made_one_of_this() {
 }
 
 pub async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     open_at(&beside.place()).await.close().await.unwrap();
     beside.run("UPDATE kw_journal SET format = 99");
     let error = refused(&beside.place()).await;
@@ -53,8 +53,8 @@ pub async fn a_journal_of_format_1_gets_sums_and_can_be_cut() {
     }
     let statuses: i64 = desk.ask("SELECT max(id) FROM kw_statuses").await.parse().unwrap();
     for id in 1..=statuses {
-        let body = match Kind::here() {
-            Kind::Postgres => "convert_from(body, 'UTF8')",
+        let body = match StoreKind::here() {
+            StoreKind::Postgres => "convert_from(body, 'UTF8')",
             _ => "CONVERT(body USING utf8mb4)",
         };
         let body = desk.ask(&format!("SELECT {body} FROM kw_statuses WHERE id = {id}")).await;
@@ -67,20 +67,20 @@ pub async fn a_journal_of_format_1_gets_sums_and_can_be_cut() {
     desk.run("DROP TABLE @agreed").await;
     desk.run("DROP TABLE @watches").await;
     desk.run("ALTER TABLE @journal DROP COLUMN term").await;
-    desk.run(match Kind::here() {
-        Kind::Postgres => "DROP INDEX kw_objects_by_end",
+    desk.run(match StoreKind::here() {
+        StoreKind::Postgres => "DROP INDEX kw_objects_by_end",
         _ => "DROP INDEX kw_objects_by_end ON kw_objects",
     })
     .await;
     desk.run("UPDATE @journal SET format = 1").await;
     let older = verify_at(&desk.place).await.unwrap_err();
     assert!(matches!(older, OpenError::Older { found: 1, known: 8, .. }), "{older}");
-    let Desk { folder, place, .. } = desk;
-    let desk = Desk { journal: open_at(&place).await, folder, place };
+    let TestJournal { folder, place, .. } = desk;
+    let desk = TestJournal { journal: open_at(&place).await, folder, place };
     desk.assert_sound().await;
     let count = Some(20);
     let spec = kubewitness_core::config::RetentionSpec { count, past_cursors: true, ..Default::default() };
-    let mut retention = kubewitness_journal::Retention::new(desk.journal.clone(), SOURCE).in_hand(0);
+    let mut retention = kubewitness_journal::SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0);
     let told = retention.pass(&spec).await.unwrap();
     assert!(told.states > 50, "{told:?}");
     desk.assert_sound().await;

@@ -9,8 +9,8 @@ use super::*;
 /// Clients that keep a session of the pooler each.
 const OTHERS: usize = 10;
 
-fn through(pooler: &Pooler, beside: &Beside) -> Place {
-    Place::server(&pooler.url(&beside.address).unwrap()).unwrap()
+fn through(pooler: &Pooler, beside: &SharedJournal) -> JournalLocation {
+    JournalLocation::server(&pooler.url(&beside.address).unwrap()).unwrap()
 }
 
 fn names_the_remedy(text: &str) -> bool {
@@ -20,8 +20,8 @@ fn names_the_remedy(text: &str) -> bool {
 #[tokio::test]
 async fn a_pooler_that_shares_sessions_out_is_refused_before_anything_is_written() {
     const NAME: &str = "servers::poolers::a_pooler_that_shares_sessions_out_is_refused";
-    on(Kind::Postgres, NAME, async {
-        let beside = Beside::new();
+    on(StoreKind::Postgres, NAME, async {
+        let beside = SharedJournal::new();
         for mode in ["transaction", "statement"] {
             let Some(pooler) = Pooler::start(beside.server, mode, NAME).unwrap() else { return };
             let error = refused(&through(&pooler, &beside)).await;
@@ -37,8 +37,8 @@ async fn a_pooler_that_shares_sessions_out_is_refused_before_anything_is_written
 #[tokio::test]
 async fn a_pooler_that_lends_sessions_whole_serves_a_journal() {
     const NAME: &str = "servers::poolers::a_pooler_that_lends_sessions_whole_serves_a_journal";
-    on(Kind::Postgres, NAME, async {
-        let beside = Beside::new();
+    on(StoreKind::Postgres, NAME, async {
+        let beside = SharedJournal::new();
         let Some(pooler) = Pooler::start(beside.server, "session", NAME).unwrap() else { return };
         let place = through(&pooler, &beside);
         for version in [1, 2] {
@@ -57,8 +57,8 @@ async fn a_pooler_that_lends_sessions_whole_serves_a_journal() {
 #[tokio::test]
 async fn a_writer_whose_session_goes_to_another_client_does_not_write() {
     const NAME: &str = "servers::poolers::a_writer_whose_session_goes_to_another_client_does_not_write";
-    on(Kind::Postgres, NAME, async {
-        let beside = Beside::new();
+    on(StoreKind::Postgres, NAME, async {
+        let beside = SharedJournal::new();
         let Some(pooler) = Pooler::start(beside.server, "session", NAME).unwrap() else { return };
         let journal = open_at(&through(&pooler, &beside)).await;
         pooler.change_mode("transaction").unwrap();

@@ -4,22 +4,25 @@ use std::time::Instant;
 
 use kubewitness_core::Version;
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::ports::{Kept, Notes};
-use kubewitness_journal::Retention;
+use kubewitness_core::ports::{NoteDurability, NoteStore};
+use kubewitness_journal::SourceRetention;
 
 use super::*;
 use crate::support::{document, gap, seqs, sharing, status};
 
-async fn replica(place: &Place, name: &str) -> Journal {
+async fn replica(place: &JournalLocation, name: &str) -> Journal {
     Journal::open_at(place, sharing(name)).await.unwrap()
 }
 
-fn progress(cursor: Seq) -> Save {
-    Save { progress: Progress { cursor, ..Progress::default() }, ..Save::default() }
+fn progress(cursor: Seq) -> ProgressSave {
+    ProgressSave {
+        progress: PluginProgress { cursor, ..PluginProgress::default() },
+        ..ProgressSave::default()
+    }
 }
 
 pub async fn what_two_witness_is_there_once_and_each_knows_of_the_others() {
-    let desk = Desk::shared("one").await;
+    let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
     let both = |version| of(SOURCE, 0, vec![present(&job(1), version), present(&job(2), version)]);
     assert_eq!(seqs(&one.append(both(1)).await.unwrap()), [Some(1), Some(2)]);
@@ -42,7 +45,7 @@ pub async fn what_two_witness_is_there_once_and_each_knows_of_the_others() {
     let ids: std::collections::HashSet<_> = states.iter().map(|state| state.id.clone()).collect();
     assert_eq!(ids.len(), 39);
     for state in &states {
-        let held = kubewitness_core::ports::Documents::document(&two, state.seq).await.unwrap().unwrap();
+        let held = kubewitness_core::ports::DocumentReader::document(&two, state.seq).await.unwrap().unwrap();
         assert_eq!(held, document(&state.object, state.resource_version.as_str()));
     }
     two.close().await.unwrap();
@@ -50,14 +53,14 @@ pub async fn what_two_witness_is_there_once_and_each_knows_of_the_others() {
 }
 
 pub async fn one_that_wants_it_alone_and_those_that_share_it_keep_apart() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let one = replica(&beside.place(), "one").await;
     let two = replica(&beside.place(), "two").await;
     let error = refused(&beside.place()).await;
     let text = error.to_string();
     assert!(matches!(error, OpenError::Shared { .. }), "{text}");
     assert!(text.contains("one, two") && text.contains("--lease"), "{text}");
-    let names = |replicas: Vec<kubewitness_journal::Replica>| -> Vec<_> {
+    let names = |replicas: Vec<kubewitness_journal::JournalReplica>| -> Vec<_> {
         replicas.into_iter().map(|replica| replica.name).collect()
     };
     assert_eq!(names(one.replicas().await.unwrap()), ["one", "two"]);
@@ -73,7 +76,7 @@ pub async fn one_that_wants_it_alone_and_those_that_share_it_keep_apart() {
 }
 
 pub async fn replicas_of_another_election_are_refused() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let _one = replica(&beside.place(), "one").await;
     let mut options = sharing("two");
     options.sharing.as_mut().unwrap().lease = "kubewitness/election of cluster 2".into();
@@ -82,7 +85,7 @@ pub async fn replicas_of_another_election_are_refused() {
 }
 
 pub async fn a_lease_that_is_made_anew_is_that_of_who_comes_then() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let (one, two) = (replica(&beside.place(), "one").await, replica(&beside.place(), "two").await);
     let anew = |name: &str| {
         let mut options = sharing(name);
@@ -99,10 +102,10 @@ pub async fn a_lease_that_is_made_anew_is_that_of_who_comes_then() {
 
 /// As one that was stopped on its way: it holds what others need to come in.
 pub async fn a_replica_that_stops_while_it_comes_in_is_ended() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     replica(&beside.place(), "one").await.close().await.unwrap();
-    let lock = match Kind::here() {
-        Kind::Postgres => "SELECT pg_advisory_lock(1263291953, hashtext(current_schema()))",
+    let lock = match StoreKind::here() {
+        StoreKind::Postgres => "SELECT pg_advisory_lock(1263291953, hashtext(current_schema()))",
         _ => "DO get_lock(concat('kubewitness ', left(sha2(database(), 256), 40)), 0)",
     };
     let holder = "UPDATE kw_journal SET holder = 'a replica that comes in, two'";
@@ -126,7 +129,7 @@ pub async fn a_replica_that_stops_while_it_comes_in_is_ended() {
 }
 
 pub async fn only_so_many_replicas_come_in() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let mut replicas = Vec::new();
     for number in 0..16 {
         replicas.push(replica(&beside.place(), &format!("replica-{number}")).await);
@@ -138,7 +141,7 @@ pub async fn only_so_many_replicas_come_in() {
 }
 
 pub async fn only_who_leads_writes_what_plugins_left() {
-    let desk = Desk::shared("one").await;
+    let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
     one.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     let not_mine = |told: Result<(), JournalError>| match told {
@@ -146,7 +149,7 @@ pub async fn only_who_leads_writes_what_plugins_left() {
         other => panic!("{other:?}"),
     };
     not_mine(one.save("p", progress(1)).await);
-    not_mine(one.note("p", Vec::new(), Kept::ByTheMachine).await);
+    not_mine(one.note("p", Vec::new(), NoteDurability::ProcessCrash).await);
     one.lead(true).await.unwrap();
     one.save("p", progress(1)).await.unwrap();
     not_mine(two.save("p", progress(0)).await);
@@ -162,7 +165,7 @@ pub async fn only_who_leads_writes_what_plugins_left() {
     // Whose term is over ends nobody else's.
     one.lead(false).await.unwrap();
     two.save("p", progress(2)).await.unwrap();
-    let leads = |replicas: Vec<kubewitness_journal::Replica>| -> Vec<bool> {
+    let leads = |replicas: Vec<kubewitness_journal::JournalReplica>| -> Vec<bool> {
         replicas.into_iter().map(|replica| replica.dispatches).collect()
     };
     assert_eq!(leads(one.replicas().await.unwrap()), [false, true]);
@@ -173,7 +176,7 @@ pub async fn only_who_leads_writes_what_plugins_left() {
 }
 
 pub async fn a_shared_text_is_changed_only_by_who_knows_the_newest() {
-    let desk = Desk::shared("one").await;
+    let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
     let texts = async || (one.shared_text("ends").await.unwrap(), two.shared_text("ends").await.unwrap());
     assert_eq!(texts().await, (String::new(), String::new()));
@@ -188,9 +191,9 @@ pub async fn a_shared_text_is_changed_only_by_who_knows_the_newest() {
 }
 
 pub async fn a_witness_that_lags_takes_no_checkpoint_back() {
-    let desk = Desk::shared("one").await;
+    let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
-    let at = |version: &str, rewinds| Append {
+    let at = |version: &str, rewinds| AppendBatch {
         checkpoint: Some(Version::new(version)),
         rewinds,
         ..of(SOURCE, 0, Vec::new())
@@ -207,26 +210,28 @@ pub async fn a_witness_that_lags_takes_no_checkpoint_back() {
 }
 
 pub async fn a_gap_of_what_another_witness_has_passed_is_refused_and_its_states_are_not() {
-    let desk = Desk::shared("one").await;
+    let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
     let at = |version: &str| Some(Version::new(version));
-    one.append(Append { checkpoint: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 10)]) }).await.unwrap();
+    one.append(AppendBatch { checkpoint: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 10)]) })
+        .await
+        .unwrap();
     // Both read back what was since then; one is through first.
     let seen = vec![present(&job(1), 15), present(&job(1), 20)];
-    one.append(Append { since: at("10"), checkpoint: at("20"), ..of(SOURCE, 0, seen) }).await.unwrap();
-    let hole = Append { since: at("10"), ..of(SOURCE, 0, vec![gap(&job(1), "10", "20")]) };
+    one.append(AppendBatch { since: at("10"), checkpoint: at("20"), ..of(SOURCE, 0, seen) }).await.unwrap();
+    let hole = AppendBatch { since: at("10"), ..of(SOURCE, 0, vec![gap(&job(1), "10", "20")]) };
     let told = two.append(hole).await;
     assert!(matches!(told, Err(JournalError::Overtaken(_))), "{told:?}");
-    let late = Append { since: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 12)]) };
+    let late = AppendBatch { since: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 12)]) };
     assert_eq!(seqs(&two.append(late).await.unwrap()), [Some(4)]);
     // From where the other is, what is missing is a gap.
-    let next = Append { since: at("20"), ..of(SOURCE, 0, vec![gap(&job(1), "20", "30")]) };
+    let next = AppendBatch { since: at("20"), ..of(SOURCE, 0, vec![gap(&job(1), "20", "30")]) };
     assert_eq!(seqs(&two.append(next).await.unwrap()), [Some(5)]);
     desk.assert_sound().await;
 }
 
 pub async fn a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let (one, two) = (replica(&beside.place(), "one").await, replica(&beside.place(), "two").await);
     let version = Version::new;
     let elsewhere = async |journal: &Journal, before: &str| {
@@ -275,7 +280,7 @@ pub async fn a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there(
 }
 
 pub async fn who_witnesses_an_epoch_that_is_over_is_told_where_the_journal_is() {
-    let desk = Desk::shared("one").await;
+    let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
     one.append(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     two.append(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
@@ -287,9 +292,9 @@ pub async fn who_witnesses_an_epoch_that_is_over_is_told_where_the_journal_is() 
 }
 
 pub async fn what_one_sweeps_the_other_does_not_refer_to() {
-    let desk = Desk::shared("one").await;
+    let desk = TestJournal::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
-    let witnessed = |number: usize, version, phase: &str| kubewitness_core::ports::Witnessed {
+    let witnessed = |number: usize, version, phase: &str| kubewitness_core::ports::WitnessedState {
         status: status(phase),
         ..present(&job(number), version)
     };
@@ -302,7 +307,7 @@ pub async fn what_one_sweeps_the_other_does_not_refer_to() {
     one.lead(true).await.unwrap();
     one.settle().await.unwrap();
     let spec = RetentionSpec { count: Some(10), past_cursors: true, ..RetentionSpec::default() };
-    let mut retention = Retention::new(one.clone(), SOURCE).in_hand(0);
+    let mut retention = SourceRetention::new(one.clone(), SOURCE).in_hand(0);
     retention.pass(&spec).await.unwrap();
     retention.sweep().await.unwrap();
     let swept = desk.ask("SELECT count(*) FROM kw_statuses").await;
@@ -312,14 +317,14 @@ pub async fn what_one_sweeps_the_other_does_not_refer_to() {
     let newest = *two.newest().borrow();
     assert_eq!(two.read_at(&[newest]).await.unwrap()[0].status.phase, "Rare");
     // Who doesn't lead takes nothing.
-    let mut other = Retention::new(two.clone(), SOURCE).in_hand(0);
+    let mut other = SourceRetention::new(two.clone(), SOURCE).in_hand(0);
     assert!(other.pass(&RetentionSpec { count: Some(2), ..spec }).await.is_err());
     desk.assert_sound().await;
 }
 
 pub async fn replicas_whose_sessions_are_ended_under_load_leave_every_state_once() {
     const VERSIONS: u64 = 60;
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let (one, two) = (replica(&beside.place(), "one").await, replica(&beside.place(), "two").await);
     let writing = async |journal: &Journal, own: usize| {
         for version in 1..=VERSIONS {
@@ -334,16 +339,16 @@ pub async fn replicas_whose_sessions_are_ended_under_load_leave_every_state_once
         }
     };
     tokio::join!(writing(&one, 2), writing(&two, 3), ending);
-    let desk = Desk { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal: one };
+    let desk = TestJournal { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal: one };
     assert_eq!(desk.verify().await.states_checked, 3 * VERSIONS);
     desk.assert_sound().await;
 }
 
 /// As a process that was stopped within a transaction: its session is there, and says nothing more.
 pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_alone() {
-    let beside = Beside::new();
+    let beside = SharedJournal::new();
     let one = replica(&beside.place(), "one").await;
-    let desk = Desk { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal: one };
+    let desk = TestJournal { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal: one };
     let one = &desk.journal;
     let (wire, place) = beside.behind_a_wire().await;
     let two = replica(&place, "two").await;
@@ -380,7 +385,7 @@ pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_
     desk.assert_sound().await;
 }
 
-async fn until_there(journal: &Journal, append: Append) {
+async fn until_there(journal: &Journal, append: AppendBatch) {
     let tried = async {
         loop {
             match journal.append(append.clone()).await {

@@ -6,12 +6,12 @@ use std::sync::Mutex;
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-use crate::apiserver::cluster::rights::{self, Action};
-use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::rights::{self, AccessAction};
+use crate::apiserver::cluster::shared::SharedCluster;
 use crate::apiserver::store::record::key;
 use crate::apiserver::values::ident;
 use crate::apiserver::values::lock::locked;
-use crate::apiserver::values::user::User;
+use crate::apiserver::values::user::ClusterUser;
 use crate::apiserver::wire::error::ApiError;
 use crate::apiserver::wire::query::percent_decode;
 
@@ -33,7 +33,7 @@ pub struct TokenUser {
 }
 
 #[derive(Clone)]
-struct Issued {
+struct IssuedToken {
     namespace: String,
     name: String,
     /// Bound to this incarnation of the account; None to any.
@@ -49,38 +49,42 @@ const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
 /// The tokens that are valid now.
 #[derive(Default)]
-pub struct Tokens {
-    fixed: HashMap<String, User>,
-    issued: Mutex<HashMap<String, Issued>>,
+pub struct ValidTokens {
+    fixed: HashMap<String, ClusterUser>,
+    issued: Mutex<HashMap<String, IssuedToken>>,
 }
 
-impl Tokens {
+impl ValidTokens {
     pub fn new(users: &[TokenUser]) -> Self {
         let fixed = users.iter().map(|entry| {
             let mut groups = entry.groups.clone();
             if !groups.iter().any(|g| g == "system:authenticated") {
                 groups.push("system:authenticated".into());
             }
-            (entry.token.clone(), User { name: entry.user.clone(), groups, ..User::default() })
+            (entry.token.clone(), ClusterUser { name: entry.user.clone(), groups, ..ClusterUser::default() })
         });
-        Tokens { fixed: fixed.collect(), issued: Mutex::default() }
+        ValidTokens { fixed: fixed.collect(), issued: Mutex::default() }
     }
 }
 
 /// The user of a request by its `Authorization` header, or else by the token in front of its path.
 pub fn authenticate(
-    shared: &Shared,
+    shared: &SharedCluster,
     authorization: Option<&str>,
     path: Option<&str>,
-) -> Result<User, ApiError> {
+) -> Result<ClusterUser, ApiError> {
     let Some(token) = authorization.and_then(|a| a.strip_prefix("Bearer ")).or(path) else {
-        return Ok(User::anonymous());
+        return Ok(ClusterUser::anonymous());
     };
     review(shared, token.trim(), &[]).map(|(user, _)| user).map_err(|_| ApiError::unauthorized())
 }
 
 /// Whom a user claims to act for, if anybody, and may.
-pub fn impersonate(shared: &Shared, user: User, headers: &HeaderMap) -> Result<User, ApiError> {
+pub fn impersonate(
+    shared: &SharedCluster,
+    user: ClusterUser,
+    headers: &HeaderMap,
+) -> Result<ClusterUser, ApiError> {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let Some(name) = headers.get("impersonate-user").map(text).filter(|name| !name.is_empty()) else {
         return Ok(user);
@@ -94,19 +98,21 @@ pub fn impersonate(shared: &Shared, user: User, headers: &HeaderMap) -> Result<U
             extra.entry(key).or_default().push(text(value));
         }
     }
-    let action = |resource: &str, name: &str| Action {
+    let action = |resource: &str, name: &str| AccessAction {
         verb: "impersonate".into(),
         resource: resource.into(),
         name: name.into(),
-        ..Action::default()
+        ..AccessAction::default()
     };
-    let of_tokens = |action: Action| Action { group: "authentication.k8s.io".into(), ..action };
+    let of_tokens = |action: AccessAction| AccessAction { group: "authentication.k8s.io".into(), ..action };
     let mut asked = vec![action("users", &name)];
     asked.extend(groups.iter().map(|group| action("groups", group)));
     asked.extend(Some(&uid).filter(|uid| !uid.is_empty()).map(|uid| of_tokens(action("uids", uid))));
     for (key, values) in &extra {
-        let of_key =
-            |value: &String| Action { subresource: key.clone(), ..of_tokens(action("userextras", value)) };
+        let of_key = |value: &String| AccessAction {
+            subresource: key.clone(),
+            ..of_tokens(action("userextras", value))
+        };
         asked.extend(values.iter().map(of_key));
     }
     for action in asked.iter().filter(|_| shared.options.enforce_rbac) {
@@ -117,14 +123,18 @@ pub fn impersonate(shared: &Shared, user: User, headers: &HeaderMap) -> Result<U
         }
     }
     groups.push("system:authenticated".into());
-    Ok(User { name, uid, groups, extra })
+    Ok(ClusterUser { name, uid, groups, extra })
 }
 
 const UNKNOWN: &str = "invalid bearer token";
 
 /// Whose token it is, and for which audiences of those asked for: without any, for this server itself. An error
 /// says why it is nobody's, as the real server puts it.
-pub fn review(shared: &Shared, token: &str, audiences: &[String]) -> Result<(User, Vec<String>), String> {
+pub fn review(
+    shared: &SharedCluster,
+    token: &str,
+    audiences: &[String],
+) -> Result<(ClusterUser, Vec<String>), String> {
     let own = [DEFAULT_AUDIENCE.to_owned()];
     let audiences = if audiences.is_empty() { &own } else { audiences };
     let common = |of: &[String]| of.iter().filter(|a| audiences.contains(a)).cloned().collect::<Vec<_>>();
@@ -151,14 +161,14 @@ pub fn review(shared: &Shared, token: &str, audiences: &[String]) -> Result<(Use
     if entry.uid.is_some() && entry.uid != now {
         return refused("service account token has been invalidated".into());
     }
-    let mut user = User::service_account(&entry.namespace, &entry.name, &now.unwrap_or_default());
+    let mut user = ClusterUser::service_account(&entry.namespace, &entry.name, &now.unwrap_or_default());
     user.extra.insert(CREDENTIAL.into(), vec![format!("JTI={}", entry.id)]);
     Ok((user, common))
 }
 
 /// Issues a token to a service account. Returns it with its end, in seconds since 1970.
 pub fn issue(
-    shared: &Shared,
+    shared: &SharedCluster,
     namespace: &str,
     name: &str,
     uid: Option<String>,
@@ -170,13 +180,13 @@ pub fn issue(
     let token = format!("sa.{namespace}.{name}.{}", shared.random.token());
     let audiences = if audiences.is_empty() { vec![DEFAULT_AUDIENCE.to_owned()] } else { audiences };
     let id = shared.random.uid();
-    let entry = Issued { namespace: namespace.into(), name: name.into(), uid, audiences, expires, id };
+    let entry = IssuedToken { namespace: namespace.into(), name: name.into(), uid, audiences, expires, id };
     shared.store.note(&entry.to_note(&token));
     shared.tokens.take(token.clone(), entry, now);
     (token, expires)
 }
 
-impl Issued {
+impl IssuedToken {
     /// As it is kept in the store's file, for a server that is killed and started again.
     fn to_note(&self, token: &str) -> Value {
         json!({
@@ -188,7 +198,7 @@ impl Issued {
     fn from_note(note: &Value) -> Option<(String, Self)> {
         let text = |name: &str| note[name].as_str().map(str::to_owned);
         let audiences = note["audiences"].as_array()?.iter().filter_map(|a| a.as_str().map(str::to_owned));
-        let entry = Issued {
+        let entry = IssuedToken {
             namespace: text("namespace")?,
             name: text("name")?,
             uid: text("uid"),
@@ -200,15 +210,15 @@ impl Issued {
     }
 }
 
-impl Tokens {
+impl ValidTokens {
     /// Knows again what was issued before a restart.
     pub fn restore(&self, notes: &[Value]) {
-        for (token, entry) in notes.iter().filter_map(Issued::from_note) {
+        for (token, entry) in notes.iter().filter_map(IssuedToken::from_note) {
             self.take(token, entry, ident::unix_now());
         }
     }
 
-    fn take(&self, token: String, entry: Issued, now: i64) {
+    fn take(&self, token: String, entry: IssuedToken, now: i64) {
         let mut issued = locked(&self.issued);
         if issued.len() >= MAX_ISSUED {
             issued.retain(|_, entry| entry.expires > now);

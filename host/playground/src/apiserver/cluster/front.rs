@@ -1,6 +1,6 @@
 //! One API server of the cluster: its address, its watch cache, its open watches, and whether it is up.
 //!
-//! Several servers may share one store, as several kube-apiservers share one etcd. [`Shared`] holds what they
+//! Several servers may share one store, as several kube-apiservers share one etcd. [`SharedCluster`] holds what they
 //! share. Each has a watch window of its own, which is empty after a restart, and a cache that can lag behind
 //! the store.
 
@@ -13,32 +13,32 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::apiserver::cluster::shared::Shared;
-use crate::apiserver::faults::Faults;
-use crate::apiserver::store::{AsOf, Window};
+use crate::apiserver::cluster::shared::SharedCluster;
+use crate::apiserver::faults::ServerFaults;
+use crate::apiserver::store::{AsOf, CacheWindow};
 use crate::apiserver::wire::error::ApiError;
 
-pub struct Front {
-    cluster: Arc<Shared>,
+pub struct ServerFront {
+    cluster: Arc<SharedCluster>,
     /// Its number among the servers of the cluster.
     pub number: usize,
     pub address: SocketAddr,
     /// Ends the server for good: watches end, and requests in progress are answered.
     pub stop: CancellationToken,
-    pub drops: watch::Sender<(u64, Drop)>,
+    pub drops: watch::Sender<(u64, WatchDrop)>,
     pub watches: AtomicUsize,
     /// Asks the clients of all connections to make new ones, as `--goaway-chance` of kube-apiserver does.
     pub goaways: watch::Sender<()>,
-    pub power: watch::Sender<Power>,
+    pub power: watch::Sender<ServerPower>,
     /// Whether it is listening.
     pub up: watch::Sender<bool>,
-    pub faults: Faults,
-    cache: watch::Sender<Cache>,
+    pub faults: ServerFaults,
+    cache: watch::Sender<WatchCacheState>,
 }
 
 /// How a test ends watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Drop {
+pub enum WatchDrop {
     /// The stream ends as on a time limit.
     #[default]
     Clean,
@@ -50,7 +50,7 @@ pub enum Drop {
 
 /// The state of a server's watch cache.
 #[derive(Debug, Clone, Copy)]
-pub struct Cache {
+pub struct WatchCacheState {
     /// The version at which it was filled. Watches from before it expire.
     since: u64,
     /// The version at which a test holds it, behind the store.
@@ -59,7 +59,7 @@ pub struct Cache {
 
 /// Whether a server should be up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Power {
+pub enum ServerPower {
     On,
     /// Its connections break after a moment. It comes back by itself if `back` is set.
     Off {
@@ -68,45 +68,46 @@ pub enum Power {
     },
 }
 
-impl Deref for Front {
-    type Target = Shared;
+impl Deref for ServerFront {
+    type Target = SharedCluster;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &SharedCluster {
         &self.cluster
     }
 }
 
-impl Front {
+impl ServerFront {
     /// Makes one more server, with an empty cache.
-    pub fn new(cluster: &Arc<Shared>, address: SocketAddr) -> Arc<Self> {
+    pub fn new(cluster: &Arc<SharedCluster>, address: SocketAddr) -> Arc<Self> {
         // The first server of a new cluster saw everything.
-        let since = if cluster.has_fronts() { cluster.store.version() } else { cluster.store.began() };
+        let since =
+            if cluster.has_fronts() { cluster.store.version() } else { cluster.store.opening_version() };
         cluster.enlist(|number| {
-            Arc::new(Front {
+            Arc::new(ServerFront {
                 cluster: Arc::clone(cluster),
                 number,
                 address,
                 stop: CancellationToken::new(),
-                drops: watch::Sender::new((0, Drop::Clean)),
+                drops: watch::Sender::new((0, WatchDrop::Clean)),
                 watches: AtomicUsize::new(0),
                 goaways: watch::Sender::new(()),
-                power: watch::Sender::new(Power::On),
+                power: watch::Sender::new(ServerPower::On),
                 up: watch::Sender::new(false),
-                faults: Faults::new(
+                faults: ServerFaults::new(
                     cluster.options.faults.clone(),
                     cluster.options.seed.map(|seed| seed.wrapping_add(number as u64)),
                 ),
-                cache: watch::Sender::new(Cache { since, held: None }),
+                cache: watch::Sender::new(WatchCacheState { since, held: None }),
             })
         })
     }
 
-    pub fn cluster(&self) -> &Arc<Shared> {
+    pub fn cluster(&self) -> &Arc<SharedCluster> {
         &self.cluster
     }
 
     /// The newest version that has reached this server's cache.
-    pub fn seen(&self) -> u64 {
+    pub fn cached_version(&self) -> u64 {
         let held = self.cache.borrow().held;
         held.unwrap_or_else(|| self.store.version())
     }
@@ -117,13 +118,13 @@ impl Front {
     }
 
     /// The changes that its watches can see.
-    pub fn window(&self) -> Window {
+    pub fn window(&self) -> CacheWindow {
         let cache = *self.cache.borrow();
-        Window { since: cache.since, upto: cache.held.unwrap_or(u64::MAX) }
+        CacheWindow { since: cache.since, upto: cache.held.unwrap_or(u64::MAX) }
     }
 
     /// Reports when the cache is held, moved or released.
-    pub fn cache_moves(&self) -> watch::Receiver<Cache> {
+    pub fn cache_moves(&self) -> watch::Receiver<WatchCacheState> {
         self.cache.subscribe()
     }
 
@@ -144,7 +145,7 @@ impl Front {
 
     /// Watches from before now expire. Lists at old versions still work.
     pub fn forget_watch_window(&self) {
-        let version = self.seen();
+        let version = self.cached_version();
         self.cache.send_modify(|cache| cache.since = version);
     }
 
@@ -155,7 +156,7 @@ impl Front {
     }
 
     /// Ends every open watch. Returns their number.
-    pub fn drop_watches(&self, how: Drop) -> usize {
+    pub fn drop_watches(&self, how: WatchDrop) -> usize {
         self.drops.send_modify(|(count, last)| {
             *count += 1;
             *last = how;
@@ -171,7 +172,7 @@ impl Front {
             loop {
                 versions.borrow_and_update();
                 moves.borrow_and_update();
-                if self.seen() >= version {
+                if self.cached_version() >= version {
                     return;
                 }
                 tokio::select! {
@@ -181,9 +182,9 @@ impl Front {
             }
         };
         let waited = tokio::time::timeout(self.options.future_wait, reached).await;
-        if waited.is_ok() && self.seen() >= version {
+        if waited.is_ok() && self.cached_version() >= version {
             return Ok(());
         }
-        Err(ApiError::version_too_large(version, self.seen()))
+        Err(ApiError::version_too_large(version, self.cached_version()))
     }
 }

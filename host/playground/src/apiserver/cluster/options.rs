@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::apiserver::cluster::auth::TokenUser;
 use crate::apiserver::cluster::rights::MASTERS;
 use crate::apiserver::cluster::tls::TlsOptions;
-use crate::apiserver::faults::Fault;
+use crate::apiserver::faults::InjectedFault;
 use crate::apiserver::store::HistoryLimits;
-use crate::apiserver::values::versions::Versions;
+use crate::apiserver::values::versions::VersionStyle;
 
 /// The token of the user `admin` if none is given.
 const ADMIN_TOKEN: &str = "admin";
@@ -39,11 +39,11 @@ pub struct ApiServerOptions {
     /// A file that keeps the store after the end of the process, also after a kill.
     pub state: Option<PathBuf>,
     /// How versions look to clients.
-    pub versions: Versions,
+    pub versions: VersionStyle,
     /// Serves TLS; otherwise plain text.
     pub tls: Option<TlsOptions>,
     /// Faults that are armed on every server from the start.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<InjectedFault>,
 }
 
 impl Default for ApiServerOptions {
@@ -66,7 +66,7 @@ impl Default for ApiServerOptions {
             max_body: 8 << 20,
             seed: None,
             state: None,
-            versions: Versions::Decimal,
+            versions: VersionStyle::Decimal,
             tls: None,
             faults: Vec::new(),
         }

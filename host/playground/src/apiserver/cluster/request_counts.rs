@@ -7,16 +7,16 @@ use std::sync::Mutex;
 use serde_json::Value;
 
 use crate::apiserver::values::lock::locked;
-use crate::apiserver::wire::incoming::Incoming;
+use crate::apiserver::wire::incoming::IncomingRequest;
 
 /// The most kinds of requests that are counted apart. Clients choose the paths, so their number must be
 /// bounded.
 const KEYS: usize = 4096;
 
 #[derive(Default)]
-pub struct Requests(Mutex<BTreeMap<String, u64>>);
+pub struct RequestCounts(Mutex<BTreeMap<String, u64>>);
 
-impl Requests {
+impl RequestCounts {
     pub fn count(&self, key: &str) {
         let mut counts = locked(&self.0);
         if let Some(count) = counts.get_mut(key) {
@@ -34,7 +34,7 @@ impl Requests {
 /// The key of a request, such as `list jobs.batch`, `watch pods` or `patch jobs.batch/status`. A list of one
 /// item is a `list-one`: it asks for the server's version or for one old version. A longer list of an old
 /// version is a `list-exact`. A watch that begins with the existing objects is a `list-stream`.
-pub fn key(request: &Incoming) -> String {
+pub fn key(request: &IncomingRequest) -> String {
     let verb = match request.verb() {
         "list" if request.query.get("limit") == "1" => "list-one",
         "list" if request.query.get("resourceVersionMatch") == "Exact" => "list-exact",
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn requests_are_counted_by_kind_and_the_kinds_have_an_end() {
-        let requests = Requests::default();
+        let requests = RequestCounts::default();
         for number in 0..KEYS + 10 {
             requests.count(&format!("list made-up-{number}"));
         }

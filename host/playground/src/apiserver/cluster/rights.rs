@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::shared::SharedCluster;
 use crate::apiserver::store::PageRequest;
-use crate::apiserver::store::record::Record;
+use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::lock::locked;
-use crate::apiserver::values::user::User;
+use crate::apiserver::values::user::ClusterUser;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -20,7 +20,7 @@ pub const MASTERS: &str = "system:masters";
 
 /// What is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Action {
+pub struct AccessAction {
     pub verb: String,
     /// A path that is no resource; the rest is empty then.
     pub path: Option<String>,
@@ -31,7 +31,7 @@ pub struct Action {
     pub namespace: String,
 }
 
-impl Action {
+impl AccessAction {
     /// `jobs/status`
     pub fn full_resource(&self) -> String {
         if self.subresource.is_empty() {
@@ -42,7 +42,7 @@ impl Action {
     }
 
     /// How a refusal puts it.
-    pub fn refusal(&self, user: &User) -> String {
+    pub fn refusal(&self, user: &ClusterUser) -> String {
         if let Some(path) = &self.path {
             return format!("User \"{}\" cannot {} path \"{path}\"", user.name, self.verb);
         }
@@ -62,7 +62,7 @@ impl Action {
 }
 
 #[derive(Debug, Default)]
-struct Rule {
+struct AccessRule {
     verbs: Vec<String>,
     groups: Vec<String>,
     resources: Vec<String>,
@@ -70,25 +70,25 @@ struct Rule {
     paths: Vec<String>,
 }
 
-struct Grant {
+struct AccessGrant {
     binding: String,
     subjects: Vec<Value>,
     /// Where it holds; None everywhere.
     namespace: Option<String>,
-    rules: Arc<Vec<Rule>>,
+    rules: Arc<Vec<AccessRule>>,
 }
 
 /// What was compiled, and of which epoch and version of the tables.
-type Compiled = ((u32, u64), Arc<Vec<Grant>>);
+type CompiledRights = ((u32, u64), Arc<Vec<AccessGrant>>);
 
 /// The compiled roles.
 #[derive(Default)]
-pub struct Rights {
-    compiled: Mutex<Compiled>,
+pub struct CompiledRoles {
+    compiled: Mutex<CompiledRights>,
 }
 
 /// Why the user may do it, or None.
-pub fn allowed(shared: &Shared, user: &User, action: &Action) -> Option<String> {
+pub fn allowed(shared: &SharedCluster, user: &ClusterUser, action: &AccessAction) -> Option<String> {
     if user.is_in(MASTERS) {
         return Some(String::new());
     }
@@ -99,7 +99,7 @@ pub fn allowed(shared: &Shared, user: &User, action: &Action) -> Option<String> 
 }
 
 /// The rules that hold for a user in a namespace, as a rules review shows them.
-pub fn rules_of(shared: &Shared, user: &User, namespace: &str) -> (Vec<Value>, Vec<Value>) {
+pub fn rules_of(shared: &SharedCluster, user: &ClusterUser, namespace: &str) -> (Vec<Value>, Vec<Value>) {
     let (mut resource, mut path) = (Vec::new(), Vec::new());
     if user.is_in(MASTERS) {
         resource.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
@@ -121,7 +121,7 @@ pub fn rules_of(shared: &Shared, user: &User, namespace: &str) -> (Vec<Value>, V
     (resource, path)
 }
 
-fn grants(shared: &Shared) -> Arc<Vec<Grant>> {
+fn grants(shared: &SharedCluster) -> Arc<Vec<AccessGrant>> {
     const TABLES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
     let newest = TABLES
         .iter()
@@ -136,7 +136,7 @@ fn grants(shared: &Shared) -> Arc<Vec<Grant>> {
     Arc::clone(&compiled.1)
 }
 
-fn all(shared: &Shared, plural: &str) -> Vec<(Arc<Record>, Value)> {
+fn all(shared: &SharedCluster, plural: &str) -> Vec<(Arc<VersionRecord>, Value)> {
     let Ok(place) = shared.place(GROUP, plural, "") else { return Vec::new() };
     let everything = PageRequest::everything();
     let page = shared.store.page(place.table, &everything);
@@ -144,8 +144,8 @@ fn all(shared: &Shared, plural: &str) -> Vec<(Arc<Record>, Value)> {
     records.into_iter().map(|record| (Arc::clone(&record), record.to_value(&place.kind))).collect()
 }
 
-fn compile(shared: &Shared) -> Vec<Grant> {
-    let roles: Vec<(String, String, String, Arc<Vec<Rule>>)> = ["ClusterRole", "Role"]
+fn compile(shared: &SharedCluster) -> Vec<AccessGrant> {
+    let roles: Vec<(String, String, String, Arc<Vec<AccessRule>>)> = ["ClusterRole", "Role"]
         .iter()
         .zip(["clusterroles", "roles"])
         .flat_map(|(kind, plural)| all(shared, plural).into_iter().map(move |(r, v)| (*kind, r, v)))
@@ -181,7 +181,7 @@ fn compile(shared: &Shared) -> Vec<Grant> {
             } else {
                 format!("{kind} \"{}\" of {} {name}", record.name, role.as_str().unwrap_or(""))
             };
-            grants.push(Grant {
+            grants.push(AccessGrant {
                 binding,
                 subjects: value["subjects"].as_array().cloned().unwrap_or_default(),
                 namespace: (kind == "RoleBinding").then(|| record.namespace.to_string()),
@@ -192,11 +192,11 @@ fn compile(shared: &Shared) -> Vec<Grant> {
     grants
 }
 
-fn rules(list: &Value) -> Vec<Rule> {
+fn rules(list: &Value) -> Vec<AccessRule> {
     let texts = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
     };
-    let rule = |r: &Value| Rule {
+    let rule = |r: &Value| AccessRule {
         verbs: texts(&r["verbs"]),
         groups: texts(&r["apiGroups"]),
         resources: texts(&r["resources"]),
@@ -206,8 +206,8 @@ fn rules(list: &Value) -> Vec<Rule> {
     list.as_array().into_iter().flatten().map(rule).collect()
 }
 
-impl Grant {
-    fn reaches(&self, user: &User, action: &Action) -> bool {
+impl AccessGrant {
+    fn reaches(&self, user: &ClusterUser, action: &AccessAction) -> bool {
         let here = match &self.namespace {
             None => true,
             Some(namespace) => action.path.is_none() && *namespace == action.namespace,
@@ -215,7 +215,7 @@ impl Grant {
         here && self.names(user)
     }
 
-    fn names(&self, user: &User) -> bool {
+    fn names(&self, user: &ClusterUser) -> bool {
         self.subjects.iter().any(|subject| {
             let name = subject["name"].as_str().unwrap_or_default();
             match subject["kind"].as_str() {
@@ -232,8 +232,8 @@ impl Grant {
     }
 }
 
-impl Rule {
-    fn covers(&self, action: &Action) -> bool {
+impl AccessRule {
+    fn covers(&self, action: &AccessAction) -> bool {
         let holds = |list: &[String], what: &str| list.iter().any(|entry| entry == "*" || entry == what);
         if !holds(&self.verbs, &action.verb) {
             return false;
@@ -313,18 +313,18 @@ pub fn bootstrap() -> Vec<Value> {
 mod tests {
     use super::*;
 
-    fn rule(value: &Value) -> Rule {
+    fn rule(value: &Value) -> AccessRule {
         rules(&json!([value])).remove(0)
     }
 
-    fn action(verb: &str, group: &str, resource: &str, subresource: &str, name: &str) -> Action {
-        Action {
+    fn action(verb: &str, group: &str, resource: &str, subresource: &str, name: &str) -> AccessAction {
+        AccessAction {
             verb: verb.into(),
             group: group.into(),
             resource: resource.into(),
             subresource: subresource.into(),
             name: name.into(),
-            ..Action::default()
+            ..AccessAction::default()
         }
     }
 
@@ -352,9 +352,9 @@ mod tests {
 
     #[test]
     fn a_refusal_reads_like_the_real_one() {
-        let list = Action { namespace: "rec4".into(), ..action("list", "", "configmaps", "", "") };
+        let list = AccessAction { namespace: "rec4".into(), ..action("list", "", "configmaps", "", "") };
         assert_eq!(
-            list.refusal(&User::anonymous()),
+            list.refusal(&ClusterUser::anonymous()),
             "User \"system:anonymous\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"rec4\""
         );
     }

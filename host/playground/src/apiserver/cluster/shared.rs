@@ -7,54 +7,54 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::apiserver::cluster::auth::Tokens;
-use crate::apiserver::cluster::front::{Drop, Front};
+use crate::apiserver::cluster::auth::ValidTokens;
+use crate::apiserver::cluster::front::{ServerFront, WatchDrop};
 use crate::apiserver::cluster::options::ApiServerOptions;
-use crate::apiserver::cluster::place::Place;
-use crate::apiserver::cluster::request_counts::Requests;
-use crate::apiserver::cluster::rights::Rights;
-use crate::apiserver::cluster::tls::Tls;
-use crate::apiserver::kinds::{Kind, Registry, definitions};
-use crate::apiserver::store::record::Record;
-use crate::apiserver::store::{PageRequest, Store, TableId};
-use crate::apiserver::values::ident::Random;
+use crate::apiserver::cluster::place::ResourcePlace;
+use crate::apiserver::cluster::request_counts::RequestCounts;
+use crate::apiserver::cluster::rights::CompiledRoles;
+use crate::apiserver::cluster::tls::ServerTls;
+use crate::apiserver::kinds::{KindRegistry, ServedKind, definitions};
+use crate::apiserver::store::record::VersionRecord;
+use crate::apiserver::store::{ObjectStore, PageRequest, TableId};
+use crate::apiserver::values::ident::RandomSource;
 use crate::apiserver::values::lock::locked;
 use crate::apiserver::wire::error::ApiError;
 
-pub struct Shared {
+pub struct SharedCluster {
     pub options: ApiServerOptions,
-    pub tls: Option<Tls>,
-    pub store: Store,
-    registry: Mutex<Arc<Registry>>,
-    pub random: Random,
-    pub tokens: Tokens,
-    pub rights: Rights,
+    pub tls: Option<ServerTls>,
+    pub store: ObjectStore,
+    registry: Mutex<Arc<KindRegistry>>,
+    pub random: RandomSource,
+    pub tokens: ValidTokens,
+    pub rights: CompiledRoles,
     /// The servers of the cluster.
-    fronts: Mutex<Vec<Weak<Front>>>,
-    pub requests: Requests,
-    pub protocols: Requests,
+    fronts: Mutex<Vec<Weak<ServerFront>>>,
+    pub requests: RequestCounts,
+    pub protocols: RequestCounts,
     /// Namespaces to empty, each with the time of its deletion.
     pub terminating: Mutex<VecDeque<(Instant, String)>>,
 }
 
-impl Shared {
+impl SharedCluster {
     /// Opens a cluster with an empty store, or with the content of its file.
     pub fn open(options: ApiServerOptions) -> io::Result<Self> {
-        let tls = options.tls.as_ref().map(Tls::open).transpose()?;
+        let tls = options.tls.as_ref().map(ServerTls::open).transpose()?;
         let keep_truth = options.keep_truth || options.hooks;
-        let store = Store::open(options.history.clone(), keep_truth, options.state.as_deref())?;
+        let store = ObjectStore::open(options.history.clone(), keep_truth, options.state.as_deref())?;
         // After a restart the same seed gives other names, because the former ones are taken.
-        let random = Random::new(options.seed.map(|seed| seed ^ store.version()));
-        let shared = Shared {
+        let random = RandomSource::new(options.seed.map(|seed| seed ^ store.version()));
+        let shared = SharedCluster {
             tls,
             store,
-            registry: Mutex::new(Arc::new(Registry::new(Vec::new()))),
+            registry: Mutex::new(Arc::new(KindRegistry::new(Vec::new()))),
             random,
-            tokens: Tokens::new(&options.tokens),
-            rights: Rights::default(),
+            tokens: ValidTokens::new(&options.tokens),
+            rights: CompiledRoles::default(),
             fronts: Mutex::default(),
-            requests: Requests::default(),
-            protocols: Requests::default(),
+            requests: RequestCounts::default(),
+            protocols: RequestCounts::default(),
             terminating: Mutex::default(),
             options,
         };
@@ -70,7 +70,7 @@ impl Shared {
         self.reread();
         for front in self.fronts() {
             front.refill();
-            front.drop_watches(Drop::Abort);
+            front.drop_watches(WatchDrop::Abort);
         }
         Some(version)
     }
@@ -85,30 +85,39 @@ impl Shared {
         locked(&self.terminating).extend(ending.map(|n| (Instant::now(), n.name.to_string())));
     }
 
-    pub fn registry(&self) -> Arc<Registry> {
+    pub fn registry(&self) -> Arc<KindRegistry> {
         Arc::clone(&locked(&self.registry))
     }
 
-    pub fn serves(&self, kind: &Kind) -> bool {
+    pub fn serves(&self, kind: &ServedKind) -> bool {
         kind.custom.is_none() || self.registry().find(&kind.group, &kind.version, &kind.plural).is_some()
     }
 
     /// A resource, from whichever group and version it is served.
-    pub fn place(&self, group: &str, plural: &str, namespace: &str) -> Result<Place, ApiError> {
+    pub fn place(&self, group: &str, plural: &str, namespace: &str) -> Result<ResourcePlace, ApiError> {
         let kind = self.registry().resource(group, plural).cloned().ok_or_else(ApiError::no_such_resource)?;
-        Ok(Place { table: self.store.table(&kind.group_resource()), kind, namespace: namespace.to_owned() })
+        Ok(ResourcePlace {
+            table: self.store.table(&kind.group_resource()),
+            kind,
+            namespace: namespace.to_owned(),
+        })
     }
 
     /// The resource of a table, for the object at a key.
-    pub fn place_of(&self, table: TableId, key: &str) -> Option<Place> {
+    pub fn place_of(&self, table: TableId, key: &str) -> Option<ResourcePlace> {
         let name = self.store.table_name(table);
         let kind = self.registry().all().iter().find(|k| k.group_resource() == name).cloned()?;
         let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace).to_owned();
-        Some(Place { kind, table, namespace })
+        Some(ResourcePlace { kind, table, namespace })
     }
 
     /// The place and name of an owner that a record refers to, if the owner exists.
-    pub fn owner(&self, place: &Place, record: &Record, uid: &str) -> Option<(Place, String)> {
+    pub fn owner(
+        &self,
+        place: &ResourcePlace,
+        record: &VersionRecord,
+        uid: &str,
+    ) -> Option<(ResourcePlace, String)> {
         let value = record.to_value(&place.kind);
         let reference =
             value["metadata"]["ownerReferences"].as_array()?.iter().find(|o| o["uid"] == uid)?.clone();
@@ -118,15 +127,18 @@ impl Shared {
         let kind =
             registry.all().iter().find(|k| k.is(group, reference["kind"].as_str().unwrap_or_default()))?;
         let namespace = if kind.namespaced { place.namespace.clone() } else { String::new() };
-        let owner =
-            Place { table: self.store.table(&kind.group_resource()), kind: Arc::clone(kind), namespace };
+        let owner = ResourcePlace {
+            table: self.store.table(&kind.group_resource()),
+            kind: Arc::clone(kind),
+            namespace,
+        };
         let name = reference["name"].as_str()?.to_owned();
         let found = self.store.get(owner.table, &owner.key(&name))?;
         (*found.uid == *uid).then_some((owner, name))
     }
 
     /// Whether an owner still exists.
-    pub fn lives(&self, place: &Place, record: &Record, uid: &str) -> bool {
+    pub fn lives(&self, place: &ResourcePlace, record: &VersionRecord, uid: &str) -> bool {
         self.owner(place, record, uid).is_some()
     }
 
@@ -141,7 +153,7 @@ impl Shared {
     }
 
     /// Adds a server, which is told its number.
-    pub fn enlist(&self, server: impl FnOnce(usize) -> Arc<Front>) -> Arc<Front> {
+    pub fn enlist(&self, server: impl FnOnce(usize) -> Arc<ServerFront>) -> Arc<ServerFront> {
         let mut fronts = locked(&self.fronts);
         let server = server(fronts.len());
         fronts.push(Arc::downgrade(&server));
@@ -153,7 +165,7 @@ impl Shared {
     }
 
     /// The remaining servers, up or not.
-    pub fn fronts(&self) -> Vec<Arc<Front>> {
+    pub fn fronts(&self) -> Vec<Arc<ServerFront>> {
         locked(&self.fronts).iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -162,7 +174,7 @@ impl Shared {
         let everything = PageRequest::everything();
         let records = self.store.page(place.table, &everything).map(|page| page.items).unwrap_or_default();
         let kinds = records.iter().flat_map(|r| definitions::kinds(&r.to_value(&place.kind))).collect();
-        *locked(&self.registry) = Arc::new(Registry::new(kinds));
+        *locked(&self.registry) = Arc::new(KindRegistry::new(kinds));
     }
 
     /// Removes the objects of a kind together with its definition. Each deletion has a version of its own,

@@ -30,9 +30,9 @@ pub struct TlsOptions {
 }
 
 #[derive(Clone)]
-pub struct Tls(TlsAcceptor);
+pub struct ServerTls(TlsAcceptor);
 
-impl Tls {
+impl ServerTls {
     pub fn open(options: &TlsOptions) -> io::Result<Self> {
         let chain: Result<Vec<CertificateDer<'static>>, _> =
             CertificateDer::pem_file_iter(&options.certificate).map_err(io::Error::other)?.collect();
@@ -45,7 +45,7 @@ impl Tls {
             .map_err(io::Error::other)?;
         let offered: &[&[u8]] = if options.http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
         config.alpn_protocols = offered.iter().map(|name| name.to_vec()).collect();
-        Ok(Tls(TlsAcceptor::from(Arc::new(config))))
+        Ok(ServerTls(TlsAcceptor::from(Arc::new(config))))
     }
 
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {

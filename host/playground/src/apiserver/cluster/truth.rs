@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::apiserver::cluster::shared::Shared;
-use crate::apiserver::store::Event;
-pub use crate::apiserver::store::{EpochStart as Epoch, Floor};
+use crate::apiserver::cluster::shared::SharedCluster;
+use crate::apiserver::store::StoreEvent;
+pub use crate::apiserver::store::{EpochStart as Epoch, ReadableFloor};
 
 /// One version of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,13 +26,13 @@ pub struct TruthEntry {
 
 /// The record of a resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Truth {
+pub struct ResourceTruth {
     /// In the order of the writes.
     pub entries: Vec<TruthEntry>,
     /// The histories: the first one, and one for each restore.
     pub epochs: Vec<Epoch>,
     /// When which versions were compacted.
-    pub floors: Vec<Floor>,
+    pub floors: Vec<ReadableFloor>,
     /// The number of older entries that were dropped.
     pub dropped: u64,
     /// The present history, its newest version, and the oldest version that can be listed.
@@ -50,21 +50,21 @@ impl TruthEntry {
     }
 
     pub fn is_deletion(&self) -> bool {
-        self.event == Event::Deleted.as_str()
+        self.event == StoreEvent::Deleted.as_str()
     }
 }
 
-impl Truth {
-    pub fn of(shared: &Shared, group: &str, resource: &str) -> Self {
+impl ResourceTruth {
+    pub fn of(shared: &SharedCluster, group: &str, resource: &str) -> Self {
         let Ok(place) = shared.place(group, resource, "") else {
             // The kind may be gone with its definition, but its record stays.
             let name = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-            return Truth::of_table(shared, &name);
+            return ResourceTruth::of_table(shared, &name);
         };
-        Truth::of_table(shared, &place.kind.group_resource())
+        ResourceTruth::of_table(shared, &place.kind.group_resource())
     }
 
-    fn of_table(shared: &Shared, name: &str) -> Self {
+    fn of_table(shared: &SharedCluster, name: &str) -> Self {
         let account = shared.store.account(Some(shared.store.table(name)));
         let entries = account.entries.into_iter().map(|entry| TruthEntry {
             event: entry.event.as_str(),
@@ -76,7 +76,7 @@ impl Truth {
             at: entry.at,
             unreadable_since: entry.unreadable_since,
         });
-        Truth {
+        ResourceTruth {
             entries: entries.collect(),
             epochs: account.epochs,
             floors: account.floors,

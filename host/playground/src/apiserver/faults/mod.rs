@@ -45,10 +45,10 @@ mod parse;
 
 use std::sync::Mutex;
 
-use crate::apiserver::values::ident::Random;
+use crate::apiserver::values::ident::RandomSource;
 use crate::apiserver::values::lock::locked;
-use crate::apiserver::wire::incoming::Incoming;
-use crate::apiserver::wire::query::Continue;
+use crate::apiserver::wire::incoming::IncomingRequest;
+use crate::apiserver::wire::query::ContinueToken;
 
 /// The most armed faults. More of them mean a test that forgets to disarm.
 const MAX_ARMED: usize = 1000;
@@ -68,7 +68,7 @@ pub const GARBAGE_ITEM: &str = "[\"no\",\"object\"]";
 
 /// A byte or an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum FaultPoint {
     Exactly(u64),
     /// Anywhere from 1 to this, by the seed.
     Within(u64),
@@ -76,11 +76,11 @@ pub enum At {
 
 /// What happens. The table of the module describes each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum FaultKind {
     Refuse { code: u16, retry_after: Option<u32> },
     TooLarge,
     Expired,
-    ExpiredEvent(At),
+    ExpiredEvent(FaultPoint),
     ExpiredAsStatus,
     ExpiredContinue,
     RefuseExact { code: u16 },
@@ -91,22 +91,22 @@ pub enum What {
     HangUp,
     Slow { bytes_per_second: u64 },
     Chunks { size: usize },
-    Cut(At),
-    End(At),
-    Silent(At),
-    EndBefore(At),
-    Duplicate(At),
-    Swap(At),
-    Drop(At),
+    Cut(FaultPoint),
+    End(FaultPoint),
+    Silent(FaultPoint),
+    EndBefore(FaultPoint),
+    Duplicate(FaultPoint),
+    Swap(FaultPoint),
+    Drop(FaultPoint),
     NoBookmarks,
-    Insert { at: At, frame: String },
+    Insert { at: FaultPoint, frame: String },
     InsertItem { item: String },
 }
 
-/// A fault and the requests that it hits. [`Fault::once`] hits one request.
+/// A fault and the requests that it hits. [`InjectedFault::once`] hits one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    pub what: What,
+pub struct InjectedFault {
+    pub what: FaultKind,
     pub verb: Option<String>,
     pub resource: Option<String>,
     /// The number of requests that it hits; `None`: until it is disarmed.
@@ -117,93 +117,98 @@ pub struct Fault {
     pub one_in: u64,
 }
 
-impl Fault {
-    pub fn once(what: What) -> Self {
-        Fault { what, verb: None, resource: None, times: Some(1), skip: 0, one_in: 1 }
+impl InjectedFault {
+    pub fn once(what: FaultKind) -> Self {
+        InjectedFault { what, verb: None, resource: None, times: Some(1), skip: 0, one_in: 1 }
     }
 
-    pub fn always(what: What) -> Self {
-        Fault { times: None, ..Fault::once(what) }
+    pub fn always(what: FaultKind) -> Self {
+        InjectedFault { times: None, ..InjectedFault::once(what) }
     }
 
     pub fn times(self, times: u64) -> Self {
-        Fault { times: Some(times), ..self }
+        InjectedFault { times: Some(times), ..self }
     }
 
     pub fn after(self, skip: u64) -> Self {
-        Fault { skip, ..self }
+        InjectedFault { skip, ..self }
     }
 
     pub fn one_in(self, one_in: u64) -> Self {
-        Fault { one_in, ..self }
+        InjectedFault { one_in, ..self }
     }
 
     /// Hits only this verb.
     pub fn verb(self, verb: &str) -> Self {
-        Fault { verb: Some(verb.to_owned()), ..self }
+        InjectedFault { verb: Some(verb.to_owned()), ..self }
     }
 
     /// Hits only this resource, such as `jobs.batch`.
     pub fn on(self, resource: &str) -> Self {
-        Fault { resource: Some(resource.to_owned()), ..self }
+        InjectedFault { resource: Some(resource.to_owned()), ..self }
     }
 
-    fn concerns(&self, request: &Incoming) -> bool {
+    fn concerns(&self, request: &IncomingRequest) -> bool {
         let verb = match &self.verb {
             Some(verb) => is(request, verb),
             None => self.what.verbs().iter().any(|verb| is(request, verb)),
         };
-        let streaming = matches!(self.what, What::RefuseInitialEvents { .. } | What::IgnoreInitialEvents);
+        let streaming =
+            matches!(self.what, FaultKind::RefuseInitialEvents { .. } | FaultKind::IgnoreInitialEvents);
         verb && (!streaming || request.query.has("sendInitialEvents"))
             && self.resource.as_deref().is_none_or(|resource| resource == resource_of(request))
     }
 }
 
-impl What {
+impl FaultKind {
     /// The verbs that it hits if none is named.
     fn verbs(&self) -> &'static [&'static str] {
         match self {
-            What::TooLarge | What::InsertItem { .. } => &["list"],
-            What::Refuse { .. } | What::Expired | What::Hang | What::HangUp | What::Chunks { .. } => {
-                &["list", "watch"]
-            }
-            What::ExpiredContinue => &["page"],
-            What::RefuseExact { .. } | What::IgnoreExact => &["exact"],
+            FaultKind::TooLarge | FaultKind::InsertItem { .. } => &["list"],
+            FaultKind::Refuse { .. }
+            | FaultKind::Expired
+            | FaultKind::Hang
+            | FaultKind::HangUp
+            | FaultKind::Chunks { .. } => &["list", "watch"],
+            FaultKind::ExpiredContinue => &["page"],
+            FaultKind::RefuseExact { .. } | FaultKind::IgnoreExact => &["exact"],
             _ => &["watch"],
         }
     }
 }
 
-fn is(request: &Incoming, verb: &str) -> bool {
+fn is(request: &IncomingRequest, verb: &str) -> bool {
     let list = request.verb() == "list";
     let query = &request.query;
     match verb {
         "list-one" => list && query.get("limit") == "1",
         "exact" => list && query.get("resourceVersionMatch") == "Exact",
         // A page that goes on inconsistently can't expire.
-        "page" => list && Continue::parse(query.get("continue")).is_ok_and(|token| token.version.is_some()),
+        "page" => {
+            list && ContinueToken::parse(query.get("continue")).is_ok_and(|token| token.version.is_some())
+        }
         verb => request.verb() == verb,
     }
 }
 
-fn resource_of(request: &Incoming) -> String {
+fn resource_of(request: &IncomingRequest) -> String {
     let path = &request.path;
     if path.group.is_empty() { path.resource.clone() } else { format!("{}.{}", path.resource, path.group) }
 }
 
 /// The faults of one server.
-pub struct Faults {
-    armed: Mutex<Vec<Fault>>,
-    random: Random,
+pub struct ServerFaults {
+    armed: Mutex<Vec<InjectedFault>>,
+    random: RandomSource,
 }
 
-impl Faults {
-    pub fn new(armed: Vec<Fault>, seed: Option<u64>) -> Self {
-        Faults { armed: Mutex::new(armed), random: Random::new(seed) }
+impl ServerFaults {
+    pub fn new(armed: Vec<InjectedFault>, seed: Option<u64>) -> Self {
+        ServerFaults { armed: Mutex::new(armed), random: RandomSource::new(seed) }
     }
 
     /// Returns `false` if too many are armed.
-    pub fn arm(&self, fault: Fault) -> bool {
+    pub fn arm(&self, fault: InjectedFault) -> bool {
         let mut armed = locked(&self.armed);
         let room = armed.len() < MAX_ARMED;
         if room {
@@ -222,7 +227,7 @@ impl Faults {
     }
 
     /// The faults that hit a request.
-    pub fn draw(&self, request: &Incoming) -> Drawn {
+    pub fn draw(&self, request: &IncomingRequest) -> DrawnFaults {
         let mut drawn = Vec::new();
         let mut armed = locked(&self.armed);
         for fault in armed.iter_mut().filter(|fault| fault.concerns(request)) {
@@ -234,39 +239,39 @@ impl Faults {
             }
         }
         armed.retain(|fault| fault.times != Some(0));
-        Drawn(drawn)
+        DrawnFaults(drawn)
     }
 }
 
-impl What {
+impl FaultKind {
     /// Chooses the place of a fault that may happen anywhere.
-    fn settled(&self, random: &Random) -> What {
+    fn settled(&self, random: &RandomSource) -> FaultKind {
         let mut what = self.clone();
-        if let What::ExpiredEvent(at)
-        | What::Cut(at)
-        | What::End(at)
-        | What::Silent(at)
-        | What::EndBefore(at)
-        | What::Duplicate(at)
-        | What::Swap(at)
-        | What::Drop(at)
-        | What::Insert { at, .. } = &mut what
-            && let At::Within(bound) = *at
+        if let FaultKind::ExpiredEvent(at)
+        | FaultKind::Cut(at)
+        | FaultKind::End(at)
+        | FaultKind::Silent(at)
+        | FaultKind::EndBefore(at)
+        | FaultKind::Duplicate(at)
+        | FaultKind::Swap(at)
+        | FaultKind::Drop(at)
+        | FaultKind::Insert { at, .. } = &mut what
+            && let FaultPoint::Within(bound) = *at
         {
-            *at = At::Exactly(1 + random.next() % bound.max(1));
+            *at = FaultPoint::Exactly(1 + random.next() % bound.max(1));
         }
         what
     }
 }
 
-impl At {
+impl FaultPoint {
     pub fn place(self) -> u64 {
         match self {
-            At::Exactly(at) | At::Within(at) => at,
+            FaultPoint::Exactly(at) | FaultPoint::Within(at) => at,
         }
     }
 }
 
 /// The faults that hit one request.
 #[derive(Debug, Default)]
-pub struct Drawn(pub Vec<What>);
+pub struct DrawnFaults(pub Vec<FaultKind>);

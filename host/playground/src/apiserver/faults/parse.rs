@@ -2,15 +2,17 @@
 
 use serde_json::Value;
 
-use super::{At, Fault, GARBAGE, GARBAGE_ITEM, ITEM_WITHOUT_METADATA, WITHOUT_METADATA, What};
+use super::{
+    FaultKind, FaultPoint, GARBAGE, GARBAGE_ITEM, ITEM_WITHOUT_METADATA, InjectedFault, WITHOUT_METADATA,
+};
 
-impl Fault {
+impl InjectedFault {
     /// The error says what is wrong with the document or the fault.
     pub fn parse(document: &Value) -> Result<Self, String> {
         let text = |name: &str| document[name].as_str().map(str::to_owned);
         let what = what(document)?;
         let number = |name: &str| number(document, name);
-        Ok(Fault {
+        Ok(InjectedFault {
             what,
             verb: text("verb"),
             resource: text("resource"),
@@ -28,16 +30,16 @@ fn number(document: &Value, name: &str) -> Result<Option<u64>, String> {
     }
 }
 
-fn what(document: &Value) -> Result<What, String> {
+fn what(document: &Value) -> Result<FaultKind, String> {
     let needed = |name: &str| number(document, name)?.ok_or_else(|| format!("{name} is missing"));
     let code = |default: u16| -> Result<u16, String> {
         let code = number(document, "code")?.unwrap_or(default.into());
         u16::try_from(code).ok().filter(|c| (400..600).contains(c)).ok_or_else(|| format!("code {code}"))
     };
-    let at = || -> Result<At, String> {
+    let at = || -> Result<FaultPoint, String> {
         Ok(match (number(document, "at")?, number(document, "within")?) {
-            (Some(at), None) => At::Exactly(at),
-            (None, Some(within)) => At::Within(within),
+            (Some(at), None) => FaultPoint::Exactly(at),
+            (None, Some(within)) => FaultPoint::Within(within),
             (None, None) => return Err("at or within is missing".to_owned()),
             (Some(_), Some(_)) => return Err("at or within, not both".to_owned()),
         })
@@ -51,31 +53,31 @@ fn what(document: &Value) -> Result<What, String> {
     Ok(match document["fault"].as_str().unwrap_or_default() {
         "refuse" => {
             let retry_after = number(document, "retryAfter")?.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-            What::Refuse { code: code(503)?, retry_after }
+            FaultKind::Refuse { code: code(503)?, retry_after }
         }
-        "too-large" => What::TooLarge,
-        "expired" => What::Expired,
-        "expired-event" => What::ExpiredEvent(at()?),
-        "expired-as-status" => What::ExpiredAsStatus,
-        "expired-continue" => What::ExpiredContinue,
-        "refuse-exact" => What::RefuseExact { code: code(400)? },
-        "ignore-exact" => What::IgnoreExact,
-        "refuse-initial-events" => What::RefuseInitialEvents { code: code(422)? },
-        "ignore-initial-events" => What::IgnoreInitialEvents,
-        "hang" => What::Hang,
-        "hang-up" => What::HangUp,
-        "slow" => What::Slow { bytes_per_second: needed("bytesPerSecond")? },
-        "chunks" => What::Chunks { size: usize::try_from(needed("size")?).unwrap_or(usize::MAX) },
-        "cut" => What::Cut(at()?),
-        "end" => What::End(at()?),
-        "silent" => What::Silent(at()?),
-        "end-before" => What::EndBefore(at()?),
-        "duplicate" => What::Duplicate(at()?),
-        "swap" => What::Swap(at()?),
-        "drop" => What::Drop(at()?),
-        "no-bookmarks" => What::NoBookmarks,
-        "insert" => What::Insert { at: at()?, frame: named("frame", GARBAGE, WITHOUT_METADATA)? },
-        "insert-item" => What::InsertItem { item: named("item", GARBAGE_ITEM, ITEM_WITHOUT_METADATA)? },
+        "too-large" => FaultKind::TooLarge,
+        "expired" => FaultKind::Expired,
+        "expired-event" => FaultKind::ExpiredEvent(at()?),
+        "expired-as-status" => FaultKind::ExpiredAsStatus,
+        "expired-continue" => FaultKind::ExpiredContinue,
+        "refuse-exact" => FaultKind::RefuseExact { code: code(400)? },
+        "ignore-exact" => FaultKind::IgnoreExact,
+        "refuse-initial-events" => FaultKind::RefuseInitialEvents { code: code(422)? },
+        "ignore-initial-events" => FaultKind::IgnoreInitialEvents,
+        "hang" => FaultKind::Hang,
+        "hang-up" => FaultKind::HangUp,
+        "slow" => FaultKind::Slow { bytes_per_second: needed("bytesPerSecond")? },
+        "chunks" => FaultKind::Chunks { size: usize::try_from(needed("size")?).unwrap_or(usize::MAX) },
+        "cut" => FaultKind::Cut(at()?),
+        "end" => FaultKind::End(at()?),
+        "silent" => FaultKind::Silent(at()?),
+        "end-before" => FaultKind::EndBefore(at()?),
+        "duplicate" => FaultKind::Duplicate(at()?),
+        "swap" => FaultKind::Swap(at()?),
+        "drop" => FaultKind::Drop(at()?),
+        "no-bookmarks" => FaultKind::NoBookmarks,
+        "insert" => FaultKind::Insert { at: at()?, frame: named("frame", GARBAGE, WITHOUT_METADATA)? },
+        "insert-item" => FaultKind::InsertItem { item: named("item", GARBAGE_ITEM, ITEM_WITHOUT_METADATA)? },
         other => return Err(format!("no fault is called {other:?}")),
     })
 }
@@ -91,10 +93,14 @@ mod tests {
         let document = json!({
             "fault": "cut", "within": 100, "verb": "watch", "resource": "pods", "times": 0, "skip": 2, "oneIn": 3,
         });
-        let fault = Fault::always(What::Cut(At::Within(100))).verb("watch").on("pods").after(2).one_in(3);
-        assert_eq!(Fault::parse(&document), Ok(fault));
-        let refused = Fault::parse(&json!({"fault": "refuse", "code": 429, "retryAfter": 2}));
-        assert_eq!(refused, Ok(Fault::once(What::Refuse { code: 429, retry_after: Some(2) })));
+        let fault = InjectedFault::always(FaultKind::Cut(FaultPoint::Within(100)))
+            .verb("watch")
+            .on("pods")
+            .after(2)
+            .one_in(3);
+        assert_eq!(InjectedFault::parse(&document), Ok(fault));
+        let refused = InjectedFault::parse(&json!({"fault": "refuse", "code": 429, "retryAfter": 2}));
+        assert_eq!(refused, Ok(InjectedFault::once(FaultKind::Refuse { code: 429, retry_after: Some(2) })));
     }
 
     #[test]
@@ -106,7 +112,7 @@ mod tests {
             (json!({"fault": "slow"}), "bytesPerSecond is missing"),
             (json!({"fault": "refuse", "code": 200}), "code 200"),
         ] {
-            assert_eq!(Fault::parse(&document).unwrap_err(), why);
+            assert_eq!(InjectedFault::parse(&document).unwrap_err(), why);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::apiserver::kinds::{ALL_VERBS, Kind, Subresource};
+use crate::apiserver::kinds::{ALL_VERBS, ServedKind, Subresource};
 
 const NS: bool = true;
 const CLUSTER: bool = false;
@@ -188,14 +188,14 @@ const WITH_GENERATION: &[&str] = &[
 ];
 
 /// The built-in kinds in the order of discovery.
-pub fn kinds() -> Vec<Kind> {
+pub fn kinds() -> Vec<ServedKind> {
     ROWS.iter().map(kind_of).collect()
 }
 
-fn kind_of(row: &Row) -> Kind {
+fn kind_of(row: &Row) -> ServedKind {
     let (group, version, kind, plural, short, namespaced, subresources) = *row;
     let singular = if kind == "Endpoints" { "endpoints".to_owned() } else { kind.to_lowercase() };
-    Kind {
+    ServedKind {
         group: Cow::Borrowed(group),
         version: Cow::Borrowed(version),
         kind: Cow::Borrowed(kind),

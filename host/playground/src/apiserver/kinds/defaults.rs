@@ -5,13 +5,13 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::apiserver::kinds::Kind;
+use crate::apiserver::kinds::ServedKind;
 use crate::apiserver::values::base64;
 
 type Object = Map<String, Value>;
 
 /// Normalizes an object before it is created or changed.
-pub fn apply(kind: &Kind, object: &mut Object, uid: &str) {
+pub fn apply(kind: &ServedKind, object: &mut Object, uid: &str) {
     if kind.custom.is_some() {
         return;
     }
@@ -36,7 +36,7 @@ pub fn apply(kind: &Kind, object: &mut Object, uid: &str) {
 }
 
 /// The status with which an object of the kind begins.
-pub fn initial_status(kind: &Kind, object: &Object) -> Option<Value> {
+pub fn initial_status(kind: &ServedKind, object: &Object) -> Option<Value> {
     match (kind.group.as_ref(), kind.kind.as_ref()) {
         _ if kind.custom.is_some() || !kind.has_status() => None,
         ("", "Pod") => Some(json!({"phase": "Pending", "qosClass": quality(object)})),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::apiserver::kinds::{ALL_VERBS, Custom, CustomColumn, Kind, Subresource};
+use crate::apiserver::kinds::{ALL_VERBS, CustomColumn, CustomKind, ServedKind, Subresource};
 use crate::apiserver::values::ident;
 
 pub const GROUP: &str = "apiextensions.k8s.io";
@@ -14,7 +14,7 @@ pub const KIND: &str = "CustomResourceDefinition";
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Gives a new definition the status that the real server gives it a moment later.
-pub fn established(kind: &Kind, object: &mut Map<String, Value>) {
+pub fn established(kind: &ServedKind, object: &mut Map<String, Value>) {
     if !kind.is(GROUP, KIND) {
         return;
     }
@@ -60,14 +60,14 @@ fn versions(spec: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// The kinds that a definition serves, one for each version, the storage version first.
-pub fn kinds(definition: &Value) -> Vec<Kind> {
+pub fn kinds(definition: &Value) -> Vec<ServedKind> {
     let spec = &definition["spec"];
     let mut served: Vec<&Value> = versions(spec).filter(|v| v["served"] == true).collect();
     served.sort_by_key(|v| v["storage"] != true);
     served.into_iter().filter_map(|version| kind(definition, spec, version)).collect()
 }
 
-fn kind(definition: &Value, spec: &Value, version: &Value) -> Option<Kind> {
+fn kind(definition: &Value, spec: &Value, version: &Value) -> Option<ServedKind> {
     let text = |value: &Value| value.as_str().map(|t| Cow::Owned(t.to_owned()));
     let texts = |value: &Value| value.as_array().into_iter().flatten().filter_map(text).collect();
     let names = &spec["names"];
@@ -90,7 +90,7 @@ fn kind(definition: &Value, spec: &Value, version: &Value) -> Option<Kind> {
             verbs: &["get", "patch", "update"],
         });
     }
-    Some(Kind {
+    Some(ServedKind {
         group: text(&spec["group"])?,
         version: text(&version["name"])?,
         kind: text(&names["kind"])?,
@@ -101,7 +101,7 @@ fn kind(definition: &Value, spec: &Value, version: &Value) -> Option<Kind> {
         namespaced: spec["scope"] == "Namespaced",
         verbs: ALL_VERBS,
         subresources,
-        custom: Some(Custom {
+        custom: Some(CustomKind {
             definition: definition["metadata"]["name"].as_str()?.to_owned(),
             columns: columns(&version["additionalPrinterColumns"]),
             selectable: paths(&version["selectableFields"]),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::apiserver::kinds::{Kind, Registry, Subresource};
+use crate::apiserver::kinds::{KindRegistry, ServedKind, Subresource};
 use crate::apiserver::values::base64;
 
 /// The media type of aggregated discovery.
@@ -48,7 +48,7 @@ pub fn api_versions(address: &str) -> Value {
     })
 }
 
-pub fn groups(registry: &Registry) -> Value {
+pub fn groups(registry: &KindRegistry) -> Value {
     let groups: Vec<Value> = registry
         .groups()
         .iter()
@@ -59,7 +59,7 @@ pub fn groups(registry: &Registry) -> Value {
 }
 
 /// One group; `None` if it is not served.
-pub fn one_group(registry: &Registry, name: &str) -> Option<Value> {
+pub fn one_group(registry: &KindRegistry, name: &str) -> Option<Value> {
     let groups = registry.groups();
     let (name, versions) = groups.iter().find(|(group, _)| group == name)?;
     let mut value = group(name, versions);
@@ -78,7 +78,7 @@ fn group(name: &str, versions: &[String]) -> Value {
 }
 
 /// The resources of a group and version; `None` if it is not served.
-pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Value> {
+pub fn resources(registry: &KindRegistry, group: &str, version: &str) -> Option<Value> {
     let kinds = registry.resources(group, version);
     if kinds.is_empty() {
         return None;
@@ -94,7 +94,7 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
     }))
 }
 
-fn resource(kind: &Kind) -> Value {
+fn resource(kind: &ServedKind) -> Value {
     let mut value = json!({
         "name": kind.plural,
         "singularName": kind.singular,
@@ -114,7 +114,7 @@ fn resource(kind: &Kind) -> Value {
     value
 }
 
-fn subresource(kind: &Kind, sub: &Subresource) -> Value {
+fn subresource(kind: &ServedKind, sub: &Subresource) -> Value {
     let mut value = json!({
         "name": format!("{}/{}", kind.plural, sub.name),
         "singularName": "",
@@ -130,7 +130,7 @@ fn subresource(kind: &Kind, sub: &Subresource) -> Value {
 }
 
 /// A text that is constant for each kind and differs between kinds, as the real one does (FNV-1a).
-fn storage_hash(kind: &Kind) -> String {
+fn storage_hash(kind: &ServedKind) -> String {
     let name = format!("{}/{}", kind.api_version(), kind.kind);
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -139,7 +139,7 @@ fn storage_hash(kind: &Kind) -> String {
 }
 
 /// Aggregated discovery of the core group, or of all other groups.
-pub fn aggregated(registry: &Registry, core: bool) -> Value {
+pub fn aggregated(registry: &KindRegistry, core: bool) -> Value {
     let items: Vec<Value> = registry
         .groups()
         .iter()
@@ -162,7 +162,7 @@ pub fn aggregated(registry: &Registry, core: bool) -> Value {
     })
 }
 
-fn aggregated_resource(kind: &Kind) -> Value {
+fn aggregated_resource(kind: &ServedKind) -> Value {
     let mut value = json!({
         "resource": kind.plural,
         "responseKind": {"group": "", "version": "", "kind": kind.kind},
@@ -196,7 +196,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
 }
 
 /// The index of OpenAPI documents.
-pub fn openapi_index(registry: &Registry) -> Value {
+pub fn openapi_index(registry: &KindRegistry) -> Value {
     let mut paths = BTreeMap::new();
     for (group, versions) in registry.groups() {
         for version in versions {
@@ -210,7 +210,7 @@ pub fn openapi_index(registry: &Registry) -> Value {
 }
 
 /// One document: each kind with its writing operations and their parameters, without schemas.
-pub fn openapi_document(registry: &Registry, group: &str, version: &str) -> Option<Value> {
+pub fn openapi_document(registry: &KindRegistry, group: &str, version: &str) -> Option<Value> {
     let kinds = registry.resources(group, version);
     if kinds.is_empty() {
         return None;
@@ -254,17 +254,17 @@ pub fn openapi_document(registry: &Registry, group: &str, version: &str) -> Opti
     }))
 }
 
-fn gvk(kind: &Kind) -> Value {
+fn gvk(kind: &ServedKind) -> Value {
     json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
 }
 
-fn schema_name(kind: &Arc<Kind>) -> String {
+fn schema_name(kind: &Arc<ServedKind>) -> String {
     let group = if kind.group.is_empty() { "core" } else { kind.group.as_ref() };
     let reversed: Vec<&str> = group.split('.').rev().collect();
     format!("{}.{}.{}", reversed.join("."), kind.version, kind.kind)
 }
 
-fn operation(kind: &Kind, action: &str, verb: &str) -> Value {
+fn operation(kind: &ServedKind, action: &str, verb: &str) -> Value {
     let parameter =
         |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
     let parameters: Vec<Value> = match action {

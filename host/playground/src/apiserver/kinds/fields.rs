@@ -1,9 +1,9 @@
 //! Lists the fields that a selector may use for each kind, beside the name and namespace.
 
-use crate::apiserver::kinds::Kind;
+use crate::apiserver::kinds::ServedKind;
 
 /// The field paths of a kind, as selectors write them.
-pub fn selectable(kind: &Kind) -> Vec<String> {
+pub fn selectable(kind: &ServedKind) -> Vec<String> {
     if let Some(custom) = &kind.custom {
         return custom.selectable.iter().map(|path| path.trim_start_matches('.').to_owned()).collect();
     }

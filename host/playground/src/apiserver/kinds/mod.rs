@@ -31,7 +31,7 @@ pub struct Subresource {
 
 /// What a definition adds to a custom kind.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Custom {
+pub struct CustomKind {
     /// The name of the definition.
     pub definition: String,
     pub columns: Vec<CustomColumn>,
@@ -51,7 +51,7 @@ pub struct CustomColumn {
 
 /// One version of one resource.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kind {
+pub struct ServedKind {
     pub group: Text,
     pub version: Text,
     pub kind: Text,
@@ -62,12 +62,12 @@ pub struct Kind {
     pub namespaced: bool,
     pub verbs: &'static [&'static str],
     pub subresources: Vec<Subresource>,
-    pub custom: Option<Custom>,
+    pub custom: Option<CustomKind>,
     /// Whether `metadata.generation` counts changes outside of metadata and status.
     pub generation: bool,
 }
 
-impl Kind {
+impl ServedKind {
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_string()
@@ -112,33 +112,33 @@ impl Kind {
 }
 
 /// Every kind that is served now. It is replaced as a whole when a definition comes or goes.
-pub struct Registry {
-    kinds: Vec<Arc<Kind>>,
+pub struct KindRegistry {
+    kinds: Vec<Arc<ServedKind>>,
     by_path: HashMap<(String, String, String), usize>,
 }
 
-impl Registry {
-    pub fn new(custom: Vec<Kind>) -> Self {
-        let kinds: Vec<Arc<Kind>> = builtins::kinds().into_iter().chain(custom).map(Arc::new).collect();
+impl KindRegistry {
+    pub fn new(custom: Vec<ServedKind>) -> Self {
+        let kinds: Vec<Arc<ServedKind>> = builtins::kinds().into_iter().chain(custom).map(Arc::new).collect();
         let by_path = kinds
             .iter()
             .enumerate()
             .map(|(at, k)| ((k.group.to_string(), k.version.to_string(), k.plural.to_string()), at))
             .collect();
-        Registry { kinds, by_path }
+        KindRegistry { kinds, by_path }
     }
 
-    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<ServedKind>> {
         let key = (group.to_owned(), version.to_owned(), plural.to_owned());
         self.by_path.get(&key).map(|at| &self.kinds[*at])
     }
 
     /// Any version of the resource.
-    pub fn resource(&self, group: &str, plural: &str) -> Option<&Arc<Kind>> {
+    pub fn resource(&self, group: &str, plural: &str) -> Option<&Arc<ServedKind>> {
         self.kinds.iter().find(|k| k.group == group && k.plural == plural)
     }
 
-    pub fn all(&self) -> &[Arc<Kind>] {
+    pub fn all(&self) -> &[Arc<ServedKind>] {
         &self.kinds
     }
 
@@ -157,8 +157,8 @@ impl Registry {
     }
 
     /// The resources of one group and version, by name.
-    pub fn resources(&self, group: &str, version: &str) -> Vec<&Arc<Kind>> {
-        let mut found: Vec<&Arc<Kind>> =
+    pub fn resources(&self, group: &str, version: &str) -> Vec<&Arc<ServedKind>> {
+        let mut found: Vec<&Arc<ServedKind>> =
             self.kinds.iter().filter(|k| k.group == group && k.version == version).collect();
         found.sort_by(|a, b| a.plural.cmp(&b.plural));
         found

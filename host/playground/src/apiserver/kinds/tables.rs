@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::apiserver::kinds::Kind;
+use crate::apiserver::kinds::ServedKind;
 use crate::apiserver::values::ident;
 
 /// Name, type, and whether it is only shown with `-o wide`.
@@ -123,13 +123,13 @@ const COLUMNS: &[(&str, &str, &[Column])] = &[
     ("rbac.authorization.k8s.io", "ClusterRoleBinding", &[NAME, ("Role", S, false), AGE]),
 ];
 
-fn columns(kind: &Kind) -> &'static [Column] {
+fn columns(kind: &ServedKind) -> &'static [Column] {
     let found = COLUMNS.iter().find(|(group, name, _)| kind.is(group, name));
     found.map_or(&[NAME, AGE], |(_, _, columns)| columns)
 }
 
 /// The columns of the kind, as a table declares them.
-pub fn definitions(kind: &Kind) -> Value {
+pub fn definitions(kind: &ServedKind) -> Value {
     let declare = |name: &str, kind: &str, priority: i64| {
         let format = if name == "Name" { "name" } else { "" };
         json!({
@@ -149,7 +149,7 @@ pub fn definitions(kind: &Kind) -> Value {
 }
 
 /// The cells of one object.
-pub fn cells(kind: &Kind, object: &Value) -> Vec<Value> {
+pub fn cells(kind: &ServedKind, object: &Value) -> Vec<Value> {
     if let Some(custom) = kind.custom.as_ref().filter(|c| !c.columns.is_empty()) {
         let mut cells = vec![object["metadata"]["name"].clone()];
         cells.extend(custom.columns.iter().map(|c| custom_cell(&c.kind, &c.path, object)));
@@ -158,7 +158,7 @@ pub fn cells(kind: &Kind, object: &Value) -> Vec<Value> {
     columns(kind).iter().map(|(name, _, _)| cell(kind, name, object)).collect()
 }
 
-fn cell(kind: &Kind, column: &str, object: &Value) -> Value {
+fn cell(kind: &ServedKind, column: &str, object: &Value) -> Value {
     let (metadata, spec, status) = (&object["metadata"], &object["spec"], &object["status"]);
     match (kind.kind.as_ref(), column) {
         (_, "Name") => metadata["name"].clone(),
@@ -376,11 +376,11 @@ fn filtered<'a>(list: &'a Value, filter: &str) -> Option<&'a Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::kinds::Registry;
+    use crate::apiserver::kinds::KindRegistry;
 
     #[test]
     fn a_job_is_shown_as_kubectl_knows_it() {
-        let registry = Registry::new(Vec::new());
+        let registry = KindRegistry::new(Vec::new());
         let kind = registry.find("batch", "v1", "jobs").unwrap();
         let job = json!({
             "metadata": {"name": "train", "creationTimestamp": ident::now()},

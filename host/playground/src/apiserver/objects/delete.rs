@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::apiserver::cluster::place::Place;
-use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::place::ResourcePlace;
+use crate::apiserver::cluster::shared::SharedCluster;
 use crate::apiserver::kinds::definitions;
-use crate::apiserver::objects::write::{self, Outcome, Part};
-use crate::apiserver::store::record::Record;
+use crate::apiserver::objects::write::{self, WriteOutcome, WrittenPart};
+use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::ident;
 use crate::apiserver::values::lock::locked;
 use crate::apiserver::wire::error::ApiError;
-use crate::apiserver::wire::query::Query;
+use crate::apiserver::wire::query::QueryParameters;
 
 const FOREGROUND: &str = "foregroundDeletion";
 
@@ -34,7 +34,7 @@ const MAX_RACES: usize = 64;
 
 /// What happens to the objects that the object owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Propagation {
+pub enum DeletePropagation {
     #[default]
     Background,
     Foreground,
@@ -45,33 +45,36 @@ pub enum Propagation {
 pub struct DeleteOptions {
     pub uid: Option<String>,
     pub version: Option<String>,
-    pub propagation: Propagation,
+    pub propagation: DeletePropagation,
     pub dry: bool,
 }
 
 /// The result of a deletion.
-pub enum Deleted {
+pub enum DeleteResult {
     /// Gone.
-    Gone(Arc<Record>),
+    Gone(Arc<VersionRecord>),
     /// Marked as deleted, and held by finalizers.
-    Waiting(Outcome),
+    Waiting(WriteOutcome),
     /// A dry run.
-    Would(Arc<Record>),
+    Would(Arc<VersionRecord>),
 }
 
 impl DeleteOptions {
     /// Reads it from the body of a request, or from its parameters.
-    pub fn parse(query: &Query, body: &Value) -> Result<Self, ApiError> {
+    pub fn parse(query: &QueryParameters, body: &Value) -> Result<Self, ApiError> {
         let text = |value: &Value| value.as_str().filter(|t| !t.is_empty()).map(str::to_owned);
         let named = text(&body["propagationPolicy"]).or_else(|| text(&query.get("propagationPolicy").into()));
         let propagation = match named.as_deref() {
-            None | Some("Background") => Propagation::Background,
-            Some("Foreground") => Propagation::Foreground,
-            Some("Orphan") => Propagation::Orphan,
+            None | Some("Background") => DeletePropagation::Background,
+            Some("Foreground") => DeletePropagation::Foreground,
+            Some("Orphan") => DeletePropagation::Orphan,
             Some(other) => {
                 let known = ["Foreground", "Background", "Orphan"];
-                let cause =
-                    crate::apiserver::wire::error::Cause::not_supported("propagationPolicy", other, &known);
+                let cause = crate::apiserver::wire::error::FieldCause::not_supported(
+                    "propagationPolicy",
+                    other,
+                    &known,
+                );
                 return Err(ApiError::invalid_kind("meta.k8s.io", "DeleteOptions", "", &[cause]));
             }
         };
@@ -80,7 +83,7 @@ impl DeleteOptions {
         Ok(DeleteOptions {
             uid: text(&body["preconditions"]["uid"]),
             version: text(&body["preconditions"]["resourceVersion"]),
-            propagation: if orphans { Propagation::Orphan } else { propagation },
+            propagation: if orphans { DeletePropagation::Orphan } else { propagation },
             dry,
         })
     }
@@ -88,11 +91,11 @@ impl DeleteOptions {
 
 /// Deletes one object.
 pub fn delete(
-    shared: &Shared,
-    place: &Place,
+    shared: &SharedCluster,
+    place: &ResourcePlace,
     name: &str,
     options: &DeleteOptions,
-) -> Result<Deleted, ApiError> {
+) -> Result<DeleteResult, ApiError> {
     for _ in 0..MAX_RACES {
         let record = place.get(shared, name)?;
         check(place, &record, options)?;
@@ -101,35 +104,35 @@ pub fn delete(
             return Err(ApiError::forbidden(&place.kind, name, "this namespace may not be deleted"));
         }
         if options.dry {
-            return Ok(Deleted::Would(record));
+            return Ok(DeleteResult::Would(record));
         }
         if namespace {
             return delete_namespace(shared, place, name);
         }
         let value = record.to_value(&place.kind);
-        let foreground = options.propagation == Propagation::Foreground && owns(shared, &record);
+        let foreground = options.propagation == DeletePropagation::Foreground && owns(shared, &record);
         if foreground || !finalizers(&value).is_empty() {
             let outcome = mark(shared, place, name, foreground)?;
             if foreground {
-                release_owned(shared, &record, Propagation::Foreground);
+                release_owned(shared, &record, DeletePropagation::Foreground);
                 finish_foreground(shared, place, name);
             }
             if place.kind.is(definitions::GROUP, definitions::KIND) {
                 shared.remove_customs(&value);
                 drop_finalizer(shared, place, name, definitions::CLEANUP);
             }
-            return Ok(Deleted::Waiting(outcome));
+            return Ok(DeleteResult::Waiting(outcome));
         }
         if let Ok(removed) = shared.store.remove(place.table, &place.key(name), record.version) {
             release_owned(shared, &removed, options.propagation);
             shared.removed(place, &removed);
-            return Ok(Deleted::Gone(removed));
+            return Ok(DeleteResult::Gone(removed));
         }
     }
     Err(ApiError::stale(&place.kind, name))
 }
 
-fn check(place: &Place, record: &Record, options: &DeleteOptions) -> Result<(), ApiError> {
+fn check(place: &ResourcePlace, record: &VersionRecord, options: &DeleteOptions) -> Result<(), ApiError> {
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != &*record.uid) {
         let why = format!(
             "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have \
@@ -154,13 +157,18 @@ fn finalizers(value: &Value) -> Vec<String> {
     list.iter().filter_map(|f| f.as_str().map(str::to_owned)).collect()
 }
 
-fn owns(shared: &Shared, record: &Record) -> bool {
+fn owns(shared: &SharedCluster, record: &VersionRecord) -> bool {
     !shared.store.owned_by(&record.uid).is_empty()
 }
 
 /// Sets an object's time of deletion. Its finalizers hold it.
-fn mark(shared: &Shared, place: &Place, name: &str, foreground: bool) -> Result<Outcome, ApiError> {
-    write::change(shared, place, name, Part::Whole, false, &|old| {
+fn mark(
+    shared: &SharedCluster,
+    place: &ResourcePlace,
+    name: &str,
+    foreground: bool,
+) -> Result<WriteOutcome, ApiError> {
+    write::change(shared, place, name, WrittenPart::Whole, false, &|old| {
         let mut new = old.clone();
         let metadata = &mut new["metadata"];
         if metadata["deletionTimestamp"].is_null() {
@@ -177,13 +185,13 @@ fn mark(shared: &Shared, place: &Place, name: &str, foreground: bool) -> Result<
 }
 
 /// Deletes or releases what an object owns.
-fn release_owned(shared: &Shared, owner: &Record, propagation: Propagation) {
+fn release_owned(shared: &SharedCluster, owner: &VersionRecord, propagation: DeletePropagation) {
     for (table, key) in shared.store.owned_by(&owner.uid) {
         let Some(place) = shared.place_of(table, &key) else { continue };
         let name = key.rsplit('/').next().unwrap_or(&key);
         let Some(record) = shared.store.get(table, &key) else { continue };
         let shares = record.owners.iter().any(|uid| *uid != owner.uid && shared.lives(&place, &record, uid));
-        let result = if propagation == Propagation::Orphan || shares {
+        let result = if propagation == DeletePropagation::Orphan || shares {
             disown(shared, &place, name, &owner.uid)
         } else {
             collect(shared, &place, name, &record, propagation)
@@ -196,11 +204,11 @@ fn release_owned(shared: &Shared, owner: &Record, propagation: Propagation) {
 
 /// Deletes an object whose owner is gone.
 fn collect(
-    shared: &Shared,
-    place: &Place,
+    shared: &SharedCluster,
+    place: &ResourcePlace,
     name: &str,
-    record: &Record,
-    propagation: Propagation,
+    record: &VersionRecord,
+    propagation: DeletePropagation,
 ) -> Result<(), ApiError> {
     let options =
         DeleteOptions { uid: Some(record.uid.to_string()), propagation, ..DeleteOptions::default() };
@@ -211,8 +219,8 @@ fn collect(
     Ok(())
 }
 
-fn disown(shared: &Shared, place: &Place, name: &str, uid: &str) -> Result<(), ApiError> {
-    write::change(shared, place, name, Part::Whole, false, &|old| {
+fn disown(shared: &SharedCluster, place: &ResourcePlace, name: &str, uid: &str) -> Result<(), ApiError> {
+    write::change(shared, place, name, WrittenPart::Whole, false, &|old| {
         let mut new = old.clone();
         if let Some(owners) = new["metadata"]["ownerReferences"].as_array_mut() {
             owners.retain(|o| o["uid"] != uid);
@@ -222,8 +230,8 @@ fn disown(shared: &Shared, place: &Place, name: &str, uid: &str) -> Result<(), A
     .map(|_| ())
 }
 
-fn drop_finalizer(shared: &Shared, place: &Place, name: &str, finalizer: &str) {
-    let result = write::change(shared, place, name, Part::Whole, false, &|old| {
+fn drop_finalizer(shared: &SharedCluster, place: &ResourcePlace, name: &str, finalizer: &str) {
+    let result = write::change(shared, place, name, WrittenPart::Whole, false, &|old| {
         let mut new = old.clone();
         if let Some(held) = new["metadata"]["finalizers"].as_array_mut() {
             held.retain(|f| f != finalizer);
@@ -237,7 +245,7 @@ fn drop_finalizer(shared: &Shared, place: &Place, name: &str, finalizer: &str) {
 }
 
 /// Removes an object that waits for what it owns, once nothing is left.
-pub fn finish_foreground(shared: &Shared, place: &Place, name: &str) {
+pub fn finish_foreground(shared: &SharedCluster, place: &ResourcePlace, name: &str) {
     let Ok(record) = place.get(shared, name) else { return };
     let value = record.to_value(&place.kind);
     let waits = !value["metadata"]["deletionTimestamp"].is_null()
@@ -249,8 +257,12 @@ pub fn finish_foreground(shared: &Shared, place: &Place, name: &str) {
 
 /// Marks a namespace as deleted. Its contents go a moment later, as in a real cluster: `kubectl delete -k`
 /// names them, too.
-fn delete_namespace(shared: &Shared, place: &Place, name: &str) -> Result<Deleted, ApiError> {
-    let outcome = write::change(shared, place, name, Part::Whole, false, &|old| {
+fn delete_namespace(
+    shared: &SharedCluster,
+    place: &ResourcePlace,
+    name: &str,
+) -> Result<DeleteResult, ApiError> {
+    let outcome = write::change(shared, place, name, WrittenPart::Whole, false, &|old| {
         let mut new = old.clone();
         if new["metadata"]["deletionTimestamp"].is_null() {
             new["metadata"]["deletionTimestamp"] = ident::now().into();
@@ -258,11 +270,11 @@ fn delete_namespace(shared: &Shared, place: &Place, name: &str) -> Result<Delete
         new["status"]["phase"] = "Terminating".into();
         Ok(new)
     })?;
-    Ok(Deleted::Waiting(outcome))
+    Ok(DeleteResult::Waiting(outcome))
 }
 
 /// Empties the namespaces that have been terminating for long enough. Call it now and then.
-pub fn empty_namespaces(shared: &Shared) {
+pub fn empty_namespaces(shared: &SharedCluster) {
     loop {
         let name = {
             let mut terminating = locked(&shared.terminating);
@@ -278,12 +290,12 @@ pub fn empty_namespaces(shared: &Shared) {
     }
 }
 
-fn empty_namespace(shared: &Shared, name: &str) {
+fn empty_namespace(shared: &SharedCluster, name: &str) {
     for (table, records) in shared.store.in_namespace(name) {
         for record in records {
             let Some(content) = shared.place_of(table, &record.key()) else { continue };
             // It fails if another request deleted the object first.
-            if collect(shared, &content, &record.name, &record, Propagation::Background).is_err() {
+            if collect(shared, &content, &record.name, &record, DeletePropagation::Background).is_err() {
                 tracing::debug!(namespace = name, name = %record.name, "gone before its namespace");
             }
         }
@@ -292,7 +304,7 @@ fn empty_namespace(shared: &Shared, name: &str) {
 }
 
 /// Removes a terminating namespace that is empty.
-pub fn finish_namespace(shared: &Shared, name: &str) {
+pub fn finish_namespace(shared: &SharedCluster, name: &str) {
     let Ok(place) = shared.place("", "namespaces", "") else { return };
     let Ok(record) = place.get(shared, name) else { return };
     let terminating = record.field("status.phase") == Some("Terminating");

@@ -5,16 +5,16 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::apiserver::cluster::place::Place;
-use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::place::ResourcePlace;
+use crate::apiserver::cluster::shared::SharedCluster;
 use crate::apiserver::kinds::definitions;
 use crate::apiserver::objects::{delete, write};
-use crate::apiserver::store::record::{Record, key};
+use crate::apiserver::store::record::{VersionRecord, key};
 use crate::apiserver::values::lock::locked;
 
-impl Shared {
+impl SharedCluster {
     /// Applies what follows from a new version of an object.
-    pub fn written(&self, place: &Place, record: &Arc<Record>) {
+    pub fn written(&self, place: &ResourcePlace, record: &Arc<VersionRecord>) {
         if place.kind.is(definitions::GROUP, definitions::KIND) {
             self.reload_definitions();
             self.end_watches_of(&record.to_value(&place.kind));
@@ -30,7 +30,7 @@ impl Shared {
     }
 
     /// Applies what follows from the end of an object.
-    pub fn removed(&self, place: &Place, record: &Arc<Record>) {
+    pub fn removed(&self, place: &ResourcePlace, record: &Arc<VersionRecord>) {
         if place.kind.is(definitions::GROUP, definitions::KIND) {
             let definition = record.to_value(&place.kind);
             self.remove_customs(&definition);

@@ -5,31 +5,31 @@ use std::sync::Arc;
 use axum::body::Body;
 use bytes::Bytes;
 
-use crate::apiserver::cluster::front::Front;
-use crate::apiserver::cluster::shared::Shared;
-use crate::apiserver::kinds::Kind;
-use crate::apiserver::objects::render::View;
-use crate::apiserver::store::record::Record;
-use crate::apiserver::store::{AsOf, Page, PageRequest, TableId, TooOld};
+use crate::apiserver::cluster::front::ServerFront;
+use crate::apiserver::cluster::shared::SharedCluster;
+use crate::apiserver::kinds::ServedKind;
+use crate::apiserver::objects::render::RenderView;
+use crate::apiserver::store::record::VersionRecord;
+use crate::apiserver::store::{AsOf, ObjectPage, PageRequest, TableId, TooOld};
 use crate::apiserver::wire::error::ApiError;
-use crate::apiserver::wire::query::{At, Continue, ListOptions, Query};
+use crate::apiserver::wire::query::{ContinueToken, ListOptions, ListVersion, QueryParameters};
 use crate::apiserver::wire::selector::{FieldSelector, LabelSelector};
 
 /// A list is sent in chunks of about this size.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Which objects of a resource are selected.
-pub struct Filter {
+pub struct ListFilter {
     /// Empty means every namespace.
     pub namespace: String,
     pub labels: LabelSelector,
     pub fields: FieldSelector,
 }
 
-impl Filter {
-    pub fn parse(kind: &Kind, namespace: &str, query: &Query) -> Result<Self, ApiError> {
+impl ListFilter {
+    pub fn parse(kind: &ServedKind, namespace: &str, query: &QueryParameters) -> Result<Self, ApiError> {
         let known = crate::apiserver::kinds::fields::selectable(kind);
-        Ok(Filter {
+        Ok(ListFilter {
             namespace: namespace.to_owned(),
             labels: LabelSelector::parse(query.get("labelSelector"))?,
             fields: FieldSelector::parse(query.get("fieldSelector"), &known, &kind.kind)?,
@@ -40,7 +40,7 @@ impl Filter {
         !self.labels.is_empty() || !self.fields.is_empty()
     }
 
-    pub fn matches(&self, record: &Record) -> bool {
+    pub fn matches(&self, record: &VersionRecord) -> bool {
         (self.namespace.is_empty() || *record.namespace == *self.namespace)
             && self.labels.matches(|name| record.label(name))
             && self.fields.matches(|name| record.field(name))
@@ -59,18 +59,18 @@ impl Filter {
     /// A page of the selected objects. One object by name is looked up, not searched.
     pub fn page(
         &self,
-        shared: &Shared,
+        shared: &SharedCluster,
         table: TableId,
         at: AsOf,
         after: Option<&str>,
         limit: Option<usize>,
-    ) -> Result<Page, TooOld> {
+    ) -> Result<ObjectPage, TooOld> {
         let prefix = self.prefix();
         let name = self.fields.required("metadata.name");
         if let (Some(name), None, false) = (name, after, prefix.is_empty()) {
             let (version, found) = shared.store.get_at(table, &format!("{prefix}{name}"), at)?;
             let items = found.into_iter().filter(|r| self.matches(r)).collect();
-            return Ok(Page { version, items, last: None, remaining: 0 });
+            return Ok(ObjectPage { version, items, last: None, remaining: 0 });
         }
         let after = after.map(|after| format!("{}{after}", self.base()));
         shared.store.page(
@@ -94,17 +94,17 @@ impl Filter {
 
 /// Answers a list.
 pub async fn list(
-    front: &Front,
+    front: &ServerFront,
     table: TableId,
-    view: View,
-    filter: &Filter,
+    view: RenderView,
+    filter: &ListFilter,
     options: &ListOptions,
 ) -> Result<Body, ApiError> {
     let page = page(front, table, filter, options).await?;
     let base = filter.base();
     let next = page.last.as_deref().map(|last| {
         let after = last.strip_prefix(&base).unwrap_or(last).to_owned();
-        Continue { version: Some(page.version), after }.encode()
+        ContinueToken { version: Some(page.version), after }.encode()
     });
     let remaining = next.as_ref().filter(|_| !filter.selects()).map(|_| page.remaining);
     let head = view.list_head(page.version, next.as_deref(), remaining);
@@ -112,31 +112,31 @@ pub async fn list(
 }
 
 async fn page(
-    front: &Front,
+    front: &ServerFront,
     table: TableId,
-    filter: &Filter,
+    filter: &ListFilter,
     options: &ListOptions,
-) -> Result<Page, ApiError> {
+) -> Result<ObjectPage, ApiError> {
     if let Some(token) = &options.token {
         let at = token.version.map_or(AsOf::Newest, |v| AsOf::Exact(v.min(front.store.version())));
         let page = filter.page(front, table, at, Some(&token.after), options.limit);
         return page.map_err(|_| {
-            let inconsistent = Continue { version: None, after: token.after.clone() };
+            let inconsistent = ContinueToken { version: None, after: token.after.clone() };
             ApiError::continue_expired(inconsistent.encode())
         });
     }
     let at = match options.at {
-        At::Newest => AsOf::Newest,
-        At::Cached => front.cached(),
-        At::NotOlderThan(version) if options.limit.is_some() => {
+        ListVersion::Newest => AsOf::Newest,
+        ListVersion::Cached => front.cached(),
+        ListVersion::NotOlderThan(version) if options.limit.is_some() => {
             front.wait_for_version(version).await?;
             AsOf::Newest
         }
-        At::NotOlderThan(version) => {
+        ListVersion::NotOlderThan(version) => {
             front.wait_for_cached(version).await?;
             front.cached()
         }
-        At::Exact(version) => {
+        ListVersion::Exact(version) => {
             front.wait_for_version(version).await?;
             AsOf::Exact(version)
         }
@@ -144,7 +144,7 @@ async fn page(
     filter.page(front, table, at, None, options.limit).map_err(|_| ApiError::list_expired())
 }
 
-fn body(view: View, head: Vec<u8>, items: Vec<Arc<Record>>) -> Body {
+fn body(view: RenderView, head: Vec<u8>, items: Vec<Arc<VersionRecord>>) -> Body {
     let mut out = head;
     let mut items = items.into_iter();
     let mut first = true;
@@ -172,7 +172,12 @@ fn body(view: View, head: Vec<u8>, items: Vec<Arc<Record>>) -> Body {
     }))
 }
 
-fn fill(view: &View, out: &mut Vec<u8>, items: &mut std::vec::IntoIter<Arc<Record>>, first: &mut bool) {
+fn fill(
+    view: &RenderView,
+    out: &mut Vec<u8>,
+    items: &mut std::vec::IntoIter<Arc<VersionRecord>>,
+    first: &mut bool,
+) {
     while out.len() < CHUNK_BYTES {
         let Some(record) = items.next() else { return };
         if !std::mem::take(first) {

@@ -19,28 +19,28 @@ use http::{Response, header};
 use serde_json::{Value, json};
 
 use super::store::AsOf;
-use crate::apiserver::cluster::front::Front;
-use crate::apiserver::cluster::place::Place;
-use crate::apiserver::cluster::rights::{self, Action};
-use crate::apiserver::cluster::shared::Shared;
-use crate::apiserver::objects::delete::{DeleteOptions, Deleted};
-use crate::apiserver::objects::list::Filter;
-use crate::apiserver::objects::render::{Form, View};
-use crate::apiserver::objects::write::{Outcome, Part};
-use crate::apiserver::store::record::Record;
+use crate::apiserver::cluster::front::ServerFront;
+use crate::apiserver::cluster::place::ResourcePlace;
+use crate::apiserver::cluster::rights::{self, AccessAction};
+use crate::apiserver::cluster::shared::SharedCluster;
+use crate::apiserver::objects::delete::{DeleteOptions, DeleteResult};
+use crate::apiserver::objects::list::ListFilter;
+use crate::apiserver::objects::render::{AcceptedForm, RenderView};
+use crate::apiserver::objects::write::{WriteOutcome, WrittenPart};
+use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::ident;
-use crate::apiserver::wire::error::{ApiError, Cause, deleted_status};
-use crate::apiserver::wire::incoming::{Incoming, parse};
+use crate::apiserver::wire::error::{ApiError, FieldCause, deleted_status};
+use crate::apiserver::wire::incoming::{IncomingRequest, parse};
 use crate::apiserver::wire::patch::{self, PatchType};
 use crate::apiserver::wire::query::{ListOptions, WatchOptions, parse_version};
 use crate::apiserver::wire::{protobuf, respond};
 
 pub async fn handle(
-    front: &Arc<Front>,
-    mut request: Incoming,
+    front: &Arc<ServerFront>,
+    mut request: IncomingRequest,
     body: &[u8],
 ) -> Result<Response<Body>, ApiError> {
-    let shared: &Shared = front;
+    let shared: &SharedCluster = front;
     let path = &request.path;
     let registry = shared.registry();
     let Some(kind) = registry.find(&path.group, &path.version, &path.resource).cloned() else {
@@ -64,7 +64,7 @@ pub async fn handle(
         return Err(ApiError::no_such_resource());
     }
     let table = shared.store.table(&kind.group_resource());
-    let place = Place { kind, table, namespace };
+    let place = ResourcePlace { kind, table, namespace };
     if scoped && place.namespace.is_empty() && !request.path.name.is_empty() {
         return Err(ApiError::no_such_resource());
     }
@@ -76,7 +76,7 @@ pub async fn handle(
         "list" | "watch" if allowed(&place, "list") => read_many(front, &request, place).await,
         "get" if allowed(&place, "get") => {
             let record = get(front, &request, &place).await?;
-            show(&request, &place, 200, &Outcome::Stored(record))
+            show(&request, &place, 200, &WriteOutcome::Stored(record))
         }
         "create" if request.path.name.is_empty() && place.kind.verbs.contains(&"create") => {
             create(shared, &request, &place, body)
@@ -100,7 +100,11 @@ pub async fn handle(
 }
 
 /// Reads one object from the store, or from the server's cache if the request names a version.
-async fn get(front: &Front, request: &Incoming, place: &Place) -> Result<Arc<Record>, ApiError> {
+async fn get(
+    front: &ServerFront,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
+) -> Result<Arc<VersionRecord>, ApiError> {
     let name = &request.path.name;
     let version = request.query.get("resourceVersion");
     if version.is_empty() {
@@ -114,19 +118,23 @@ async fn get(front: &Front, request: &Incoming, place: &Place) -> Result<Arc<Rec
     found.ok_or_else(|| ApiError::not_found(&place.kind, name))
 }
 
-fn allowed(place: &Place, verb: &str) -> bool {
+fn allowed(place: &ResourcePlace, verb: &str) -> bool {
     place.kind.verbs.contains(&verb)
 }
 
-fn manager(request: &Incoming) -> String {
+fn manager(request: &IncomingRequest) -> String {
     managers::manager(request.query.get("fieldManager"), request.header(header::USER_AGENT))
 }
 
-fn part(request: &Incoming) -> Part {
-    if request.path.subresource == "status" { Part::Status } else { Part::Main }
+fn part(request: &IncomingRequest) -> WrittenPart {
+    if request.path.subresource == "status" { WrittenPart::Status } else { WrittenPart::Main }
 }
 
-fn authorize(shared: &Shared, request: &Incoming, kind: Option<&super::kinds::Kind>) -> Result<(), ApiError> {
+fn authorize(
+    shared: &SharedCluster,
+    request: &IncomingRequest,
+    kind: Option<&super::kinds::ServedKind>,
+) -> Result<(), ApiError> {
     if !shared.options.enforce_rbac {
         return Ok(());
     }
@@ -145,7 +153,7 @@ fn authorize(shared: &Shared, request: &Incoming, kind: Option<&super::kinds::Ki
         "namespaces" if path.group.is_empty() => path.name.clone(),
         _ => path.namespace.clone(),
     };
-    let action = Action {
+    let action = AccessAction {
         verb: request.verb().to_owned(),
         path: None,
         group: path.group.clone(),
@@ -165,7 +173,7 @@ fn authorize(shared: &Shared, request: &Incoming, kind: Option<&super::kinds::Ki
 }
 
 /// Decodes the body by its content type.
-pub fn decode(request: &Incoming, place: &Place, body: &[u8]) -> Result<Value, ApiError> {
+pub fn decode(request: &IncomingRequest, place: &ResourcePlace, body: &[u8]) -> Result<Value, ApiError> {
     let mut document = document(request, place, body)?;
     for pointer in ["/metadata/resourceVersion", "/preconditions/resourceVersion"] {
         if let Some(Value::String(version)) = document.pointer_mut(pointer) {
@@ -175,7 +183,7 @@ pub fn decode(request: &Incoming, place: &Place, body: &[u8]) -> Result<Value, A
     Ok(document)
 }
 
-fn document(request: &Incoming, place: &Place, body: &[u8]) -> Result<Value, ApiError> {
+fn document(request: &IncomingRequest, place: &ResourcePlace, body: &[u8]) -> Result<Value, ApiError> {
     let content_type = request.header(header::CONTENT_TYPE).unwrap_or(respond::JSON);
     match content_type.split(';').next().unwrap_or_default().trim() {
         _ if body.is_empty() => Ok(Value::Null),
@@ -203,31 +211,35 @@ fn yaml(body: &[u8]) -> Result<Value, ApiError> {
         .map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))
 }
 
-fn view(request: &Incoming, place: &Place) -> Result<View, ApiError> {
-    let form = Form::negotiate(request.header(header::ACCEPT))?;
-    Ok(View::new(Arc::clone(&place.kind), form, &request.query, request.versions))
+fn view(request: &IncomingRequest, place: &ResourcePlace) -> Result<RenderView, ApiError> {
+    let form = AcceptedForm::negotiate(request.header(header::ACCEPT))?;
+    Ok(RenderView::new(Arc::clone(&place.kind), form, &request.query, request.versions))
 }
 
 /// Answers with one object.
 pub fn show(
-    request: &Incoming,
-    place: &Place,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
     code: u16,
-    outcome: &Outcome,
+    outcome: &WriteOutcome,
 ) -> Result<Response<Body>, ApiError> {
     let view = view(request, place)?;
     Ok(respond::json(
         code,
         match outcome {
-            Outcome::Stored(record) => view.single(record),
-            Outcome::Dry(value) => view.single_value(value),
+            WriteOutcome::Stored(record) => view.single(record),
+            WriteOutcome::Dry(value) => view.single_value(value),
         },
     ))
 }
 
-async fn read_many(front: &Arc<Front>, request: &Incoming, place: Place) -> Result<Response<Body>, ApiError> {
+async fn read_many(
+    front: &Arc<ServerFront>,
+    request: &IncomingRequest,
+    place: ResourcePlace,
+) -> Result<Response<Body>, ApiError> {
     let view = view(request, &place)?;
-    let filter = Filter::parse(&place.kind, &place.namespace, &request.query)?;
+    let filter = ListFilter::parse(&place.kind, &place.namespace, &request.query)?;
     let body = if request.verb() == "watch" && place.kind.is_stored() {
         let mut options = WatchOptions::parse(&request.query)?;
         options.expired_as_status = request.expired_as_status;
@@ -240,9 +252,9 @@ async fn read_many(front: &Arc<Front>, request: &Incoming, place: Place) -> Resu
 }
 
 fn create(
-    shared: &Shared,
-    request: &Incoming,
-    place: &Place,
+    shared: &SharedCluster,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
     body: &[u8],
 ) -> Result<Response<Body>, ApiError> {
     if place.kind.namespaced && place.namespace.is_empty() {
@@ -262,9 +274,9 @@ fn create(
 }
 
 fn patch_object(
-    shared: &Shared,
-    request: &Incoming,
-    place: &Place,
+    shared: &SharedCluster,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
     body: &[u8],
 ) -> Result<Response<Body>, ApiError> {
     let content_type = request.header(header::CONTENT_TYPE).unwrap_or_default();
@@ -296,7 +308,7 @@ fn patch_object(
 }
 
 /// Checks fields that the real server parses, and whose patch it refuses otherwise.
-fn check_patched(place: &Place, new: Value) -> Result<Value, ApiError> {
+fn check_patched(place: &ResourcePlace, new: Value) -> Result<Value, ApiError> {
     if !place.kind.is("coordination.k8s.io", "Lease") {
         return Ok(new);
     }
@@ -308,7 +320,7 @@ fn check_patched(place: &Place, new: Value) -> Result<Value, ApiError> {
             "parsing time {0} as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {0} as \"2006\"",
             crate::apiserver::wire::error::quoted(time)
         );
-        let cause = Cause::invalid("patch", &new.to_string(), &why);
+        let cause = FieldCause::invalid("patch", &new.to_string(), &why);
         let mut error = ApiError::invalid_kind("", "", "", &[cause]);
         error.message = format!(" {}", error.message.trim_start());
         return Err(error);
@@ -317,19 +329,19 @@ fn check_patched(place: &Place, new: Value) -> Result<Value, ApiError> {
 }
 
 fn apply(
-    shared: &Shared,
-    request: &Incoming,
-    place: &Place,
+    shared: &SharedCluster,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
     applied: &Value,
 ) -> Result<Response<Body>, ApiError> {
     let (name, dry) = (&request.path.name, request.query.dry_run()?);
     let manager = request.query.get("fieldManager");
     if manager.is_empty() {
-        let cause = Cause::required("fieldManager", "is required for apply patch");
+        let cause = FieldCause::required("fieldManager", "is required for apply patch");
         return Err(ApiError::invalid_kind("meta.k8s.io", "PatchOptions", "", &[cause]));
     }
     let (custom, part) = (place.kind.custom.is_some(), part(request));
-    let status = part == Part::Status;
+    let status = part == WrittenPart::Status;
     let merge = |old: &Value| {
         let merged = patch::apply(old, applied, manager, custom, status);
         merged.map_err(|why| ApiError::bad_request(format!("failed to apply: {why}")))
@@ -366,18 +378,18 @@ const RETURNED: &[&str] = &[
 ];
 
 fn delete(
-    shared: &Shared,
-    request: &Incoming,
-    place: &Place,
+    shared: &SharedCluster,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
     body: &[u8],
 ) -> Result<Response<Body>, ApiError> {
     let options = DeleteOptions::parse(&request.query, &decode(request, place, body)?)?;
     let name = &request.path.name;
     match delete::delete(shared, place, name, &options)? {
-        Deleted::Waiting(outcome) => show(request, place, 200, &outcome),
-        Deleted::Gone(record) | Deleted::Would(record) => {
+        DeleteResult::Waiting(outcome) => show(request, place, 200, &outcome),
+        DeleteResult::Gone(record) | DeleteResult::Would(record) => {
             if place.kind.group.is_empty() && RETURNED.contains(&place.kind.kind.as_ref()) {
-                return show(request, place, 200, &Outcome::Stored(record));
+                return show(request, place, 200, &WriteOutcome::Stored(record));
             }
             let status = deleted_status(&place.kind, name, &record.uid);
             Ok(respond::json(200, status.to_string()))
@@ -386,19 +398,20 @@ fn delete(
 }
 
 fn delete_collection(
-    shared: &Shared,
-    request: &Incoming,
-    place: &Place,
+    shared: &SharedCluster,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
     body: &[u8],
 ) -> Result<Response<Body>, ApiError> {
     let options = DeleteOptions::parse(&request.query, &decode(request, place, body)?)?;
-    let filter = Filter::parse(&place.kind, &place.namespace, &request.query)?;
+    let filter = ListFilter::parse(&place.kind, &place.namespace, &request.query)?;
     let page =
         filter.page(shared, place.table, AsOf::Newest, None, None).map_err(|_| ApiError::list_expired())?;
-    let view = View::new(Arc::clone(&place.kind), Form::Whole, &request.query, request.versions);
+    let view =
+        RenderView::new(Arc::clone(&place.kind), AcceptedForm::Whole, &request.query, request.versions);
     let mut items: Vec<Vec<u8>> = Vec::new();
     for record in page.items {
-        let at = Place { namespace: record.namespace.to_string(), ..place.clone() };
+        let at = ResourcePlace { namespace: record.namespace.to_string(), ..place.clone() };
         let options = DeleteOptions { uid: Some(record.uid.to_string()), ..options.clone() };
         match delete::delete(shared, &at, &record.name, &options) {
             Ok(_) => items.push(item(&view, &record)),
@@ -413,7 +426,7 @@ fn delete_collection(
     Ok(respond::json(200, out))
 }
 
-fn item(view: &View, record: &Record) -> Vec<u8> {
+fn item(view: &RenderView, record: &VersionRecord) -> Vec<u8> {
     let mut out = Vec::new();
     view.list_item(&mut out, record);
     out

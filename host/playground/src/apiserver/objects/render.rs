@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::apiserver::kinds::{Kind, tables};
-use crate::apiserver::store::Event;
-use crate::apiserver::store::record::{Record, type_prefix, write_object};
-use crate::apiserver::values::versions::Versions;
+use crate::apiserver::kinds::{ServedKind, tables};
+use crate::apiserver::store::StoreEvent;
+use crate::apiserver::store::record::{VersionRecord, type_prefix, write_object};
+use crate::apiserver::values::versions::VersionStyle;
 use crate::apiserver::wire::error::ApiError;
-use crate::apiserver::wire::query::Query;
+use crate::apiserver::wire::query::QueryParameters;
 
 /// What a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum AcceptedForm {
     Whole,
     Metadata,
     Table,
@@ -22,16 +22,16 @@ pub enum Form {
 
 /// How much of an object a table has beside its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Include {
+pub enum TableInclude {
     Nothing,
     Metadata,
     Object,
 }
 
-impl Form {
+impl AcceptedForm {
     /// The first known form of an `Accept` header.
     pub fn negotiate(accept: Option<&str>) -> Result<Self, ApiError> {
-        let Some(accept) = accept.filter(|a| !a.trim().is_empty()) else { return Ok(Form::Whole) };
+        let Some(accept) = accept.filter(|a| !a.trim().is_empty()) else { return Ok(AcceptedForm::Whole) };
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
@@ -51,10 +51,10 @@ impl Form {
                 }
             }
             match (form, version) {
-                (None, _) => return Ok(Form::Whole),
-                (Some("Table"), "v1") => return Ok(Form::Table),
+                (None, _) => return Ok(AcceptedForm::Whole),
+                (Some("Table"), "v1") => return Ok(AcceptedForm::Table),
                 (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), "v1") => {
-                    return Ok(Form::Metadata);
+                    return Ok(AcceptedForm::Metadata);
                 }
                 _ => {}
             }
@@ -64,26 +64,31 @@ impl Form {
 }
 
 /// How the objects of one request are written.
-pub struct View {
-    pub kind: Arc<Kind>,
-    pub form: Form,
-    pub include: Include,
-    versions: Versions,
+pub struct RenderView {
+    pub kind: Arc<ServedKind>,
+    pub form: AcceptedForm,
+    pub include: TableInclude,
+    versions: VersionStyle,
     prefix: String,
 }
 
-impl View {
-    pub fn new(kind: Arc<Kind>, form: Form, query: &Query, versions: Versions) -> Self {
+impl RenderView {
+    pub fn new(
+        kind: Arc<ServedKind>,
+        form: AcceptedForm,
+        query: &QueryParameters,
+        versions: VersionStyle,
+    ) -> Self {
         let include = match query.get("includeObject") {
-            "None" => Include::Nothing,
-            "Object" => Include::Object,
-            _ => Include::Metadata,
+            "None" => TableInclude::Nothing,
+            "Object" => TableInclude::Object,
+            _ => TableInclude::Metadata,
         };
-        View { prefix: type_prefix(&kind), kind, form, include, versions }
+        RenderView { prefix: type_prefix(&kind), kind, form, include, versions }
     }
 
     /// A single object as the answer to a request.
-    pub fn single(&self, record: &Record) -> Vec<u8> {
+    pub fn single(&self, record: &VersionRecord) -> Vec<u8> {
         let mut out = Vec::with_capacity(record.tail.len() + 128);
         self.write(&mut out, record.version, record, true);
         out
@@ -98,18 +103,18 @@ impl View {
         }
         let value = &value;
         match self.form {
-            Form::Whole => value.to_string().into_bytes(),
-            Form::Metadata => partial(value).to_string().into_bytes(),
-            Form::Table => self.table(value, true).to_string().into_bytes(),
+            AcceptedForm::Whole => value.to_string().into_bytes(),
+            AcceptedForm::Metadata => partial(value).to_string().into_bytes(),
+            AcceptedForm::Table => self.table(value, true).to_string().into_bytes(),
         }
     }
 
     /// Everything of a list before its items.
     pub fn list_head(&self, version: u64, next: Option<&str>, remaining: Option<u64>) -> Vec<u8> {
         let (kind, api_version) = match self.form {
-            Form::Whole => (self.kind.list_kind(), self.kind.api_version()),
-            Form::Metadata => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
-            Form::Table => ("Table".to_owned(), "meta.k8s.io/v1".to_owned()),
+            AcceptedForm::Whole => (self.kind.list_kind(), self.kind.api_version()),
+            AcceptedForm::Metadata => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
+            AcceptedForm::Table => ("Table".to_owned(), "meta.k8s.io/v1".to_owned()),
         };
         let mut metadata = json!({"resourceVersion": self.versions.text(version)});
         if let Some(next) = next {
@@ -120,7 +125,7 @@ impl View {
         }
         let mut head =
             format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},");
-        if self.form == Form::Table {
+        if self.form == AcceptedForm::Table {
             head.push_str("\"columnDefinitions\":");
             head.push_str(&tables::definitions(&self.kind).to_string());
             head.push_str(",\"rows\":[");
@@ -131,13 +136,13 @@ impl View {
     }
 
     /// One item of a list.
-    pub fn list_item(&self, out: &mut Vec<u8>, record: &Record) {
+    pub fn list_item(&self, out: &mut Vec<u8>, record: &VersionRecord) {
         match self.form {
             // Built-in kinds do not repeat the type of the list; custom ones do.
-            Form::Whole if self.kind.custom.is_none() => {
+            AcceptedForm::Whole if self.kind.custom.is_none() => {
                 write_object(out, "", &self.versions.text(record.version), &record.tail);
             }
-            Form::Table => {
+            AcceptedForm::Table => {
                 let mut value = record.to_value(&self.kind);
                 value["metadata"]["resourceVersion"] = self.versions.text(record.version).into();
                 let row = self.row(&value);
@@ -148,7 +153,14 @@ impl View {
     }
 
     /// One frame of a watch: the content of `record` under `version`.
-    pub fn frame(&self, out: &mut Vec<u8>, event: Event, version: u64, record: &Record, first: bool) {
+    pub fn frame(
+        &self,
+        out: &mut Vec<u8>,
+        event: StoreEvent,
+        version: u64,
+        record: &VersionRecord,
+        first: bool,
+    ) {
         out.extend_from_slice(b"{\"type\":\"");
         out.extend_from_slice(event.as_str().as_bytes());
         out.extend_from_slice(b"\",\"object\":");
@@ -162,13 +174,13 @@ impl View {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object = match self.form {
-            Form::Whole => json!({
+            AcceptedForm::Whole => json!({
                 "kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata,
             }),
-            Form::Metadata => json!({
+            AcceptedForm::Metadata => json!({
                 "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
             }),
-            Form::Table => {
+            AcceptedForm::Table => {
                 let object = json!({
                     "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
                 });
@@ -182,14 +194,15 @@ impl View {
         format!("{}\n", json!({"type": "BOOKMARK", "object": object})).into_bytes()
     }
 
-    fn write(&self, out: &mut Vec<u8>, version: u64, record: &Record, first: bool) {
-        if self.form == Form::Whole {
+    fn write(&self, out: &mut Vec<u8>, version: u64, record: &VersionRecord, first: bool) {
+        if self.form == AcceptedForm::Whole {
             write_object(out, &self.prefix, &self.versions.text(version), &record.tail);
             return;
         }
         let mut value = record.to_value(&self.kind);
         value["metadata"]["resourceVersion"] = self.versions.text(version).into();
-        let value = if self.form == Form::Metadata { partial(&value) } else { self.table(&value, first) };
+        let value =
+            if self.form == AcceptedForm::Metadata { partial(&value) } else { self.table(&value, first) };
         out.extend_from_slice(value.to_string().as_bytes());
     }
 
@@ -208,9 +221,9 @@ impl View {
     fn row(&self, value: &Value) -> Value {
         let cells = tables::cells(&self.kind, value);
         match self.include {
-            Include::Nothing => json!({"cells": cells, "object": null}),
-            Include::Metadata => json!({"cells": cells, "object": partial(value)}),
-            Include::Object => json!({"cells": cells, "object": value}),
+            TableInclude::Nothing => json!({"cells": cells, "object": null}),
+            TableInclude::Metadata => json!({"cells": cells, "object": partial(value)}),
+            TableInclude::Object => json!({"cells": cells, "object": value}),
         }
     }
 }
@@ -228,14 +241,17 @@ mod tests {
     #[test]
     fn the_first_known_form_is_taken() {
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(Form::negotiate(Some(table)).unwrap(), Form::Table);
+        assert_eq!(AcceptedForm::negotiate(Some(table)).unwrap(), AcceptedForm::Table);
         let old = "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(Form::negotiate(Some(old)).unwrap(), Form::Whole);
+        assert_eq!(AcceptedForm::negotiate(Some(old)).unwrap(), AcceptedForm::Whole);
         let partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-        assert_eq!(Form::negotiate(Some(partial)).unwrap(), Form::Metadata);
+        assert_eq!(AcceptedForm::negotiate(Some(partial)).unwrap(), AcceptedForm::Metadata);
         let protobuf = "application/vnd.kubernetes.protobuf,application/json";
-        assert_eq!(Form::negotiate(Some(protobuf)).unwrap(), Form::Whole);
-        assert_eq!(Form::negotiate(Some("application/vnd.kubernetes.protobuf")).unwrap_err().code, 406);
-        assert_eq!(Form::negotiate(None).unwrap(), Form::Whole);
+        assert_eq!(AcceptedForm::negotiate(Some(protobuf)).unwrap(), AcceptedForm::Whole);
+        assert_eq!(
+            AcceptedForm::negotiate(Some("application/vnd.kubernetes.protobuf")).unwrap_err().code,
+            406
+        );
+        assert_eq!(AcceptedForm::negotiate(None).unwrap(), AcceptedForm::Whole);
     }
 }

@@ -3,19 +3,24 @@
 use serde_json::{Value, json};
 
 use crate::apiserver::cluster::auth;
-use crate::apiserver::cluster::place::Place;
-use crate::apiserver::cluster::rights::{self, Action};
-use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::place::ResourcePlace;
+use crate::apiserver::cluster::rights::{self, AccessAction};
+use crate::apiserver::cluster::shared::SharedCluster;
 use crate::apiserver::values::ident;
-use crate::apiserver::values::user::User;
-use crate::apiserver::wire::error::{ApiError, Cause};
+use crate::apiserver::values::user::ClusterUser;
+use crate::apiserver::wire::error::{ApiError, FieldCause};
 
 /// The shortest life of a token that may be asked for, and the longest; both as in a real cluster.
 const MIN_LIFE_SECONDS: i64 = 600;
 const MAX_LIFE_SECONDS: i64 = 1 << 32;
 
 /// Answers a review, or None if the kind is none.
-pub fn review(shared: &Shared, place: &Place, user: &User, body: &Value) -> Result<Option<Value>, ApiError> {
+pub fn review(
+    shared: &SharedCluster,
+    place: &ResourcePlace,
+    user: &ClusterUser,
+    body: &Value,
+) -> Result<Option<Value>, ApiError> {
     let status = match place.kind.kind.as_ref() {
         "TokenReview" => token(shared, &body["spec"])?,
         "SelfSubjectReview" => json!({"userInfo": user.to_value()}),
@@ -48,7 +53,7 @@ fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
 }
 
-fn token(shared: &Shared, spec: &Value) -> Result<Value, ApiError> {
+fn token(shared: &SharedCluster, spec: &Value) -> Result<Value, ApiError> {
     let token = spec["token"].as_str().unwrap_or_default();
     if token.is_empty() {
         return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
@@ -61,10 +66,10 @@ fn token(shared: &Shared, spec: &Value) -> Result<Value, ApiError> {
     })
 }
 
-fn subject(place: &Place, spec: &Value) -> Result<User, ApiError> {
+fn subject(place: &ResourcePlace, spec: &Value) -> Result<ClusterUser, ApiError> {
     let text = |name: &str| spec[name].as_str().unwrap_or_default().to_owned();
     let extra = spec["extra"].as_object().into_iter().flatten();
-    let user = User {
+    let user = ClusterUser {
         name: text("user"),
         uid: text("uid"),
         groups: texts(&spec["groups"]),
@@ -73,21 +78,21 @@ fn subject(place: &Place, spec: &Value) -> Result<User, ApiError> {
     let mut causes = Vec::new();
     if !spec["resourceAttributes"].is_object() && !spec["nonResourceAttributes"].is_object() {
         let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        causes.push(Cause::invalid_raw("spec.resourceAttributes", "null", why));
+        causes.push(FieldCause::invalid_raw("spec.resourceAttributes", "null", why));
     }
     if user.name.is_empty() && user.groups.is_empty() {
-        causes.push(Cause::invalid("spec.user", "", "at least one of user or group must be specified"));
+        causes.push(FieldCause::invalid("spec.user", "", "at least one of user or group must be specified"));
     }
     if causes.is_empty() { Ok(user) } else { Err(ApiError::invalid(&place.kind, "", &causes)) }
 }
 
-fn access(shared: &Shared, user: &User, spec: &Value) -> Value {
+fn access(shared: &SharedCluster, user: &ClusterUser, spec: &Value) -> Value {
     let action = if spec["nonResourceAttributes"].is_object() {
         let text = |name: &str| spec["nonResourceAttributes"][name].as_str().unwrap_or_default().to_owned();
-        Action { verb: text("verb"), path: Some(text("path")), ..Action::default() }
+        AccessAction { verb: text("verb"), path: Some(text("path")), ..AccessAction::default() }
     } else {
         let text = |name: &str| spec["resourceAttributes"][name].as_str().unwrap_or_default().to_owned();
-        Action {
+        AccessAction {
             verb: text("verb"),
             path: None,
             group: text("group"),
@@ -108,13 +113,18 @@ fn access(shared: &Shared, user: &User, spec: &Value) -> Value {
 }
 
 /// Issues a token to the account that the path names.
-pub fn token_request(shared: &Shared, place: &Place, name: &str, body: &Value) -> Result<Value, ApiError> {
+pub fn token_request(
+    shared: &SharedCluster,
+    place: &ResourcePlace,
+    name: &str,
+    body: &Value,
+) -> Result<Value, ApiError> {
     let account = place.get(shared, name)?;
     let spec = &body["spec"];
     let seconds = spec["expirationSeconds"].as_i64();
     if let Some(asked) = seconds.filter(|s| !(MIN_LIFE_SECONDS..=MAX_LIFE_SECONDS).contains(s)) {
         let why = "may not specify a duration less than 10 minutes";
-        let cause = Cause::invalid_raw("spec.expirationSeconds", &asked.to_string(), why);
+        let cause = FieldCause::invalid_raw("spec.expirationSeconds", &asked.to_string(), why);
         return Err(ApiError::invalid_kind("authentication.k8s.io", "TokenRequest", name, &[cause]));
     }
     let audiences = texts(&spec["audiences"]);

@@ -5,22 +5,22 @@ use axum::body::Body;
 use http::{Response, header};
 use serde_json::{Value, json};
 
-use crate::apiserver::cluster::place::Place;
-use crate::apiserver::cluster::shared::Shared;
-use crate::apiserver::kinds::Kind;
+use crate::apiserver::cluster::place::ResourcePlace;
+use crate::apiserver::cluster::shared::SharedCluster;
+use crate::apiserver::kinds::ServedKind;
 use crate::apiserver::objects::delete::{self, DeleteOptions};
-use crate::apiserver::objects::write::{self, Part};
+use crate::apiserver::objects::write::{self, WrittenPart};
 use crate::apiserver::objects::{reviews, show};
 use crate::apiserver::wire::error::ApiError;
-use crate::apiserver::wire::incoming::Incoming;
+use crate::apiserver::wire::incoming::IncomingRequest;
 use crate::apiserver::wire::patch::{self, PatchType};
-use crate::apiserver::wire::query::Query;
+use crate::apiserver::wire::query::QueryParameters;
 use crate::apiserver::wire::respond;
 
 pub fn handle(
-    shared: &Shared,
-    request: &Incoming,
-    place: &Place,
+    shared: &SharedCluster,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
     body: &Value,
 ) -> Result<Response<Body>, ApiError> {
     let name = &request.path.name;
@@ -30,14 +30,14 @@ pub fn handle(
         }
         ("binding", "create") => bind(shared, place, name, body),
         ("eviction", "create") => {
-            let options = DeleteOptions::parse(&Query::default(), &body["deleteOptions"])?;
+            let options = DeleteOptions::parse(&QueryParameters::default(), &body["deleteOptions"])?;
             delete::delete(shared, place, name, &options)?;
             Ok(success(201))
         }
         ("scale", verb @ ("get" | "update" | "patch")) => scale(shared, request, place, verb, body),
         ("finalize", "update") => finalize(shared, request, place, body),
         ("resize" | "ephemeralcontainers", "get") => {
-            show(request, place, 200, &write::Outcome::Stored(place.get(shared, name)?))
+            show(request, place, 200, &write::WriteOutcome::Stored(place.get(shared, name)?))
         }
         // There is no kubelet behind logs, exec and the like.
         _ => Err(ApiError::no_such_resource()),
@@ -53,12 +53,17 @@ fn success(code: u16) -> Response<Body> {
 }
 
 /// Assigns a Pod to a node.
-pub fn bind(shared: &Shared, place: &Place, name: &str, body: &Value) -> Result<Response<Body>, ApiError> {
+pub fn bind(
+    shared: &SharedCluster,
+    place: &ResourcePlace,
+    name: &str,
+    body: &Value,
+) -> Result<Response<Body>, ApiError> {
     let node = body["target"]["name"].as_str().filter(|n| !n.is_empty()).ok_or_else(|| {
         ApiError::invalid(
             &place.kind,
             name,
-            &[crate::apiserver::wire::error::Cause::required("target.name", "")],
+            &[crate::apiserver::wire::error::FieldCause::required("target.name", "")],
         )
     })?;
     let pod = place.get(shared, name)?;
@@ -66,7 +71,7 @@ pub fn bind(shared: &Shared, place: &Place, name: &str, body: &Value) -> Result<
         let why = format!("pod {name} is already assigned to node \"{bound}\"");
         return Err(ApiError::conflict(&place.kind, name, &why));
     }
-    write::change(shared, place, name, Part::Whole, false, &|pod| {
+    write::change(shared, place, name, WrittenPart::Whole, false, &|pod| {
         let mut pod = pod.clone();
         pod["spec"]["nodeName"] = node.into();
         Ok(pod)
@@ -76,20 +81,21 @@ pub fn bind(shared: &Shared, place: &Place, name: &str, body: &Value) -> Result<
 
 /// Changes `spec.finalizers`, which hold a namespace beyond its own finalizers.
 fn finalize(
-    shared: &Shared,
-    request: &Incoming,
-    place: &Place,
+    shared: &SharedCluster,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
     body: &Value,
 ) -> Result<Response<Body>, ApiError> {
-    let outcome = write::change(shared, place, &request.path.name, Part::Whole, false, &|namespace| {
-        let mut namespace = namespace.clone();
-        namespace["spec"]["finalizers"] = body["spec"]["finalizers"].clone();
-        Ok(namespace)
-    })?;
+    let outcome =
+        write::change(shared, place, &request.path.name, WrittenPart::Whole, false, &|namespace| {
+            let mut namespace = namespace.clone();
+            namespace["spec"]["finalizers"] = body["spec"]["finalizers"].clone();
+            Ok(namespace)
+        })?;
     show(request, place, 200, &outcome)
 }
 
-fn paths(kind: &Kind) -> (String, String) {
+fn paths(kind: &ServedKind) -> (String, String) {
     let pointer = |path: &str| path.replace('.', "/");
     match kind.custom.as_ref().and_then(|c| c.scale.as_ref()) {
         Some((spec, status)) => (pointer(spec), pointer(status)),
@@ -98,9 +104,9 @@ fn paths(kind: &Kind) -> (String, String) {
 }
 
 fn scale(
-    shared: &Shared,
-    request: &Incoming,
-    place: &Place,
+    shared: &SharedCluster,
+    request: &IncomingRequest,
+    place: &ResourcePlace,
     verb: &str,
     body: &Value,
 ) -> Result<Response<Body>, ApiError> {
@@ -112,7 +118,7 @@ fn scale(
     }
     let how = PatchType::of(request.header(header::CONTENT_TYPE).unwrap_or_default());
     let dry = request.query.dry_run()?;
-    let outcome = write::change(shared, place, name, Part::Main, dry, &|old| {
+    let outcome = write::change(shared, place, name, WrittenPart::Main, dry, &|old| {
         let mut scale = shown(&place.kind, old);
         match (verb, how) {
             ("update", _) => scale = body.clone(),
@@ -130,13 +136,13 @@ fn scale(
         Ok(new)
     })?;
     let object = match outcome {
-        write::Outcome::Stored(record) => record.to_value(&place.kind),
-        write::Outcome::Dry(value) => value,
+        write::WriteOutcome::Stored(record) => record.to_value(&place.kind),
+        write::WriteOutcome::Dry(value) => value,
     };
     Ok(respond::json(200, shown(&place.kind, &object).to_string()))
 }
 
-fn shown(kind: &Kind, object: &Value) -> Value {
+fn shown(kind: &ServedKind, object: &Value) -> Value {
     let (wanted, is) = paths(kind);
     let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
     let metadata = &object["metadata"];

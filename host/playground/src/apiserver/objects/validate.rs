@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::apiserver::kinds::Kind;
-use crate::apiserver::wire::error::{ApiError, Cause};
+use crate::apiserver::kinds::ServedKind;
+use crate::apiserver::wire::error::{ApiError, FieldCause};
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, \
     '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for \
@@ -18,7 +18,7 @@ const IMMUTABLE: &str = "field is immutable";
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
-pub fn created(kind: &Kind, object: &Map<String, Value>) -> Result<(), ApiError> {
+pub fn created(kind: &ServedKind, object: &Map<String, Value>) -> Result<(), ApiError> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let mut causes = Vec::new();
     check_name(kind, name, &mut causes);
@@ -26,7 +26,11 @@ pub fn created(kind: &Kind, object: &Map<String, Value>) -> Result<(), ApiError>
     finish(kind, name, &causes)
 }
 
-pub fn changed(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Value>) -> Result<(), ApiError> {
+pub fn changed(
+    kind: &ServedKind,
+    old: &Map<String, Value>,
+    new: &Map<String, Value>,
+) -> Result<(), ApiError> {
     let name = new["metadata"]["name"].as_str().unwrap_or_default();
     let mut causes = Vec::new();
     check_spec(kind, new, &mut causes);
@@ -35,26 +39,26 @@ pub fn changed(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Value>) 
     finish(kind, name, &causes)
 }
 
-fn finish(kind: &Kind, name: &str, causes: &[Cause]) -> Result<(), ApiError> {
+fn finish(kind: &ServedKind, name: &str, causes: &[FieldCause]) -> Result<(), ApiError> {
     if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid(kind, name, causes)) }
 }
 
-fn check_name(kind: &Kind, name: &str, causes: &mut Vec<Cause>) {
+fn check_name(kind: &ServedKind, name: &str, causes: &mut Vec<FieldCause>) {
     let field = "metadata.name";
     if kind.group == "rbac.authorization.k8s.io" {
         // Names of RBAC objects may contain nearly anything that fits into a path.
         if matches!(name, "." | "..") || name.contains(['/', '%']) {
-            causes.push(Cause::invalid(field, name, "may not contain '/' or '%'"));
+            causes.push(FieldCause::invalid(field, name, "may not contain '/' or '%'"));
         }
         return;
     }
     let label = matches!(kind.kind.as_ref(), "Namespace" | "Service") && kind.group.is_empty();
     let (limit, rule) = if label { (MAX_LABEL, LABEL) } else { (MAX_NAME, SUBDOMAIN) };
     if !is_name(name, label) {
-        causes.push(Cause::invalid(field, name, rule));
+        causes.push(FieldCause::invalid(field, name, rule));
     }
     if name.len() > limit {
-        causes.push(Cause::invalid(field, name, &format!("must be no more than {limit} characters")));
+        causes.push(FieldCause::invalid(field, name, &format!("must be no more than {limit} characters")));
     }
 }
 
@@ -66,7 +70,7 @@ fn is_name(name: &str, label: bool) -> bool {
     if label { part(name) } else { name.split('.').all(part) }
 }
 
-fn check_spec(kind: &Kind, object: &Map<String, Value>, causes: &mut Vec<Cause>) {
+fn check_spec(kind: &ServedKind, object: &Map<String, Value>, causes: &mut Vec<FieldCause>) {
     let spec = object.get("spec").unwrap_or(&Value::Null);
     match (kind.group.as_ref(), kind.kind.as_ref()) {
         ("", "Pod") => check_containers(spec, "spec", causes),
@@ -75,12 +79,12 @@ fn check_spec(kind: &Kind, object: &Map<String, Value>, causes: &mut Vec<Cause>)
             let policy = spec["template"]["spec"]["restartPolicy"].as_str().unwrap_or_default();
             if !matches!(policy, "Never" | "OnFailure") {
                 let known = ["OnFailure", "Never"];
-                causes.push(Cause::not_supported("spec.template.spec.restartPolicy", policy, &known));
+                causes.push(FieldCause::not_supported("spec.template.spec.restartPolicy", policy, &known));
             }
             for field in ["parallelism", "completions", "backoffLimit"] {
                 if let Some(n) = spec[field].as_i64().filter(|n| *n < 0) {
                     let why = "must be greater than or equal to 0";
-                    causes.push(Cause::invalid_raw(&format!("spec.{field}"), &n.to_string(), why));
+                    causes.push(FieldCause::invalid_raw(&format!("spec.{field}"), &n.to_string(), why));
                 }
             }
         }
@@ -88,55 +92,60 @@ fn check_spec(kind: &Kind, object: &Map<String, Value>, causes: &mut Vec<Cause>)
         ("coordination.k8s.io", "Lease") => {
             if let Some(n) = spec["leaseDurationSeconds"].as_i64().filter(|n| *n <= 0) {
                 let field = "spec.leaseDurationSeconds";
-                causes.push(Cause::invalid_raw(field, &n.to_string(), "must be greater than 0"));
+                causes.push(FieldCause::invalid_raw(field, &n.to_string(), "must be greater than 0"));
             }
         }
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding")
             if object.get("roleRef").is_none_or(|r| r["name"].as_str().unwrap_or_default().is_empty()) =>
         {
-            causes.push(Cause::required("roleRef.name", ""));
+            causes.push(FieldCause::required("roleRef.name", ""));
         }
         _ => {}
     }
 }
 
-fn check_containers(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn check_containers(spec: &Value, path: &str, causes: &mut Vec<FieldCause>) {
     let containers = spec["containers"].as_array().map_or(&[][..], Vec::as_slice);
     if containers.is_empty() {
-        causes.push(Cause::required(&format!("{path}.containers"), ""));
+        causes.push(FieldCause::required(&format!("{path}.containers"), ""));
     }
     for (at, container) in containers.iter().enumerate() {
         let name = container["name"].as_str().unwrap_or_default();
         let field = format!("{path}.containers[{at}].name");
         if name.is_empty() {
-            causes.push(Cause::required(&field, ""));
+            causes.push(FieldCause::required(&field, ""));
         } else if !is_name(name, true) {
-            causes.push(Cause::invalid(&field, name, LABEL));
+            causes.push(FieldCause::invalid(&field, name, LABEL));
         }
     }
 }
 
-fn check_workload(spec: &Value, causes: &mut Vec<Cause>) {
+fn check_workload(spec: &Value, causes: &mut Vec<FieldCause>) {
     check_containers(&spec["template"]["spec"], "spec.template.spec", causes);
     let Some(wanted) = spec["selector"]["matchLabels"].as_object() else {
         if spec["selector"]["matchExpressions"].is_null() {
-            causes.push(Cause::required("spec.selector", ""));
+            causes.push(FieldCause::required("spec.selector", ""));
         }
         return;
     };
     let labels = &spec["template"]["metadata"]["labels"];
     if wanted.iter().any(|(key, value)| labels.get(key) != Some(value)) {
         let why = "`selector` does not match template `labels`";
-        causes.push(Cause::invalid_raw("spec.template.metadata.labels", &labels.to_string(), why));
+        causes.push(FieldCause::invalid_raw("spec.template.metadata.labels", &labels.to_string(), why));
     }
 }
 
-fn check_immutable(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Vec<Cause>) {
+fn check_immutable(
+    kind: &ServedKind,
+    old: &Map<String, Value>,
+    new: &Map<String, Value>,
+    causes: &mut Vec<FieldCause>,
+) {
     let null = Value::Null;
     let (old_spec, new_spec) = (old.get("spec").unwrap_or(&null), new.get("spec").unwrap_or(&null));
     let mut fixed = |fields: &[&str]| {
         for field in fields.iter().filter(|f| old_spec[**f] != new_spec[**f]) {
-            causes.push(Cause::invalid_raw(
+            causes.push(FieldCause::invalid_raw(
                 &format!("spec.{field}"),
                 &new_spec[*field].to_string(),
                 IMMUTABLE,
@@ -160,17 +169,17 @@ fn check_immutable(kind: &Kind, old: &Map<String, Value>, new: &Map<String, Valu
                        `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only \
                        additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be \
                        set to 1 if it was previously negative)";
-            causes.push(Cause::forbidden("spec", why));
+            causes.push(FieldCause::forbidden("spec", why));
         }
         ("rbac.authorization.k8s.io", _) if old.get("roleRef") != new.get("roleRef") => {
             let value = new.get("roleRef").unwrap_or(&null).to_string();
-            causes.push(Cause::invalid_raw("roleRef", &value, "cannot change roleRef"));
+            causes.push(FieldCause::invalid_raw("roleRef", &value, "cannot change roleRef"));
         }
         ("", "ConfigMap" | "Secret")
             if old.get("immutable") == Some(&Value::Bool(true))
                 && ["data", "binaryData"].iter().any(|field| old.get(*field) != new.get(*field)) =>
         {
-            causes.push(Cause::forbidden("data", "field is immutable when `immutable` is set"));
+            causes.push(FieldCause::forbidden("data", "field is immutable when `immutable` is set"));
         }
         _ => {}
     }
@@ -197,7 +206,7 @@ fn mutable_removed(spec: &Value) -> Value {
     spec
 }
 
-fn check_finalizers(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Vec<Cause>) {
+fn check_finalizers(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Vec<FieldCause>) {
     if old["metadata"]["deletionTimestamp"].is_null() {
         return;
     }
@@ -213,7 +222,7 @@ fn check_finalizers(old: &Map<String, Value>, new: &Map<String, Value>, causes: 
             "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
             added.iter().map(|f| crate::apiserver::wire::error::quoted(f)).collect::<Vec<_>>().join(", ")
         );
-        causes.push(Cause::forbidden("metadata.finalizers", &why));
+        causes.push(FieldCause::forbidden("metadata.finalizers", &why));
     }
 }
 

@@ -14,13 +14,13 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::apiserver::cluster::front::{Cache, Drop, Front};
-use crate::apiserver::objects::list::Filter;
-use crate::apiserver::objects::render::View;
-use crate::apiserver::store::record::Record;
-use crate::apiserver::store::{Change, Event, TableId};
+use crate::apiserver::cluster::front::{ServerFront, WatchCacheState, WatchDrop};
+use crate::apiserver::objects::list::ListFilter;
+use crate::apiserver::objects::render::RenderView;
+use crate::apiserver::store::record::VersionRecord;
+use crate::apiserver::store::{StoreChange, StoreEvent, TableId};
 use crate::apiserver::wire::error::ApiError;
-use crate::apiserver::wire::query::{Initial, WatchOptions};
+use crate::apiserver::wire::query::{InitialEvents, WatchOptions};
 
 /// The changes taken from the log at once, so that its lock is held briefly.
 const BATCH: usize = 256;
@@ -43,34 +43,34 @@ const FLUSH: Duration = Duration::from_millis(5);
 /// The beginning of a frame that never ends.
 const CUT_FRAME: &[u8] = b"{\"type\":\"MODIFIED\",\"object\":{\"ki";
 
-struct Watcher {
-    front: Arc<Front>,
-    view: View,
-    filter: Filter,
+struct ObjectWatcher {
+    front: Arc<ServerFront>,
+    view: RenderView,
+    filter: ListFilter,
     table: TableId,
     /// The history that it reports. Another history ends it.
     epoch: u32,
     /// Everything up to this version was sent or did not match.
     position: u64,
-    initial: std::vec::IntoIter<Arc<Record>>,
+    initial: std::vec::IntoIter<Arc<VersionRecord>>,
     /// The version from which the bookmark that ends the initial events may be sent.
     end_mark: Option<u64>,
     bookmarks: bool,
     started: bool,
     caught_up: bool,
-    ending: Ending,
+    ending: WatchEnding,
     changed: watch::Receiver<u64>,
-    moved: watch::Receiver<Cache>,
-    dropped: watch::Receiver<(u64, Drop)>,
+    moved: watch::Receiver<WatchCacheState>,
+    dropped: watch::Receiver<(u64, WatchDrop)>,
     deadline: Instant,
     next_bookmark: Instant,
     last_bookmark_sent: bool,
-    _counted: Counted,
+    _counted: OpenWatch,
 }
 
 /// Whether more follows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum WatchEnding {
     Open,
     Finished,
     /// The connection breaks.
@@ -78,9 +78,9 @@ enum Ending {
 }
 
 /// A place among the open watches.
-struct Counted(Arc<Front>);
+struct OpenWatch(Arc<ServerFront>);
 
-impl std::ops::Drop for Counted {
+impl std::ops::Drop for OpenWatch {
     fn drop(&mut self) {
         self.0.watches.fetch_sub(1, Ordering::Relaxed);
     }
@@ -88,28 +88,28 @@ impl std::ops::Drop for Counted {
 
 /// Starts a watch. The body consists of its frames.
 pub async fn start(
-    front: &Arc<Front>,
+    front: &Arc<ServerFront>,
     table: TableId,
-    view: View,
-    filter: Filter,
+    view: RenderView,
+    filter: ListFilter,
     options: &WatchOptions,
 ) -> Result<Body, ApiError> {
     if front.watches.fetch_add(1, Ordering::Relaxed) >= MAX_WATCHES {
         front.watches.fetch_sub(1, Ordering::Relaxed);
         return Err(ApiError::too_many_requests("too many watches are open, please try again later"));
     }
-    let counted = Counted(Arc::clone(front));
+    let counted = OpenWatch(Arc::clone(front));
     let epoch = front.store.epoch();
     // Subscribed before the first read, so that no change is lost in between.
     let changed = front.store.changes(table);
     let moved = front.cache_moves();
     let asked = options.version.unwrap_or(0);
     let from_state = match options.initial {
-        Initial::Streamed => true,
-        Initial::Skipped => false,
-        Initial::ByVersion => asked == 0,
+        InitialEvents::Streamed => true,
+        InitialEvents::Skipped => false,
+        InitialEvents::ByVersion => asked == 0,
     };
-    let streamed = options.initial == Initial::Streamed;
+    let streamed = options.initial == InitialEvents::Streamed;
     if streamed
         && asked > 0
         && let Err(error) = front.wait_for_cached(asked).await
@@ -125,7 +125,7 @@ pub async fn start(
         let page = page.map_err(|_| ApiError::list_expired())?;
         (page.items, page.version)
     } else {
-        (Vec::new(), if asked == 0 { front.seen() } else { asked })
+        (Vec::new(), if asked == 0 { front.cached_version() } else { asked })
     };
     if options.expired_as_status
         && let Err(too_old) = front.store.changes_after(table, position, 0, front.window())
@@ -134,7 +134,7 @@ pub async fn start(
     }
     let timeout = options.timeout.map_or(front.options.watch_timeout, Duration::from_secs);
     let now = Instant::now();
-    let watcher = Watcher {
+    let watcher = ObjectWatcher {
         changed,
         moved,
         dropped: front.drops.subscribe(),
@@ -147,7 +147,7 @@ pub async fn start(
         bookmarks: options.bookmarks,
         started: false,
         caught_up: false,
-        ending: Ending::Open,
+        ending: WatchEnding::Open,
         front: Arc::clone(front),
         view,
         filter,
@@ -162,13 +162,13 @@ pub async fn start(
     Ok(Body::from_stream(frames))
 }
 
-impl Watcher {
+impl ObjectWatcher {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
-            match std::mem::replace(&mut self.ending, Ending::Finished) {
-                Ending::Open => self.ending = Ending::Open,
-                Ending::Finished => return None,
-                Ending::Breaks => {
+            match std::mem::replace(&mut self.ending, WatchEnding::Finished) {
+                WatchEnding::Open => self.ending = WatchEnding::Open,
+                WatchEnding::Finished => return None,
+                WatchEnding::Breaks => {
                     // Meanwhile the connection sends what was written before.
                     tokio::time::sleep(FLUSH).await;
                     return Some(Err(io::Error::from(io::ErrorKind::ConnectionReset)));
@@ -182,23 +182,23 @@ impl Watcher {
             if let Some(frames) = self.changed_frames() {
                 return Some(Ok(frames));
             }
-            if self.ending != Ending::Open {
+            if self.ending != WatchEnding::Open {
                 continue;
             }
             if !self.front.serves(&self.view.kind) {
                 return None;
             }
             match self.wait().await {
-                Woken::Changed => {}
-                Woken::Bookmark => {
+                WatcherEvent::Changed => {}
+                WatcherEvent::Bookmark => {
                     if let Some(mark) = self.bookmark() {
                         return Some(Ok(mark));
                     }
                 }
-                Woken::Dropped(Drop::Clean) => return None,
-                Woken::Dropped(Drop::Abort) => self.ending = Ending::Breaks,
-                Woken::Dropped(Drop::Cut) => {
-                    self.ending = Ending::Breaks;
+                WatcherEvent::Dropped(WatchDrop::Clean) => return None,
+                WatcherEvent::Dropped(WatchDrop::Abort) => self.ending = WatchEnding::Breaks,
+                WatcherEvent::Dropped(WatchDrop::Cut) => {
+                    self.ending = WatchEnding::Breaks;
                     return Some(Ok(Bytes::from_static(CUT_FRAME)));
                 }
             }
@@ -210,7 +210,7 @@ impl Watcher {
         let mut out = Vec::new();
         while out.len() < CHUNK_BYTES {
             let Some(record) = self.initial.next() else { break };
-            self.view.frame(&mut out, Event::Added, record.version, &record, !self.started);
+            self.view.frame(&mut out, StoreEvent::Added, record.version, &record, !self.started);
             self.started = true;
         }
         (!out.is_empty()).then(|| Bytes::from(out))
@@ -222,7 +222,7 @@ impl Watcher {
             let window = self.front.window();
             let batch = match self.front.store.changes_after(self.table, self.position, BATCH, window) {
                 _ if self.front.store.epoch() != self.epoch => {
-                    self.ending = Ending::Breaks;
+                    self.ending = WatchEnding::Breaks;
                     break;
                 }
                 Ok(batch) => batch,
@@ -237,7 +237,7 @@ impl Watcher {
                 Err(too_old) => {
                     let error = ApiError::watch_expired(self.position, too_old.oldest);
                     out.extend_from_slice(&error_frame(&error));
-                    self.ending = Ending::Finished;
+                    self.ending = WatchEnding::Finished;
                     break;
                 }
             };
@@ -252,7 +252,7 @@ impl Watcher {
                 break;
             }
             if self.caught_up && batch.behind > MAX_BEHIND {
-                self.ending = Ending::Finished;
+                self.ending = WatchEnding::Finished;
                 break;
             }
         }
@@ -267,14 +267,14 @@ impl Watcher {
         }
     }
 
-    fn frame_of(&mut self, out: &mut Vec<u8>, change: &Change) {
+    fn frame_of(&mut self, out: &mut Vec<u8>, change: &StoreChange) {
         let record = &change.record;
         let now = !record.deleted && self.filter.matches(record);
         let before = change.previous.as_ref().filter(|p| self.filter.matches(p));
         let (event, content) = match (now, before) {
-            (true, None) => (Event::Added, record),
-            (true, Some(_)) => (Event::Modified, record),
-            (false, Some(before)) => (Event::Deleted, before),
+            (true, None) => (StoreEvent::Added, record),
+            (true, Some(_)) => (StoreEvent::Modified, record),
+            (false, Some(before)) => (StoreEvent::Deleted, before),
             (false, None) => return,
         };
         self.view.frame(out, event, record.version, content, !self.started);
@@ -288,35 +288,35 @@ impl Watcher {
         }
         self.next_bookmark = now + self.front.options.bookmark_every;
         // A bookmark can't promise a position in the future.
-        let known = self.position <= self.front.seen();
+        let known = self.position <= self.front.cached_version();
         // No bookmark comes before the one that ends the initial events.
         (self.bookmarks && known && self.end_mark.is_none())
             .then(|| Bytes::from(self.view.bookmark(self.position, false)))
     }
 
-    async fn wait(&mut self) -> Woken {
+    async fn wait(&mut self) -> WatcherEvent {
         let mut bookmark_at = self.next_bookmark;
         if !self.last_bookmark_sent {
             bookmark_at = bookmark_at.min(self.deadline - LAST_BOOKMARK);
         }
         tokio::select! {
             biased;
-            () = self.front.stop.cancelled() => Woken::Dropped(Drop::Clean),
+            () = self.front.stop.cancelled() => WatcherEvent::Dropped(WatchDrop::Clean),
             dropped = self.dropped.changed() => {
-                Woken::Dropped(dropped.map_or(Drop::Clean, |()| self.dropped.borrow_and_update().1))
+                WatcherEvent::Dropped(dropped.map_or(WatchDrop::Clean, |()| self.dropped.borrow_and_update().1))
             }
-            _ = self.changed.changed() => Woken::Changed,
-            _ = self.moved.changed() => Woken::Changed,
-            () = tokio::time::sleep_until(self.deadline) => Woken::Dropped(Drop::Clean),
-            () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => Woken::Bookmark,
+            _ = self.changed.changed() => WatcherEvent::Changed,
+            _ = self.moved.changed() => WatcherEvent::Changed,
+            () = tokio::time::sleep_until(self.deadline) => WatcherEvent::Dropped(WatchDrop::Clean),
+            () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => WatcherEvent::Bookmark,
         }
     }
 }
 
-enum Woken {
+enum WatcherEvent {
     Changed,
     Bookmark,
-    Dropped(Drop),
+    Dropped(WatchDrop),
 }
 
 pub fn error_frame(error: &ApiError) -> Vec<u8> {

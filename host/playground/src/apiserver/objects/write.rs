@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::apiserver::cluster::place::Place;
-use crate::apiserver::cluster::shared::Shared;
-use crate::apiserver::kinds::{Kind, defaults};
+use crate::apiserver::cluster::place::ResourcePlace;
+use crate::apiserver::cluster::shared::SharedCluster;
+use crate::apiserver::kinds::{ServedKind, defaults};
 use crate::apiserver::objects::{managers, validate};
-use crate::apiserver::store::record::Record;
+use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::ident;
 use crate::apiserver::wire::error::ApiError;
 
@@ -20,7 +20,7 @@ const MAX_NAMES: usize = 8;
 
 /// The part of an object that a request changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum WrittenPart {
     Main,
     Status,
     /// Everything at once, for the server itself.
@@ -28,20 +28,20 @@ pub enum Part {
 }
 
 /// The result of a write.
-pub enum Outcome {
-    Stored(Arc<Record>),
+pub enum WriteOutcome {
+    Stored(Arc<VersionRecord>),
     /// What would have been stored.
     Dry(Value),
 }
 
 /// Creates an object from the body of a request. Without a manager, nobody is noted as its writer.
 pub fn create(
-    shared: &Shared,
-    place: &Place,
+    shared: &SharedCluster,
+    place: &ResourcePlace,
     body: Value,
     manager: &str,
     dry: bool,
-) -> Result<Outcome, ApiError> {
+) -> Result<WriteOutcome, ApiError> {
     let kind = &place.kind;
     let mut object = expect_kind(kind, body)?;
     expect_namespace(place, &object)?;
@@ -52,7 +52,7 @@ pub fn create(
     let generated = metadata(&object, "generateName").to_owned();
     let named = !metadata(&object, "name").is_empty();
     if !named && generated.is_empty() {
-        let cause = crate::apiserver::wire::error::Cause::required(
+        let cause = crate::apiserver::wire::error::FieldCause::required(
             "metadata.name",
             "name or generateName is required",
         );
@@ -77,12 +77,12 @@ pub fn create(
             if exists {
                 return Err(ApiError::already_exists(kind, metadata(&object, "name")));
             }
-            return Ok(Outcome::Dry(Value::Object(object)));
+            return Ok(WriteOutcome::Dry(Value::Object(object)));
         }
         match shared.store.put(place.table, place.draft(&object), None) {
             Ok(record) => {
                 shared.written(place, &record);
-                return Ok(Outcome::Stored(record));
+                return Ok(WriteOutcome::Stored(record));
             }
             Err(_) if named => return Err(ApiError::already_exists(kind, metadata(&object, "name"))),
             Err(_) => {}
@@ -92,20 +92,20 @@ pub fn create(
 }
 
 /// Of a new object, what no writer wrote: the server begins its status.
-fn without_writer(kind: &Kind, object: &Map<String, Value>) -> Map<String, Value> {
+fn without_writer(kind: &ServedKind, object: &Map<String, Value>) -> Map<String, Value> {
     let status = object.get_key_value("status").filter(|_| kind.has_status());
     status.map(|(key, status)| (key.clone(), status.clone())).into_iter().collect()
 }
 
 /// Changes an object by a function of its present content, as often as needed. Nobody is noted as its writer.
 pub fn change(
-    shared: &Shared,
-    place: &Place,
+    shared: &SharedCluster,
+    place: &ResourcePlace,
     name: &str,
-    part: Part,
+    part: WrittenPart,
     dry: bool,
     change: &dyn Fn(&Value) -> Result<Value, ApiError>,
-) -> Result<Outcome, ApiError> {
+) -> Result<WriteOutcome, ApiError> {
     change_by(shared, place, name, part, "", dry, change)
 }
 
@@ -113,14 +113,14 @@ pub fn change(
 ///
 /// The function returns a whole object. `part` says which part of it counts.
 pub fn change_by(
-    shared: &Shared,
-    place: &Place,
+    shared: &SharedCluster,
+    place: &ResourcePlace,
     name: &str,
-    part: Part,
+    part: WrittenPart,
     manager: &str,
     dry: bool,
     change: &dyn Fn(&Value) -> Result<Value, ApiError>,
-) -> Result<Outcome, ApiError> {
+) -> Result<WriteOutcome, ApiError> {
     let kind = &place.kind;
     for _ in 0..MAX_RACES {
         let record = place.get(shared, name)?;
@@ -130,30 +130,30 @@ pub fn change_by(
         expect_same(place, &old, &new)?;
         let mut new = merge_parts(kind, &old, new, part);
         if !manager.is_empty() {
-            new = managers::noted(&old, new, manager, part == Part::Status);
+            new = managers::noted(&old, new, manager, part == WrittenPart::Status);
         }
-        if part != Part::Whole {
+        if part != WrittenPart::Whole {
             validate::changed(kind, &old, &new)?;
         }
         if same_content(&old, &new) {
-            return Ok(Outcome::Stored(record));
+            return Ok(WriteOutcome::Stored(record));
         }
         if dry {
-            return Ok(Outcome::Dry(Value::Object(new)));
+            return Ok(WriteOutcome::Dry(Value::Object(new)));
         }
         if is_finished(&new) {
             // The last finalizer is gone. The object is deleted with its stored content.
             match shared.store.remove(place.table, &place.key(name), record.version) {
                 Ok(removed) => {
                     shared.removed(place, &removed);
-                    return Ok(Outcome::Dry(Value::Object(new)));
+                    return Ok(WriteOutcome::Dry(Value::Object(new)));
                 }
                 Err(_) => continue,
             }
         }
         if let Ok(written) = shared.store.put(place.table, place.draft(&new), Some(record.version)) {
             shared.written(place, &written);
-            return Ok(Outcome::Stored(written));
+            return Ok(WriteOutcome::Stored(written));
         }
     }
     Err(ApiError::stale(kind, name))
@@ -161,14 +161,14 @@ pub fn change_by(
 
 /// Replaces an object with the body of a request.
 pub fn replace(
-    shared: &Shared,
-    place: &Place,
+    shared: &SharedCluster,
+    place: &ResourcePlace,
     name: &str,
-    part: Part,
+    part: WrittenPart,
     manager: &str,
     dry: bool,
     body: &Value,
-) -> Result<Outcome, ApiError> {
+) -> Result<WriteOutcome, ApiError> {
     let kind = &place.kind;
     let object = expect_kind(kind, body.clone())?;
     expect_namespace(place, &object)?;
@@ -181,7 +181,8 @@ pub fn replace(
     let conditional = kind.custom.is_some() || kind.kind == "Lease";
     if conditional && metadata(&object, "resourceVersion").is_empty() {
         let why = "must be specified for an update";
-        let cause = crate::apiserver::wire::error::Cause::invalid_raw("metadata.resourceVersion", "0x0", why);
+        let cause =
+            crate::apiserver::wire::error::FieldCause::invalid_raw("metadata.resourceVersion", "0x0", why);
         return Err(ApiError::invalid(kind, name, &[cause]));
     }
     change_by(shared, place, name, part, manager, dry, &|_| Ok(body.clone()))
@@ -192,7 +193,7 @@ fn metadata<'a>(object: &'a Map<String, Value>, field: &str) -> &'a str {
 }
 
 /// The object, if its kind is that of the path.
-fn expect_kind(kind: &Kind, body: Value) -> Result<Map<String, Value>, ApiError> {
+fn expect_kind(kind: &ServedKind, body: Value) -> Result<Map<String, Value>, ApiError> {
     let Value::Object(mut object) = body else {
         return Err(ApiError::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): not an object",
@@ -218,7 +219,7 @@ fn expect_kind(kind: &Kind, body: Value) -> Result<Map<String, Value>, ApiError>
     Ok(object)
 }
 
-fn expect_namespace(place: &Place, object: &Map<String, Value>) -> Result<(), ApiError> {
+fn expect_namespace(place: &ResourcePlace, object: &Map<String, Value>) -> Result<(), ApiError> {
     let given = metadata(object, "namespace");
     if given.is_empty() || given == place.namespace {
         return Ok(());
@@ -230,7 +231,7 @@ fn expect_namespace(place: &Place, object: &Map<String, Value>) -> Result<(), Ap
     )))
 }
 
-fn check_namespace(shared: &Shared, place: &Place) -> Result<(), ApiError> {
+fn check_namespace(shared: &SharedCluster, place: &ResourcePlace) -> Result<(), ApiError> {
     if !place.kind.namespaced {
         return Ok(());
     }
@@ -255,7 +256,7 @@ fn check_namespace(shared: &Shared, place: &Place) -> Result<(), ApiError> {
 }
 
 /// Adds the fields that only the server sets on a new object.
-fn begin(place: &Place, object: &mut Map<String, Value>, uid: &str) {
+fn begin(place: &ResourcePlace, object: &mut Map<String, Value>, uid: &str) {
     let kind = &place.kind;
     if kind.has_status() {
         object.remove("status");
@@ -291,7 +292,11 @@ fn tidy_metadata(metadata: &mut Map<String, Value>) {
 }
 
 /// Refuses a change that was made for another version or another object.
-fn expect_same(place: &Place, old: &Map<String, Value>, new: &Map<String, Value>) -> Result<(), ApiError> {
+fn expect_same(
+    place: &ResourcePlace,
+    old: &Map<String, Value>,
+    new: &Map<String, Value>,
+) -> Result<(), ApiError> {
     let (kind, name) = (&place.kind, metadata(old, "name"));
     let uid = metadata(new, "uid");
     if !uid.is_empty() && uid != metadata(old, "uid") {
@@ -313,18 +318,18 @@ fn expect_same(place: &Place, old: &Map<String, Value>, new: &Map<String, Value>
 
 /// The new object; everything that the request may not change stays as it was.
 fn merge_parts(
-    kind: &Kind,
+    kind: &ServedKind,
     old: &Map<String, Value>,
     new: Map<String, Value>,
-    part: Part,
+    part: WrittenPart,
 ) -> Map<String, Value> {
     let mut new = new;
     match part {
-        Part::Main if kind.has_status() => match old.get("status") {
+        WrittenPart::Main if kind.has_status() => match old.get("status") {
             Some(status) => drop(new.insert("status".into(), status.clone())),
             None => drop(new.remove("status")),
         },
-        Part::Status => {
+        WrittenPart::Status => {
             let status = new.remove("status");
             let metadata = new.remove("metadata");
             new = old.clone();
@@ -337,7 +342,7 @@ fn merge_parts(
                 new.insert("metadata".into(), metadata);
             }
         }
-        Part::Main | Part::Whole => {}
+        WrittenPart::Main | WrittenPart::Whole => {}
     }
     let null = Value::Null;
     let before = old.get("metadata").unwrap_or(&null);
@@ -350,7 +355,7 @@ fn merge_parts(
                 value => drop(metadata.insert(ours.into(), value.clone())),
             }
         }
-        if part != Part::Whole {
+        if part != WrittenPart::Whole {
             for ours in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
                 match &before[ours] {
                     Value::Null => drop(metadata.remove(ours)),
@@ -370,7 +375,7 @@ fn merge_parts(
     new
 }
 
-fn count_generation(kind: &Kind, old: &Map<String, Value>, new: &mut Map<String, Value>) {
+fn count_generation(kind: &ServedKind, old: &Map<String, Value>, new: &mut Map<String, Value>) {
     if !(kind.generation || kind.custom.is_some()) {
         return;
     }

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::apiserver::cluster::front::{Front, Power};
+use crate::apiserver::cluster::front::{ServerFront, ServerPower};
 use crate::apiserver::server::failing::HangUp;
 use crate::apiserver::server::routes;
 
@@ -32,7 +32,7 @@ const STREAMS: u32 = 100;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// Why a server stopped accepting connections.
-enum Down {
+enum DownReason {
     /// For good. It first answers its open requests.
     Stopped,
     /// Its connections were broken.
@@ -40,7 +40,7 @@ enum Down {
 }
 
 /// Follows its power switch until it is stopped for good.
-pub async fn run(front: &Arc<Front>, listener: TcpListener) -> io::Result<()> {
+pub async fn run(front: &Arc<ServerFront>, listener: TcpListener) -> io::Result<()> {
     let mut power = front.power.subscribe();
     let mut listener = Some(listener);
     loop {
@@ -48,7 +48,7 @@ pub async fn run(front: &Arc<Front>, listener: TcpListener) -> io::Result<()> {
             front.up.send_replace(true);
             let down = up(front, listener, &mut power).await;
             front.up.send_replace(false);
-            if matches!(down, Down::Stopped) {
+            if matches!(down, DownReason::Stopped) {
                 return Ok(());
             }
         }
@@ -63,10 +63,10 @@ pub async fn run(front: &Arc<Front>, listener: TcpListener) -> io::Result<()> {
 }
 
 /// Waits until the server should be up again; `false` if it never will.
-async fn off(front: &Front, power: &mut watch::Receiver<Power>) -> bool {
+async fn off(front: &ServerFront, power: &mut watch::Receiver<ServerPower>) -> bool {
     let back = match *power.borrow_and_update() {
-        Power::Off { back, .. } => back,
-        Power::On => return true,
+        ServerPower::Off { back, .. } => back,
+        ServerPower::On => return true,
     };
     let back = async {
         match back {
@@ -77,9 +77,9 @@ async fn off(front: &Front, power: &mut watch::Receiver<Power>) -> bool {
     tokio::select! {
         () = front.stop.cancelled() => return false,
         () = back => {}
-        on = power.wait_for(|power| *power == Power::On) => if on.is_err() { return false },
+        on = power.wait_for(|power| *power == ServerPower::On) => if on.is_err() { return false },
     }
-    front.power.send_replace(Power::On);
+    front.power.send_replace(ServerPower::On);
     true
 }
 
@@ -90,7 +90,11 @@ fn hold_port(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-async fn up(front: &Arc<Front>, listener: TcpListener, power: &mut watch::Receiver<Power>) -> Down {
+async fn up(
+    front: &Arc<ServerFront>,
+    listener: TcpListener,
+    power: &mut watch::Receiver<ServerPower>,
+) -> DownReason {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -100,7 +104,7 @@ async fn up(front: &Arc<Front>, listener: TcpListener, power: &mut watch::Receiv
                 tokio::time::sleep(after).await;
                 drop(listener);
                 connections.shutdown().await;
-                return Down::Off;
+                return DownReason::Off;
             }
             Some(ended) = connections.join_next() => reap(ended),
             taken = listener.accept() => match taken {
@@ -123,13 +127,13 @@ async fn up(front: &Arc<Front>, listener: TcpListener, power: &mut watch::Receiv
         () = all_ended => {}
         () = crate::overdue(&front.stop) => connections.abort_all(),
     }
-    Down::Stopped
+    DownReason::Stopped
 }
 
 /// How soon the connections break once the server should go down.
-async fn told_off(power: &mut watch::Receiver<Power>) -> Duration {
-    match power.wait_for(|power| *power != Power::On).await.map(|power| *power) {
-        Ok(Power::Off { after, .. }) => after,
+async fn told_off(power: &mut watch::Receiver<ServerPower>) -> Duration {
+    match power.wait_for(|power| *power != ServerPower::On).await.map(|power| *power) {
+        Ok(ServerPower::Off { after, .. }) => after,
         _ => std::future::pending().await,
     }
 }
@@ -142,7 +146,7 @@ fn reap(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-async fn connection(front: Arc<Front>, stream: TcpStream) {
+async fn connection(front: Arc<ServerFront>, stream: TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "small frames may be delayed");
     }
@@ -154,7 +158,7 @@ async fn connection(front: Arc<Front>, stream: TcpStream) {
 }
 
 /// Answers the requests of one connection, HTTP/1.1 or HTTP/2.
-async fn exchange(front: Arc<Front>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+async fn exchange(front: Arc<ServerFront>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let service = service_fn(|request: Request<Incoming>| {
         let front = Arc::clone(&front);
         async move {

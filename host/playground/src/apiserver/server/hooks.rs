@@ -32,29 +32,29 @@ use axum::body::Body;
 use http::Response;
 use serde_json::{Value, json};
 
-use crate::apiserver::cluster::front::{Drop, Front, Power};
-use crate::apiserver::cluster::shared::Shared;
-use crate::apiserver::cluster::truth::Truth;
-use crate::apiserver::faults::Fault;
+use crate::apiserver::cluster::front::{ServerFront, ServerPower, WatchDrop};
+use crate::apiserver::cluster::shared::SharedCluster;
+use crate::apiserver::cluster::truth::ResourceTruth;
+use crate::apiserver::faults::InjectedFault;
 use crate::apiserver::store::record::key;
-use crate::apiserver::store::{TableId, Truth as Entry, Windows};
+use crate::apiserver::store::{TableId, VersionTruth as Entry, WindowPolicy};
 use crate::apiserver::wire::error::ApiError;
-use crate::apiserver::wire::query::Query;
+use crate::apiserver::wire::query::QueryParameters;
 use crate::apiserver::wire::respond;
 
 /// Answers `/_sim/{path}`.
 pub fn handle(
-    front: &Arc<Front>,
+    front: &Arc<ServerFront>,
     method: &http::Method,
     path: &str,
-    query: &Query,
+    query: &QueryParameters,
     body: &Value,
 ) -> Result<Response<Body>, ApiError> {
     let front = &named(front, body)?;
-    let shared: &Shared = front;
+    let shared: &SharedCluster = front;
     let answer = match (method.as_str(), path) {
         ("POST", "compact") => {
-            let windows = if body["keepWindows"] == true { Windows::Keep } else { Windows::Forget };
+            let windows = if body["keepWindows"] == true { WindowPolicy::Keep } else { WindowPolicy::Forget };
             json!({"floor": shared.store.compact(body["version"].as_u64(), windows)})
         }
         ("POST", "forget-watch-window") => {
@@ -68,7 +68,7 @@ pub fn handle(
         ("POST", "hold") => json!({"version": front.hold(body["version"].as_u64())}),
         ("POST", "release") => {
             front.release();
-            json!({"version": front.seen()})
+            json!({"version": front.cached_version()})
         }
         ("POST", "power") => power(front, body)?,
         ("POST", "backup") => json!({"version": shared.store.back_up(name(body)?)}),
@@ -80,13 +80,13 @@ pub fn handle(
         ("POST", "faults") => arm(front, body)?,
         ("DELETE", "faults") => json!({"disarmed": front.faults.disarm()}),
         ("GET", "faults") => json!({"armed": front.faults.armed()}),
-        ("GET", "truth") => Truth::of(shared, query.get("group"), query.get("resource")).to_value(),
+        ("GET", "truth") => ResourceTruth::of(shared, query.get("group"), query.get("resource")).to_value(),
         ("GET", "servers") => shared.fronts().iter().map(|front| server(front)).collect(),
         ("POST", "drop-watches") => {
             let how = match body["mode"].as_str() {
-                None | Some("clean") => Drop::Clean,
-                Some("abort") => Drop::Abort,
-                Some("cut") => Drop::Cut,
+                None | Some("clean") => WatchDrop::Clean,
+                Some("abort") => WatchDrop::Abort,
+                Some("cut") => WatchDrop::Cut,
                 Some(other) => {
                     return Err(ApiError::bad_request(format!("mode {other}: clean, abort or cut")));
                 }
@@ -100,7 +100,7 @@ pub fn handle(
             let keys: Vec<String> = names.map(|name| key(namespace, name)).collect();
             json!({"deleted": shared.store.remove_together(table, &keys), "version": shared.store.version()})
         }
-        ("GET", "version") => json!({"version": shared.store.version(), "cached": front.seen()}),
+        ("GET", "version") => json!({"version": shared.store.version(), "cached": front.cached_version()}),
         ("GET", "requests") => shared.requests.to_value(),
         ("GET", "protocols") => shared.protocols.to_value(),
         ("GET", "history") => return history(shared, query),
@@ -110,7 +110,7 @@ pub fn handle(
 }
 
 /// The server that a body names, or the one that was asked.
-fn named(front: &Arc<Front>, body: &Value) -> Result<Arc<Front>, ApiError> {
+fn named(front: &Arc<ServerFront>, body: &Value) -> Result<Arc<ServerFront>, ApiError> {
     let Some(number) = body["server"].as_u64() else { return Ok(Arc::clone(front)) };
     let found = front.fronts().into_iter().find(|other| other.number as u64 == number);
     found.ok_or_else(|| ApiError::bad_request(format!("there is no server {number}")))
@@ -119,12 +119,12 @@ fn named(front: &Arc<Front>, body: &Value) -> Result<Arc<Front>, ApiError> {
 /// The asking connection may be among those that break, so the answer goes out first.
 const BREAK_AFTER: Duration = Duration::from_millis(50);
 
-fn power(front: &Front, body: &Value) -> Result<Value, ApiError> {
+fn power(front: &ServerFront, body: &Value) -> Result<Value, ApiError> {
     let power = match body["on"].as_bool() {
-        Some(true) => Power::On,
+        Some(true) => ServerPower::On,
         Some(false) => {
             let back = body["backAfterMs"].as_u64().map(Duration::from_millis);
-            Power::Off { after: BREAK_AFTER, back }
+            ServerPower::Off { after: BREAK_AFTER, back }
         }
         None => return Err(ApiError::bad_request("on: true or false")),
     };
@@ -132,19 +132,19 @@ fn power(front: &Front, body: &Value) -> Result<Value, ApiError> {
     Ok(json!({}))
 }
 
-fn server(front: &Front) -> Value {
+fn server(front: &ServerFront) -> Value {
     json!({
         "server": front.number,
         "address": front.address.to_string(),
         "up": *front.up.borrow(),
-        "cached": front.seen(),
+        "cached": front.cached_version(),
     })
 }
 
 /// Arms all of them, or none if one is invalid.
-fn arm(front: &Front, body: &Value) -> Result<Value, ApiError> {
+fn arm(front: &ServerFront, body: &Value) -> Result<Value, ApiError> {
     let documents = body.as_array().map_or(std::slice::from_ref(body), Vec::as_slice);
-    let faults: Result<Vec<Fault>, String> = documents.iter().map(Fault::parse).collect();
+    let faults: Result<Vec<InjectedFault>, String> = documents.iter().map(InjectedFault::parse).collect();
     for fault in faults.map_err(ApiError::bad_request)? {
         if !front.faults.arm(fault) {
             return Err(ApiError::bad_request("too many faults are armed"));
@@ -157,11 +157,11 @@ fn name(body: &Value) -> Result<&str, ApiError> {
     body["name"].as_str().ok_or_else(|| ApiError::bad_request("name: what the backup is called"))
 }
 
-fn table(shared: &Shared, group: Option<&str>, resource: Option<&str>) -> Result<TableId, ApiError> {
+fn table(shared: &SharedCluster, group: Option<&str>, resource: Option<&str>) -> Result<TableId, ApiError> {
     shared.place(group.unwrap_or_default(), resource.unwrap_or_default(), "").map(|place| place.table)
 }
 
-fn history(shared: &Shared, query: &Query) -> Result<Response<Body>, ApiError> {
+fn history(shared: &SharedCluster, query: &QueryParameters) -> Result<Response<Body>, ApiError> {
     let table = match query.get("resource") {
         "" => None,
         resource => Some(table(shared, Some(query.get("group")), Some(resource))?),
@@ -178,7 +178,7 @@ fn history(shared: &Shared, query: &Query) -> Result<Response<Body>, ApiError> {
     Ok(response)
 }
 
-fn line(shared: &Shared, entry: &Entry) -> Value {
+fn line(shared: &SharedCluster, entry: &Entry) -> Value {
     json!({
         "type": entry.event.as_str(),
         "epoch": entry.epoch,

@@ -15,15 +15,15 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::faults::Fault;
-use super::store::Windows;
+use super::faults::InjectedFault;
+use super::store::WindowPolicy;
 use crate::apiserver::cluster::auth;
-use crate::apiserver::cluster::front::{Drop, Front, Power};
+use crate::apiserver::cluster::front::{ServerFront, ServerPower, WatchDrop};
 use crate::apiserver::cluster::options::ApiServerOptions;
 use crate::apiserver::cluster::rights::{self, MASTERS};
-use crate::apiserver::cluster::shared::Shared;
-use crate::apiserver::cluster::tls::Tls;
-use crate::apiserver::cluster::truth::Truth;
+use crate::apiserver::cluster::shared::SharedCluster;
+use crate::apiserver::cluster::tls::ServerTls;
+use crate::apiserver::cluster::truth::ResourceTruth;
 use crate::apiserver::objects::{delete, write};
 use crate::apiserver::wire::error::ApiError;
 
@@ -58,13 +58,13 @@ pub enum ApiServerError {
 /// A handle of a server. Clones are handles of the same server.
 #[derive(Clone)]
 pub struct ApiServer {
-    pub(super) front: Arc<Front>,
+    pub(super) front: Arc<ServerFront>,
 }
 
 /// The part that must be run.
 #[must_use = "nothing is served until this is run"]
-pub struct Serving {
-    front: Arc<Front>,
+pub struct ServerTask {
+    front: Arc<ServerFront>,
     listener: TcpListener,
 }
 
@@ -85,14 +85,16 @@ pub struct HistoryEntry {
 
 impl ApiServer {
     /// Takes the port and fills the store with the objects of a new cluster.
-    pub async fn bind(options: ApiServerOptions) -> Result<(ApiServer, Serving), ApiServerError> {
+    pub async fn bind(options: ApiServerOptions) -> Result<(ApiServer, ServerTask), ApiServerError> {
         let listen = options.listen;
         let listener = listen_on(listen).await?;
         if let Some(tls) = &options.tls {
-            Tls::open(tls).map_err(|source| ApiServerError::Tls { path: tls.certificate.clone(), source })?;
+            ServerTls::open(tls)
+                .map_err(|source| ApiServerError::Tls { path: tls.certificate.clone(), source })?;
         }
         let state = options.state.clone().unwrap_or_default();
-        let opened = Shared::open(options).map_err(|source| ApiServerError::State { path: state, source });
+        let opened =
+            SharedCluster::open(options).map_err(|source| ApiServerError::State { path: state, source });
         let cluster = Arc::new(opened?);
         if cluster.store.version() == 0 {
             bootstrap(&cluster).map_err(|error| ApiServerError::Bootstrap(error.message))?;
@@ -101,18 +103,18 @@ impl ApiServer {
     }
 
     /// Adds a server over the same store, like a second kube-apiserver over one etcd. Its cache starts now.
-    pub async fn beside(&self, listen: SocketAddr) -> Result<(ApiServer, Serving), ApiServerError> {
+    pub async fn beside(&self, listen: SocketAddr) -> Result<(ApiServer, ServerTask), ApiServerError> {
         ApiServer::over(self.front.cluster(), listen_on(listen).await?, listen)
     }
 
     fn over(
-        cluster: &Arc<Shared>,
+        cluster: &Arc<SharedCluster>,
         listener: TcpListener,
         asked: SocketAddr,
-    ) -> Result<(ApiServer, Serving), ApiServerError> {
+    ) -> Result<(ApiServer, ServerTask), ApiServerError> {
         let failed = |source| ApiServerError::Listen { address: asked, source };
-        let front = Front::new(cluster, listener.local_addr().map_err(failed)?);
-        Ok((ApiServer { front: Arc::clone(&front) }, Serving { front, listener }))
+        let front = ServerFront::new(cluster, listener.local_addr().map_err(failed)?);
+        Ok((ApiServer { front: Arc::clone(&front) }, ServerTask { front, listener }))
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -173,12 +175,12 @@ impl ApiServer {
     /// Compacts the history before a version (`None`: now). Returns the oldest version that can still be
     /// read.
     pub fn compact(&self, version: Option<u64>) -> u64 {
-        self.front.store.compact(version, Windows::Forget)
+        self.front.store.compact(version, WindowPolicy::Forget)
     }
 
     /// Does the same in the store only. The servers keep their watch windows.
     pub fn compact_history(&self, version: Option<u64>) -> u64 {
-        self.front.store.compact(version, Windows::Keep)
+        self.front.store.compact(version, WindowPolicy::Keep)
     }
 
     /// Makes watches of this server from before now expire, as a restart does. Lists at old versions still
@@ -208,11 +210,11 @@ impl ApiServer {
 
     /// The newest version in this server's cache.
     pub fn cached_version(&self) -> u64 {
-        self.front.seen()
+        self.front.cached_version()
     }
 
     /// Arms a fault on this server. Returns `false` if too many are armed.
-    pub fn inject(&self, fault: Fault) -> bool {
+    pub fn inject(&self, fault: InjectedFault) -> bool {
         self.front.faults.arm(fault)
     }
 
@@ -227,21 +229,21 @@ impl ApiServer {
     }
 
     /// Ends all watches of this server. Returns how many were open.
-    pub fn drop_watches(&self, how: Drop) -> usize {
+    pub fn drop_watches(&self, how: WatchDrop) -> usize {
         self.front.drop_watches(how)
     }
 
     /// Takes this server down: its connections break, and its port refuses. The store lives on.
     ///
-    /// Like [`ApiServer::power_on`], it returns when that is done, and needs a running [`Serving::serve`].
+    /// Like [`ApiServer::power_on`], it returns when that is done, and needs a running [`ServerTask::serve`].
     pub async fn power_off(&self) {
-        self.front.power.send_replace(Power::Off { after: Duration::ZERO, back: None });
+        self.front.power.send_replace(ServerPower::Off { after: Duration::ZERO, back: None });
         self.reach(false).await;
     }
 
     /// Brings it back on its port, with an empty watch window.
     pub async fn power_on(&self) {
-        self.front.power.send_replace(Power::On);
+        self.front.power.send_replace(ServerPower::On);
         self.reach(true).await;
     }
 
@@ -265,8 +267,8 @@ impl ApiServer {
 
     /// The record of a resource (`"batch"`, `"jobs"`) over all histories, and when each version could be
     /// read. It is empty unless the options keep it.
-    pub fn truth(&self, group: &str, resource: &str) -> Truth {
-        Truth::of(&self.front, group, resource)
+    pub fn truth(&self, group: &str, resource: &str) -> ResourceTruth {
+        ResourceTruth::of(&self.front, group, resource)
     }
 
     /// Every write of a resource (`"batch"`, `"jobs"`), also those that were compacted. It is empty unless
@@ -290,10 +292,10 @@ impl ApiServer {
     }
 }
 
-impl Serving {
+impl ServerTask {
     /// Serves until it is told to stop. Then watches end, and requests in progress are answered.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), ApiServerError> {
-        let Serving { front, listener } = self;
+        let ServerTask { front, listener } = self;
         let serving = connections::run(&front, listener);
         tokio::pin!(serving);
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
@@ -325,7 +327,7 @@ async fn listen_on(address: SocketAddr) -> Result<TcpListener, ApiServerError> {
     TcpListener::bind(address).await.map_err(|source| ApiServerError::Listen { address, source })
 }
 
-fn bootstrap(shared: &Shared) -> Result<(), ApiError> {
+fn bootstrap(shared: &SharedCluster) -> Result<(), ApiError> {
     let create = |object: Value| {
         let plural = match object["kind"].as_str() {
             Some("Namespace") => ("", "namespaces"),

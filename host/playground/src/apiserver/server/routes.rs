@@ -7,24 +7,24 @@ use http::request::Parts;
 use http::{Request, Response, header};
 use http_body_util::{BodyExt, Limited};
 
-use crate::apiserver::cluster::front::Front;
-use crate::apiserver::cluster::rights::{self, Action};
-use crate::apiserver::cluster::shared::Shared;
+use crate::apiserver::cluster::front::ServerFront;
+use crate::apiserver::cluster::rights::{self, AccessAction};
+use crate::apiserver::cluster::shared::SharedCluster;
 use crate::apiserver::cluster::{auth, request_counts};
 use crate::apiserver::kinds::discovery;
 use crate::apiserver::objects;
 use crate::apiserver::server::hooks;
-use crate::apiserver::values::user::User;
+use crate::apiserver::values::user::ClusterUser;
 use crate::apiserver::wire::error::ApiError;
-use crate::apiserver::wire::incoming::{Incoming, ObjectPath, parse};
-use crate::apiserver::wire::query::{Query, percent_decode};
+use crate::apiserver::wire::incoming::{IncomingRequest, ObjectPath, parse};
+use crate::apiserver::wire::query::{QueryParameters, percent_decode};
 use crate::apiserver::wire::respond;
 
 /// The prefix of a path that carries a token.
 pub const TOKEN_PREFIX: &str = "/_token/";
 
 #[derive(Debug, PartialEq, Eq)]
-enum Route {
+enum ApiRoute {
     Version,
     Health,
     ApiVersions,
@@ -38,7 +38,7 @@ enum Route {
     Unknown,
 }
 
-pub async fn handle(front: &Arc<Front>, request: Request<Body>) -> Response<Body> {
+pub async fn handle(front: &Arc<ServerFront>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     match answer(front, &parts, body).await {
         Ok(response) => response,
@@ -46,12 +46,12 @@ pub async fn handle(front: &Arc<Front>, request: Request<Body>) -> Response<Body
     }
 }
 
-async fn answer(front: &Arc<Front>, parts: &Parts, body: Body) -> Result<Response<Body>, ApiError> {
-    let shared: &Shared = front;
-    let query = Query::parse(parts.uri.query().unwrap_or_default());
+async fn answer(front: &Arc<ServerFront>, parts: &Parts, body: Body) -> Result<Response<Body>, ApiError> {
+    let shared: &SharedCluster = front;
+    let query = QueryParameters::parse(parts.uri.query().unwrap_or_default());
     let (token, path) = token_of(parts.uri.path());
     let route = route(path);
-    if let Route::Hook(path) = &route {
+    if let ApiRoute::Hook(path) = &route {
         if !shared.options.hooks {
             return Ok(respond::text(404, "404 page not found\n"));
         }
@@ -61,12 +61,12 @@ async fn answer(front: &Arc<Front>, parts: &Parts, body: Body) -> Result<Respons
     let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let user = auth::authenticate(shared, authorization, token)?;
     let user = auth::impersonate(shared, user, &parts.headers)?;
-    if let Route::Object(path) = route {
+    if let ApiRoute::Object(path) = route {
         let headers = parts.headers.clone();
         let versions = shared.options.versions;
         let mut query = query;
         query.translate(versions);
-        let mut incoming = Incoming {
+        let mut incoming = IncomingRequest {
             path,
             method: parts.method.clone(),
             query,
@@ -103,8 +103,9 @@ fn token_of(path: &str) -> (Option<&str>, &str) {
     (Some(&rest[..end]), &rest[end..])
 }
 
-fn may_read(shared: &Shared, user: &User, method: &str, path: &str) -> Result<(), ApiError> {
-    let action = Action { verb: method.to_lowercase(), path: Some(path.to_owned()), ..Action::default() };
+fn may_read(shared: &SharedCluster, user: &ClusterUser, method: &str, path: &str) -> Result<(), ApiError> {
+    let action =
+        AccessAction { verb: method.to_lowercase(), path: Some(path.to_owned()), ..AccessAction::default() };
     if !shared.options.enforce_rbac || rights::allowed(shared, user, &action).is_some() {
         return Ok(());
     }
@@ -112,24 +113,24 @@ fn may_read(shared: &Shared, user: &User, method: &str, path: &str) -> Result<()
 }
 
 /// Answers that need no objects.
-fn fixed(shared: &Front, route: &Route, parts: &Parts) -> Response<Body> {
+fn fixed(shared: &ServerFront, route: &ApiRoute, parts: &Parts) -> Response<Body> {
     let registry = shared.registry();
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
     let aggregated = discovery::wants_aggregated(accept);
     let value = match route {
-        Route::Health => return respond::text(200, "ok"),
-        Route::ApiVersions | Route::Groups if aggregated => {
-            let list = discovery::aggregated(&registry, *route == Route::ApiVersions);
+        ApiRoute::Health => return respond::text(200, "ok"),
+        ApiRoute::ApiVersions | ApiRoute::Groups if aggregated => {
+            let list = discovery::aggregated(&registry, *route == ApiRoute::ApiVersions);
             return respond::with_type(200, discovery::AGGREGATED, list.to_string());
         }
-        Route::Version => Some(discovery::version()),
-        Route::ApiVersions => Some(discovery::api_versions(&shared.address.to_string())),
-        Route::Groups => Some(discovery::groups(&registry)),
-        Route::Group(group) => discovery::one_group(&registry, group),
-        Route::Resources(group, version) => discovery::resources(&registry, group, version),
-        Route::OpenApi => Some(discovery::openapi_index(&registry)),
-        Route::OpenApiDocument(group, version) => discovery::openapi_document(&registry, group, version),
-        Route::Object(_) | Route::Hook(_) | Route::Unknown => None,
+        ApiRoute::Version => Some(discovery::version()),
+        ApiRoute::ApiVersions => Some(discovery::api_versions(&shared.address.to_string())),
+        ApiRoute::Groups => Some(discovery::groups(&registry)),
+        ApiRoute::Group(group) => discovery::one_group(&registry, group),
+        ApiRoute::Resources(group, version) => discovery::resources(&registry, group, version),
+        ApiRoute::OpenApi => Some(discovery::openapi_index(&registry)),
+        ApiRoute::OpenApiDocument(group, version) => discovery::openapi_document(&registry, group, version),
+        ApiRoute::Object(_) | ApiRoute::Hook(_) | ApiRoute::Unknown => None,
     };
     match value {
         Some(value) => respond::json(200, value.to_string()),
@@ -138,7 +139,7 @@ fn fixed(shared: &Front, route: &Route, parts: &Parts) -> Response<Body> {
 }
 
 /// The whole body, up to the bound.
-async fn read(shared: &Shared, body: Body) -> Result<Vec<u8>, ApiError> {
+async fn read(shared: &SharedCluster, body: Body) -> Result<Vec<u8>, ApiError> {
     let limit = shared.options.max_body;
     match Limited::new(body, limit).collect().await {
         Ok(body) => Ok(body.to_bytes().to_vec()),
@@ -147,29 +148,29 @@ async fn read(shared: &Shared, body: Body) -> Result<Vec<u8>, ApiError> {
     }
 }
 
-fn route(path: &str) -> Route {
+fn route(path: &str) -> ApiRoute {
     let segments: Vec<String> = path.trim_matches('/').split('/').map(percent_decode).collect();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let owned = |text: &str| text.to_owned();
     match segments.as_slice() {
-        ["version"] => Route::Version,
-        ["healthz" | "readyz" | "livez", ..] => Route::Health,
-        ["openapi", "v3"] => Route::OpenApi,
-        ["openapi", "v3", "api", version] => Route::OpenApiDocument(String::new(), owned(version)),
-        ["openapi", "v3", "apis", group, version] => Route::OpenApiDocument(owned(group), owned(version)),
-        ["_sim", rest @ ..] => Route::Hook(rest.join("/")),
-        ["api"] => Route::ApiVersions,
-        ["api", version] => Route::Resources(String::new(), owned(version)),
+        ["version"] => ApiRoute::Version,
+        ["healthz" | "readyz" | "livez", ..] => ApiRoute::Health,
+        ["openapi", "v3"] => ApiRoute::OpenApi,
+        ["openapi", "v3", "api", version] => ApiRoute::OpenApiDocument(String::new(), owned(version)),
+        ["openapi", "v3", "apis", group, version] => ApiRoute::OpenApiDocument(owned(group), owned(version)),
+        ["_sim", rest @ ..] => ApiRoute::Hook(rest.join("/")),
+        ["api"] => ApiRoute::ApiVersions,
+        ["api", version] => ApiRoute::Resources(String::new(), owned(version)),
         ["api", version, rest @ ..] => object("", version, rest),
-        ["apis"] => Route::Groups,
-        ["apis", group] => Route::Group(owned(group)),
-        ["apis", group, version] => Route::Resources(owned(group), owned(version)),
+        ["apis"] => ApiRoute::Groups,
+        ["apis", group] => ApiRoute::Group(owned(group)),
+        ["apis", group, version] => ApiRoute::Resources(owned(group), owned(version)),
         ["apis", group, version, rest @ ..] => object(group, version, rest),
-        _ => Route::Unknown,
+        _ => ApiRoute::Unknown,
     }
 }
 
-fn object(group: &str, version: &str, rest: &[&str]) -> Route {
+fn object(group: &str, version: &str, rest: &[&str]) -> ApiRoute {
     let mut path = ObjectPath { group: group.into(), version: version.into(), ..ObjectPath::default() };
     let rest = match rest {
         // A namespace is an object, and also a place for objects.
@@ -191,9 +192,9 @@ fn object(group: &str, version: &str, rest: &[&str]) -> Route {
             path.name = (*name).to_owned();
             path.subresource = (*sub).to_owned();
         }
-        _ => return Route::Unknown,
+        _ => return ApiRoute::Unknown,
     }
-    Route::Object(path)
+    ApiRoute::Object(path)
 }
 
 #[cfg(test)]
@@ -202,7 +203,7 @@ mod tests {
 
     fn object_of(path: &str) -> [String; 6] {
         match route(path) {
-            Route::Object(p) => [p.group, p.version, p.namespace, p.resource, p.name, p.subresource],
+            ApiRoute::Object(p) => [p.group, p.version, p.namespace, p.resource, p.name, p.subresource],
             other => panic!("{other:?}"),
         }
     }
@@ -217,8 +218,8 @@ mod tests {
             object_of("/apis/batch/v1/namespaces/a/jobs/j%2Fx"),
             ["batch", "v1", "a", "jobs", "j/x", ""]
         );
-        assert_eq!(route("/apis/batch/v1"), Route::Resources("batch".into(), "v1".into()));
-        assert_eq!(route("/nothing"), Route::Unknown);
+        assert_eq!(route("/apis/batch/v1"), ApiRoute::Resources("batch".into(), "v1".into()));
+        assert_eq!(route("/nothing"), ApiRoute::Unknown);
     }
 
     #[test]

@@ -7,27 +7,27 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::forgetting::Windows;
-use super::inner::{Inner, Written};
+use super::forgetting::WindowPolicy;
+use super::inner::{StoreInner, WrittenVersion};
 use super::truth::EpochStart;
-use super::{Store, TableId};
-use crate::apiserver::store::record::Record;
+use super::{ObjectStore, TableId};
+use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::lock::locked;
 
 /// A copy of everything in a store. It shares the versions with the store.
 #[derive(Clone)]
-pub(super) struct Backup {
+pub(super) struct StoreBackup {
     epoch: u32,
     version: u64,
     floor: u64,
     kept: u64,
-    tables: Vec<BTreeMap<Arc<str>, Vec<Arc<Record>>>>,
+    tables: Vec<BTreeMap<Arc<str>, Vec<Arc<VersionRecord>>>>,
     owned: HashMap<Arc<str>, BTreeSet<(TableId, Arc<str>)>>,
-    written: VecDeque<Written>,
+    written: VecDeque<WrittenVersion>,
     written_bytes: usize,
 }
 
-impl Store {
+impl ObjectStore {
     /// Copies everything under a name and replaces an older copy of that name. Returns its version.
     pub fn back_up(&self, name: &str) -> u64 {
         let mut inner = locked(&self.inner);
@@ -56,9 +56,9 @@ impl Store {
     }
 }
 
-impl Inner {
+impl StoreInner {
     pub(super) fn back_up(&mut self, name: &str) {
-        let backup = Backup {
+        let backup = StoreBackup {
             epoch: self.epoch,
             version: self.version,
             floor: self.floor,
@@ -98,7 +98,7 @@ impl Inner {
         self.note_epoch(start);
         self.note_floor();
         if bump > 0 {
-            self.compact(version, Windows::Forget);
+            self.compact(version, WindowPolicy::Forget);
         }
         Some(version)
     }

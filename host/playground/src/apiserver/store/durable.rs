@@ -22,17 +22,17 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::forgetting::Windows;
-use super::inner::Inner;
-use crate::apiserver::store::record::{Draft, Record, write_object};
+use super::forgetting::WindowPolicy;
+use super::inner::StoreInner;
+use crate::apiserver::store::record::{ObjectDraft, VersionRecord, write_object};
 
-pub(super) struct Durable {
+pub(super) struct DurableFile {
     file: File,
     /// Why the last line could not be written. Nothing is written after it.
     failed: Option<io::Error>,
 }
 
-impl Durable {
+impl DurableFile {
     /// Opens the file and returns its lines.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<Value>)> {
         let mut file = File::options().create(true).read(true).append(true).open(path)?;
@@ -43,7 +43,7 @@ impl Durable {
         file.seek(SeekFrom::End(0))?;
         let lines = bytes[..end].split(|b| *b == b'\n').filter(|line| !line.is_empty());
         let lines: Result<Vec<Value>, _> = lines.map(serde_json::from_slice).collect();
-        Ok((Durable { file, failed: None }, lines.map_err(io::Error::other)?))
+        Ok((DurableFile { file, failed: None }, lines.map_err(io::Error::other)?))
     }
 
     fn write(&mut self, line: &Value) {
@@ -55,7 +55,7 @@ impl Durable {
     }
 }
 
-impl Inner {
+impl StoreInner {
     fn log(&mut self, mut line: Value) {
         let at = self.now();
         let version = self.version;
@@ -75,7 +75,7 @@ impl Inner {
         self.durable.as_ref().and_then(|d| d.failed.as_ref()).map(ToString::to_string)
     }
 
-    pub(super) fn log_put(&mut self, table: &str, record: &Record) {
+    pub(super) fn log_put(&mut self, table: &str, record: &VersionRecord) {
         if !self.is_durable() {
             return;
         }
@@ -92,8 +92,8 @@ impl Inner {
         self.log(json!({"gone": table, "keys": keys}));
     }
 
-    pub(super) fn log_compact(&mut self, target: u64, windows: Windows) {
-        self.log(json!({"compact": target, "keepWindows": windows == Windows::Keep}));
+    pub(super) fn log_compact(&mut self, target: u64, windows: WindowPolicy) {
+        self.log(json!({"compact": target, "keepWindows": windows == WindowPolicy::Keep}));
     }
 
     pub(super) fn log_backup(&mut self, name: &str) {
@@ -118,18 +118,18 @@ impl Inner {
             let draft = draft(line).ok_or_else(bad)?;
             self.version = version;
             let key = draft.key();
-            let record = Arc::new(Record { version, deleted: false, draft });
+            let record = Arc::new(VersionRecord { version, deleted: false, draft });
             self.append(id, key.into(), &record);
         } else if let Some(table) = line["gone"].as_str() {
             let id = self.table(table);
             self.version = version;
             for key in line["keys"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                 let draft = self.tables[id.0].live(key).ok_or_else(bad)?.draft.clone();
-                let record = Arc::new(Record { version, deleted: true, draft });
+                let record = Arc::new(VersionRecord { version, deleted: true, draft });
                 self.append(id, key.into(), &record);
             }
         } else if let Some(target) = line["compact"].as_u64() {
-            let windows = if line["keepWindows"] == true { Windows::Keep } else { Windows::Forget };
+            let windows = if line["keepWindows"] == true { WindowPolicy::Keep } else { WindowPolicy::Forget };
             self.compact(target, windows);
         } else if let Some(name) = line["backup"].as_str() {
             self.back_up(name);
@@ -145,8 +145,8 @@ impl Inner {
     }
 }
 
-fn draft(line: &Value) -> Option<Draft> {
-    let mut draft = Draft::new(line["object"].as_object()?, &[]);
+fn draft(line: &Value) -> Option<ObjectDraft> {
+    let mut draft = ObjectDraft::new(line["object"].as_object()?, &[]);
     let fields = line["fields"].as_object()?;
     draft.fields = fields.iter().filter_map(|(k, v)| Some((k.as_str().into(), v.as_str()?.into()))).collect();
     Some(draft)

@@ -1,19 +1,19 @@
 //! Forgets versions: compaction of the history, watch windows that empty, and versions that are pinned.
 
-use super::Store;
+use super::ObjectStore;
 use crate::apiserver::values::lock::locked;
 
 /// Whether the watch windows also forget what is compacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Windows {
+pub enum WindowPolicy {
     Forget,
     /// A watch can still start from versions that no list can show any more.
     Keep,
 }
 
-impl Store {
+impl ObjectStore {
     /// Compacts the history before a version (`None`: now). Returns the new floor.
-    pub fn compact(&self, version: Option<u64>, windows: Windows) -> u64 {
+    pub fn compact(&self, version: Option<u64>, windows: WindowPolicy) -> u64 {
         let mut inner = locked(&self.inner);
         let target = version.unwrap_or(inner.version).min(inner.version);
         inner.compact(target, windows);
@@ -29,7 +29,7 @@ impl Store {
             target = inner.moments.pop_front().map(|(_, version)| version);
         }
         if let Some(target) = target {
-            inner.compact(target, Windows::Forget);
+            inner.compact(target, WindowPolicy::Forget);
         }
     }
 

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::backup::Backup;
-use super::durable::Durable;
-use super::forgetting::Windows;
-use super::truth::Kept;
-use super::{AsOf, Change, Event, HistoryLimits, TableId, TooOld};
-use crate::apiserver::store::record::Record;
+use super::backup::StoreBackup;
+use super::durable::DurableFile;
+use super::forgetting::WindowPolicy;
+use super::truth::KeptTruth;
+use super::{AsOf, HistoryLimits, StoreChange, StoreEvent, TableId, TooOld};
+use crate::apiserver::store::record::VersionRecord;
 
 /// Compaction starts when a limit is exceeded by a quarter, so that it comes in batches.
 const SLACK: usize = 4;
@@ -21,7 +21,7 @@ const SLACK: usize = 4;
 const AGE_STEP: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
-pub(super) struct Inner {
+pub(super) struct StoreInner {
     /// How often the history was replaced.
     pub(super) epoch: u32,
     pub(super) version: u64,
@@ -30,48 +30,48 @@ pub(super) struct Inner {
     /// The oldest version that is still stored. It is older than the floor if a server's cache has it pinned.
     pub(super) kept: u64,
     pub(super) pins: BTreeMap<usize, u64>,
-    pub(super) tables: Vec<Table>,
+    pub(super) tables: Vec<StoreTable>,
     pub(super) by_name: HashMap<String, TableId>,
     /// The owned objects of each owner's uid.
     pub(super) owned: HashMap<Arc<str>, BTreeSet<(TableId, Arc<str>)>>,
-    pub(super) written: VecDeque<Written>,
+    pub(super) written: VecDeque<WrittenVersion>,
     pub(super) written_bytes: usize,
     pub(super) moments: VecDeque<(Instant, u64)>,
-    pub(super) truth: Option<Kept>,
-    pub(super) backups: HashMap<String, Backup>,
-    pub(super) durable: Option<Durable>,
+    pub(super) truth: Option<KeptTruth>,
+    pub(super) backups: HashMap<String, StoreBackup>,
+    pub(super) durable: Option<DurableFile>,
     /// What other modules keep in the store's file.
     pub(super) notes: Vec<Value>,
     /// When the event of the file happened that is being replayed.
     pub(super) replayed_at: Option<u64>,
-    pub(super) clock: Clock,
+    pub(super) clock: StoreClock,
 }
 
 /// Milliseconds since 1970. They never go back while the process lives.
-pub(super) struct Clock {
+pub(super) struct StoreClock {
     started: Instant,
     unix: Duration,
 }
 
-impl Default for Clock {
+impl Default for StoreClock {
     fn default() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock { started: Instant::now(), unix }
+        StoreClock { started: Instant::now(), unix }
     }
 }
 
 #[derive(Clone)]
-pub(super) struct Written {
+pub(super) struct WrittenVersion {
     pub(super) version: u64,
     pub(super) table: TableId,
     pub(super) key: Arc<str>,
     pub(super) bytes: usize,
 }
 
-pub(super) struct Table {
+pub(super) struct StoreTable {
     pub(super) name: String,
-    pub(super) objects: BTreeMap<Arc<str>, Vec<Arc<Record>>>,
-    pub(super) log: VecDeque<Change>,
+    pub(super) objects: BTreeMap<Arc<str>, Vec<Arc<VersionRecord>>>,
+    pub(super) log: VecDeque<StoreChange>,
     pub(super) window_floor: u64,
     /// The newest change that is no longer in the log.
     pub(super) dropped: u64,
@@ -79,13 +79,13 @@ pub(super) struct Table {
     pub(super) changed: watch::Sender<u64>,
 }
 
-impl Table {
-    pub(super) fn live(&self, key: &str) -> Option<&Arc<Record>> {
+impl StoreTable {
+    pub(super) fn live(&self, key: &str) -> Option<&Arc<VersionRecord>> {
         self.objects.get(key).and_then(|chain| chain.last()).filter(|r| !r.deleted)
     }
 }
 
-impl Inner {
+impl StoreInner {
     pub(super) fn now(&self) -> u64 {
         let now = || u64::try_from((self.clock.unix + self.clock.started.elapsed()).as_millis());
         self.replayed_at.unwrap_or_else(|| now().unwrap_or(u64::MAX))
@@ -98,7 +98,7 @@ impl Inner {
         }
         let id = TableId(self.tables.len());
         self.by_name.insert(name.to_owned(), id);
-        self.tables.push(Table {
+        self.tables.push(StoreTable {
             name: name.to_owned(),
             objects: BTreeMap::new(),
             log: VecDeque::new(),
@@ -110,29 +110,35 @@ impl Inner {
         id
     }
 
-    pub(super) fn append(&mut self, id: TableId, key: Arc<str>, record: &Arc<Record>) {
+    pub(super) fn append(&mut self, id: TableId, key: Arc<str>, record: &Arc<VersionRecord>) {
         let table = &mut self.tables[id.0];
         let previous = table.live(&key).cloned();
         let event = match (&previous, record.deleted) {
-            (_, true) => Event::Deleted,
-            (None, false) => Event::Added,
-            (Some(_), false) => Event::Modified,
+            (_, true) => StoreEvent::Deleted,
+            (None, false) => StoreEvent::Added,
+            (Some(_), false) => StoreEvent::Modified,
         };
         table.objects.entry(Arc::clone(&key)).or_default().push(Arc::clone(record));
         table.last_change = record.version;
         self.note_owners(id, &key, previous.as_deref(), record);
-        self.tables[id.0].log.push_back(Change { record: Arc::clone(record), previous });
+        self.tables[id.0].log.push_back(StoreChange { record: Arc::clone(record), previous });
         // A deletion shares its text with the version before.
         let bytes = if record.deleted { 0 } else { record.tail.len() };
         self.written_bytes += bytes;
-        self.written.push_back(Written { version: record.version, table: id, key, bytes });
+        self.written.push_back(WrittenVersion { version: record.version, table: id, key, bytes });
         if self.moments.back().is_none_or(|(at, _)| at.elapsed() >= AGE_STEP) {
             self.moments.push_back((Instant::now(), record.version));
         }
         self.note_truth(event, id, record);
     }
 
-    fn note_owners(&mut self, id: TableId, key: &Arc<str>, previous: Option<&Record>, record: &Record) {
+    fn note_owners(
+        &mut self,
+        id: TableId,
+        key: &Arc<str>,
+        previous: Option<&VersionRecord>,
+        record: &VersionRecord,
+    ) {
         let now: &[Arc<str>] = if record.deleted { &[] } else { &record.owners };
         let before: &[Arc<str>] = previous.map_or(&[], |p| &p.owners);
         if now == before {
@@ -175,7 +181,7 @@ impl Inner {
             target = target.max(at.map(|w| w.version));
         }
         if let Some(target) = target {
-            self.compact(target, Windows::Forget);
+            self.compact(target, WindowPolicy::Forget);
         }
     }
 
@@ -189,14 +195,14 @@ impl Inner {
     }
 
     /// Makes versions below `target` unreadable. Each object keeps the version that it had at `target`.
-    pub(super) fn compact(&mut self, target: u64, windows: Windows) {
+    pub(super) fn compact(&mut self, target: u64, windows: WindowPolicy) {
         if target <= self.floor {
             return;
         }
         self.floor = target;
         self.note_floor();
         self.log_compact(target, windows);
-        if windows == Windows::Forget {
+        if windows == WindowPolicy::Forget {
             for table in &mut self.tables {
                 let gone = table.log.partition_point(|c| c.record.version <= target);
                 if let Some(last) = table.log.drain(..gone).next_back() {
@@ -228,7 +234,7 @@ impl Inner {
     }
 }
 
-impl Table {
+impl StoreTable {
     fn trim(&mut self, key: &str, floor: u64) {
         let Some(chain) = self.objects.get_mut(key) else { return };
         let held = chain.partition_point(|r| r.version <= floor);

@@ -23,12 +23,12 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::watch;
 
-pub use forgetting::Windows;
-use inner::Inner;
-pub use reading::{AsOf, Page, PageRequest, Window};
-pub use truth::{EpochStart, Floor, Truth};
+pub use forgetting::WindowPolicy;
+use inner::StoreInner;
+pub use reading::{AsOf, CacheWindow, ObjectPage, PageRequest};
+pub use truth::{EpochStart, ReadableFloor, VersionTruth};
 
-use crate::apiserver::store::record::{Draft, Record};
+use crate::apiserver::store::record::{ObjectDraft, VersionRecord};
 use crate::apiserver::values::lock::locked;
 
 /// How much history is kept. What exceeds one of these limits is compacted.
@@ -55,27 +55,27 @@ impl Default for HistoryLimits {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum StoreEvent {
     Added,
     Modified,
     Deleted,
 }
 
-impl Event {
+impl StoreEvent {
     pub fn as_str(self) -> &'static str {
         match self {
-            Event::Added => "ADDED",
-            Event::Modified => "MODIFIED",
-            Event::Deleted => "DELETED",
+            StoreEvent::Added => "ADDED",
+            StoreEvent::Modified => "MODIFIED",
+            StoreEvent::Deleted => "DELETED",
         }
     }
 }
 
 /// A version and the one that it replaced.
 #[derive(Debug, Clone)]
-pub struct Change {
-    pub record: Arc<Record>,
-    pub previous: Option<Arc<Record>>,
+pub struct StoreChange {
+    pub record: Arc<VersionRecord>,
+    pub previous: Option<Arc<VersionRecord>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ pub struct TableId(usize);
 
 /// Another write came first: read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Raced;
+pub struct WriteRaced;
 
 /// The requested version was compacted; `oldest` can still be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,30 +91,30 @@ pub struct TooOld {
     pub oldest: u64,
 }
 
-pub struct Store {
-    inner: Mutex<Inner>,
+pub struct ObjectStore {
+    inner: Mutex<StoreInner>,
     limits: HistoryLimits,
     version: watch::Sender<u64>,
     began: u64,
 }
 
-impl Store {
+impl ObjectStore {
     #[cfg(test)]
     pub fn new(limits: HistoryLimits, keep_truth: bool) -> Self {
-        Store::open(limits, keep_truth, None).unwrap()
+        ObjectStore::open(limits, keep_truth, None).unwrap()
     }
 
     /// Opens an empty store, or the store of a file.
     pub fn open(limits: HistoryLimits, keep_truth: bool, file: Option<&Path>) -> io::Result<Self> {
-        let mut inner = Inner { truth: keep_truth.then(Default::default), ..Inner::default() };
+        let mut inner = StoreInner { truth: keep_truth.then(Default::default), ..StoreInner::default() };
         inner.note_epoch(EpochStart { number: 0, at: 0, parent: None, version: 0 });
         if let Some(file) = file {
-            let (durable, lines) = durable::Durable::open(file)?;
+            let (durable, lines) = durable::DurableFile::open(file)?;
             lines.iter().try_for_each(|line| inner.replay(line))?;
             inner.durable = Some(durable);
         }
         let began = inner.version;
-        Ok(Store { inner: Mutex::new(inner), limits, version: watch::Sender::new(began), began })
+        Ok(ObjectStore { inner: Mutex::new(inner), limits, version: watch::Sender::new(began), began })
     }
 
     /// The table of a resource. It is made at the first call.
@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// The version at which it was opened; 0 if it was empty.
-    pub fn began(&self) -> u64 {
+    pub fn opening_version(&self) -> u64 {
         self.began
     }
 
@@ -147,14 +147,19 @@ impl Store {
     }
 
     /// Writes a version if the object is still at `expected` (`None`: does not exist).
-    pub fn put(&self, table: TableId, draft: Draft, expected: Option<u64>) -> Result<Arc<Record>, Raced> {
+    pub fn put(
+        &self,
+        table: TableId,
+        draft: ObjectDraft,
+        expected: Option<u64>,
+    ) -> Result<Arc<VersionRecord>, WriteRaced> {
         let mut inner = locked(&self.inner);
         let key = draft.key();
         if inner.tables[table.0].live(&key).map(|r| r.version) != expected {
-            return Err(Raced);
+            return Err(WriteRaced);
         }
         inner.version += 1;
-        let record = Arc::new(Record { version: inner.version, deleted: false, draft });
+        let record = Arc::new(VersionRecord { version: inner.version, deleted: false, draft });
         inner.append(table, key.into(), &record);
         let name = inner.tables[table.0].name.clone();
         inner.log_put(&name, &record);
@@ -163,14 +168,14 @@ impl Store {
     }
 
     /// Deletes the object if it is still at `expected`. The deletion has a version of its own.
-    pub fn remove(&self, table: TableId, key: &str, expected: u64) -> Result<Arc<Record>, Raced> {
+    pub fn remove(&self, table: TableId, key: &str, expected: u64) -> Result<Arc<VersionRecord>, WriteRaced> {
         let mut inner = locked(&self.inner);
         let draft = match inner.tables[table.0].live(key) {
             Some(live) if live.version == expected => live.draft.clone(),
-            _ => return Err(Raced),
+            _ => return Err(WriteRaced),
         };
         inner.version += 1;
-        let record = Arc::new(Record { version: inner.version, deleted: true, draft });
+        let record = Arc::new(VersionRecord { version: inner.version, deleted: true, draft });
         inner.append(table, key.into(), &record);
         let name = inner.tables[table.0].name.clone();
         inner.log_gone(&name, &[key.into()]);
@@ -181,7 +186,7 @@ impl Store {
     /// Deletes several objects at one version, as an expired lease does. Returns their number.
     pub fn remove_together(&self, table: TableId, keys: &[String]) -> usize {
         let mut inner = locked(&self.inner);
-        let drafts: Vec<(Arc<str>, Draft)> = BTreeSet::from_iter(keys)
+        let drafts: Vec<(Arc<str>, ObjectDraft)> = BTreeSet::from_iter(keys)
             .into_iter()
             .filter_map(|key| Some((key.as_str().into(), inner.tables[table.0].live(key)?.draft.clone())))
             .collect();
@@ -193,7 +198,7 @@ impl Store {
         let name = inner.tables[table.0].name.clone();
         let keys: Vec<Arc<str>> = drafts.iter().map(|(key, _)| Arc::clone(key)).collect();
         for (key, draft) in drafts {
-            let record = Arc::new(Record { version, deleted: true, draft });
+            let record = Arc::new(VersionRecord { version, deleted: true, draft });
             inner.append(table, key, &record);
         }
         inner.log_gone(&name, &keys);
@@ -202,7 +207,7 @@ impl Store {
     }
 
     /// Applies the limits and wakes the waiting tasks.
-    fn settle(&self, inner: &mut Inner, tables: &[TableId]) {
+    fn settle(&self, inner: &mut StoreInner, tables: &[TableId]) {
         let version = inner.version;
         inner.keep_limits(&self.limits);
         for table in tables {
@@ -226,12 +231,12 @@ impl Store {
     }
 
     /// The tables that hold objects of the namespace.
-    pub fn in_namespace(&self, namespace: &str) -> Vec<(TableId, Vec<Arc<Record>>)> {
+    pub fn in_namespace(&self, namespace: &str) -> Vec<(TableId, Vec<Arc<VersionRecord>>)> {
         let prefix = format!("{namespace}/");
         let inner = locked(&self.inner);
         let mut found = Vec::new();
         for (at, table) in inner.tables.iter().enumerate() {
-            let live: Vec<Arc<Record>> = table
+            let live: Vec<Arc<VersionRecord>> = table
                 .objects
                 .range::<str, _>((std::ops::Bound::Included(prefix.as_str()), std::ops::Bound::Unbounded))
                 .take_while(|(key, _)| key.starts_with(&prefix))

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::{Change, Store, TableId, TooOld};
-use crate::apiserver::store::record::Record;
+use super::{ObjectStore, StoreChange, TableId, TooOld};
+use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::lock::locked;
 
 /// The version of the objects that is read.
@@ -13,13 +13,13 @@ pub enum AsOf {
     Newest,
     /// A version of the history, which may be compacted.
     Exact(u64),
-    /// A version that a server's cache holds, whatever was compacted. It is pinned, see [`Store::pin`].
+    /// A version that a server's cache holds, whatever was compacted. It is pinned, see [`ObjectStore::pin`].
     Cached(u64),
 }
 
 /// The changes that one server's watch cache holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct CacheWindow {
     /// Changes up to and including this version were forgotten.
     pub since: u64,
     /// Changes after this version have not arrived yet.
@@ -27,15 +27,15 @@ pub struct Window {
 }
 
 #[cfg(test)]
-impl Window {
-    pub const ALL: Window = Window { since: 0, upto: u64::MAX };
+impl CacheWindow {
+    pub const ALL: CacheWindow = CacheWindow { since: 0, upto: u64::MAX };
 }
 
 /// A page of objects.
 #[derive(Debug)]
-pub struct Page {
+pub struct ObjectPage {
     pub version: u64,
-    pub items: Vec<Arc<Record>>,
+    pub items: Vec<Arc<VersionRecord>>,
     /// The key of the last item, if more follow.
     pub last: Option<String>,
     pub remaining: u64,
@@ -51,7 +51,7 @@ pub struct PageRequest<'a> {
     pub name: Option<&'a str>,
     pub at: AsOf,
     pub limit: Option<usize>,
-    pub matches: &'a dyn Fn(&Record) -> bool,
+    pub matches: &'a dyn Fn(&VersionRecord) -> bool,
 }
 
 impl PageRequest<'static> {
@@ -63,20 +63,20 @@ impl PageRequest<'static> {
 
 /// Changes for a watch, and the version up to which there are no others.
 #[derive(Debug)]
-pub struct Batch {
-    pub changes: Vec<Change>,
+pub struct ChangeBatch {
+    pub changes: Vec<StoreChange>,
     pub upto: u64,
     /// The number of changes behind this batch.
     pub behind: usize,
 }
 
-impl Store {
-    pub fn get(&self, table: TableId, key: &str) -> Option<Arc<Record>> {
+impl ObjectStore {
+    pub fn get(&self, table: TableId, key: &str) -> Option<Arc<VersionRecord>> {
         locked(&self.inner).tables[table.0].live(key).cloned()
     }
 
     /// Objects as they are, or as they were at a version that is still kept.
-    pub fn page(&self, table: TableId, request: &PageRequest<'_>) -> Result<Page, TooOld> {
+    pub fn page(&self, table: TableId, request: &PageRequest<'_>) -> Result<ObjectPage, TooOld> {
         let inner = locked(&self.inner);
         let version = inner.resolve(request.at)?;
         let objects = &inner.tables[table.0].objects;
@@ -84,7 +84,7 @@ impl Store {
             Some(after) => std::ops::Bound::Excluded(after),
             None => std::ops::Bound::Included(request.prefix),
         };
-        let mut page = Page { version, items: Vec::new(), last: None, remaining: 0 };
+        let mut page = ObjectPage { version, items: Vec::new(), last: None, remaining: 0 };
         for (key, chain) in objects.range::<str, _>((from, std::ops::Bound::Unbounded)) {
             if !key.starts_with(request.prefix) {
                 break;
@@ -107,7 +107,12 @@ impl Store {
     }
 
     /// One object as it was at a version that is still kept.
-    pub fn get_at(&self, table: TableId, key: &str, at: AsOf) -> Result<(u64, Option<Arc<Record>>), TooOld> {
+    pub fn get_at(
+        &self,
+        table: TableId,
+        key: &str,
+        at: AsOf,
+    ) -> Result<(u64, Option<Arc<VersionRecord>>), TooOld> {
         let inner = locked(&self.inner);
         let version = inner.resolve(at)?;
         let chain = inner.tables[table.0].objects.get(key);
@@ -128,8 +133,8 @@ impl Store {
         table: TableId,
         after: u64,
         max: usize,
-        window: Window,
-    ) -> Result<Batch, TooOld> {
+        window: CacheWindow,
+    ) -> Result<ChangeBatch, TooOld> {
         let inner = locked(&self.inner);
         let table = &inner.tables[table.0];
         let oldest = window.since.max(table.window_floor);
@@ -145,13 +150,13 @@ impl Store {
         {
             end += 1;
         }
-        let changes: Vec<Change> = table.log.range(start..end).cloned().collect();
+        let changes: Vec<StoreChange> = table.log.range(start..end).cloned().collect();
         let behind = arrived - end;
         let upto = match changes.last() {
             Some(last) if behind > 0 => last.record.version,
             _ => inner.version.min(window.upto),
         };
-        Ok(Batch { changes, upto, behind })
+        Ok(ChangeBatch { changes, upto, behind })
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use crate::apiserver::kinds::Kind;
+use crate::apiserver::kinds::ServedKind;
 
 /// The text before the version in every object.
 pub const BEFORE_VERSION: &str = "\"metadata\":{\"resourceVersion\":\"";
@@ -18,7 +18,7 @@ pub type Pairs = Arc<[(Box<str>, Box<str>)]>;
 
 /// An object to write: everything except its version.
 #[derive(Debug, Clone)]
-pub struct Draft {
+pub struct ObjectDraft {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub uid: Arc<str>,
@@ -32,28 +32,28 @@ pub struct Draft {
 
 /// One version of one object. A deletion has the last content.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct VersionRecord {
     pub version: u64,
     pub deleted: bool,
-    pub draft: Draft,
+    pub draft: ObjectDraft,
 }
 
-impl std::ops::Deref for Record {
-    type Target = Draft;
+impl std::ops::Deref for VersionRecord {
+    type Target = ObjectDraft;
 
-    fn deref(&self) -> &Draft {
+    fn deref(&self) -> &ObjectDraft {
         &self.draft
     }
 }
 
-impl Draft {
+impl ObjectDraft {
     /// Splits an object. `fields` are the paths that selectors of its kind may use.
     pub fn new(object: &Map<String, Value>, fields: &[String]) -> Self {
         let metadata = object.get("metadata").and_then(Value::as_object);
         let text = |key: &str| -> Arc<str> {
             metadata.and_then(|m| m.get(key)).and_then(Value::as_str).unwrap_or_default().into()
         };
-        Draft {
+        ObjectDraft {
             namespace: text("namespace"),
             name: text("name"),
             uid: text("uid"),
@@ -82,9 +82,9 @@ impl Draft {
     }
 }
 
-impl Record {
+impl VersionRecord {
     /// The whole object as a value.
-    pub fn to_value(&self, kind: &Kind) -> Value {
+    pub fn to_value(&self, kind: &ServedKind) -> Value {
         let mut text = Vec::with_capacity(self.tail.len() + 128);
         write_object(&mut text, &type_prefix(kind), &self.version.to_string(), &self.tail);
         serde_json::from_slice(&text).unwrap_or(Value::Null)
@@ -96,7 +96,7 @@ pub fn key(namespace: &str, name: &str) -> String {
 }
 
 /// `"kind":"Job","apiVersion":"batch/v1",`
-pub fn type_prefix(kind: &Kind) -> String {
+pub fn type_prefix(kind: &ServedKind) -> String {
     format!("\"kind\":\"{}\",\"apiVersion\":\"{}\",", kind.kind, kind.api_version())
 }
 

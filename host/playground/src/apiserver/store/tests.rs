@@ -7,27 +7,27 @@ use serde_json::json;
 
 use super::*;
 
-fn draft(name: &str, n: u64) -> Draft {
+fn draft(name: &str, n: u64) -> ObjectDraft {
     let object = json!({
         "metadata": {"name": name, "namespace": "a", "uid": format!("uid-{name}"), "labels": {"n": n.to_string()}},
         "data": {"n": n},
     });
-    Draft::new(object.as_object().unwrap(), &[])
+    ObjectDraft::new(object.as_object().unwrap(), &[])
 }
 
-fn store() -> (Store, TableId) {
-    let store = Store::new(HistoryLimits { age: None, ..HistoryLimits::default() }, true);
+fn store() -> (ObjectStore, TableId) {
+    let store = ObjectStore::new(HistoryLimits { age: None, ..HistoryLimits::default() }, true);
     let table = store.table("things");
     (store, table)
 }
 
-fn names(store: &Store, table: TableId, at: AsOf) -> Vec<(String, u64)> {
+fn names(store: &ObjectStore, table: TableId, at: AsOf) -> Vec<(String, u64)> {
     let request = PageRequest { prefix: "a/", after: None, name: None, at, limit: None, matches: &|_| true };
     store.page(table, &request).unwrap().items.iter().map(|r| (r.name.to_string(), r.version)).collect()
 }
 
-fn events(store: &Store, table: TableId, after: u64, max: usize) -> (Vec<u64>, u64) {
-    let batch = store.changes_after(table, after, max, Window::ALL).unwrap();
+fn events(store: &ObjectStore, table: TableId, after: u64, max: usize) -> (Vec<u64>, u64) {
+    let batch = store.changes_after(table, after, max, CacheWindow::ALL).unwrap();
     (batch.changes.iter().map(|c| c.record.version).collect(), batch.upto)
 }
 
@@ -53,10 +53,10 @@ fn every_past_version_can_be_listed_until_it_is_compacted() {
     assert_eq!(names(&store, table, AsOf::Exact(1)), [("x".into(), 1)]);
     assert_eq!(names(&store, table, AsOf::Exact(3)), [("x".into(), 2), ("y".into(), 3)]);
     assert_eq!(names(&store, table, AsOf::Newest), [("y".into(), 3)]);
-    assert_eq!(store.compact(Some(3), Windows::Forget), 3);
+    assert_eq!(store.compact(Some(3), WindowPolicy::Forget), 3);
     assert_eq!(names(&store, table, AsOf::Exact(3)), [("x".into(), 2), ("y".into(), 3)]);
     assert_eq!(store.get_at(table, "a/x", AsOf::Exact(2)).unwrap_err(), TooOld { oldest: 3 });
-    store.compact(None, Windows::Forget);
+    store.compact(None, WindowPolicy::Forget);
     assert_eq!(names(&store, table, AsOf::Newest), [("y".into(), 3)]);
 }
 
@@ -78,7 +78,7 @@ fn a_watch_window_can_be_shorter_than_the_history() {
     let (store, table) = store();
     store.put(table, draft("x", 1), None).unwrap();
     store.put(table, draft("x", 2), Some(1)).unwrap();
-    let window = Window { since: 2, upto: 3 };
+    let window = CacheWindow { since: 2, upto: 3 };
     assert_eq!(store.changes_after(table, 1, 9, window).unwrap_err(), TooOld { oldest: 2 });
     assert_eq!(names(&store, table, AsOf::Exact(1)), [("x".into(), 1)]);
     store.put(table, draft("x", 3), Some(2)).unwrap();
@@ -93,7 +93,7 @@ fn what_a_cache_holds_outlives_compaction_until_it_is_let_go() {
     store.put(table, draft("x", 1), None).unwrap();
     assert_eq!(store.pin(7, Some(1)), Some(1));
     store.put(table, draft("x", 2), Some(1)).unwrap();
-    store.compact(None, Windows::Forget);
+    store.compact(None, WindowPolicy::Forget);
     assert_eq!(names(&store, table, AsOf::Cached(1)), [("x".into(), 1)]);
     assert!(store.get_at(table, "a/x", AsOf::Exact(1)).is_err());
     assert_eq!(store.pin(7, None), None);
@@ -106,7 +106,7 @@ fn a_watch_window_may_outlive_the_history() {
     let (store, table) = store();
     store.put(table, draft("x", 1), None).unwrap();
     store.put(table, draft("x", 2), Some(1)).unwrap();
-    store.compact(None, Windows::Keep);
+    store.compact(None, WindowPolicy::Keep);
     assert!(store.get_at(table, "a/x", AsOf::Exact(1)).is_err());
     assert_eq!(events(&store, table, 0, 9), (vec![1, 2], 2));
 }
@@ -114,7 +114,7 @@ fn a_watch_window_may_outlive_the_history() {
 #[test]
 fn limits_compact_by_themselves_and_the_truth_stays() {
     let limits = HistoryLimits { versions: 100, age: None, ..HistoryLimits::default() };
-    let store = Store::new(limits, true);
+    let store = ObjectStore::new(limits, true);
     let table = store.table("things");
     let mut last = None;
     for n in 0..1000 {
@@ -125,7 +125,7 @@ fn limits_compact_by_themselves_and_the_truth_stays() {
     let account = store.account(Some(table));
     let truth = account.entries;
     assert_eq!((truth.len(), account.dropped), (1000, 0));
-    assert_eq!((truth[0].event, truth[1].event), (Event::Added, Event::Modified));
+    assert_eq!((truth[0].event, truth[1].event), (StoreEvent::Added, StoreEvent::Modified));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn owners_find_what_they_own() {
     let object = json!({"metadata": {
         "name": "p", "namespace": "a", "uid": "u", "ownerReferences": [{"uid": "owner"}],
     }});
-    store.put(table, Draft::new(object.as_object().unwrap(), &[]), None).unwrap();
+    store.put(table, ObjectDraft::new(object.as_object().unwrap(), &[]), None).unwrap();
     assert_eq!(store.owned_by("owner"), [(table, Arc::from("a/p"))]);
     store.remove(table, "a/p", 1).unwrap();
     assert!(store.owned_by("owner").is_empty());
@@ -146,7 +146,7 @@ fn pages_continue_where_they_ended() {
     for n in 0..5 {
         store.put(table, draft(&format!("p{n}"), n), None).unwrap();
     }
-    let even = |r: &Record| r.label("n").is_some_and(|n| n != "1");
+    let even = |r: &VersionRecord| r.label("n").is_some_and(|n| n != "1");
     let page = |after: Option<&str>| {
         let request = PageRequest {
             prefix: "a/",
@@ -165,7 +165,7 @@ fn pages_continue_where_they_ended() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum StoreStep {
     Write(u8),
     Remove(u8),
     Together(u8, u8),
@@ -173,33 +173,33 @@ enum Step {
     CompactHistory(u8),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = StoreStep> {
     prop_oneof![
-        8 => (0..4_u8).prop_map(Step::Write),
-        4 => (0..4_u8).prop_map(Step::Remove),
-        1 => (0..4_u8, 0..4_u8).prop_map(|(a, b)| Step::Together(a, b)),
-        1 => any::<u8>().prop_map(Step::Compact),
-        1 => any::<u8>().prop_map(Step::CompactHistory),
+        8 => (0..4_u8).prop_map(StoreStep::Write),
+        4 => (0..4_u8).prop_map(StoreStep::Remove),
+        1 => (0..4_u8, 0..4_u8).prop_map(|(a, b)| StoreStep::Together(a, b)),
+        1 => any::<u8>().prop_map(StoreStep::Compact),
+        1 => any::<u8>().prop_map(StoreStep::CompactHistory),
     ]
 }
 
 /// The objects at each version: name to the version of its content.
-type Snapshots = Vec<BTreeMap<String, u64>>;
+type VersionSnapshots = Vec<BTreeMap<String, u64>>;
 
-fn run(store: &Store, table: TableId, step: &Step, snapshots: &mut Snapshots) {
+fn run(store: &ObjectStore, table: TableId, step: &StoreStep, snapshots: &mut VersionSnapshots) {
     let name = |n: &u8| format!("o{n}");
     let mut now = snapshots.last().cloned().unwrap_or_default();
     match step {
-        Step::Write(n) => {
+        StoreStep::Write(n) => {
             let expected = now.get(&name(n)).copied();
             let version = store.put(table, draft(&name(n), u64::from(*n)), expected).unwrap().version;
             now.insert(name(n), version);
         }
-        Step::Remove(n) => match now.remove(&name(n)) {
+        StoreStep::Remove(n) => match now.remove(&name(n)) {
             Some(version) => drop(store.remove(table, &format!("a/{}", name(n)), version).unwrap()),
             None => return,
         },
-        Step::Together(a, b) => {
+        StoreStep::Together(a, b) => {
             let keys = [a, b].map(|n| format!("a/{}", name(n)));
             let mut keys = keys.to_vec();
             keys.dedup();
@@ -208,14 +208,14 @@ fn run(store: &Store, table: TableId, step: &Step, snapshots: &mut Snapshots) {
             }
             now.retain(|key, _| *key != name(a) && *key != name(b));
         }
-        Step::Compact(at) => {
+        StoreStep::Compact(at) => {
             let version = store.version();
-            store.compact(Some(version * u64::from(*at) / 255), Windows::Forget);
+            store.compact(Some(version * u64::from(*at) / 255), WindowPolicy::Forget);
             return;
         }
-        Step::CompactHistory(at) => {
+        StoreStep::CompactHistory(at) => {
             let version = store.version();
-            store.compact(Some(version * u64::from(*at) / 255), Windows::Keep);
+            store.compact(Some(version * u64::from(*at) / 255), WindowPolicy::Keep);
             return;
         }
     }
@@ -223,7 +223,7 @@ fn run(store: &Store, table: TableId, step: &Step, snapshots: &mut Snapshots) {
 }
 
 /// Applies the events of a watch to a list.
-fn replay(mut state: BTreeMap<String, u64>, changes: &[Change]) -> BTreeMap<String, u64> {
+fn replay(mut state: BTreeMap<String, u64>, changes: &[StoreChange]) -> BTreeMap<String, u64> {
     for change in changes {
         let (record, before) = (&change.record, change.previous.as_ref());
         assert_eq!(state.get(&*record.name).copied(), before.map(|b| b.version));
@@ -240,13 +240,13 @@ proptest! {
     #[test]
     fn lists_and_watches_agree_with_a_model(steps in prop::collection::vec(step(), 1..80)) {
         let (store, table) = store();
-        let mut snapshots: Snapshots = vec![BTreeMap::new()];
+        let mut snapshots: VersionSnapshots = vec![BTreeMap::new()];
         for step in &steps {
             run(&store, table, step, &mut snapshots);
         }
         let newest = store.version();
         prop_assert_eq!(snapshots.len() as u64, newest + 1);
-        let floor = store.compact(Some(0), Windows::Forget);
+        let floor = store.compact(Some(0), WindowPolicy::Forget);
         for (version, expected) in (0..).zip(&snapshots) {
             let request = PageRequest { prefix: "", after: None, name: None, at: AsOf::Exact(version), limit: None, matches: &|_| true };
             let page = store.page(table, &request);
@@ -255,7 +255,7 @@ proptest! {
             let listed: BTreeMap<String, u64> =
                 page.items.iter().map(|r| (r.name.to_string(), r.version)).collect();
             prop_assert_eq!(&listed, expected);
-            if let Ok(batch) = store.changes_after(table, version, usize::MAX / 2, Window::ALL) {
+            if let Ok(batch) = store.changes_after(table, version, usize::MAX / 2, CacheWindow::ALL) {
                 prop_assert_eq!(batch.upto, newest);
                 prop_assert_eq!(&replay(listed, &batch.changes), &snapshots[snapshots.len() - 1]);
             }
@@ -277,7 +277,7 @@ proptest! {
                     store.put(table, draft, live).unwrap();
                 }
                 3 => drop(live.map(|version| store.remove(table, &key, version).unwrap())),
-                4 => drop(store.compact(store.version().checked_sub(which.into()), Windows::Forget)),
+                4 => drop(store.compact(store.version().checked_sub(which.into()), WindowPolicy::Forget)),
                 5 => drop(store.back_up("b")),
                 _ => drop(store.restore("b", u64::from(which) * 5)),
             }
@@ -288,7 +288,7 @@ proptest! {
             let at = entry.version.max(account.floor);
             let found = store.get_at(table, &format!("a/{}", entry.name), AsOf::Exact(at)).unwrap().1;
             let shown = at <= account.version
-                && entry.event != Event::Deleted
+                && entry.event != StoreEvent::Deleted
                 && found.is_some_and(|r| r.uid == entry.uid && r.version == entry.version);
             prop_assert_eq!(entry.unreadable_since.is_none(), shown, "{:?} at {}", entry, at);
         }

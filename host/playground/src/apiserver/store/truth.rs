@@ -4,9 +4,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::inner::Inner;
-use super::{Event, Store, TableId};
-use crate::apiserver::store::record::Record;
+use super::inner::StoreInner;
+use super::{ObjectStore, StoreEvent, TableId};
+use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::lock::locked;
 
 /// The most entries, at about 120 bytes each.
@@ -17,8 +17,8 @@ const MAX_FLOORS: usize = 1_000_000;
 
 /// One version of one object.
 #[derive(Debug, Clone)]
-pub struct Truth {
-    pub event: Event,
+pub struct VersionTruth {
+    pub event: StoreEvent,
     pub epoch: u32,
     pub version: u64,
     pub table: TableId,
@@ -45,7 +45,7 @@ pub struct EpochStart {
 
 /// The moment from which versions before `floor` could no longer be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Floor {
+pub struct ReadableFloor {
     pub at: u64,
     pub epoch: u32,
     pub floor: u64,
@@ -53,10 +53,10 @@ pub struct Floor {
 
 /// The record at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Account {
-    pub entries: Vec<Truth>,
+pub struct TruthAccount {
+    pub entries: Vec<VersionTruth>,
     pub epochs: Vec<EpochStart>,
-    pub floors: Vec<Floor>,
+    pub floors: Vec<ReadableFloor>,
     /// The number of older entries that were dropped.
     pub dropped: u64,
     pub epoch: u32,
@@ -67,15 +67,15 @@ pub struct Account {
 
 /// The part of it that the store keeps.
 #[derive(Default)]
-pub(super) struct Kept {
-    entries: VecDeque<Truth>,
+pub(super) struct KeptTruth {
+    entries: VecDeque<VersionTruth>,
     epochs: Vec<EpochStart>,
-    floors: VecDeque<Floor>,
+    floors: VecDeque<ReadableFloor>,
     dropped: u64,
 }
 
-impl Inner {
-    pub(super) fn note_truth(&mut self, event: Event, table: TableId, record: &Record) {
+impl StoreInner {
+    pub(super) fn note_truth(&mut self, event: StoreEvent, table: TableId, record: &VersionRecord) {
         let at = self.now();
         let epoch = self.epoch;
         let Some(kept) = &mut self.truth else { return };
@@ -83,7 +83,7 @@ impl Inner {
             kept.entries.pop_front();
             kept.dropped += 1;
         }
-        kept.entries.push_back(Truth {
+        kept.entries.push_back(VersionTruth {
             event,
             epoch,
             version: record.version,
@@ -104,7 +104,7 @@ impl Inner {
 
     /// Call it when the floor has changed.
     pub(super) fn note_floor(&mut self) {
-        let floor = Floor { at: self.now(), epoch: self.epoch, floor: self.floor };
+        let floor = ReadableFloor { at: self.now(), epoch: self.epoch, floor: self.floor };
         let Some(kept) = &mut self.truth else { return };
         if kept.floors.len() >= MAX_FLOORS {
             kept.floors.pop_front();
@@ -113,16 +113,16 @@ impl Inner {
     }
 }
 
-impl Store {
+impl ObjectStore {
     /// The record of a resource, or of all.
-    pub fn account(&self, table: Option<TableId>) -> Account {
+    pub fn account(&self, table: Option<TableId>) -> TruthAccount {
         let inner = locked(&self.inner);
-        let mut account = Account {
+        let mut account = TruthAccount {
             epoch: inner.epoch,
             version: inner.version,
             floor: inner.floor,
             now: inner.now(),
-            ..Account::default()
+            ..TruthAccount::default()
         };
         if let Some(kept) = &inner.truth {
             let wanted = kept.entries.iter().filter(|entry| table.is_none_or(|id| id == entry.table));
@@ -137,9 +137,9 @@ impl Store {
     }
 }
 
-type Key<'a> = (TableId, &'a str, &'a str);
+type TruthKey<'a> = (TableId, &'a str, &'a str);
 
-impl Account {
+impl TruthAccount {
     /// Computes for each entry since when it can't be read.
     fn judge(&mut self) {
         let mut verdicts: Vec<Option<u64>> = self.entries.iter().map(|entry| Some(entry.at)).collect();
@@ -147,13 +147,13 @@ impl Account {
         // down.
         for (at, start) in self.epochs.iter().enumerate() {
             let end = self.epochs.get(at + 1).map(|next| next.at);
-            let floors: Vec<Floor> =
+            let floors: Vec<ReadableFloor> =
                 self.floors.iter().filter(|floor| floor.epoch == start.number).copied().collect();
-            let mut next: HashMap<Key<'_>, u64> = HashMap::new();
+            let mut next: HashMap<TruthKey<'_>, u64> = HashMap::new();
             for index in self.lineage(start).into_iter().rev() {
                 let entry = &self.entries[index];
                 let replaced = next.insert((entry.table, &entry.namespace, &entry.name), entry.version);
-                if entry.event == Event::Deleted {
+                if entry.event == StoreEvent::Deleted {
                     continue;
                 }
                 // A version is gone once the floor reaches the version that replaced it.
@@ -185,7 +185,8 @@ impl Account {
             parent = self.epochs.iter().find(|start| start.number == epoch).and_then(|start| start.parent);
         }
         let bounds: HashMap<u32, u64> = bounds.into_iter().collect();
-        let taken = |entry: &Truth| bounds.get(&entry.epoch).is_some_and(|upto| entry.version <= *upto);
+        let taken =
+            |entry: &VersionTruth| bounds.get(&entry.epoch).is_some_and(|upto| entry.version <= *upto);
         (0..self.entries.len()).filter(|index| taken(&self.entries[*index])).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn versions(truth: &Truth) -> Vec<(u32, &str, u64)> {
+fn versions(truth: &ResourceTruth) -> Vec<(u32, &str, u64)> {
     truth.entries.iter().map(|e| (e.epoch, e.event, e.version)).collect()
 }
 
@@ -12,7 +12,7 @@ fn number(version: &str) -> u64 {
 
 #[tokio::test]
 async fn a_restore_takes_the_counter_and_the_objects_back() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let first = cluster.config("a", json!({})).await;
     assert_eq!(cluster.server.back_up("before"), number(&first));
     let mut frames = cluster.watch(&format!("resourceVersion={first}")).await;
@@ -44,7 +44,7 @@ async fn a_restore_takes_the_counter_and_the_objects_back() {
 
 #[tokio::test]
 async fn a_restore_may_raise_the_counter_instead() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let first = number(&cluster.config("a", json!({})).await);
     cluster.server.back_up("before");
     cluster.config("b", json!({})).await;
@@ -58,7 +58,7 @@ async fn a_restore_may_raise_the_counter_instead() {
 
 #[tokio::test]
 async fn definitions_and_rights_are_as_they_were_in_the_backup() {
-    let cluster = Cluster::start(|options| options.enforce_rbac = true).await;
+    let cluster = TestCluster::start(|options| options.enforce_rbac = true).await;
     cluster.server.back_up("before");
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     assert_eq!(cluster.post(definitions, definition()).await.0, 201);
@@ -70,7 +70,7 @@ async fn definitions_and_rights_are_as_they_were_in_the_backup() {
 
 #[tokio::test]
 async fn what_is_compacted_is_unreadable_from_then_on() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.config("a", json!({})).await;
     let (_, second) = cluster.merge(&format!("{MAPS}/a"), json!({"data": {"n": "1"}})).await;
     cluster.delete(&format!("{MAPS}/a")).await;
@@ -103,7 +103,7 @@ async fn a_store_with_a_file_outlives_its_process() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     let with_state = |options: &mut ApiServerOptions| options.state = Some(state.clone());
-    let first = Cluster::start(with_state).await;
+    let first = TestCluster::start(with_state).await;
     first.post(JOBS, job("train")).await;
     let version = first.config("a", json!({"w": "1"})).await;
     first.server.back_up("before");
@@ -117,7 +117,7 @@ async fn a_store_with_a_file_outlives_its_process() {
     let torn = std::fs::read(&state).unwrap();
     std::fs::write(&state, [&torn[..], b"{\"put\": \"configm"].concat()).unwrap();
 
-    let mut second = Cluster::start(with_state).await;
+    let mut second = TestCluster::start(with_state).await;
     let (_, after) = second.get(&format!("{MAPS}?labelSelector=w%3D1")).await;
     assert_eq!(after, before);
     let exact = format!("{MAPS}/?fieldSelector=metadata.name%3Da&resourceVersionMatch=Exact&limit=1");
@@ -144,7 +144,7 @@ async fn a_store_with_a_file_outlives_its_process() {
 
 #[tokio::test]
 async fn versions_that_cannot_be_compared_are_taken_back_all_the_same() {
-    let cluster = Cluster::start(|options| options.versions = Versions::Opaque).await;
+    let cluster = TestCluster::start(|options| options.versions = VersionStyle::Opaque).await;
     let first = cluster.config("a", json!({})).await;
     assert!(first.parse::<u64>().is_err(), "{first}");
     let mut frames = cluster.watch(&format!("resourceVersion={first}&allowWatchBookmarks=true")).await;

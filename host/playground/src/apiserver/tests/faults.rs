@@ -1,13 +1,13 @@
 //! Tests of faults as a client meets them. Faults of single events are tested beside their code.
 
 use super::*;
-use crate::apiserver::faults::{self, At, Fault, GARBAGE, What};
+use crate::apiserver::faults::{self, FaultKind, FaultPoint, GARBAGE, InjectedFault};
 
 const STREAMING: &str = "allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
 
 /// A cluster with one object, and that object's version.
-async fn with_one(change: impl FnOnce(&mut ApiServerOptions)) -> (Cluster, String) {
-    let cluster = Cluster::start(change).await;
+async fn with_one(change: impl FnOnce(&mut ApiServerOptions)) -> (TestCluster, String) {
+    let cluster = TestCluster::start(change).await;
     let version = cluster.config("a", json!({})).await;
     (cluster, version)
 }
@@ -15,8 +15,8 @@ async fn with_one(change: impl FnOnce(&mut ApiServerOptions)) -> (Cluster, Strin
 #[tokio::test]
 async fn requests_are_refused_as_often_as_was_said_and_no_others() {
     let (cluster, _) = with_one(|_| {}).await;
-    let refuse = |code, retry_after| What::Refuse { code, retry_after };
-    cluster.server.inject(Fault::once(refuse(429, Some(7))).on("configmaps").times(2).after(1));
+    let refuse = |code, retry_after| FaultKind::Refuse { code, retry_after };
+    cluster.server.inject(InjectedFault::once(refuse(429, Some(7))).on("configmaps").times(2).after(1));
     assert_eq!(cluster.get(MAPS).await.0, 200, "the first passes");
     assert_eq!(cluster.get(JOBS).await.0, 200, "another resource");
     assert_eq!(cluster.get(&format!("{MAPS}/a")).await.0, 200, "another verb");
@@ -30,13 +30,13 @@ async fn requests_are_refused_as_often_as_was_said_and_no_others() {
     }
     assert_eq!((cluster.get(MAPS).await.0, cluster.server.armed()), (200, 0));
     for code in [500, 503] {
-        cluster.server.inject(Fault::once(refuse(code, None)));
+        cluster.server.inject(InjectedFault::once(refuse(code, None)));
         assert_eq!(cluster.get(&format!("{MAPS}?watch=true")).await.0, code);
     }
-    cluster.server.inject(Fault::once(What::TooLarge));
+    cluster.server.inject(InjectedFault::once(FaultKind::TooLarge));
     let (code, status) = cluster.get(&format!("{MAPS}?resourceVersion=1")).await;
     assert_eq!((code, &status["details"]["causes"][0]["reason"]), (504, &json!("ResourceVersionTooLarge")));
-    cluster.server.inject(Fault::always(What::TooLarge));
+    cluster.server.inject(InjectedFault::always(FaultKind::TooLarge));
     assert_eq!((cluster.server.disarm(), cluster.get(MAPS).await.0), (1, 200));
 }
 
@@ -44,14 +44,14 @@ async fn requests_are_refused_as_often_as_was_said_and_no_others() {
 async fn a_version_expires_in_each_form_there_is() {
     let (cluster, version) = with_one(|_| {}).await;
     let path = format!("{MAPS}?watch=true&resourceVersion={version}");
-    cluster.server.inject(Fault::once(What::Expired));
+    cluster.server.inject(InjectedFault::once(FaultKind::Expired));
     let (code, status) = cluster.get(&path).await;
     assert_eq!((code, &status["reason"]), (410, &json!("Expired")));
-    cluster.server.inject(Fault::once(What::ExpiredEvent(At::Exactly(0))));
+    cluster.server.inject(InjectedFault::once(FaultKind::ExpiredEvent(FaultPoint::Exactly(0))));
     let mut frames = cluster.watch(&format!("resourceVersion={version}")).await;
     assert_eq!(frames.frame().await.unwrap().unwrap()["object"]["code"], 410);
     assert_eq!(frames.frame().await.unwrap(), None);
-    cluster.server.inject(Fault::always(What::ExpiredAsStatus));
+    cluster.server.inject(InjectedFault::always(FaultKind::ExpiredAsStatus));
     let mut frames = cluster.watch(&format!("resourceVersion={version}")).await;
     cluster.config("b", json!({})).await;
     assert_eq!(frames.next().await.1, "b", "a version that is there is served");
@@ -64,7 +64,7 @@ async fn a_page_expires_and_the_rest_comes_inconsistently() {
     let (cluster, _) = with_one(|_| {}).await;
     cluster.config("b", json!({})).await;
     cluster.config("d", json!({})).await;
-    cluster.server.inject(Fault::always(What::ExpiredContinue));
+    cluster.server.inject(InjectedFault::always(FaultKind::ExpiredContinue));
     let (code, first) = cluster.get(&format!("{MAPS}?limit=1")).await;
     assert_eq!(code, 200, "a first page has no token");
     cluster.config("c", json!({})).await;
@@ -81,17 +81,17 @@ async fn a_server_may_know_neither_exact_nor_streaming_lists() {
     let (cluster, version) = with_one(|_| {}).await;
     cluster.merge(&format!("{MAPS}/a"), json!({"data": {"n": "1"}})).await;
     let exact = format!("{MAPS}?resourceVersion={version}&resourceVersionMatch=Exact");
-    cluster.server.inject(Fault::once(What::RefuseExact { code: 400 }));
+    cluster.server.inject(InjectedFault::once(FaultKind::RefuseExact { code: 400 }));
     assert_eq!((cluster.get(MAPS).await.0, cluster.get(&exact).await.0), (200, 400));
-    cluster.server.inject(Fault::once(What::IgnoreExact));
+    cluster.server.inject(InjectedFault::once(FaultKind::IgnoreExact));
     let (_, list) = cluster.get(&exact).await;
     assert_eq!(list["items"][0]["data"]["n"], "1");
     assert_ne!(list["metadata"]["resourceVersion"], version.as_str());
 
-    cluster.server.inject(Fault::once(What::RefuseInitialEvents { code: 422 }));
+    cluster.server.inject(InjectedFault::once(FaultKind::RefuseInitialEvents { code: 422 }));
     let (code, status) = cluster.get(&format!("{MAPS}?watch=true&{STREAMING}")).await;
     assert_eq!((code, &status["details"]["causes"][0]["field"]), (422, &json!("sendInitialEvents")));
-    cluster.server.inject(Fault::once(What::IgnoreInitialEvents));
+    cluster.server.inject(InjectedFault::once(FaultKind::IgnoreInitialEvents));
     let mut frames = cluster.watch(STREAMING).await;
     assert_eq!(frames.next().await.0, "ADDED");
     let bookmark = frames.frame().await.unwrap().unwrap();
@@ -107,16 +107,16 @@ async fn a_body_breaks_ends_or_falls_silent_at_any_byte() {
         cluster.get(&format!("{MAPS}/a")).await.1.to_string().len() as u64
     };
     for at in [1, 2, whole / 2, whole] {
-        for what in [What::Cut, What::End] {
-            let what = what(At::Exactly(at));
-            let breaks = matches!(what, What::Cut(_));
-            cluster.server.inject(Fault::once(what));
+        for what in [FaultKind::Cut, FaultKind::End] {
+            let what = what(FaultPoint::Exactly(at));
+            let breaks = matches!(what, FaultKind::Cut(_));
+            cluster.server.inject(InjectedFault::once(what));
             let mut frames = cluster.watch("").await;
             assert_eq!(frames.frame().await.map_err(drop), if breaks { Err(()) } else { Ok(None) }, "{at}");
             assert_eq!(frames.rest.len() as u64, at);
         }
     }
-    cluster.server.inject(Fault::once(What::Silent(At::Exactly(3))));
+    cluster.server.inject(InjectedFault::once(FaultKind::Silent(FaultPoint::Exactly(3))));
     let mut frames = cluster.watch("timeoutSeconds=1").await;
     let waited = tokio::time::timeout(PATIENCE, frames.response.chunk());
     assert_eq!(waited.await.unwrap().unwrap().unwrap().len(), 3);
@@ -128,10 +128,10 @@ async fn a_body_breaks_ends_or_falls_silent_at_any_byte() {
 async fn a_connection_may_never_answer_or_hang_up() {
     let (cluster, _) = with_one(|_| {}).await;
     let url = format!("{}{MAPS}", cluster.server.url());
-    cluster.server.inject(Fault::once(What::HangUp));
+    cluster.server.inject(InjectedFault::once(FaultKind::HangUp));
     let failed = cluster.client.get(&url).bearer_auth(&cluster.token).send().await.unwrap_err();
     assert!(failed.is_request(), "{failed:?}");
-    cluster.server.inject(Fault::once(What::Hang));
+    cluster.server.inject(InjectedFault::once(FaultKind::Hang));
     let asked = cluster.client.get(&url).bearer_auth(&cluster.token).timeout(Duration::from_millis(200));
     assert!(asked.send().await.unwrap_err().is_timeout());
     assert_eq!(cluster.get(MAPS).await.0, 200);
@@ -142,7 +142,7 @@ async fn a_large_object_comes_in_many_chunks() {
     let (cluster, version) = with_one(|_| {}).await;
     let map = json!({"metadata": {"name": "large"}, "data": {"x": "x".repeat(3 << 20)}});
     assert_eq!(cluster.post(MAPS, map).await.0, 201);
-    cluster.server.inject(Fault::once(What::Chunks { size: 4000 }));
+    cluster.server.inject(InjectedFault::once(FaultKind::Chunks { size: 4000 }));
     let mut frames = cluster.watch(&format!("resourceVersion={version}")).await;
     let (mut chunks, mut bytes) = (0, Vec::new());
     while !bytes.ends_with(b"\n") {
@@ -158,7 +158,7 @@ async fn a_large_object_comes_in_many_chunks() {
 #[tokio::test]
 async fn a_slow_body_takes_its_time() {
     let (cluster, _) = with_one(|_| {}).await;
-    cluster.server.inject(Fault::once(What::Slow { bytes_per_second: 1000 }));
+    cluster.server.inject(InjectedFault::once(FaultKind::Slow { bytes_per_second: 1000 }));
     let began = std::time::Instant::now();
     let mut frames = cluster.watch("").await;
     frames.next().await;
@@ -168,14 +168,16 @@ async fn a_slow_body_takes_its_time() {
 #[tokio::test]
 async fn items_and_events_may_be_none() {
     let (cluster, _) = with_one(|_| {}).await;
-    cluster.server.inject(Fault::once(What::InsertItem { item: faults::ITEM_WITHOUT_METADATA.into() }));
+    cluster
+        .server
+        .inject(InjectedFault::once(FaultKind::InsertItem { item: faults::ITEM_WITHOUT_METADATA.into() }));
     let (_, list) = cluster.get(MAPS).await;
     assert_eq!(
         (&list["items"][0], &list["items"][1]["metadata"]["name"]),
         (&json!({"spec": {}}), &json!("a"))
     );
-    let insert = What::Insert { at: At::Exactly(1), frame: GARBAGE.into() };
-    cluster.server.inject(Fault::once(insert));
+    let insert = FaultKind::Insert { at: FaultPoint::Exactly(1), frame: GARBAGE.into() };
+    cluster.server.inject(InjectedFault::once(insert));
     let mut frames = cluster.watch("").await;
     let chunk = tokio::time::timeout(PATIENCE, frames.response.chunk()).await.unwrap().unwrap().unwrap();
     assert!(chunk.starts_with(GARBAGE.as_bytes()));
@@ -184,7 +186,7 @@ async fn items_and_events_may_be_none() {
 #[tokio::test]
 async fn a_bookmark_may_be_ahead_of_an_event_that_never_came() {
     let (cluster, version) = with_one(|_| {}).await;
-    cluster.server.inject(Fault::once(What::Drop(At::Exactly(1))));
+    cluster.server.inject(InjectedFault::once(FaultKind::Drop(FaultPoint::Exactly(1))));
     let mut frames = cluster.watch(&format!("resourceVersion={version}&allowWatchBookmarks=true")).await;
     let lost = cluster.config("b", json!({})).await;
     loop {
@@ -202,7 +204,8 @@ async fn the_same_seed_hits_the_same_requests() {
     for _ in 0..2 {
         let (cluster, _) = with_one(|options| {
             options.seed = Some(5);
-            options.faults = vec![Fault::always(What::Refuse { code: 500, retry_after: None }).one_in(3)];
+            options.faults =
+                vec![InjectedFault::always(FaultKind::Refuse { code: 500, retry_after: None }).one_in(3)];
         })
         .await;
         let mut codes = Vec::new();

@@ -5,22 +5,22 @@ use super::*;
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const FOOS: &str = "/apis/example.com/v1/namespaces/default/foos";
 
-async fn foo(cluster: &Cluster, name: &str) -> u64 {
+async fn foo(cluster: &TestCluster, name: &str) -> u64 {
     let foo = json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": name}});
     let (code, foo) = cluster.post(FOOS, foo).await;
     assert_eq!(code, 201, "{foo}");
     foo["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
 }
 
-async fn watch(cluster: &Cluster, path: &str) -> Frames {
+async fn watch(cluster: &TestCluster, path: &str) -> TestFrames {
     let url = format!("{}{path}?watch=true", cluster.server.url());
     let response = cluster.client.get(url).bearer_auth(&cluster.token).send().await.unwrap();
     assert_eq!(response.status(), 200);
-    Frames { response, rest: Vec::new() }
+    TestFrames { response, rest: Vec::new() }
 }
 
 /// The kinds that discovery names in a group.
-async fn discovered(cluster: &Cluster) -> Vec<String> {
+async fn discovered(cluster: &TestCluster) -> Vec<String> {
     let url = format!("{}/apis/example.com/v1", cluster.server.url());
     let response = cluster.client.get(url).bearer_auth(&cluster.token).send().await.unwrap();
     if response.status() == 404 {
@@ -33,7 +33,7 @@ async fn discovered(cluster: &Cluster) -> Vec<String> {
 
 #[tokio::test]
 async fn a_kind_goes_object_by_object_then_its_watches_end_and_it_can_come_back() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     assert!(discovered(&cluster).await.is_empty());
     assert_eq!(cluster.post(DEFINITIONS, definition()).await.0, 201);
     assert_eq!(discovered(&cluster).await, ["foos"]);
@@ -69,7 +69,7 @@ async fn a_kind_goes_object_by_object_then_its_watches_end_and_it_can_come_back(
 
 #[tokio::test]
 async fn a_version_that_is_served_no_longer_ends_its_watches() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.post(DEFINITIONS, definition()).await;
     let mut old = watch(&cluster, "/apis/example.com/v2/namespaces/default/foos").await;
     let path = format!("{DEFINITIONS}/foos.example.com");
@@ -80,7 +80,7 @@ async fn a_version_that_is_served_no_longer_ends_its_watches() {
 
 #[tokio::test]
 async fn a_revoked_right_stops_the_next_request_and_no_watch_that_runs() {
-    let mut cluster = Cluster::start(|options| options.enforce_rbac = true).await;
+    let mut cluster = TestCluster::start(|options| options.enforce_rbac = true).await;
     let rights = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let role = json!({
         "metadata": {"name": "reader"},
@@ -117,7 +117,7 @@ async fn a_revoked_right_stops_the_next_request_and_no_watch_that_runs() {
 
 #[tokio::test]
 async fn roles_decide_what_an_account_may_do() {
-    let mut cluster = Cluster::start(|options| options.enforce_rbac = true).await;
+    let mut cluster = TestCluster::start(|options| options.enforce_rbac = true).await;
     let rights = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let role = json!({
         "metadata": {"name": "reader"},

@@ -9,7 +9,7 @@ fn names(list: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn pages_of_the_past_stay_in_the_past_and_count_what_was_then() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     for name in ["a", "b", "c"] {
         cluster.config(name, json!({})).await;
     }
@@ -35,7 +35,7 @@ async fn pages_of_the_past_stay_in_the_past_and_count_what_was_then() {
 
 #[tokio::test]
 async fn one_object_of_the_past_is_found_by_its_name() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.post("/api/v1/namespaces", json!({"metadata": {"name": "team"}})).await;
     let elsewhere = "/api/v1/namespaces/team/configmaps";
     cluster.post(elsewhere, json!({"metadata": {"name": "a"}, "data": {"n": "team"}})).await;
@@ -62,7 +62,7 @@ async fn one_object_of_the_past_is_found_by_its_name() {
 
 #[tokio::test]
 async fn a_streaming_list_of_a_version_to_come_fails_with_an_event() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.config("a", json!({})).await;
     let query = "allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
     let mut frames = cluster.watch(&format!("{query}&resourceVersion=999999")).await;
@@ -74,7 +74,7 @@ async fn a_streaming_list_of_a_version_to_come_fails_with_an_event() {
 
 #[tokio::test]
 async fn a_streaming_list_without_bookmarks_or_at_version_zero_shows_what_there_is() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.config("a", json!({})).await;
     let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
     let mut silent = cluster.watch(&format!("{query}&timeoutSeconds=1")).await;

@@ -21,20 +21,20 @@ use super::*;
 /// Longer than any step takes. Only a failure waits for it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Cluster {
+struct TestCluster {
     server: ApiServer,
     client: reqwest::Client,
     stop: CancellationToken,
     token: String,
 }
 
-impl Drop for Cluster {
+impl Drop for TestCluster {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl Cluster {
+impl TestCluster {
     async fn start(change: impl FnOnce(&mut ApiServerOptions)) -> Self {
         let mut options = ApiServerOptions {
             bookmark_every: Duration::from_millis(50),
@@ -47,21 +47,21 @@ impl Cluster {
         // Another test of this process may have installed it first.
         let _first = rustls::crypto::ring::default_provider().install_default().is_ok();
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        Cluster::run(server, serving, client)
+        TestCluster::run(server, serving, client)
     }
 
-    fn run(server: ApiServer, serving: Serving, client: reqwest::Client) -> Self {
+    fn run(server: ApiServer, serving: ServerTask, client: reqwest::Client) -> Self {
         let stop = CancellationToken::new();
         let until = stop.clone();
         #[allow(clippy::disallowed_methods)]
         tokio::spawn(async move { serving.serve(until).await.unwrap() });
         let token = server.admin_token().to_owned();
-        Cluster { server, client, stop, token }
+        TestCluster { server, client, stop, token }
     }
 
     /// The same client at another server of the cluster.
-    fn over(&self, server: ApiServer, serving: Serving) -> Self {
-        Cluster::run(server, serving, self.client.clone())
+    fn over(&self, server: ApiServer, serving: ServerTask) -> Self {
+        TestCluster::run(server, serving, self.client.clone())
     }
 
     async fn send(&self, method: Method, path: &str, kind: &str, body: Value) -> (u16, Value) {
@@ -96,22 +96,22 @@ impl Cluster {
         map["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
     }
 
-    async fn watch(&self, query: &str) -> Frames {
+    async fn watch(&self, query: &str) -> TestFrames {
         let url = format!("{}{MAPS}?watch=true&{query}", self.server.url());
         let response = self.client.get(url).bearer_auth(&self.token).send().await.unwrap();
         assert_eq!(response.status(), 200);
-        Frames { response, rest: Vec::new() }
+        TestFrames { response, rest: Vec::new() }
     }
 }
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-struct Frames {
+struct TestFrames {
     response: reqwest::Response,
     rest: Vec<u8>,
 }
 
-impl Frames {
+impl TestFrames {
     /// The next frame; `None` at the end of the stream, an error if the connection breaks.
     async fn frame(&mut self) -> Result<Option<Value>, reqwest::Error> {
         loop {
@@ -138,7 +138,7 @@ impl Frames {
 
 #[tokio::test]
 async fn a_watch_tells_of_entering_and_leaving_its_selector() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let first = cluster.config("a", json!({"w": "1"})).await;
     let mut frames = cluster.watch("labelSelector=w%3D1").await;
     assert_eq!(frames.next().await, ("ADDED".into(), "a".into(), first));
@@ -157,7 +157,7 @@ async fn a_watch_tells_of_entering_and_leaving_its_selector() {
 
 #[tokio::test]
 async fn a_watch_from_a_compacted_version_ends_with_an_error() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let version = cluster.config("a", json!({})).await;
     cluster.config("b", json!({})).await;
     cluster.server.compact(None);
@@ -171,7 +171,7 @@ async fn a_watch_from_a_compacted_version_ends_with_an_error() {
 
 #[tokio::test]
 async fn an_open_watch_outlives_the_compaction_of_what_others_did() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let version = cluster.config("a", json!({})).await;
     let mut frames = cluster.watch(&format!("resourceVersion={version}")).await;
     cluster.config("b", json!({})).await;
@@ -185,7 +185,7 @@ async fn an_open_watch_outlives_the_compaction_of_what_others_did() {
 
 #[tokio::test]
 async fn a_forgotten_watch_window_leaves_exact_lists() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let version = cluster.config("a", json!({})).await;
     cluster.merge(&format!("{MAPS}/a"), json!({"data": {"n": "1"}})).await;
     cluster.server.forget_watch_window();
@@ -201,7 +201,7 @@ async fn a_forgotten_watch_window_leaves_exact_lists() {
 
 #[tokio::test]
 async fn a_streaming_list_ends_with_a_bookmark_and_goes_on() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.config("a", json!({})).await;
     let version = cluster.config("b", json!({})).await;
     let query = "allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
@@ -220,7 +220,7 @@ async fn a_streaming_list_ends_with_a_bookmark_and_goes_on() {
 
 #[tokio::test]
 async fn a_watch_from_the_future_is_silent_until_its_time_is_over() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.config("a", json!({})).await;
     let mut frames = cluster.watch("resourceVersion=999999&allowWatchBookmarks=true&timeoutSeconds=1").await;
     assert_eq!(frames.frame().await.unwrap(), None);
@@ -231,7 +231,7 @@ async fn a_watch_from_the_future_is_silent_until_its_time_is_over() {
 
 #[tokio::test]
 async fn watches_can_be_ended_cleanly_and_broken() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.config("a", json!({})).await;
     for (how, breaks) in [(WatchDrop::Clean, false), (WatchDrop::Abort, true), (WatchDrop::Cut, true)] {
         let mut frames = cluster.watch("").await;
@@ -247,7 +247,7 @@ async fn watches_can_be_ended_cleanly_and_broken() {
 
 #[tokio::test]
 async fn a_finalizer_holds_a_deletion() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let map = json!({"metadata": {"name": "held", "finalizers": ["example.com/hold"]}});
     cluster.post(MAPS, map).await;
     let (code, marked) = cluster.delete(&format!("{MAPS}/held")).await;
@@ -272,7 +272,7 @@ const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
 #[tokio::test]
 async fn status_and_specification_are_written_apart() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let (_, created) = cluster.post(JOBS, job("train")).await;
     assert_eq!((&created["metadata"]["generation"], &created["status"]), (&json!(1), &json!({})));
     let patch = json!({"spec": {"suspend": true}, "status": {"active": 1}});
@@ -289,7 +289,7 @@ async fn status_and_specification_are_written_apart() {
 
 #[tokio::test]
 async fn what_a_job_owns_goes_with_it_unless_it_is_orphaned() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     for (name, policy, left) in
         [("one", "Background", 404), ("two", "Orphan", 200), ("three", "Foreground", 404)]
     {
@@ -313,7 +313,7 @@ async fn what_a_job_owns_goes_with_it_unless_it_is_orphaned() {
 
 #[tokio::test]
 async fn a_namespace_takes_its_contents_along() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.post("/api/v1/namespaces", json!({"metadata": {"name": "team"}})).await;
     let map = json!({"metadata": {"name": "a"}});
     assert_eq!(cluster.post("/api/v1/namespaces/team/configmaps", map.clone()).await.0, 201);
@@ -342,7 +342,7 @@ fn definition() -> Value {
 
 #[tokio::test]
 async fn a_definition_brings_a_kind_and_takes_it_away() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     assert_eq!(cluster.post(definitions, definition()).await.0, 201);
     let foos = "/apis/example.com/v1/namespaces/default/foos";
@@ -360,7 +360,7 @@ async fn a_definition_brings_a_kind_and_takes_it_away() {
 
 #[tokio::test]
 async fn an_expired_continue_token_says_how_to_go_on() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     for name in ["a", "b", "c"] {
         cluster.config(name, json!({})).await;
     }
@@ -379,7 +379,7 @@ async fn an_expired_continue_token_says_how_to_go_on() {
 #[tokio::test]
 async fn a_watcher_that_does_not_read_is_ended() {
     const CHANGES: usize = 120_000;
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     cluster.config("a", json!({})).await;
     let mut frames = cluster.watch("").await;
     assert_eq!(frames.next().await.0, "ADDED");
@@ -388,7 +388,7 @@ async fn a_watcher_that_does_not_read_is_ended() {
     for n in 0..CHANGES {
         let record = place.get(shared, "a").unwrap();
         let object = json!({"metadata": {"name": "a", "namespace": "default"}, "data": {"n": n, "x": "x".repeat(200)}});
-        let draft = crate::apiserver::store::record::Draft::new(object.as_object().unwrap(), &[]);
+        let draft = crate::apiserver::store::record::ObjectDraft::new(object.as_object().unwrap(), &[]);
         shared.store.put(place.table, draft, Some(record.version)).unwrap();
         if n % 100 == 0 {
             // The server writes on this thread, too, and must find the socket full.

@@ -4,13 +4,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::*;
-use crate::apiserver::faults::{At, Fault, What};
+use crate::apiserver::faults::{FaultKind, FaultPoint, InjectedFault};
 
 const SEEDS: u64 = 4;
 const WRITES: u64 = 60;
 
 /// One write of a random life. Numbers from the seed choose the object and the change.
-async fn write(cluster: &Cluster, number: u64, choice: u64) {
+async fn write(cluster: &TestCluster, number: u64, choice: u64) {
     let name = format!("o{}", choice % 5);
     let path = format!("{MAPS}/{name}");
     match (choice / 5) % 4 {
@@ -21,7 +21,7 @@ async fn write(cluster: &Cluster, number: u64, choice: u64) {
 }
 
 /// Reads a watch until it ends, or has shown the last version.
-async fn read(frames: &mut Frames, position: &mut u64, seen: &mut Vec<(String, u64)>, last: u64) {
+async fn read(frames: &mut TestFrames, position: &mut u64, seen: &mut Vec<(String, u64)>, last: u64) {
     while *position < last {
         let Ok(Some(frame)) = frames.frame().await else { return };
         let version = frame["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
@@ -35,18 +35,21 @@ async fn read(frames: &mut Frames, position: &mut u64, seen: &mut Vec<(String, u
 #[tokio::test]
 async fn a_client_that_resumes_at_any_server_after_any_break_misses_nothing() {
     for seed in 0..SEEDS {
-        let broken =
-            [What::Cut(At::Within(2000)), What::End(At::Within(2000)), What::EndBefore(At::Within(9))];
-        let one = Cluster::start(|options| {
+        let broken = [
+            FaultKind::Cut(FaultPoint::Within(2000)),
+            FaultKind::End(FaultPoint::Within(2000)),
+            FaultKind::EndBefore(FaultPoint::Within(9)),
+        ];
+        let one = TestCluster::start(|options| {
             options.seed = Some(seed);
-            options.faults = broken.into_iter().map(|what| Fault::always(what).one_in(2)).collect();
+            options.faults = broken.into_iter().map(|what| InjectedFault::always(what).one_in(2)).collect();
         })
         .await;
         let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (server, serving) = one.server.beside(anywhere).await.unwrap();
         let two = one.over(server, serving);
         let begin = one.server.version();
-        let random = crate::apiserver::values::ident::Random::new(Some(seed));
+        let random = crate::apiserver::values::ident::RandomSource::new(Some(seed));
         for number in 0..WRITES {
             write(if number % 2 == 0 { &one } else { &two }, number, random.next()).await;
         }

@@ -6,7 +6,7 @@ const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const RIGHTS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const ACCOUNT: &str = "/api/v1/namespaces/default/serviceaccounts/default/token";
 
-impl Cluster {
+impl TestCluster {
     async fn issue(&self, spec: Value) -> String {
         let (code, issued) = self.post(ACCOUNT, json!({"spec": spec})).await;
         assert_eq!(code, 201, "{issued}");
@@ -23,7 +23,7 @@ impl Cluster {
 
 #[tokio::test]
 async fn a_token_is_good_for_its_own_audiences_alone() {
-    let mut cluster = Cluster::start(|_| {}).await;
+    let mut cluster = TestCluster::start(|_| {}).await;
     let other = cluster.issue(json!({"audiences": ["portal", "other"]})).await;
     let status = cluster.reviewed(&other, &["portal", "third"]).await;
     assert_eq!((&status["authenticated"], &status["audiences"]), (&json!(true), &json!(["portal"])));
@@ -46,7 +46,7 @@ async fn a_token_is_good_for_its_own_audiences_alone() {
 
 #[tokio::test]
 async fn a_review_that_asks_about_nothing_is_refused_with_its_field() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let (code, refused) = cluster.post(TOKENS, json!({"spec": {}})).await;
     assert_eq!((code, &refused["reason"]), (400, &json!("BadRequest")));
     let (code, refused) = cluster.post(RIGHTS, json!({"spec": {"user": "ann"}})).await;

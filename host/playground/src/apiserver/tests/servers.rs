@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use super::*;
 
 /// The same cluster through a second server.
-async fn second(cluster: &Cluster) -> Cluster {
+async fn second(cluster: &TestCluster) -> TestCluster {
     let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let (server, serving) = cluster.server.beside(anywhere).await.unwrap();
     cluster.over(server, serving)
@@ -26,7 +26,7 @@ fn listed(list: &Value) -> Vec<(&str, &str)> {
 
 #[tokio::test]
 async fn what_one_server_writes_another_one_watches() {
-    let one = Cluster::start(|_| {}).await;
+    let one = TestCluster::start(|_| {}).await;
     let two = second(&one).await;
     let mut frames = two.watch("").await;
     let version = one.config("a", json!({})).await;
@@ -35,7 +35,7 @@ async fn what_one_server_writes_another_one_watches() {
 
 #[tokio::test]
 async fn a_server_that_starts_later_knows_nothing_from_before() {
-    let one = Cluster::start(|_| {}).await;
+    let one = TestCluster::start(|_| {}).await;
     let version = one.config("a", json!({})).await;
     one.config("b", json!({})).await;
     let two = second(&one).await;
@@ -47,7 +47,7 @@ async fn a_server_that_starts_later_knows_nothing_from_before() {
 
 #[tokio::test]
 async fn a_server_that_lags_shows_the_past_and_never_says_so() {
-    let one = Cluster::start(|_| {}).await;
+    let one = TestCluster::start(|_| {}).await;
     let two = second(&one).await;
     let old = one.config("a", json!({})).await;
     let held = two.server.hold_cache(None);
@@ -81,7 +81,7 @@ async fn a_server_that_lags_shows_the_past_and_never_says_so() {
 
 #[tokio::test]
 async fn a_cache_that_catches_up_tells_what_it_missed() {
-    let one = Cluster::start(|_| {}).await;
+    let one = TestCluster::start(|_| {}).await;
     let two = second(&one).await;
     let old = one.config("a", json!({})).await;
     two.server.hold_cache(None);
@@ -97,7 +97,7 @@ async fn a_cache_that_catches_up_tells_what_it_missed() {
 
 #[tokio::test]
 async fn a_streaming_list_of_a_server_that_lags_tells_of_deletions_before_it_is_complete() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     for name in ["a", "b"] {
         cluster.config(name, json!({})).await;
     }
@@ -117,7 +117,7 @@ async fn a_streaming_list_of_a_server_that_lags_tells_of_deletions_before_it_is_
 
 #[tokio::test]
 async fn a_server_goes_down_and_comes_back_on_its_port_with_an_empty_window() {
-    let one = Cluster::start(|_| {}).await;
+    let one = TestCluster::start(|_| {}).await;
     let two = second(&one).await;
     let version = one.config("a", json!({})).await;
     let mut frames = two.watch("").await;
@@ -137,7 +137,7 @@ async fn a_server_goes_down_and_comes_back_on_its_port_with_an_empty_window() {
 
 #[tokio::test]
 async fn servers_are_held_and_taken_down_by_hooks_too() {
-    let one = Cluster::start(|options| options.hooks = true).await;
+    let one = TestCluster::start(|options| options.hooks = true).await;
     let two = second(&one).await;
     let version = one.config("a", json!({})).await;
     let (_, held) = one.post("/_sim/hold", json!({"server": 1})).await;
@@ -162,7 +162,7 @@ async fn servers_are_held_and_taken_down_by_hooks_too() {
 
 #[tokio::test]
 async fn deletions_that_share_a_version_are_told_to_who_comes_from_before() {
-    let cluster = Cluster::start(|_| {}).await;
+    let cluster = TestCluster::start(|_| {}).await;
     let names = ["a", "b", "c"];
     let mut last = String::new();
     for name in names {

@@ -77,7 +77,7 @@ fn chosen(stream: &TlsStream<tokio::net::TcpStream>) -> Option<&[u8]> {
 async fn tls_is_spoken_with_http_2_and_http_1() {
     let folder = tempfile::tempdir().unwrap();
     let tls = certificate(folder.path(), true);
-    let mut cluster = Cluster::start(|options| options.tls = Some(tls.clone())).await;
+    let mut cluster = TestCluster::start(|options| options.tls = Some(tls.clone())).await;
     assert!(cluster.server.kubeconfig().contains("server: https://127.0.0.1:"));
 
     let stream = connect(&cluster.server, &tls.certificate, &["http/1.1"]).await;
@@ -116,7 +116,7 @@ async fn tls_is_spoken_with_http_2_and_http_1() {
 async fn http_2_can_be_left_out_of_the_offer() {
     let folder = tempfile::tempdir().unwrap();
     let tls = certificate(folder.path(), false);
-    let cluster = Cluster::start(|options| options.tls = Some(tls.clone())).await;
+    let cluster = TestCluster::start(|options| options.tls = Some(tls.clone())).await;
     let stream = connect(&cluster.server, &tls.certificate, &["h2", "http/1.1"]).await;
     assert_eq!(chosen(&stream), Some(&b"http/1.1"[..]));
 }

@@ -16,12 +16,12 @@ const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 
 /// A source of random numbers (SplitMix64).
-pub struct Random(Mutex<u64>);
+pub struct RandomSource(Mutex<u64>);
 
-impl Random {
+impl RandomSource {
     /// The same seed gives the same sequence. Without a seed the operating system gives one.
     pub fn new(seed: Option<u64>) -> Self {
-        Random(Mutex::new(seed.unwrap_or_else(|| RandomState::new().hash_one(0x6b75_6265_u64))))
+        RandomSource(Mutex::new(seed.unwrap_or_else(|| RandomState::new().hash_one(0x6b75_6265_u64))))
     }
 
     pub fn next(&self) -> u64 {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn uids_are_version_four_and_differ() {
-        let random = Random::new(None);
+        let random = RandomSource::new(None);
         let (a, b) = (random.uid(), random.uid());
         assert_ne!(a, b);
         assert_eq!((a.len(), a.as_bytes()[14]), (36, b'4'));
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_the_sequence() {
-        assert_eq!(Random::new(Some(7)).uid(), Random::new(Some(7)).uid());
+        assert_eq!(RandomSource::new(Some(7)).uid(), RandomSource::new(Some(7)).uid());
     }
 
     #[test]

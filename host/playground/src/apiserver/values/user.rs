@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 
 /// A user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct User {
+pub struct ClusterUser {
     pub name: String,
     pub uid: String,
     pub groups: Vec<String>,
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-impl User {
+impl ClusterUser {
     pub fn anonymous() -> Self {
-        User {
+        ClusterUser {
             name: "system:anonymous".into(),
             uid: String::new(),
             groups: vec!["system:unauthenticated".into()],
@@ -24,7 +24,7 @@ impl User {
     }
 
     pub fn service_account(namespace: &str, name: &str, uid: &str) -> Self {
-        User {
+        ClusterUser {
             name: format!("system:serviceaccount:{namespace}:{name}"),
             uid: uid.to_owned(),
             groups: vec![

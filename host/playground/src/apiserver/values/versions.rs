@@ -2,7 +2,7 @@
 
 /// How versions are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Versions {
+pub enum VersionStyle {
     /// As Kubernetes defines them.
     #[default]
     Decimal,
@@ -30,11 +30,11 @@ const fn inverse(odd: u64) -> u64 {
     inverse
 }
 
-impl Versions {
+impl VersionStyle {
     pub fn text(self, version: u64) -> String {
         match self {
-            Versions::Decimal => version.to_string(),
-            Versions::Opaque => format!("{MARK}{:016x}", version.wrapping_mul(SCATTER)),
+            VersionStyle::Decimal => version.to_string(),
+            VersionStyle::Opaque => format!("{MARK}{:016x}", version.wrapping_mul(SCATTER)),
         }
     }
 
@@ -43,8 +43,8 @@ impl Versions {
     pub fn decimal(self, text: &str) -> String {
         let opaque = || u64::from_str_radix(text.strip_prefix(MARK)?, 16).ok();
         match self {
-            Versions::Decimal => text.to_owned(),
-            Versions::Opaque => {
+            VersionStyle::Decimal => text.to_owned(),
+            VersionStyle::Opaque => {
                 opaque().map_or_else(|| text.to_owned(), |n| n.wrapping_mul(GATHER).to_string())
             }
         }
@@ -58,12 +58,12 @@ mod tests {
     #[test]
     fn opaque_versions_lead_back_and_tell_nothing() {
         for version in [1, 2, 3, 1_000_000, u64::MAX] {
-            let text = Versions::Opaque.text(version);
-            assert_eq!(Versions::Opaque.decimal(&text), version.to_string());
+            let text = VersionStyle::Opaque.text(version);
+            assert_eq!(VersionStyle::Opaque.decimal(&text), version.to_string());
             assert!(text.parse::<u64>().is_err());
         }
-        let texts: Vec<String> = (1..50).map(|n| Versions::Opaque.text(n)).collect();
+        let texts: Vec<String> = (1..50).map(|n| VersionStyle::Opaque.text(n)).collect();
         assert!(!texts.is_sorted());
-        assert_eq!(Versions::Opaque.decimal("0"), "0");
+        assert_eq!(VersionStyle::Opaque.decimal("0"), "0");
     }
 }

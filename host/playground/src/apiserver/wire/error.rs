@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::apiserver::kinds::Kind;
+use crate::apiserver::kinds::ServedKind;
 
 /// The answer to a failed request.
 #[derive(Debug, Clone)]
@@ -21,24 +21,24 @@ pub struct ApiError {
 
 /// One invalid field.
 #[derive(Debug, Clone)]
-pub struct Cause {
+pub struct FieldCause {
     pub reason: &'static str,
     pub message: String,
     pub field: String,
 }
 
-impl Cause {
+impl FieldCause {
     pub fn invalid(field: &str, value: &str, why: &str) -> Self {
-        Cause {
+        FieldCause {
             reason: "FieldValueInvalid",
             message: format!("Invalid value: {}: {why}", Value::from(value)),
             field: field.to_owned(),
         }
     }
 
-    /// Like [`Cause::invalid`], but shows the value as it is.
+    /// Like [`FieldCause::invalid`], but shows the value as it is.
     pub fn invalid_raw(field: &str, value: &str, why: &str) -> Self {
-        Cause {
+        FieldCause {
             reason: "FieldValueInvalid",
             message: format!("Invalid value: {value}: {why}"),
             field: field.to_owned(),
@@ -48,16 +48,20 @@ impl Cause {
     pub fn required(field: &str, why: &str) -> Self {
         let message =
             if why.is_empty() { "Required value".to_owned() } else { format!("Required value: {why}") };
-        Cause { reason: "FieldValueRequired", message, field: field.to_owned() }
+        FieldCause { reason: "FieldValueRequired", message, field: field.to_owned() }
     }
 
     pub fn forbidden(field: &str, why: &str) -> Self {
-        Cause { reason: "FieldValueForbidden", message: format!("Forbidden: {why}"), field: field.to_owned() }
+        FieldCause {
+            reason: "FieldValueForbidden",
+            message: format!("Forbidden: {why}"),
+            field: field.to_owned(),
+        }
     }
 
     pub fn not_supported(field: &str, value: &str, known: &[&str]) -> Self {
         let known: Vec<String> = known.iter().map(|k| Value::from(*k).to_string()).collect();
-        Cause {
+        FieldCause {
             reason: "FieldValueNotSupported",
             message: format!(
                 "Unsupported value: {}: supported values: {}",
@@ -151,23 +155,23 @@ impl ApiError {
         Self::new(413, "RequestEntityTooLarge", limit).with(json!({}))
     }
 
-    pub fn not_found(kind: &Kind, name: &str) -> Self {
+    pub fn not_found(kind: &ServedKind, name: &str) -> Self {
         let message = format!("{} {} not found", kind.group_resource(), quoted(name));
         Self::new(404, "NotFound", message).with(resource_details(kind, name))
     }
 
-    pub fn already_exists(kind: &Kind, name: &str) -> Self {
+    pub fn already_exists(kind: &ServedKind, name: &str) -> Self {
         let message = format!("{} {} already exists", kind.group_resource(), quoted(name));
         Self::new(409, "AlreadyExists", message).with(resource_details(kind, name))
     }
 
-    pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
+    pub fn conflict(kind: &ServedKind, name: &str, why: &str) -> Self {
         let message =
             format!("Operation cannot be fulfilled on {} {}: {why}", kind.group_resource(), quoted(name));
         Self::new(409, "Conflict", message).with(resource_details(kind, name))
     }
 
-    pub fn stale(kind: &Kind, name: &str) -> Self {
+    pub fn stale(kind: &ServedKind, name: &str) -> Self {
         Self::conflict(
             kind,
             name,
@@ -176,7 +180,7 @@ impl ApiError {
     }
 
     /// The failure of a deletion's precondition names the kind, not the resource.
-    pub fn failed_precondition(kind: &Kind, name: &str, why: &str) -> Self {
+    pub fn failed_precondition(kind: &ServedKind, name: &str, why: &str) -> Self {
         let message =
             format!("Operation cannot be fulfilled on {} {}: {why}", kind.qualified(), quoted(name));
         let mut details = resource_details(kind, name);
@@ -184,11 +188,11 @@ impl ApiError {
         Self::new(409, "Conflict", message).with(details)
     }
 
-    pub fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> Self {
+    pub fn invalid(kind: &ServedKind, name: &str, causes: &[FieldCause]) -> Self {
         Self::invalid_kind(&kind.group, &kind.kind, name, causes)
     }
 
-    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &[Cause]) -> Self {
+    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &[FieldCause]) -> Self {
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let texts: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
         let joined = match texts.as_slice() {
@@ -220,7 +224,7 @@ impl ApiError {
         Self::new(422, "Invalid", message).with(json!({}))
     }
 
-    pub fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
+    pub fn forbidden(kind: &ServedKind, name: &str, why: &str) -> Self {
         let subject = if name.is_empty() {
             kind.group_resource()
         } else {
@@ -283,7 +287,7 @@ impl ApiError {
 }
 
 /// The answer to a successful deletion that does not return the object.
-pub fn deleted_status(kind: &Kind, name: &str, uid: &str) -> Value {
+pub fn deleted_status(kind: &ServedKind, name: &str, uid: &str) -> Value {
     let mut details = resource_details(kind, name);
     if !uid.is_empty() {
         details["uid"] = uid.into();
@@ -293,7 +297,7 @@ pub fn deleted_status(kind: &Kind, name: &str, uid: &str) -> Value {
     })
 }
 
-fn resource_details(kind: &Kind, name: &str) -> Value {
+fn resource_details(kind: &ServedKind, name: &str) -> Value {
     let mut details = Map::new();
     if !name.is_empty() {
         details.insert("name".into(), name.into());

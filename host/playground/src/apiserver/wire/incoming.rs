@@ -3,10 +3,10 @@
 use http::{HeaderMap, Method, header};
 use serde_json::Value;
 
-use crate::apiserver::values::user::User;
-use crate::apiserver::values::versions::Versions;
+use crate::apiserver::values::user::ClusterUser;
+use crate::apiserver::values::versions::VersionStyle;
 use crate::apiserver::wire::error::ApiError;
-use crate::apiserver::wire::query::Query;
+use crate::apiserver::wire::query::QueryParameters;
 
 /// The path of a request for objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,19 +20,19 @@ pub struct ObjectPath {
 }
 
 /// A request that was read and whose user is known.
-pub struct Incoming {
+pub struct IncomingRequest {
     pub path: ObjectPath,
     pub method: Method,
-    pub query: Query,
+    pub query: QueryParameters,
     pub headers: HeaderMap,
-    pub user: User,
+    pub user: ClusterUser,
     /// How versions look to the client.
-    pub versions: Versions,
+    pub versions: VersionStyle,
     /// Whether a watch that can't start answers with its HTTP status.
     pub expired_as_status: bool,
 }
 
-impl Incoming {
+impl IncomingRequest {
     pub fn header(&self, name: header::HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|v| v.to_str().ok())
     }

@@ -3,20 +3,20 @@
 use serde_json::{Value, json};
 
 use crate::apiserver::values::base64;
-use crate::apiserver::values::versions::Versions;
-use crate::apiserver::wire::error::{ApiError, Cause};
+use crate::apiserver::values::versions::VersionStyle;
+use crate::apiserver::wire::error::{ApiError, FieldCause};
 
 /// Decoded query parameters. The last of a repeated name wins.
 #[derive(Debug, Clone, Default)]
-pub struct Query(Vec<(String, String)>);
+pub struct QueryParameters(Vec<(String, String)>);
 
-impl Query {
+impl QueryParameters {
     pub fn parse(text: &str) -> Self {
         let pairs = text.split('&').filter(|part| !part.is_empty()).map(|part| {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             (percent_decode(name), percent_decode(value))
         });
-        Query(pairs.collect())
+        QueryParameters(pairs.collect())
     }
 
     pub fn get(&self, name: &str) -> &str {
@@ -24,7 +24,7 @@ impl Query {
     }
 
     /// Converts the versions that it names to decimals.
-    pub fn translate(&mut self, versions: Versions) {
+    pub fn translate(&mut self, versions: VersionStyle) {
         for (name, value) in &mut self.0 {
             if name == "resourceVersion" {
                 *value = versions.decimal(value);
@@ -49,7 +49,7 @@ impl Query {
                 "meta.k8s.io",
                 "CreateOptions",
                 "",
-                &[Cause::not_supported("dryRun", other, &["All"])],
+                &[FieldCause::not_supported("dryRun", other, &["All"])],
             )),
         }
     }
@@ -80,7 +80,7 @@ pub fn percent_decode(text: &str) -> String {
 
 /// The version that a list shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum ListVersion {
     /// The newest version of the store.
     Newest,
     /// The version of the server's cache.
@@ -93,14 +93,14 @@ pub enum At {
 /// The checked parameters of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListOptions {
-    pub at: At,
+    pub at: ListVersion,
     pub limit: Option<usize>,
-    pub token: Option<Continue>,
+    pub token: Option<ContinueToken>,
 }
 
 /// The place where a list goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Continue {
+pub struct ContinueToken {
     /// `None` goes on at the newest version, inconsistently.
     pub version: Option<u64>,
     /// The key after which it goes on, below the prefix of the list.
@@ -112,7 +112,7 @@ pub struct Continue {
 pub struct WatchOptions {
     /// `None` or 0 starts with the existing objects.
     pub version: Option<u64>,
-    pub initial: Initial,
+    pub initial: InitialEvents,
     pub bookmarks: bool,
     pub timeout: Option<u64>,
     /// Whether the HTTP status reports a version that is too old, and not the stream.
@@ -120,7 +120,7 @@ pub struct WatchOptions {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Initial {
+pub enum InitialEvents {
     /// The version decides.
     ByVersion,
     /// A streaming list that a bookmark ends.
@@ -132,7 +132,7 @@ const EXACT: &str = "Exact";
 const NOT_OLDER: &str = "NotOlderThan";
 
 impl ListOptions {
-    pub fn parse(query: &Query) -> Result<Self, ApiError> {
+    pub fn parse(query: &QueryParameters) -> Result<Self, ApiError> {
         let (version, matching) = (query.get("resourceVersion"), query.get("resourceVersionMatch"));
         check(&list_causes(query))?;
         let limit = number(query, "limit")?.filter(|n| *n > 0);
@@ -143,8 +143,8 @@ impl ListOptions {
                     "specifying resource version is not allowed when using continue",
                 ));
             }
-            let token = Continue::parse(query.get("continue"))?;
-            return Ok(ListOptions { at: At::Newest, limit, token: Some(token) });
+            let token = ContinueToken::parse(query.get("continue"))?;
+            return Ok(ListOptions { at: ListVersion::Newest, limit, token: Some(token) });
         }
         let parsed = match version {
             "" => None,
@@ -154,30 +154,30 @@ impl ListOptions {
             ),
         };
         let (at, limit) = match (parsed, matching) {
-            (None, _) => (At::Newest, limit),
+            (None, _) => (ListVersion::Newest, limit),
             // From the cache, which has no pages.
-            (Some(0), _) => (At::Cached, None),
-            (Some(n), EXACT) => (At::Exact(n), limit),
-            (Some(n), NOT_OLDER) => (At::NotOlderThan(n), limit),
+            (Some(0), _) => (ListVersion::Cached, None),
+            (Some(n), EXACT) => (ListVersion::Exact(n), limit),
+            (Some(n), NOT_OLDER) => (ListVersion::NotOlderThan(n), limit),
             // Without `resourceVersionMatch`, a limit makes it exact.
-            (Some(n), _) if limit.is_some() => (At::Exact(n), limit),
-            (Some(n), _) => (At::NotOlderThan(n), limit),
+            (Some(n), _) if limit.is_some() => (ListVersion::Exact(n), limit),
+            (Some(n), _) => (ListVersion::NotOlderThan(n), limit),
         };
         Ok(ListOptions { at, limit, token: None })
     }
 }
 
 impl WatchOptions {
-    pub fn parse(query: &Query) -> Result<Self, ApiError> {
+    pub fn parse(query: &QueryParameters) -> Result<Self, ApiError> {
         check(&watch_causes(query))?;
         let version = match query.get("resourceVersion") {
             "" => None,
             text => Some(parse_version(text).map_err(ApiError::unknown)?),
         };
         let initial = match (query.has("sendInitialEvents"), query.flag("sendInitialEvents")) {
-            (false, _) => Initial::ByVersion,
-            (true, true) => Initial::Streamed,
-            (true, false) => Initial::Skipped,
+            (false, _) => InitialEvents::ByVersion,
+            (true, true) => InitialEvents::Streamed,
+            (true, false) => InitialEvents::Skipped,
         };
         Ok(WatchOptions {
             version,
@@ -189,16 +189,16 @@ impl WatchOptions {
     }
 }
 
-fn check(causes: &[Cause]) -> Result<(), ApiError> {
+fn check(causes: &[FieldCause]) -> Result<(), ApiError> {
     if causes.is_empty() {
         return Ok(());
     }
     Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", causes))
 }
 
-fn list_causes(query: &Query) -> Vec<Cause> {
+fn list_causes(query: &QueryParameters) -> Vec<FieldCause> {
     let (version, matching) = (query.get("resourceVersion"), query.get("resourceVersionMatch"));
-    let forbidden = |why| Cause::forbidden("resourceVersionMatch", why);
+    let forbidden = |why| FieldCause::forbidden("resourceVersionMatch", why);
     let mut causes = Vec::new();
     if !matching.is_empty() {
         if version.is_empty() {
@@ -208,21 +208,21 @@ fn list_causes(query: &Query) -> Vec<Cause> {
             causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
         }
         if !matches!(matching, EXACT | NOT_OLDER) {
-            causes.push(Cause::not_supported("resourceVersionMatch", matching, &[EXACT, NOT_OLDER, ""]));
+            causes.push(FieldCause::not_supported("resourceVersionMatch", matching, &[EXACT, NOT_OLDER, ""]));
         }
         if matching == EXACT && version == "0" {
             causes.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
         }
     }
     if query.has("sendInitialEvents") {
-        causes.push(Cause::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+        causes.push(FieldCause::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
     }
     causes
 }
 
-fn watch_causes(query: &Query) -> Vec<Cause> {
+fn watch_causes(query: &QueryParameters) -> Vec<FieldCause> {
     let matching = query.get("resourceVersionMatch");
-    let forbidden = |why| Cause::forbidden("resourceVersionMatch", why);
+    let forbidden = |why| FieldCause::forbidden("resourceVersionMatch", why);
     let mut causes = Vec::new();
     let initial = query.has("sendInitialEvents");
     if initial && matching != NOT_OLDER {
@@ -235,7 +235,7 @@ fn watch_causes(query: &Query) -> Vec<Cause> {
             ));
         }
         if matching != NOT_OLDER {
-            causes.push(Cause::not_supported("resourceVersionMatch", matching, &[NOT_OLDER]));
+            causes.push(FieldCause::not_supported("resourceVersionMatch", matching, &[NOT_OLDER]));
         }
         if !query.get("continue").is_empty() {
             causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
@@ -244,7 +244,7 @@ fn watch_causes(query: &Query) -> Vec<Cause> {
     causes
 }
 
-fn number(query: &Query, name: &str) -> Result<Option<u64>, ApiError> {
+fn number(query: &QueryParameters, name: &str) -> Result<Option<u64>, ApiError> {
     match query.get(name) {
         "" => Ok(None),
         text => text.parse::<i64>().map(|n| u64::try_from(n).ok()).map_err(|_| {
@@ -266,7 +266,7 @@ pub fn parse_version(text: &str) -> Result<u64, String> {
     })
 }
 
-impl Continue {
+impl ContinueToken {
     pub fn parse(token: &str) -> Result<Self, ApiError> {
         let bad = |why: String| {
             ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
@@ -277,7 +277,7 @@ impl Continue {
         let after = value["start"].as_str().and_then(|s| s.strip_prefix('/')).filter(|s| !s.contains(".."));
         let version = value["rv"].as_i64().filter(|v| *v != 0);
         match (value["v"].as_str(), version, after) {
-            (Some("meta.k8s.io/v1"), Some(version), Some(after)) => Ok(Continue {
+            (Some("meta.k8s.io/v1"), Some(version), Some(after)) => Ok(ContinueToken {
                 version: u64::try_from(version).ok(),
                 after: after.trim_end_matches('\0').to_owned(),
             }),
@@ -319,22 +319,22 @@ mod tests {
     use super::*;
 
     fn list(query: &str) -> Result<ListOptions, ApiError> {
-        ListOptions::parse(&Query::parse(query))
+        ListOptions::parse(&QueryParameters::parse(query))
     }
 
     #[test]
     fn a_continue_token_has_the_form_of_the_real_one() {
-        let token = Continue { version: Some(909), after: "p1".into() };
+        let token = ContinueToken { version: Some(909), after: "p1".into() };
         let text = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6OTA5LCJzdGFydCI6Ii9wMVx1MDAwMCJ9";
         assert_eq!(token.encode(), text);
-        assert_eq!(Continue::parse(text).unwrap(), token);
-        let inconsistent = Continue { version: None, after: "p1".into() };
-        assert_eq!(Continue::parse(&inconsistent.encode()).unwrap(), inconsistent);
+        assert_eq!(ContinueToken::parse(text).unwrap(), token);
+        let inconsistent = ContinueToken { version: None, after: "p1".into() };
+        assert_eq!(ContinueToken::parse(&inconsistent.encode()).unwrap(), inconsistent);
     }
 
     #[test]
     fn a_bad_continue_token_is_refused() {
-        let error = Continue::parse("zzz").unwrap_err();
+        let error = ContinueToken::parse("zzz").unwrap_err();
         assert_eq!(
             error.message,
             "invalid continue token: continue key is not valid: invalid character '\\xcf' looking for \
@@ -344,11 +344,11 @@ mod tests {
 
     #[test]
     fn versions_and_matches_choose_what_is_listed() {
-        assert_eq!(list("").unwrap().at, At::Newest);
+        assert_eq!(list("").unwrap().at, ListVersion::Newest);
         assert_eq!(list("resourceVersion=0&limit=2").unwrap().limit, None);
-        assert_eq!(list("resourceVersion=5").unwrap().at, At::NotOlderThan(5));
-        assert_eq!(list("resourceVersion=5&limit=2").unwrap().at, At::Exact(5));
-        assert_eq!(list("resourceVersion=5&resourceVersionMatch=Exact").unwrap().at, At::Exact(5));
+        assert_eq!(list("resourceVersion=5").unwrap().at, ListVersion::NotOlderThan(5));
+        assert_eq!(list("resourceVersion=5&limit=2").unwrap().at, ListVersion::Exact(5));
+        assert_eq!(list("resourceVersion=5&resourceVersionMatch=Exact").unwrap().at, ListVersion::Exact(5));
     }
 
     #[test]
@@ -363,26 +363,26 @@ mod tests {
         ] {
             assert_eq!(list(query).unwrap_err().code, code, "{query}");
         }
-        let token = Continue { version: Some(9), after: "a".into() }.encode();
+        let token = ContinueToken { version: Some(9), after: "a".into() }.encode();
         assert_eq!(list(&format!("continue={token}&resourceVersion=5")).unwrap_err().code, 400);
     }
 
     #[test]
     fn a_streaming_list_needs_its_match() {
-        let watch = |q: &str| WatchOptions::parse(&Query::parse(q));
+        let watch = |q: &str| WatchOptions::parse(&QueryParameters::parse(q));
         assert_eq!(
             watch("sendInitialEvents=true").unwrap_err().message,
             "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents \
              requires setting resourceVersionMatch to NotOlderThan"
         );
         let ok = watch("sendInitialEvents=true&resourceVersionMatch=NotOlderThan").unwrap();
-        assert_eq!(ok.initial, Initial::Streamed);
+        assert_eq!(ok.initial, InitialEvents::Streamed);
         assert_eq!(watch("resourceVersion=abc").unwrap_err().code, 500);
     }
 
     #[test]
     fn query_texts_are_decoded() {
-        let query = Query::parse("labelSelector=a%3D1%2Cb+in+%28x%29&watch=true");
+        let query = QueryParameters::parse("labelSelector=a%3D1%2Cb+in+%28x%29&watch=true");
         assert_eq!(query.get("labelSelector"), "a=1,b in (x)");
         assert!(query.flag("watch"));
     }

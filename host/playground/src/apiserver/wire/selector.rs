@@ -4,16 +4,16 @@ use crate::apiserver::wire::error::{ApiError, quoted};
 
 /// Requirements on labels, which must all hold.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct LabelSelector(Vec<Requirement>);
+pub struct LabelSelector(Vec<SelectorRequirement>);
 
 #[derive(Debug, Clone, PartialEq)]
-struct Requirement {
+struct SelectorRequirement {
     key: String,
-    test: Test,
+    test: SelectorTest,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Test {
+enum SelectorTest {
     Exists,
     Absent,
     In(Vec<String>),
@@ -24,7 +24,7 @@ enum Test {
 
 impl LabelSelector {
     pub fn parse(text: &str) -> Result<Self, ApiError> {
-        let mut parser = Parser { tokens: lex(text), at: 0 };
+        let mut parser = SelectorParser { tokens: lex(text), at: 0 };
         parser.selector().map(LabelSelector).map_err(ApiError::bad_request)
     }
 
@@ -37,12 +37,12 @@ impl LabelSelector {
         self.0.iter().all(|r| {
             let value = labels(&r.key);
             match &r.test {
-                Test::Exists => value.is_some(),
-                Test::Absent => value.is_none(),
-                Test::In(values) => value.is_some_and(|v| values.iter().any(|x| x == v)),
-                Test::NotIn(values) => value.is_none_or(|v| values.iter().all(|x| x != v)),
-                Test::Greater(n) => number(value).is_some_and(|v| v > *n),
-                Test::Less(n) => number(value).is_some_and(|v| v < *n),
+                SelectorTest::Exists => value.is_some(),
+                SelectorTest::Absent => value.is_none(),
+                SelectorTest::In(values) => value.is_some_and(|v| values.iter().any(|x| x == v)),
+                SelectorTest::NotIn(values) => value.is_none_or(|v| values.iter().all(|x| x != v)),
+                SelectorTest::Greater(n) => number(value).is_some_and(|v| v > *n),
+                SelectorTest::Less(n) => number(value).is_some_and(|v| v < *n),
             }
         })
     }
@@ -53,7 +53,7 @@ fn number(value: Option<&str>) -> Option<i64> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Token {
+enum SelectorToken {
     Word(String),
     Symbol(&'static str),
     End,
@@ -62,59 +62,59 @@ enum Token {
 /// Longer symbols come before their beginnings.
 const SYMBOLS: &[&str] = &["==", "!=", "=", "!", ",", "(", ")", ">", "<"];
 
-fn lex(text: &str) -> Vec<Token> {
+fn lex(text: &str) -> Vec<SelectorToken> {
     let mut tokens = Vec::new();
     let mut rest = text;
     loop {
         rest = rest.trim_start();
         if rest.is_empty() {
-            tokens.push(Token::End);
+            tokens.push(SelectorToken::End);
             return tokens;
         }
         if let Some(symbol) = SYMBOLS.iter().find(|s| rest.starts_with(**s)) {
-            tokens.push(Token::Symbol(symbol));
+            tokens.push(SelectorToken::Symbol(symbol));
             rest = &rest[symbol.len()..];
             continue;
         }
         let end = rest.find(|c: char| c.is_whitespace() || "=!,()<>".contains(c)).unwrap_or(rest.len());
-        tokens.push(Token::Word(rest[..end].to_owned()));
+        tokens.push(SelectorToken::Word(rest[..end].to_owned()));
         rest = &rest[end..];
     }
 }
 
-struct Parser {
-    tokens: Vec<Token>,
+struct SelectorParser {
+    tokens: Vec<SelectorToken>,
     at: usize,
 }
 
-impl Parser {
-    fn peek(&self) -> Token {
-        self.tokens.get(self.at).cloned().unwrap_or(Token::End)
+impl SelectorParser {
+    fn peek(&self) -> SelectorToken {
+        self.tokens.get(self.at).cloned().unwrap_or(SelectorToken::End)
     }
 
-    fn next(&mut self) -> Token {
+    fn next(&mut self) -> SelectorToken {
         let token = self.peek();
         self.at += 1;
         token
     }
 
-    fn selector(&mut self) -> Result<Vec<Requirement>, String> {
+    fn selector(&mut self) -> Result<Vec<SelectorRequirement>, String> {
         let mut found = Vec::new();
-        if self.peek() == Token::End {
+        if self.peek() == SelectorToken::End {
             return Ok(found);
         }
         loop {
             match self.peek() {
-                Token::Word(_) | Token::Symbol("!") => {
+                SelectorToken::Word(_) | SelectorToken::Symbol("!") => {
                     let read = self.requirement();
                     found.push(read.map_err(|why| format!("unable to parse requirement: {why}"))?);
                 }
                 other => return Err(unexpected(&other, "!, identifier, or 'end of string'")),
             }
             match self.next() {
-                Token::End => return Ok(found),
-                Token::Symbol(",") => match self.peek() {
-                    Token::Word(_) | Token::Symbol("!") => {}
+                SelectorToken::End => return Ok(found),
+                SelectorToken::Symbol(",") => match self.peek() {
+                    SelectorToken::Word(_) | SelectorToken::Symbol("!") => {}
                     other => return Err(unexpected(&other, "identifier after ','")),
                 },
                 other => return Err(unexpected(&other, "',' or 'end of string'")),
@@ -122,42 +122,42 @@ impl Parser {
         }
     }
 
-    fn requirement(&mut self) -> Result<Requirement, String> {
-        let negated = self.peek() == Token::Symbol("!");
+    fn requirement(&mut self) -> Result<SelectorRequirement, String> {
+        let negated = self.peek() == SelectorToken::Symbol("!");
         if negated {
             self.at += 1;
         }
         let key = match self.next() {
-            Token::Word(key) => key,
+            SelectorToken::Word(key) => key,
             other => return Err(unexpected(&other, "identifier")),
         };
         if negated {
-            return Ok(Requirement { key, test: Test::Absent });
+            return Ok(SelectorRequirement { key, test: SelectorTest::Absent });
         }
         let test = match self.peek() {
-            Token::End | Token::Symbol(",") => Test::Exists,
+            SelectorToken::End | SelectorToken::Symbol(",") => SelectorTest::Exists,
             _ => self.test()?,
         };
-        Ok(Requirement { key, test })
+        Ok(SelectorRequirement { key, test })
     }
 
-    fn test(&mut self) -> Result<Test, String> {
+    fn test(&mut self) -> Result<SelectorTest, String> {
         let operator = self.next();
         match &operator {
-            Token::Symbol("=" | "==") => Ok(Test::In(vec![self.exact()?])),
-            Token::Symbol("!=") => Ok(Test::NotIn(vec![self.exact()?])),
-            Token::Symbol(">") => Ok(Test::Greater(self.integer()?)),
-            Token::Symbol("<") => Ok(Test::Less(self.integer()?)),
-            Token::Word(word) if word == "in" => Ok(Test::In(self.values()?)),
-            Token::Word(word) if word == "notin" => Ok(Test::NotIn(self.values()?)),
+            SelectorToken::Symbol("=" | "==") => Ok(SelectorTest::In(vec![self.exact()?])),
+            SelectorToken::Symbol("!=") => Ok(SelectorTest::NotIn(vec![self.exact()?])),
+            SelectorToken::Symbol(">") => Ok(SelectorTest::Greater(self.integer()?)),
+            SelectorToken::Symbol("<") => Ok(SelectorTest::Less(self.integer()?)),
+            SelectorToken::Word(word) if word == "in" => Ok(SelectorTest::In(self.values()?)),
+            SelectorToken::Word(word) if word == "notin" => Ok(SelectorTest::NotIn(self.values()?)),
             other => Err(unexpected(other, "in, notin, =, ==, !=, gt, lt")),
         }
     }
 
     fn exact(&mut self) -> Result<String, String> {
         match self.peek() {
-            Token::End | Token::Symbol(",") => Ok(String::new()),
-            Token::Word(word) => {
+            SelectorToken::End | SelectorToken::Symbol(",") => Ok(String::new()),
+            SelectorToken::Word(word) => {
                 self.at += 1;
                 Ok(word)
             }
@@ -172,29 +172,29 @@ impl Parser {
 
     fn values(&mut self) -> Result<Vec<String>, String> {
         let open = self.next();
-        if open != Token::Symbol("(") {
+        if open != SelectorToken::Symbol("(") {
             return Err(unexpected(&open, "'('"));
         }
         let mut values = Vec::new();
         loop {
             values.push(match self.peek() {
-                Token::Symbol("," | ")") => String::new(),
+                SelectorToken::Symbol("," | ")") => String::new(),
                 _ => self.exact()?,
             });
             match self.next() {
-                Token::Symbol(",") => {}
-                Token::Symbol(")") => return Ok(values),
+                SelectorToken::Symbol(",") => {}
+                SelectorToken::Symbol(")") => return Ok(values),
                 other => return Err(unexpected(&other, "',' or ')'")),
             }
         }
     }
 }
 
-fn unexpected(token: &Token, expected: &str) -> String {
+fn unexpected(token: &SelectorToken, expected: &str) -> String {
     let found = match token {
-        Token::Word(word) => word.as_str(),
-        Token::Symbol(symbol) => symbol,
-        Token::End => "",
+        SelectorToken::Word(word) => word.as_str(),
+        SelectorToken::Symbol(symbol) => symbol,
+        SelectorToken::End => "",
     };
     format!("found '{found}', expected: {expected}")
 }

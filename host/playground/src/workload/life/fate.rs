@@ -1,10 +1,10 @@
 //! Decides how a running job ends or is interrupted, write by write as the Job controller does it: pods end,
 //! the status lists them as not yet counted, their finalizers go, and the status counts them.
 
-use super::{Action, Life, MAX_PREEMPTIONS, Phase, PodIndex, PodState};
+use super::{JobLife, JobPhase, LifeAction, MAX_PREEMPTIONS, PodIndex, PodState};
 
 #[derive(Clone, Copy)]
-enum Fate {
+enum JobFate {
     Success,
     PodFails,
     PodLosesItsPlace,
@@ -13,20 +13,20 @@ enum Fate {
     UserDeletes,
 }
 
-impl Life {
+impl JobLife {
     pub(super) fn meet_fate(&mut self, now: u64) {
         let preemption = if self.preemptions < MAX_PREEMPTIONS { 12 } else { 0 };
         let fate = *self.rng.weighted(&[
-            (48, Fate::Success),
-            (22, Fate::PodFails),
-            (5, Fate::PodLosesItsPlace),
-            (preemption, Fate::Preemption),
-            (4, Fate::Deadline),
-            (9, Fate::UserDeletes),
+            (48, JobFate::Success),
+            (22, JobFate::PodFails),
+            (5, JobFate::PodLosesItsPlace),
+            (preemption, JobFate::Preemption),
+            (4, JobFate::Deadline),
+            (9, JobFate::UserDeletes),
         ]);
         match fate {
-            Fate::Success => self.succeed(now),
-            Fate::PodFails => {
+            JobFate::Success => self.succeed(now),
+            JobFate::PodFails => {
                 let end = self.rng.weighted(&[
                     (55, PodState::Ended { exit_code: 1, reason: "Error" }),
                     (30, PodState::Ended { exit_code: 137, reason: "OOMKilled" }),
@@ -35,17 +35,17 @@ impl Life {
                 let end = end.clone();
                 self.lose_pod(end, now);
             }
-            Fate::PodLosesItsPlace => self.lose_pod(PodState::Disrupted("PreemptionByScheduler"), now),
-            Fate::Preemption => self.preempt(now),
-            Fate::Deadline => self.pass_deadline(1, now),
-            Fate::UserDeletes => self.user_deletes(1),
+            JobFate::PodLosesItsPlace => self.lose_pod(PodState::Disrupted("PreemptionByScheduler"), now),
+            JobFate::Preemption => self.preempt(now),
+            JobFate::Deadline => self.pass_deadline(1, now),
+            JobFate::UserDeletes => self.user_deletes(1),
         }
     }
 
     fn succeed(&mut self, now: u64) {
         let pods = self.active_pods();
         for pod in &pods {
-            self.push(1, Action::WritePod(*pod, PodState::Ended { exit_code: 0, reason: "Completed" }));
+            self.push(1, LifeAction::WritePod(*pod, PodState::Ended { exit_code: 0, reason: "Completed" }));
             self.pods[*pod].active = false;
         }
         const REACHED: &str = "Reached expected number of succeeded pods";
@@ -54,7 +54,7 @@ impl Life {
         self.condition("SuccessCriteriaMet", true, "CompletionsReached", REACHED, now);
         self.push_job(1);
         self.release(&pods);
-        self.phase = Phase::Succeeded;
+        self.phase = JobPhase::Succeeded;
         self.job.uncounted_succeeded.clear();
         self.job.succeeded = pods.len();
         self.job.completion = Some(now);
@@ -67,17 +67,17 @@ impl Life {
         let pods = self.active_pods();
         let lost = self.rng.pick(&pods);
         let disrupted = matches!(end, PodState::Disrupted(_));
-        self.push(1, Action::WritePod(lost, end));
+        self.push(1, LifeAction::WritePod(lost, end));
         if disrupted {
-            self.push(1, Action::DeletePod(lost));
-            self.push(1, Action::WritePod(lost, PodState::Killed));
+            self.push(1, LifeAction::DeletePod(lost));
+            self.push(1, LifeAction::WritePod(lost, PodState::Killed));
         }
         self.pods[lost].active = false;
         if self.job.failed as u32 >= self.plan.backoff_limit {
             const LIMIT: &str = "Job has reached the specified backoff limit";
             return self.fail(1, &[lost], "BackoffLimitExceeded", LIMIT, now);
         }
-        self.phase = Phase::Restarting;
+        self.phase = JobPhase::Restarting;
         self.job.active = pods.len() - 1;
         self.job.ready = pods.len() - 1;
         self.job.uncounted_failed = vec![lost];
@@ -106,7 +106,7 @@ impl Life {
         self.push_job(pause);
         self.kill(&killed, None);
         self.release(lost);
-        self.phase = Phase::Failed;
+        self.phase = JobPhase::Failed;
         self.job.terminating = 0;
         self.job.failed += lost.len() + killed.len();
         self.job.uncounted_failed.clear();
@@ -117,9 +117,9 @@ impl Life {
     /// Preempts the job: it is suspended, and its pods are removed.
     fn preempt(&mut self, now: u64) {
         self.preemptions += 1;
-        self.phase = Phase::Preempted;
+        self.phase = JobPhase::Preempted;
         let pods = self.active_pods();
-        self.push(1, Action::Suspend(true));
+        self.push(1, LifeAction::Suspend(true));
         self.condition("Suspended", true, "JobSuspended", "Job suspended", now);
         (self.job.active, self.job.ready, self.job.terminating) = (0, 0, pods.len());
         self.push_job(1);
@@ -130,8 +130,8 @@ impl Life {
     }
 
     pub(super) fn user_deletes(&mut self, pause: u64) {
-        self.phase = Phase::Deleted;
-        self.push(pause, Action::DeleteJob);
+        self.phase = JobPhase::Deleted;
+        self.push(pause, LifeAction::DeleteJob);
         self.collect_pods();
     }
 
@@ -144,10 +144,10 @@ impl Life {
         for index in 0..self.pods.len() {
             let pod = self.pods[index];
             if pod.created && !pod.deleted {
-                self.push(1, Action::DeletePod(index));
+                self.push(1, LifeAction::DeletePod(index));
             }
             if pod.created && !pod.released {
-                self.push(1, Action::ReleasePod(index));
+                self.push(1, LifeAction::ReleasePod(index));
             }
             self.pods[index].active = false;
         }
@@ -157,10 +157,10 @@ impl Life {
     fn kill(&mut self, pods: &[PodIndex], disruption: Option<&'static str>) {
         for pod in pods {
             if let Some(reason) = disruption {
-                self.push(1, Action::WritePod(*pod, PodState::Disrupted(reason)));
+                self.push(1, LifeAction::WritePod(*pod, PodState::Disrupted(reason)));
             }
-            self.push(1, Action::DeletePod(*pod));
-            self.push(1, Action::WritePod(*pod, PodState::Killed));
+            self.push(1, LifeAction::DeletePod(*pod));
+            self.push(1, LifeAction::WritePod(*pod, PodState::Killed));
             self.pods[*pod].active = false;
         }
         self.release(pods);
@@ -168,7 +168,7 @@ impl Life {
 
     fn release(&mut self, pods: &[PodIndex]) {
         for pod in pods {
-            self.push(1, Action::ReleasePod(*pod));
+            self.push(1, LifeAction::ReleasePod(*pod));
         }
     }
 }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-fn life(seed: u64, index: u64) -> Life {
-    Life::new(seed, index, Plan::draw(seed, index, &["team-vision".to_owned()]))
+fn life(seed: u64, index: u64) -> JobLife {
+    JobLife::new(seed, index, WorkloadPlan::draw(seed, index, &["team-vision".to_owned()]))
 }
 
 /// Every step until the job has finished, and then until it is gone.
-fn whole(life: &mut Life) -> Vec<Step> {
+fn whole(life: &mut JobLife) -> Vec<LifeStep> {
     let mut steps: Vec<_> = std::iter::from_fn(|| life.next(1_000)).take(10_000).collect();
     life.expire();
     steps.extend(std::iter::from_fn(|| life.next(2_000)).take(10_000));
@@ -18,29 +18,35 @@ fn whole(life: &mut Life) -> Vec<Step> {
 
 /// The objects that an API server would hold, with the rules for writes.
 #[derive(Default)]
-struct Model {
+struct ObjectModel {
     job: bool,
     pods: BTreeMap<PodIndex, (bool, bool)>,
     terminal: bool,
 }
 
-impl Model {
-    fn take(&mut self, action: &Action, workers: usize) {
+impl ObjectModel {
+    fn take(&mut self, action: &LifeAction, workers: usize) {
         match action {
-            Action::CreateJob => assert!(!std::mem::replace(&mut self.job, true), "created twice"),
-            Action::DeleteJob => assert!(std::mem::replace(&mut self.job, false), "deleted, but not there"),
-            Action::Suspend(_) => assert!(self.job && !self.terminal, "suspended, but not there or over"),
-            Action::WriteJob(state) => self.write_job(state, workers),
-            Action::CreatePod(pod) => {
+            LifeAction::CreateJob => assert!(!std::mem::replace(&mut self.job, true), "created twice"),
+            LifeAction::DeleteJob => {
+                assert!(std::mem::replace(&mut self.job, false), "deleted, but not there");
+            }
+            LifeAction::Suspend(_) => assert!(self.job && !self.terminal, "suspended, but not there or over"),
+            LifeAction::WriteJob(state) => self.write_job(state, workers),
+            LifeAction::CreatePod(pod) => {
                 assert!(self.job && !self.terminal);
                 assert!(self.pods.insert(*pod, (false, false)).is_none(), "pod {pod} created twice");
             }
-            Action::WritePod(pod, _) => {
+            LifeAction::WritePod(pod, _) => {
                 assert!(self.pods.contains_key(pod), "pod {pod} written, but not there");
             }
-            Action::Rest => {}
-            Action::ReleasePod(pod) => self.change(*pod, |pod| assert!(!std::mem::replace(&mut pod.0, true))),
-            Action::DeletePod(pod) => self.change(*pod, |pod| assert!(!std::mem::replace(&mut pod.1, true))),
+            LifeAction::Rest => {}
+            LifeAction::ReleasePod(pod) => {
+                self.change(*pod, |pod| assert!(!std::mem::replace(&mut pod.0, true)));
+            }
+            LifeAction::DeletePod(pod) => {
+                self.change(*pod, |pod| assert!(!std::mem::replace(&mut pod.1, true)));
+            }
         }
     }
 
@@ -73,7 +79,7 @@ fn every_life_keeps_the_rules_of_the_job_controller_and_leaves_nothing_behind() 
     for index in 0..1_000 {
         let mut life = life(11, index);
         let workers = life.plan().workers;
-        let mut model = Model::default();
+        let mut model = ObjectModel::default();
         for step in whole(&mut life) {
             model.take(&step.action, workers);
         }
@@ -95,13 +101,13 @@ fn every_phase_and_every_way_to_end_is_reached() {
         for step in whole(&mut life(1, index)) {
             phases.insert(format!("{:?}", step.phase));
             match step.action {
-                Action::WriteJob(state) => {
+                LifeAction::WriteJob(state) => {
                     reasons.extend(state.conditions.iter().map(|c| c.reason.to_owned()));
                 }
-                Action::WritePod(_, PodState::Ended { exit_code, reason }) => {
+                LifeAction::WritePod(_, PodState::Ended { exit_code, reason }) => {
                     reasons.insert(format!("{reason} {exit_code}"));
                 }
-                Action::WritePod(_, state) => {
+                LifeAction::WritePod(_, state) => {
                     reasons.insert(format!("{state:?}"));
                 }
                 _ => {}
@@ -134,7 +140,7 @@ fn a_job_that_somebody_else_deleted_is_cleaned_up_from_any_moment() {
     for cut in 1..60 {
         let mut life = life(5, 17);
         let workers = life.plan().workers;
-        let mut model = Model::default();
+        let mut model = ObjectModel::default();
         for step in std::iter::from_fn(|| life.next(1)).take(cut) {
             model.take(&step.action, workers);
         }
@@ -150,10 +156,13 @@ fn a_job_that_somebody_else_deleted_is_cleaned_up_from_any_moment() {
 #[test]
 fn nothing_is_written_to_a_pod_that_somebody_else_deleted() {
     let mut life = life(5, 17);
-    while !matches!(life.next(1), Some(Step { action: Action::CreatePod(0), .. })) {}
+    while !matches!(life.next(1), Some(LifeStep { action: LifeAction::CreatePod(0), .. })) {}
     life.pod_vanished(0);
-    let touches = |step: &Step| {
-        matches!(step.action, Action::WritePod(0, _) | Action::ReleasePod(0) | Action::DeletePod(0))
+    let touches = |step: &LifeStep| {
+        matches!(
+            step.action,
+            LifeAction::WritePod(0, _) | LifeAction::ReleasePod(0) | LifeAction::DeletePod(0)
+        )
     };
     assert!(!whole(&mut life).iter().any(touches));
 }

@@ -19,10 +19,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::{MOST_ROWS, MOST_SEQS, REASON_BYTES, ROWS, WHO_BYTES};
-use crate::access::Viewer;
-use crate::answer::paged::Paged;
+use crate::access::PortalViewer;
+use crate::answer::paged::PagedAnswer;
 use crate::answer::{Problem, codes};
-use crate::app::App;
+use crate::app::PortalApp;
 
 const SCHEMAS: &str = "/components/schemas";
 const PROBLEM: &str = "application/problem+json";
@@ -30,32 +30,32 @@ const PROBLEM: &str = "application/problem+json";
 const LIMIT: &str = "limit";
 
 /// All that is described so far.
-struct Description {
+struct ApiDescription {
     answers: SchemaGenerator,
     bodies: SchemaGenerator,
     paths: Map<String, Value>,
 }
 
-/// What a handler gives.
-trait Answer {
+/// The answer of a handler.
+trait HandlerAnswer {
     type Body: JsonSchema;
     /// Whether a header tells where the next part is.
     const HAS_PARTS: bool;
 }
 
-impl<T: JsonSchema> Answer for Json<T> {
+impl<T: JsonSchema> HandlerAnswer for Json<T> {
     type Body = T;
     const HAS_PARTS: bool = false;
 }
 
-impl<T: JsonSchema> Answer for Paged<T> {
+impl<T: JsonSchema> HandlerAnswer for PagedAnswer<T> {
     type Body = T;
     const HAS_PARTS: bool = true;
 }
 
 /// One method of one path.
-struct Operation<'a> {
-    of: &'a mut Description,
+struct PathOperation<'a> {
+    of: &'a mut ApiDescription,
     path: &'static str,
     method: &'static str,
     told: Map<String, Value>,
@@ -63,7 +63,7 @@ struct Operation<'a> {
     has_parts: bool,
 }
 
-impl Description {
+impl ApiDescription {
     fn new() -> Self {
         let settings = || {
             SchemaSettings::draft2020_12().with(|settings| {
@@ -80,12 +80,12 @@ impl Description {
         }
     }
 
-    fn get(&mut self, path: &'static str, id: &str, summary: &str) -> Operation<'_> {
+    fn get(&mut self, path: &'static str, id: &str, summary: &str) -> PathOperation<'_> {
         self.operation("get", path, id, summary)
     }
 
     /// What changes something. A page of another site can't. `right` is what a person who signs in needs.
-    fn post(&mut self, path: &'static str, id: &str, summary: &str, right: &str) -> Operation<'_> {
+    fn post(&mut self, path: &'static str, id: &str, summary: &str, right: &str) -> PathOperation<'_> {
         let mut operation = self.operation("post", path, id, summary).refuses(&[403, 404, 413, 415, 422]);
         let told = format!(
             "Refused (403) if the request's `Origin` or `Sec-Fetch-Site` names another site. If people sign in: refused \
@@ -101,10 +101,10 @@ impl Description {
         path: &'static str,
         id: &str,
         summary: &str,
-    ) -> Operation<'_> {
+    ) -> PathOperation<'_> {
         let told = Map::from_iter([("operationId".into(), id.into()), ("summary".into(), summary.into())]);
         let refusals = if path.starts_with("/api/") { vec![400, 503] } else { Vec::new() };
-        Operation { of: self, path, method, told, refusals, has_parts: false }
+        PathOperation { of: self, path, method, told, refusals, has_parts: false }
     }
 
     /// The whole document.
@@ -273,7 +273,7 @@ fn never_null(schema: &mut Value) {
     }
 }
 
-impl Operation<'_> {
+impl PathOperation<'_> {
     fn refuses(mut self, statuses: &[u16]) -> Self {
         self.refusals.extend(statuses);
         self
@@ -315,9 +315,9 @@ impl Operation<'_> {
     }
 
     /// With the schema of what the handler gives.
-    fn answers<A, F>(mut self, _: impl Fn(State<App>, Viewer, Uri) -> F, text: &str)
+    fn answers<A, F>(mut self, _: impl Fn(State<PortalApp>, PortalViewer, Uri) -> F, text: &str)
     where
-        A: Answer,
+        A: HandlerAnswer,
         F: Future<Output = Result<A, Problem>>,
     {
         self.has_parts = A::HAS_PARTS;
@@ -328,7 +328,7 @@ impl Operation<'_> {
     /// The same for a handler that takes a body.
     fn changes<B, T, F>(
         mut self,
-        _: impl Fn(State<App>, Viewer, Uri, Result<Json<B>, JsonRejection>) -> F,
+        _: impl Fn(State<PortalApp>, PortalViewer, Uri, Result<Json<B>, JsonRejection>) -> F,
         text: &str,
     ) where
         B: JsonSchema,
@@ -350,14 +350,20 @@ impl Operation<'_> {
     /// The same for a handler that takes a name from its path as well.
     fn changes_named<B, T, F>(
         self,
-        _: impl Fn(State<App>, Viewer, axum::extract::Path<String>, Uri, Result<Json<B>, JsonRejection>) -> F,
+        _: impl Fn(
+            State<PortalApp>,
+            PortalViewer,
+            axum::extract::Path<String>,
+            Uri,
+            Result<Json<B>, JsonRejection>,
+        ) -> F,
         text: &str,
     ) where
         B: JsonSchema,
         T: JsonSchema,
         F: Future<Output = Result<Json<T>, Problem>>,
     {
-        let handler = |_: State<App>, _: Viewer, _: Uri, _: Result<Json<B>, JsonRejection>| {
+        let handler = |_: State<PortalApp>, _: PortalViewer, _: Uri, _: Result<Json<B>, JsonRejection>| {
             std::future::pending::<Result<Json<T>, Problem>>()
         };
         self.changes(handler, text);

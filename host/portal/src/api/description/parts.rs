@@ -1,16 +1,16 @@
-//! What each part of the API is for, what it refuses and what its answers are.
+//! Describes each part of the API: its purpose, its refusals and its answers.
 
 use kubewitness_core::views::{
     GapQuery, LetterQuery, ObjectQuery, PoisonQuery, SubmitRequest, SubmitView, TimelineQuery,
 };
 use serde_json::{Value, json};
 
-use super::{Description, number, text};
+use super::{ApiDescription, number, text};
 use crate::api::{self, GAPS, LETTERS, OBJECTS, POISON, TIMELINE};
 use crate::submit::KEY_BYTES;
 
 pub(super) fn describe() -> Value {
-    let mut api = Description::new();
+    let mut api = ApiDescription::new();
     api.get("/api/v1/status", "status", "Sources, plugins and the journal in figures").answers(
         api::status,
         "The figures. For each plugin observed = delivered + filtered + dead + waiting + taken.",
@@ -92,7 +92,7 @@ pub(super) fn describe() -> Value {
     api.finish()
 }
 
-fn describe_pauses(api: &mut Description) {
+fn describe_pauses(api: &mut ApiDescription) {
     let name = "The plugin's name.";
     let told = "Whether that changed anything, and the pause that is in force now.";
     api.post(
@@ -118,7 +118,7 @@ fn on_plugin(verb: &str) -> String {
     format!("`{verb}` on `plugins` of `kubewitness.dev`, for the plugin's name")
 }
 
-fn describe_mutes(api: &mut Description) {
+fn describe_mutes(api: &mut ApiDescription) {
     let right = "`mute` on `notifications` of `kubewitness.dev`, in the namespace or in the cluster";
     api.get("/api/v1/mutes", "mutes", "The mutes: recipient and object of each")
         .answers(api::muting::mutes, "The mutes that the person may undo, newest first.");
@@ -131,7 +131,7 @@ fn describe_mutes(api: &mut Description) {
         .changes(api::muting::unmute, told);
 }
 
-fn describe_submissions(api: &mut Description) {
+fn describe_submissions(api: &mut ApiDescription) {
     api.get("/api/v1/templates", "templates", "The templates of which people make Jobs")
         .refuses(&[404])
         .answers(api::submitting::templates, "The templates, by name. 404 where nobody submits Jobs.");
@@ -158,7 +158,7 @@ fn describe_submissions(api: &mut Description) {
     operation.gives("application/json", schema.as_value(), text);
 }
 
-fn describe_letters(api: &mut Description) {
+fn describe_letters(api: &mut ApiDescription) {
     api.get("/api/v1/deadletters", "deadLetters", "States that were parked after their last try")
         .query::<LetterQuery>(LETTERS)
         .refuses(&[404])
@@ -181,7 +181,7 @@ fn describe_letters(api: &mut Description) {
 }
 
 /// What says how the process is, and what this is.
-fn describe_itself(api: &mut Description) {
+fn describe_itself(api: &mut ApiDescription) {
     let mut description = api.get("/api/v1/openapi.json", "openapi", "This description");
     description.refusals.clear();
     description.gives("application/json", &json!({"type": "object"}), "OpenAPI 3.1.");

@@ -2,22 +2,22 @@
 
 use serde_json::{Map, Value};
 
-pub(super) struct Operation {
+pub(super) struct DescribedOperation {
     pub(super) id: String,
     pub(super) method: String,
     pub(super) path: String,
     pub(super) summary: String,
     pub(super) about: String,
-    pub(super) parameters: Vec<Field>,
+    pub(super) parameters: Vec<DescribedField>,
     /// Fields of the body that it takes.
-    pub(super) body: Vec<Field>,
-    pub(super) answers: Vec<Answer>,
+    pub(super) body: Vec<DescribedField>,
+    pub(super) answers: Vec<DescribedAnswer>,
     /// Fields of a JSON answer; of one element where it is a list.
-    pub(super) given: Vec<Field>,
+    pub(super) given: Vec<DescribedField>,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Field {
+pub(super) struct DescribedField {
     pub(super) name: String,
     /// `query`, `path` or `header`; empty for what is in a body.
     pub(super) place: String,
@@ -26,14 +26,14 @@ pub(super) struct Field {
     pub(super) is_required: bool,
 }
 
-pub(super) struct Answer {
+pub(super) struct DescribedAnswer {
     pub(super) status: String,
     pub(super) about: String,
     pub(super) media: String,
 }
 
 /// In the order of their paths.
-pub(super) fn read(text: &str) -> Result<Vec<Operation>, String> {
+pub(super) fn read(text: &str) -> Result<Vec<DescribedOperation>, String> {
     let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let paths = document["paths"].as_object().ok_or("it has no paths")?;
     let methods = |(path, methods): (&String, &Value)| {
@@ -44,13 +44,13 @@ pub(super) fn read(text: &str) -> Result<Vec<Operation>, String> {
     Ok(paths.iter().flat_map(methods).collect())
 }
 
-fn operation(document: &Value, path: &str, method: &str, told: &Value) -> Operation {
+fn operation(document: &Value, path: &str, method: &str, told: &Value) -> DescribedOperation {
     let body = resolve(document, &told["requestBody"]["content"]["application/json"]["schema"]);
     let given = resolve(document, &told["responses"]["200"]["content"]["application/json"]["schema"]);
     let given = if given["type"] == "array" { resolve(document, &given["items"]) } else { given };
     let parameters = told["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
     let answers = told["responses"].as_object().into_iter().flatten();
-    Operation {
+    DescribedOperation {
         id: text(&told["operationId"]),
         method: method.to_uppercase(),
         path: path.to_owned(),
@@ -63,14 +63,14 @@ fn operation(document: &Value, path: &str, method: &str, told: &Value) -> Operat
     }
 }
 
-/// What a reference points to; the value itself where it is none.
+/// The target of a reference; the value itself if it is no reference.
 fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     let target = value["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
     target.and_then(|pointer| document.pointer(pointer)).unwrap_or(value)
 }
 
-fn parameter(told: &Value) -> Field {
-    Field {
+fn parameter(told: &Value) -> DescribedField {
+    DescribedField {
         name: text(&told["name"]),
         place: text(&told["in"]),
         kind: kind(&told["schema"]),
@@ -79,20 +79,20 @@ fn parameter(told: &Value) -> Field {
     }
 }
 
-fn answer(status: &str, told: &Value) -> Answer {
+fn answer(status: &str, told: &Value) -> DescribedAnswer {
     let media = told["content"].as_object().and_then(|content| content.keys().next());
     let status = if status == "default" { "any other" } else { status };
-    Answer {
+    DescribedAnswer {
         status: status.to_owned(),
         about: text(&told["description"]),
         media: media.cloned().unwrap_or_default(),
     }
 }
 
-fn fields(schema: &Value) -> Vec<Field> {
+fn fields(schema: &Value) -> Vec<DescribedField> {
     let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
     let properties: Option<&Map<String, Value>> = schema["properties"].as_object();
-    let field = |(name, told): (&String, &Value)| Field {
+    let field = |(name, told): (&String, &Value)| DescribedField {
         name: name.clone(),
         place: String::new(),
         kind: kind(told),
@@ -137,7 +137,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-impl Operation {
+impl DescribedOperation {
     /// A command that does it. Names in capitals stand for what the reader puts there.
     pub(super) fn example(&self) -> String {
         let mut path = self.path.clone();
@@ -157,7 +157,7 @@ impl Operation {
             command.push_str(&format!(" -X {}", self.method));
         }
         if !self.body.is_empty() {
-            let value = |field: &Field| match field.kind.split(',').next() {
+            let value = |field: &DescribedField| match field.kind.split(',').next() {
                 Some("string") => Value::from(field.name.to_uppercase()),
                 Some("boolean") => Value::from(true),
                 _ => Value::from(1),
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::api::OPENAPI;
 
-    fn of(id: &str) -> Operation {
+    fn of(id: &str) -> DescribedOperation {
         read(OPENAPI).unwrap().into_iter().find(|operation| operation.id == id).unwrap()
     }
 
@@ -186,7 +186,7 @@ mod tests {
         let all = read(OPENAPI).unwrap();
         assert!(all.len() >= 20, "{}", all.len());
         for operation in &all {
-            let Operation { id, path, summary, answers, parameters, .. } = operation;
+            let DescribedOperation { id, path, summary, answers, parameters, .. } = operation;
             assert!(!id.is_empty() && !summary.is_empty() && !answers.is_empty(), "{path}");
             assert!(!operation.example().contains(['{', '}']) || !operation.body.is_empty(), "{path}");
             for field in parameters.iter().chain(&operation.body) {

@@ -9,24 +9,33 @@ use axum::extract::State;
 use axum::http::Uri;
 use maud::{Markup, html};
 
-use self::described::{Field, Operation};
-use crate::access::Viewer;
-use crate::answer::codes::{self, Code};
-use crate::answer::frame::Page;
-use crate::answer::params::Params;
-use crate::answer::{Problem, Shown};
+use self::described::{DescribedField, DescribedOperation};
+use crate::access::PortalViewer;
+use crate::answer::codes::{self, ProblemCode};
+use crate::answer::frame::PageContent;
+use crate::answer::params::QueryParams;
+use crate::answer::{Problem, ProblemPage};
 use crate::api::OPENAPI;
-use crate::app::App;
+use crate::app::PortalApp;
 use crate::pages::parts::with_code;
 
 /// It is read once. A test holds that it can be.
-static OPERATIONS: LazyLock<Result<Vec<Operation>, String>> = LazyLock::new(|| described::read(OPENAPI));
+static OPERATIONS: LazyLock<Result<Vec<DescribedOperation>, String>> =
+    LazyLock::new(|| described::read(OPENAPI));
 
-pub(super) async fn page(State(_): State<App>, _: Viewer, uri: Uri) -> Result<Page, Shown> {
-    Params::read(&uri, &[])?;
+pub(super) async fn page(
+    State(_): State<PortalApp>,
+    _: PortalViewer,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
+    QueryParams::read(&uri, &[])?;
     let operations = OPERATIONS.as_ref().map_err(|error| {
         let message = format!("The description of the API can't be read: {error}");
-        Shown(Problem::of(codes::FAILED, message, "Read /api/v1/openapi.json instead, and report this."))
+        ProblemPage(Problem::of(
+            codes::FAILED,
+            message,
+            "Read /api/v1/openapi.json instead, and report this.",
+        ))
     })?;
     let content = html! {
         div.head { h1 { "API" } }
@@ -52,10 +61,10 @@ pub(super) async fn page(State(_): State<App>, _: Viewer, uri: Uri) -> Result<Pa
             (problems())
         }
     };
-    Ok(Page::new("API", "", content))
+    Ok(PageContent::new("API", "", content))
 }
 
-fn contents(operations: &[Operation]) -> Markup {
+fn contents(operations: &[DescribedOperation]) -> Markup {
     html! {
         nav.scroll aria-label="Operations" {
             table.plain.stacked.folds {
@@ -74,8 +83,8 @@ fn contents(operations: &[Operation]) -> Markup {
     }
 }
 
-fn section(operation: &Operation) -> Markup {
-    let Operation { id, method, path, summary, about, parameters, body, answers, .. } = operation;
+fn section(operation: &DescribedOperation) -> Markup {
+    let DescribedOperation { id, method, path, summary, about, parameters, body, answers, .. } = operation;
     html! {
         section.operation aria-labelledby={ "op-" (id) } {
             h2 id={ "op-" (id) } { code { (method) " " (path) } }
@@ -109,8 +118,8 @@ fn section(operation: &Operation) -> Markup {
 }
 
 /// The codes of an operation's answers with this status.
-fn codes_of(status: &str, operation: &str) -> impl Iterator<Item = &'static Code> {
-    let is_its_own = move |code: &Code| match code.name {
+fn codes_of(status: &str, operation: &str) -> impl Iterator<Item = &'static ProblemCode> {
+    let is_its_own = move |code: &ProblemCode| match code.name {
         name if name == codes::TOO_MANY_STREAMS.name => operation == "events",
         name if name == codes::TOO_MANY_LOGINS.name => operation == "login",
         _ => true,
@@ -118,7 +127,7 @@ fn codes_of(status: &str, operation: &str) -> impl Iterator<Item = &'static Code
     codes::ALL.iter().copied().filter(move |code| code.status.as_str() == status && is_its_own(code))
 }
 
-fn fields(fields: &[Field], caption: &str) -> Markup {
+fn fields(fields: &[DescribedField], caption: &str) -> Markup {
     html! {
         div.scroll {
             table.plain.stacked.folds {

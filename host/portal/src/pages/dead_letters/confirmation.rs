@@ -5,10 +5,10 @@ use kubewitness_core::views::ReplayRequest;
 use maud::{Markup, html};
 
 use super::filter::LetterFilter;
-use crate::answer::frame::Page;
+use crate::answer::frame::PageContent;
 use crate::pages::parts::{figure, plural};
 
-pub(super) struct Confirmation<'a> {
+pub(super) struct DropConfirmation<'a> {
     pub request: &'a ReplayRequest,
     pub drops: bool,
     pub asked: &'a LetterFilter,
@@ -20,10 +20,10 @@ pub(super) struct Confirmation<'a> {
     pub signs: bool,
 }
 
-impl Confirmation<'_> {
-    pub fn page(&self) -> Page {
+impl DropConfirmation<'_> {
+    pub fn page(&self) -> PageContent {
         let title = if self.drops { "Drop all of them?" } else { "Replay all of them?" };
-        Page::new(title, "/deadletters", self.draw(title))
+        PageContent::new(title, "/deadletters", self.draw(title))
     }
 
     fn draw(&self, title: &str) -> Markup {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kubewitness_core::views::{DeadLetterView, ReplayRequest};
 use maud::{Markup, html};
 
-use crate::answer::params::Params;
+use crate::answer::params::QueryParams;
 use crate::answer::{Problem, time};
 use crate::pages::parts::encode;
 
@@ -18,7 +18,7 @@ pub(super) struct LetterFilter {
 }
 
 impl LetterFilter {
-    pub fn read(params: &Params) -> Self {
+    pub fn read(params: &QueryParams) -> Self {
         Self { values: FIELDS.map(|name| params.owned(name)) }
     }
 

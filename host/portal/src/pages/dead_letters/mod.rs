@@ -16,45 +16,49 @@ use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::views::{LetterRecordView, RecordQuery, ReplayRequest};
 use maud::{Markup, html};
 
-use self::confirmation::Confirmation;
+use self::confirmation::DropConfirmation;
 use self::filter::LetterFilter;
-use self::section::{Budget, May, Section};
+use self::section::{LetterBudget, LetterRights, LetterSection};
 use super::parts::{at_text, empty, expect_own_page, figure, plural};
-use crate::access::{Act, Viewer};
-use crate::answer::frame::Page;
-use crate::answer::params::{self, Params};
-use crate::answer::{Problem, Shown};
+use crate::access::{GuardedAct, PortalViewer};
+use crate::answer::frame::PageContent;
+use crate::answer::params::{self, QueryParams};
+use crate::answer::{Problem, ProblemPage};
 use crate::api::authorised;
-use crate::app::App;
-use crate::scope::Visibility;
+use crate::app::PortalApp;
+use crate::scope::ViewerVisibility;
 
 /// Plugins of a page that names none.
 const PLUGINS: usize = 20;
 /// Records of a page: each has the positions of what was replayed or dropped.
 const RECORDS: usize = 100;
 
-pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
+pub(super) async fn page(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
     const PARAMETERS: [&str; 9] =
         ["plugin", "namespace", "error", "since", "until", "replayed", "dropped", "tried", "cursor"];
-    let params = Params::read(&uri, &PARAMETERS)?;
+    let params = QueryParams::read(&uri, &PARAMETERS)?;
     let asked = LetterFilter::read(&params);
     let plugin = asked.plugin();
     let done = outcome(&params)?;
     let from: Option<LetterCursor> = params.cursor("cursor")?;
-    let visible = Visibility::new(&app, &viewer);
+    let visible = ViewerVisibility::new(&app, &viewer);
     let is_operators = visible.is_operators().await?;
     let names = match plugin {
         Some(name) => vec![name.to_owned()],
         None => visible.plugins_with_letters(PLUGINS + 1).await?,
     };
     let (mut sections, mut untold) = (Vec::new(), names.len() > PLUGINS);
-    let mut budget = Budget::of(&visible);
+    let mut budget = LetterBudget::of(&visible);
     for name in names.into_iter().take(PLUGINS) {
         if budget.is_spent() {
             untold = true;
             break;
         }
-        let section = Section::read(&visible, &asked, name, from.as_ref(), &mut budget).await?;
+        let section = LetterSection::read(&visible, &asked, name, from.as_ref(), &mut budget).await?;
         // The name of a plugin is for operators, and for those who see a letter of it.
         match section.seen > 0 || is_operators || plugin.is_some() {
             true => sections.push(section),
@@ -84,7 +88,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         .fold((0, 0), |(replaying, dropped), one| (replaying + one.replaying, dropped + one.dropped));
     let mut shown = Vec::new();
     for section in sections.iter().filter(|section| section.has_something()) {
-        shown.push(section.draw(May::of(&viewer, &section.name).await?, &asked));
+        shown.push(section.draw(LetterRights::of(&viewer, &section.name).await?, &asked));
     }
     let content = html! {
         div.head { h1 { "Dead letters" } (asked.form(&plugins)) }
@@ -105,11 +109,11 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         }
         @if !records.is_empty() { (done_before(&records)) }
     };
-    Ok(Page::new("Dead letters", "/deadletters", content))
+    Ok(PageContent::new("Dead letters", "/deadletters", content))
 }
 
-/// What the form before this page did, as its redirect says.
-fn outcome(params: &Params) -> Result<Option<String>, Problem> {
+/// The result of the form before this page, from its redirect.
+fn outcome(params: &QueryParams) -> Result<Option<String>, Problem> {
     if let Some(count) = params.number("replayed")? {
         let noun = plural(count, "state", "states");
         return Ok(Some(format!("The replay of {} {noun} has begun.", figure(count))));
@@ -194,15 +198,15 @@ fn nothing(asked: &LetterFilter, is_operators: bool, unseen: u64) -> Markup {
 }
 
 pub(super) async fn replay(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     headers: HeaderMap,
     form: Result<Form<Vec<(String, String)>>, FormRejection>,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     expect_own_page(&headers)?;
     let Form(fields) = form?;
     let FormRequest { mut request, drops, asked, on_page } = form_request(fields)?;
-    let act = if drops { Act::Drop } else { Act::Replay };
+    let act = if drops { GuardedAct::Drop } else { GuardedAct::Replay };
     // Without a choice all of them are meant: they are counted, and the person confirms the number.
     let is_unconfirmed = request.is_unconfirmed();
     request.dry_run |= is_unconfirmed;
@@ -214,7 +218,7 @@ pub(super) async fn replay(
     };
     if is_unconfirmed && count > 0 {
         let signs = viewer.name().is_none();
-        return Ok(Confirmation { request: &request, drops, asked: &asked, count, on_page, signs }
+        return Ok(DropConfirmation { request: &request, drops, asked: &asked, count, on_page, signs }
             .page()
             .into_response());
     }
@@ -222,7 +226,7 @@ pub(super) async fn replay(
     Ok(Redirect::to(&asked.address(word, count)).into_response())
 }
 
-/// What a form of the page asks for.
+/// The request of a form of the page.
 struct FormRequest {
     request: ReplayRequest,
     drops: bool,

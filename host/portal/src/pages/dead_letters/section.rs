@@ -1,16 +1,16 @@
-//! What the page of dead letters has of one plugin. Letters are looked at up to a bound, so a page costs the same however
-//! many there are.
+//! Renders the section of one plugin on the page of dead letters. Letters are looked at up to a bound, so a
+//! page costs the same however many there are.
 
 use kubewitness_core::cursor::LetterCursor;
-use kubewitness_core::views::{DeadLetterView, LetterQuery, Letters};
+use kubewitness_core::views::{DeadLetterView, LetterChoice, LetterQuery};
 use maud::{Markup, html};
 
 use super::filter::LetterFilter;
-use crate::access::{Act, Viewer};
+use crate::access::{GuardedAct, PortalViewer};
 use crate::answer::Problem;
 use crate::api::{REASON_BYTES, WHO_BYTES};
 use crate::pages::parts::{ROWS, at, badge, figure, object_link, pages, plural};
-use crate::scope::{MOST_READ, Visibility};
+use crate::scope::{MOST_READ, ViewerVisibility};
 
 /// Letters of one plugin that a page counts, and in which it looks for those that fit a filter.
 const LOOKED: usize = 5_000;
@@ -18,33 +18,33 @@ const LOOKED: usize = 5_000;
 const LOOKED_OF_EACH: usize = 500;
 const ROWS_OF_EACH: usize = 100;
 
-/// What the reader may do with the dead letters of a plugin.
+/// The reader's rights to the dead letters of a plugin.
 #[derive(Clone, Copy)]
-pub(super) struct May {
+pub(super) struct LetterRights {
     replay: bool,
     drop: bool,
     /// Nobody knows who it is, so they say so themselves.
     signs: bool,
 }
 
-impl May {
-    pub async fn of(viewer: &Viewer, plugin: &str) -> Result<Self, Problem> {
+impl LetterRights {
+    pub async fn of(viewer: &PortalViewer, plugin: &str) -> Result<Self, Problem> {
         Ok(Self {
-            replay: viewer.may(Act::Replay, plugin).await?,
-            drop: viewer.may(Act::Drop, plugin).await?,
+            replay: viewer.may(GuardedAct::Replay, plugin).await?,
+            drop: viewer.may(GuardedAct::Drop, plugin).await?,
             signs: viewer.name().is_none(),
         })
     }
 }
 
 /// Letters that a page may still read, kept and dropped ones: who may not see all of them sees no more for it.
-pub(super) struct Budget {
+pub(super) struct LetterBudget {
     kept: usize,
     dropped: usize,
 }
 
-impl Budget {
-    pub fn of(visible: &Visibility) -> Self {
+impl LetterBudget {
+    pub fn of(visible: &ViewerVisibility) -> Self {
         let most = if visible.is_whole() { usize::MAX } else { MOST_READ };
         Self { kept: most, dropped: most }
     }
@@ -54,7 +54,7 @@ impl Budget {
     }
 }
 
-pub(super) struct Section {
+pub(super) struct LetterSection {
     pub name: String,
     /// Letters that the reader may see, of those that were looked at.
     pub seen: u64,
@@ -74,13 +74,13 @@ pub(super) struct Section {
     is_behind: bool,
 }
 
-impl Section {
+impl LetterSection {
     pub async fn read(
-        visible: &Visibility,
+        visible: &ViewerVisibility,
         asked: &LetterFilter,
         name: String,
         from: Option<&LetterCursor>,
-        budget: &mut Budget,
+        budget: &mut LetterBudget,
     ) -> Result<Self, Problem> {
         let (looked, most) = match asked.plugin() {
             Some(_) => (LOOKED, ROWS),
@@ -90,9 +90,9 @@ impl Section {
         let is_behind = cursor.is_some();
         let query = LetterQuery { plugin: Some(name.clone()), cursor, ..LetterQuery::default() };
         let of = |which| LetterQuery { which, ..query.clone() };
-        let kept = visible.letters_within(of(Letters::NotDropped), looked, &mut budget.kept).await?;
+        let kept = visible.letters_within(of(LetterChoice::NotDropped), looked, &mut budget.kept).await?;
         // Letters that were dropped are counted alone, so that they are in nobody's way.
-        let mut gone = visible.letters_within(of(Letters::Dropped), looked, &mut budget.dropped).await?;
+        let mut gone = visible.letters_within(of(LetterChoice::Dropped), looked, &mut budget.dropped).await?;
         let (mut rows, mut next) = (kept.rows, kept.next);
         let looked = rows.len() as u64;
         let seen = (rows.len() + gone.rows.len()) as u64;
@@ -143,7 +143,7 @@ impl Section {
         }
     }
 
-    pub fn draw(&self, may: May, asked: &LetterFilter) -> Markup {
+    pub fn draw(&self, may: LetterRights, asked: &LetterFilter) -> Markup {
         let name = &self.name;
         let first = self.is_behind.then(|| asked.page(name, None));
         let next = self.next.as_ref().map(|next| asked.page(name, Some(&next.to_string())));
@@ -175,7 +175,7 @@ impl Section {
     }
 }
 
-fn tools(may: May, asked: &LetterFilter) -> Markup {
+fn tools(may: LetterRights, asked: &LetterFilter) -> Markup {
     html! {
         div.replay-tools.above {
             label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }

@@ -1,4 +1,4 @@
-//! What changed between two documents, line by line. The crate `similar` compares them.
+//! Compares two documents line by line. The crate `similar` compares them.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const WITHIN: Duration = Duration::from_millis(250);
 const AROUND: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line<'a> {
+pub(super) enum DiffLine<'a> {
     Same(&'a str),
     Removed(&'a str),
     Added(&'a str),
@@ -19,20 +19,20 @@ pub(super) enum Line<'a> {
     Skipped(usize),
 }
 
-pub(super) fn lines<'a>(old: &'a str, new: &'a str) -> Vec<Line<'a>> {
+pub(super) fn lines<'a>(old: &'a str, new: &'a str) -> Vec<DiffLine<'a>> {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let deadline = Some(Instant::now() + WITHIN);
     let changes = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, deadline);
     let (mut shown, mut next) = (Vec::new(), 0);
-    let skip = |shown: &mut Vec<_>, count| shown.extend((count > 0).then_some(Line::Skipped(count)));
+    let skip = |shown: &mut Vec<_>, count| shown.extend((count > 0).then_some(DiffLine::Skipped(count)));
     for change in group_diff_ops(changes, AROUND).concat() {
         skip(&mut shown, change.old_range().start - next);
         next = change.old_range().end;
         for (tag, lines) in change.iter_slices(&old[..], &new[..]) {
             shown.extend(lines.iter().map(|line| match tag {
-                ChangeTag::Equal => Line::Same(line),
-                ChangeTag::Delete => Line::Removed(line),
-                ChangeTag::Insert => Line::Added(line),
+                ChangeTag::Equal => DiffLine::Same(line),
+                ChangeTag::Delete => DiffLine::Removed(line),
+                ChangeTag::Insert => DiffLine::Added(line),
             }));
         }
     }
@@ -51,24 +51,24 @@ mod tests {
         assert_eq!(
             lines(old, new),
             [
-                Line::Skipped(1),
-                Line::Same("2"),
-                Line::Same("3"),
-                Line::Same("4"),
-                Line::Removed("5"),
-                Line::Added("five"),
-                Line::Same("6"),
-                Line::Same("7"),
-                Line::Same("8"),
-                Line::Same("9"),
-                Line::Added("10"),
+                DiffLine::Skipped(1),
+                DiffLine::Same("2"),
+                DiffLine::Same("3"),
+                DiffLine::Same("4"),
+                DiffLine::Removed("5"),
+                DiffLine::Added("five"),
+                DiffLine::Same("6"),
+                DiffLine::Same("7"),
+                DiffLine::Same("8"),
+                DiffLine::Same("9"),
+                DiffLine::Added("10"),
             ]
         );
     }
 
     #[test]
     fn equal_documents_have_no_changes_and_huge_ones_an_answer() {
-        assert_eq!(lines("a\nb", "a\nb"), [Line::Skipped(2)]);
+        assert_eq!(lines("a\nb", "a\nb"), [DiffLine::Skipped(2)]);
         // Too many differences to find the fewest of: whatever is shown must still lead from one to the other.
         let text =
             |step: usize| (0..20_000).map(|line| format!("{}\n", line * step % 9973)).collect::<String>();
@@ -76,10 +76,10 @@ mod tests {
         let (mut before, mut after) = (old.lines(), new.lines());
         for line in lines(&old, &new) {
             match line {
-                Line::Same(text) => assert_eq!((before.next(), after.next()), (Some(text), Some(text))),
-                Line::Removed(text) => assert_eq!(before.next(), Some(text)),
-                Line::Added(text) => assert_eq!(after.next(), Some(text)),
-                Line::Skipped(count) => {
+                DiffLine::Same(text) => assert_eq!((before.next(), after.next()), (Some(text), Some(text))),
+                DiffLine::Removed(text) => assert_eq!(before.next(), Some(text)),
+                DiffLine::Added(text) => assert_eq!(after.next(), Some(text)),
+                DiffLine::Skipped(count) => {
                     (0..count).for_each(|_| assert_eq!(before.next(), after.next()));
                 }
             }

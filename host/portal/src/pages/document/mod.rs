@@ -11,14 +11,14 @@ use kubewitness_core::{Change, Seq, State as Witnessed};
 use maud::{Markup, html};
 use serde_json::Value;
 
-use self::diff::Line;
+use self::diff::DiffLine;
 use super::parts::{at, at_text, badge, empty, figure, object_link};
-use crate::access::Viewer;
-use crate::answer::frame::Page;
-use crate::answer::params::{self, Params};
-use crate::answer::{Problem, Shown};
-use crate::app::App;
-use crate::scope::Visibility;
+use crate::access::PortalViewer;
+use crate::answer::frame::PageContent;
+use crate::answer::params::{self, QueryParams};
+use crate::answer::{Problem, ProblemPage};
+use crate::app::PortalApp;
+use crate::scope::ViewerVisibility;
 
 /// More of a document than this is not laid out; it can be fetched whole.
 const SHOWN_BYTES: usize = 512 * 1024;
@@ -26,19 +26,19 @@ const SHOWN_BYTES: usize = 512 * 1024;
 const MANAGED_FIELDS: &str = "managedFields";
 
 pub(super) async fn page(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(seq): Path<String>,
     uri: Uri,
-) -> Result<Page, Shown> {
+) -> Result<PageContent, ProblemPage> {
     let seq = params::number("seq", &seq)?;
-    let params = Params::read(&uri, &["from", "as", "managed"])?;
+    let params = QueryParams::read(&uri, &["from", "as", "managed"])?;
     let from = params.number("from")?;
-    let shape = Shape::of(&params)?;
-    let visible = Visibility::new(&app, &viewer);
+    let shape = DocumentShape::of(&params)?;
+    let visible = ViewerVisibility::new(&app, &viewer);
     let document = visible.document(seq).await?;
     let state = match visible.state_at(seq).await? {
-        Some(state) => Some(app.views.shown(state).await?),
+        Some(state) => Some(app.views.redacted_state(state).await?),
         None => None,
     };
     let title = match &state {
@@ -61,19 +61,19 @@ pub(super) async fn page(
         }
         (body)
     };
-    Ok(Page::new(title, "/", content))
+    Ok(PageContent::new(title, "/", content))
 }
 
 /// How a document is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct DocumentShape {
     yaml: bool,
     /// With the server's own book-keeping.
     managed: bool,
 }
 
-impl Shape {
-    fn of(params: &Params) -> Result<Self, Problem> {
+impl DocumentShape {
+    fn of(params: &QueryParams) -> Result<Self, Problem> {
         let yaml = match params.text("as") {
             None | Some("json") => false,
             Some("yaml") => true,
@@ -104,7 +104,7 @@ impl Shape {
 }
 
 /// The document in another shape; as it came where nothing of it changes.
-fn shaped(document: &[u8], shape: Shape) -> Vec<u8> {
+fn shaped(document: &[u8], shape: DocumentShape) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(document) else { return document.to_vec() };
     let is_less = !shape.managed && without_managed_fields(&mut value);
     let text = match (shape.yaml, is_less) {
@@ -140,10 +140,10 @@ fn changed_by(document: &[u8]) -> Option<Markup> {
 }
 
 /// Two versions that a form has chosen, as the address of what changed between them.
-pub(super) async fn compare(uri: Uri) -> Result<Redirect, Shown> {
-    let params = Params::read(&uri, &["from", "to"])?;
+pub(super) async fn compare(uri: Uri) -> Result<Redirect, ProblemPage> {
+    let params = QueryParams::read(&uri, &["from", "to"])?;
     let (Some(from), Some(to)) = (params.number("from")?, params.number("to")?) else {
-        return Err(Shown(Problem::invalid(
+        return Err(ProblemPage(Problem::invalid(
             "Two versions are needed.",
             "Choose one to compare from and one to compare to.",
         )));
@@ -215,7 +215,7 @@ fn changes(old: &[u8], new: &[u8], from: Seq) -> Markup {
     }
     let (old, new) = (comparable(old), comparable(new));
     let lines = diff::lines(&old, &new);
-    if lines.iter().all(|line| matches!(line, Line::Skipped(_))) {
+    if lines.iter().all(|line| matches!(line, DiffLine::Skipped(_))) {
         return empty(
             "No difference",
             &html! {
@@ -228,10 +228,10 @@ fn changes(old: &[u8], new: &[u8], from: Seq) -> Markup {
         pre.document.diff tabindex="0" aria-label="Changes" {
             @for line in lines {
                 @match line {
-                    Line::Same(text) => { span.same { "  " (text) "\n" } }
-                    Line::Removed(text) => { del { "- " (text) "\n" } }
-                    Line::Added(text) => { ins { "+ " (text) "\n" } }
-                    Line::Skipped(count) => { span.skipped { "  ⋯ " (count) " equal lines\n" } }
+                    DiffLine::Same(text) => { span.same { "  " (text) "\n" } }
+                    DiffLine::Removed(text) => { del { "- " (text) "\n" } }
+                    DiffLine::Added(text) => { ins { "+ " (text) "\n" } }
+                    DiffLine::Skipped(count) => { span.skipped { "  ⋯ " (count) " equal lines\n" } }
                 }
             }
         }
@@ -315,7 +315,8 @@ mod tests {
         let document = br#"{"kind":"Job","metadata":{"name":"a","managedFields":[
             {"manager":"kubectl-create","time":"2026-11-20T13:00:00Z"},
             {"manager":"kube-controller-manager","time":"2026-11-20T13:05:00Z","subresource":"status"}]}}"#;
-        let text = |yaml, managed| String::from_utf8(shaped(document, Shape { yaml, managed })).unwrap();
+        let text =
+            |yaml, managed| String::from_utf8(shaped(document, DocumentShape { yaml, managed })).unwrap();
         assert_eq!(text(false, true).as_bytes(), document, "as it came");
         assert_eq!(text(false, false), r#"{"kind":"Job","metadata":{"name":"a"}}"#);
         assert_eq!(text(true, false).trim(), "kind: Job\nmetadata:\n  name: a");
@@ -325,7 +326,7 @@ mod tests {
              <time datetime=\"2026-11-20T13:05:00Z\">2026-11-20 13:05:00</time>."
         );
         assert!(changed_by(b"{}").is_none() && changed_by(b"").is_none());
-        assert_eq!(shaped(b"no json", Shape { yaml: true, managed: false }), b"no json");
+        assert_eq!(shaped(b"no json", DocumentShape { yaml: true, managed: false }), b"no json");
     }
 
     #[test]

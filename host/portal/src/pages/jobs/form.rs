@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kubewitness_core::status::PHASES;
-use kubewitness_core::views::{CauseKind, Counts, Gone};
+use kubewitness_core::views::{CauseKind, GoneFilter, ObjectCounts};
 use maud::{Markup, html};
 
 use super::query::{JobsQuery, RANGES};
@@ -51,8 +51,8 @@ pub(super) fn filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Marku
             label { span { "Gone" }
                 select name="gone" {
                     option value="" { "No" }
-                    option value="true" selected[asked.gone == Gone::Too] { "Gone too" }
-                    option value="only" selected[asked.gone == Gone::Only] { "Only gone" }
+                    option value="true" selected[asked.gone == GoneFilter::Too] { "Gone too" }
+                    option value="only" selected[asked.gone == GoneFilter::Only] { "Only gone" }
                 }
             }
             button.strong { "Show" }
@@ -110,7 +110,7 @@ fn times(asked: &JobsQuery) -> Markup {
 }
 
 /// One link a phase that has objects.
-pub(super) fn counts_bar(asked: &JobsQuery, counts: &Counts) -> Markup {
+pub(super) fn counts_bar(asked: &JobsQuery, counts: &ObjectCounts) -> Markup {
     html! {
         nav.counts aria-label="By phase" {
             @for phase in PHASES {

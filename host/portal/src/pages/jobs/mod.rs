@@ -10,25 +10,29 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::kinds;
-use kubewitness_core::views::{Counts, Gone, ObjectQuery, SourceView};
+use kubewitness_core::views::{GoneFilter, ObjectCounts, ObjectQuery, SourceView};
 use maud::{Markup, html};
 
 use self::form::{counts_bar, filters, past_chip};
 use self::query::JobsQuery;
-use self::table::List;
+use self::table::JobList;
 use super::parts::{empty, encode};
-use super::plugins::{held, notices};
-use crate::access::Viewer;
-use crate::answer::frame::{NewsFilter, Page};
-use crate::answer::{Problem, Shown, time};
-use crate::app::App;
-use crate::scope::{self, Position, Visibility};
+use super::plugins::{notices, render_holds};
+use crate::access::PortalViewer;
+use crate::answer::frame::{NewsFilter, PageContent};
+use crate::answer::{Problem, ProblemPage, time};
+use crate::app::PortalApp;
+use crate::scope::{self, JournalCursor, ViewerVisibility};
 
-pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
+pub(super) async fn page(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
     let asked = JobsQuery::read(&uri)?;
     // Before the objects are read: what changes in between comes again, and is known by its position.
-    let after = Position::newest(&*app.views).await?.to_string();
-    let visible = Visibility::new(&app, &viewer);
+    let after = JournalCursor::newest(&*app.views).await?.to_string();
+    let visible = ViewerVisibility::new(&app, &viewer);
     let now_ms = SystemClock::default().now_ms();
     let mut query = asked.query(now_ms);
     query.within = match visible.within(&query).await {
@@ -44,7 +48,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     };
     let not_ready = visible.not_ready().await?;
     let is_operators = visible.is_operators().await?;
-    let now_held = if is_operators { app.views.held() } else { Vec::new() };
+    let now_held = if is_operators { app.views.retention_holds() } else { Vec::new() };
     let any = !page.objects.is_empty() || !counts.phases.is_empty();
     let kind = page.objects.first().map(|view| view.object.kind.clone());
     let kind = kind.or_else(|| scope::kind_of(&status.sources, &asked.kind));
@@ -54,11 +58,13 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let total = match (asked.gone, asked.phase) {
         _ if asked.cause.is_some() => None,
         _ if asked.was.is_some() => counts.was.filter(|_| asked.phase.is_none() && asked.search.is_none()),
-        (Gone::No, None) if is_counted => Some(counts.phases.values().sum()),
-        (Gone::No, Some(phase)) if is_counted => Some(counts.phases.get(phase).copied().unwrap_or_default()),
+        (GoneFilter::No, None) if is_counted => Some(counts.phases.values().sum()),
+        (GoneFilter::No, Some(phase)) if is_counted => {
+            Some(counts.phases.get(phase).copied().unwrap_or_default())
+        }
         _ => None,
     };
-    let list = List {
+    let list = JobList {
         asked: &asked,
         kind: kind.as_deref(),
         objects: &page.objects,
@@ -72,13 +78,13 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         @if is_offered(&app) { p { a.button href="/submit" { "Submit a Job" } } }
         (notices(&status, not_ready.as_deref()))
         @for notice in &page.notices { p.notice role="status" { (notice) } }
-        @if asked.has_order() && asked.gone != Gone::Only && asked.search.is_none() && !counts.more && !asked.is_of_events() { (counts_bar(&asked, &counts)) }
-        (held(&now_held))
+        @if asked.has_order() && asked.gone != GoneFilter::Only && asked.search.is_none() && !counts.more && !asked.is_of_events() { (counts_bar(&asked, &counts)) }
+        (render_holds(&now_held))
         p #summary.quiet-live aria-live="polite" data-own {}
         @if page.objects.is_empty() { (nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }
         (list.draw())
     };
-    let page = Page::new(title, "/", content);
+    let page = PageContent::new(title, "/", content);
     if !asked.is_now() {
         return Ok(page);
     }
@@ -91,7 +97,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
 }
 
 /// Whether people submit Jobs here.
-fn is_offered(app: &App) -> bool {
+fn is_offered(app: &PortalApp) -> bool {
     app.submitter.as_ref().is_some_and(|submitter| submitter.offer().is_some())
 }
 
@@ -115,7 +121,11 @@ fn moment(typed: &str) -> Markup {
 }
 
 /// Of what is there now, whatever phase is asked for. The namespaces to choose from are those of all that is found.
-async fn counts(app: &App, visible: &Visibility, query: &ObjectQuery) -> Result<Counts, Problem> {
+async fn counts(
+    app: &PortalApp,
+    visible: &ViewerVisibility,
+    query: &ObjectQuery,
+) -> Result<ObjectCounts, Problem> {
     let all = ObjectQuery {
         phase: None,
         search: None,
@@ -139,7 +149,7 @@ async fn counts(app: &App, visible: &Visibility, query: &ObjectQuery) -> Result<
 }
 
 /// For whoever may not look into all namespaces, where there are too many: they name one.
-fn narrow(asked: &JobsQuery, problem: &Problem) -> Page {
+fn narrow(asked: &JobsQuery, problem: &Problem) -> PageContent {
     let content = html! {
         div.head { h1 { (asked.kind) } }
         div.empty {
@@ -152,7 +162,7 @@ fn narrow(asked: &JobsQuery, problem: &Problem) -> Page {
             }
         }
     };
-    Page::new(asked.kind.clone(), "/", content)
+    PageContent::new(asked.kind.clone(), "/", content)
 }
 
 fn nothing(any: bool, asked: &JobsQuery, sources: &[SourceView], restricted: bool, goes_on: bool) -> Markup {

@@ -1,11 +1,11 @@
 //! The query of the page of jobs, and the addresses of related queries.
 
 use axum::http::Uri;
-use kubewitness_core::order::{Order, UnknownOrder};
-use kubewitness_core::views::{CauseKind, Gone, ObjectQuery};
+use kubewitness_core::order::{ObjectOrder, UnknownOrder};
+use kubewitness_core::views::{CauseKind, GoneFilter, ObjectQuery};
 use kubewitness_core::{calendar, kinds};
 
-use crate::answer::params::Params;
+use crate::answer::params::QueryParams;
 use crate::answer::{Problem, time};
 use crate::pages::parts::encode;
 
@@ -52,18 +52,18 @@ pub(super) struct JobsQuery {
     /// The cause for which the objects ended badly.
     pub cause: Option<CauseKind>,
     pub search: Option<String>,
-    pub gone: Gone,
+    pub gone: GoneFilter,
     pub range: &'static str,
     pub since: Option<String>,
     pub until: Option<String>,
     pub at: Option<String>,
-    pub order: Order,
+    pub order: ObjectOrder,
     pub cursor: Option<String>,
 }
 
 impl JobsQuery {
     pub fn read(uri: &Uri) -> Result<Self, Problem> {
-        let params = Params::read(uri, &PARAMETERS)?;
+        let params = QueryParams::read(uri, &PARAMETERS)?;
         let range = params.text("range").unwrap_or_default();
         let Some((range, _)) = RANGES.into_iter().find(|(known, _)| *known == range) else {
             return Err(Problem::invalid(
@@ -75,19 +75,21 @@ impl JobsQuery {
         let until = params.owned("until");
         let (was, at, cause) = (params.phase("was")?, params.owned("at"), params.cause("cause")?);
         let is_of_past = was.is_some() || cause.is_some();
-        let gone = match params.gone()? {
+        let gone = match params.gone_filter()? {
             // What lives has not ended before any time.
-            Gone::No if !is_of_past && until.is_some() => Gone::Only,
+            GoneFilter::No if !is_of_past && until.is_some() => GoneFilter::Only,
             // What was asks for those that have ended, and so does a time of the end.
-            Gone::No if is_of_past || !range.is_empty() || since.is_some() || until.is_some() => Gone::Too,
+            GoneFilter::No if is_of_past || !range.is_empty() || since.is_some() || until.is_some() => {
+                GoneFilter::Too
+            }
             gone => gone,
         };
         let order = match params.text("sort") {
-            Some(text) => Order::parse(text).map_err(|error| unknown_order(&error))?,
-            None => Order::default(),
+            Some(text) => ObjectOrder::parse(text).map_err(|error| unknown_order(&error))?,
+            None => ObjectOrder::default(),
         };
         // What was is asked for in its own order.
-        let order = if at.is_none() && !is_of_past { order } else { Order::default() };
+        let order = if at.is_none() && !is_of_past { order } else { ObjectOrder::default() };
         Ok(Self {
             kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
             namespace: params.owned("namespace"),
@@ -121,7 +123,7 @@ impl JobsQuery {
 
     /// Whether it is about what is there now, and so is kept up to date.
     pub fn is_now(&self) -> bool {
-        self.has_order() && self.gone != Gone::Only && self.cursor.is_none()
+        self.has_order() && self.gone != GoneFilter::Only && self.cursor.is_none()
     }
 
     /// What was has an order of its own.
@@ -139,7 +141,7 @@ impl JobsQuery {
     }
 
     pub fn is_of_time(&self) -> bool {
-        self.gone != Gone::No || !self.has_order()
+        self.gone != GoneFilter::No || !self.has_order()
     }
 
     pub fn query(&self, now_ms: u64) -> ObjectQuery {
@@ -173,15 +175,15 @@ impl JobsQuery {
 
     /// As an address says it; left out where it goes without saying.
     pub fn sort(&self) -> Option<&'static str> {
-        Some(self.order.word()).filter(|_| self.order != Order::default())
+        Some(self.order.word()).filter(|_| self.order != ObjectOrder::default())
     }
 
     /// The address of this page with another value of one parameter; of the first page, unless that is the cursor.
     pub fn address(&self, name: &str, value: Option<&str>) -> String {
         let gone = match self.gone {
-            Gone::No => None,
-            Gone::Too => Some("true"),
-            Gone::Only => Some("only"),
+            GoneFilter::No => None,
+            GoneFilter::Too => Some("true"),
+            GoneFilter::Only => Some("only"),
         };
         let mut address = String::from("/");
         let pairs = [

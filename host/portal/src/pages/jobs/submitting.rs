@@ -14,21 +14,25 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::super::parts::{empty, encode, expect_own_page};
-use crate::access::Viewer;
-use crate::answer::frame::Page;
-use crate::answer::params::Params;
-use crate::answer::{Problem, Shown};
+use crate::access::PortalViewer;
+use crate::answer::frame::PageContent;
+use crate::answer::params::QueryParams;
+use crate::answer::{Problem, ProblemPage};
 use crate::api::WHO_BYTES;
 use crate::api::submitting::checked;
-use crate::app::App;
-use crate::submit::{Desk, NAMESPACE, random_key};
+use crate::app::PortalApp;
+use crate::submit::{NAMESPACE, SubmitDesk, random_key};
 
 /// Before the name of a parameter, which might be that of another field.
 const PARAMETER: &str = "p.";
 
-pub(crate) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    Params::read(&uri, &[])?;
-    let desk = Desk::of(&app)?;
+pub(crate) async fn page(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
+    QueryParams::read(&uri, &[])?;
+    let desk = SubmitDesk::of(&app)?;
     let open = desk.open_to(&viewer).await?;
     let content = html! {
         div.head { h1 { "Submit a Job" } }
@@ -45,11 +49,11 @@ pub(crate) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             }
         }
     };
-    Ok(Page::new("Submit a Job", "/", content))
+    Ok(PageContent::new("Submit a Job", "/", content))
 }
 
-/// What stands in the form: what a person has typed, or nothing yet.
-struct Typed {
+/// The values in the form: those that a person has typed, or none yet.
+struct FormValues {
     key: String,
     request: SubmitRequest,
     is_new: bool,
@@ -58,36 +62,36 @@ struct Typed {
 }
 
 pub(crate) async fn form(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(name): Path<String>,
     uri: Uri,
-) -> Result<Page, Shown> {
-    let params = Params::read(&uri, &[NAMESPACE])?;
-    let desk = Desk::of(&app)?;
+) -> Result<PageContent, ProblemPage> {
+    let params = QueryParams::read(&uri, &[NAMESPACE])?;
+    let desk = SubmitDesk::of(&app)?;
     // Nobody fills in a form that can't be sent.
     viewer.acting(desk.offer.credentials)?;
     let namespaces = namespaces(&desk, &viewer, &name).await?;
     let template = template(&desk, &name)?;
     let namespace = params.owned(NAMESPACE).unwrap_or_default();
     let request = SubmitRequest { template: name, namespace, ..SubmitRequest::default() };
-    let typed = Typed { key: random_key()?, request, is_new: true, namespaces };
+    let typed = FormValues { key: random_key()?, request, is_new: true, namespaces };
     Ok(drawn(&viewer, &desk, template, &typed, None))
 }
 
 pub(crate) async fn submit(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(name): Path<String>,
     headers: HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     expect_own_page(&headers)?;
-    let desk = Desk::of(&app)?;
+    let desk = SubmitDesk::of(&app)?;
     let template = template(&desk, &name)?;
     let Form(fields) = fields?;
     let namespaces = namespaces(&desk, &viewer, &name).await?;
-    let typed = Typed { namespaces, ..read(template, name, fields)? };
+    let typed = FormValues { namespaces, ..read(template, name, fields)? };
     match desk.submit(&app, &viewer, &typed.request, "portal", checked(&typed.key)?).await {
         Ok(view) if view.dry_run => {
             Ok(drawn(&viewer, &desk, template, &typed, Some(&checked_only())).into_response())
@@ -105,12 +109,12 @@ fn checked_only() -> Problem {
     Problem::new(StatusCode::OK, "The API server takes this Job. Nothing was created.", "Submit creates it.")
 }
 
-fn template<'d>(desk: &'d Desk, name: &str) -> Result<&'d TemplateSpec, Problem> {
+fn template<'d>(desk: &'d SubmitDesk, name: &str) -> Result<&'d TemplateSpec, Problem> {
     desk.offer.templates.get(name).ok_or_else(no_template)
 }
 
 /// Those of the template to which the viewer may submit it.
-async fn namespaces(desk: &Desk, viewer: &Viewer, name: &str) -> Result<Vec<String>, Problem> {
+async fn namespaces(desk: &SubmitDesk, viewer: &PortalViewer, name: &str) -> Result<Vec<String>, Problem> {
     desk.open_to(viewer).await?.remove(name).ok_or_else(no_template)
 }
 
@@ -123,9 +127,9 @@ fn no_template() -> Problem {
 }
 
 /// A field that was left empty is as good as not given, unless it is a text that may be empty.
-fn read(template: &TemplateSpec, name: String, fields: Vec<(String, String)>) -> Result<Typed, Problem> {
+fn read(template: &TemplateSpec, name: String, fields: Vec<(String, String)>) -> Result<FormValues, Problem> {
     let request = SubmitRequest { template: name, ..SubmitRequest::default() };
-    let mut typed = Typed { key: String::new(), request, is_new: false, namespaces: Vec::new() };
+    let mut typed = FormValues { key: String::new(), request, is_new: false, namespaces: Vec::new() };
     for (field, value) in fields {
         match (field.as_str(), field.strip_prefix(PARAMETER)) {
             ("key", _) => typed.key = value,
@@ -147,12 +151,12 @@ fn read(template: &TemplateSpec, name: String, fields: Vec<(String, String)>) ->
 }
 
 fn drawn(
-    viewer: &Viewer,
-    desk: &Desk,
+    viewer: &PortalViewer,
+    desk: &SubmitDesk,
     template: &TemplateSpec,
-    typed: &Typed,
+    typed: &FormValues,
     problem: Option<&Problem>,
-) -> Page {
+) -> PageContent {
     let secret = template.secret(&desk.offer.rules);
     let mut faults: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for fault in problem.into_iter().flat_map(|problem| &problem.fields) {
@@ -163,7 +167,7 @@ fn drawn(
     let content = html! {
         div.head { h1 { "Submit " (name) } }
         @if !template.about.is_empty() { p { (template.about) } }
-        @if let Some(problem) = problem { (told(problem, &faults, own)) }
+        @if let Some(problem) = problem { (problem_box(problem, &faults, own)) }
         form.submit method="post" action={ "/submit/" (encode(name)) } {
             input type="hidden" name="key" value=(typed.key);
             (namespace(typed, &faults))
@@ -178,11 +182,11 @@ fn drawn(
             }
         }
     };
-    Page::new(format!("Submit {name}"), "/", content)
+    PageContent::new(format!("Submit {name}"), "/", content)
 }
 
 /// What is about no field of the form stands above it.
-fn told(problem: &Problem, faults: &BTreeMap<&str, Vec<&str>>, own: impl Fn(&str) -> bool) -> Markup {
+fn problem_box(problem: &Problem, faults: &BTreeMap<&str, Vec<&str>>, own: impl Fn(&str) -> bool) -> Markup {
     let is_good = problem.status.is_success();
     html! {
         div class=(if is_good { "done" } else { "alert" }) role=(if is_good { "status" } else { "alert" }) {
@@ -203,7 +207,7 @@ fn faults_of(field: &str, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
     }
 }
 
-fn namespace(typed: &Typed, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
+fn namespace(typed: &FormValues, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
     let (chosen, wrong) = (&typed.request.namespace, faults.contains_key(NAMESPACE));
     let described = wrong.then_some("fault-namespace");
     html! {
@@ -225,12 +229,12 @@ fn field(
     template: &TemplateSpec,
     parameter: &ParameterSpec,
     is_secret: bool,
-    typed: &Typed,
+    typed: &FormValues,
     faults: &BTreeMap<&str, Vec<&str>>,
 ) -> Markup {
     let (name, kind) = (parameter.name.as_str(), parameter.kind);
     let shown = match typed.request.parameters.get(name) {
-        None if typed.is_new && !is_secret => template.shown(parameter).map(text).unwrap_or_default(),
+        None if typed.is_new && !is_secret => template.initial_value(parameter).map(text).unwrap_or_default(),
         value => value.map(text).unwrap_or_default(),
     };
     // What is left empty is taken from the template.
@@ -274,7 +278,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-fn done(view: &SubmitView) -> Page {
+fn done(view: &SubmitView) -> PageContent {
     let now_ms = SystemClock::default().now_ms();
     let title = if view.created { "The Job is created" } else { "The Job was created before" };
     let content = html! {
@@ -288,5 +292,5 @@ fn done(view: &SubmitView) -> Page {
         pre { "kubewitness wait job/" (view.name) " -n " (view.namespace) }
         p { a href="/submit" { "Submit another one" } }
     };
-    Page::new(title, "/", content)
+    PageContent::new(title, "/", content)
 }

@@ -3,16 +3,16 @@
 use kubewitness_core::Status;
 use kubewitness_core::calendar::moment;
 use kubewitness_core::kinds::is_event;
-use kubewitness_core::order::{By, Order};
+use kubewitness_core::order::{ObjectOrder, OrderKey};
 use kubewitness_core::status::{PHASES, phase};
-use kubewitness_core::views::{Gone, ObjectView};
+use kubewitness_core::views::{GoneFilter, ObjectView};
 use maud::{Markup, html};
 
 use super::query::JobsQuery;
 use crate::answer::time::{age, readable, span};
 use crate::pages::parts::{at_text, badge, event_type, event_words, figure, object_link, pages, plural, why};
 
-pub(super) struct List<'a> {
+pub(super) struct JobList<'a> {
     pub asked: &'a JobsQuery,
     pub kind: Option<&'a str>,
     pub objects: &'a [ObjectView],
@@ -24,24 +24,24 @@ pub(super) struct List<'a> {
 }
 
 /// How an order is told.
-fn told(order: Order) -> &'static str {
+fn order_text(order: ObjectOrder) -> &'static str {
     match (order.by, order.turned) {
-        (By::Changed, false) => "newest change first",
-        (By::Changed, true) => "oldest change first",
-        (By::Created, false) => "newest first",
-        (By::Created, true) => "oldest first",
-        (By::Name, false) => "by name",
-        (By::Name, true) => "by name, from the end",
-        (By::Namespace, false) => "by namespace",
-        (By::Namespace, true) => "by namespace, from the end",
-        (By::Phase, false) => "by phase",
-        (By::Phase, true) => "by phase, from the end",
-        (By::Restarts, false) => "most restarts first",
-        (By::Restarts, true) => "fewest restarts first",
+        (OrderKey::Changed, false) => "newest change first",
+        (OrderKey::Changed, true) => "oldest change first",
+        (OrderKey::Created, false) => "newest first",
+        (OrderKey::Created, true) => "oldest first",
+        (OrderKey::Name, false) => "by name",
+        (OrderKey::Name, true) => "by name, from the end",
+        (OrderKey::Namespace, false) => "by namespace",
+        (OrderKey::Namespace, true) => "by namespace, from the end",
+        (OrderKey::Phase, false) => "by phase",
+        (OrderKey::Phase, true) => "by phase, from the end",
+        (OrderKey::Restarts, false) => "most restarts first",
+        (OrderKey::Restarts, true) => "fewest restarts first",
     }
 }
 
-impl List<'_> {
+impl JobList<'_> {
     /// The kind of its objects, as states name it, or `all`.
     pub fn kind(&self) -> &str {
         if self.asked.every_kind() { "all" } else { self.kind.unwrap_or(&self.asked.kind) }
@@ -54,14 +54,14 @@ impl List<'_> {
                 table.dense.stacked.folds id=[asked.is_now().then_some("objects")] hidden[objects.is_empty()] {
                     caption { (self.caption()) }
                     thead { tr {
-                        (self.head(By::Phase, if asked.is_of_events() { "Type" } else { "Phase" }, ""))
-                        (self.head(By::Name, "Name", ""))
+                        (self.head(OrderKey::Phase, if asked.is_of_events() { "Type" } else { "Phase" }, ""))
+                        (self.head(OrderKey::Name, "Name", ""))
                         @if asked.every_kind() { th scope="col" { "Kind" } }
-                        (self.head(By::Namespace, "Namespace", ""))
+                        (self.head(OrderKey::Namespace, "Namespace", ""))
                         @if !asked.is_of_events() {
                             th.num scope="col" { (self.no_order("Waited")) }
                             th.num scope="col" { (self.no_order("Ran")) }
-                            (self.head(By::Restarts, "Restarts", "num"))
+                            (self.head(OrderKey::Restarts, "Restarts", "num"))
                             @if asked.was.is_none() { th.num scope="col" { "Ready" } }
                             th scope="col" { "Submitter" }
                             th scope="col" { "Plugins" }
@@ -71,7 +71,7 @@ impl List<'_> {
                         // Beside how it is now there is no room for how it was.
                         @match asked.was {
                             Some(phase) => th scope="col" { "Was " (phase) },
-                            None => { (self.head(By::Created, "Age", "num")) (self.head(By::Changed, "Last change", "")) },
+                            None => { (self.head(OrderKey::Created, "Age", "num")) (self.head(OrderKey::Changed, "Last change", "")) },
                         }
                     } }
                     tbody { @for view in *objects { (row(view, asked, self.now_ms)) } }
@@ -88,7 +88,7 @@ impl List<'_> {
                 "first those that are in the phase still, then those that left it last"
             }
             None if self.asked.cause.is_some() => "first those that ended last",
-            None => told(self.asked.order),
+            None => order_text(self.asked.order),
         };
         let count = self.objects.len() as u64;
         html! {
@@ -99,7 +99,7 @@ impl List<'_> {
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
             (order) ". "
-            @if self.asked.has_order() && self.asked.gone != Gone::No && self.asked.order.by == By::Changed {
+            @if self.asked.has_order() && self.asked.gone != GoneFilter::No && self.asked.order.by == OrderKey::Changed {
                 "Objects that are gone are ordered by the time of their deletion. "
             }
             span.hint #no-order { (self.why_no_order()) }
@@ -124,13 +124,13 @@ impl List<'_> {
     }
 
     /// A click orders by this column, and another one turns the order around.
-    fn head(&self, by: By, name: &str, class: &str) -> Markup {
+    fn head(&self, by: OrderKey, name: &str, class: &str) -> Markup {
         let asked = self.asked;
         let is_sorted = asked.has_order() && asked.order.by == by;
-        let order = Order { by, turned: is_sorted && !asked.order.turned };
-        let value = Some(order.word()).filter(|_| order != Order::default());
+        let order = ObjectOrder { by, turned: is_sorted && !asked.order.turned };
+        let value = Some(order.word()).filter(|_| order != ObjectOrder::default());
         // The newest object has the lowest age.
-        let (sign, way) = match asked.order.descends() != (by == By::Created) {
+        let (sign, way) = match asked.order.descends() != (by == OrderKey::Created) {
             true => (" ↓", "descending"),
             false => (" ↑", "ascending"),
         };

@@ -14,21 +14,21 @@ use tokio::time::timeout;
 
 use crate::answer::Problem;
 use crate::pages::parts::{at, event_type, figure, object_link};
-use crate::scope::Visibility;
+use crate::scope::ViewerVisibility;
 
 /// Versions of an Event whose documents one page reads: the newest.
 const READ: usize = 50;
 /// And so long: each document is looked through for secrets.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the versions of an Event tell, by their positions.
-pub(super) type Versions = BTreeMap<Seq, EventView>;
+/// The versions of an Event, by their positions.
+pub(super) type EventVersions = BTreeMap<Seq, EventView>;
 
 /// `None`: the object is no Event. What an Event tells is for whoever may also get the object that it is about.
 pub(super) async fn versions(
-    visible: &Visibility,
+    visible: &ViewerVisibility,
     states: &[Arc<Witnessed>],
-) -> Result<Option<Versions>, Problem> {
+) -> Result<Option<EventVersions>, Problem> {
     if !states.last().is_some_and(|last| is_event(&last.object.group, &last.object.kind)) {
         return Ok(None);
     }
@@ -48,12 +48,12 @@ pub(super) async fn versions(
 }
 
 /// Its type beside its name.
-pub(super) fn kind(versions: &Versions) -> Markup {
+pub(super) fn kind(versions: &EventVersions) -> Markup {
     html! { @if let Some((_, event)) = versions.last_key_value() { (event_type(event)) } }
 }
 
 /// Reason and message of its newest version.
-pub(super) fn said(versions: &Versions) -> Markup {
+pub(super) fn event_text(versions: &EventVersions) -> Markup {
     html! {
         @if let Some((_, event)) = versions.last_key_value() {
             p.story { (event.reason) }
@@ -62,7 +62,7 @@ pub(super) fn said(versions: &Versions) -> Markup {
     }
 }
 
-pub(super) fn facts(view: &TimelineView, versions: &Versions) -> Markup {
+pub(super) fn facts(view: &TimelineView, versions: &EventVersions) -> Markup {
     html! {
         dl.facts {
             @if let Some((_, event)) = versions.last_key_value() {

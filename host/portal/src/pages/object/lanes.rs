@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kubewitness_core::views::{Deliveries, Told};
+use kubewitness_core::views::{DeliveryMap, DeliveryStage};
 use kubewitness_core::{Change, Gap, Seq, State};
 use maud::{Markup, html};
 
-use super::Holes;
+use super::StoryGaps;
 use crate::answer::time;
 use crate::pages::gaps::bound;
 use crate::pages::parts::plural;
 
-pub(super) struct Lane {
+pub(super) struct TimelineLane {
     pub(super) label: String,
     /// Oldest first, never empty.
     pub(super) states: Vec<Arc<State>>,
@@ -27,16 +27,16 @@ const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 26.0;
 const BAR: f64 = 16.0;
 const TOP: f64 = 24.0;
-/// What is narrower than this has no room for its name.
+/// A stretch that is narrower than this has no room for its name.
 const NAMED: f64 = 58.0;
 const LABEL_CHARS: usize = 26;
 
-struct Scale {
+struct TimeScale {
     from: u64,
     to: u64,
 }
 
-impl Scale {
+impl TimeScale {
     fn x(&self, ms: u64) -> f64 {
         let part = ms.clamp(self.from, self.to) - self.from;
         LABEL + (WIDTH - LABEL - 8.0) * part as f64 / (self.to - self.from) as f64
@@ -48,7 +48,7 @@ const TENTHS: u64 = 10_000;
 /// Marks of one plugin; the newest states.
 const MARKS: usize = 400;
 
-impl Lane {
+impl TimelineLane {
     /// Nothing of the object goes on.
     fn is_over(&self) -> bool {
         self.states.last().is_some_and(|state| state.status.terminal || state.change != Change::Present)
@@ -57,12 +57,17 @@ impl Lane {
 
 /// `told`: how far each plugin is with the states of the first lane. `now_ms`: up to when what is not over goes on; left out,
 /// the picture ends with its last state.
-pub(super) fn svg(lanes: &[Lane], told: &Deliveries, holes: &Holes, now_ms: Option<u64>) -> Markup {
+pub(super) fn svg(
+    lanes: &[TimelineLane],
+    told: &DeliveryMap,
+    holes: &StoryGaps,
+    now_ms: Option<u64>,
+) -> Markup {
     let times = || lanes.iter().flat_map(|lane| &lane.states).map(|state| state.observed_ms);
     let from = times().min().unwrap_or(0);
-    let now_ms = now_ms.filter(|_| !lanes.iter().all(Lane::is_over));
+    let now_ms = now_ms.filter(|_| !lanes.iter().all(TimelineLane::is_over));
     // A second at least: an object that was seen once has a bar as well.
-    let scale = Scale { from, to: times().chain(now_ms).max().unwrap_or(0).max(from + 1000) };
+    let scale = TimeScale { from, to: times().chain(now_ms).max().unwrap_or(0).max(from + 1000) };
     let shown = &lanes[..lanes.len().min(LANES)];
     let height = TOP + HEIGHT * (shown.len() + told.len()) as f64 + 6.0;
     html! {
@@ -85,7 +90,7 @@ pub(super) fn svg(lanes: &[Lane], told: &Deliveries, holes: &Holes, now_ms: Opti
     }
 }
 
-fn grid(scale: &Scale, step: u64, height: f64) -> Markup {
+fn grid(scale: &TimeScale, step: u64, height: f64) -> Markup {
     let ms = scale.from + (scale.to - scale.from) * step / 4;
     let x = scale.x(ms);
     let anchor = match step {
@@ -102,12 +107,12 @@ fn grid(scale: &Scale, step: u64, height: f64) -> Markup {
     }
 }
 
-fn bar(lane: &Lane, scale: &Scale, y: f64, holes: &Holes) -> Markup {
+fn bar(lane: &TimelineLane, scale: &TimeScale, y: f64, holes: &StoryGaps) -> Markup {
     let last = lane.states.last();
     let end = last.filter(|_| lane.is_over()).map_or(scale.to, |state| state.observed_ms);
     html! {
         text.label x="0" y=(y + BAR - 3.0) { title { (lane.label) } (shorten(&lane.label)) }
-        @for Stretch { phase, from, to } in stretches(lane, end) {
+        @for LaneStretch { phase, from, to } in stretches(lane, end) {
             @let (x, width) = (scale.x(from), (scale.x(to) - scale.x(from)).max(2.0));
             @if let Some(phase) = phase { g.span data-phase=(phase) {
                 title { (phase) ", " (time::readable(from)) ", " (time::span(to - from)) }
@@ -131,7 +136,13 @@ fn bar(lane: &Lane, scale: &Scale, y: f64, holes: &Holes) -> Markup {
 }
 
 /// A mark for each state: full where the plugin was told, hollow while that waits, a cross for a dead letter.
-fn marks(plugin: &str, told: &BTreeMap<Seq, Told>, lane: &Lane, scale: &Scale, y: f64) -> Markup {
+fn marks(
+    plugin: &str,
+    told: &BTreeMap<Seq, DeliveryStage>,
+    lane: &TimelineLane,
+    scale: &TimeScale,
+    y: f64,
+) -> Markup {
     let middle = y + BAR / 2.0;
     let from = lane.states.len().saturating_sub(MARKS);
     html! {
@@ -141,8 +152,8 @@ fn marks(plugin: &str, told: &BTreeMap<Seq, Told>, lane: &Lane, scale: &Scale, y
             g.told data-state=(told.as_str()) {
                 title { (plugin) ": " (told.as_str()) " at position " (state.seq) }
                 @match told {
-                    Told::Dead => { path d=(format!("M{:.1} {:.1}l8 8m0 -8l-8 8", x - 4.0, middle - 4.0)) {} }
-                    Told::Delivered | Told::Waiting => { circle cx=(round(x)) cy=(middle) r="4" {} }
+                    DeliveryStage::Dead => { path d=(format!("M{:.1} {:.1}l8 8m0 -8l-8 8", x - 4.0, middle - 4.0)) {} }
+                    DeliveryStage::Delivered | DeliveryStage::Waiting => { circle cx=(round(x)) cy=(middle) r="4" {} }
                 }
             }
         }
@@ -164,15 +175,15 @@ fn missing(hole: Option<&Gap>) -> String {
 }
 
 #[derive(Debug, PartialEq)]
-struct Stretch {
+struct LaneStretch {
     /// None: versions are missing, so nobody knows.
     phase: Option<String>,
     from: u64,
     to: u64,
 }
 
-fn stretches(lane: &Lane, end: u64) -> Vec<Stretch> {
-    let mut all: Vec<Stretch> = Vec::new();
+fn stretches(lane: &TimelineLane, end: u64) -> Vec<LaneStretch> {
+    let mut all: Vec<LaneStretch> = Vec::new();
     // A phase lasts until the next state. What stands before a gap was last seen at its own time.
     let mut seen = None;
     for state in &lane.states {
@@ -183,7 +194,7 @@ fn stretches(lane: &Lane, end: u64) -> Vec<Stretch> {
             open.to = from.max(open.from);
         }
         if all.last().is_none_or(|open| open.phase != phase) {
-            all.push(Stretch { phase, from, to: at });
+            all.push(LaneStretch { phase, from, to: at });
         }
         seen = Some(at);
     }
@@ -225,12 +236,12 @@ mod tests {
             state(20, "5", Change::Gap, false),
             state(21, "5", Change::Present, false),
         ];
-        let drawn = stretches(&Lane { label: "job".into(), states }, 40_000);
+        let drawn = stretches(&TimelineLane { label: "job".into(), states }, 40_000);
         let phase = || Some("Running".to_owned());
         let expected = [
-            Stretch { phase: phase(), from: 10_000, to: 10_000 },
-            Stretch { phase: None, from: 10_000, to: 21_000 },
-            Stretch { phase: phase(), from: 21_000, to: 40_000 },
+            LaneStretch { phase: phase(), from: 10_000, to: 10_000 },
+            LaneStretch { phase: None, from: 10_000, to: 21_000 },
+            LaneStretch { phase: phase(), from: 21_000, to: 40_000 },
         ];
         assert_eq!(drawn, expected);
     }

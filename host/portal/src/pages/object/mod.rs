@@ -19,25 +19,25 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::search::About;
-use kubewitness_core::views::{Cause, Deliveries, TimelineQuery, TimelineView};
+use kubewitness_core::search::DocumentFacts;
+use kubewitness_core::views::{Cause, DeliveryMap, TimelineQuery, TimelineView};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
-use self::event::Versions;
-use self::lanes::Lane;
+use self::event::EventVersions;
+use self::lanes::TimelineLane;
 use self::not_witnessed::SUBMITTED;
-use self::states::Table;
-use self::unchanged::Quiet;
+use self::states::StateTable;
+use self::unchanged::QuietStates;
 use super::parts::{at, badge, encode, figure, object_link, why};
-use crate::access::Viewer;
-use crate::answer::Shown;
-use crate::answer::frame::{NewsFilter, Page};
-use crate::answer::params::Params;
+use crate::access::PortalViewer;
+use crate::answer::ProblemPage;
+use crate::answer::frame::{NewsFilter, PageContent};
+use crate::answer::params::QueryParams;
 use crate::answer::time;
 use crate::api::MOST_ROWS;
-use crate::app::App;
-use crate::scope::{Position, Visibility};
+use crate::app::PortalApp;
+use crate::scope::{JournalCursor, ViewerVisibility};
 
 /// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
 const STATES: usize = 2000;
@@ -46,9 +46,9 @@ const GAPS: usize = 200;
 /// The page asks again after so many seconds, also where no state has come.
 const REFRESH_SECONDS: u32 = 10;
 
-/// What the address of a page of an object asks for.
+/// The query of an object's page.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct ObjectQuery<'a> {
     uid: &'a str,
     limit: usize,
     /// Versions that tell nothing new are not folded.
@@ -57,7 +57,7 @@ struct Asked<'a> {
     chosen: Option<Seq>,
 }
 
-impl Asked<'_> {
+impl ObjectQuery<'_> {
     /// The page of the object, with every version or with some folded.
     fn address(&self, all: bool) -> String {
         let limit = (self.limit != STATES).then(|| format!("limit={}", self.limit));
@@ -67,19 +67,24 @@ impl Asked<'_> {
     }
 }
 
-/// What is known of the gaps of a story, by their positions.
-type Holes = BTreeMap<Seq, Gap>;
+/// The gaps of a story, by their positions.
+type StoryGaps = BTreeMap<Seq, Gap>;
 
-/// What the rows of a page tell that no state has.
-struct Notes {
-    holes: Holes,
-    quiet: Quiet,
+/// The notes of a page's rows that no state has.
+struct RowNotes {
+    holes: StoryGaps,
+    quiet: QuietStates,
     /// Of an Event, what its versions tell. They have no phase.
-    versions: Option<Versions>,
+    versions: Option<EventVersions>,
 }
 
-impl Notes {
-    async fn read(app: &App, visible: &Visibility, view: &TimelineView, all: bool) -> Result<Self, Shown> {
+impl RowNotes {
+    async fn read(
+        app: &PortalApp,
+        visible: &ViewerVisibility,
+        view: &TimelineView,
+        all: bool,
+    ) -> Result<Self, ProblemPage> {
         Ok(Self {
             holes: holes(app, view.states.iter().chain(&view.related)).await?,
             quiet: unchanged::quiet(app, view, all).await,
@@ -89,29 +94,29 @@ impl Notes {
 }
 
 pub(super) async fn page(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(uid): Path<String>,
     uri: Uri,
-) -> Result<Response, Shown> {
-    let params = Params::read(&uri, &["limit", "at", "state", "all", "cursor", SUBMITTED])?;
+) -> Result<Response, ProblemPage> {
+    let params = QueryParams::read(&uri, &["limit", "at", "state", "all", "cursor", SUBMITTED])?;
     let (all, chosen, submitted) = (params.yes("all")?, params.number("state")?, params.number(SUBMITTED)?);
     let limit = params.limit(STATES, MOST_ROWS)?;
-    let asked = Asked { uid: &uid, limit, all, chosen };
+    let asked = ObjectQuery { uid: &uid, limit, all, chosen };
     if let Some(cursor) = params.cursor("cursor")? {
         return older::page(&app, &viewer, asked, cursor).await;
     }
-    let after = Position::newest(&*app.views).await?.to_string();
+    let after = JournalCursor::newest(&*app.views).await?.to_string();
     let query = TimelineQuery {
         uid: Some(uid.clone()),
         limit: Some(limit),
         events: true,
         ..TimelineQuery::default()
     };
-    let visible = Visibility::new(&app, &viewer);
+    let visible = ViewerVisibility::new(&app, &viewer);
     let view = visible.story(&query).await?;
     let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
-        return not_witnessed::page(&uid, submitted).map_err(Shown);
+        return not_witnessed::page(&uid, submitted).map_err(ProblemPage);
     };
     if let Some(seq) = chosen.filter(|seq| view.cut && *seq < first.seq) {
         return older::page(&app, &viewer, asked, older::with(seq)).await;
@@ -123,8 +128,9 @@ pub(super) async fn page(
     let missing = view.states.iter().filter(|state| state.change == Change::Gap).count();
     let shown = lanes_of(&view.states, &view.related);
     let name = format!("{}/{}", object.kind, object.name);
-    let notes = Notes::read(&app, &visible, &view, all).await?;
-    let table = Table { caption: &name, named: false, asked, other: &asked.address(!all), notes: &notes };
+    let notes = RowNotes::read(&app, &visible, &view, all).await?;
+    let table =
+        StateTable { caption: &name, named: false, asked, other: &asked.address(!all), notes: &notes };
     let moment = moment::look(&view.states, params.text("at"), &uid)?;
     let news = NewsFilter {
         after,
@@ -137,23 +143,23 @@ pub(super) async fn page(
         let content = html! {
             (crumbs(object))
             div.head { h1 { (object.name) } (event::kind(versions)) (left(last)) }
-            (event::said(versions)) (moment) (cut(&view, asked))
+            (event::event_text(versions)) (moment) (cut(&view, asked))
             (event::facts(&view, versions)) (commands(last)) (tables(&view, table))
         };
-        return Ok(Page::new(name.clone(), "/", content).live(news).into_response());
+        return Ok(PageContent::new(name.clone(), "/", content).live(news).into_response());
     }
     let deliveries = match visible.is_operators().await? {
         true => app.views.deliveries(&view.states).await?,
-        false => Deliveries::new(),
+        false => DeliveryMap::new(),
     };
-    let told = told(&visible, last, &view.states).await;
+    let told = newest_document(&visible, last, &view.states).await;
     let words = view.why.as_ref().map(|why| why.sentence.as_str()).unwrap_or_default();
     let cause = view.why.as_ref().and_then(|why| why.cause.as_ref());
     let content = html! {
         (crumbs(object))
         div.head { h1 { (object.name) } (how(last)) }
         @if !words.is_empty() { p.story #why { (words) "." @if let Some(cause) = cause { " " (evidence(cause)) } } }
-        p.lead { (why(&story::told(last))) }
+        p.lead { (why(&story::last_work_status(last))) }
         (moment) (cut(&view, asked))
         (facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))
         (commands(last))
@@ -176,7 +182,7 @@ pub(super) async fn page(
         (mutes::of_object(&app, &viewer, object, &view.reports).await?)
         (tables(&view, table))
     };
-    Ok(Page::new(name.clone(), "/", content).live(news).into_response())
+    Ok(PageContent::new(name.clone(), "/", content).live(news).into_response())
 }
 
 /// The lists that it is in.
@@ -191,7 +197,7 @@ fn crumbs(object: &ObjectRef) -> Markup {
 }
 
 /// Where the older states are, of which this page has none.
-fn cut(view: &TimelineView, asked: Asked<'_>) -> Markup {
+fn cut(view: &TimelineView, asked: ObjectQuery<'_>) -> Markup {
     let has_older = view.next.is_some_and(|next| next.states > 0 || next.related < Seq::MAX);
     let link = if has_older { "Show older states" } else { "Show what else it owns" };
     html! {
@@ -219,8 +225,8 @@ fn owns_more(view: &TimelineView) -> Markup {
 }
 
 /// Each state as a row: of the object, and of what it owns.
-fn tables(view: &TimelineView, table: Table<'_>) -> Markup {
-    let owned = Table { caption: "Objects that it owns", named: true, ..table };
+fn tables(view: &TimelineView, table: StateTable<'_>) -> Markup {
+    let owned = StateTable { caption: "Objects that it owns", named: true, ..table };
     html! {
         @if !view.states.is_empty() {
             section aria-labelledby="states" {
@@ -238,8 +244,11 @@ fn tables(view: &TimelineView, table: Table<'_>) -> Markup {
 }
 
 /// What each gap of the story says of itself: that is its document.
-async fn holes(app: &App, states: impl Iterator<Item = &Arc<Witnessed>>) -> Result<Holes, Shown> {
-    let mut holes = Holes::new();
+async fn holes(
+    app: &PortalApp,
+    states: impl Iterator<Item = &Arc<Witnessed>>,
+) -> Result<StoryGaps, ProblemPage> {
+    let mut holes = StoryGaps::new();
     for state in states.filter(|state| state.change == Change::Gap).take(GAPS) {
         let document = app.views.document(state.seq).await?;
         if let Ok(gap) = serde_json::from_slice::<Gap>(&document) {
@@ -255,12 +264,12 @@ fn evidence(cause: &Cause) -> Markup {
 }
 
 /// The object's own lane, then one for each object that it owns, in order of appearance.
-fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> {
-    let mut lanes: Vec<(String, Lane)> = Vec::new();
+fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<TimelineLane> {
+    let mut lanes: Vec<(String, TimelineLane)> = Vec::new();
     for state in states.iter().chain(related) {
         let index = lanes.iter().position(|(uid, _)| *uid == state.object.uid).unwrap_or_else(|| {
             let label = format!("{}/{}", state.object.kind, state.object.name);
-            lanes.push((state.object.uid.clone(), Lane { label, states: Vec::new() }));
+            lanes.push((state.object.uid.clone(), TimelineLane { label, states: Vec::new() }));
             lanes.len() - 1
         });
         lanes[index].1.states.push(state.clone());
@@ -280,19 +289,23 @@ fn left(last: &Witnessed) -> Markup {
     html! { @if last.change != Change::Present { " " span.mark { (last.change.as_str()) } } }
 }
 
-/// What the newest document says of the object, where it can be read.
+/// The facts of the newest document about the object, if it can be read.
 #[derive(Default)]
-struct Told {
+struct NewestDocument {
     submitter: Option<String>,
 }
 
-async fn told(visible: &Visibility, last: &Witnessed, states: &[Arc<Witnessed>]) -> Told {
+async fn newest_document(
+    visible: &ViewerVisibility,
+    last: &Witnessed,
+    states: &[Arc<Witnessed>],
+) -> NewestDocument {
     // The document of a deletion that was found by comparing is empty, and that of a gap is none of the object.
     let seq =
         states.iter().rfind(|state| state.change == Change::Present).map_or(last.seq, |state| state.seq);
     // A page without a document is better than no page: the table says what became of it.
-    let Ok(document) = visible.document(seq).await else { return Told::default() };
-    Told { submitter: About::read(&document).submitter }
+    let Ok(document) = visible.document(seq).await else { return NewestDocument::default() };
+    NewestDocument { submitter: DocumentFacts::read(&document).submitter }
 }
 
 /// How the same is asked for on a command line.
@@ -329,7 +342,7 @@ fn facts(
     last: &Witnessed,
     count: usize,
     missing: usize,
-    told: &Told,
+    told: &NewestDocument,
     cut: bool,
 ) -> Markup {
     let status = &last.status;

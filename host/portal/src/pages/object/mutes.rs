@@ -9,13 +9,13 @@ use kubewitness_core::ObjectRef;
 use kubewitness_core::views::{MuteRequest, MuteView, ReportView};
 use maud::{Markup, html};
 
-use crate::access::{Act, Viewer};
-use crate::answer::frame::Page;
-use crate::answer::params::Params;
-use crate::answer::{Problem, Shown};
+use crate::access::{GuardedAct, PortalViewer};
+use crate::answer::frame::PageContent;
+use crate::answer::params::QueryParams;
+use crate::answer::{Problem, ProblemPage};
 use crate::api::WHO_BYTES;
-use crate::api::muting::{order, shown};
-use crate::app::App;
+use crate::api::muting::{order, visible_mutes};
+use crate::app::PortalApp;
 use crate::pages::parts::{at_text, empty, encode, expect_own_page};
 
 const PAGE: &str = "/mutes";
@@ -24,12 +24,12 @@ const TEXT_BYTES: usize = 256;
 
 /// What is muted of an object, and the form that mutes it, where the viewer may.
 pub(super) async fn of_object(
-    app: &App,
-    viewer: &Viewer,
+    app: &PortalApp,
+    viewer: &PortalViewer,
     object: &ObjectRef,
     reports: &[ReportView],
 ) -> Result<Markup, Problem> {
-    let may = viewer.may_in(Act::Mute, &object.namespace).await?;
+    let may = viewer.may_in(GuardedAct::Mute, &object.namespace).await?;
     let mut mutes = Vec::new();
     for mute in app.views.mutes().await? {
         if mute.covers(&object.uid, &object.namespace) && viewer.is_in_force(&mute).await? {
@@ -45,7 +45,7 @@ pub(super) async fn of_object(
             section aria-labelledby="mutes" {
                 h2 #mutes { "Mute" }
                 @for mute in &mutes {
-                    p.notice { (told(mute)) }
+                    p.notice { (mute_text(mute)) }
                     @if may && mute.uid == object.uid { (undo(mute)) }
                 }
                 @if may {
@@ -67,13 +67,13 @@ pub(super) async fn of_object(
     })
 }
 
-fn is_theirs(viewer: &Viewer, to: &str) -> bool {
+fn is_theirs(viewer: &PortalViewer, to: &str) -> bool {
     viewer
         .name()
         .is_some_and(|name| to == name || to.split_once(':').is_some_and(|(_, address)| address == name))
 }
 
-fn who(viewer: &Viewer) -> Markup {
+fn who(viewer: &PortalViewer) -> Markup {
     html! {
         @if viewer.name().is_none() { label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; } }
     }
@@ -89,7 +89,7 @@ fn what(mute: &MuteView) -> Markup {
     }
 }
 
-fn told(mute: &MuteView) -> Markup {
+fn mute_text(mute: &MuteView) -> Markup {
     let whom = if mute.to.is_empty() { "Nobody is told" } else { mute.to.as_str() };
     html! { b { (what(mute)) " is muted." } " " (whom) @if !mute.to.is_empty() { " is not told" } ". " (mute.who) " muted it at " (at_text(&mute.at)) "." }
 }
@@ -107,9 +107,13 @@ fn undo(mute: &MuteView) -> Markup {
     }
 }
 
-pub(crate) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    Params::read(&uri, &[])?;
-    let mutes = shown(&app, &viewer).await?;
+pub(crate) async fn page(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
+    QueryParams::read(&uri, &[])?;
+    let mutes = visible_mutes(&app, &viewer).await?;
     let content = html! {
         div.head { h1 { "Mutes" } }
         p { "Plugins send no messages about what is muted. A mute for one recipient stops the messages to that recipient alone. To mute one job, open its page." }
@@ -123,17 +127,17 @@ pub(crate) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             }
         }
         @if mutes.is_empty() { (empty("No mutes", &html! { "There is no mute that you may undo." })) }
-        @for mute in &mutes { p.notice { (told(mute)) } (undo(mute)) }
+        @for mute in &mutes { p.notice { (mute_text(mute)) } (undo(mute)) }
     };
-    Ok(Page::new("Mutes".to_owned(), "/", content))
+    Ok(PageContent::new("Mutes".to_owned(), "/", content))
 }
 
 pub(crate) async fn change(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     headers: HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     expect_own_page(&headers)?;
     let Form(fields) = fields?;
     let mut request = MuteRequest { who: "portal".to_owned(), ..MuteRequest::default() };

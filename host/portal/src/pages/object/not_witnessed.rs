@@ -6,7 +6,7 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use maud::html;
 
 use crate::answer::Problem;
-use crate::answer::frame::Page;
+use crate::answer::frame::PageContent;
 
 /// When the object was created from here, in milliseconds since 1970: the page of a submission says so in its link.
 pub(super) const SUBMITTED: &str = "submitted";
@@ -42,5 +42,5 @@ fn waiting() -> Response {
             p.hint { "This page looks again every " (AGAIN_SECONDS) " seconds, for two minutes." }
         }
     };
-    ([("refresh", AGAIN_SECONDS.to_string())], Page::new("Not seen yet", "/", content)).into_response()
+    ([("refresh", AGAIN_SECONDS.to_string())], PageContent::new("Not seen yet", "/", content)).into_response()
 }

@@ -3,17 +3,17 @@
 use axum::response::{IntoResponse, Response};
 use kubewitness_core::Seq;
 use kubewitness_core::cursor::StoryCursor;
-use kubewitness_core::views::{Deliveries, TimelineQuery, TimelineView};
+use kubewitness_core::views::{DeliveryMap, TimelineQuery, TimelineView};
 use maud::{Markup, html};
 
-use super::states::Table;
-use super::{Asked, Notes, lanes, lanes_of, owns_more, tables};
-use crate::access::Viewer;
-use crate::answer::Shown;
-use crate::answer::frame::Page;
-use crate::app::App;
+use super::states::StateTable;
+use super::{ObjectQuery, RowNotes, lanes, lanes_of, owns_more, tables};
+use crate::access::PortalViewer;
+use crate::answer::ProblemPage;
+use crate::answer::frame::PageContent;
+use crate::app::PortalApp;
 use crate::pages::parts::{at, encode, figure, pages, plural};
-use crate::scope::Visibility;
+use crate::scope::ViewerVisibility;
 
 /// The part that ends with this position.
 pub(super) fn with(seq: Seq) -> StoryCursor {
@@ -22,25 +22,25 @@ pub(super) fn with(seq: Seq) -> StoryCursor {
 }
 
 /// The page of the part that begins there.
-pub(super) fn address(asked: Asked<'_>, cursor: StoryCursor) -> String {
+pub(super) fn address(asked: ObjectQuery<'_>, cursor: StoryCursor) -> String {
     let address = asked.address(asked.all);
     let mark = if address.contains('?') { '&' } else { '?' };
     format!("{address}{mark}cursor={}", encode(&cursor.to_string()))
 }
 
 pub(super) async fn page(
-    app: &App,
-    viewer: &Viewer,
-    asked: Asked<'_>,
+    app: &PortalApp,
+    viewer: &PortalViewer,
+    asked: ObjectQuery<'_>,
     cursor: StoryCursor,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     let query = TimelineQuery {
         uid: Some(asked.uid.to_owned()),
         cursor: Some(cursor),
         limit: Some(asked.limit),
         ..TimelineQuery::default()
     };
-    let visible = Visibility::new(app, viewer);
+    let visible = ViewerVisibility::new(app, viewer);
     let view = visible.story(&query).await?;
     let title = match view.states.first().map(|state| &state.object) {
         Some(object) => format!("{}/{}, older states", object.kind, object.name),
@@ -48,20 +48,20 @@ pub(super) async fn page(
         None if !view.related.is_empty() => "What else the object owns".to_owned(),
         None => "Older states".to_owned(),
     };
-    let other = address(Asked { all: !asked.all, ..asked }, cursor);
-    let notes = Notes::read(app, &visible, &view, asked.all).await?;
-    let table = Table { caption: "The object", named: false, asked, other: &other, notes: &notes };
+    let other = address(ObjectQuery { all: !asked.all, ..asked }, cursor);
+    let notes = RowNotes::read(app, &visible, &view, asked.all).await?;
+    let table = StateTable { caption: "The object", named: false, asked, other: &other, notes: &notes };
     let content = html! {
         p.crumbs { a href=(asked.address(asked.all)) { "The object now" } }
         div.head { h1 { (title) } }
-        p.lead { (told(&view)) }
+        p.lead { (span_text(&view)) }
         @if !(view.states.is_empty() && view.related.is_empty()) { (story(&view, table)) }
         (pages("Pages of the story", Some(asked.address(asked.all)), view.next.map(|next| address(asked, next))))
     };
-    Ok(Page::new(title, "/", content).into_response())
+    Ok(PageContent::new(title, "/", content).into_response())
 }
 
-fn told(view: &TimelineView) -> Markup {
+fn span_text(view: &TimelineView) -> Markup {
     let all = || view.states.iter().chain(&view.related);
     let count = all().count() as u64;
     let times = (all().map(|state| state.observed_ms).min(), all().map(|state| state.observed_ms).max());
@@ -77,12 +77,12 @@ fn told(view: &TimelineView) -> Markup {
     }
 }
 
-fn story(view: &TimelineView, table: Table<'_>) -> Markup {
+fn story(view: &TimelineView, table: StateTable<'_>) -> Markup {
     html! {
         @if table.notes.versions.is_none() {
             section aria-labelledby="lanes" {
                 h2 #lanes { "Phases over time" }
-                (lanes::svg(&lanes_of(&view.states, &view.related), &Deliveries::new(), &table.notes.holes, None))
+                (lanes::svg(&lanes_of(&view.states, &view.related), &DeliveryMap::new(), &table.notes.holes, None))
             }
         }
         (tables(view, table))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
 use maud::{Markup, html};
 
-use super::{Asked, Notes};
+use super::{ObjectQuery, RowNotes};
 use crate::pages::gaps::bound;
 use crate::pages::parts::{at, badge, event_type, event_words, figure, object_link, plural, why};
 
@@ -14,22 +14,22 @@ use crate::pages::parts::{at, badge, event_type, event_words, figure, object_lin
 const FOLDED: usize = 2;
 
 #[derive(Clone, Copy)]
-pub(super) struct Table<'a> {
+pub(super) struct StateTable<'a> {
     pub caption: &'a str,
     /// Of several objects.
     pub named: bool,
-    pub asked: Asked<'a>,
+    pub asked: ObjectQuery<'a>,
     /// The address of the same page with every version, or with those folded that tell nothing new.
     pub other: &'a str,
-    pub notes: &'a Notes,
+    pub notes: &'a RowNotes,
 }
 
-enum Row<'a> {
+enum StateRow<'a> {
     One(&'a Witnessed, Option<&'a Witnessed>),
     Folded(&'a Witnessed, &'a Witnessed, usize),
 }
 
-fn rows<'a>(states: &'a [Arc<Witnessed>], table: &Table<'_>) -> Vec<Row<'a>> {
+fn rows<'a>(states: &'a [Arc<Witnessed>], table: &StateTable<'_>) -> Vec<StateRow<'a>> {
     let mut rows = Vec::new();
     let mut quiet: Vec<(&Witnessed, Option<&Witnessed>)> = Vec::new();
     let mut newest: HashMap<&str, &Witnessed> = HashMap::new();
@@ -40,23 +40,23 @@ fn rows<'a>(states: &'a [Arc<Witnessed>], table: &Table<'_>) -> Vec<Row<'a>> {
             continue;
         }
         fold(&mut quiet, &mut rows);
-        rows.push(Row::One(state, before));
+        rows.push(StateRow::One(state, before));
     }
     fold(&mut quiet, &mut rows);
     rows
 }
 
-fn fold<'a>(quiet: &mut Vec<(&'a Witnessed, Option<&'a Witnessed>)>, rows: &mut Vec<Row<'a>>) {
+fn fold<'a>(quiet: &mut Vec<(&'a Witnessed, Option<&'a Witnessed>)>, rows: &mut Vec<StateRow<'a>>) {
     match quiet.as_slice() {
         [(first, _), .., (last, _)] if quiet.len() >= FOLDED => {
-            rows.push(Row::Folded(first, last, quiet.len()));
+            rows.push(StateRow::Folded(first, last, quiet.len()));
         }
-        few => rows.extend(few.iter().map(|(state, before)| Row::One(state, *before))),
+        few => rows.extend(few.iter().map(|(state, before)| StateRow::One(state, *before))),
     }
     quiet.clear();
 }
 
-impl Table<'_> {
+impl StateTable<'_> {
     /// With a choice of two versions to compare.
     pub fn compare(&self, states: &[Arc<Witnessed>]) -> Markup {
         let can = states.len() > 1;
@@ -101,8 +101,8 @@ impl Table<'_> {
                     tbody {
                         @for row in rows(states, self) {
                             @match row {
-                                Row::One(state, before) => (self.row(state, before, choice.then_some(ends))),
-                                Row::Folded(first, last, count) => (self.folded(first, last, count, choice)),
+                                StateRow::One(state, before) => (self.row(state, before, choice.then_some(ends))),
+                                StateRow::Folded(first, last, count) => (self.folded(first, last, count, choice)),
                             }
                         }
                     }

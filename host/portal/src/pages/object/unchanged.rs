@@ -11,7 +11,7 @@ use kubewitness_core::{Change, Seq, State as Witnessed};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::app::App;
+use crate::app::PortalApp;
 
 /// Pairs of versions whose documents one page compares: those of the object before those of what it owns, the newest
 /// first. The others stand alone.
@@ -19,9 +19,9 @@ const COMPARED: usize = 500;
 /// And so long: each document is looked through for secrets, which takes longer the longer it is.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a page folds.
+/// The states that a page folds.
 #[derive(Default)]
-pub(super) struct Quiet {
+pub(super) struct QuietStates {
     /// The positions of the versions that tell nothing new.
     pub seqs: HashSet<Seq>,
     /// Some were not compared.
@@ -29,8 +29,8 @@ pub(super) struct Quiet {
 }
 
 /// `all`: nothing is folded, so nothing is read.
-pub(super) async fn quiet(app: &App, view: &TimelineView, all: bool) -> Quiet {
-    let mut quiet = Quiet::default();
+pub(super) async fn quiet(app: &PortalApp, view: &TimelineView, all: bool) -> QuietStates {
+    let mut quiet = QuietStates::default();
     if all {
         return quiet;
     }
@@ -44,7 +44,7 @@ pub(super) async fn quiet(app: &App, view: &TimelineView, all: bool) -> Quiet {
 }
 
 async fn compare<'a>(
-    app: &App,
+    app: &PortalApp,
     pairs: impl Iterator<Item = (&'a Witnessed, &'a Witnessed)>,
     quiet: &mut HashSet<Seq>,
 ) {
@@ -78,6 +78,6 @@ fn candidates(states: &[Arc<Witnessed>]) -> Vec<(&Witnessed, &Witnessed)> {
 }
 
 /// `None` where the document can't be had: then the version stands alone.
-async fn says(app: &App, state: &Witnessed) -> Option<Value> {
+async fn says(app: &PortalApp, state: &Witnessed) -> Option<Value> {
     substance(&app.views.document(state.seq).await.ok()?)
 }

@@ -8,7 +8,7 @@ use crate::pages::parts::{at_text, figure, plural};
 
 const MIB: f64 = 1_048_576.0;
 
-pub(super) fn told(plugin: &PluginView) -> Markup {
+pub(super) fn render_calls(plugin: &PluginView) -> Markup {
     let calls = &plugin.calls;
     html! {
         p.lag { (work(&plugin.queue)) }

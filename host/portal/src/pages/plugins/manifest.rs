@@ -15,7 +15,7 @@ const SHOWN: usize = 16 * 1024;
 /// Bytes of one value beside its field.
 const SET: usize = 80;
 
-pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
+pub(super) fn render_manifest(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     let names: BTreeSet<&str> = manifest
         .declared
         .iter()

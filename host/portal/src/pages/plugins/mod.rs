@@ -12,23 +12,27 @@ use kubewitness_core::views::{BackfillView, HeldView, PluginView, StatusView, Ti
 use maud::{Markup, html};
 
 use super::parts::{at_text, empty, figure, plural};
-use crate::access::Viewer;
-use crate::answer::Shown;
-use crate::answer::frame::Page;
-use crate::answer::params::Params;
+use crate::access::PortalViewer;
+use crate::answer::ProblemPage;
+use crate::answer::frame::PageContent;
+use crate::answer::params::QueryParams;
 use crate::answer::time;
-use crate::app::App;
-use crate::scope::Visibility;
-use pausing::May;
+use crate::app::PortalApp;
+use crate::scope::ViewerVisibility;
+use pausing::PauseRights;
 
-pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    Params::read(&uri, &[])?;
-    let visible = Visibility::new(&app, &viewer);
+pub(super) async fn page(
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
+    QueryParams::read(&uri, &[])?;
+    let visible = ViewerVisibility::new(&app, &viewer);
     let status = visible.status().await?;
     let not_ready = visible.not_ready().await?;
     let mut cards = Vec::new();
     for plugin in &status.plugins {
-        cards.push(card(plugin, May::of(&viewer, &plugin.name).await?));
+        cards.push(card(plugin, PauseRights::of(&viewer, &plugin.name).await?));
     }
     let content = html! {
         div.head { h1 { "Plugins" } }
@@ -40,7 +44,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             }
         }
     };
-    Ok(Page::new("Plugins", "/plugins", content))
+    Ok(PageContent::new("Plugins", "/plugins", content))
 }
 
 /// What is wrong beside the plugins, each of which tells its own. Nothing is said twice: what
@@ -52,7 +56,7 @@ pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
         @for problem in status.problems.iter().filter(|text| is_news(text)) {
             p.alert { b { "Configuration. " } (problem) }
         }
-        (held(&status.held))
+        (render_holds(&status.held))
         @for source in &status.sources {
             @if let Some(condition) = source.condition.as_deref().filter(|text| is_news(text)) {
                 p.alert { b { "Source " (source.name) ". " } (condition) }
@@ -69,8 +73,8 @@ pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
     }
 }
 
-/// What keeps retention from going on: the disk fills, and no plugin's own figures say why.
-pub(super) fn held(held: &[HeldView]) -> Markup {
+/// Renders what keeps retention from going on: the disk fills, and no plugin's own figures say why.
+pub(super) fn render_holds(held: &[HeldView]) -> Markup {
     html! {
         @for HeldView { source, holder, states, since, remedy } in held {
             p.alert {
@@ -97,7 +101,7 @@ fn plugins(cards: &[Markup]) -> Markup {
     }
 }
 
-fn card(plugin: &PluginView, may: May) -> Markup {
+fn card(plugin: &PluginView, may: PauseRights) -> Markup {
     let mut parts = vec![
         ("delivered", plugin.delivered),
         ("filtered", plugin.filtered),
@@ -154,10 +158,10 @@ fn card(plugin: &PluginView, may: May) -> Markup {
                     "It goes back for the past of " (sources.join(", ")) ", up to position " (figure(*through)) "."
                 }
             }
-            (calls::told(plugin))
+            (calls::render_calls(plugin))
             @if let Some(tick) = &plugin.tick { p.lag { (ticked(tick)) } }
-            @if let Some(shadow) = &plugin.shadow { (shadow::told(&plugin.name, shadow)) }
-            @if let Some(manifest) = &plugin.manifest { (manifest::told(&plugin.name, manifest, &plugin.grants)) }
+            @if let Some(shadow) = &plugin.shadow { (shadow::render_shadow(&plugin.name, shadow)) }
+            @if let Some(manifest) = &plugin.manifest { (manifest::render_manifest(&plugin.name, manifest, &plugin.grants)) }
         }
     }
 }

@@ -9,29 +9,32 @@ use kubewitness_core::views::{PauseRequest, PluginView};
 use maud::{Markup, html};
 
 use super::super::parts::{at_text, encode, expect_own_page};
-use crate::access::{Act, Viewer};
-use crate::answer::frame::Page;
-use crate::answer::params::Params;
-use crate::answer::{Problem, Shown};
+use crate::access::{GuardedAct, PortalViewer};
+use crate::answer::frame::PageContent;
+use crate::answer::params::QueryParams;
+use crate::answer::{Problem, ProblemPage};
 use crate::api::pausing::order;
 use crate::api::{REASON_BYTES, WHO_BYTES};
-use crate::app::App;
+use crate::app::PortalApp;
 
 /// Which of the two a viewer may do with a plugin.
 #[derive(Clone, Copy, Default)]
-pub(super) struct May {
+pub(super) struct PauseRights {
     pause: bool,
     resume: bool,
 }
 
-impl May {
-    pub(super) async fn of(viewer: &Viewer, name: &str) -> Result<Self, Problem> {
-        Ok(Self { pause: viewer.may(Act::Pause, name).await?, resume: viewer.may(Act::Resume, name).await? })
+impl PauseRights {
+    pub(super) async fn of(viewer: &PortalViewer, name: &str) -> Result<Self, Problem> {
+        Ok(Self {
+            pause: viewer.may(GuardedAct::Pause, name).await?,
+            resume: viewer.may(GuardedAct::Resume, name).await?,
+        })
     }
 }
 
 /// What a plugin's card says of its pause, and the way to the form.
-pub(super) fn of_card(plugin: &PluginView, may: May) -> Markup {
+pub(super) fn of_card(plugin: &PluginView, may: PauseRights) -> Markup {
     let address = format!("/plugins/{}", encode(&plugin.name));
     html! {
         @if let Some(paused) = &plugin.paused {
@@ -46,17 +49,30 @@ pub(super) fn of_card(plugin: &PluginView, may: May) -> Markup {
     }
 }
 
-pub(crate) async fn pause_form(viewer: Viewer, Path(name): Path<String>, uri: Uri) -> Result<Page, Shown> {
+pub(crate) async fn pause_form(
+    viewer: PortalViewer,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
     form(&viewer, true, &name, &uri).await
 }
 
-pub(crate) async fn resume_form(viewer: Viewer, Path(name): Path<String>, uri: Uri) -> Result<Page, Shown> {
+pub(crate) async fn resume_form(
+    viewer: PortalViewer,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Result<PageContent, ProblemPage> {
     form(&viewer, false, &name, &uri).await
 }
 
-async fn form(viewer: &Viewer, pauses: bool, name: &str, uri: &Uri) -> Result<Page, Shown> {
-    Params::read(uri, &[])?;
-    viewer.must(if pauses { Act::Pause } else { Act::Resume }, name).await?;
+async fn form(
+    viewer: &PortalViewer,
+    pauses: bool,
+    name: &str,
+    uri: &Uri,
+) -> Result<PageContent, ProblemPage> {
+    QueryParams::read(uri, &[])?;
+    viewer.must(if pauses { GuardedAct::Pause } else { GuardedAct::Resume }, name).await?;
     let (verb, told, hint) = match pauses {
         true => (
             "Pause",
@@ -78,37 +94,37 @@ async fn form(viewer: &Viewer, pauses: bool, name: &str, uri: &Uri) -> Result<Pa
             }
         }
     };
-    Ok(Page::new(format!("{verb} {name}"), "/plugins", content))
+    Ok(PageContent::new(format!("{verb} {name}"), "/plugins", content))
 }
 
 pub(crate) async fn pause(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(name): Path<String>,
     headers: HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     change(&app, &viewer, true, &name, &headers, fields).await
 }
 
 pub(crate) async fn resume(
-    State(app): State<App>,
-    viewer: Viewer,
+    State(app): State<PortalApp>,
+    viewer: PortalViewer,
     Path(name): Path<String>,
     headers: HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     change(&app, &viewer, false, &name, &headers, fields).await
 }
 
 async fn change(
-    app: &App,
-    viewer: &Viewer,
+    app: &PortalApp,
+    viewer: &PortalViewer,
     pauses: bool,
     name: &str,
     headers: &HeaderMap,
     fields: Result<Form<Vec<(String, String)>>, FormRejection>,
-) -> Result<Response, Shown> {
+) -> Result<Response, ProblemPage> {
     expect_own_page(headers)?;
     let Form(fields) = fields?;
     let mut request = PauseRequest { who: "portal".into(), ..PauseRequest::default() };

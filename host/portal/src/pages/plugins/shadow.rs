@@ -7,7 +7,7 @@ use crate::pages::parts::{at_text, figure, plural};
 
 const MIB: f64 = 1_048_576.0;
 
-pub(super) fn told(name: &str, shadow: &ShadowView) -> Markup {
+pub(super) fn render_shadow(name: &str, shadow: &ShadowView) -> Markup {
     let ShadowView { states, different, missed, .. } = shadow;
     html! {
         section.shadow {

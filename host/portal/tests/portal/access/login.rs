@@ -3,19 +3,19 @@ use std::time::Duration;
 
 use kubewitness_portal::TlsFiles;
 
-use super::tenants::Tenants;
-use super::{Portal, Server};
-use crate::Answer;
+use super::tenants::TenantPortal;
+use super::{GuardedPortal, TenantServer};
+use crate::PortalAnswer;
 
 pub const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 pub const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
 
-pub async fn enter(portal: &Portal, token: &str, next: &str) -> Answer {
+pub async fn enter(portal: &GuardedPortal, token: &str, next: &str) -> PortalAnswer {
     portal.ask("POST", "/login", &[FORM, OWN], &format!("token={token}&next={next}")).await
 }
 
 /// What a browser sends back of the cookies that it was given.
-pub fn cookies(answer: &Answer) -> String {
+pub fn cookies(answer: &PortalAnswer) -> String {
     let set = answer.headers.get_all("set-cookie").iter().map(|value| value.to_str().unwrap());
     let pairs: Vec<_> = set.map(|text| text.split(';').next().unwrap().to_owned()).collect();
     pairs.join("; ")
@@ -23,7 +23,7 @@ pub fn cookies(answer: &Answer) -> String {
 
 #[tokio::test]
 async fn a_token_opens_a_session_that_ends_with_its_log_out() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let page = portal.get("/login?next=%2Fgaps", &[]).await;
     assert_eq!(page.status, 200);
     assert!(page.text.contains(r#"name="token""#) && page.text.contains(r#"value="/gaps""#));
@@ -53,7 +53,7 @@ async fn a_token_opens_a_session_that_ends_with_its_log_out() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_ends_with_its_token_and_is_nothing_to_another_key() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let cookie = cookies(&enter(&portal, "red", "").await);
     assert_eq!(portal.get("/", &[("cookie", &cookie)]).await.status, 200);
     let flipped = if cookie.as_bytes()[40] == b'A' { "B" } else { "A" };
@@ -69,8 +69,8 @@ async fn a_session_ends_with_its_token_and_is_nothing_to_another_key() {
 
 #[tokio::test]
 async fn another_process_with_the_same_key_knows_the_session() {
-    let cookie = cookies(&enter(&Portal::new(), "red", "").await);
-    assert_eq!(Portal::new().get("/", &[("cookie", &cookie)]).await.status, 200);
+    let cookie = cookies(&enter(&GuardedPortal::new(), "red", "").await);
+    assert_eq!(GuardedPortal::new().get("/", &[("cookie", &cookie)]).await.status, 200);
 }
 
 #[tokio::test]
@@ -79,7 +79,9 @@ async fn a_log_out_holds_in_the_next_process_too() {
     let file = folder.path().join("ended-sessions");
     let start = async || {
         let ended = kubewitness_portal::EndedSessions::open(&file).await.unwrap();
-        Portal::that_remembers(ended, Tenants::default(), Server::default(), |options| options)
+        GuardedPortal::that_remembers(ended, TenantPortal::default(), TenantServer::default(), |options| {
+            options
+        })
     };
     let first = start().await;
     let (left, stays) = (cookies(&enter(&first, "red", "").await), cookies(&enter(&first, "red", "").await));
@@ -91,7 +93,7 @@ async fn a_log_out_holds_in_the_next_process_too() {
 
 #[tokio::test]
 async fn a_token_that_is_none_opens_nothing() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for token in ["", "garbage", "red+x", &"x".repeat(16 * 1024 + 1)] {
         let answer = enter(&portal, token, "").await;
         assert_eq!(answer.status, 401, "{token:.10}");
@@ -108,7 +110,7 @@ async fn a_token_that_is_none_opens_nothing() {
 
 #[tokio::test]
 async fn the_longest_token_takes_several_cookies() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let token = format!("red{}", "x".repeat(16 * 1024 - 3));
     let entered = enter(&portal, &token, "").await;
     assert!(entered.headers.get_all("set-cookie").iter().count() > 4);
@@ -117,7 +119,7 @@ async fn the_longest_token_takes_several_cookies() {
 
 #[tokio::test]
 async fn only_the_portals_own_pages_sign_in_and_out() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let cookie = cookies(&enter(&portal, "red", "").await);
     for path in ["/login", "/logout"] {
         for headers in [
@@ -141,7 +143,7 @@ async fn only_the_portals_own_pages_sign_in_and_out() {
 
 #[tokio::test]
 async fn nobody_is_sent_to_another_site() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for evil in [
         "https%3A%2F%2Fevil.example",
         "%2F%2Fevil.example",
@@ -161,7 +163,7 @@ async fn nobody_is_sent_to_another_site() {
 
 #[tokio::test]
 async fn who_follows_a_link_from_elsewhere_is_asked_again_by_the_portal_itself() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let answer = portal.get("/objects/uid-red", &[("sec-fetch-site", "cross-site")]).await;
     let there = "0;url=/login?next=%2Fobjects%2Fuid%2Dred";
     assert_eq!((answer.status.as_u16(), answer.header("refresh")), (200, there));
@@ -176,7 +178,7 @@ async fn who_follows_a_link_from_elsewhere_is_asked_again_by_the_portal_itself()
 #[tokio::test]
 async fn over_https_the_cookie_is_for_https_alone() {
     let tls = TlsFiles { certificate: "none".into(), key: "none".into() };
-    let portal = Portal::with(Server::default(), |options| kubewitness_portal::PortalOptions {
+    let portal = GuardedPortal::with(TenantServer::default(), |options| kubewitness_portal::PortalOptions {
         tls: Some(tls),
         ..options
     });
@@ -190,7 +192,7 @@ async fn over_https_the_cookie_is_for_https_alone() {
 
 #[tokio::test]
 async fn behind_a_proxy_that_has_tls_the_cookie_is_for_https_alone() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let headers = [FORM, OWN, ("origin", "https://localhost:8787")];
     let set = portal.ask("POST", "/login", &headers, "token=red&next=").await;
     assert!(set.header("set-cookie").starts_with("__Host-kubewitness="));
@@ -199,7 +201,7 @@ async fn behind_a_proxy_that_has_tls_the_cookie_is_for_https_alone() {
 }
 
 /// A code for whoever has this token.
-async fn code(portal: &Portal, token: &str) -> String {
+async fn code(portal: &GuardedPortal, token: &str) -> String {
     let authorization = format!("Bearer {token}");
     let answer = portal.ask("POST", "/api/v1/login", &[("authorization", &authorization)], "").await;
     assert_eq!(answer.status, 200, "{}", answer.text);
@@ -209,7 +211,7 @@ async fn code(portal: &Portal, token: &str) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_one_time_login_signs_in_once_and_for_a_minute() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let first = code(&portal, "red").await;
     assert!(!first.contains("red") && first.len() > 40);
     let body = format!("code={first}");
@@ -239,7 +241,7 @@ async fn a_one_time_login_signs_in_once_and_for_a_minute() {
 
 #[tokio::test]
 async fn a_one_time_login_asks_first_and_names_the_person_whoever_brings_the_address() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let code = code(&portal, "red").await;
     let body = format!("code={code}");
     for headers in [
@@ -270,7 +272,7 @@ async fn a_one_time_login_asks_first_and_names_the_person_whoever_brings_the_add
 
 #[tokio::test(start_paused = true)]
 async fn a_one_time_login_takes_a_token_that_is_still_good_and_a_host_of_the_portal() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let cookie = cookies(&enter(&portal, "red", "").await);
     for headers in [&[][..], &[("authorization", "Bearer garbage")], &[("cookie", cookie.as_str()), OWN]] {
         let answer = portal.ask("POST", "/api/v1/login", headers, "").await;
@@ -291,7 +293,7 @@ async fn a_one_time_login_takes_a_token_that_is_still_good_and_a_host_of_the_por
 
 #[tokio::test]
 async fn where_nobody_signs_in_there_is_no_code() {
-    let portal = crate::portal(crate::fake::Fake::default());
+    let portal = crate::portal(crate::fake::FakeViews::default());
     let request = crate::request("POST", "/api/v1/login").body(axum::body::Body::empty()).unwrap();
     let answer = crate::ask(&portal, request).await;
     assert_eq!(answer.json(), serde_json::json!({"code": "", "good_for_seconds": 0}));

@@ -13,41 +13,45 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use kubewitness_core::config::Credentials;
-use kubewitness_core::ports::Submitter;
+use kubewitness_core::ports::JobSubmitter;
 use kubewitness_portal::{
-    Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalOptions, ProxySecret,
+    AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalAccess, PortalOptions, ProxySecret,
     TrustedProxy,
 };
 
-use crate::submitting::Jobs;
-use crate::{Answer, ask, options, request};
-use tenants::{Server, Tenants};
+use crate::submitting::FakeJobs;
+use crate::{PortalAnswer, ask, options, request};
+use tenants::{TenantPortal, TenantServer};
 
 pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-pub struct Portal {
-    pub views: Arc<Tenants>,
-    pub server: Arc<Server>,
+pub struct GuardedPortal {
+    pub views: Arc<TenantPortal>,
+    pub server: Arc<TenantServer>,
     pub router: Router,
 }
 
-impl Portal {
+impl GuardedPortal {
     pub fn new() -> Self {
-        Self::with(Server::default(), |options| options)
+        Self::with(TenantServer::default(), |options| options)
     }
 
-    pub fn with(server: Server, change: impl FnOnce(PortalOptions) -> PortalOptions) -> Self {
-        Self::of(Tenants::default(), server, change)
+    pub fn with(server: TenantServer, change: impl FnOnce(PortalOptions) -> PortalOptions) -> Self {
+        Self::of(TenantPortal::default(), server, change)
     }
 
-    pub fn of(views: Tenants, server: Server, change: impl FnOnce(PortalOptions) -> PortalOptions) -> Self {
+    pub fn of(
+        views: TenantPortal,
+        server: TenantServer,
+        change: impl FnOnce(PortalOptions) -> PortalOptions,
+    ) -> Self {
         Self::that_remembers(EndedSessions::default(), views, server, change)
     }
 
     pub fn that_remembers(
         ended: EndedSessions,
-        views: Tenants,
-        server: Server,
+        views: TenantPortal,
+        server: TenantServer,
         change: impl FnOnce(PortalOptions) -> PortalOptions,
     ) -> Self {
         let (views, server) = (Arc::new(views), Arc::new(server));
@@ -62,18 +66,18 @@ impl Portal {
             }),
         };
         let control = Arc::new(AccessControl::new(server.clone(), access));
-        let submitter: Arc<dyn Submitter> = Arc::new(Jobs::new(Credentials::Token));
-        let access = Access::Kubernetes(control);
+        let submitter: Arc<dyn JobSubmitter> = Arc::new(FakeJobs::new(Credentials::Token));
+        let access = PortalAccess::Kubernetes(control);
         let options = change(PortalOptions { access, submitter: Some(submitter), ..options() });
         let router = kubewitness_portal::router(views.clone(), &options);
         Self { views, server, router }
     }
 
-    pub async fn as_token(&self, token: &str, path: &str) -> Answer {
+    pub async fn as_token(&self, token: &str, path: &str) -> PortalAnswer {
         self.get(path, &[("authorization", &format!("Bearer {token}"))]).await
     }
 
-    pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> PortalAnswer {
         self.ask("GET", path, headers, "").await
     }
 
@@ -84,7 +88,7 @@ impl Portal {
         value.expect("the metric").parse().expect("a number")
     }
 
-    pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> PortalAnswer {
         let mut request = request(method, path);
         for (name, value) in headers {
             request = request.header(*name, *value);

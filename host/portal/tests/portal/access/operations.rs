@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use tower::ServiceExt;
 
-use super::Portal;
+use super::GuardedPortal;
 use super::streams::read;
 use crate::request;
 
@@ -16,7 +16,7 @@ use crate::request;
 const KEPT: Duration = Duration::from_secs(11);
 const MINUTE: Duration = Duration::from_secs(60);
 
-struct Case {
+struct OperationCase {
     method: &'static str,
     /// As the description has it.
     path: &'static str,
@@ -30,15 +30,25 @@ struct Case {
     is_act: bool,
 }
 
-const fn reads(path: &'static str, asked: &'static str, holder: &'static str, word: &'static str) -> Case {
-    Case { method: "get", path, asked, body: "", holder, word, is_act: false }
+const fn reads(
+    path: &'static str,
+    asked: &'static str,
+    holder: &'static str,
+    word: &'static str,
+) -> OperationCase {
+    OperationCase { method: "get", path, asked, body: "", holder, word, is_act: false }
 }
 
-const fn acts(path: &'static str, asked: &'static str, body: &'static str, word: &'static str) -> Case {
-    Case { method: "post", path, asked, body, holder: "boss", word, is_act: true }
+const fn acts(
+    path: &'static str,
+    asked: &'static str,
+    body: &'static str,
+    word: &'static str,
+) -> OperationCase {
+    OperationCase { method: "post", path, asked, body, holder: "boss", word, is_act: true }
 }
 
-const CASES: &[Case] = &[
+const CASES: &[OperationCase] = &[
     reads("/api/v1/status", "/api/v1/status", "boss", "red-secret"),
     reads("/api/v1/objects", "/api/v1/objects?details=true", "red", "red-train"),
     reads("/api/v1/timeline", "/api/v1/timeline?uid=uid-red", "red", "red-train"),
@@ -62,7 +72,7 @@ const CASES: &[Case] = &[
     acts("/api/v1/plugins/{name}/resume", "/api/v1/plugins/persistence/resume", REASON, "changed"),
     acts("/api/v1/mute", "/api/v1/mute", r#"{"all":true}"#, "changed"),
     acts("/api/v1/unmute", "/api/v1/unmute", r#"{"all":true}"#, "changed"),
-    Case {
+    OperationCase {
         method: "post",
         path: "/api/v1/login",
         asked: "/api/v1/login",
@@ -72,7 +82,7 @@ const CASES: &[Case] = &[
         is_act: false,
     },
     // The API server decides who may.
-    Case {
+    OperationCase {
         method: "post",
         path: "/api/v1/jobs",
         asked: "/api/v1/jobs",
@@ -85,7 +95,7 @@ const CASES: &[Case] = &[
 const LETTERS: &str = r#"{"plugin":"persistence","reason":"mended","exactly":2}"#;
 const REASON: &str = r#"{"reason":"a move"}"#;
 
-struct Sent {
+struct SentRequest {
     status: StatusCode,
     text: String,
     ended: bool,
@@ -93,9 +103,9 @@ struct Sent {
     body: Body,
 }
 
-impl Case {
+impl OperationCase {
     /// Asks, and reads what comes within two seconds.
-    async fn send(&self, portal: &Portal, authorization: Option<&str>) -> Sent {
+    async fn send(&self, portal: &GuardedPortal, authorization: Option<&str>) -> SentRequest {
         let mut asked = request(&self.method.to_uppercase(), self.asked);
         if let Some(text) = authorization {
             asked = asked.header("authorization", text);
@@ -108,19 +118,19 @@ impl Case {
         let status = response.status();
         let mut body = response.into_body();
         let (text, ended) = read(&mut body, Duration::from_secs(2)).await;
-        Sent { status, text, ended, body }
+        SentRequest { status, text, ended, body }
     }
 
-    async fn as_token(&self, portal: &Portal, token: &str) -> Sent {
+    async fn as_token(&self, portal: &GuardedPortal, token: &str) -> SentRequest {
         self.send(portal, Some(&format!("Bearer {token}"))).await
     }
 
-    fn shows(&self, sent: &Sent) -> bool {
+    fn shows(&self, sent: &SentRequest) -> bool {
         !self.word.is_empty() && sent.text.contains(self.word)
     }
 }
 
-fn changes(portal: &Portal) -> usize {
+fn changes(portal: &GuardedPortal) -> usize {
     let views = &portal.views;
     views.replays.lock().unwrap().len()
         + views.pauses.lock().unwrap().len()
@@ -144,7 +154,7 @@ fn every_operation_of_the_description_is_among_the_cases() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_token_that_is_good_nothing_is_answered_and_nothing_is_done() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     portal.server.gone.lock().unwrap().insert("redx".into());
     for case in CASES {
         for authorization in
@@ -161,7 +171,7 @@ async fn without_a_token_that_is_good_nothing_is_answered_and_nothing_is_done() 
 #[tokio::test(start_paused = true)]
 async fn a_token_that_ends_is_good_for_nothing_within_seconds_and_closes_what_is_open() {
     for case in CASES {
-        let portal = Portal::new();
+        let portal = GuardedPortal::new();
         let mut sent = case.as_token(&portal, case.holder).await;
         assert!(sent.status == 200 || case.path == "/readyz", "{} {}", case.asked, sent.status);
         assert!(case.word.is_empty() || case.shows(&sent), "{}: {}", case.asked, sent.text);
@@ -177,7 +187,7 @@ async fn a_token_that_ends_is_good_for_nothing_within_seconds_and_closes_what_is
 #[tokio::test(start_paused = true)]
 async fn a_right_that_is_withdrawn_counts_within_seconds_and_closes_what_is_open() {
     for case in CASES.iter().filter(|case| !case.word.is_empty()) {
-        let portal = Portal::new();
+        let portal = GuardedPortal::new();
         let mut sent = case.as_token(&portal, case.holder).await;
         assert!(case.shows(&sent), "{}: {}", case.asked, sent.text);
         let done = changes(&portal);
@@ -194,7 +204,7 @@ async fn a_right_that_is_withdrawn_counts_within_seconds_and_closes_what_is_open
 #[tokio::test(start_paused = true)]
 async fn another_tenants_token_shows_and_does_nothing_of_the_holders() {
     for case in CASES.iter().filter(|case| !case.word.is_empty()) {
-        let portal = Portal::new();
+        let portal = GuardedPortal::new();
         for other in ["blue", "guest"] {
             let sent = case.as_token(&portal, other).await;
             assert!(

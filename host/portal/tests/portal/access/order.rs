@@ -1,10 +1,10 @@
 //! In which order rights are asked for: in the whole cluster first, and then in the namespace.
 
-use super::Portal;
+use super::GuardedPortal;
 
 /// The namespace and name of each review about jobs.
 async fn asked(person: &str, path: &str, verb: &str) -> Vec<(String, String)> {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let answer = portal.as_token(person, path).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text);
     let asked = portal.server.asked.lock().unwrap();

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Portal;
-use super::tenants::{STOPPED_AT, Server, Tenants};
-use crate::Answer;
+use super::GuardedPortal;
+use super::tenants::{STOPPED_AT, TenantPortal, TenantServer};
+use crate::PortalAnswer;
 
-fn next(answer: &Answer) -> Option<String> {
+fn next(answer: &PortalAnswer) -> Option<String> {
     let link = answer.header("link");
     let address = link.strip_prefix('<')?.split_once(">; rel=\"next\"")?.0;
     Some(address.to_owned())
@@ -14,7 +14,7 @@ fn next(answer: &Answer) -> Option<String> {
 
 #[tokio::test]
 async fn a_cursor_of_a_list_tells_nothing_and_opens_for_its_person_alone() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for (person, list) in [("red", "/api/v1/objects?namespace=red"), ("guest", "/api/v1/objects")] {
         let first = portal.as_token(person, list).await;
         let next = next(&first).expect("a link to the next part");
@@ -35,14 +35,14 @@ async fn a_cursor_of_a_list_tells_nothing_and_opens_for_its_person_alone() {
     assert_eq!(portal.views.begun.lock().unwrap().len(), looked, "nothing was looked up");
 }
 
-fn cut(refused: &[&str]) -> Portal {
-    let server = Server::default();
+fn cut(refused: &[&str]) -> GuardedPortal {
+    let server = TenantServer::default();
     server.refused.lock().unwrap().extend(refused.iter().map(|resource| (*resource).to_owned()));
-    Portal::of(Tenants { cuts: true, ..Tenants::default() }, server, |options| options)
+    GuardedPortal::of(TenantPortal { cuts: true, ..TenantPortal::default() }, server, |options| options)
 }
 
 /// The cursors to all parts of a story.
-async fn cursors(portal: &Portal, person: &str, address: &str) -> Vec<String> {
+async fn cursors(portal: &GuardedPortal, person: &str, address: &str) -> Vec<String> {
     let (mut at, mut cursors) = (address.to_owned(), Vec::new());
     while let Some(next) = next(&portal.as_token(person, &at).await) {
         cursors.push(next.split_once("cursor=").expect("a cursor").1.replace("%2F", "/"));
@@ -91,7 +91,7 @@ async fn what_is_hidden_of_what_a_job_owns_cuts_nothing_and_tells_no_position() 
 
 #[tokio::test]
 async fn a_cursor_of_one_list_is_none_of_another_and_no_answer_says_what_it_holds() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let first = portal.as_token("red", "/api/v1/objects?namespace=red&sort=name").await;
     let cursor = next(&first).expect("a link to the next part");
     let cursor = cursor.split_once("cursor=").expect("a cursor").1;
@@ -111,8 +111,8 @@ async fn a_cursor_of_one_list_is_none_of_another_and_no_answer_says_what_it_hold
 
 #[tokio::test]
 async fn to_look_up_events_by_their_owner_takes_the_right_to_every_owner() {
-    let tenants = Tenants { has_events: true, ..Tenants::default() };
-    let portal = Portal::of(tenants, Server::default(), |options| options);
+    let tenants = TenantPortal { has_events: true, ..TenantPortal::default() };
+    let portal = GuardedPortal::of(tenants, TenantServer::default(), |options| options);
     let events = "/api/v1/objects?limit=5";
     for (person, index, are_asked) in [
         ("red", "", true),
@@ -128,7 +128,7 @@ async fn to_look_up_events_by_their_owner_takes_the_right_to_every_owner() {
 
 #[tokio::test]
 async fn the_owner_that_the_controller_has_found_of_an_event_is_for_whoever_may_get_it() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     portal.views.push_event("red", "blue");
     for (person, sees) in [("boss", true), ("reader", true), ("red", false)] {
         let story = portal.as_token(person, "/api/v1/timeline?uid=uid-red-event").await;
@@ -139,7 +139,7 @@ async fn the_owner_that_the_controller_has_found_of_an_event_is_for_whoever_may_
 
 #[tokio::test]
 async fn a_list_does_not_tell_what_is_hidden_behind_its_last_row() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for list in ["/api/v1/deadletters", "/api/v1/gaps"] {
         for limit in ["1", "2", "1000"] {
             let answer = portal.as_token("red", &format!("{list}?limit={limit}")).await;
@@ -153,7 +153,7 @@ async fn a_list_does_not_tell_what_is_hidden_behind_its_last_row() {
 
 #[tokio::test]
 async fn a_page_of_dead_letters_is_the_same_however_many_are_hidden() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for address in ["/deadletters", "/deadletters?plugin=persistence", "/deadletters?error=red"] {
         let mut pages = Vec::new();
         for hidden in [0, 700, 6_000] {

@@ -8,12 +8,12 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
 
 use super::login::{cookies, enter};
-use super::tenants::{MADE_MS, Server, Tenants, first};
-use super::{Portal, SECRET, addresses};
+use super::tenants::{MADE_MS, TenantPortal, TenantServer, first};
+use super::{GuardedPortal, SECRET, addresses};
 
 #[tokio::test]
 async fn nobody_and_garbage_are_refused_everywhere() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let long = format!("Bearer {}", "x".repeat(16 * 1024 + 1));
     portal.server.gone.lock().unwrap().insert("redxx".into());
     for path in addresses("red").into_iter().chain(["/api/v1/events".into()]) {
@@ -54,7 +54,7 @@ async fn nobody_and_garbage_are_refused_everywhere() {
 
 #[tokio::test]
 async fn two_tenants_never_see_each_others_words_counts_or_ids() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for (tenant, other) in [("red", "blue"), ("blue", "red")] {
         for path in addresses(tenant).into_iter().chain(addresses(other)) {
             let answer = portal.as_token(tenant, &path).await;
@@ -117,7 +117,7 @@ async fn two_tenants_never_see_each_others_words_counts_or_ids() {
 
 #[tokio::test]
 async fn what_is_not_there_and_what_is_not_allowed_are_told_in_the_same_words() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for (there, not) in [
         ("/objects/uid-blue", "/objects/uid-none"),
         ("/states/11", "/states/99"),
@@ -135,7 +135,7 @@ async fn what_is_not_there_and_what_is_not_allowed_are_told_in_the_same_words() 
 
 #[tokio::test]
 async fn nothing_is_looked_up_where_the_namespace_says_already_that_it_is_not_theirs() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let lookups = || portal.views.lookups.load(Ordering::SeqCst);
     for [there, not] in [
         [
@@ -177,8 +177,11 @@ async fn nothing_is_looked_up_where_the_namespace_says_already_that_it_is_not_th
 /// A story is cut where it is read, so a foreign object of the same name may not be among what is cut.
 #[tokio::test]
 async fn a_story_by_name_is_read_in_the_kinds_and_namespaces_that_are_theirs() {
-    let portal =
-        Portal::of(Tenants { volcano: true, ..Tenants::default() }, Server::default(), |options| options);
+    let portal = GuardedPortal::of(
+        TenantPortal { volcano: true, ..TenantPortal::default() },
+        TenantServer::default(),
+        |options| options,
+    );
     let story = "/api/v1/timeline?kind=Job&name=red-train&limit=1";
     for (token, namespace, group) in
         [("red", "red", "batch"), ("named", "red", "batch"), ("blue", "blue", "batch")]
@@ -195,8 +198,11 @@ async fn a_story_by_name_is_read_in_the_kinds_and_namespaces_that_are_theirs() {
     assert_eq!(portal.as_token("boss", story).await.status, 200);
     let all = portal.views.within.lock().unwrap().take().unwrap();
     assert!(all.len() == 2 && all.iter().all(|kind| kind.namespaces.is_none()), "everything is theirs");
-    let many =
-        Portal::of(Tenants { others: 300, ..Tenants::default() }, Server::default(), |options| options);
+    let many = GuardedPortal::of(
+        TenantPortal { others: 300, ..TenantPortal::default() },
+        TenantServer::default(),
+        |options| options,
+    );
     let answer = many.as_token("red", story).await;
     assert_eq!(answer.status, 403, "{}", answer.text);
     assert_eq!(many.as_token("red", &format!("{story}&namespace=red")).await.status, 200);
@@ -204,7 +210,7 @@ async fn a_story_by_name_is_read_in_the_kinds_and_namespaces_that_are_theirs() {
 
 #[tokio::test]
 async fn the_configuration_of_a_plugin_takes_a_right_of_its_own() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for path in ["/api/v1/status", "/api/v1/plugins", "/plugins"] {
         let (watcher, boss) = (portal.as_token("watcher", path).await, portal.as_token("boss", path).await);
         assert!(watcher.text.contains("persistence") && !watcher.text.contains("configured-table"), "{path}");
@@ -217,7 +223,7 @@ async fn the_configuration_of_a_plugin_takes_a_right_of_its_own() {
 
 #[tokio::test]
 async fn an_event_that_names_the_uid_of_a_foreign_object_hides_no_event_of_that() {
-    let story = Portal::new().as_token("reader", "/api/v1/timeline?uid=uid-blue").await.json();
+    let story = GuardedPortal::new().as_token("reader", "/api/v1/timeline?uid=uid-blue").await.json();
     let events: Vec<_> =
         story["events"].as_array().unwrap().iter().map(|event| &event["object"]["uid"]).collect();
     assert_eq!(events, ["uid-blue-event"]);
@@ -225,7 +231,7 @@ async fn an_event_that_names_the_uid_of_a_foreign_object_hides_no_event_of_that(
 
 #[tokio::test]
 async fn an_operator_without_rights_on_objects_sees_how_many_there_are_and_none_of_their_names() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for token in ["watcher", "steward"] {
         for path in ["/api/v1/status", "/api/v1/plugins", "/gaps", "/plugins", "/sources", "/deadletters"] {
             let answer = portal.as_token(token, path).await;
@@ -251,7 +257,7 @@ async fn an_operator_without_rights_on_objects_sees_how_many_there_are_and_none_
 
 #[tokio::test]
 async fn an_operator_sees_both_and_how_the_controller_works() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for path in addresses("blue") {
         let answer = portal.as_token("boss", &path).await;
         assert!([200, 503].contains(&answer.status.as_u16()), "{path}: {}", answer.text);
@@ -264,7 +270,7 @@ async fn an_operator_sees_both_and_how_the_controller_works() {
 
 #[tokio::test]
 async fn a_right_to_one_name_shows_its_story_and_nothing_else() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let story = portal.as_token("named", "/api/v1/timeline?uid=uid-red").await.json();
     assert_eq!(
         (story["states"].as_array().unwrap().len(), story["related"].as_array().unwrap().len()),
@@ -279,15 +285,15 @@ async fn a_right_to_one_name_shows_its_story_and_nothing_else() {
 async fn a_cause_tells_of_pods_so_it_is_for_whoever_may_get_pods() {
     let lists = ["/api/v1/objects?kind=Job&details=true", "/?kind=Job"];
     let (asked, page) = ("/api/v1/objects?kind=Job&cause=out-of-memory", "/?kind=Job&cause=out-of-memory");
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for path in [lists[0], asked] {
         let text = portal.as_token("red", path).await.text;
         assert!(text.contains("red-train") && text.contains(r#""cause":"out-of-memory""#), "{path}: {text}");
         assert!(!text.contains("blue-train"), "{path}");
     }
-    let server = Server::default();
+    let server = TenantServer::default();
     server.refused.lock().unwrap().insert("pods".into());
-    let portal = Portal::with(server, |options| options);
+    let portal = GuardedPortal::with(server, |options| options);
     for path in lists {
         let text = portal.as_token("red", path).await.text;
         assert!(text.contains("red-train") && !text.contains(r#""cause":"out-of-memory""#), "{path}: {text}");
@@ -300,7 +306,7 @@ async fn a_cause_tells_of_pods_so_it_is_for_whoever_may_get_pods() {
 
 #[tokio::test]
 async fn replaying_is_a_right_of_its_own_and_the_record_has_the_signed_in_name() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let body = r#"{"plugin":"persistence","reason":"mended","who":"the king","seqs":[1]}"#;
     for path in ["/api/v1/deadletters/replay", "/api/v1/deadletters/drop"] {
         let post = async |token: &str| {
@@ -329,7 +335,7 @@ async fn replaying_is_a_right_of_its_own_and_the_record_has_the_signed_in_name()
 
 #[tokio::test]
 async fn pausing_and_resuming_are_rights_of_their_own_and_the_record_has_the_signed_in_name() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for verb in ["pause", "resume"] {
         let post = async |token: &str, name: &str| {
             let authorization = format!("Bearer {token}");
@@ -361,7 +367,7 @@ async fn pausing_and_resuming_are_rights_of_their_own_and_the_record_has_the_sig
 
 #[tokio::test]
 async fn muting_takes_a_right_of_its_own_in_the_namespace_and_names_whoever_has_signed_in() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let post = async |token: &str, verb: &str, body: &str| {
         let authorization = format!("Bearer {token}");
         let headers = [("content-type", "application/json"), ("authorization", authorization.as_str())];
@@ -400,7 +406,7 @@ async fn muting_takes_a_right_of_its_own_in_the_namespace_and_names_whoever_has_
 
 #[tokio::test]
 async fn a_namespace_that_was_made_again_shows_nothing_of_what_its_name_held_before() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     portal.server.remade.lock().unwrap().insert("red".into(), MADE_MS + 60_000);
     assert_eq!(portal.as_token("red", "/api/v1/objects").await.text, "[]");
     assert_eq!(portal.as_token("red", "/api/v1/deadletters").await.text, "[]");
@@ -412,7 +418,7 @@ async fn a_namespace_that_was_made_again_shows_nothing_of_what_its_name_held_bef
 
 #[tokio::test]
 async fn of_the_second_in_which_a_namespace_was_made_again_only_what_lived_on_is_shown() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     portal.server.remade.lock().unwrap().insert("red".into(), MADE_MS + 1000);
     let (page, document) = ("/objects/uid-red", "/api/v1/states/1/document");
     let seen = async || [portal.as_token("red", page).await, portal.as_token("red", document).await];
@@ -423,7 +429,7 @@ async fn of_the_second_in_which_a_namespace_was_made_again_only_what_lived_on_is
 
 #[tokio::test(start_paused = true)]
 async fn where_the_api_server_does_not_answer_nothing_is_shown() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     assert_eq!(portal.as_token("red", "/").await.status, 200);
     portal.server.is_down.store(true, Ordering::SeqCst);
     for path in addresses("red") {
@@ -442,7 +448,7 @@ async fn where_the_api_server_does_not_answer_nothing_is_shown() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_withdrawn_counts_within_seconds() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let count = async || portal.as_token("red", "/api/v1/objects").await.json().as_array().map(Vec::len);
     assert_eq!(count().await, Some(2));
     portal.server.denied.lock().unwrap().insert("red".into());
@@ -455,8 +461,8 @@ async fn what_is_withdrawn_counts_within_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_one_token_is_one_review_and_other_reviews_are_bounded() {
-    let server = Server { slow: Some(Duration::from_millis(50)), ..Server::default() };
-    let portal = Portal::with(server, |options| options);
+    let server = TenantServer { slow: Some(Duration::from_millis(50)), ..TenantServer::default() };
+    let portal = GuardedPortal::with(server, |options| options);
     let storm = (0..1000).map(|_| portal.as_token("red", "/api/v1/openapi.json"));
     assert!(futures::future::join_all(storm).await.iter().all(|answer| answer.status == 200));
     assert_eq!(portal.server.authentications.load(Ordering::SeqCst), 1);
@@ -477,7 +483,7 @@ async fn a_storm_of_one_token_is_one_review_and_other_reviews_are_bounded() {
 
 #[tokio::test]
 async fn a_proxy_is_believed_with_the_secret_alone() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let good =
         [("x-kubewitness-proxy-secret", SECRET), ("x-remote-user", "user-red"), ("x-remote-group", "red")];
     assert!(portal.get("/api/v1/objects", &good).await.text.contains("red-train"));
@@ -497,8 +503,13 @@ async fn a_proxy_is_believed_with_the_secret_alone() {
 
 #[tokio::test]
 async fn who_may_look_into_too_many_namespaces_names_one() {
-    let of =
-        |others| Portal::of(Tenants { others, ..Tenants::default() }, Server::default(), |options| options);
+    let of = |others| {
+        GuardedPortal::of(
+            TenantPortal { others, ..TenantPortal::default() },
+            TenantServer::default(),
+            |options| options,
+        )
+    };
     // Two sources have the same ones.
     let fits = of(254);
     assert!(fits.as_token("red", "/api/v1/objects").await.text.contains("red-train"));
@@ -516,12 +527,12 @@ async fn who_may_look_into_too_many_namespaces_names_one() {
 
 #[tokio::test]
 async fn who_reads_a_document_is_logged_and_never_what_is_in_it() {
-    let portal = Portal::new();
-    let log = Log::default();
+    let portal = GuardedPortal::new();
+    let log = AuditLog::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     // With one subscriber alive, tracing lets the thread that meets a line first decide for all threads
     // whether anybody listens, and the threads of other tests have no subscriber. With two, all are asked.
-    let _second = tracing::Dispatch::new(Log::default());
+    let _second = tracing::Dispatch::new(AuditLog::default());
     tracing::callsite::rebuild_interest_cache();
     for path in
         ["/api/v1/states/1/document", "/states/3?from=1", "/api/v1/states/11/document", "/api/v1/objects"]
@@ -542,11 +553,11 @@ async fn who_reads_a_document_is_logged_and_never_what_is_in_it() {
 
 /// Remembers what goes to the audit's target.
 #[derive(Clone, Default)]
-struct Log {
+struct AuditLog {
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-impl Subscriber for Log {
+impl Subscriber for AuditLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "kubewitness::audit"
     }
@@ -560,7 +571,7 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
+        let mut line = AuditLine::default();
         event.record(&mut line);
         self.lines.lock().unwrap().push(format!("{}{}", line.message, line.fields));
     }
@@ -571,12 +582,12 @@ impl Subscriber for Log {
 }
 
 #[derive(Default)]
-struct Line {
+struct AuditLine {
     message: String,
     fields: String,
 }
 
-impl Visit for Line {
+impl Visit for AuditLine {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }
@@ -591,7 +602,7 @@ impl Visit for Line {
 
 #[tokio::test]
 async fn a_tag_that_another_person_was_given_never_answers_that_nothing_changed() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let authorization = |tenant: &str| format!("Bearer {tenant}");
     for path in addresses("red").into_iter().filter(|path| path.starts_with("/api/")) {
         let mine = portal.as_token("red", &path).await;
@@ -619,7 +630,7 @@ async fn a_tag_that_another_person_was_given_never_answers_that_nothing_changed(
 
 #[tokio::test]
 async fn a_report_is_seen_by_whoever_may_get_the_object_that_it_is_about() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let told = async |token: &str, path: &str| {
         let story = portal.as_token(token, path).await.json();
         let reports = story["reports"].as_array().unwrap();
@@ -633,12 +644,12 @@ async fn a_report_is_seen_by_whoever_may_get_the_object_that_it_is_about() {
 
 #[tokio::test]
 async fn an_event_is_seen_by_whoever_may_get_events_and_the_object_that_it_is_about() {
-    let told = async |portal: &Portal, token: &str| {
+    let told = async |portal: &GuardedPortal, token: &str| {
         let story = portal.as_token(token, "/api/v1/timeline?uid=uid-red").await.json();
         let events = story["events"].as_array().unwrap().clone();
         events.iter().map(|event| event["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     assert_eq!(told(&portal, "boss").await, ["blue-message", "red-message", "blue-message"]);
     assert_eq!(told(&portal, "red").await, ["red-message"]);
     assert!(told(&portal, "blue").await.is_empty());
@@ -647,7 +658,7 @@ async fn an_event_is_seen_by_whoever_may_get_events_and_the_object_that_it_is_ab
     let page = portal.as_token("red", "/objects/uid-red").await.text;
     assert!(page.contains("red-message") && !page.contains("blue-message"), "{page}");
 
-    let without = Portal::new();
+    let without = GuardedPortal::new();
     without.server.refused.lock().unwrap().insert("events".into());
     assert!(told(&without, "red").await.is_empty());
     let page = without.as_token("red", "/objects/uid-red").await;
@@ -656,7 +667,7 @@ async fn an_event_is_seen_by_whoever_may_get_events_and_the_object_that_it_is_ab
 
 #[tokio::test(start_paused = true)]
 async fn a_namespace_that_was_made_again_has_none_of_the_mutes_of_the_one_before() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let read = async |path: &str| portal.as_token("red", path).await;
     let mutes = read("/api/v1/mutes").await.json();
     assert_eq!(mutes.as_array().unwrap().len(), 2, "{mutes}");
@@ -684,7 +695,7 @@ async fn a_namespace_that_was_made_again_has_none_of_the_mutes_of_the_one_before
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_questions_about_one_persons_rights_keeps_nobody_else_waiting() {
     let slow = Some(Duration::from_millis(200));
-    let portal = Portal::with(Server { slow, ..Server::default() }, |options| options);
+    let portal = GuardedPortal::with(TenantServer { slow, ..TenantServer::default() }, |options| options);
     for token in ["red", "blue"] {
         assert_eq!(portal.as_token(token, "/api/v1/objects").await.status, 200);
     }
@@ -704,7 +715,8 @@ async fn a_storm_of_questions_about_one_persons_rights_keeps_nobody_else_waiting
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_tokens_that_are_nobodys_keeps_nobody_waiting_who_is_signed_in() {
     let slow_with_garbage = Some(Duration::from_secs(1));
-    let portal = Portal::with(Server { slow_with_garbage, ..Server::default() }, |options| options);
+    let portal =
+        GuardedPortal::with(TenantServer { slow_with_garbage, ..TenantServer::default() }, |options| options);
     let session = cookies(&enter(&portal, "blue", "").await);
     assert_eq!(portal.as_token("red", "/api/v1/objects").await.status, 200);
     // What was kept of both is old.
@@ -727,7 +739,7 @@ async fn a_storm_of_tokens_that_are_nobodys_keeps_nobody_waiting_who_is_signed_i
 #[tokio::test(start_paused = true)]
 async fn more_requests_of_one_party_than_its_bound_are_refused_at_once() {
     let slow = Some(Duration::from_millis(200));
-    let portal = Portal::with(Server { slow, ..Server::default() }, |options| options);
+    let portal = GuardedPortal::with(TenantServer { slow, ..TenantServer::default() }, |options| options);
     for token in ["red", "blue"] {
         assert_eq!(portal.as_token(token, "/api/v1/openapi.json").await.status, 200);
     }
@@ -748,7 +760,7 @@ async fn more_requests_of_one_party_than_its_bound_are_refused_at_once() {
 
 #[tokio::test]
 async fn a_list_of_what_somebody_may_not_list_says_so_whether_there_is_anything_or_not() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let forbidden = async |token: &str, path: &str| {
         let answer = portal.as_token(token, path).await;
         assert_eq!(answer.status, 200, "{path}");

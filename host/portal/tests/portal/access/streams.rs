@@ -6,16 +6,16 @@ use http_body_util::BodyExt;
 use kubewitness_portal::PortalOptions;
 use tower::ServiceExt;
 
-use super::Portal;
+use super::GuardedPortal;
 use super::login::{FORM, OWN, cookies, enter};
-use super::tenants::{MADE_MS, Server, Tenants, first};
+use super::tenants::{MADE_MS, TenantPortal, TenantServer, first};
 use crate::request;
 
-async fn open(portal: &Portal, token: &str, after: u64) -> Body {
+async fn open(portal: &GuardedPortal, token: &str, after: u64) -> Body {
     open_with(portal, ("authorization", &format!("Bearer {token}")), after).await
 }
 
-async fn open_with(portal: &Portal, (name, value): (&str, &str), after: u64) -> Body {
+async fn open_with(portal: &GuardedPortal, (name, value): (&str, &str), after: u64) -> Body {
     let request = request("GET", &format!("/api/v1/events?after={after}"));
     let request = request.header(name, value).body(Body::empty()).unwrap();
     let response = portal.router.clone().oneshot(request).await.unwrap();
@@ -39,7 +39,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_shows_each_tenant_its_own_states() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for (tenant, other, positions) in
         [("red", "blue", ["id: 1-", "id: 4-"]), ("blue", "red", ["id: 11-", "id: 14-"])]
     {
@@ -57,7 +57,7 @@ async fn a_stream_shows_each_tenant_its_own_states() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_shows_nothing_of_what_comes_tells_how_far_it_is() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let mut guest = open(&portal, "guest", 0).await;
     let (text, _) = read(&mut guest, Duration::from_secs(2)).await;
     assert!(!text.contains("event: position"), "not for every state: {text}");
@@ -73,9 +73,9 @@ async fn a_stream_that_shows_nothing_of_what_comes_tells_how_far_it_is() {
 #[tokio::test(start_paused = true)]
 async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_minute() {
     for withdraw in [
-        (|portal: &Portal| {
+        (|portal: &GuardedPortal| {
             portal.server.gone.lock().unwrap().insert("red".into());
-        }) as fn(&Portal),
+        }) as fn(&GuardedPortal),
         |portal| {
             portal.server.denied.lock().unwrap().insert("red".into());
         },
@@ -86,7 +86,7 @@ async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_min
     ] {
         // One has shown the states that there are, and the other one nothing.
         for after in [0, 14] {
-            let portal = Portal::new();
+            let portal = GuardedPortal::new();
             let mut stream = open(&portal, "red", after).await;
             let (text, ended) = read(&mut stream, 2 * MINUTE).await;
             assert_eq!(text.contains("event: state"), after == 0, "{text}");
@@ -100,7 +100,7 @@ async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_min
 /// Their namespace has had no object yet, so no right of theirs is known that could be withdrawn.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_could_show_nothing_ends_within_a_minute_and_opens_again() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     for _ in 0..2 {
         let mut stream = open(&portal, "guest", 14).await;
         let (text, ended) = read(&mut stream, MINUTE).await;
@@ -112,9 +112,9 @@ async fn a_stream_that_could_show_nothing_ends_within_a_minute_and_opens_again()
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_somebody_with_narrow_rights_in_many_namespaces_opens_before_they_are_asked_for() {
-    let views = Tenants { others: 240, ..Tenants::default() };
-    let server = Server { slow: Some(Duration::from_millis(500)), ..Server::default() };
-    let portal = Portal::of(views, server, |options| options);
+    let views = TenantPortal { others: 240, ..TenantPortal::default() };
+    let server = TenantServer { slow: Some(Duration::from_millis(500)), ..TenantServer::default() };
+    let portal = GuardedPortal::of(views, server, |options| options);
     let begun = tokio::time::Instant::now();
     let mut stream = open(&portal, "red", 0).await;
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
@@ -124,7 +124,7 @@ async fn a_stream_of_somebody_with_narrow_rights_in_many_namespaces_opens_before
 
 #[tokio::test(start_paused = true)]
 async fn a_log_out_closes_the_streams_of_its_session_at_once_and_no_others() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let (left, stays) =
         (cookies(&enter(&portal, "red", "").await), cookies(&enter(&portal, "red", "").await));
     let mut streams = [
@@ -152,7 +152,7 @@ async fn a_log_out_closes_the_streams_of_its_session_at_once_and_no_others() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_pause_nothing_is_shown_before_the_right_was_asked_for() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let mut stream = open(&portal, "red", 0).await;
     assert!(read(&mut stream, Duration::from_secs(12)).await.0.contains("red-train"));
     portal.server.denied.lock().unwrap().insert("red".into());
@@ -164,7 +164,8 @@ async fn after_a_pause_nothing_is_shown_before_the_right_was_asked_for() {
 
 #[tokio::test]
 async fn a_thousand_attempts_at_a_stream_are_refused_at_once_and_lists_go_on() {
-    let portal = Portal::with(Server::default(), |options| PortalOptions { streams: 2, ..options });
+    let portal =
+        GuardedPortal::with(TenantServer::default(), |options| PortalOptions { streams: 2, ..options });
     let _held = [open(&portal, "red", 0).await, open(&portal, "blue", 0).await];
     let attempts = (0..1000).map(|_| portal.as_token("red", "/api/v1/events"));
     let answers =
@@ -176,7 +177,7 @@ async fn a_thousand_attempts_at_a_stream_are_refused_at_once_and_lists_go_on() {
 
 #[tokio::test]
 async fn whoever_asks_is_known_to_what_takes_long_while_they_are_answered_and_no_longer() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let asked_by = || std::mem::take(&mut *portal.views.asked_by.lock().unwrap());
     portal.as_token("red", "/api/v1/states/1/document").await;
     let of_document = asked_by();
@@ -193,7 +194,7 @@ async fn whoever_asks_is_known_to_what_takes_long_while_they_are_answered_and_no
 
 #[tokio::test]
 async fn what_somebody_may_not_see_is_not_looked_through_for_secrets() {
-    let portal = Portal::new();
+    let portal = GuardedPortal::new();
     let mut stream = open(&portal, "blue", 0).await;
     let (told, _) = read(&mut stream, Duration::from_millis(300)).await;
     assert!(told.contains("blue-train") && !told.contains("red-"), "{told}");

@@ -79,7 +79,7 @@ fn of_the_other(object: &ObjectRef) -> EventView {
     }
 }
 
-pub struct Tenants {
+pub struct TenantPortal {
     pub states: Mutex<Vec<Arc<State>>>,
     pub newest: watch::Sender<Seq>,
     pub replays: Mutex<Vec<ReplayRequest>>,
@@ -109,7 +109,7 @@ pub struct Tenants {
     pub asked_by: Mutex<Vec<Option<Arc<str>>>>,
 }
 
-impl Default for Tenants {
+impl Default for TenantPortal {
     fn default() -> Self {
         let states: Vec<_> = TENANTS.into_iter().flat_map(story).map(Arc::new).collect();
         Self {
@@ -133,7 +133,7 @@ impl Default for Tenants {
     }
 }
 
-impl Tenants {
+impl TenantPortal {
     /// One more state of the tenant's job.
     pub fn push(&self, tenant: &str) -> Seq {
         let mut states = self.states.lock().unwrap();
@@ -226,7 +226,7 @@ pub const STOPPED_AT: &str = "0/uid-red-and-uid-blue/red-secret blue-secret";
 const BOTH: &str = "red-secret and blue-secret";
 
 #[async_trait]
-impl Views for Tenants {
+impl Views for TenantPortal {
     async fn status(&self) -> Result<StatusView, ViewError> {
         let source = |name: &str, api_version: &str, kind: &str| SourceView {
             name: name.into(),
@@ -267,14 +267,14 @@ impl Views for Tenants {
             sources: vec![source("jobs", "batch/v1", "Job"), source("pods", "v1", "Pod")],
             plugins: vec![plugin],
             journal: JournalView { states: 77_123, place: BOTH.into(), ..Default::default() },
-            held: self.held(),
+            held: self.retention_holds(),
             problems: vec![BOTH.into()],
             ..StatusView::default()
         })
     }
 
-    fn watched(&self) -> Vec<Watched> {
-        let watched = |source: &str, group: &str, kind: &str, resource: &str| Watched {
+    fn watched(&self) -> Vec<WatchedResource> {
+        let watched = |source: &str, group: &str, kind: &str, resource: &str| WatchedResource {
             source: source.into(),
             group: group.into(),
             kind: kind.into(),
@@ -301,8 +301,8 @@ impl Views for Tenants {
             None => true,
             Some(within) => match within.sources.get(source(object)) {
                 None => false,
-                Some(Shown::Everything) => true,
-                Some(Shown::Namespaces(names)) => {
+                Some(SourceVisibility::Everything) => true,
+                Some(SourceVisibility::Namespaces(names)) => {
                     names.get(&object.namespace).is_some_and(|since| *since <= MADE_MS + 1000)
                 }
             },
@@ -334,8 +334,8 @@ impl Views for Tenants {
         Ok(ObjectPage { objects, next: Some(STOPPED_AT.into()), ..ObjectPage::default() })
     }
 
-    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
-        let mut counts = Counts::default();
+    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
+        let mut counts = ObjectCounts::default();
         for view in self.objects(query).await?.objects {
             *counts.phases.entry(view.status.phase).or_default() += 1;
             counts.namespaces.insert(view.object.namespace);
@@ -365,7 +365,7 @@ impl Views for Tenants {
         Ok(story)
     }
 
-    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
+    async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError> {
         let read = |states: Vec<RawState>| {
             let states: Vec<_> = states.into_iter().map(RawState::unredacted).collect();
             self.redacted.lock().unwrap().extend(states.iter().map(|state| state.seq));
@@ -388,7 +388,7 @@ impl Views for Tenants {
         Ok(timeline.story().explain(&BTreeMap::new(), 0))
     }
 
-    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {
+    async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError> {
         self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
         let state = state.unredacted();
         self.redacted.lock().unwrap().push(state.seq);
@@ -400,13 +400,13 @@ impl Views for Tenants {
         Ok(self.all().iter().find(is_it).map(|_| MADE_MS + 1000))
     }
 
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
         let told = states.iter().map(|state| match state.seq {
-            3 => (state.seq, Told::Dead),
-            18.. => (state.seq, Told::Waiting),
-            seq => (seq, Told::Delivered),
+            3 => (state.seq, DeliveryStage::Dead),
+            18.. => (state.seq, DeliveryStage::Waiting),
+            seq => (seq, DeliveryStage::Delivered),
         });
-        Ok(Deliveries::from([("hidden-plugin".to_owned(), told.collect())]))
+        Ok(DeliveryMap::from([("hidden-plugin".to_owned(), told.collect())]))
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
@@ -452,7 +452,7 @@ impl Views for Tenants {
                 hint: String::new(),
             });
         }
-        if query.which == Letters::Dropped {
+        if query.which == LetterChoice::Dropped {
             return Ok(Vec::new());
         }
         let last = TENANTS.last().copied().unwrap_or_default();
@@ -525,7 +525,7 @@ impl Views for Tenants {
         Ok(self.newest.subscribe())
     }
 
-    fn held(&self) -> Vec<HeldView> {
+    fn retention_holds(&self) -> Vec<HeldView> {
         vec![HeldView { holder: BOTH.into(), ..Default::default() }]
     }
 
@@ -538,7 +538,7 @@ impl Views for Tenants {
 /// `watcher` the status, `steward` all that is of Kubewitness itself, `reader` the Events of all and the
 /// objects of `blue`.
 #[derive(Default)]
-pub struct Server {
+pub struct TenantServer {
     pub is_down: AtomicBool,
     pub slow: Option<Duration>,
     /// How long it takes over a token that is nobody's.
@@ -552,13 +552,13 @@ pub struct Server {
     pub remade: Mutex<BTreeMap<String, u64>>,
     pub authentications: AtomicUsize,
     /// What it was asked, in order.
-    pub asked: Mutex<Vec<Attempt>>,
+    pub asked: Mutex<Vec<AccessAttempt>>,
     pub reviews: AtomicUsize,
     pub most_at_once: AtomicUsize,
     pub now: AtomicUsize,
 }
 
-impl Server {
+impl TenantServer {
     fn answers(&self) -> Result<(), ReviewError> {
         match self.is_down.load(Ordering::SeqCst) {
             true => Err(ReviewError::Unavailable("connection refused by 10.0.0.1".into())),
@@ -577,7 +577,7 @@ impl Server {
 }
 
 #[async_trait]
-impl Reviewer for Server {
+impl AccessReviewer for TenantServer {
     async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
         self.authentications.fetch_add(1, Ordering::SeqCst);
         self.think().await;
@@ -593,7 +593,7 @@ impl Reviewer for Server {
         Ok((is_known && !is_gone).then_some(person))
     }
 
-    async fn allows(&self, person: &Person, attempt: &Attempt) -> Result<bool, ReviewError> {
+    async fn allows(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError> {
         self.reviews.fetch_add(1, Ordering::SeqCst);
         self.asked.lock().unwrap().push(attempt.clone());
         self.think().await;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use kubewitness_core::kinds::is_kind;
-use kubewitness_core::ports::{DeadLetter, RawState, RawStory, Watched, created_ms};
+use kubewitness_core::ports::{DeadLetter, RawState, RawStory, WatchedResource, created_ms};
 use kubewitness_core::views::*;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Version};
 use tokio::sync::watch;
@@ -24,7 +24,7 @@ pub const START: u64 = 1_795_182_311_000;
 pub const POISON: [&[u8]; 2] =
     [b"{\"type\":<script>alert(1)</script>\x1b[2J", b"{\"type\":\"ADDED\",\"object\":{\"kind\":\"Job\"}}"];
 
-pub struct Fake {
+pub struct FakeViews {
     pub states: Mutex<Vec<Arc<State>>>,
     pub empty: bool,
     pub broken: bool,
@@ -54,7 +54,7 @@ pub struct Fake {
     pub read: AtomicUsize,
 }
 
-impl Default for Fake {
+impl Default for FakeViews {
     fn default() -> Self {
         let states = story();
         Self {
@@ -81,7 +81,7 @@ impl Default for Fake {
     }
 }
 
-impl Fake {
+impl FakeViews {
     pub fn push(&self, state: State) {
         let seq = state.seq;
         self.states.lock().unwrap().push(Arc::new(state));
@@ -134,18 +134,18 @@ fn meant(request: &ReplayRequest) -> Result<u64, ViewError> {
 }
 
 #[async_trait]
-impl Views for Fake {
+impl Views for FakeViews {
     async fn status(&self) -> Result<StatusView, ViewError> {
         self.check().await?;
         if self.empty {
             return Ok(StatusView::default());
         }
         let (problems, paused) = (self.problems.clone(), self.paused.lock().unwrap().clone());
-        Ok(StatusView { problems, ..status::all(*self.newest.borrow(), self.held(), paused) })
+        Ok(StatusView { problems, ..status::all(*self.newest.borrow(), self.retention_holds(), paused) })
     }
 
-    fn watched(&self) -> Vec<Watched> {
-        let watched = |source: &str, group: &str, kind: &str, resource: &str| Watched {
+    fn watched(&self) -> Vec<WatchedResource> {
+        let watched = |source: &str, group: &str, kind: &str, resource: &str| WatchedResource {
             source: source.into(),
             group: group.into(),
             kind: kind.into(),
@@ -167,8 +167,8 @@ impl Views for Fake {
         Ok(page)
     }
 
-    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
-        let mut counts = Counts::default();
+    async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError> {
+        let mut counts = ObjectCounts::default();
         for view in self.objects(query).await?.objects {
             *counts.phases.entry(view.status.phase).or_default() += 1;
             counts.namespaces.insert(view.object.namespace);
@@ -196,7 +196,7 @@ impl Views for Fake {
         Ok(story::part(parts, query, query.events))
     }
 
-    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
+    async fn timeline_view(&self, story: RawStory) -> Result<TimelineView, ViewError> {
         let RawStory { states, related, reports: tells, next, owns_more, .. } = story;
         let [states, related] =
             [states, related].map(|all| all.into_iter().map(RawState::unredacted).collect());
@@ -208,7 +208,7 @@ impl Views for Fake {
         Ok(timeline.story().explain(&BTreeMap::new(), START + 10_000_000))
     }
 
-    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {
+    async fn redacted_state(&self, state: RawState) -> Result<Arc<State>, ViewError> {
         Ok(state.unredacted())
     }
 
@@ -216,13 +216,13 @@ impl Views for Fake {
         Ok(created_ms(&self.document(seq).await?))
     }
 
-    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
         let told = states.iter().map(|state| match state.seq {
-            3 => (state.seq, Told::Dead),
-            18.. => (state.seq, Told::Waiting),
-            seq => (seq, Told::Delivered),
+            3 => (state.seq, DeliveryStage::Dead),
+            18.. => (state.seq, DeliveryStage::Waiting),
+            seq => (seq, DeliveryStage::Delivered),
         });
-        Ok(Deliveries::from([("audit".to_owned(), told.collect())]))
+        Ok(DeliveryMap::from([("audit".to_owned(), told.collect())]))
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
@@ -347,9 +347,9 @@ impl Views for Fake {
         }
         let read = query.cursor.as_ref().filter(|behind| behind.plugin == "audit").map_or(0, |it| it.seq);
         let is_meant = |dropped: bool| match query.which {
-            Letters::All => true,
-            Letters::NotDropped => !dropped,
-            Letters::Dropped => dropped,
+            LetterChoice::All => true,
+            LetterChoice::NotDropped => !dropped,
+            LetterChoice::Dropped => dropped,
         };
         let many = (1..=self.many).skip(read.min(self.many) as usize);
         let many = many.filter(|seq| is_meant(*seq <= self.dropped)).take(query.limit.unwrap_or(usize::MAX));
@@ -457,7 +457,7 @@ impl Views for Fake {
         }
     }
 
-    fn held(&self) -> Vec<HeldView> {
+    fn retention_holds(&self) -> Vec<HeldView> {
         if self.empty {
             return Vec::new();
         }

@@ -88,14 +88,14 @@ pub fn page(query: &ObjectQuery, is_empty: bool) -> Result<ObjectPage, ViewError
             && fits(&query.name, &view.object.name)
             && query.source.as_ref().is_none_or(|source| *source == view.source)
     });
-    if query.gone != Gone::No {
+    if query.gone != GoneFilter::No {
         let ended_at = Some("2026-11-20T12:00:00.000Z".into());
         let ended_reason = Some("DeadlineExceeded".into());
         let gone = ObjectView { ended_at, ended_reason, ..jobs[jobs.len() - 1].clone() };
         let object = object("Job", "research", "deleted-yesterday", "uid-deleted");
         jobs.push(ObjectView { object, status: status("Deleted", "Failed", ""), seq: 2, ..gone });
     }
-    jobs.retain(|view| query.gone != Gone::Only || view.ended_at.is_some());
+    jobs.retain(|view| query.gone != GoneFilter::Only || view.ended_at.is_some());
     let mut page = ObjectPage { objects: jobs, ..ObjectPage::default() };
     if query.at.is_some() {
         page.notices.push("The journal begins at 2026-11-20T11:00:00.000Z.".into());

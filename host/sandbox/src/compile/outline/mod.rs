@@ -18,25 +18,30 @@ const NAME_BYTES: usize = 256;
 
 /// The names of a component's own imports and exports.
 #[derive(Debug, Default)]
-pub struct Outline {
+pub struct ComponentOutline {
     pub imports: Vec<String>,
     pub exports: Vec<String>,
 }
 
 /// Takes time in proportion to the bytes, and memory for the names alone.
-pub fn read(bytes: &[u8], limits: &ComponentsSpec) -> Result<Outline, SandboxError> {
+pub fn read(bytes: &[u8], limits: &ComponentsSpec) -> Result<ComponentOutline, SandboxError> {
     shape::check_header(bytes)?;
-    let mut reader =
-        Reader { bytes, limits, outline: Outline::default(), sums: Sums::default(), open: Vec::new() };
+    let mut reader = OutlineReader {
+        bytes,
+        limits,
+        outline: ComponentOutline::default(),
+        sums: OutlineSums::default(),
+        open: Vec::new(),
+    };
     for payload in Parser::new(0).parse_all(bytes) {
         reader.take(payload.map_err(|error| malformed(&error))?)?;
     }
     Ok(reader.outline)
 }
 
-/// What is counted over all parts of the component.
+/// The sums over all parts of the component.
 #[derive(Default)]
-struct Sums {
+struct OutlineSums {
     parts: u64,
     types: u64,
     data_segments: u64,
@@ -44,22 +49,22 @@ struct Sums {
 }
 
 /// A part whose end is not read yet.
-struct Open {
+struct OpenPart {
     /// Its number among all parts, the component itself being 0.
     number: u64,
     imported: u64,
     functions: u64,
 }
 
-struct Reader<'a> {
+struct OutlineReader<'a> {
     bytes: &'a [u8],
     limits: &'a ComponentsSpec,
-    outline: Outline,
-    sums: Sums,
-    open: Vec<Open>,
+    outline: ComponentOutline,
+    sums: OutlineSums,
+    open: Vec<OpenPart>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> OutlineReader<'a> {
     fn take(&mut self, payload: Payload<'a>) -> Result<(), SandboxError> {
         let limits = self.limits;
         match payload {
@@ -107,7 +112,7 @@ impl<'a> Reader<'a> {
     fn begin(&mut self) -> Result<(), SandboxError> {
         let number = self.sums.parts;
         self.sums.parts += 1;
-        self.open.push(Open { number, imported: 0, functions: 0 });
+        self.open.push(OpenPart { number, imported: 0, functions: 0 });
         within("modules and components within it", number, self.limits.parts, "parts")?;
         let levels = self.open.len() as u64;
         within("levels of components and modules", levels, self.limits.levels, "levels")
@@ -137,10 +142,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-type Over = (&'static str, u64, u64, &'static str);
+type OverLimit = (&'static str, u64, u64, &'static str);
 
 /// The first limit that a function is over.
-fn over(body: &FunctionBody<'_>, limits: &ComponentsSpec) -> Result<Option<Over>, BinaryReaderError> {
+fn over(body: &FunctionBody<'_>, limits: &ComponentsSpec) -> Result<Option<OverLimit>, BinaryReaderError> {
     let size = body.range().len() as u64;
     if size > limits.function_size.0 {
         return Ok(Some(("bytes", size, limits.function_size.0, "functionSize")));
@@ -175,7 +180,8 @@ fn over(body: &FunctionBody<'_>, limits: &ComponentsSpec) -> Result<Option<Over>
     })
 }
 
-/// What the part's own section of names calls a function. Only asked for an error: the section comes last.
+/// The name of a function in the part's own section of names. Only asked for an error: the section comes
+/// last.
 fn name_of(bytes: &[u8], part: u64, function: u64) -> Option<String> {
     let (mut parts, mut open) = (0_u64, Vec::new());
     for payload in Parser::new(0).parse_all(bytes) {

@@ -9,7 +9,7 @@ use wasm_encoder::{
 use super::*;
 
 /// A function and the sections around it.
-struct Shape {
+struct ModuleShape {
     locals: u32,
     loops: u32,
     nesting: u32,
@@ -18,9 +18,9 @@ struct Shape {
     data: u32,
 }
 
-const PLAIN: Shape = Shape { locals: 1, loops: 1, nesting: 1, functions: 1, types: 1, data: 1 };
+const PLAIN: ModuleShape = ModuleShape { locals: 1, loops: 1, nesting: 1, functions: 1, types: 1, data: 1 };
 
-impl Shape {
+impl ModuleShape {
     fn function(&self) -> Function {
         let mut function = Function::new([(self.locals, ValType::I32)]);
         for _ in 0..self.loops {
@@ -87,9 +87,9 @@ fn refused(bytes: &[u8], limits: &ComponentsSpec) -> String {
 fn each_limit_of_a_function_is_named_with_what_was_found_and_whose_it_is() {
     let limits = ComponentsSpec::default();
     for (shape, found, field, most) in [
-        (Shape { locals: 5001, ..PLAIN }, "5001 local variables", "locals", 5000),
-        (Shape { loops: 1001, ..PLAIN }, "1001 loops", "loops", 1000),
-        (Shape { nesting: 5001, ..PLAIN }, "5001 levels of blocks", "nesting", 5000),
+        (ModuleShape { locals: 5001, ..PLAIN }, "5001 local variables", "locals", 5000),
+        (ModuleShape { loops: 1001, ..PLAIN }, "1001 loops", "loops", 1000),
+        (ModuleShape { nesting: 5001, ..PLAIN }, "5001 levels of blocks", "nesting", 5000),
     ] {
         let why = refused(&shape.component(), &limits);
         let whose = "function 1 (`costly`) of part 1 has ";
@@ -102,9 +102,9 @@ fn each_limit_of_a_function_is_named_with_what_was_found_and_whose_it_is() {
         );
     }
     let small = ComponentsSpec { function_size: Bytes(20), ..limits.clone() };
-    let why = refused(&Shape { nesting: 20, ..PLAIN }.component(), &small);
+    let why = refused(&ModuleShape { nesting: 20, ..PLAIN }.component(), &small);
     assert!(why.contains(" bytes: the limit is 20 (`spec.limits.components.functionSize`"), "{why}");
-    let most = Shape { locals: 5000, loops: 1000, nesting: 5000, ..PLAIN };
+    let most = ModuleShape { locals: 5000, loops: 1000, nesting: 5000, ..PLAIN };
     assert!(read(&most.component(), &limits).is_ok(), "the limit itself is allowed");
 }
 
@@ -115,7 +115,7 @@ fn a_function_without_a_name_is_told_by_its_number() {
         (TypeSection::new(), FunctionSection::new(), CodeSection::new());
     types.ty().function([], []);
     functions.function(0).function(0);
-    code.function(&PLAIN.function()).function(&Shape { loops: 2, ..PLAIN }.function());
+    code.function(&PLAIN.function()).function(&ModuleShape { loops: 2, ..PLAIN }.function());
     module.section(&types).section(&functions).section(&code);
     let mut component = Component::new();
     component.section(&ModuleSection(&module));
@@ -127,24 +127,24 @@ fn a_function_without_a_name_is_told_by_its_number() {
 #[test]
 fn what_is_counted_is_summed_over_all_parts() {
     let limits = ComponentsSpec::default();
-    let of = |shape: Shape| {
+    let of = |shape: ModuleShape| {
         let mut component = Component::new();
         component.section(&ModuleSection(&shape.module())).section(&ModuleSection(&shape.module()));
         component.finish()
     };
     for (shape, limits, words) in [
         (
-            Shape { functions: 3, ..PLAIN },
+            ModuleShape { functions: 3, ..PLAIN },
             ComponentsSpec { functions: 5, ..limits.clone() },
             "6 functions: the limit is 5 ",
         ),
         (
-            Shape { types: 3, ..PLAIN },
+            ModuleShape { types: 3, ..PLAIN },
             ComponentsSpec { types: 5, ..limits.clone() },
             "6 types: the limit is 5 ",
         ),
         (
-            Shape { data: 3, ..PLAIN },
+            ModuleShape { data: 3, ..PLAIN },
             ComponentsSpec { data_segments: 5, ..limits.clone() },
             "6 data segments: the limit is 5 ",
         ),

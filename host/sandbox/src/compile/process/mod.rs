@@ -20,9 +20,9 @@ use super::outline::raise;
 pub const COMMAND: &str = "compile-component";
 /// How Rust's own programs end that panic.
 const PANICKED: i32 = 101;
-/// What is read of the code at once.
+/// The bytes of the code that are read at once.
 const CHUNK: usize = 64 << 10;
-/// What the process says of a fault is one line of the compiler's. More of it is not kept.
+/// The process reports a fault in one line of the compiler. The rest is not kept.
 const SAID: usize = 4 << 10;
 
 /// Why there is no code.
@@ -34,7 +34,7 @@ pub enum NoCode {
     Killed(String),
     /// The process could not be started, fed or heard.
     Broken(String),
-    /// What was compiled can't be kept where it was to go.
+    /// The compiled code can't be written to its place.
     Unkept(io::Error),
 }
 
@@ -68,7 +68,7 @@ pub async fn compile(
         }
         return Ok(());
     }
-    Err(told(ended, &said, limits))
+    Err(exit_error(ended, &said, limits))
 }
 
 fn start(program: &Path, limits: &ComponentsSpec) -> io::Result<Child> {
@@ -154,8 +154,8 @@ async fn hear(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
     }
 }
 
-/// What a process that ended without code means.
-fn told(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
+/// Explains the end of a process that brought no code.
+fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
     match ended.code() {
         Some(code) if code == i32::from(REFUSED) => {
             return NoCode::Refused(format!("the component can't be compiled: {said}"));
@@ -191,17 +191,17 @@ fn told(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
     }
 }
 
-fn over(what: &str, most: &impl Shown, field: &str) -> String {
-    format!("compiling the component takes too much {what}: {}", raise(most.shown(), field))
+fn over(what: &str, most: &impl OperatorText, field: &str) -> String {
+    format!("compiling the component takes too much {what}: {}", raise(most.operator_text(), field))
 }
 
 /// As an operator writes it.
-trait Shown {
-    fn shown(&self) -> String;
+trait OperatorText {
+    fn operator_text(&self) -> String;
 }
 
-impl Shown for Bytes {
-    fn shown(&self) -> String {
+impl OperatorText for Bytes {
+    fn operator_text(&self) -> String {
         match self.0 {
             bytes if bytes.is_multiple_of(1 << 20) => format!("{}Mi", bytes >> 20),
             bytes => bytes.to_string(),
@@ -209,8 +209,8 @@ impl Shown for Bytes {
     }
 }
 
-impl Shown for kubewitness_core::config::Duration {
-    fn shown(&self) -> String {
+impl OperatorText for kubewitness_core::config::Duration {
+    fn operator_text(&self) -> String {
         match self.0.as_millis() {
             ms if ms.is_multiple_of(1000) => format!("{}s", ms / 1000),
             ms => format!("{ms}ms"),

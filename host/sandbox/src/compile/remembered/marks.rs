@@ -9,20 +9,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kubewitness_core::config::ComponentsSpec;
 use serde::{Deserialize, Serialize};
 
-use super::{Remembered, make_room};
+use super::{EntryFile, make_room};
 
 /// Processes that may die over the same component. One may have been killed for another reason.
 pub const DEATHS: u32 = 2;
 const NAME: &str = "compiling.json";
 
-pub struct Marks {
-    file: Remembered<Mark>,
+pub struct UseMarks {
+    file: EntryFile<UseMark>,
     /// One component is compiled at a time, so few are left. One that is forgotten is tried more often.
-    kept: Mutex<VecDeque<Mark>>,
+    kept: Mutex<VecDeque<UseMark>>,
 }
 
 #[derive(Clone, Deserialize, Serialize)]
-struct Mark {
+struct UseMark {
     digest: String,
     limits: ComponentsSpec,
     /// How often it was large, and neither ended nor was stopped.
@@ -31,7 +31,7 @@ struct Mark {
 
 /// While it is there, the component is being compiled by a large process.
 pub struct UnderMark<'m> {
-    marks: &'m Marks,
+    marks: &'m UseMarks,
     digest: String,
 }
 
@@ -41,15 +41,15 @@ impl Drop for UnderMark<'_> {
     }
 }
 
-impl Marks {
+impl UseMarks {
     /// Without a folder nothing is marked.
     pub fn open(folder: Option<&Path>, program: String) -> Self {
         let file = folder.map(|folder| folder.join(NAME));
-        let (file, kept) = Remembered::open(file, program, "kills over a component are not counted");
+        let (file, kept) = EntryFile::open(file, program, "kills over a component are not counted");
         Self { file, kept: Mutex::new(kept) }
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Mark>> {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<UseMark>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,7 +70,7 @@ impl Marks {
         self.change(|kept| {
             kept.retain(|mark| mark.digest != digest);
             make_room(kept);
-            kept.push_back(Mark { digest: digest.into(), limits: limits.clone(), tries });
+            kept.push_back(UseMark { digest: digest.into(), limits: limits.clone(), tries });
         });
         UnderMark { marks: self, digest: digest.into() }
     }
@@ -79,7 +79,7 @@ impl Marks {
         self.change(|kept| kept.retain(|mark| mark.digest != digest));
     }
 
-    fn change(&self, change: impl FnOnce(&mut VecDeque<Mark>)) {
+    fn change(&self, change: impl FnOnce(&mut VecDeque<UseMark>)) {
         if self.file.file.is_none() {
             return;
         }
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_component_over_which_two_processes_died_is_deadly_until_its_limits_or_the_program_change() {
         let folder = tempfile::tempdir().unwrap();
-        let open = |program: &str| Marks::open(Some(folder.path()), program.into());
+        let open = |program: &str| UseMarks::open(Some(folder.path()), program.into());
         let limits = ComponentsSpec::default();
         let lower = ComponentsSpec { locals: 7, ..limits.clone() };
         for _ in 0..DEATHS {
@@ -117,7 +117,7 @@ mod tests {
     fn what_ended_or_was_stopped_leaves_no_mark_and_their_number_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let limits = ComponentsSpec::default();
-        let open = || Marks::open(Some(folder.path()), "1".into());
+        let open = || UseMarks::open(Some(folder.path()), "1".into());
         let marks = open();
         std::mem::forget(marks.begin("killed", &limits));
         for _ in 0..5 {
@@ -132,7 +132,7 @@ mod tests {
         assert!(file.metadata().unwrap().len() < FILE_BYTES, "what was written can be read");
         std::fs::write(&file, "{").unwrap();
         assert_eq!(open().kept().len(), 0, "a damaged file is not taken");
-        let nowhere = Marks::open(None, String::new());
+        let nowhere = UseMarks::open(None, String::new());
         drop(nowhere.begin("any", &limits));
         assert!(!nowhere.is_deadly("any", &limits));
     }

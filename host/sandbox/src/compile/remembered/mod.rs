@@ -1,5 +1,5 @@
-//! What one process remembers of components for the next one, in a file beside the code. It holds for the same version of
-//! this program alone.
+//! Keeps facts about components for the next process, in a file beside the code. It holds for the same
+//! version of this program alone.
 //!
 //! A file needs no authentication: whoever can write it can keep a plugin from running, and no more.
 
@@ -15,8 +15,8 @@ use kubewitness_core::files;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use marks::{DEATHS, Marks};
-pub use refusals::Refusals;
+pub use marks::{DEATHS, UseMarks};
+pub use refusals::CompileRefusals;
 
 /// Of each sort, the oldest is forgotten where there are more.
 const KEPT: usize = 64;
@@ -24,7 +24,7 @@ const KEPT: usize = 64;
 const FILE_BYTES: u64 = 1 << 20;
 
 /// A file of entries, the newest last.
-struct Remembered<T> {
+struct EntryFile<T> {
     file: Option<PathBuf>,
     /// What else decides what becomes of a component: this program and its engine.
     program: String,
@@ -34,13 +34,13 @@ struct Remembered<T> {
 }
 
 #[derive(Deserialize, Serialize)]
-struct Contents<T> {
+struct FileContents<T> {
     program: String,
     #[serde(alias = "refusals", alias = "marks")]
     entries: VecDeque<T>,
 }
 
-impl<T: DeserializeOwned + Serialize> Remembered<T> {
+impl<T: DeserializeOwned + Serialize> EntryFile<T> {
     /// The file and its entries. Without one, they are forgotten with this process.
     fn open(file: Option<PathBuf>, program: String, otherwise: &'static str) -> (Self, VecDeque<T>) {
         let read = file.as_deref().map(read).transpose();
@@ -48,7 +48,7 @@ impl<T: DeserializeOwned + Serialize> Remembered<T> {
             tracing::warn!(file = ?file, %error, "{otherwise}");
             None
         });
-        let same = found.flatten().filter(|found: &Contents<T>| found.program == program);
+        let same = found.flatten().filter(|found: &FileContents<T>| found.program == program);
         let mut entries = same.map(|same| same.entries).unwrap_or_default();
         entries.truncate(KEPT);
         (Self { file, program, otherwise, of: PhantomData }, entries)
@@ -57,7 +57,7 @@ impl<T: DeserializeOwned + Serialize> Remembered<T> {
     /// They are durable once this returns.
     fn write(&self, entries: VecDeque<T>) {
         let Some(path) = &self.file else { return };
-        let contents = Contents { program: self.program.clone(), entries };
+        let contents = FileContents { program: self.program.clone(), entries };
         let written = serde_json::to_vec(&contents)
             .map_err(io::Error::from)
             .and_then(|text| files::replace(path, &text, 0o600));
@@ -75,7 +75,7 @@ fn make_room<T>(entries: &mut VecDeque<T>) {
 }
 
 /// `None` where nothing was written yet.
-fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<Contents<T>>> {
+fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<FileContents<T>>> {
     match files::read(path, FILE_BYTES) {
         Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -9,20 +9,20 @@ use kubewitness_core::config::ComponentsSpec;
 use kubewitness_core::shortened;
 use serde::{Deserialize, Serialize};
 
-use super::{Remembered, make_room};
+use super::{EntryFile, make_room};
 
 /// Bytes of a reason that are kept. The compiler's words may go on.
 const WHY: usize = 4 << 10;
 const NAME: &str = "refusals.json";
 
-pub struct Refusals {
-    file: Remembered<Refusal>,
+pub struct CompileRefusals {
+    file: EntryFile<CompileRefusal>,
     /// Plugins that are wrong at the same time are few. One that is forgotten is compiled once more.
-    kept: Mutex<VecDeque<Refusal>>,
+    kept: Mutex<VecDeque<CompileRefusal>>,
 }
 
 #[derive(Clone, Deserialize, Serialize)]
-struct Refusal {
+struct CompileRefusal {
     digest: String,
     limits: ComponentsSpec,
     why: String,
@@ -31,11 +31,11 @@ struct Refusal {
     ends_with_process: bool,
 }
 
-impl Refusals {
+impl CompileRefusals {
     /// Without a folder, they are forgotten with this process.
     pub fn open(folder: Option<&Path>, program: String) -> Self {
         let file = folder.map(|folder| folder.join(NAME));
-        let (file, kept) = Remembered::open(file, program, "refused components are compiled once more");
+        let (file, kept) = EntryFile::open(file, program, "refused components are compiled once more");
         Self { file, kept: Mutex::new(kept) }
     }
 
@@ -44,7 +44,7 @@ impl Refusals {
         self.file.file.as_deref()
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Refusal>> {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<CompileRefusal>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,12 +73,17 @@ impl Refusals {
         limits: &ComponentsSpec,
         why: &str,
         ends_with_process: bool,
-    ) -> VecDeque<Refusal> {
+    ) -> VecDeque<CompileRefusal> {
         let mut kept = self.kept();
         kept.retain(|refusal| refusal.digest != digest);
         make_room(&mut kept);
         let why = shortened(why, WHY).into_owned();
-        kept.push_back(Refusal { digest: digest.into(), limits: limits.clone(), why, ends_with_process });
+        kept.push_back(CompileRefusal {
+            digest: digest.into(),
+            limits: limits.clone(),
+            why,
+            ends_with_process,
+        });
         kept.clone()
     }
 }
@@ -90,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_refusal_holds_for_the_same_bytes_and_limits_and_their_number_is_bounded() {
-        let (refusals, limits) = (Refusals::open(None, "1".into()), ComponentsSpec::default());
+        let (refusals, limits) = (CompileRefusals::open(None, "1".into()), ComponentsSpec::default());
         refusals.add("first", &limits, "too large");
         assert_eq!(refusals.why("first", &limits).as_deref(), Some("too large"));
         assert_eq!(refusals.why("other", &limits), None);
@@ -107,7 +112,7 @@ mod tests {
     fn a_refusal_holds_after_a_restart_and_not_for_another_version_of_the_program() {
         let folder = tempfile::tempdir().unwrap();
         let limits = ComponentsSpec { locals: 7, ..ComponentsSpec::default() };
-        let open = |program: &str| Refusals::open(Some(folder.path()), program.into());
+        let open = |program: &str| CompileRefusals::open(Some(folder.path()), program.into());
         let first = open("1");
         first.add_until_restart("killed", &limits, "no memory");
         for number in 0..KEPT {

@@ -14,39 +14,39 @@ use kubewitness_core::{Gap, kinds};
 
 pub use self::poison::poison;
 use self::words::{beside, none, table};
-use super::client::Client;
+use super::client::ApiClient;
 use super::live::poll;
 use super::object_name::{ObjectName, is_uid, names};
 use crate::cli::GapsArgs;
-use crate::commands::Ended;
+use crate::commands::CommandResult;
 use crate::commands::print::{self, clean, note};
 
-type Parameters = Vec<(&'static str, String)>;
+type GapParameters = Vec<(&'static str, String)>;
 
 /// Objects that are looked up by their labels.
 const MOST: usize = 10_000;
 /// Gaps that are looked through for those that fit: ten answers of the API.
 const MOST_GAPS: usize = 100_000;
 
-pub async fn gaps(args: GapsArgs) -> Ended {
-    let client = Client::reach(&args.query.reach).await?;
+pub async fn gaps(args: GapsArgs) -> CommandResult {
+    let client = ApiClient::reach(&args.query.reach).await?;
     poll(args.watch, async || gaps_shown(&client, &args).await).await
 }
 
-async fn gaps_shown(client: &Client, args: &GapsArgs) -> Result<String> {
+async fn gaps_shown(client: &ApiClient, args: &GapsArgs) -> Result<String> {
     let (parameters, about) = asked(args)?;
     let (gaps, cut) = found(client, &parameters, args).await?;
     if gaps.is_empty() && is_one_object(&parameters) {
         was_witnessed(client, &parameters, &about).await?;
     }
-    let status: StatusView = client.get("api/v1/status", &Parameters::new()).await?;
+    let status: StatusView = client.get("api/v1/status", &GapParameters::new()).await?;
     let sources: Vec<_> = status.sources.iter().filter(|source| is_asked(&parameters, source)).collect();
     let narrowed = args.selector.is_some() || parameters.iter().any(|(name, _)| *name != "source");
     let (whole, sees_all) = if narrowed { whole(client, &sources).await? } else { (Vec::new(), true) };
     let Some(output) = args.query.output.shape() else {
         return Ok(names(gaps.iter().filter_map(|gap| gap.object.as_ref())));
     };
-    print::shown(output, &gaps, |gaps, wide| {
+    print::render_output(output, &gaps, |gaps, wide| {
         let mut text = match (gaps.is_empty(), whole.is_empty()) {
             (true, true) => none(&about, narrowed, sees_all, &status, &sources),
             (true, false) => format!("no gap {}, for itself{}\n", clean(&about), that_you_may_see(sees_all)),
@@ -63,7 +63,7 @@ async fn gaps_shown(client: &Client, args: &GapsArgs) -> Result<String> {
 }
 
 /// Whether a source has anything to do with the question.
-fn is_asked(parameters: &Parameters, source: &SourceView) -> bool {
+fn is_asked(parameters: &GapParameters, source: &SourceView) -> bool {
     let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
     parameters.iter().all(|(name, value)| match *name {
         "source" => *value == source.name,
@@ -74,7 +74,7 @@ fn is_asked(parameters: &Parameters, source: &SourceView) -> bool {
 
 /// The gaps of whole sources, each of which may lie in the story of each object; and whether all gaps are seen that were
 /// recorded.
-async fn whole(client: &Client, sources: &[&SourceView]) -> Result<(Vec<Gap>, bool)> {
+async fn whole(client: &ApiClient, sources: &[&SourceView]) -> Result<(Vec<Gap>, bool)> {
     let none: [(&str, &str); 0] = [];
     let found = client.list::<Gap>("api/v1/gaps", &none, MOST_GAPS).await?;
     let (mut all, is_cut) = (found.rows, found.more);
@@ -89,9 +89,9 @@ fn that_you_may_see(sees_all: bool) -> &'static str {
     if sees_all { "" } else { ", as far as you may see" }
 }
 
-/// What the API is asked for, and the same in words.
-fn asked(args: &GapsArgs) -> Result<(Parameters, String)> {
-    let mut parameters = Parameters::new();
+/// The parameters for the API, and the same in words.
+fn asked(args: &GapsArgs) -> Result<(GapParameters, String)> {
+    let mut parameters = GapParameters::new();
     let mut words = Vec::new();
     match &args.object[..] {
         [] => {}
@@ -129,7 +129,7 @@ fn only_newest(limit: usize) -> String {
 }
 
 /// The newest gaps, and whether there may be more. Labels are of objects, so gaps of those are chosen by uid.
-async fn found(client: &Client, parameters: &Parameters, args: &GapsArgs) -> Result<(Vec<Gap>, bool)> {
+async fn found(client: &ApiClient, parameters: &GapParameters, args: &GapsArgs) -> Result<(Vec<Gap>, bool)> {
     let Some(selector) = &args.selector else {
         let found = client.list::<Gap>("api/v1/gaps", parameters, args.limit).await?;
         return Ok((found.rows, found.more));
@@ -145,12 +145,12 @@ async fn found(client: &Client, parameters: &Parameters, args: &GapsArgs) -> Res
 
 /// The uids of the objects with these labels, also of those that are gone, that fit the parameters.
 pub(super) async fn labelled(
-    client: &Client,
+    client: &ApiClient,
     selector: &str,
     parameters: &[(&'static str, String)],
 ) -> Result<BTreeSet<String>> {
     let of_object = |name: &'static str| if name == "uid" { "search" } else { name };
-    let mut asked: Parameters =
+    let mut asked: GapParameters =
         parameters.iter().map(|(name, value)| (of_object(name), value.clone())).collect();
     asked.extend([("labelSelector", selector.to_owned()), ("gone", "true".to_owned())]);
     let objects = client.list::<ObjectView>("api/v1/objects", &asked, MOST).await?;
@@ -162,14 +162,14 @@ pub(super) async fn labelled(
     Ok(objects.rows.into_iter().map(|view| view.object.uid).collect())
 }
 
-fn is_one_object(parameters: &Parameters) -> bool {
+fn is_one_object(parameters: &GapParameters) -> bool {
     parameters.iter().any(|(name, _)| matches!(*name, "uid" | "name"))
 }
 
 /// That an object has no gap can only be said of one that was seen.
-async fn was_witnessed(client: &Client, parameters: &Parameters, about: &str) -> Result<()> {
+async fn was_witnessed(client: &ApiClient, parameters: &GapParameters, about: &str) -> Result<()> {
     let known = |name: &str| matches!(name, "uid" | "kind" | "namespace" | "name");
-    let mut asked: Parameters = parameters.iter().filter(|(name, _)| known(name)).cloned().collect();
+    let mut asked: GapParameters = parameters.iter().filter(|(name, _)| known(name)).cloned().collect();
     asked.push(("limit", "1".into()));
     let story: TimelineView = client.get("api/v1/timeline", &asked).await?;
     if story.states.is_empty() {

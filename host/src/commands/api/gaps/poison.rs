@@ -5,20 +5,21 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::Result;
 use kubewitness_core::views::{PoisonView, StatusView};
 
-use super::{Parameters, only_newest};
-use crate::cli::{PoisonArgs, Zone};
-use crate::commands::api::client::Client;
+use super::{GapParameters, only_newest};
+use crate::cli::{PoisonArgs, ZoneArg};
+use crate::commands::api::client::ApiClient;
 use crate::commands::api::status::plural;
-use crate::commands::print::{self, Table, clean};
-use crate::commands::{End, Ended};
+use crate::commands::print::{self, TextTable, clean};
+use crate::commands::{CommandEnd, CommandResult};
 
-pub async fn poison(args: PoisonArgs) -> Ended {
-    let client = Client::reach(&args.query.reach).await?;
+pub async fn poison(args: PoisonArgs) -> CommandResult {
+    let client = ApiClient::reach(&args.query.reach).await?;
     if let Some(number) = args.number {
         raw(&client.bytes(&format!("api/v1/poison/{number}/raw")).await?)?;
-        return Ok(End::Fine);
+        return Ok(CommandEnd::Fine);
     }
-    let parameters: Parameters = args.source.clone().map(|source| ("source", source)).into_iter().collect();
+    let parameters: GapParameters =
+        args.source.clone().map(|source| ("source", source)).into_iter().collect();
     let found = client.list::<PoisonView>("api/v1/poison", &parameters, args.limit).await?;
     let poison = found.rows;
     let recorded =
@@ -27,12 +28,12 @@ pub async fn poison(args: PoisonArgs) -> Ended {
         let text = poison_text(poison, wide, args.source.as_deref(), recorded);
         if found.more { text + &only_newest(args.limit) } else { text }
     })?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// As the figures say; the list is of what they may see.
-async fn recorded_poison(client: &Client, source: Option<&str>) -> Result<u64> {
-    let status: StatusView = client.get("api/v1/status", &Parameters::new()).await?;
+async fn recorded_poison(client: &ApiClient, source: Option<&str>) -> Result<u64> {
+    let status: StatusView = client.get("api/v1/status", &GapParameters::new()).await?;
     let asked = status.sources.iter().filter(|view| source.is_none_or(|name| name == view.name));
     Ok(asked.map(|view| view.poison).sum())
 }
@@ -50,11 +51,11 @@ pub(super) fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str
     if wide {
         header.extend(["EPOCH", "BEGINS"]);
     }
-    let mut table = Table::new(&header).spare(&["BYTES", "SOURCE", "OBSERVED"]).below("ERROR");
+    let mut table = TextTable::new(&header).spare(&["BYTES", "SOURCE", "OBSERVED"]).below("ERROR");
     for view in poison {
         let mut row = vec![
             view.number.to_string(),
-            Zone::here().show(view.observed_ms),
+            ZoneArg::here().show(view.observed_ms),
             view.source.clone(),
             view.bytes.to_string(),
             view.error.clone(),

@@ -6,9 +6,9 @@ use kubewitness_core::views::{DiscrepancyView, JournalView, PoisonView, SourceCo
 
 use super::poison::poison_text;
 use super::*;
-use crate::cli::{Cli, Command, Zone};
+use crate::cli::{Cli, Command, ZoneArg};
 
-fn parsed(arguments: &[&str]) -> Result<(Parameters, String)> {
+fn parsed(arguments: &[&str]) -> Result<(GapParameters, String)> {
     let line = ["kubewitness", "gaps"].iter().chain(arguments);
     let Command::Gaps(args) = Cli::parse_from(line).command else { unreachable!("the command is `gaps`") };
     asked(&args)
@@ -55,7 +55,7 @@ fn a_gap_has_scope_bounds_and_reason_in_its_row_and_its_message_once() {
         [gap(Some(train), "7", "12", "compaction\u{1b} came first"), gap(None, "3", "", "older words")];
     let text = table(&gaps, false);
     let lines: Vec<_> = text.lines().collect();
-    let at = Zone::here().show(1_795_182_311_250);
+    let at = ZoneArg::here().show(1_795_182_311_250);
     assert_eq!(lines[1], format!("{at}   jobs     Job/train in a     7       12       Compacted"));
     assert_eq!(lines[2], format!("{at}   jobs     the whole source   3       open     Compacted"));
     assert_eq!(lines[3], "2 gaps: versions strictly between AFTER and BEFORE were not witnessed");
@@ -91,7 +91,7 @@ fn nothing_found_is_said_with_since_when_and_with_what_may_still_come() {
     let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
     let text = none("of job/x", false, true, &status, &[&seen]);
     assert!(text.starts_with("no gap of job/x: every version since the first list was witnessed"), "{text}");
-    assert!(text.contains(&Zone::here().shown("2026-11-20T11:00:00.000Z")), "{text}");
+    assert!(text.contains(&ZoneArg::here().show_text("2026-11-20T11:00:00.000Z")), "{text}");
     let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
     let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
     let unseen = SourceView { synced: false, ..seen.clone() };
@@ -139,7 +139,7 @@ fn nothing_found_is_said_with_since_when_and_with_what_may_still_come() {
     let lines = beside(&[&source]);
     let found = format!(
         "found at {}: Job/x was last witnessed at version 7, and listed at 9: it is read back, or lies in a gap",
-        Zone::here().show(1_795_182_311_250)
+        ZoneArg::here().show(1_795_182_311_250)
     );
     for part in [
         found.as_str(),

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use kubewitness_core::views::{DiscrepancyView, SourceView, StatusView};
 use kubewitness_core::{Gap, ObjectRef};
 
-use crate::cli::Zone;
+use crate::cli::ZoneArg;
 use crate::commands::api::status::{blind, plural, source_remarks};
-use crate::commands::print::{Table, clean, remarks};
+use crate::commands::print::{TextTable, clean, remarks};
 
 /// Differences of audits that are shown for each source; the figures count them all.
 const DIFFERENCES: usize = 10;
@@ -22,7 +22,7 @@ pub(super) fn none(
 ) -> String {
     let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
     let since = match &status.journal.oldest_at {
-        Some(at) => format!("the journal begins at {}", clean(&Zone::here().shown(at))),
+        Some(at) => format!("the journal begins at {}", clean(&ZoneArg::here().show_text(at))),
         None => "the journal has no state yet".into(),
     };
     if status.restricted {
@@ -75,10 +75,10 @@ pub(super) fn table(gaps: &[Gap], wide: bool) -> String {
         header.extend(["EPOCH", "UID", "MESSAGE"]);
     }
     // The reasons stand below the table, too.
-    let mut table = Table::new(&header).spare(&["REASON", "RECORDED", "SOURCE"]).whole(wide);
+    let mut table = TextTable::new(&header).spare(&["REASON", "RECORDED", "SOURCE"]).whole(wide);
     for gap in gaps {
         let mut row = vec![
-            Zone::here().show(gap.recorded_ms),
+            ZoneArg::here().show(gap.recorded_ms),
             gap.source.clone(),
             scope(gap),
             bound(&gap.after),
@@ -168,7 +168,7 @@ pub(super) fn beside(sources: &[&SourceView]) -> String {
 /// What was found of one object; `-o json` of the status has them all.
 fn differed(found: &DiscrepancyView) -> String {
     let DiscrepancyView { object, witnessed, listed, found_ms } = found;
-    let found = Zone::here().show(*found_ms);
+    let found = ZoneArg::here().show(*found_ms);
     let what = match (witnessed.as_str(), listed.as_str()) {
         ("", "") => "was not known, and its deletion came".to_string(),
         ("", listed) => format!("was not known, and listed at version {listed}"),

@@ -3,23 +3,23 @@
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::views::{EventView, ObjectView};
 
-use super::query::{When, in_phase};
-use crate::cli::Zone;
-use crate::commands::print::{Table, age};
+use super::query::{QueryTime, in_phase};
+use crate::cli::ZoneArg;
+use crate::commands::print::{TextTable, age};
 
 /// On a narrow terminal. The object is what the next command is about, and the message is what people read.
-pub(in crate::commands::api) fn fitting(table: Table) -> Table {
+pub(in crate::commands::api) fn fitting(table: TextTable) -> TextTable {
     table.spare(&["NAMESPACE", "COUNT", "TYPE", "OBJECT"]).above("OBJECT").below("MESSAGE")
 }
 
-pub(super) fn header(when: When, wide: bool) -> Vec<&'static str> {
+pub(super) fn header(when: QueryTime, wide: bool) -> Vec<&'static str> {
     let mut header = vec!["NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT"];
     header.extend(match when {
         // An Event has no cause.
-        When::Now | When::Outcome => &[][..],
-        When::Gone => &["DELETED"],
-        When::InPhase => &["SINCE", "UNTIL"],
-        When::At(_) => &["OBSERVED", "KNOWN"],
+        QueryTime::Now | QueryTime::Outcome => &[][..],
+        QueryTime::Gone => &["DELETED"],
+        QueryTime::InPhase => &["SINCE", "UNTIL"],
+        QueryTime::At(_) => &["OBSERVED", "KNOWN"],
     });
     header.push("MESSAGE");
     if wide {
@@ -28,13 +28,15 @@ pub(super) fn header(when: When, wide: bool) -> Vec<&'static str> {
     header
 }
 
-pub(super) fn row(view: &ObjectView, when: When, wide: bool) -> Vec<String> {
-    let zone = Zone::here();
+pub(super) fn row(view: &ObjectView, when: QueryTime, wide: bool) -> Vec<String> {
+    let zone = ZoneArg::here();
     let event = view.details.as_ref().and_then(|details| details.event.as_ref());
     let of = |tell: fn(&EventView) -> String| event.map(tell).unwrap_or_default();
     let time = |ms: u64| match when {
-        When::Now | When::Outcome => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
-        When::Gone | When::InPhase | When::At(_) => zone.show(ms),
+        QueryTime::Now | QueryTime::Outcome => {
+            age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0)
+        }
+        QueryTime::Gone | QueryTime::InPhase | QueryTime::At(_) => zone.show(ms),
     };
     let mut row = vec![
         view.object.namespace.clone(),
@@ -45,11 +47,13 @@ pub(super) fn row(view: &ObjectView, when: When, wide: bool) -> Vec<String> {
         event.map_or_else(|| format!("event/{}", view.object.name), about),
     ];
     match when {
-        When::Now | When::Outcome => {}
-        When::Gone => row.push(view.ended_at.as_deref().map(|at| zone.shown(at)).unwrap_or_default()),
-        When::InPhase => row.extend(in_phase(view)),
-        When::At(_) => {
-            row.push(zone.shown(&view.observed_at));
+        QueryTime::Now | QueryTime::Outcome => {}
+        QueryTime::Gone => {
+            row.push(view.ended_at.as_deref().map(|at| zone.show_text(at)).unwrap_or_default());
+        }
+        QueryTime::InPhase => row.extend(in_phase(view)),
+        QueryTime::At(_) => {
+            row.push(zone.show_text(&view.observed_at));
             row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
         }
     }

@@ -7,18 +7,18 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use kubewitness_core::views::{Gone, ObjectQuery, ObjectView};
+use kubewitness_core::views::{GoneFilter, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
 use super::query::{GetQuery, concerns};
 use super::{document, list, tell_blind};
 use crate::cli::GetOutput;
-use crate::commands::Ended;
-use crate::commands::api::client::{Client, is_forbidden, parameters};
-use crate::commands::api::live::{Heard, Live, once_open};
+use crate::commands::CommandResult;
+use crate::commands::api::client::{ApiClient, is_forbidden, parameters};
+use crate::commands::api::live::{LiveStates, StreamEvent, once_open};
 use crate::commands::api::object_name::name;
-use crate::commands::print::{self, Table, clean, escaped_json, note};
+use crate::commands::print::{self, TextTable, clean, escaped_json, note};
 
 /// Rows that decide how wide the columns of the next ones are; a watch may last for days.
 const LAID_OUT_BY: usize = 200;
@@ -28,26 +28,26 @@ const OF_A_NAME: usize = 100;
 
 /// One change for programs: the object as a list shows it, and what happened to it.
 #[derive(Serialize)]
-struct Event<'a> {
+struct FollowEvent<'a> {
     change: Change,
     #[serde(flatten)]
     view: &'a ObjectView,
 }
 
-pub(super) async fn follow(client: &Client, asked: &GetQuery) -> Ended {
+pub(super) async fn follow(client: &ApiClient, asked: &GetQuery) -> CommandResult {
     print::until_reader_leaves(go_on(client, asked)).await
 }
 
-async fn go_on(client: &Client, asked: &GetQuery) -> Ended {
-    let mut live = once_open(async || Live::open(client, None).await).await?;
-    let mut shown = Shown::new(client, asked);
+async fn go_on(client: &ApiClient, asked: &GetQuery) -> CommandResult {
+    let mut live = once_open(async || LiveStates::open(client, None).await).await?;
+    let mut shown = ShownObject::new(client, asked);
     shown.first().await?;
     tell_blind(client, asked).await;
     loop {
         match live.next().await? {
-            Heard::State(state, _) => shown.changed(&state).await?,
+            StreamEvent::State(state, _) => shown.changed(&state).await?,
             // What was shown is of another history, and the stream says nothing of what came before its position.
-            Heard::Replaced(_) => {
+            StreamEvent::Replaced(_) => {
                 note!("kubewitness: the journal was replaced: what it has now is shown");
                 shown.rows.clear();
                 once_open(async || shown.first().await).await?;
@@ -58,16 +58,16 @@ async fn go_on(client: &Client, asked: &GetQuery) -> Ended {
 
 // ---- what was shown ----------------------------------------------------------------------
 
-struct Shown<'a> {
-    client: &'a Client,
+struct ShownObject<'a> {
+    client: &'a ApiClient,
     asked: &'a GetQuery,
-    table: Table,
+    table: TextTable,
     /// Of each object on the screen, its uid and the position of what was shown of it.
     rows: HashMap<String, Seq>,
 }
 
-impl<'a> Shown<'a> {
-    fn new(client: &'a Client, asked: &'a GetQuery) -> Self {
+impl<'a> ShownObject<'a> {
+    fn new(client: &'a ApiClient, asked: &'a GetQuery) -> Self {
         Self { client, asked, table: asked.table(), rows: HashMap::new() }
     }
 
@@ -131,7 +131,7 @@ impl<'a> Shown<'a> {
             name: Some(state.object.name.clone()),
             // Its phase may be another one by now.
             phase: None,
-            gone: if over { Gone::Only } else { Gone::No },
+            gone: if over { GoneFilter::Only } else { GoneFilter::No },
             // Among those that are gone, there is no index, and the newest end is the one that is meant.
             index: self.asked.query.index.clone().filter(|_| !over),
             limit: Some(if over { 1 } else { OF_A_NAME }),
@@ -164,9 +164,9 @@ impl<'a> Shown<'a> {
                 if self.asked.output == GetOutput::Yaml { format!("---\n{document}") } else { document }
             }
             GetOutput::Json => {
-                format!("{}\n", escaped_json(&serde_json::to_string(&Event { change, view })?))
+                format!("{}\n", escaped_json(&serde_json::to_string(&FollowEvent { change, view })?))
             }
-            GetOutput::Yaml => format!("---\n{}", print::yaml(&Event { change, view })?),
+            GetOutput::Yaml => format!("---\n{}", print::yaml(&FollowEvent { change, view })?),
         };
         print::line_of_many(&text)
     }
@@ -203,7 +203,7 @@ mod tests {
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
         let asked = GetQuery::all(&args.kind, &[], &args.list).unwrap().remove(0);
         let client = client.await;
-        let shown = Shown::new(&client, &asked);
+        let shown = ShownObject::new(&client, &asked);
         let found = shown.looked_up(&testing::state(7, Change::Gone), true).await.unwrap();
         assert_eq!(found.and_then(|view| view.details).map(|details| details.restarts), Some(2));
     }

@@ -10,29 +10,29 @@ use kubewitness_core::kinds;
 use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView, StatusView};
 use serde_json::Value;
 
-use super::client::{Client, Listed, parameters};
+use super::client::{ApiClient, ListedItems, parameters};
 use super::object_name::{name, names};
 use super::status::blind;
-use crate::cli::{GetArgs, GetOutput, JobsArgs, Zone};
+use crate::cli::{GetArgs, GetOutput, JobsArgs, ZoneArg};
 use crate::commands::print::{self, clean, escaped_json, note, remarks};
-use crate::commands::{End, Ended};
-use query::{GetQuery, When};
+use crate::commands::{CommandEnd, CommandResult};
+use query::{GetQuery, QueryTime};
 
-pub async fn get(args: GetArgs) -> Ended {
+pub async fn get(args: GetArgs) -> CommandResult {
     let asked = GetQuery::all(&args.kind, &args.name, &args.list)?;
-    show(&Client::reach(&args.list.reach).await?, &asked).await
+    show(&ApiClient::reach(&args.list.reach).await?, &asked).await
 }
 
-pub async fn jobs(args: JobsArgs) -> Ended {
+pub async fn jobs(args: JobsArgs) -> CommandResult {
     let asked = match args.name.split_first() {
         // `jobs job/train-7` names what `get job/train-7` does.
         Some((named, names)) if named.contains('/') => GetQuery::all(named, names, &args.list)?,
         _ => GetQuery::all(&args.kind, &args.name, &args.list)?,
     };
-    show(&Client::reach(&args.list.reach).await?, &asked).await
+    show(&ApiClient::reach(&args.list.reach).await?, &asked).await
 }
 
-async fn show(client: &Client, questions: &[GetQuery]) -> Ended {
+async fn show(client: &ApiClient, questions: &[GetQuery]) -> CommandResult {
     match questions {
         [one] if one.watch => follow::follow(client, one).await,
         [one] => show_one(client, one).await,
@@ -40,25 +40,25 @@ async fn show(client: &Client, questions: &[GetQuery]) -> Ended {
     }
 }
 
-async fn show_one(client: &Client, asked: &GetQuery) -> Ended {
+async fn show_one(client: &ApiClient, asked: &GetQuery) -> CommandResult {
     let objects = found(client, asked).await?;
     if objects.is_empty() && asked.is_one() {
         bail!("{}", asked.nobody());
     }
     match asked.output {
         GetOutput::Json | GetOutput::Yaml if asked.is_one() => {
-            let one = if asked.when == When::Gone { last_ended(&objects)? } else { single(&objects)? };
+            let one = if asked.when == QueryTime::Gone { last_ended(&objects)? } else { single(&objects)? };
             tell_how_known(one)?;
             print::text(&document(client, one.seq, asked.output).await?)?;
         }
         _ => print_rows(&[(asked, objects)])?,
     }
     tell_blind(client, asked).await;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// As kubectl has it: what is found is shown, and what is not is an error after it.
-async fn show_several(client: &Client, questions: &[GetQuery]) -> Ended {
+async fn show_several(client: &ApiClient, questions: &[GetQuery]) -> CommandResult {
     let (mut shown, mut missing) = (Vec::<(&GetQuery, Vec<ObjectView>)>::new(), Vec::new());
     for asked in questions {
         let mut objects = found(client, asked).await?;
@@ -76,7 +76,7 @@ async fn show_several(client: &Client, questions: &[GetQuery]) -> Ended {
         tell_blind(client, asked).await;
     }
     anyhow::ensure!(missing.is_empty(), "{}", missing.join("\n"));
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// The rows of each question: a table for each, and one list for programs.
@@ -88,8 +88,8 @@ fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
         GetOutput::Yaml => print::text(&print::yaml(&all)?),
         GetOutput::Name => print::text(&names(all.iter().map(|view| &view.object))),
         GetOutput::Table | GetOutput::Wide => {
-            if let When::At(ms) = first.when {
-                note!("as of {}", Zone::here().show(ms));
+            if let QueryTime::At(ms) = first.when {
+                note!("as of {}", ZoneArg::here().show(ms));
             }
             let tables: Vec<_> = shown.iter().map(|(asked, objects)| asked.table_of(objects)).collect();
             print::text(&tables.join("\n"))?;
@@ -99,23 +99,25 @@ fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
 }
 
 /// What a question finds, in its order.
-async fn found(client: &Client, asked: &GetQuery) -> Result<Vec<ObjectView>> {
+async fn found(client: &ApiClient, asked: &GetQuery) -> Result<Vec<ObjectView>> {
     let mut query = asked.query.clone();
-    if asked.when == When::Now && query.sort.is_none() && query.index.is_none() {
+    if asked.when == QueryTime::Now && query.sort.is_none() && query.index.is_none() {
         // As they are shown. Pages in the order of changes would miss what changes between two of them.
         query.sort = Some("namespace".into());
     }
-    let Listed { rows: mut objects, more } = list(client, &query, asked.limit).await?;
+    let ListedItems { rows: mut objects, more } = list(client, &query, asked.limit).await?;
     if more {
         note!("kubewitness: only the first {} are shown; raise --limit to see more", asked.limit);
     }
-    if !matches!(asked.when, When::Gone | When::InPhase | When::Outcome) && asked.query.sort.is_none() {
+    if !matches!(asked.when, QueryTime::Gone | QueryTime::InPhase | QueryTime::Outcome)
+        && asked.query.sort.is_none()
+    {
         objects.sort_by(|a, b| key(a).cmp(&key(b)));
     }
     Ok(objects)
 }
 
-async fn list(client: &Client, query: &ObjectQuery, most: usize) -> Result<Listed<ObjectView>> {
+async fn list(client: &ApiClient, query: &ObjectQuery, most: usize) -> Result<ListedItems<ObjectView>> {
     let asks = parameters(query);
     match query.details {
         true => client.list_detailed("api/v1/objects", &asks, most).await,
@@ -124,9 +126,9 @@ async fn list(client: &Client, query: &ObjectQuery, most: usize) -> Result<Liste
 }
 
 /// What is shown is what was witnessed, which may not be what is there now.
-async fn tell_blind(client: &Client, asked: &GetQuery) {
+async fn tell_blind(client: &ApiClient, asked: &GetQuery) {
     // What a source does not see now says nothing about what it saw then.
-    if matches!(asked.when, When::At(_)) {
+    if matches!(asked.when, QueryTime::At(_)) {
         return;
     }
     let nothing: [(&str, &str); 0] = [];
@@ -209,7 +211,7 @@ fn last_ended(objects: &[ObjectView]) -> Result<&ObjectView> {
 }
 
 /// The document of a state: byte for byte as JSON, the same content as YAML.
-pub(super) async fn document(client: &Client, seq: u64, output: GetOutput) -> Result<String> {
+pub(super) async fn document(client: &ApiClient, seq: u64, output: GetOutput) -> Result<String> {
     let bytes = client.bytes(&format!("api/v1/states/{seq}/document")).await?;
     if output == GetOutput::Yaml {
         return print::yaml(&serde_json::from_slice::<Value>(&bytes)?);

@@ -3,18 +3,18 @@
 use anyhow::Result;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::status::phase;
-use kubewitness_core::views::{CauseKind, Gone, ObjectQuery, ObjectView};
+use kubewitness_core::views::{CauseKind, GoneFilter, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, ObjectRef, calendar, kinds};
 
 use super::events;
-use crate::cli::{GetOutput, ListArgs, Moment, WhichGone, Zone};
-use crate::commands::Usage;
+use crate::cli::{GetOutput, ListArgs, MomentArg, WhichGone, ZoneArg};
+use crate::commands::UsageError;
 use crate::commands::api::client::PAGE;
-use crate::commands::print::{Table, age};
+use crate::commands::print::{TextTable, age};
 
-/// Of which time the objects are.
+/// The time that the objects are shown at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum QueryTime {
     Now,
     /// As they ended.
     Gone,
@@ -25,11 +25,11 @@ pub(super) enum When {
     At(u64),
 }
 
-/// What a question comes to, and how its answer is laid out.
+/// A question to the API, and the layout of its answer.
 pub(super) struct GetQuery {
     pub query: ObjectQuery,
     pub output: GetOutput,
-    pub when: When,
+    pub when: QueryTime,
     pub limit: usize,
     pub watch: bool,
     /// As it was typed.
@@ -44,7 +44,7 @@ impl GetQuery {
             let words = std::iter::once(kind).chain(names.iter().map(String::as_str));
             words.map(|word| Self::of_named(word, list)).collect::<Result<_>>()?
         } else if let Some(named) = names.iter().find(|name| name.contains('/')) {
-            return Err(Usage::error(format!(
+            return Err(UsageError::error(format!(
                 "`{named}` has a kind of its own after the kind `{kind}`: write KIND NAME NAME or KIND/NAME KIND/NAME"
             )));
         } else {
@@ -55,7 +55,9 @@ impl GetQuery {
             kind.split(',').flat_map(of_kind).collect::<Result<_>>()?
         };
         if list.watch && questions.len() > 1 {
-            return Err(Usage::error("-w shows one kind or one object: name one, or `all` for every kind"));
+            return Err(UsageError::error(
+                "-w shows one kind or one object: name one, or `all` for every kind",
+            ));
         }
         Ok(questions)
     }
@@ -65,7 +67,7 @@ impl GetQuery {
             Some((kind, name)) if !kind.is_empty() && !name.is_empty() && !name.contains('/') => {
                 Self::of_kind(kind, Some(name), list)
             }
-            _ => Err(Usage::error(format!(
+            _ => Err(UsageError::error(format!(
                 "`{word}` is not KIND/NAME: write objects such as job/train-7 pod/train-7-x, or KIND NAME NAME"
             ))),
         }
@@ -74,14 +76,14 @@ impl GetQuery {
     fn of_kind(kind: &str, name: Option<&str>, list: &ListArgs) -> Result<Self> {
         let every_kind = kind.eq_ignore_ascii_case("all");
         if kind.is_empty() {
-            return Err(Usage::error("no kind was named: write one such as jobs, or all"));
+            return Err(UsageError::error("no kind was named: write one such as jobs, or all"));
         }
-        let time = |moment: Option<Moment>| moment.map(|moment| calendar::rfc3339(moment.ms()));
-        let at = list.at.map(Moment::ms);
+        let time = |moment: Option<MomentArg>| moment.map(|moment| calendar::rfc3339(moment.ms()));
+        let at = list.at.map(MomentArg::ms);
         if let (Some(since), Some(until)) = (list.since, list.until)
             && since.ms() > until.ms()
         {
-            return Err(Usage::error(
+            return Err(UsageError::error(
                 "--since is later than --until, so that no time is between them: exchange the two",
             ));
         }
@@ -97,10 +99,10 @@ impl GetQuery {
             was: list.was.clone(),
             cause: list.cause.as_deref().and_then(CauseKind::parse),
             gone: match list.gone {
-                None if list.was.is_some() || list.cause.is_some() => Gone::Too,
-                None => Gone::No,
-                Some(WhichGone::Only) => Gone::Only,
-                Some(WhichGone::Too) => Gone::Too,
+                None if list.was.is_some() || list.cause.is_some() => GoneFilter::Too,
+                None => GoneFilter::No,
+                Some(WhichGone::Only) => GoneFilter::Only,
+                Some(WhichGone::Too) => GoneFilter::Too,
             },
             since: time(list.since),
             until: time(list.until),
@@ -110,11 +112,11 @@ impl GetQuery {
             ..ObjectQuery::default()
         };
         let when = match (at, list.gone) {
-            (Some(ms), _) => When::At(ms),
-            _ if list.was.is_some() => When::InPhase,
-            _ if list.cause.is_some() => When::Outcome,
-            (None, Some(_)) => When::Gone,
-            (None, None) => When::Now,
+            (Some(ms), _) => QueryTime::At(ms),
+            _ if list.was.is_some() => QueryTime::InPhase,
+            _ if list.cause.is_some() => QueryTime::Outcome,
+            (None, Some(_)) => QueryTime::Gone,
+            (None, None) => QueryTime::Now,
         };
         let (output, limit, watch) = (list.output, list.limit, list.watch);
         Ok(Self { query, output, when, limit, watch, kind: kind.to_owned(), every_kind })
@@ -135,15 +137,15 @@ impl GetQuery {
         let place = self.query.namespace.as_ref().map(|place| format!(" in namespace {place}"));
         let (kind, place) = (&self.kind, place.unwrap_or_default());
         let is = match self.when {
-            When::Now => "is not there".to_owned(),
-            When::Gone => "did not end".to_owned(),
-            When::InPhase => {
+            QueryTime::Now => "is not there".to_owned(),
+            QueryTime::Gone => "did not end".to_owned(),
+            QueryTime::InPhase => {
                 format!("was not {} in this time", self.query.was.as_deref().unwrap_or_default())
             }
-            When::Outcome => {
+            QueryTime::Outcome => {
                 format!("did not end by {} in this time", self.query.cause.unwrap_or_default().words())
             }
-            When::At(ms) => format!("was not there at {}", Zone::here().show(ms)),
+            QueryTime::At(ms) => format!("was not there at {}", ZoneArg::here().show(ms)),
         };
         let namespace = self.query.namespace.as_deref().unwrap_or("NAMESPACE");
         format!(
@@ -152,18 +154,18 @@ impl GetQuery {
         )
     }
 
-    pub fn table(&self) -> Table {
+    pub fn table(&self) -> TextTable {
         if is_of_events(&self.kind) {
             let header = events::header(self.when, self.is_wide());
-            return events::fitting(Table::new(&header)).whole(self.is_wide());
+            return events::fitting(TextTable::new(&header)).whole(self.is_wide());
         }
         let mut header = vec!["NAMESPACE", "NAME", "PHASE", "READY", "ATTEMPT", "REASON"];
         header.extend(match self.when {
-            When::Now => &["CHANGED"][..],
-            When::Gone => &["DELETED"],
-            When::InPhase => &["SINCE", "UNTIL"],
-            When::Outcome => &["CAUSE", "CHANGED"],
-            When::At(_) => &["OBSERVED", "KNOWN"],
+            QueryTime::Now => &["CHANGED"][..],
+            QueryTime::Gone => &["DELETED"],
+            QueryTime::InPhase => &["SINCE", "UNTIL"],
+            QueryTime::Outcome => &["CAUSE", "CHANGED"],
+            QueryTime::At(_) => &["OBSERVED", "KNOWN"],
         });
         if self.every_kind {
             header.insert(0, "KIND");
@@ -175,19 +177,19 @@ impl GetQuery {
             header.extend(["AGE", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
-        Table::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.is_wide())
+        TextTable::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.is_wide())
     }
 
     /// In a column of its own, unless one is there already. An earlier moment has none.
     fn shows_causes(&self) -> bool {
-        !matches!(self.when, When::Outcome | When::At(_))
+        !matches!(self.when, QueryTime::Outcome | QueryTime::At(_))
     }
 
     fn is_wide(&self) -> bool {
         self.output == GetOutput::Wide
     }
 
-    pub fn row(&self, table: &mut Table, view: &ObjectView, change: Change) {
+    pub fn row(&self, table: &mut TextTable, view: &ObjectView, change: Change) {
         if is_of_events(&self.kind) {
             return table.row(events::row(view, self.when, self.is_wide()));
         }
@@ -202,14 +204,16 @@ impl GetQuery {
         let mut row =
             vec![object.namespace.clone(), object.name.clone(), shown, ready, attempt, reason(view, change)];
         match self.when {
-            When::Now => row.push(since(&view.observed_at)),
-            When::Gone => {
-                row.push(view.ended_at.as_deref().map(|at| Zone::here().shown(at)).unwrap_or_default());
+            QueryTime::Now => row.push(since(&view.observed_at)),
+            QueryTime::Gone => {
+                row.push(
+                    view.ended_at.as_deref().map(|at| ZoneArg::here().show_text(at)).unwrap_or_default(),
+                );
             }
-            When::InPhase => row.extend(in_phase(view)),
-            When::Outcome => row.extend([cause(view), since(&view.observed_at)]),
-            When::At(_) => {
-                row.push(Zone::here().shown(&view.observed_at));
+            QueryTime::InPhase => row.extend(in_phase(view)),
+            QueryTime::Outcome => row.extend([cause(view), since(&view.observed_at)]),
+            QueryTime::At(_) => {
+                row.push(ZoneArg::here().show_text(&view.observed_at));
                 row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
             }
         }
@@ -250,7 +254,7 @@ fn cause(view: &ObjectView) -> String {
 /// Since when an object was in the phase that was asked for, and until when.
 pub(super) fn in_phase(view: &ObjectView) -> [String; 2] {
     let was = view.was.clone().unwrap_or_default();
-    [was.from, was.until].map(|at| at.map(|at| Zone::here().shown(&at)).unwrap_or_default())
+    [was.from, was.until].map(|at| at.map(|at| ZoneArg::here().show_text(&at)).unwrap_or_default())
 }
 
 /// What the states of an object tell. A `>` stands before what is more than its known states show.
@@ -304,7 +308,7 @@ pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) ->
 pub(super) mod tests {
     use clap::Parser;
     use kubewitness_core::Status;
-    use kubewitness_core::status::Rules;
+    use kubewitness_core::status::StatusRules;
     use kubewitness_core::views::{DetailsView, EventView, ThenView, WasView};
 
     use super::*;
@@ -339,7 +343,7 @@ pub(super) mod tests {
             (&["pods,"], "no kind"),
         ] {
             let error = all_asked(wrong).err().expect("it is refused");
-            assert!(error.is::<Usage>() && error.to_string().contains(said), "{wrong:?}: {error}");
+            assert!(error.is::<UsageError>() && error.to_string().contains(said), "{wrong:?}: {error}");
         }
     }
 
@@ -387,7 +391,7 @@ pub(super) mod tests {
     #[test]
     fn a_question_about_another_time_names_it() {
         let asked_for = asked(&["jobs", "--at", "2026-11-24T03:00:00Z", "--search", "llama"]).unwrap();
-        assert_eq!(asked_for.when, When::At(1_795_489_200_000));
+        assert_eq!(asked_for.when, QueryTime::At(1_795_489_200_000));
         let told = parameters(&asked_for.query);
         assert_eq!(
             told[1..],
@@ -397,7 +401,10 @@ pub(super) mod tests {
         for (which, value) in [("--gone", "only"), ("--gone=only", "only"), ("--gone=too", "true")] {
             let asked_for = asked(&["jobs", which, "--since", "2026-11-20T00:00:00Z"]).unwrap();
             let told = parameters(&asked_for.query);
-            assert!(told.contains(&("gone", value.to_owned())) && asked_for.when == When::Gone, "{told:?}");
+            assert!(
+                told.contains(&("gone", value.to_owned())) && asked_for.when == QueryTime::Gone,
+                "{told:?}"
+            );
         }
         for wrong in [
             &["--since", "2h"][..],
@@ -471,7 +478,7 @@ pub(super) mod tests {
         assert!(text.contains("OBSERVED     KNOWN\n") && text.contains("not a time   missing\n"), "{text}");
         let ended = ObjectView {
             ended_at: Some("not a time either".into()),
-            status: Rules::deleted(&view("jobs", "x").status),
+            status: StatusRules::deleted(&view("jobs", "x").status),
             ..view("jobs", "x")
         };
         let failed = ObjectView { ended_reason: Some("BackoffLimitExceeded".into()), ..ended.clone() };
@@ -544,7 +551,7 @@ pub(super) mod tests {
     #[test]
     fn what_is_gone_is_not_in_the_phase_in_which_it_went() {
         let mut gone = view("jobs", "x");
-        gone.status = Rules::deleted(&Status { phase: "Pending".into(), ..gone.status });
+        gone.status = StatusRules::deleted(&Status { phase: "Pending".into(), ..gone.status });
         let asked = asked(&["jobs"]).unwrap();
         let mut table = asked.table();
         asked.row(&mut table, &gone, Change::Gone);

@@ -9,14 +9,14 @@ mod wait;
 use anyhow::Result;
 use kubewitness_core::views::{ObjectQuery, ObjectView};
 
-use crate::commands::api::client::{Client, is_forbidden, is_not_now, parameters};
+use crate::commands::api::client::{ApiClient, is_forbidden, is_not_now, parameters};
 use crate::commands::print::{clean, note};
 
 pub use tap::tap;
 pub use wait::{wait, wait_for_new};
 
 pub(super) use poll::poll;
-pub(super) use stream::{Heard, Live};
+pub(super) use stream::{LiveStates, StreamEvent};
 use stream::{RETRIES, RETRY_AFTER};
 
 /// Asks again while the controller can't answer yet, as at its start. The reason is shown once.
@@ -37,7 +37,7 @@ pub(super) async fn once_open<T>(mut ask: impl AsyncFnMut() -> Result<T>) -> Res
 }
 
 /// Refuses a source or a kind that nobody watches, as `get` does: the stream would be silent about it for ever.
-async fn must_be_witnessed(client: &Client, query: ObjectQuery) -> Result<()> {
+async fn must_be_witnessed(client: &ApiClient, query: ObjectQuery) -> Result<()> {
     if query.source.is_some() || query.kind.is_some() {
         let query = ObjectQuery { limit: Some(1), ..query };
         match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&query)).await {

@@ -6,14 +6,14 @@ use anyhow::Result;
 
 use crate::commands::api::client;
 use crate::commands::print::{self, note};
-use crate::commands::{End, Ended};
+use crate::commands::{CommandEnd, CommandResult};
 
 /// Between two looks. A person waits no longer for a change.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Shows what `look` finds; with `watch`, goes on until Ctrl-C. A controller that goes away in between is told once
 /// and asked again.
-pub async fn poll(watch: bool, look: impl AsyncFn() -> Result<String>) -> Ended {
+pub async fn poll(watch: bool, look: impl AsyncFn() -> Result<String>) -> CommandResult {
     let mut shown = None;
     let mut is_away = false;
     loop {
@@ -34,7 +34,7 @@ pub async fn poll(watch: bool, look: impl AsyncFn() -> Result<String>) -> Ended 
             Err(error) => return Err(error),
         }
         if !watch {
-            return Ok(End::Fine);
+            return Ok(CommandEnd::Fine);
         }
         tokio::time::sleep(PAUSE).await;
     }

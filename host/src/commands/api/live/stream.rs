@@ -2,7 +2,7 @@
 //! is missing and none comes twice, also when the controller restarts.
 //!
 //! No client crate of server-sent events is used: a line has a bound, and each new connection may go to another pod, which
-//! `Client` finds.
+//! `ApiClient` finds.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use kubewitness_core::{Seq, State};
 use reqwest::Response;
 
-use crate::commands::api::client::{Client, is_final};
+use crate::commands::api::client::{ApiClient, is_final};
 use crate::commands::print::note;
 
 /// A controller that restarts, or is replaced by an update, is back within this time; then it is given up.
@@ -20,8 +20,8 @@ pub(super) const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// else.
 const LONGEST_EVENT: usize = 4 << 20;
 
-/// What a stream tells.
-pub(in crate::commands::api) enum Heard {
+/// An event of a stream.
+pub(in crate::commands::api) enum StreamEvent {
     /// A state, and the same as JSON.
     State(Box<State>, String),
     /// The journal was replaced by one that has not what stood at the position that was asked for. The stream goes on
@@ -29,21 +29,21 @@ pub(in crate::commands::api) enum Heard {
     Replaced(Seq),
 }
 
-pub(in crate::commands::api) struct Live<'a> {
-    client: &'a Client,
-    open: Option<Stream>,
+pub(in crate::commands::api) struct LiveStates<'a> {
+    client: &'a ApiClient,
+    open: Option<EventStream>,
     /// The last position that was heard of, as the controller gave it: it says what stands there, too.
     last: Option<String>,
 }
 
-impl<'a> Live<'a> {
+impl<'a> LiveStates<'a> {
     /// States after this position; without it, those to come.
-    pub async fn open(client: &'a Client, after: Option<Seq>) -> Result<Self> {
+    pub async fn open(client: &'a ApiClient, after: Option<Seq>) -> Result<Self> {
         let last = after.map(|seq| seq.to_string());
-        Ok(Self { client, open: Some(Stream::open(client, last.as_deref()).await?), last })
+        Ok(Self { client, open: Some(EventStream::open(client, last.as_deref()).await?), last })
     }
 
-    pub async fn next(&mut self) -> Result<Heard> {
+    pub async fn next(&mut self) -> Result<StreamEvent> {
         loop {
             let Some(open) = &mut self.open else {
                 self.open = Some(self.again().await?);
@@ -64,18 +64,18 @@ impl<'a> Live<'a> {
         }
     }
 
-    fn heard(&mut self, event: SentEvent) -> Result<Option<Heard>> {
+    fn heard(&mut self, event: SentEvent) -> Result<Option<StreamEvent>> {
         let heard = match event.kind.as_str() {
             "state" => {
                 let state: Box<State> =
                     serde_json::from_str(&event.data).context("reading a state of the stream")?;
-                Some(Heard::State(state, event.data))
+                Some(StreamEvent::State(state, event.data))
             }
             // Where the stream begins. Without it, what comes while the first connection is cut would be lost.
             "position" => None,
             "reset" => {
                 let newest = event.data.trim().parse().context("reading a position of the stream")?;
-                Some(Heard::Replaced(newest))
+                Some(StreamEvent::Replaced(newest))
             }
             _ => return Ok(None),
         };
@@ -83,12 +83,12 @@ impl<'a> Live<'a> {
         Ok(heard)
     }
 
-    async fn again(&self) -> Result<Stream> {
+    async fn again(&self) -> Result<EventStream> {
         let mut tries = 0;
         loop {
             tokio::time::sleep(RETRY_AFTER).await;
             let opened = match self.client.find_again().await {
-                Ok(()) => Stream::open(self.client, self.last.as_deref()).await,
+                Ok(()) => EventStream::open(self.client, self.last.as_deref()).await,
                 Err(error) => Err(error),
             };
             match opened {
@@ -101,15 +101,15 @@ impl<'a> Live<'a> {
 }
 
 /// Server-sent events as they come.
-struct Stream {
+struct EventStream {
     answer: Response,
-    lines: Lines,
+    lines: StreamLines,
 }
 
-impl Stream {
-    async fn open(client: &Client, after: Option<&str>) -> Result<Self> {
+impl EventStream {
+    async fn open(client: &ApiClient, after: Option<&str>) -> Result<Self> {
         let after: Vec<_> = after.map(|position| ("after", position)).into_iter().collect();
-        Ok(Self { answer: client.stream("api/v1/events", &after).await?, lines: Lines::default() })
+        Ok(Self { answer: client.stream("api/v1/events", &after).await?, lines: StreamLines::default() })
     }
 
     /// `None` when the controller has ended the stream.
@@ -134,12 +134,12 @@ struct SentEvent {
 }
 
 #[derive(Default)]
-struct Lines {
+struct StreamLines {
     bytes: Vec<u8>,
     open: SentEvent,
 }
 
-impl Lines {
+impl StreamLines {
     fn push(&mut self, chunk: &[u8]) -> Result<()> {
         self.bytes.extend_from_slice(chunk);
         if self.bytes.len() > LONGEST_EVENT && !chunk.contains(&b'\n') {
@@ -186,7 +186,7 @@ mod tests {
     fn events_are_read_however_the_stream_is_cut() {
         let text = ": hello\n\nevent: state\nid: 7-0a\ndata: {\"a\":1}\n\nevent:reset\r\ndata:9\r\n\r\nevent: state\ndata: x\n";
         for size in [1, 3, 7, text.len()] {
-            let (mut lines, mut events) = (Lines::default(), Vec::new());
+            let (mut lines, mut events) = (StreamLines::default(), Vec::new());
             for chunk in text.as_bytes().chunks(size) {
                 lines.push(chunk).unwrap();
                 events.extend(std::iter::from_fn(|| lines.next().unwrap()));
@@ -201,14 +201,14 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_is_refused() {
-        let mut lines = Lines::default();
+        let mut lines = StreamLines::default();
         lines.push(&vec![b'x'; LONGEST_EVENT]).unwrap();
         assert!(lines.push(b"x").is_err());
     }
 
     #[test]
     fn an_event_of_lines_without_an_end_is_refused() {
-        let (mut lines, line) = (Lines::default(), format!("data: {}\n", "x".repeat(1 << 20)));
+        let (mut lines, line) = (StreamLines::default(), format!("data: {}\n", "x".repeat(1 << 20)));
         for _ in 0..4 {
             lines.push(line.as_bytes()).unwrap();
             assert_eq!(lines.next().unwrap(), None);

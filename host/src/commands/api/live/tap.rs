@@ -1,39 +1,39 @@
 //! `kubewitness tap`: states as lines of JSON as they are journaled, until Ctrl-C or until nobody reads them.
 
 use anyhow::{Result, bail};
-use kubewitness_core::selector::Selector;
+use kubewitness_core::selector::LabelSelector;
 use kubewitness_core::views::ObjectQuery;
 use kubewitness_core::{State, kinds};
 use serde_json::Value;
 
-use super::stream::{Heard, Live};
+use super::stream::{LiveStates, StreamEvent};
 use super::{must_be_witnessed, once_open};
 use crate::cli::TapArgs;
-use crate::commands::api::client::Client;
+use crate::commands::api::client::ApiClient;
 use crate::commands::api::object_name::ObjectName;
 use crate::commands::print::{self, clean, escaped_json, note};
-use crate::commands::{Ended, Usage};
+use crate::commands::{CommandResult, UsageError};
 
-pub async fn tap(args: TapArgs) -> Ended {
-    let chosen = Chosen::new(&args)?;
-    let client = Client::reach(&args.reach).await?;
+pub async fn tap(args: TapArgs) -> CommandResult {
+    let chosen = TapFilter::new(&args)?;
+    let client = ApiClient::reach(&args.reach).await?;
     print::until_reader_leaves(go_on(&client, &chosen, args.after)).await
 }
 
-async fn go_on(client: &Client, chosen: &Chosen, after: Option<u64>) -> Ended {
+async fn go_on(client: &ApiClient, chosen: &TapFilter, after: Option<u64>) -> CommandResult {
     let mut live = once_open(async || {
         must_be_witnessed(client, chosen.about()).await?;
-        Live::open(client, after).await
+        LiveStates::open(client, after).await
     })
     .await?;
     loop {
         match live.next().await? {
-            Heard::State(state, json) => {
+            StreamEvent::State(state, json) => {
                 if chosen.fits(&state) && chosen.has_labels(client, &state).await? {
                     print::line_of_many(&format!("{}\n", escaped_json(&json)))?;
                 }
             }
-            Heard::Replaced(newest) => bail!(
+            StreamEvent::Replaced(newest) => bail!(
                 "the journal, whose newest position is {newest}, has not the position after which this command is to go on: \
                  the journal was replaced, or the position is wrong. Begin anew with --after 0"
             ),
@@ -42,15 +42,15 @@ async fn go_on(client: &Client, chosen: &Chosen, after: Option<u64>) -> Ended {
 }
 
 /// Which states are shown. All given conditions must hold.
-struct Chosen {
+struct TapFilter {
     kind: Option<String>,
     object: Option<ObjectName>,
     namespace: Option<String>,
     source: Option<String>,
-    labels: Selector,
+    labels: LabelSelector,
 }
 
-impl Chosen {
+impl TapFilter {
     fn new(args: &TapArgs) -> Result<Self> {
         let (kind, object) = match args.object.as_slice() {
             [] => (None, None),
@@ -60,8 +60,8 @@ impl Chosen {
             words => (None, Some(ObjectName::only(words)?)),
         };
         let text = args.selector.as_deref().unwrap_or_default();
-        let labels = Selector::parse(text)
-            .map_err(|error| Usage::error(format!("`{text}` is not a label selector: {error}")))?;
+        let labels = LabelSelector::parse(text)
+            .map_err(|error| UsageError::error(format!("`{text}` is not a label selector: {error}")))?;
         Ok(Self { kind, object, namespace: args.namespace.clone(), source: args.source.clone(), labels })
     }
 
@@ -89,7 +89,7 @@ impl Chosen {
     }
 
     /// A line has no labels, so they are read from the document of the same state.
-    async fn has_labels(&self, client: &Client, state: &State) -> Result<bool> {
+    async fn has_labels(&self, client: &ApiClient, state: &State) -> Result<bool> {
         if self.labels.is_empty() {
             return Ok(true);
         }
@@ -123,12 +123,12 @@ mod tests {
     use crate::cli::{Cli, Command};
     use crate::commands::api::testing;
 
-    fn chosen(line: &str) -> Result<Chosen> {
+    fn chosen(line: &str) -> Result<TapFilter> {
         let line = format!("kubewitness tap {line}");
         let Command::Tap(args) = Cli::parse_from(line.split_whitespace()).command else {
             unreachable!("the command is `tap`")
         };
-        Chosen::new(&args)
+        TapFilter::new(&args)
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             assert_eq!(chosen(line).unwrap().fits(&state), fits, "{line}");
         }
         for wrong in ["job/", "jobs -l a=b=c"] {
-            assert!(chosen(wrong).err().is_some_and(|error| error.is::<Usage>()), "{wrong}");
+            assert!(chosen(wrong).err().is_some_and(|error| error.is::<UsageError>()), "{wrong}");
         }
     }
 

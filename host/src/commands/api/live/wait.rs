@@ -13,12 +13,12 @@ use kubewitness_core::{Change, Seq, State};
 use tokio::time::{Instant, timeout_at};
 
 use super::once_open;
-use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
+use super::stream::{LiveStates, RETRIES, RETRY_AFTER, StreamEvent};
 use crate::cli::WaitArgs;
-use crate::commands::api::client::{Client, is_away};
+use crate::commands::api::client::{ApiClient, is_away};
 use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
 use crate::commands::print::{self, clean, note};
-use crate::commands::{End, Ended};
+use crate::commands::{CommandEnd, CommandResult};
 
 /// The newest states are enough to tell what an object is in; a few may have come late, and do not count.
 const STATES: usize = 100;
@@ -28,20 +28,20 @@ const ENDS: [&str; 3] = [phase::SUCCEEDED, phase::FAILED, phase::CANCELLED];
 /// The first state of an object that is there arrives within seconds, unless nothing watches it.
 const SEEN_WITHIN: Duration = Duration::from_secs(120);
 
-pub async fn wait(args: WaitArgs) -> Ended {
+pub async fn wait(args: WaitArgs) -> CommandResult {
     wait_until(args, None).await
 }
 
 /// For an object that was created a moment ago.
-pub async fn wait_for_new(args: WaitArgs) -> Ended {
+pub async fn wait_for_new(args: WaitArgs) -> CommandResult {
     wait_until(args, Some(Instant::now() + SEEN_WITHIN)).await
 }
 
-async fn wait_until(args: WaitArgs, seen_by: Option<Instant>) -> Ended {
+async fn wait_until(args: WaitArgs, seen_by: Option<Instant>) -> CommandResult {
     let named = ObjectName::only(&args.object)?;
-    let client = Client::reach(&args.reach).await?;
+    let client = ApiClient::reach(&args.reach).await?;
     let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
-    let mut waited = Waited { seen_by, ..Waited::new(named, namespace) };
+    let mut waited = WaitProgress { seen_by, ..WaitProgress::new(named, namespace) };
     let over = {
         let waiting = waited.until_over(&client);
         match args.timeout {
@@ -52,14 +52,14 @@ async fn wait_until(args: WaitArgs, seen_by: Option<Instant>) -> Ended {
     match over.transpose()? {
         Some(phase) => {
             print::text(&format!("{}\n", clean(&phase)))?;
-            Ok(if phase == phase::SUCCEEDED { End::Fine } else { End::Failed })
+            Ok(if phase == phase::SUCCEEDED { CommandEnd::Fine } else { CommandEnd::Failed })
         }
         None => timed_out(&waited, args.timeout.map(|timeout| timeout.0).unwrap_or_default()),
     }
 }
 
-fn timed_out(waited: &Waited, timeout: Duration) -> Ended {
-    let (object, after) = (waited.told(), print::age(timeout.as_secs_f64()));
+fn timed_out(waited: &WaitProgress, timeout: Duration) -> CommandResult {
+    let (object, after) = (waited.object_label(), print::age(timeout.as_secs_f64()));
     match &waited.phase {
         Some(phase) => {
             print::text(&format!("{}\n", clean(phase)))?;
@@ -69,11 +69,11 @@ fn timed_out(waited: &Waited, timeout: Duration) -> Ended {
             "kubewitness: within {after}, nothing was witnessed of {object}: look at its kind, name and namespace"
         ),
     }
-    Ok(End::TimedOut)
+    Ok(CommandEnd::TimedOut)
 }
 
-/// What is known of the object so far.
-struct Waited {
+/// The facts about the object so far.
+struct WaitProgress {
     named: ObjectName,
     namespace: String,
     /// The newest position that was looked at.
@@ -83,26 +83,26 @@ struct Waited {
     seen_by: Option<Instant>,
 }
 
-impl Waited {
+impl WaitProgress {
     fn new(named: ObjectName, namespace: String) -> Self {
         Self { named, namespace, seen: 0, phase: None, seen_by: None }
     }
 
-    fn told(&self) -> String {
-        clean(&self.named.told(&self.namespace)).into_owned()
+    fn object_label(&self) -> String {
+        clean(&self.named.label_in(&self.namespace)).into_owned()
     }
 
     fn unseen(&self) -> anyhow::Error {
         anyhow!(
             "{} is created, and its first state was not witnessed within {}: `kubewitness status` says what the sources \
              watch and what holds them up",
-            self.told(),
+            self.object_label(),
             print::age(SEEN_WITHIN.as_secs_f64())
         )
     }
 
     /// The phase in which it ended.
-    async fn until_over(&mut self, client: &Client) -> Result<String> {
+    async fn until_over(&mut self, client: &ApiClient) -> Result<String> {
         let (mut live, over) = self.begin(client).await?;
         if let Some(phase) = over {
             return Ok(phase);
@@ -113,9 +113,11 @@ impl Waited {
                 None => live.next().await,
             };
             let over = match heard? {
-                Heard::State(state, _) if self.named.is(&state.object, &self.namespace) => self.takes(&state),
-                Heard::State(..) => None,
-                Heard::Replaced(_) => {
+                StreamEvent::State(state, _) if self.named.is(&state.object, &self.namespace) => {
+                    self.takes(&state)
+                }
+                StreamEvent::State(..) => None,
+                StreamEvent::Replaced(_) => {
                     // Positions of another journal say nothing here.
                     self.seen = 0;
                     once_open(async || self.look(client).await).await?
@@ -128,10 +130,10 @@ impl Waited {
     }
 
     /// Opens the stream, then looks. A controller that goes away in between has the stream opened anew first.
-    async fn begin<'c>(&mut self, client: &'c Client) -> Result<(Live<'c>, Option<String>)> {
+    async fn begin<'c>(&mut self, client: &'c ApiClient) -> Result<(LiveStates<'c>, Option<String>)> {
         let mut tries = 0;
         loop {
-            let begun = match Live::open(client, None).await {
+            let begun = match LiveStates::open(client, None).await {
                 Ok(live) => self.look(client).await.map(|over| (live, over)),
                 Err(error) => Err(error),
             };
@@ -147,7 +149,7 @@ impl Waited {
         }
     }
 
-    async fn look(&mut self, client: &Client) -> Result<Option<String>> {
+    async fn look(&mut self, client: &ApiClient) -> Result<Option<String>> {
         let view = story(client, &self.named, &self.namespace, STATES).await?;
         let Some(newest) = newest(&view.states) else {
             let nothing = nothing(client, &self.named, &self.namespace).await?;
@@ -167,12 +169,12 @@ impl Waited {
         self.phase = Some(phase.clone());
         let over = end(state);
         if over.is_none() && is_news && io::stderr().is_terminal() {
-            note!("waiting for {} to end: it is {}", self.told(), clean(phase));
+            note!("waiting for {} to end: it is {}", self.object_label(), clean(phase));
         }
         if state.change == Change::Left {
             note!(
                 "kubewitness: {} is no longer in its source, which does not show its end",
-                clean(&self.told())
+                clean(&self.object_label())
             );
         }
         over
@@ -204,14 +206,14 @@ fn end(state: &State) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use kubewitness_core::Status;
-    use kubewitness_core::status::Rules;
+    use kubewitness_core::status::StatusRules;
 
     use super::*;
     use crate::commands::api::testing;
 
     fn state(seq: Seq, change: Change, phase: &str, terminal: bool) -> State {
         let status = Status { phase: phase.into(), terminal, ..Status::default() };
-        let status = if change == Change::Gone { Rules::deleted(&status) } else { status };
+        let status = if change == Change::Gone { StatusRules::deleted(&status) } else { status };
         State { status: status.into(), ..testing::state(seq, change) }
     }
 
@@ -233,7 +235,7 @@ mod tests {
     #[test]
     fn a_state_that_comes_late_or_again_ends_nothing() {
         let named = ObjectName::Object { kind: "job".into(), name: "x".into() };
-        let mut waited = Waited::new(named, "a".into());
+        let mut waited = WaitProgress::new(named, "a".into());
         assert_eq!(waited.takes(&state(7, Change::Present, "Running", false)), None);
         let mut late = state(8, Change::Present, "Failed", true);
         late.late = true;

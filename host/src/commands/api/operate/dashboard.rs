@@ -19,11 +19,11 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::super::client::{Client, Refused};
+use super::super::client::{ApiClient, RefusedRequest};
 use crate::cli::DashboardArgs;
 use crate::commands::print::{self, note};
 use crate::commands::reach::SHOW_A_TOKEN;
-use crate::commands::{End, Ended};
+use crate::commands::{CommandEnd, CommandResult};
 use crate::process::signals;
 
 /// What starts a browser says within this time that it can't; one that goes on is the browser itself.
@@ -31,8 +31,8 @@ const STARTS: Duration = Duration::from_secs(3);
 /// A browser that was not running has read the file after this time.
 const READS: Duration = Duration::from_secs(20);
 
-pub async fn dashboard(args: DashboardArgs) -> Ended {
-    let client = Client::reach(&args.reach).await?;
+pub async fn dashboard(args: DashboardArgs) -> CommandResult {
+    let client = ApiClient::reach(&args.reach).await?;
     let (portal, has_token, is_forwarded) =
         client.reached(|reached| (reached.url.clone(), reached.token.is_some(), reached.is_forwarded));
     let withheld = args.reach.token.is_some() && !has_token;
@@ -41,7 +41,7 @@ pub async fn dashboard(args: DashboardArgs) -> Ended {
         true => Some(one_time_login(&client).await?).filter(|login| !login.code.is_empty()),
         // An address at which nothing answers is not opened.
         false => match client.bytes("login").await {
-            Err(error) if !error.is::<Refused>() => return Err(error),
+            Err(error) if !error.is::<RefusedRequest>() => return Err(error),
             _ => None,
         },
     };
@@ -83,10 +83,10 @@ pub async fn dashboard(args: DashboardArgs) -> Ended {
         shown = shown => shown?,
         ended = signals::asked_to_end() => ended?,
     }
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
-async fn one_time_login(client: &Client) -> Result<LoginView> {
+async fn one_time_login(client: &ApiClient) -> Result<LoginView> {
     client.post("api/v1/login", &json!({})).await
 }
 

@@ -13,15 +13,15 @@ use kubewitness_core::views::{
 use kubewitness_core::{Seq, calendar};
 use serde::de::DeserializeOwned;
 
-use super::super::client::Client;
+use super::super::client::ApiClient;
 use super::super::gaps::labelled;
 use super::super::live::poll;
 use super::super::object_name::names;
 use super::super::status::plural;
-use crate::cli::{DeadLetters, GetOutput, LetterChoice, Moment, QueryArgs, Zone};
-use crate::commands::print::progress::{self, Unit};
-use crate::commands::print::{self, Table, clean, note};
-use crate::commands::{End, Ended, Usage};
+use crate::cli::{DeadLetters, GetOutput, LetterChoice, MomentArg, QueryArgs, ZoneArg};
+use crate::commands::print::progress::{self, ProgressUnit};
+use crate::commands::print::{self, TextTable, clean, note};
+use crate::commands::{CommandEnd, CommandResult, UsageError};
 
 /// Dead letters, and records of what was done with them: ten answers of the API. Beyond that, a person looks at them
 /// plugin by plugin.
@@ -29,11 +29,11 @@ const MOST: usize = 100_000;
 /// Between two looks at what a replay has come to.
 const LOOK: Duration = Duration::from_millis(500);
 
-pub async fn dead_letters(command: DeadLetters) -> Ended {
+pub async fn dead_letters(command: DeadLetters) -> CommandResult {
     match command {
         DeadLetters::List { plugin, namespace, all_namespaces: _, selector, dropped, watch, query } => {
-            let client = Client::reach(&query.reach).await?;
-            let chosen = Chosen { plugin, namespace, selector, dropped };
+            let client = ApiClient::reach(&query.reach).await?;
+            let chosen = LetterArgs { plugin, namespace, selector, dropped };
             poll(watch, async || list(&client, &chosen, query.output).await).await
         }
         DeadLetters::Show { seq, plugin, query } => show(seq, plugin.as_deref(), &query).await,
@@ -43,12 +43,12 @@ pub async fn dead_letters(command: DeadLetters) -> Ended {
     }
 }
 
-async fn letters(client: &Client, plugin: Option<&str>) -> Result<Vec<DeadLetterView>> {
+async fn letters(client: &ApiClient, plugin: Option<&str>) -> Result<Vec<DeadLetterView>> {
     all_of(client, "api/v1/deadletters", plugin).await
 }
 
 /// A whole list, of one plugin where one is named.
-async fn all_of<T: DeserializeOwned>(client: &Client, path: &str, plugin: Option<&str>) -> Result<Vec<T>> {
+async fn all_of<T: DeserializeOwned>(client: &ApiClient, path: &str, plugin: Option<&str>) -> Result<Vec<T>> {
     let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().collect();
     let found = client.list(path, &query, MOST).await?;
     if found.more {
@@ -58,14 +58,14 @@ async fn all_of<T: DeserializeOwned>(client: &Client, path: &str, plugin: Option
 }
 
 /// Which dead letters are listed.
-struct Chosen {
+struct LetterArgs {
     plugin: Option<String>,
     namespace: Option<String>,
     selector: Option<String>,
     dropped: bool,
 }
 
-async fn list(client: &Client, chosen: &Chosen, output: GetOutput) -> Result<String> {
+async fn list(client: &ApiClient, chosen: &LetterArgs, output: GetOutput) -> Result<String> {
     let mut letters = letters(client, chosen.plugin.as_deref()).await?;
     let seen = letters.len() as u64;
     let (namespace, dropped) = (chosen.namespace.as_ref(), chosen.dropped);
@@ -87,9 +87,9 @@ async fn list(client: &Client, chosen: &Chosen, output: GetOutput) -> Result<Str
         }
         false => true,
     };
-    print::shown(output, &letters, |letters, _| {
+    print::render_output(output, &letters, |letters, _| {
         let header = ["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"];
-        let mut table = Table::new(&header).spare(&["ATTEMPTS", "LAST", "PHASE"]).below("ERROR");
+        let mut table = TextTable::new(&header).spare(&["ATTEMPTS", "LAST", "PHASE"]).below("ERROR");
         for view in letters {
             let letter = &view.letter;
             table.row([
@@ -98,7 +98,7 @@ async fn list(client: &Client, chosen: &Chosen, output: GetOutput) -> Result<Str
                 object(view),
                 view.phase.clone(),
                 letter.attempts.to_string(),
-                Zone::here().show(letter.last_ms),
+                ZoneArg::here().show(letter.last_ms),
                 one_line(&letter.error),
             ]);
         }
@@ -126,14 +126,14 @@ fn one_line(text: &str) -> String {
     text.chars().take(100).collect::<String>().replace('\n', " ")
 }
 
-async fn show(seq: u64, plugin: Option<&str>, args: &QueryArgs) -> Ended {
-    let mut found = letters(&Client::reach(&args.reach).await?, plugin).await?;
+async fn show(seq: u64, plugin: Option<&str>, args: &QueryArgs) -> CommandResult {
+    let mut found = letters(&ApiClient::reach(&args.reach).await?, plugin).await?;
     found.retain(|view| view.letter.seq == seq);
     if found.is_empty() {
         bail!("no dead letter has the position {seq}: `kubewitness deadletters list` lists them");
     }
     print::value(args.output, &found, |found| found.iter().map(letter_text).collect())?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 fn letter_text(view: &DeadLetterView) -> String {
@@ -151,16 +151,16 @@ fn letter_text(view: &DeadLetterView) -> String {
         clean(&object(view)),
         clean(&view.phase),
         letter.attempts,
-        Zone::here().show(letter.first_ms),
-        Zone::here().show(letter.last_ms),
+        ZoneArg::here().show(letter.first_ms),
+        ZoneArg::here().show(letter.last_ms),
         clean(&letter.error),
     );
     if !letter.tries.is_empty() {
-        let mut table = Table::new(&["TRY", "AT", "TOOK", "ERROR"]).below("ERROR");
+        let mut table = TextTable::new(&["TRY", "AT", "TOOK", "ERROR"]).below("ERROR");
         for tried in &letter.tries {
             table.row([
                 tried.attempt.to_string(),
-                Zone::here().show(tried.at_ms),
+                ZoneArg::here().show(tried.at_ms),
                 format!("{} ms", tried.took_ms),
                 one_line(&tried.error),
             ]);
@@ -171,7 +171,7 @@ fn letter_text(view: &DeadLetterView) -> String {
 }
 
 fn request(choice: LetterChoice) -> ReplayRequest {
-    let time = |moment: Option<Moment>| moment.map(|moment| calendar::rfc3339(moment.ms()));
+    let time = |moment: Option<MomentArg>| moment.map(|moment| calendar::rfc3339(moment.ms()));
     ReplayRequest {
         plugin: choice.plugin,
         seqs: choice.seq,
@@ -187,7 +187,7 @@ fn request(choice: LetterChoice) -> ReplayRequest {
     }
 }
 
-/// What is done with dead letters.
+/// An action on dead letters.
 #[derive(Clone, Copy)]
 enum LetterAct {
     Replay,
@@ -202,7 +202,7 @@ impl LetterAct {
         }
     }
 
-    async fn count(self, client: &Client, request: &ReplayRequest) -> Result<u64> {
+    async fn count(self, client: &ApiClient, request: &ReplayRequest) -> Result<u64> {
         let request = ReplayRequest { dry_run: true, exactly: None, ..request.clone() };
         Ok(match self {
             Self::Replay => client.post::<ReplayView>(self.path(), &request).await?.replayed,
@@ -223,7 +223,7 @@ impl LetterAct {
 /// A request that names no positions says how many dead letters it means: as many as the person confirms. The controller
 /// refuses it if there are more or fewer by then.
 async fn confirmed(
-    client: &Client,
+    client: &ApiClient,
     act: LetterAct,
     request: ReplayRequest,
     is_sure: bool,
@@ -235,7 +235,7 @@ async fn confirmed(
     if count > 0 && !is_sure {
         let question = act.question(count, &request.plugin);
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-            return Err(Usage::error(format!(
+            return Err(UsageError::error(format!(
                 "{question} Nothing was changed, because nobody can be asked: say --yes={count} if you mean them all, or \
                  choose by --seq"
             )));
@@ -267,8 +267,8 @@ pub(super) fn user() -> String {
     name.filter(|name| !name.trim().is_empty()).or_else(|| number().ok()).unwrap_or_default()
 }
 
-async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> Ended {
-    let client = Client::reach(&args.reach).await?;
+async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> CommandResult {
+    let client = ApiClient::reach(&args.reach).await?;
     let is_sure = choice.yes.is_some();
     let request = confirmed(&client, LetterAct::Replay, request(choice), is_sure).await?;
     let wait = wait && !request.dry_run;
@@ -278,12 +278,12 @@ async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> Ended {
     if wait && view.replayed > 0 {
         return follow(&client, &request.plugin, view.replayed, &chosen).await;
     }
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// The letters whose end is waited for: the answer to a replay counts them, and does not name them. Whoever may replay
 /// more than they may list is told so before anything is replayed.
-async fn followed(client: &Client, request: &ReplayRequest) -> Result<BTreeSet<Seq>> {
+async fn followed(client: &ApiClient, request: &ReplayRequest) -> Result<BTreeSet<Seq>> {
     let listed = letters(client, Some(&request.plugin)).await;
     let listed = listed
         .context("nothing was replayed: --wait lists the dead letters, and without it none is listed")?;
@@ -302,8 +302,9 @@ async fn followed(client: &Client, request: &ReplayRequest) -> Result<BTreeSet<S
 
 /// The positions of the parked letters that a request takes back.
 fn matching(request: &ReplayRequest, letters: &[DeadLetterView]) -> Result<BTreeSet<Seq>> {
-    let holds =
-        request.filter(SystemClock::default().now_ms()).map_err(|error| Usage::error(error.to_string()))?;
+    let holds = request
+        .filter(SystemClock::default().now_ms())
+        .map_err(|error| UsageError::error(error.to_string()))?;
     let chosen = letters.iter().filter(|DeadLetterView { letter, object, .. }| {
         let is_named = request.seqs.is_empty() || request.seqs.contains(&letter.seq);
         is_named && !letter.dropped && !letter.replaying && holds(letter, &object.namespace)
@@ -322,7 +323,7 @@ fn left_and_parked(chosen: &BTreeSet<Seq>, letters: &[DeadLetterView]) -> (u64, 
 }
 
 /// Tells on standard error how far a replay is, until all of it was delivered or parked again.
-async fn follow(client: &Client, plugin: &str, replayed: u64, chosen: &BTreeSet<Seq>) -> Ended {
+async fn follow(client: &ApiClient, plugin: &str, replayed: u64, chosen: &BTreeSet<Seq>) -> CommandResult {
     let mut told = u64::MAX;
     loop {
         let letters = letters(client, Some(plugin)).await?;
@@ -331,7 +332,7 @@ async fn follow(client: &Client, plugin: &str, replayed: u64, chosen: &BTreeSet<
         match progress::is_seen() {
             true if left > 0 => {
                 let width = print::width_of(&io::stderr());
-                progress::draw(&progress::line("replaying", Unit::States, tried, replayed, width));
+                progress::draw(&progress::line("replaying", ProgressUnit::States, tried, replayed, width));
             }
             true => progress::draw(""),
             false if left != told => note!("{tried} of {replayed} tried again"),
@@ -340,13 +341,13 @@ async fn follow(client: &Client, plugin: &str, replayed: u64, chosen: &BTreeSet<
         told = left;
         if left == 0 {
             note!("{parked} parked again");
-            return Ok(if parked == 0 { End::Fine } else { End::Warned });
+            return Ok(if parked == 0 { CommandEnd::Fine } else { CommandEnd::Warned });
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> Ended {
+async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> CommandResult {
     let is_chosen = !choice.seq.is_empty()
         || choice.namespace.is_some()
         || choice.error.is_some()
@@ -354,16 +355,16 @@ async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> Ended
         || choice.since.is_some()
         || choice.until.is_some();
     if !is_chosen && !all {
-        return Err(Usage::error(
+        return Err(UsageError::error(
             "a drop is for good: choose by --seq, --namespace, --error, --older-than, --since or --until, or say --all",
         ));
     }
-    let client = Client::reach(&args.reach).await?;
+    let client = ApiClient::reach(&args.reach).await?;
     let is_sure = choice.yes.is_some();
     let request = confirmed(&client, LetterAct::Drop, request(choice), is_sure).await?;
     let view: DropView = client.post(LetterAct::Drop.path(), &request).await?;
     print::value(args.output, &view, |view| done_text(view.dropped, view.dry_run, "dropped"))?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 fn done_text(count: u64, dry_run: bool, done: &str) -> String {
@@ -375,16 +376,16 @@ fn done_text(count: u64, dry_run: bool, done: &str) -> String {
     }
 }
 
-async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
-    let client = Client::reach(&args.reach).await?;
+async fn records(plugin: Option<&str>, args: &QueryArgs) -> CommandResult {
+    let client = ApiClient::reach(&args.reach).await?;
     let records: Vec<LetterRecordView> = all_of(&client, "api/v1/deadletters/records", plugin).await?;
     print::value(args.output, &records, |records| {
-        let mut table = Table::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"])
+        let mut table = TextTable::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"])
             .spare(&["STATES", "AT"])
             .below("WHY");
         for record in records {
             table.row([
-                Zone::here().shown(&record.at),
+                ZoneArg::here().show_text(&record.at),
                 record.what.clone(),
                 record.plugin.clone(),
                 // A pause and a resume are about no states.
@@ -402,7 +403,7 @@ async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
             table.render()
         }
     })?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 #[cfg(test)]
@@ -451,7 +452,7 @@ mod tests {
         });
         assert_eq!(by_place, [8].into());
         let wrong = ReplayRequest { since: Some("noon".into()), ..ReplayRequest::default() };
-        assert!(matching(&wrong, &parked).unwrap_err().is::<Usage>());
+        assert!(matching(&wrong, &parked).unwrap_err().is::<UsageError>());
         assert_eq!(left_and_parked(&by_seq, &[letter(7, "a", true), letter(8, "b", false)]), (1, 0));
         assert_eq!(left_and_parked(&by_seq, &[letter(8, "b", false)]), (0, 0), "another letter says nothing");
         assert_eq!(left_and_parked(&by_seq, &parked), (0, 1));
@@ -503,7 +504,7 @@ mod tests {
         });
         let text = letter_text(&serde_json::from_value(letter).unwrap());
         assert!(text.starts_with("p at 7, parked\n"), "{text}");
-        let first = format!("\n1     {}   12 ms   timed out\n", Zone::here().show(0));
+        let first = format!("\n1     {}   12 ms   timed out\n", ZoneArg::here().show(0));
         assert!(text.contains(&first), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }

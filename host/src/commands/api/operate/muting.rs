@@ -3,34 +3,34 @@
 use anyhow::bail;
 use kubewitness_core::views::{MuteRequest, MuteView, MutedView};
 
-use super::super::client::Client;
+use super::super::client::ApiClient;
 use super::super::object_name::{ObjectName, namespace as where_it_is, nothing, story};
 use super::dead_letters::user;
-use crate::cli::{MuteArgs, Zone};
-use crate::commands::print::{self, Table, clean};
-use crate::commands::{End, Ended, Usage};
+use crate::cli::{MuteArgs, ZoneArg};
+use crate::commands::print::{self, TextTable, clean};
+use crate::commands::{CommandEnd, CommandResult, UsageError};
 
-pub async fn mute(args: MuteArgs) -> Ended {
+pub async fn mute(args: MuteArgs) -> CommandResult {
     order(args, "mute").await
 }
 
-pub async fn unmute(args: MuteArgs) -> Ended {
+pub async fn unmute(args: MuteArgs) -> CommandResult {
     order(args, "unmute").await
 }
 
-async fn order(args: MuteArgs, verb: &str) -> Ended {
+async fn order(args: MuteArgs, verb: &str) -> CommandResult {
     let MuteArgs { object, namespace, all, list, to, who, query } = args;
     if object.is_empty() && namespace.is_none() && !all && !list {
-        return Err(Usage::error(format!(
+        return Err(UsageError::error(format!(
             "name what to {verb}: an object such as job/train-7, a namespace with -n, or --all. `--list` shows the mutes"
         )));
     }
-    let client = Client::reach(&query.reach).await?;
+    let client = ApiClient::reach(&query.reach).await?;
     if list {
         let none: [(&str, &str); 0] = [];
         let mutes: Vec<MuteView> = client.get("api/v1/mutes", &none).await?;
         print::value(query.output, &mutes, |mutes| table(mutes))?;
-        return Ok(End::Fine);
+        return Ok(CommandEnd::Fine);
     }
     let (to, who) = (to.unwrap_or_default(), who.unwrap_or_else(user));
     let mut request = MuteRequest { all, to, who, ..MuteRequest::default() };
@@ -52,7 +52,7 @@ async fn order(args: MuteArgs, verb: &str) -> Ended {
     }
     let view: MutedView = client.post(&format!("api/v1/{verb}"), &request).await?;
     print::value(query.output, &view, |view| text(view, verb))?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// As people read it: an object, a namespace or everything.
@@ -85,10 +85,16 @@ fn table(mutes: &[MuteView]) -> String {
     if mutes.is_empty() {
         return "nothing is muted\n".to_owned();
     }
-    let mut table = Table::new(&["WHAT", "TO", "WHO", "SINCE", "UID"]);
+    let mut table = TextTable::new(&["WHAT", "TO", "WHO", "SINCE", "UID"]);
     for mute in mutes {
         let to = if mute.to.is_empty() { "everybody".to_owned() } else { mute.to.clone() };
-        table.row(vec![what(mute), to, mute.who.clone(), Zone::here().shown(&mute.at), mute.uid.clone()]);
+        table.row(vec![
+            what(mute),
+            to,
+            mute.who.clone(),
+            ZoneArg::here().show_text(&mute.at),
+            mute.uid.clone(),
+        ]);
     }
     table.render()
 }

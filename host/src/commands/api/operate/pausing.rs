@@ -2,34 +2,34 @@
 
 use kubewitness_core::views::{PauseRequest, PauseView};
 
-use super::super::client::Client;
+use super::super::client::ApiClient;
 use super::dead_letters::user;
-use crate::cli::{PauseArgs, Zone};
+use crate::cli::{PauseArgs, ZoneArg};
 use crate::commands::print::{self, clean};
-use crate::commands::{End, Ended, Usage};
+use crate::commands::{CommandEnd, CommandResult, UsageError};
 use kubewitness_core::config::is_name;
 
-pub async fn pause(args: PauseArgs) -> Ended {
+pub async fn pause(args: PauseArgs) -> CommandResult {
     order(args, "pause").await
 }
 
-pub async fn resume(args: PauseArgs) -> Ended {
+pub async fn resume(args: PauseArgs) -> CommandResult {
     order(args, "resume").await
 }
 
-async fn order(args: PauseArgs, verb: &str) -> Ended {
+async fn order(args: PauseArgs, verb: &str) -> CommandResult {
     let PauseArgs { plugin, reason, who, query } = args;
     // It becomes a part of an address.
     if !is_name(&plugin) {
-        return Err(Usage::error(format!(
+        return Err(UsageError::error(format!(
             "`{plugin}` is no name of a plugin: `kubewitness plugins` lists them"
         )));
     }
     let request = PauseRequest { reason, who: who.unwrap_or_else(user) };
-    let client = Client::reach(&query.reach).await?;
+    let client = ApiClient::reach(&query.reach).await?;
     let view: PauseView = client.post(&format!("api/v1/plugins/{plugin}/{verb}"), &request).await?;
     print::value(query.output, &view, text)?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 fn text(view: &PauseView) -> String {
@@ -41,7 +41,7 @@ fn text(view: &PauseView) -> String {
         (Some(paused), false) => format!(
             "{name} was paused already, by {} at {}: {}\n",
             clean(&paused.who),
-            clean(&Zone::here().shown(&paused.since)),
+            clean(&ZoneArg::here().show_text(&paused.since)),
             clean(&paused.why)
         ),
         (None, true) => format!("{name} is resumed, and goes on from where it was\n"),

@@ -8,16 +8,16 @@ use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
 
-use super::super::client::{Client, Refused};
+use super::super::client::{ApiClient, RefusedRequest};
 use super::super::live;
 use super::super::object_name::namespace;
 use super::dead_letters::user;
 use crate::cli::{GetOutput, SubmitArgs, WaitArgs};
-use crate::commands::print::{self, Table, clean};
-use crate::commands::{End, Ended, Usage};
+use crate::commands::print::{self, TextTable, clean};
+use crate::commands::{CommandEnd, CommandResult, UsageError};
 
-pub async fn submit(args: SubmitArgs) -> Ended {
-    let client = Client::reach(&args.reach).await?;
+pub async fn submit(args: SubmitArgs) -> CommandResult {
+    let client = ApiClient::reach(&args.reach).await?;
     if args.list {
         return list(&client, args.template.as_deref(), args.output).await;
     }
@@ -34,7 +34,7 @@ pub async fn submit(args: SubmitArgs) -> Ended {
         None => print::text(&format!("job.batch/{}\n", clean(&view.name)))?,
     }
     if !args.watch {
-        return Ok(End::Fine);
+        return Ok(CommandEnd::Fine);
     }
     let SubmitArgs { timeout, reach, .. } = args;
     let object = vec![format!("job/{}", view.name)];
@@ -43,7 +43,7 @@ pub async fn submit(args: SubmitArgs) -> Ended {
 
 /// A request that was refused has made nothing, and the refusal says what helps.
 fn explained(error: anyhow::Error, dry_run: bool, key: &str) -> anyhow::Error {
-    let is_refused = error.is::<Refused>() || error.is::<Usage>();
+    let is_refused = error.is::<RefusedRequest>() || error.is::<UsageError>();
     error.context(match (dry_run, is_refused) {
         (true, _) => "the Job was not checked".to_owned(),
         (false, true) => "the submission did not succeed".to_owned(),
@@ -57,7 +57,7 @@ fn request(args: &SubmitArgs, namespace: String) -> Result<SubmitRequest> {
     let mut parameters = BTreeMap::new();
     for (name, value) in &args.parameters {
         if parameters.insert(name.clone(), Value::from(value.as_str())).is_some() {
-            return Err(Usage::error(format!("the parameter `{name}` is given twice: give it once")));
+            return Err(UsageError::error(format!("the parameter `{name}` is given twice: give it once")));
         }
     }
     Ok(SubmitRequest {
@@ -89,13 +89,13 @@ fn text(view: &SubmitView) -> String {
     }
 }
 
-async fn list(client: &Client, only: Option<&str>, output: GetOutput) -> Ended {
+async fn list(client: &ApiClient, only: Option<&str>, output: GetOutput) -> CommandResult {
     let none: [(&str, &str); 0] = [];
     let mut templates: Vec<TemplateView> = client.get("api/v1/templates", &none).await?;
     let known = templates.iter().map(|template| template.name.clone()).collect::<Vec<_>>().join(", ");
     templates.retain(|template| only.is_none_or(|only| template.name == only));
     if let Some(only) = only.filter(|_| templates.is_empty()) {
-        return Err(Usage::error(format!("there is no template `{only}`; there is {known}")));
+        return Err(UsageError::error(format!("there is no template `{only}`; there is {known}")));
     }
     match output.shape() {
         Some(output) => print::value(output, &templates, |templates| table(templates))?,
@@ -104,7 +104,7 @@ async fn list(client: &Client, only: Option<&str>, output: GetOutput) -> Ended {
             print::text(&names.collect::<String>())?;
         }
     }
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 fn table(templates: &[TemplateView]) -> String {
@@ -112,7 +112,7 @@ fn table(templates: &[TemplateView]) -> String {
         return "no template is offered: an operator labels ConfigMaps with kubewitness.dev/template\n"
             .into();
     }
-    let mut table = Table::new(&["TEMPLATE", "PARAMETER", "TYPE", "DEFAULT", "HELP"]);
+    let mut table = TextTable::new(&["TEMPLATE", "PARAMETER", "TYPE", "DEFAULT", "HELP"]);
     for template in templates {
         table.row([
             clean(&template.name).into(),
@@ -183,7 +183,9 @@ mod tests {
     #[test]
     fn only_where_nobody_knows_whether_there_is_a_job_a_key_is_advised() {
         let told = |error: anyhow::Error, dry_run| format!("{:#}", explained(error, dry_run, "k1"));
-        for refused in [Usage::error("no such field"), Refused::told("quota exceeded").into()] {
+        for refused in
+            [UsageError::error("no such field"), RefusedRequest::final_refusal("quota exceeded").into()]
+        {
             let told = told(refused, false);
             assert!(
                 told.starts_with("the submission did not succeed: ") && !told.contains("--key"),

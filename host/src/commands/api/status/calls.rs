@@ -2,8 +2,8 @@
 
 use kubewitness_core::views::{CallsView, PluginView};
 
-use crate::cli::Zone;
-use crate::commands::print::{Table, remarks};
+use crate::cli::ZoneArg;
+use crate::commands::print::{TextTable, remarks};
 
 const HEADER: [&str; 17] = [
     "PLUGIN",
@@ -31,7 +31,7 @@ pub fn calls_text(plugins: &[PluginView]) -> String {
     if called().next().is_none() {
         return String::new();
     }
-    let mut table = Table::new(&HEADER).whole(true);
+    let mut table = TextTable::new(&HEADER).whole(true);
     for plugin in called() {
         table.row(row(plugin));
     }
@@ -63,7 +63,7 @@ fn row(plugin: &PluginView) -> Vec<String> {
         calls.instances.to_string(),
         format!("{}{}", size(calls.peak_memory), limit.unwrap_or_default()),
         if calls.compile_seconds > 0.0 { time(calls.compile_seconds) } else { "cached".into() },
-        Zone::here().shown(calls.last_answered_at.as_deref().unwrap_or("never")),
+        ZoneArg::here().show_text(calls.last_answered_at.as_deref().unwrap_or("never")),
     ]
 }
 

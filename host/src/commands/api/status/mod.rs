@@ -7,12 +7,12 @@ mod sources;
 
 use kubewitness_core::views::{HeldView, LedgerView, ReplicaView, SourceView, StatusView, StreamView};
 
-use super::client::Client;
+use super::client::ApiClient;
 use super::live::poll;
-use crate::cli::{StatusArgs, Zone};
-use crate::commands::Ended;
-use crate::commands::print::{self, Table, age, clean, remarks};
-use plugins::{Columns, plugins_text};
+use crate::cli::{StatusArgs, ZoneArg};
+use crate::commands::CommandResult;
+use crate::commands::print::{self, TextTable, age, clean, remarks};
+use plugins::{PluginColumns, plugins_text};
 pub use plugins::{plugin_views, plugins, plugins_table};
 pub use sources::blind;
 pub(super) use sources::source_remarks;
@@ -22,11 +22,11 @@ const NO_PARAMETERS: [(&str, &str); 0] = [];
 /// For whoever may see objects, and not how the controller works.
 const RESTRICTED: &str = "figures are for people who may `get` `status` in the group `kubewitness.dev`";
 
-pub async fn status(args: StatusArgs) -> Ended {
-    let client = Client::reach(&args.query.reach).await?;
+pub async fn status(args: StatusArgs) -> CommandResult {
+    let client = ApiClient::reach(&args.query.reach).await?;
     poll(args.watch, async || {
         let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
-        print::shown(args.query.output, &status, status_text)
+        print::render_output(args.query.output, &status, status_text)
     })
     .await
 }
@@ -42,8 +42,11 @@ fn status_text(status: &StatusView, wide: bool) -> String {
     if wide && !status.sources.is_empty() {
         text.push_str(&format!("\n{}", doings_table(&status.sources)));
     }
-    let mut digests =
-        if wide { plugins_table(&status.plugins) } else { plugins_text(&status.plugins, Columns::Figures) };
+    let mut digests = if wide {
+        plugins_table(&status.plugins)
+    } else {
+        plugins_text(&status.plugins, PluginColumns::Figures)
+    };
     let journal = &status.journal;
     if !status.streams.is_empty() {
         digests.push_str(&format!("\n{}", streams_text(&status.streams)));
@@ -60,7 +63,7 @@ fn status_text(status: &StatusView, wide: bool) -> String {
         journal
             .oldest_at
             .as_ref()
-            .map(|at| format!(", since {}", clean(&Zone::here().shown(at))))
+            .map(|at| format!(", since {}", clean(&ZoneArg::here().show_text(at))))
             .unwrap_or_default(),
         clean(&journal.place),
     ));
@@ -120,7 +123,7 @@ fn replicas_text(this: &ReplicaView) -> String {
 }
 
 fn streams_text(streams: &[StreamView]) -> String {
-    let mut table = Table::new(&["STREAM", "STATE", "CARRIES", "CARRIED", "WAITING"]);
+    let mut table = TextTable::new(&["STREAM", "STATE", "CARRIES", "CARRIED", "WAITING"]);
     for stream in streams {
         table.row([
             stream.name.clone(),
@@ -135,7 +138,7 @@ fn streams_text(streams: &[StreamView]) -> String {
 }
 
 fn ledgers_text(ledgers: &[LedgerView]) -> String {
-    let mut table = Table::new(&["LEDGER", "STATE", "SHIPPED", "WAITING", "REMOVED", "FAILED"]);
+    let mut table = TextTable::new(&["LEDGER", "STATE", "SHIPPED", "WAITING", "REMOVED", "FAILED"]);
     for ledger in ledgers {
         let waiting = match ledger.waiting {
             0 => "0".into(),

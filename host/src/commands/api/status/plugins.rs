@@ -5,20 +5,20 @@ use kubewitness_core::views::{
     BackfillView, GrantUseView, PausedView, PluginView, ShadowView, StatusView, TickView,
 };
 
-use super::super::client::Client;
+use super::super::client::ApiClient;
 use super::super::live::poll;
 use super::{NO_PARAMETERS, RESTRICTED, calls, plural};
-use crate::cli::{GetOutput, PluginsArgs, Zone};
-use crate::commands::Ended;
-use crate::commands::print::{self, Table, age, clean, remarks};
+use crate::cli::{GetOutput, PluginsArgs, ZoneArg};
+use crate::commands::CommandResult;
+use crate::commands::print::{self, TextTable, age, clean, remarks};
 
-pub async fn plugins(args: PluginsArgs) -> Ended {
-    let client = Client::reach(&args.reach).await?;
+pub async fn plugins(args: PluginsArgs) -> CommandResult {
+    let client = ApiClient::reach(&args.reach).await?;
     poll(args.watch, async || plugins_shown(&client, args.name.as_deref(), args.output).await).await
 }
 
 /// Those with this name, or all.
-pub async fn plugin_views(client: &Client, name: Option<&str>) -> Result<Vec<PluginView>> {
+pub async fn plugin_views(client: &ApiClient, name: Option<&str>) -> Result<Vec<PluginView>> {
     let mut plugins: Vec<PluginView> = client.get("api/v1/plugins", &NO_PARAMETERS).await?;
     if plugins.is_empty() {
         let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
@@ -35,29 +35,29 @@ pub async fn plugin_views(client: &Client, name: Option<&str>) -> Result<Vec<Plu
     Ok(plugins)
 }
 
-async fn plugins_shown(client: &Client, name: Option<&str>, output: GetOutput) -> Result<String> {
+async fn plugins_shown(client: &ApiClient, name: Option<&str>, output: GetOutput) -> Result<String> {
     let plugins = plugin_views(client, name).await?;
     let Some(output) = output.shape() else {
         return Ok(plugins.iter().map(|plugin| format!("{}\n", clean(&plugin.name))).collect());
     };
-    print::shown(output, &plugins, |plugins, wide| {
-        plugins_text(plugins, if wide { Columns::All } else { Columns::WithDigest })
+    print::render_output(output, &plugins, |plugins, wide| {
+        plugins_text(plugins, if wide { PluginColumns::All } else { PluginColumns::WithDigest })
     })
 }
 
 pub fn plugins_table(plugins: &[PluginView]) -> String {
-    plugins_text(plugins, Columns::WithDigest)
+    plugins_text(plugins, PluginColumns::WithDigest)
 }
 
 /// How much of each plugin is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Columns {
+pub(super) enum PluginColumns {
     Figures,
     WithDigest,
     All,
 }
 
-pub(super) fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
+pub(super) fn plugins_text(plugins: &[PluginView], columns: PluginColumns) -> String {
     if plugins.is_empty() {
         return "no plugin is configured, or the configuration is still being read: `kubewitness status` says which. A \
                 plugin is a manifest in the folder of --config, or a ConfigMap labelled kubewitness.dev/plugin=true\n"
@@ -65,14 +65,14 @@ pub(super) fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     }
     let mut header =
         vec!["PLUGIN", "STATE", "OBSERVED", "DELIVERED", "FILTERED", "DEAD", "WAITING", "RETRYING", "LAG"];
-    if columns == Columns::All {
+    if columns == PluginColumns::All {
         header.extend(["DROPPED", "SUPERSEDED", "TAKEN", "RESYNCED", "UNJUDGED", "LONGEST CALL"]);
     }
-    if columns != Columns::Figures {
+    if columns != PluginColumns::Figures {
         header.push("DIGEST");
     }
     let spare = &["DIGEST", "FILTERED", "RETRYING", "OBSERVED", "DELIVERED", "DEAD", "WAITING"];
-    let mut table = Table::new(&header).spare(spare).whole(columns == Columns::All);
+    let mut table = TextTable::new(&header).spare(spare).whole(columns == PluginColumns::All);
     for plugin in plugins {
         let mut row = vec![
             plugin.name.clone(),
@@ -85,16 +85,16 @@ pub(super) fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
             plugin.retrying.to_string(),
             format!("{} ({})", plugin.lag_seq, age(plugin.lag_seconds)),
         ];
-        if columns == Columns::All {
+        if columns == PluginColumns::All {
             row.extend(
                 [plugin.dropped, plugin.superseded, plugin.taken, plugin.resynced].map(|n| n.to_string()),
             );
             row.extend([plugin.filter_errors.to_string(), age(plugin.queue.longest_running_seconds)]);
         }
         match columns {
-            Columns::Figures => {}
-            Columns::WithDigest => row.push(plugin.digest.chars().take(12).collect()),
-            Columns::All => row.push(plugin.digest.clone()),
+            PluginColumns::Figures => {}
+            PluginColumns::WithDigest => row.push(plugin.digest.chars().take(12).collect()),
+            PluginColumns::All => row.push(plugin.digest.clone()),
         }
         table.row(row);
     }
@@ -105,9 +105,9 @@ pub(super) fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
     let ticks = plugins.iter().filter_map(|p| Some((&p.name, ticked(p, columns)?)));
     let shadows = plugins.iter().filter_map(|p| Some((&p.name, in_shadow(p, columns)?)));
-    let grants = plugins.iter().filter(|_| columns == Columns::All);
+    let grants = plugins.iter().filter(|_| columns == PluginColumns::All);
     let grants = grants.filter_map(|p| Some((&p.name, granted(p)?)));
-    let calls = if columns == Columns::All { calls::calls_text(plugins) } else { String::new() };
+    let calls = if columns == PluginColumns::All { calls::calls_text(plugins) } else { String::new() };
     let told = pauses.chain(messages).chain(backfills).chain(resyncs).chain(taken);
     let told = told.chain(ticks).chain(shadows).chain(grants);
     table.render() + &remarks(told) + &calls
@@ -117,7 +117,7 @@ fn paused(plugin: &PluginView) -> Option<String> {
     let PausedView { who, why, since } = plugin.paused.as_ref()?;
     Some(format!(
         "{who} paused it at {}: {why}. It gets no states until it is resumed, and retention keeps them",
-        Zone::here().shown(since)
+        ZoneArg::here().show_text(since)
     ))
 }
 
@@ -156,9 +156,9 @@ fn granted(plugin: &PluginView) -> Option<String> {
 }
 
 /// Ticks that work are told where much is.
-fn ticked(plugin: &PluginView, columns: Columns) -> Option<String> {
+fn ticked(plugin: &PluginView, columns: PluginColumns) -> Option<String> {
     let TickView { ticks, failed, last, next, error: _ } = plugin.tick.as_ref()?;
-    if columns != Columns::All && *failed == 0 {
+    if columns != PluginColumns::All && *failed == 0 {
         return None;
     }
     let at = |time: &Option<String>, none: &str| time.clone().unwrap_or_else(|| none.into());
@@ -167,9 +167,9 @@ fn ticked(plugin: &PluginView, columns: Columns) -> Option<String> {
 }
 
 /// A version in the shadow that does the same is told where much is.
-fn in_shadow(plugin: &PluginView, columns: Columns) -> Option<String> {
+fn in_shadow(plugin: &PluginView, columns: PluginColumns) -> Option<String> {
     let ShadowView { digest, states, different, missed, message, .. } = plugin.shadow.as_ref()?;
-    if columns != Columns::All && *different == 0 && message.is_none() {
+    if columns != PluginColumns::All && *different == 0 && message.is_none() {
         return None;
     }
     let digest: String = digest.chars().take(12).collect();
@@ -216,8 +216,8 @@ mod tests {
             ],
             ..PluginView::default()
         };
-        let narrow = plugins_text(std::slice::from_ref(&plugin), Columns::WithDigest);
-        let wide = plugins_text(std::slice::from_ref(&plugin), Columns::All);
+        let narrow = plugins_text(std::slice::from_ref(&plugin), PluginColumns::WithDigest);
+        let wide = plugins_text(std::slice::from_ref(&plugin), PluginColumns::All);
         assert!(narrow.contains("0123456789ab\n") && !narrow.contains("SUPERSEDED"), "{narrow}");
         for part in ["DROPPED", " 41 ", " 42 ", " 43 ", " 44 ", " 45 ", "0123456789abcdef\n"] {
             assert!(wide.contains(part), "{part} is not in\n{wide}");
@@ -238,9 +238,9 @@ mod tests {
         };
         let told =
             "digest: 12 ticks, 4 failed; last: 2026-11-20T13:59:30.000Z; next: 2026-11-20T14:00:00.000Z\n";
-        assert!(plugins_text(&[ticking(4)], Columns::Figures).contains(told));
-        assert!(!plugins_text(&[ticking(0)], Columns::Figures).contains("ticks"));
-        assert!(plugins_text(&[ticking(0)], Columns::All).contains("12 ticks, 0 failed"));
+        assert!(plugins_text(&[ticking(4)], PluginColumns::Figures).contains(told));
+        assert!(!plugins_text(&[ticking(0)], PluginColumns::Figures).contains("ticks"));
+        assert!(plugins_text(&[ticking(0)], PluginColumns::All).contains("12 ticks, 0 failed"));
     }
 
     #[test]
@@ -252,9 +252,9 @@ mod tests {
         };
         let told = "audit: in its shadow 0123456789ab: 9 states compared, 1 different, 0 missed; `kubewitness plugin shadow \
                     audit` shows them\n";
-        let text = plugins_text(&[beside(1)], Columns::Figures);
+        let text = plugins_text(&[beside(1)], PluginColumns::Figures);
         assert!(text.contains(told), "{text}");
-        assert!(!plugins_text(&[beside(0)], Columns::Figures).contains("shadow"));
-        assert!(plugins_text(&[beside(0)], Columns::All).contains("9 states compared, 0 different"));
+        assert!(!plugins_text(&[beside(0)], PluginColumns::Figures).contains("shadow"));
+        assert!(plugins_text(&[beside(0)], PluginColumns::All).contains("9 states compared, 0 different"));
     }
 }

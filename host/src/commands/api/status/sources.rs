@@ -3,8 +3,8 @@
 use kubewitness_core::views::SourceView;
 
 use super::plural;
-use crate::cli::Zone;
-use crate::commands::print::{Table, age, clean, remarks};
+use crate::cli::ZoneArg;
+use crate::commands::print::{TextTable, age, clean, remarks};
 
 /// One word for where a source is.
 fn state(source: &SourceView) -> &'static str {
@@ -55,7 +55,7 @@ pub(super) fn sources_text(sources: &[SourceView], wide: bool) -> String {
         header.extend(["KIND", "EPOCH", "LAST EVENT"]);
     }
     let spare = &["WALKED", "RELISTS", "DIFFS", "POISON", "CHECKPOINT", "OBJECTS"];
-    let mut table = Table::new(&header).spare(spare).whole(wide);
+    let mut table = TextTable::new(&header).spare(spare).whole(wide);
     for source in sources {
         let mut row = vec![
             source.name.clone(),
@@ -72,7 +72,7 @@ pub(super) fn sources_text(sources: &[SourceView], wide: bool) -> String {
         if wide {
             row.push(format!("{} {}", source.api_version, source.kind));
             row.push(source.epoch.to_string());
-            row.push(Zone::here().shown(source.last_event_at.as_deref().unwrap_or("never")));
+            row.push(ZoneArg::here().show_text(source.last_event_at.as_deref().unwrap_or("never")));
         }
         table.row(row);
     }
@@ -102,7 +102,7 @@ pub(in crate::commands::api) fn source_remarks(source: &SourceView) -> Vec<(&str
 }
 
 fn audited(source: &SourceView) -> Option<(&str, String)> {
-    let found = Zone::here().show(source.discrepancies.first()?.found_ms);
+    let found = ZoneArg::here().show(source.discrepancies.first()?.found_ms);
     let count = source.differed;
     let objects = plural(count, "object", "objects");
     let text = format!(
@@ -116,16 +116,16 @@ fn audited(source: &SourceView) -> Option<(&str, String)> {
 pub(super) fn doings_table(sources: &[SourceView]) -> String {
     let names = sources.iter().map(|source| clean(&source.name).into_owned());
     let header: Vec<String> = std::iter::once("SINCE THE START".to_owned()).chain(names).collect();
-    let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut table = TextTable::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
     for (name, figure) in DOINGS {
         table.row(std::iter::once((*name).to_string()).chain(sources.iter().map(figure)));
     }
     table.render()
 }
 
-type Doing = (&'static str, fn(&SourceView) -> String);
+type SourceActivity = (&'static str, fn(&SourceView) -> String);
 
-const DOINGS: &[Doing] = &[
+const DOINGS: &[SourceActivity] = &[
     ("events: present", |s| s.counts.present.to_string()),
     ("events: gone", |s| s.counts.gone.to_string()),
     ("events: left", |s| s.counts.left.to_string()),
@@ -143,7 +143,7 @@ const DOINGS: &[Doing] = &[
     ("walk-back: requests", |s| s.counts.walk_back_requests.to_string()),
     ("walk-back: versions found", |s| s.counts.walked_back.to_string()),
     ("walk-back: objects waiting", |s| s.walking.to_string()),
-    ("audits: last", |s| Zone::here().shown(s.last_audit_at.as_deref().unwrap_or("never"))),
+    ("audits: last", |s| ZoneArg::here().show_text(s.last_audit_at.as_deref().unwrap_or("never"))),
     ("audits: differences", |s| s.counts.discrepancies.to_string()),
     ("gaps recorded", |s| s.counts.gaps.to_string()),
     ("histories replaced", |s| s.counts.epochs.to_string()),

@@ -9,18 +9,18 @@ use kubewitness_core::kinds::is_event;
 use kubewitness_core::views::{EventView, ReportView, TimelineView};
 use kubewitness_core::{State, Status};
 
-use super::client::Client;
+use super::client::ApiClient;
 use super::get::events;
 use super::live::poll;
 use super::object_name::{ObjectName, names, namespace, nothing, story};
-use crate::cli::{TimelineArgs, Zone};
-use crate::commands::Ended;
-use crate::commands::print::{self, Table, note};
+use crate::cli::{TimelineArgs, ZoneArg};
+use crate::commands::CommandResult;
+use crate::commands::print::{self, TextTable, note};
 pub use why::why;
 
-pub async fn timeline(args: TimelineArgs) -> Ended {
+pub async fn timeline(args: TimelineArgs) -> CommandResult {
     let named = ObjectName::only(&args.object)?;
-    let client = Client::reach(&args.query.reach).await?;
+    let client = ApiClient::reach(&args.query.reach).await?;
     let namespace = namespace(args.namespace.as_deref(), &args.query.reach).await?;
     poll(args.watch, async || {
         let view = story(&client, &named, &namespace, args.limit).await?;
@@ -37,7 +37,7 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
             note!("kubewitness: {}", owns_more(view.cut));
         }
         match args.query.output.shape() {
-            Some(output) => print::shown(output, &view, text),
+            Some(output) => print::render_output(output, &view, text),
             None => Ok(names(view.states.iter().chain(&view.related).map(|state| &*state.object))),
         }
     })
@@ -81,11 +81,11 @@ fn events_table(events: &[EventView], wide: bool) -> String {
     if wide {
         header.extend(["FROM", "FIRST SEEN", "SEQ"]);
     }
-    let mut table = events::fitting(Table::new(&header)).whole(wide);
+    let mut table = events::fitting(TextTable::new(&header)).whole(wide);
     for event in events {
         let repeated = event.repeated();
         let mut row = vec![
-            Zone::here().show(event.last_ms),
+            ZoneArg::here().show(event.last_ms),
             event.kind.clone(),
             event.reason.clone(),
             format!("{}/{}", event.about.kind.to_lowercase(), event.about.name),
@@ -93,7 +93,7 @@ fn events_table(events: &[EventView], wide: bool) -> String {
             event.message.replace('\n', " "),
         ];
         if wide {
-            row.extend([event.from.clone(), Zone::here().show(event.first_ms), event.seq.to_string()]);
+            row.extend([event.from.clone(), ZoneArg::here().show(event.first_ms), event.seq.to_string()]);
         }
         table.row(row);
     }
@@ -106,10 +106,10 @@ fn reports_table(reports: &[ReportView], wide: bool) -> String {
     if wide {
         header.extend(["VIA", "PLUGIN", "UID"]);
     }
-    let mut table = Table::new(&header).whole(wide);
+    let mut table = TextTable::new(&header).whole(wide);
     for report in reports {
         let ReportView { plugin, uid, at_ms, to, via, result, title, why } = report.clone();
-        let mut row = vec![Zone::here().show(at_ms), to, result, title, why];
+        let mut row = vec![ZoneArg::here().show(at_ms), to, result, title, why];
         if wide {
             row.extend([via, plugin, uid]);
         }
@@ -131,12 +131,12 @@ fn states_table(states: &[Arc<State>], wide: bool, has_status: bool) -> String {
     if wide {
         header.extend(["SOURCE", "UID"]);
     }
-    let mut table = Table::new(&header).spare(spare).above("OBJECT").whole(wide);
+    let mut table = TextTable::new(&header).spare(spare).above("OBJECT").whole(wide);
     for state in states {
         let (object, status) = (&state.object, &state.status);
         let mut row = vec![
             state.seq.to_string(),
-            Zone::here().show(state.observed_ms),
+            ZoneArg::here().show(state.observed_ms),
             format!("{}/{}", object.kind, object.name),
             if state.late {
                 format!("{} (late)", state.change.as_str())
@@ -146,7 +146,7 @@ fn states_table(states: &[Arc<State>], wide: bool, has_status: bool) -> String {
             state.resource_version.to_string(),
         ];
         if has_status {
-            row.extend(told(status, wide));
+            row.extend(status_cells(status, wide));
         }
         if wide {
             row.extend([state.source.to_string(), object.uid.clone()]);
@@ -156,7 +156,7 @@ fn states_table(states: &[Arc<State>], wide: bool, has_status: bool) -> String {
     table.render()
 }
 
-fn told(status: &Status, wide: bool) -> Vec<String> {
+fn status_cells(status: &Status, wide: bool) -> Vec<String> {
     let message = match wide {
         true => status.message.clone(),
         false => status.message.chars().take(80).collect::<String>().replace('\n', " "),

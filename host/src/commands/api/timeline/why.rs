@@ -6,11 +6,11 @@ use kubewitness_core::story::span;
 use kubewitness_core::views::{Cause, EventView, TimelineQuery, TimelineView, WhyView};
 use serde::Serialize;
 
-use crate::cli::{WhyArgs, Zone};
-use crate::commands::api::client::Client;
+use crate::cli::{WhyArgs, ZoneArg};
+use crate::commands::api::client::ApiClient;
 use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
-use crate::commands::print::{self, Table};
-use crate::commands::{End, Ended};
+use crate::commands::print::{self, TextTable};
+use crate::commands::{CommandEnd, CommandResult};
 
 /// States that are read: a job with the pods of its attempts.
 const STATES: usize = 2000;
@@ -19,17 +19,17 @@ const VALUE_BYTES: usize = 1024;
 /// The last Warnings and states are shown.
 const SHOWN: usize = 5;
 
-/// What scripts get: the explanation, and the object that it is about.
+/// The output for scripts: the explanation, and the object that it is about.
 #[derive(Serialize)]
-struct Explained<'a> {
+struct ExplainedObject<'a> {
     object: &'a kubewitness_core::ObjectRef,
     #[serde(flatten)]
     why: &'a WhyView,
 }
 
-pub async fn why(args: WhyArgs) -> Ended {
+pub async fn why(args: WhyArgs) -> CommandResult {
     let named = ObjectName::only(&args.object)?;
-    let client = Client::reach(&args.query.reach).await?;
+    let client = ApiClient::reach(&args.query.reach).await?;
     let namespace = namespace(args.namespace.as_deref(), &args.query.reach).await?;
     let mut view = story(&client, &named, &namespace, STATES).await?;
     let Some(uid) = view.states.last().map(|last| last.object.uid.clone()) else {
@@ -43,9 +43,9 @@ pub async fn why(args: WhyArgs) -> Ended {
     let (Some(why), Some(last)) = (&view.why, view.states.last()) else {
         bail!("an Event has no cause; ask for the object that it is about");
     };
-    let explained = Explained { object: &last.object, why };
+    let explained = ExplainedObject { object: &last.object, why };
     print::wide(args.query.output, &explained, |_, wide| text(&view, why, wide))?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 fn text(view: &TimelineView, why: &WhyView, wide: bool) -> String {
@@ -81,7 +81,7 @@ fn facts(cause: &Cause) -> String {
             lines.push((name, value.replace(['\n', '\r'], " ")));
         }
     }
-    lines.push(("When", Zone::here().show(cause.at_ms)));
+    lines.push(("When", ZoneArg::here().show(cause.at_ms)));
     lines.push(("State", cause.seq.to_string()));
     lines
         .iter()
@@ -97,11 +97,11 @@ fn states_before(view: &TimelineView, cause: &Cause, wide: bool) -> String {
     let all = view.states.iter().chain(&view.related);
     let of_object: Vec<_> =
         all.filter(|state| state.object.uid == object.uid && state.seq <= cause.seq).collect();
-    let mut table = Table::new(&["SEQ", "OBSERVED", "PHASE", "REASON", "BEFORE THE END"]).whole(wide);
+    let mut table = TextTable::new(&["SEQ", "OBSERVED", "PHASE", "REASON", "BEFORE THE END"]).whole(wide);
     for state in &of_object[of_object.len().saturating_sub(SHOWN)..] {
         table.row(vec![
             state.seq.to_string(),
-            Zone::here().show(state.observed_ms),
+            ZoneArg::here().show(state.observed_ms),
             state.status.phase.clone(),
             state.status.reason.clone(),
             span(cause.at_ms.saturating_sub(state.observed_ms)),
@@ -111,10 +111,10 @@ fn states_before(view: &TimelineView, cause: &Cause, wide: bool) -> String {
 }
 
 fn warnings_table(warnings: &[&EventView], wide: bool) -> String {
-    let mut table = Table::new(&["WARNED AT", "REASON", "OBJECT", "MESSAGE"]).whole(wide);
+    let mut table = TextTable::new(&["WARNED AT", "REASON", "OBJECT", "MESSAGE"]).whole(wide);
     for event in warnings {
         table.row(vec![
-            Zone::here().show(event.last_ms),
+            ZoneArg::here().show(event.last_ms),
             event.reason.clone(),
             format!("{}/{}", event.about.kind.to_lowercase(), event.about.name),
             event.message.replace('\n', " "),

@@ -10,12 +10,12 @@ use std::ops::ControlFlow;
 
 use anyhow::{Context, Result};
 use kubewitness_core::{Change, ObjectRef, Seq, State, calendar};
-use kubewitness_journal::{ExportQuery, Place, Progress, ids_at, read_states};
+use kubewitness_journal::{ExportQuery, JournalLocation, OpeningProgress, ids_at, read_states};
 use serde::Deserialize;
 
-use self::writer::Became;
-pub use self::writer::{Writer, writer};
-use super::findings::{Gap, Report};
+use self::writer::MissingOutcome;
+pub use self::writer::{LedgerWriter, writer};
+use super::findings::{AuditReport, TrailGap};
 use super::merkle::sha256;
 use crate::commands::journal::hint;
 
@@ -26,7 +26,7 @@ const GAPS: usize = 1000;
 
 /// Records of older versions lack some of it.
 #[derive(Deserialize)]
-struct Record {
+struct CompletenessRecord {
     seq: Seq,
     id: String,
     source: String,
@@ -43,23 +43,23 @@ struct Record {
 }
 
 /// Half of an id's hash.
-type Half = [u8; 16];
+type HalfHash = [u8; 16];
 
-fn half(id: &str) -> Half {
+fn half(id: &str) -> HalfHash {
     sha256(&[id.as_bytes()]).first_chunk().copied().unwrap_or_default()
 }
 
-/// What a record says of its state, and what the journal has of it.
-struct Said {
-    id: Half,
+/// A record's statement about its state, beside the journal's.
+struct RecordComparison {
+    id: HalfHash,
     /// The object and what became of it.
-    shown: Option<Half>,
-    document: Option<Half>,
+    shown: Option<HalfHash>,
+    document: Option<HalfHash>,
 }
 
-impl From<&Record> for Said {
-    fn from(record: &Record) -> Self {
-        let Record {
+impl From<&CompletenessRecord> for RecordComparison {
+    fn from(record: &CompletenessRecord) -> Self {
+        let CompletenessRecord {
             change,
             api_group,
             kind,
@@ -82,7 +82,7 @@ impl From<&Record> for Said {
     }
 }
 
-impl Said {
+impl RecordComparison {
     fn of(state: &State, document: Option<&[u8]>) -> Self {
         let ObjectRef { group, kind, namespace, name, uid, .. } = &*state.object;
         let phase = if state.change == Change::Gone { "Deleted" } else { &state.status.phase };
@@ -95,16 +95,16 @@ impl Said {
 }
 
 #[derive(Default)]
-struct Source {
+struct TrailSource {
     first: Seq,
     last: Seq,
-    states: HashMap<Seq, Said>,
+    states: HashMap<Seq, RecordComparison>,
 }
 
 /// The states of a trail that were not found in the journal yet.
 #[derive(Default)]
-pub struct Trail {
-    sources: BTreeMap<String, Source>,
+pub struct UnmatchedTrail {
+    sources: BTreeMap<String, TrailSource>,
     compared: u64,
     others: Vec<Seq>,
     changed: Vec<Seq>,
@@ -121,29 +121,30 @@ pub struct Trail {
     gaps: u64,
 }
 
-impl Trail {
+impl UnmatchedTrail {
     pub fn add(&mut self, text: &[u8]) {
-        let Ok(record) = serde_json::from_slice::<Record>(text) else { return };
-        let said = Said::from(&record);
+        let Ok(record) = serde_json::from_slice::<CompletenessRecord>(text) else { return };
+        let said = RecordComparison::from(&record);
         self.has_digests |= said.document.is_some();
         let source = self
             .sources
             .entry(record.source)
-            .or_insert_with(|| Source { first: Seq::MAX, ..Source::default() });
+            .or_insert_with(|| TrailSource { first: Seq::MAX, ..TrailSource::default() });
         source.first = source.first.min(record.seq);
         source.last = source.last.max(record.seq);
         source.states.insert(record.seq, said);
     }
 
     /// A state of the journal.
-    fn journaled(&mut self, state: &State, has: &Said, writer: &Writer) {
+    fn journaled(&mut self, state: &State, has: &RecordComparison, writer: &LedgerWriter) {
         let Some(own) =
             self.sources.get_mut(&*state.source).and_then(|source| source.states.remove(&state.seq))
         else {
             return self.lacks(state, writer);
         };
-        let differs =
-            |own: Option<Half>, other: Option<Half>| own.zip(other).is_some_and(|(own, other)| own != other);
+        let differs = |own: Option<HalfHash>, other: Option<HalfHash>| {
+            own.zip(other).is_some_and(|(own, other)| own != other)
+        };
         let examples = match () {
             () if own.id != has.id => &mut self.others,
             () if differs(own.shown, has.shown) => &mut self.changed,
@@ -156,12 +157,12 @@ impl Trail {
     }
 
     /// The trail has no record of this state.
-    fn lacks(&mut self, state: &State, writer: &Writer) {
+    fn lacks(&mut self, state: &State, writer: &LedgerWriter) {
         let is_owed = match writer.became(state) {
-            Some(Became::Waiting) => return self.waiting += 1,
-            Some(Became::DeadLetter) => return self.letters += 1,
-            Some(Became::Other) => false,
-            Some(Became::Finished) => self.is_from(state),
+            Some(MissingOutcome::Waiting) => return self.waiting += 1,
+            Some(MissingOutcome::DeadLetter) => return self.letters += 1,
+            Some(MissingOutcome::Other) => false,
+            Some(MissingOutcome::Finished) => self.is_from(state),
             None => self.is_within(state) && !writer.selective.contains(&*state.source),
         };
         if is_owed {
@@ -186,13 +187,13 @@ impl Trail {
     }
 
     /// A gap of the journal between the trail's records of the source.
-    fn gap(&mut self, state: &State, report: &mut Report) {
+    fn gap(&mut self, state: &State, report: &mut AuditReport) {
         if state.change != Change::Gap || !self.is_within(state) {
             return;
         }
         self.gaps += 1;
         if report.gaps.len() < GAPS {
-            report.gaps.push(Gap { id: state.id.as_str().to_owned(), seq: state.seq });
+            report.gaps.push(TrailGap { id: state.id.as_str().to_owned(), seq: state.seq });
         }
     }
 
@@ -201,7 +202,7 @@ impl Trail {
     }
 
     /// Whether retention has taken states of the journal.
-    fn tell(self, report: &mut Report, is_retained: bool, writer: &Writer) {
+    fn tell(self, report: &mut AuditReport, is_retained: bool, writer: &LedgerWriter) {
         report.compared = Some(self.compared);
         match self.fault(report.lines, is_retained, writer) {
             Some(fault) => report.breaks("", None, fault),
@@ -209,7 +210,7 @@ impl Trail {
         }
     }
 
-    fn fault(&self, records: u64, is_retained: bool, writer: &Writer) -> Option<String> {
+    fn fault(&self, records: u64, is_retained: bool, writer: &LedgerWriter) -> Option<String> {
         let left = self.left();
         let delivered = writer.delivered().filter(|_| self.from_middle.is_none()).unwrap_or_default();
         Some(match () {
@@ -242,7 +243,7 @@ impl Trail {
         })
     }
 
-    fn not_shown(&self, report: &Report, writer: &Writer) -> Vec<String> {
+    fn not_shown(&self, report: &AuditReport, writer: &LedgerWriter) -> Vec<String> {
         let mut reasons = Vec::new();
         if !writer.is_known() {
             reasons.push(
@@ -284,7 +285,7 @@ impl Trail {
 const ELSEWHERE: &str =
     "somebody removed some, or an older ledger or that of another replica has them (`--from-middle`)";
 
-fn gaps_told(count: u64, gaps: &[Gap]) -> String {
+fn gaps_told(count: u64, gaps: &[TrailGap]) -> String {
     // A gap's id ends with its bounds.
     let named: Vec<_> =
         gaps.iter().take(EXAMPLES).map(|gap| format!("{} at position {}", gap.id, gap.seq)).collect();
@@ -304,10 +305,10 @@ fn listed(seqs: &[Seq]) -> String {
 
 /// `is_from_middle`: the trail's first files were not given.
 pub async fn compare(
-    report: &mut Report,
-    mut trail: Trail,
-    place: &Place,
-    writer: &Writer,
+    report: &mut AuditReport,
+    mut trail: UnmatchedTrail,
+    place: &JournalLocation,
+    writer: &LedgerWriter,
     is_from_middle: bool,
 ) -> Result<()> {
     let first = trail.sources.values().map(|source| source.first).min();
@@ -319,10 +320,10 @@ pub async fn compare(
         documents: writer.has_digests,
         ..ExportQuery::default()
     };
-    let progress = Progress::default();
+    let progress = OpeningProgress::default();
     let reading = read_states(place, &query, &progress, |state, document| {
         trail.gap(state, report);
-        trail.journaled(state, &Said::of(state, document.as_deref()), writer);
+        trail.journaled(state, &RecordComparison::of(state, document.as_deref()), writer);
         ControlFlow::Continue(())
     });
     reading.await.with_context(|| hint("reading", place))?;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use kubewitness_core::ports::{self, SourceStart};
 use kubewitness_core::{StateId, Version};
-use kubewitness_journal::Account;
+use kubewitness_journal::PluginAccount;
 
 use super::*;
 
-fn trail() -> Trail {
-    let mut trail = Trail::default();
+fn trail() -> UnmatchedTrail {
+    let mut trail = UnmatchedTrail::default();
     for seq in [3, 4, 6] {
         trail.add(format!(r#"{{"seq":{seq},"id":"state {seq}","source":"jobs"}}"#).as_bytes());
     }
@@ -17,8 +17,8 @@ fn trail() -> Trail {
     trail
 }
 
-fn said(id: &str) -> Said {
-    Said { id: half(id), shown: None, document: None }
+fn said(id: &str) -> RecordComparison {
+    RecordComparison { id: half(id), shown: None, document: None }
 }
 
 fn at(source: &str, seq: Seq) -> State {
@@ -26,8 +26,13 @@ fn at(source: &str, seq: Seq) -> State {
 }
 
 /// The journal has these states of `jobs`, and as many of `pods`.
-fn told_of(mut trail: Trail, journaled: &[Seq], is_retained: bool, writer: &Writer) -> Report {
-    let mut report = Report { ok: true, lines: 3, ..Report::default() };
+fn told_of(
+    mut trail: UnmatchedTrail,
+    journaled: &[Seq],
+    is_retained: bool,
+    writer: &LedgerWriter,
+) -> AuditReport {
+    let mut report = AuditReport { ok: true, lines: 3, ..AuditReport::default() };
     for seq in journaled {
         trail.journaled(&at("jobs", *seq), &said(&format!("state {seq}")), writer);
         trail.journaled(&at("pods", *seq), &said("of another source"), writer);
@@ -36,21 +41,24 @@ fn told_of(mut trail: Trail, journaled: &[Seq], is_retained: bool, writer: &Writ
     report
 }
 
-fn told(trail: Trail, journaled: &[Seq], is_retained: bool) -> Report {
-    told_of(trail, journaled, is_retained, &Writer::default())
+fn report_of(trail: UnmatchedTrail, journaled: &[Seq], is_retained: bool) -> AuditReport {
+    told_of(trail, journaled, is_retained, &LedgerWriter::default())
 }
 
 /// A plugin that subscribes to these sources from the beginning.
-fn far(sources: &[&str], cursor: Seq, delivered: u64) -> Writer {
+fn far(sources: &[&str], cursor: Seq, delivered: u64) -> LedgerWriter {
     let start = |source: &&str| SourceStart { source: (*source).into(), after: 0, until: None };
     let sources = sources.iter().map(start).collect();
-    let progress = ports::Progress { cursor, delivered, sources, ..ports::Progress::default() };
-    Writer { account: Some(Account { progress, ..Account::default() }), ..Writer::default() }
+    let progress = ports::PluginProgress { cursor, delivered, sources, ..ports::PluginProgress::default() };
+    LedgerWriter {
+        account: Some(PluginAccount { progress, ..PluginAccount::default() }),
+        ..LedgerWriter::default()
+    }
 }
 
 #[test]
 fn without_the_plugins_progress_only_what_is_between_the_records_is_compared_and_the_rest_is_told() {
-    let report = told(trail(), &[1, 2, 3, 4, 6, 7], false);
+    let report = report_of(trail(), &[1, 2, 3, 4, 6, 7], false);
     assert_eq!((report.ok, report.compared), (true, Some(3)));
     let [open] = report.not_shown.as_slice() else { panic!("{report} {:?}", report.not_shown) };
     assert!(open.contains("after the last") && open.contains("all of a source"), "{open}");
@@ -76,7 +84,7 @@ fn each_state_that_the_plugin_has_finished_is_there_and_what_it_never_got_is_tol
     // Its beginning, which may lie in files that were not given.
     let cut = told_of(trail(), &[2, 3, 4, 6], false, &writer).what.unwrap();
     assert!(cut.contains("positions 2:") && cut.contains("--from-middle"), "{cut}");
-    let middle = Trail { from_middle: Some(3), ..trail() };
+    let middle = UnmatchedTrail { from_middle: Some(3), ..trail() };
     assert!(told_of(middle, &[2, 3, 4, 6], false, &writer).ok);
 }
 
@@ -84,7 +92,7 @@ fn each_state_that_the_plugin_has_finished_is_there_and_what_it_never_got_is_tol
 fn a_source_that_the_trail_lacks_is_missing_if_the_plugin_subscribes_to_it() {
     let cut = told_of(trail(), &[3, 4, 6], false, &far(&["jobs", "pods"], 6, 3)).what.unwrap();
     assert!(cut.contains("3 states of the journal are not in the trail"), "{cut}");
-    let some = Writer { selective: ["pods".to_owned()].into(), ..far(&["jobs", "pods"], 6, 3) };
+    let some = LedgerWriter { selective: ["pods".to_owned()].into(), ..far(&["jobs", "pods"], 6, 3) };
     let report = told_of(trail(), &[3, 4, 6], false, &some);
     assert!(report.ok && report.not_shown[0].contains("every state of `pods`"), "{report}");
     // Of what a filter let through, too, each one left a record.
@@ -92,7 +100,7 @@ fn a_source_that_the_trail_lacks_is_missing_if_the_plugin_subscribes_to_it() {
         trail(),
         &[3, 4, 6],
         false,
-        &Writer { selective: some.selective, ..far(&["jobs", "pods"], 6, 4) },
+        &LedgerWriter { selective: some.selective, ..far(&["jobs", "pods"], 6, 4) },
     );
     assert!(few.what.unwrap().contains("was handed 4 states, and the trail has 3 records"));
     // What it never subscribed to is nobody's.
@@ -101,18 +109,18 @@ fn a_source_that_the_trail_lacks_is_missing_if_the_plugin_subscribes_to_it() {
 
 #[test]
 fn missing_added_and_strange_states_are_named() {
-    let missing = told(trail(), &[3, 4, 5, 6], false).what.unwrap();
+    let missing = report_of(trail(), &[3, 4, 5, 6], false).what.unwrap();
     assert!(
         missing.contains("1 states of the journal are not in the trail") && missing.contains("positions 5:"),
         "{missing}"
     );
-    let added = told(trail(), &[3, 6], false).what.unwrap();
+    let added = report_of(trail(), &[3, 6], false).what.unwrap();
     assert!(added.contains("1 records are of states that the journal never had"), "{added}");
-    let retained = told(trail(), &[4, 6], true);
+    let retained = report_of(trail(), &[4, 6], true);
     assert!(retained.ok && retained.not_shown[1].contains("retention"), "{retained}");
     let mut strange = trail();
-    strange.journaled(&at("jobs", 4), &said("another"), &Writer::default());
-    let strange = told(strange, &[3, 6], false).what.unwrap();
+    strange.journaled(&at("jobs", 4), &said("another"), &LedgerWriter::default());
+    let strange = report_of(strange, &[3, 6], false).what.unwrap();
     assert!(strange.contains("another installation") && strange.contains("positions 4"), "{strange}");
 }
 
@@ -130,21 +138,21 @@ fn record(state: &State, digest: &str) -> String {
 }
 
 /// The report of a trail whose journal has so many gaps between its records.
-fn gaps(count: Seq) -> Report {
-    let mut trail = Trail::default();
+fn gaps(count: Seq) -> AuditReport {
+    let mut trail = UnmatchedTrail::default();
     for seq in [2, count + 3] {
         trail.add(format!(r#"{{"seq":{seq},"id":"state {seq}","source":"jobs"}}"#).as_bytes());
     }
-    let mut report = Report { ok: true, lines: 2, ..Report::default() };
+    let mut report = AuditReport { ok: true, lines: 2, ..AuditReport::default() };
     for seq in 1..count + 3 {
         let (id, change) = (StateId::parse(&format!("jobs/0///x/gap:7-{seq}")), Change::Gap);
         trail.gap(&State { id, change, ..at("jobs", seq) }, &mut report);
         trail.gap(&at("jobs", seq), &mut report);
     }
     for seq in [2, count + 3] {
-        trail.journaled(&at("jobs", seq), &said(&format!("state {seq}")), &Writer::default());
+        trail.journaled(&at("jobs", seq), &said(&format!("state {seq}")), &LedgerWriter::default());
     }
-    trail.tell(&mut report, false, &Writer::default());
+    trail.tell(&mut report, false, &LedgerWriter::default());
     report
 }
 
@@ -182,14 +190,16 @@ fn state() -> State {
 #[test]
 fn a_record_that_says_something_else_than_the_journal_is_named() {
     let state = state();
-    let (own, digest) =
-        (record(&state, &hex::encode(sha256(&[b"{}"]))), Writer { has_digests: true, ..Writer::default() });
-    let told = |text: &str, writer: &Writer| {
-        let mut trail = Trail::default();
+    let (own, digest) = (
+        record(&state, &hex::encode(sha256(&[b"{}"]))),
+        LedgerWriter { has_digests: true, ..LedgerWriter::default() },
+    );
+    let told = |text: &str, writer: &LedgerWriter| {
+        let mut trail = UnmatchedTrail::default();
         trail.add(text.as_bytes());
         let document = writer.has_digests.then_some(b"{}".as_slice());
-        trail.journaled(&state, &Said::of(&state, document), writer);
-        let mut report = Report { ok: true, lines: 1, ..Report::default() };
+        trail.journaled(&state, &RecordComparison::of(&state, document), writer);
+        let mut report = AuditReport { ok: true, lines: 1, ..AuditReport::default() };
         trail.tell(&mut report, false, writer);
         report
     };
@@ -199,6 +209,6 @@ fn a_record_that_says_something_else_than_the_journal_is_named() {
     let other = record(&state, &"0f".repeat(32));
     let what = told(&other, &digest).what.unwrap();
     assert!(what.contains("another digest"), "{what}");
-    let redacted = told(&other, &Writer::default());
+    let redacted = told(&other, &LedgerWriter::default());
     assert!(redacted.ok && redacted.not_shown[1].contains("digests of documents"), "{redacted}");
 }

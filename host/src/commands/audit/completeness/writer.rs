@@ -6,32 +6,33 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use kubewitness_core::State;
 use kubewitness_core::config::{DocumentsGrant, HostSpec, LedgerSpec, Mode, PluginSpec, SubscribeSpec};
-use kubewitness_core::ledger::{Reached, is_closed_file};
-use kubewitness_journal::{Account, Place, account_at};
+use kubewitness_core::ledger::{LedgerProgress, is_closed_file};
+use kubewitness_journal::{JournalLocation, PluginAccount, account_at};
 
 use super::ELSEWHERE;
 use crate::commands::journal::{hint, host_of};
 use crate::config::last_good::LastGood;
-use crate::config::manifest::{Parsed, parse_plugin};
+use crate::config::manifest::{ParsedManifest, parse_plugin};
 
-/// What is known of the plugin that writes a ledger. Where several are granted it, nobody knows which of them do.
+/// The facts about the plugin that writes a ledger. Where several are granted it, nobody knows which of them
+/// do.
 #[derive(Debug, Default)]
-pub struct Writer {
+pub struct LedgerWriter {
     /// Sources of which it is not handed every state, or was not at some time.
     pub selective: BTreeSet<String>,
     /// It is granted the digests of documents as the API server sent them.
     pub has_digests: bool,
     /// How far it is; `None` if that is not known.
-    pub account: Option<Account>,
+    pub account: Option<PluginAccount>,
     /// How far the ledger had come when the accounts were read.
-    pub reached: Option<Reached>,
+    pub reached: Option<LedgerProgress>,
     /// `records` of its `signing`.
     pub signed_every: Option<u64>,
 }
 
-/// What the plugin did with a state that the trail does not have.
+/// The plugin's treatment of a state that the trail does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Became {
+pub enum MissingOutcome {
     /// It must be in the trail.
     Finished,
     Waiting,
@@ -40,21 +41,21 @@ pub enum Became {
     Other,
 }
 
-impl Writer {
+impl LedgerWriter {
     /// Whether it is known which states were handed over.
     pub fn is_known(&self) -> bool {
         self.account.is_some()
     }
 
     /// `None` if it is not known.
-    pub fn became(&self, state: &State) -> Option<Became> {
-        let Account { progress, letters } = self.account.as_ref()?;
+    pub fn became(&self, state: &State) -> Option<MissingOutcome> {
+        let PluginAccount { progress, letters } = self.account.as_ref()?;
         Some(match () {
-            () if !progress.sources.iter().any(|start| start.covers(state)) => Became::Other,
-            () if letters.contains(&state.seq) => Became::DeadLetter,
-            () if !progress.has_finished(&state.source, state.seq) => Became::Waiting,
-            () if self.selective.contains(&*state.source) => Became::Other,
-            () => Became::Finished,
+            () if !progress.sources.iter().any(|start| start.covers(state)) => MissingOutcome::Other,
+            () if letters.contains(&state.seq) => MissingOutcome::DeadLetter,
+            () if !progress.has_finished(&state.source, state.seq) => MissingOutcome::Waiting,
+            () if self.selective.contains(&*state.source) => MissingOutcome::Other,
+            () => MissingOutcome::Finished,
         })
     }
 
@@ -78,16 +79,17 @@ impl Writer {
 
 /// What the configuration that was taken last says of the plugin that writes these files, and what the journal keeps of
 /// it. To be asked before the files are read: a plugin that runs appends first, and then says that it did.
-pub async fn writer(data: &Path, files: &[PathBuf], place: &Place) -> Result<Writer> {
-    let Some(host) = host_of(data)? else { return Ok(Writer::default()) };
+pub async fn writer(data: &Path, files: &[PathBuf], place: &JournalLocation) -> Result<LedgerWriter> {
+    let Some(host) = host_of(data)? else { return Ok(LedgerWriter::default()) };
     let kept = LastGood::open(data).and_then(|last_good| last_good.plugins());
     let kept = kept.context("reading the plugins that were taken last")?;
-    let Some(ledger) = ledger_of(&host, data, files) else { return Ok(Writer::default()) };
+    let Some(ledger) = ledger_of(&host, data, files) else { return Ok(LedgerWriter::default()) };
     let plugins = kept.values().filter_map(|good| parse_plugin(&good.entry, &host).ok());
     let plugins: Vec<_> = plugins
         .filter(|plugin| plugin.spec.grants.ledger.iter().any(|grant| grant.ledger == ledger.name))
         .collect();
-    let has_digests = |plugin: &Parsed<PluginSpec>| plugin.spec.grants.documents != DocumentsGrant::Redacted;
+    let has_digests =
+        |plugin: &ParsedManifest<PluginSpec>| plugin.spec.grants.documents != DocumentsGrant::Redacted;
     let has_digests = !plugins.is_empty() && plugins.iter().all(has_digests);
     let name = <&[_; 1]>::try_from(plugins.as_slice()).ok().map(|[plugin]| plugin.name.clone());
     let is_some =
@@ -99,7 +101,7 @@ pub async fn writer(data: &Path, files: &[PathBuf], place: &Place) -> Result<Wri
     let signed_every = ledger.signing.as_ref().map(|signing| signing.records);
     // A progress of an older version does not say where its sources begin.
     let account = found.account.filter(|account| !account.progress.sources.is_empty());
-    let mut writer = Writer { selective, has_digests, account, reached: found.reached, signed_every };
+    let mut writer = LedgerWriter { selective, has_digests, account, reached: found.reached, signed_every };
     if let Some(account) = &writer.account {
         // What was on its way when a source was unsubscribed is held back.
         let ended = account.progress.sources.iter().filter(|start| start.until.is_some());

@@ -7,7 +7,7 @@ use super::*;
 
 /// One change of the files. The places are drawn from all that there are.
 #[derive(Clone, Debug)]
-enum Change {
+enum FileChange {
     Bit(Index, u8),
     Remove(Index),
     Repeat(Index, Index),
@@ -24,31 +24,31 @@ enum Change {
     OfAnother(Index, bool),
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = FileChange> {
     let index = any::<Index>;
     prop_oneof![
-        4 => (index(), 0..8u8).prop_map(|(at, bit)| Change::Bit(at, bit)),
-        1 => index().prop_map(Change::Remove),
-        1 => (index(), index()).prop_map(|(from, to)| Change::Repeat(from, to)),
-        1 => index().prop_map(Change::Swap),
-        1 => index().prop_map(Change::Add),
-        1 => index().prop_map(Change::Cut),
-        1 => prop_oneof![1..5usize, 1020..1030usize].prop_map(Change::Append),
-        1 => index().prop_map(Change::Fork),
-        1 => (0..3u8).prop_map(Change::Rewrite),
-        1 => (index(), any::<bool>()).prop_map(|(at, same)| Change::OfAnother(at, same)),
+        4 => (index(), 0..8u8).prop_map(|(at, bit)| FileChange::Bit(at, bit)),
+        1 => index().prop_map(FileChange::Remove),
+        1 => (index(), index()).prop_map(|(from, to)| FileChange::Repeat(from, to)),
+        1 => index().prop_map(FileChange::Swap),
+        1 => index().prop_map(FileChange::Add),
+        1 => index().prop_map(FileChange::Cut),
+        1 => prop_oneof![1..5usize, 1020..1030usize].prop_map(FileChange::Append),
+        1 => index().prop_map(FileChange::Fork),
+        1 => (0..3u8).prop_map(FileChange::Rewrite),
+        1 => (index(), any::<bool>()).prop_map(|(at, same)| FileChange::OfAnother(at, same)),
     ]
 }
 
 /// A ledger and what it was made of.
-struct Scene {
+struct ChangedLedger {
     key: Ed25519KeyPair,
     count: usize,
     every: usize,
     each_file: usize,
 }
 
-impl Scene {
+impl ChangedLedger {
     fn made(&self, id: &str, records: &[String], key: Option<&Ed25519KeyPair>) -> Vec<Vec<String>> {
         ledger(id, records, self.every, self.each_file, key)
     }
@@ -65,12 +65,12 @@ impl Scene {
     }
 
     /// None as [`changed`] does.
-    fn changed(&self, change: &Change) -> Option<Vec<Vec<u8>>> {
+    fn changed(&self, change: &FileChange) -> Option<Vec<Vec<u8>>> {
         let mut files = self.files();
         let last = files.len() - 1;
         match change {
-            Change::Append(more) => files[last].extend(records(self.count + more).split_off(self.count)),
-            Change::Fork(at) => {
+            FileChange::Append(more) => files[last].extend(records(self.count + more).split_off(self.count)),
+            FileChange::Fork(at) => {
                 let at = at.index(files.len());
                 let is_root =
                     |line: &String| is_statement(line.as_bytes()) && !line.contains(r#"ledger":"head""#);
@@ -79,12 +79,12 @@ impl Scene {
                 }
                 files[at] = self.made(ID, &self.others(at * self.each_file), Some(&self.key)).swap_remove(at);
             }
-            Change::Rewrite(how) => {
+            FileChange::Rewrite(how) => {
                 let other = key();
                 let key = [Some(&self.key), Some(&other), None][usize::from(*how)];
                 files = self.made(ID, &self.others(0), key);
             }
-            Change::OfAnother(at, same) => {
+            FileChange::OfAnother(at, same) => {
                 let (at, other) = (at.index(files.len()), key());
                 let key = if *same { &self.key } else { &other };
                 files[at] = self.made(&ID.replace('0', "f"), &records(self.count), Some(key)).swap_remove(at);
@@ -96,8 +96,8 @@ impl Scene {
 }
 
 /// Gives none where the change makes no difference, or none that anybody could notice.
-fn changed(files: &[Vec<String>], change: &Change) -> Option<Vec<Vec<u8>>> {
-    if let Change::Bit(at, bit) = change {
+fn changed(files: &[Vec<String>], change: &FileChange) -> Option<Vec<Vec<u8>>> {
+    if let FileChange::Bit(at, bit) = change {
         let mut files = bytes(files);
         let total = files.iter().map(Vec::len).sum();
         let mut at = at.index(total);
@@ -123,35 +123,35 @@ fn changed(files: &[Vec<String>], change: &Change) -> Option<Vec<Vec<u8>>> {
     let last = files.len() - 1;
     let newest = files[last].iter().rposition(|line| is_statement(line.as_bytes())).map_or(0, |at| at + 1);
     match change {
-        Change::Bit(..)
-        | Change::Append(_)
-        | Change::Fork(_)
-        | Change::Rewrite(_)
-        | Change::OfAnother(..) => {}
-        Change::Remove(index) => {
+        FileChange::Bit(..)
+        | FileChange::Append(_)
+        | FileChange::Fork(_)
+        | FileChange::Rewrite(_)
+        | FileChange::OfAnother(..) => {}
+        FileChange::Remove(index) => {
             let (file, at) = place(index, &files);
             if (file, at + 1) == (last, files[last].len()) && at >= newest {
                 return None;
             }
             files[file].remove(at);
         }
-        Change::Repeat(from, to) => {
+        FileChange::Repeat(from, to) => {
             let ((file, at), (other, to)) = (place(from, &files), place(to, &files));
             let line = files[file][at].clone();
             files[other].insert(to, line);
         }
-        Change::Swap(index) => {
+        FileChange::Swap(index) => {
             let (file, at) = place(index, &files);
             if at + 1 == files[file].len() {
                 return None;
             }
             files[file].swap(at, at + 1);
         }
-        Change::Add(index) => {
+        FileChange::Add(index) => {
             let (file, at) = place(index, &files);
             files[file].insert(at, chain(&["forged"]).remove(0));
         }
-        Change::Cut(index) => {
+        FileChange::Cut(index) => {
             let (file, at) = place(index, &files);
             // All that the noted root covers is still there.
             if file == last && at + 1 >= newest {
@@ -169,22 +169,22 @@ proptest! {
     fn every_change_is_found_with_the_key_and_a_noted_root(
         count in 1..30usize, every in 1..5usize, each_file in 3..12usize, change in change()
     ) {
-        let scene = Scene { key: key(), count, every, each_file };
+        let scene = ChangedLedger { key: key(), count, every, each_file };
         let files = bytes(&scene.files());
-        let demands = |anchors| Demands {
-            keys: public(&scene.key), anchors, signed_every: Some(every as u64), ..Demands::default()
+        let demands = |anchors| ProofDemands {
+            keys: public(&scene.key), anchors, signed_every: Some(every as u64), ..ProofDemands::default()
         };
         let whole = proved(&files, &demands(Vec::new()));
         let Some(newest) = &whole.newest_root else { return Ok(()) };
         prop_assert!(whole.ok, "{whole}");
-        let anchors = vec![newest.anchor.parse::<Anchor>().unwrap().into()];
+        let anchors = vec![newest.anchor.parse::<RootAnchor>().unwrap().into()];
         let Some(changed) = scene.changed(&change).filter(|changed| *changed != files) else { return Ok(()) };
         let report = proved(&changed, &demands(anchors));
         // Without the newest root itself nothing is lost but that root, and the proof says so. So it does of records
         // behind it.
         let is_told = !report.ok || report.open > whole.open;
         prop_assert!(is_told, "{change:?} was not found: {report}");
-        if let Change::Append(more) = change {
+        if let FileChange::Append(more) = change {
             prop_assert_eq!(report.ok, whole.open as usize + more <= every + 1024);
         }
     }

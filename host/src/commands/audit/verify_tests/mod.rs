@@ -5,15 +5,15 @@ mod parts;
 
 use std::path::PathBuf;
 
-use kubewitness_core::ledger::{Kind, Tally, closed_file};
+use kubewitness_core::ledger::{LedgerTally, StatementKind, closed_file};
 use ring::digest::{SHA256, digest};
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 
-use super::anchor::Anchor;
-use super::findings::Report;
-use super::statements::{Keys, is_statement};
-use super::verify::{Demands, verify};
+use super::anchor::RootAnchor;
+use super::findings::AuditReport;
+use super::statements::{PublicKeys, is_statement};
+use super::verify::{ProofDemands, verify};
 use super::{keys, trail};
 
 const HASH_FIELD: &str = ",\"hash\":\"";
@@ -46,9 +46,9 @@ fn key() -> Ed25519KeyPair {
     Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap()
 }
 
-fn public(key: &Ed25519KeyPair) -> Keys {
+fn public(key: &Ed25519KeyPair) -> PublicKeys {
     let public = key.public_key().as_ref().to_vec();
-    Keys::from([(keys::id(&public), public)])
+    PublicKeys::from([(keys::id(&public), public)])
 }
 
 /// A ledger as the controller writes it: a root after each `every` records, a seal after each `each_file`.
@@ -59,7 +59,7 @@ pub fn ledger(
     each_file: usize,
     key: Option<&Ed25519KeyPair>,
 ) -> Vec<Vec<String>> {
-    let mut tally = Tally::first(0);
+    let mut tally = LedgerTally::first(0);
     let mut files = vec![Vec::new()];
     let sign = |text: &[u8]| key.unwrap().sign(text).as_ref().to_vec();
     let name = key.map(|key| keys::id(key.public_key().as_ref()));
@@ -67,17 +67,17 @@ pub fn ledger(
         files.last_mut().unwrap().push(record.clone());
         tally.record(record.trim_end().as_bytes(), 0);
         let kind = match index + 1 {
-            count if count % each_file == 0 => Kind::Seal,
-            count if count % every == 0 => Kind::Root,
+            count if count % each_file == 0 => StatementKind::Seal,
+            count if count % every == 0 => StatementKind::Root,
             _ => continue,
         };
         let statement = tally.statement(kind, id, index as u64, name.clone());
         let line = statement.line(key.is_some().then_some(&sign)).unwrap();
         files.last_mut().unwrap().push(String::from_utf8([line.as_slice(), b"\n"].concat()).unwrap());
         tally.line(&line, 0).unwrap();
-        if kind == Kind::Seal {
+        if kind == StatementKind::Seal {
             let head = statement.head_after(&line).line(None).unwrap();
-            tally = Tally::first(0);
+            tally = LedgerTally::first(0);
             tally.line(&head, 0).unwrap();
             files.push(vec![format!("{}\n", String::from_utf8(head).unwrap())]);
         }
@@ -85,9 +85,9 @@ pub fn ledger(
     files
 }
 
-struct Folder(tempfile::TempDir);
+struct TrailFolder(tempfile::TempDir);
 
-impl Folder {
+impl TrailFolder {
     fn of(files: &[Vec<u8>]) -> (Self, Vec<PathBuf>) {
         let folder = tempfile::tempdir().unwrap();
         let open = folder.path().join("trail.jsonl");
@@ -104,8 +104,8 @@ impl Folder {
     }
 }
 
-fn proved(files: &[Vec<u8>], demands: &Demands) -> Report {
-    let (folder, paths) = Folder::of(files);
+fn proved(files: &[Vec<u8>], demands: &ProofDemands) -> AuditReport {
+    let (folder, paths) = TrailFolder::of(files);
     let report = verify(&paths, demands, &mut |_| {}).unwrap();
     drop(folder.0);
     report
@@ -115,8 +115,8 @@ fn bytes(files: &[Vec<String>]) -> Vec<Vec<u8>> {
     files.iter().map(|lines| lines.concat().into_bytes()).collect()
 }
 
-fn report(lines: &[String]) -> Report {
-    proved(&[lines.concat().into_bytes()], &Demands::default())
+fn report(lines: &[String]) -> AuditReport {
+    proved(&[lines.concat().into_bytes()], &ProofDemands::default())
 }
 
 fn bad(lines: &[String]) -> (u64, String) {
@@ -208,7 +208,7 @@ fn what_is_no_line_of_a_trail_is_bad_and_not_an_error() {
     for text in ["\n", "{}\n", "null\n", "\u{0}\n", "{\"n\":1,\"prev\":\"\",\"id\":\"\"}\n"] {
         assert_eq!(bad(&[text.to_owned()]).0, 1, "{text:?}");
     }
-    assert_eq!(proved(&[vec![0xff, b'\n']], &Demands::default()).first_bad_line, Some(1));
+    assert_eq!(proved(&[vec![0xff, b'\n']], &ProofDemands::default()).first_bad_line, Some(1));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_ledger_of_another_plugin_is_refused_with_what_can_be_proved() {
 #[test]
 fn a_line_without_an_end_is_bad_before_it_fills_the_memory() {
     let endless = vec![b'x'; super::verify::LINE_BYTES as usize + 10];
-    let report = proved(&[endless], &Demands::default());
+    let report = proved(&[endless], &ProofDemands::default());
     assert_eq!(report.first_bad_line, Some(1));
     assert!(report.what.unwrap().contains("too long"));
 }
@@ -236,7 +236,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef";
 fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
     let key = key();
     let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
-    let report = proved(&files, &Demands { keys: public(&key), ..Demands::default() });
+    let report = proved(&files, &ProofDemands { keys: public(&key), ..ProofDemands::default() });
     assert!(report.ok, "{report}");
     assert_eq!((report.files, report.seals, report.roots, report.signed_roots), (3, 2, 5, 5));
     assert_eq!((report.lines, report.open), (11, 1));
@@ -245,7 +245,7 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
         "{:?}",
         report.not_shown
     );
-    let strict = Demands { keys: public(&key), is_from_first: true, ..Demands::default() };
+    let strict = ProofDemands { keys: public(&key), is_from_first: true, ..ProofDemands::default() };
     assert!(proved(&files, &strict).ok);
     let told = proved(&files[1..], &strict).what.unwrap();
     assert!(
@@ -253,7 +253,7 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
         "{told}"
     );
     // A later part can be proved alone, and says so.
-    let part = proved(&files[2..], &Demands { keys: public(&key), ..Demands::default() });
+    let part = proved(&files[2..], &ProofDemands { keys: public(&key), ..ProofDemands::default() });
     assert!(
         part.ok && part.not_shown[0].contains("before the first of these files"),
         "{part} {:?}",
@@ -264,7 +264,7 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
 #[test]
 fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
     let key = key();
-    let demands = || Demands { keys: public(&key), ..Demands::default() };
+    let demands = || ProofDemands { keys: public(&key), ..ProofDemands::default() };
     let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
     let told = |files: &[Vec<u8>]| proved(files, &demands()).what.unwrap();
     assert!(told(&[files[0].clone(), files[2].clone()]).contains("file 2 of the ledger is missing"));
@@ -286,7 +286,7 @@ fn an_emptied_file_behind_a_sealed_one_was_cut() {
     let files = ledger(&"ab".repeat(16), &records(9), 2, 4, None);
     let mut emptied = bytes(&files);
     emptied[2].clear();
-    let report = proved(&emptied, &Demands::default());
+    let report = proved(&emptied, &ProofDemands::default());
     let what = report.what.unwrap();
     assert!(!report.ok && what.contains("it is empty") && !what.contains("forked"), "{what}");
 }
@@ -304,7 +304,7 @@ fn a_record_has_no_more_levels_than_others_read() {
 #[test]
 fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     let (own, other) = (key(), key());
-    let demands = Demands { keys: public(&own), ..Demands::default() };
+    let demands = ProofDemands { keys: public(&own), ..ProofDemands::default() };
     let told = |key: Option<&Ed25519KeyPair>, every| {
         proved(&bytes(&ledger(ID, &records(9), every, 4 * every, key)), &demands).what.unwrap()
     };
@@ -328,18 +328,18 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
 #[test]
 fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritten() {
     let key = key();
-    let anchor_of = |files: &[Vec<u8>]| -> Anchor {
-        let report = proved(files, &Demands { keys: public(&key), ..Demands::default() });
+    let anchor_of = |files: &[Vec<u8>]| -> RootAnchor {
+        let report = proved(files, &ProofDemands { keys: public(&key), ..ProofDemands::default() });
         report.newest_root.unwrap().anchor.parse().unwrap()
     };
     let (first, longer) =
         (ledger(ID, &records(6), 2, 100, Some(&key)), ledger(ID, &records(9), 2, 4, Some(&key)));
     let (first, longer) = (bytes(&first), bytes(&longer));
     let noted = anchor_of(&longer);
-    let demands = |anchor: &Anchor| Demands {
+    let demands = |anchor: &RootAnchor| ProofDemands {
         keys: public(&key),
         anchors: vec![anchor.clone().into()],
-        ..Demands::default()
+        ..ProofDemands::default()
     };
     assert_eq!(proved(&longer, &demands(&noted)).anchors, 1);
     // It is of a closed file, and the file after it was begun anew.
@@ -353,7 +353,7 @@ fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritte
     let short = bytes(&ledger(ID, &records(4), 2, 100, Some(&key)));
     let told = proved(&short, &demands(&noted)).what.unwrap();
     assert!(told.contains("its end was cut"), "{told}");
-    let other = Anchor { ledger: ID.replace('0', "f"), file: 7, ..noted };
+    let other = RootAnchor { ledger: ID.replace('0', "f"), file: 7, ..noted };
     assert!(proved(&short, &demands(&other)).what.unwrap().contains("another ledger than these files"));
 }
 
@@ -362,21 +362,22 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
     let (old, new) = (key(), key());
     let all = records(8);
     let sign = |key: &Ed25519KeyPair, text: &[u8]| key.sign(text).as_ref().to_vec();
-    let mut tally = Tally::first(0);
+    let mut tally = LedgerTally::first(0);
     let mut lines = Vec::new();
     for (index, record) in all.iter().enumerate() {
         tally.record(record.trim_end().as_bytes(), 0);
         lines.push(record.clone());
         let key = if index < 4 { &old } else { &new };
-        let statement = tally.statement(Kind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
+        let statement =
+            tally.statement(StatementKind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
         let line = statement.line(Some(&|text| sign(key, text))).unwrap();
         tally.line(&line, 0).unwrap();
         lines.push(format!("{}\n", String::from_utf8(line).unwrap()));
     }
     let both = public(&old).into_iter().chain(public(&new)).collect();
     let file = [lines.concat().into_bytes()];
-    assert!(proved(&file, &Demands { keys: both, ..Demands::default() }).ok);
-    let report = proved(&file, &Demands { keys: public(&old), ..Demands::default() });
+    assert!(proved(&file, &ProofDemands { keys: both, ..ProofDemands::default() }).ok);
+    let report = proved(&file, &ProofDemands { keys: public(&old), ..ProofDemands::default() });
     assert_eq!(report.first_bad_line, Some(10), "{report}");
 }
 
@@ -385,7 +386,7 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
 fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
     let key = key();
     let files = signed_from(&records(8), 2, &key);
-    let demands = || Demands { keys: public(&key), ..Demands::default() };
+    let demands = || ProofDemands { keys: public(&key), ..ProofDemands::default() };
     let report = proved(&files, &demands());
     assert!(report.ok, "{report}");
     assert_eq!((report.roots, report.signed_roots, report.seals), (8, 6, 2));
@@ -400,21 +401,21 @@ fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
 /// A root after each record, and a seal after each third. The first roots are not signed.
 fn signed_from(records: &[String], unsigned: usize, key: &Ed25519KeyPair) -> Vec<Vec<u8>> {
     let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
-    let mut tally = Tally::first(0);
+    let mut tally = LedgerTally::first(0);
     let mut files = vec![Vec::new()];
     for (index, record) in records.iter().enumerate() {
         tally.record(record.trim_end().as_bytes(), 0);
         let is_signed = index >= unsigned;
-        let kind = if index % 3 == 2 { Kind::Seal } else { Kind::Root };
+        let kind = if index % 3 == 2 { StatementKind::Seal } else { StatementKind::Root };
         let name = is_signed.then(|| keys::id(key.public_key().as_ref()));
         let statement = tally.statement(kind, ID, 1, name);
         let line = statement.line(is_signed.then_some(&sign)).unwrap();
         tally.line(&line, 0).unwrap();
         let file = files.last_mut().unwrap();
         file.extend_from_slice(&[record.as_bytes(), &line, b"\n"].concat());
-        if kind == Kind::Seal {
+        if kind == StatementKind::Seal {
             let head = statement.head_after(&line).line(None).unwrap();
-            tally = Tally::first(0);
+            tally = LedgerTally::first(0);
             tally.line(&head, 0).unwrap();
             files.push([head.as_slice(), b"\n"].concat());
         }
@@ -425,7 +426,7 @@ fn signed_from(records: &[String], unsigned: usize, key: &Ed25519KeyPair) -> Vec
 #[test]
 fn lines_that_the_host_took_over_are_told() {
     let (all, key) = (records(3), key());
-    let mut tally = Tally::first(0);
+    let mut tally = LedgerTally::first(0);
     let mut lines = Vec::new();
     for record in &all {
         tally.record(record.trim_end().as_bytes(), 0);
@@ -433,10 +434,12 @@ fn lines_that_the_host_took_over_are_told() {
     }
     tally.adopt(None);
     let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
-    let root = tally.statement(Kind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
+    let root = tally.statement(StatementKind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
     lines.push(format!("{}\n", String::from_utf8(root.line(Some(&sign)).unwrap()).unwrap()));
-    let report =
-        proved(&[lines.concat().into_bytes()], &Demands { keys: public(&key), ..Demands::default() });
+    let report = proved(
+        &[lines.concat().into_bytes()],
+        &ProofDemands { keys: public(&key), ..ProofDemands::default() },
+    );
     assert!(report.ok && report.adopted == 3, "{report}");
     assert!(
         report.not_shown[0].contains("whether 3 lines are as they were written"),
@@ -451,7 +454,7 @@ fn no_more_records_stand_behind_the_newest_root_than_the_controller_leaves() {
     let proved_with = |behind: usize, every: Option<u64>| {
         let mut files = ledger(ID, &records(4), 2, 100, Some(&key));
         files[0].extend(records(4 + behind).split_off(4));
-        let demands = Demands { keys: public(&key), signed_every: every, ..Demands::default() };
+        let demands = ProofDemands { keys: public(&key), signed_every: every, ..ProofDemands::default() };
         proved(&bytes(&files), &demands)
     };
     assert!(proved_with(2024, None).ok);
@@ -463,8 +466,8 @@ fn no_more_records_stand_behind_the_newest_root_than_the_controller_leaves() {
     assert!(proved_with(2025, Some(1001)).ok && !proved_with(1027, Some(2)).ok);
     // What stood between two signed roots may stand there again.
     let many = ledger(ID, &records(4500), 2200, 5000, Some(&key));
-    assert!(proved(&bytes(&many), &Demands { keys: public(&key), ..Demands::default() }).ok);
+    assert!(proved(&bytes(&many), &ProofDemands { keys: public(&key), ..ProofDemands::default() }).ok);
     let mut more = many;
     more[0].extend(records(6700).split_off(4500));
-    assert!(!proved(&bytes(&more), &Demands { keys: public(&key), ..Demands::default() }).ok);
+    assert!(!proved(&bytes(&more), &ProofDemands { keys: public(&key), ..ProofDemands::default() }).ok);
 }

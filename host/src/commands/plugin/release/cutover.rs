@@ -12,16 +12,16 @@ use serde_json::Value;
 
 use super::{pack, shadow};
 use crate::cli::{CutoverPluginArgs, ReachArgs};
-use crate::commands::api::Client;
-use crate::commands::{Ended, Usage, print};
-use crate::config::tree::{NotYaml, Tree};
+use crate::commands::api::ApiClient;
+use crate::commands::{CommandResult, UsageError, print};
+use crate::config::tree::{NotYaml, YamlTree};
 
-pub async fn cutover(args: CutoverPluginArgs) -> Ended {
+pub async fn cutover(args: CutoverPluginArgs) -> CommandResult {
     let CutoverPluginArgs { name, config_map, server, token, into } = args;
     let map = config_map.unwrap_or_else(|| name.clone());
     // It becomes a part of an address.
     if !is_name(&name) || !is_name(&map) {
-        return Err(Usage::error(format!(
+        return Err(UsageError::error(format!(
             "`{name}` in the ConfigMap `{map}` is no plugin: check both names"
         )));
     }
@@ -34,7 +34,7 @@ pub async fn cutover(args: CutoverPluginArgs) -> Ended {
         is_default_namespace: into.namespace.is_none(),
     };
     let client =
-        Client::reach(&reach).await.context("asking the controller which component it has compared")?;
+        ApiClient::reach(&reach).await.context("asking the controller which component it has compared")?;
     let compared = shadow::find(&client, &name).await?;
     let take_over = |data: &mut BTreeMap<String, String>| {
         cut_over(&name, &compared, data).map_err(|error| format!("{error:#}"))
@@ -50,9 +50,9 @@ fn cut_over(name: &str, compared: &ShadowView, data: &mut BTreeMap<String, Strin
     let text = text.with_context(|| {
         format!("it has no `{PLUGIN_KEY}`: `--config-map` names the one that has the manifest of `{name}`")
     })?;
-    let trees = Tree::parse(text)
+    let trees = YamlTree::parse(text)
         .map_err(|NotYaml { message, .. }| anyhow!("its `{PLUGIN_KEY}` can't be read: {message}"))?;
-    let mut documents: Vec<Value> = trees.iter().map(Tree::to_json).collect();
+    let mut documents: Vec<Value> = trees.iter().map(YamlTree::to_json).collect();
     let is_it = |it: &&mut Value| it["kind"] == "Plugin" && it["metadata"]["name"] == name;
     let document = documents.iter_mut().find(is_it).with_context(|| {
         format!(

@@ -5,27 +5,27 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use kubewitness_core::config::{PLUGIN_LABEL, is_name};
-use kubewitness_watch::configmaps::{InstallError, Installed, install as write};
+use kubewitness_watch::configmaps::{InstallError, InstallResult, install as write};
 use kubewitness_watch::{ConnectOptions, SignedIn};
 use serde_json::{Value, json};
 
 use crate::cli::{InstallPluginArgs, IntoClusterArgs, PackPluginArgs};
-use crate::commands::plugin::subject::{self, Examined};
+use crate::commands::plugin::subject::{self, ExaminedComponent};
 use crate::commands::plugin::trial::base64_of;
 use crate::commands::reach::NAMESPACE;
-use crate::commands::{End, Ended, Usage, print};
-use crate::config::tree::Tree;
+use crate::commands::{CommandEnd, CommandResult, UsageError, print};
+use crate::config::tree::YamlTree;
 
 /// What Kubernetes takes of a ConfigMap, less the manifest and the names.
 const MOST: usize = (1 << 20) - (64 << 10);
 
-pub async fn pack(args: PackPluginArgs) -> Ended {
+pub async fn pack(args: PackPluginArgs) -> CommandResult {
     let (_, map) = config_map(&args.dir, &args.namespace).await?;
     print::text(&print::yaml(&map)?)?;
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
-pub async fn install(args: InstallPluginArgs) -> Ended {
+pub async fn install(args: InstallPluginArgs) -> CommandResult {
     let InstallPluginArgs { dir, into } = args;
     let (name, map) = config_map(&dir, namespace(&into)).await?;
     let map = serde_json::from_value(map)?;
@@ -41,12 +41,12 @@ pub fn namespace(into: &IntoClusterArgs) -> &str {
 pub async fn written(
     into: &IntoClusterArgs,
     name: &str,
-    write: impl AsyncFnOnce(&SignedIn) -> Result<Installed, InstallError>,
-) -> Ended {
+    write: impl AsyncFnOnce(&SignedIn) -> Result<InstallResult, InstallError>,
+) -> CommandResult {
     let IntoClusterArgs { kubeconfig, context, dry_run, .. } = into;
     let namespace = namespace(into);
     if !is_name(namespace) {
-        return Err(Usage::error(format!("--namespace {namespace}: it is no name of a namespace")));
+        return Err(UsageError::error(format!("--namespace {namespace}: it is no name of a namespace")));
     }
     let options = ConnectOptions { kubeconfig: kubeconfig.clone(), context: context.clone() };
     let signed_in = SignedIn::by(&options).await?;
@@ -59,9 +59,9 @@ pub async fn written(
     let place = format!("the ConfigMap {name} in the namespace {namespace} of {}", signed_in.server);
     let written = written.with_context(|| format!("writing {place}"))?;
     let what = match written {
-        Installed::Created => "created",
-        Installed::Configured => "configured",
-        Installed::Unchanged => "unchanged",
+        InstallResult::Created => "created",
+        InstallResult::Configured => "configured",
+        InstallResult::Unchanged => "unchanged",
     };
     let trial =
         if *dry_run { " (dry run: the API server would take it, and nothing is written)" } else { "" };
@@ -69,13 +69,13 @@ pub async fn written(
     if !dry_run {
         print::text("`kubewitness plugins` shows when the controller has taken it.\n")?;
     }
-    Ok(End::Fine)
+    Ok(CommandEnd::Fine)
 }
 
 /// The name of the plugin, and its ConfigMap.
 async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
     let parsed = subject::manifest(dir)?;
-    let Examined { bytes, component, .. } = subject::examine(&parsed).await?;
+    let ExaminedComponent { bytes, component, .. } = subject::examine(&parsed).await?;
     if bytes.len() > MOST {
         bail!(
             "the component has {} KiB, and a ConfigMap holds 1 MiB. Push it to a registry, with `wkg oci push \
@@ -105,6 +105,6 @@ async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
 }
 
 fn as_written(text: &str) -> Result<Value> {
-    let trees = Tree::parse(text).map_err(|error| anyhow!("line {}: {}", error.line, error.message))?;
-    trees.iter().map(Tree::to_json).find(Value::is_object).context("the manifest has no document")
+    let trees = YamlTree::parse(text).map_err(|error| anyhow!("line {}: {}", error.line, error.message))?;
+    trees.iter().map(YamlTree::to_json).find(Value::is_object).context("the manifest has no document")
 }

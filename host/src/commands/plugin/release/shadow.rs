@@ -4,29 +4,29 @@ use anyhow::{Result, anyhow};
 use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
 
 use crate::cli::ShadowPluginArgs;
-use crate::commands::api::{Client, plugin_views};
+use crate::commands::api::{ApiClient, plugin_views};
 use crate::commands::print::{self, clean, line_diff, mark};
-use crate::commands::{End, Ended};
+use crate::commands::{CommandEnd, CommandResult};
 
 const SIDES: [&str; 2] = ["the version at work", "in the shadow"];
 
-pub async fn shadow(args: ShadowPluginArgs) -> Ended {
-    let client = Client::reach(&args.query.reach).await?;
+pub async fn shadow(args: ShadowPluginArgs) -> CommandResult {
+    let client = ApiClient::reach(&args.query.reach).await?;
     let shadow = find(&client, &args.name).await?;
     print::value(args.query.output, &shadow, |shadow| text(shadow, print::is_coloured()))?;
     Ok(end(&shadow))
 }
 
-fn end(shadow: &ShadowView) -> End {
+fn end(shadow: &ShadowView) -> CommandEnd {
     match (shadow.states, shadow.different) {
-        (0, _) => End::Warned,
-        (_, 0) => End::Fine,
-        _ => End::Failed,
+        (0, _) => CommandEnd::Warned,
+        (_, 0) => CommandEnd::Fine,
+        _ => CommandEnd::Failed,
     }
 }
 
-/// What the controller compares now.
-pub async fn find(client: &Client, name: &str) -> Result<ShadowView> {
+/// The comparison that the controller runs now.
+pub async fn find(client: &ApiClient, name: &str) -> Result<ShadowView> {
     let plugin = plugin_views(client, Some(name)).await?.into_iter().next();
     plugin.and_then(|plugin| plugin.shadow).ok_or_else(|| {
         anyhow!(
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn where_nothing_was_compared_nothing_is_called_good() {
         let nothing = ShadowView { missed: 3, message: Some("it traps".into()), ..ShadowView::default() };
-        assert_eq!(end(&nothing), End::Warned);
+        assert_eq!(end(&nothing), CommandEnd::Warned);
         let said = text(&nothing, false);
         assert!(
             said.starts_with(&format!("{} states: 0, same: 0, different: 0, missed: 3;", mark(false))),
@@ -107,9 +107,9 @@ mod tests {
         assert!(said.contains("No state was compared yet") && said.contains("it traps\n"), "{said}");
         assert!(!said.contains(mark(true)) && !said.contains("a state,"), "{said}");
         let one = ShadowView { states: 1, same: 1, ..nothing };
-        assert_eq!(end(&one), End::Fine);
+        assert_eq!(end(&one), CommandEnd::Fine);
         assert!(text(&one, false).starts_with(mark(true)));
-        assert_eq!(end(&ShadowView { different: 1, ..one }), End::Failed);
+        assert_eq!(end(&ShadowView { different: 1, ..one }), CommandEnd::Failed);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the calls of a trial cost, by the controller's own figures.
+//! Measures the cost of a trial's calls, by the controller's own figures.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use kubewitness_core::State;
-use kubewitness_core::ports::{Delivery, Handler, Verdict};
+use kubewitness_core::ports::{PluginHandler, StateDelivery, Verdict};
 use kubewitness_core::views::CallsView;
 
-use super::{Stage, Step, Trial};
-use crate::commands::plugin::subject::Subject;
+use super::{PluginTrial, TrialStage, TrialStep};
+use crate::commands::plugin::subject::TrialSubject;
 
 /// How long one plugin is handed states in one round. A slow one is measured over fewer.
 const ROUND: Duration = Duration::from_secs(10);
 
 /// Of the states that were counted, without the first call, which makes the instance.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cost {
+pub struct CallCost {
     pub states: u64,
     pub not_done: u64,
     /// From the beginning of a call to its commit.
@@ -31,20 +31,20 @@ pub struct Cost {
 
 /// Hands over batches as the controller does: two states of one object are never in one.
 /// The first state has a call of its own, which is not counted: it makes the instance and opens the database.
-pub async fn measure(subject: &Subject, trial: Trial, batch: usize) -> Result<Cost> {
-    let Stage { stage, stand_ins } = &Stage::open(subject, trial).await?;
+pub async fn measure(subject: &TrialSubject, trial: PluginTrial, batch: usize) -> Result<CallCost> {
+    let TrialStage { stage, stand_ins } = &TrialStage::open(subject, trial).await?;
     let plugin = &stage.plugin;
     let (first, rest) = stand_ins.steps().split_at(1.min(stand_ins.steps().len()));
     let batches = [batches(first, 1), batches(rest, batch)].concat();
     let begun = Instant::now();
-    let mut cost = Sum::default();
+    let mut cost = CostSum::default();
     let mut before = CallsView::default();
     for (place, batch) in batches.iter().enumerate() {
         if cost.is_enough(begun.elapsed()) {
             break;
         }
         if let Some(last) = batch.last() {
-            stand_ins.show(&Step::State(last.clone()));
+            stand_ins.show(&TrialStep::State(last.clone()));
         }
         let deliveries: Vec<_> = batch.iter().map(delivery).collect();
         let called = Instant::now();
@@ -60,16 +60,16 @@ pub async fn measure(subject: &Subject, trial: Trial, batch: usize) -> Result<Co
     Ok(cost.with(&before, plugin.tally().view()))
 }
 
-fn delivery(state: &Arc<State>) -> Delivery {
-    Delivery { state: state.clone(), attempt: 1, resync: false }
+fn delivery(state: &Arc<State>) -> StateDelivery {
+    StateDelivery { state: state.clone(), attempt: 1, resync: false }
 }
 
 /// In the order of the states. A batch ends where an object comes again.
-fn batches(steps: &[Step], most: usize) -> Vec<Vec<Arc<State>>> {
+fn batches(steps: &[TrialStep], most: usize) -> Vec<Vec<Arc<State>>> {
     let mut batches = Vec::new();
     let (mut batch, mut objects) = (Vec::new(), HashSet::new());
     for step in steps {
-        let Step::State(state) = step else { continue };
+        let TrialStep::State(state) = step else { continue };
         if batch.len() == most || !objects.insert(&*state.object) {
             batches.push(std::mem::take(&mut batch));
             objects.clear();
@@ -82,13 +82,13 @@ fn batches(steps: &[Step], most: usize) -> Vec<Vec<Arc<State>>> {
 }
 
 #[derive(Default)]
-struct Sum {
+struct CostSum {
     states: u64,
     done: u64,
     took: Duration,
 }
 
-impl Sum {
+impl CostSum {
     fn is_enough(&self, elapsed: Duration) -> bool {
         elapsed >= ROUND && self.states > 0
     }
@@ -99,14 +99,14 @@ impl Sum {
         self.took += took;
     }
 
-    fn with(self, before: &CallsView, after: CallsView) -> Cost {
+    fn with(self, before: &CallsView, after: CallsView) -> CallCost {
         let Self { states, done, took } = self;
         let seconds = |after: f64, before: f64| Duration::from_secs_f64((after - before).max(0.0));
         let calls = after.host_calls.into_iter().map(|(name, calls)| {
             let earlier = before.host_calls.get(&name).copied().unwrap_or_default();
             (name, calls - earlier)
         });
-        Cost {
+        CallCost {
             states,
             not_done: states - done,
             took,
@@ -124,16 +124,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::commands::object_files::Observed;
-    use crate::commands::plugin::trial::{StandIns, Times};
+    use crate::commands::object_files::ObservedObject;
+    use crate::commands::plugin::trial::{ObservedTimes, StandIns};
 
     #[test]
     fn a_batch_has_no_object_twice_and_no_more_states_than_asked_for() {
         let spec: PluginSpec =
             serde_json::from_value(json!({"module": {"file": "p.wasm"}, "subscribe": []})).unwrap();
         let job = |name| json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}});
-        let seen = ["a", "b", "a", "c", "d", "e"].map(|name| Observed { object: job(name), is_gone: false });
-        let stand_ins = StandIns::of(&spec, &seen, Times::Fixed).unwrap();
+        let seen =
+            ["a", "b", "a", "c", "d", "e"].map(|name| ObservedObject { object: job(name), is_gone: false });
+        let stand_ins = StandIns::of(&spec, &seen, ObservedTimes::Fixed).unwrap();
         let names: Vec<Vec<_>> = batches(stand_ins.steps(), 3)
             .iter()
             .map(|batch| batch.iter().map(|state| state.object.name.clone()).collect())
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_slow_plugin_is_measured_over_fewer_states() {
-        let mut sum = Sum::default();
+        let mut sum = CostSum::default();
         assert!(!sum.is_enough(ROUND), "nothing is measured yet");
         sum.add(1, 1, ROUND);
         assert!(sum.is_enough(ROUND) && !sum.is_enough(ROUND - Duration::from_millis(1)));
@@ -157,7 +158,7 @@ mod tests {
             peak_memory: 7,
             ..CallsView::default()
         };
-        let mut sum = Sum::default();
+        let mut sum = CostSum::default();
         sum.add(10, 9, Duration::from_millis(3));
         let cost = sum.with(&calls(4, 1.0), calls(24, 1.5));
         assert_eq!((cost.states, cost.not_done, cost.memory), (10, 1, 7));

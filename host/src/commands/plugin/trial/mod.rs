@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use kubewitness_core::calendar;
 use kubewitness_core::config::RedactionSpec;
-use kubewitness_core::ports::{Handler, Tick};
+use kubewitness_core::ports::{PluginHandler, ScheduledCall};
 use kubewitness_core::{Seq, State};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::subject::Subject;
+use super::subject::TrialSubject;
 use crate::commands::print::clean;
-use crate::controller::trial::{self, Hiding, Keep, Lent, object_of};
-pub use crate::controller::trial::{Effect, Reply, base64_of};
-pub use measure::{Cost, measure};
-pub use stand_ins::{Recorded, StandIns, Times};
-use steps::Step;
+use crate::controller::trial::{self, EffectKeep, SecretHiding, TrialServices, object_of};
+pub use crate::controller::trial::{TrialEffect, TrialReply, base64_of};
+pub use measure::{CallCost, measure};
+pub use stand_ins::{ObservedTimes, RecordedState, StandIns};
+use steps::TrialStep;
 #[cfg(test)]
 pub use steps::next_tick;
 pub use steps::tick_of;
@@ -31,10 +31,10 @@ pub use steps::tick_of;
 /// Bytes of effects that are kept of one call. The plugin may do more.
 const KEPT: usize = 64 << 20;
 
-/// What a plugin was called for.
+/// The reason of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Call {
+pub enum TrialCall {
     State {
         /// Where it is in the journal; left out for an object of a file.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ pub enum Call {
     },
 }
 
-impl Call {
+impl TrialCall {
     fn state(state: &State, is_recorded: bool) -> Self {
         Self::State {
             seq: is_recorded.then_some(state.seq),
@@ -73,16 +73,16 @@ impl Call {
 
 /// One call, and what the plugin did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Handed {
+pub struct HandedCall {
     #[serde(flatten)]
-    pub call: Call,
-    pub effects: Vec<Effect>,
+    pub call: TrialCall,
+    pub effects: Vec<TrialEffect>,
     pub verdict: Value,
 }
 
-impl Handed {
+impl HandedCall {
     pub fn is_tick(&self) -> bool {
-        matches!(self.call, Call::Tick { .. })
+        matches!(self.call, TrialCall::Tick { .. })
     }
 
     pub fn is_done(&self) -> bool {
@@ -91,7 +91,7 @@ impl Handed {
 
     pub fn text(&self) -> String {
         let mut text = self.call.text() + "\n";
-        for Effect { call, to, what, refused } in &self.effects {
+        for TrialEffect { call, to, what, refused } in &self.effects {
             text.push_str(&format!("  {call:<13} {}", clean(to)));
             for (name, value) in what {
                 let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -108,38 +108,38 @@ impl Handed {
     }
 }
 
-/// What is handed over, and what answers the plugin.
-pub struct Trial {
+/// The states of a trial, and the stand-ins that answer the plugin.
+pub struct PluginTrial {
     pub stand_ins: StandIns,
-    pub replies: Vec<Reply>,
+    pub replies: Vec<TrialReply>,
     /// What is hidden from the plugin. Left out: what a host hides without any setting.
     pub redaction: Option<RedactionSpec>,
     /// Its cost is of interest, and not what it does: no effect is written down.
     pub is_measured: bool,
 }
 
-pub struct Tried {
-    pub handed: Vec<Handed>,
+pub struct TriedCalls {
+    pub handed: Vec<HandedCall>,
     /// The calls of the plugin, without what was done around them.
     pub took: Duration,
 }
 
 /// Makes the calls, one at a time.
-pub async fn hand_over(subject: &Subject, trial: Trial) -> Result<Tried> {
-    hand_each(&Stage::open(subject, trial).await?).await
+pub async fn hand_over(subject: &TrialSubject, trial: PluginTrial) -> Result<TriedCalls> {
+    hand_each(&TrialStage::open(subject, trial).await?).await
 }
 
 /// A plugin on its stage, and the time and the cache that it sees.
-struct Stage {
-    stage: trial::Stage,
+struct TrialStage {
+    stage: trial::TrialPlugin,
     stand_ins: Arc<StandIns>,
 }
 
-impl Stage {
-    async fn open(subject: &Subject, trial: Trial) -> Result<Self> {
-        let Subject { name, spec, component, .. } = subject;
+impl TrialStage {
+    async fn open(subject: &TrialSubject, trial: PluginTrial) -> Result<Self> {
+        let TrialSubject { name, spec, component, .. } = subject;
         let stand_ins = Arc::new(trial.stand_ins);
-        let lent = Lent {
+        let lent = TrialServices {
             folder: None,
             documents: stand_ins.clone(),
             lister: stand_ins.clone(),
@@ -149,38 +149,38 @@ impl Stage {
             newest: stand_ins.newest(),
             database: None,
         };
-        let hiding = Hiding::Rules(trial.redaction.unwrap_or_default().into());
+        let hiding = SecretHiding::Rules(trial.redaction.unwrap_or_default().into());
         let keep = match trial.is_measured {
-            true => Keep::Nothing(trial.replies),
-            false => Keep::Bytes(KEPT, trial.replies),
+            true => EffectKeep::Nothing(trial.replies),
+            false => EffectKeep::Bytes(KEPT, trial.replies),
         };
-        let stage = trial::Stage::open(name, spec, component, lent, hiding, keep).await?;
+        let stage = trial::TrialPlugin::open(name, spec, component, lent, hiding, keep).await?;
         Ok(Self { stage, stand_ins })
     }
 }
 
-async fn hand_each(Stage { stage, stand_ins }: &Stage) -> Result<Tried> {
+async fn hand_each(TrialStage { stage, stand_ins }: &TrialStage) -> Result<TriedCalls> {
     let (mut handed, mut took) = (Vec::new(), Duration::ZERO);
     for step in stand_ins.steps() {
         stand_ins.show(step);
         let begun = Instant::now();
         let verdict = match step {
-            Step::State(state) => stage.hand_over(state).await,
-            Step::Tick { due_ms, timeout } => {
-                let tick = Tick { due_ms: *due_ms, timeout: *timeout };
+            TrialStep::State(state) => stage.hand_over(state).await,
+            TrialStep::Tick { due_ms, timeout } => {
+                let tick = ScheduledCall { due_ms: *due_ms, timeout: *timeout };
                 let called = stage.plugin.tick(tick).await;
                 called.map_or_else(|error| json!({"failed": error.to_string()}), |_| json!("done"))
             }
         };
         took += begun.elapsed();
-        handed.push(Handed {
+        handed.push(HandedCall {
             call: match step {
-                Step::State(state) => Call::state(state, stand_ins.is_recorded()),
-                Step::Tick { due_ms, .. } => Call::Tick { tick: calendar::rfc3339(*due_ms) },
+                TrialStep::State(state) => TrialCall::state(state, stand_ins.is_recorded()),
+                TrialStep::Tick { due_ms, .. } => TrialCall::Tick { tick: calendar::rfc3339(*due_ms) },
             },
             effects: stage.recorder.take().effects,
             verdict,
         });
     }
-    Ok(Tried { handed, took })
+    Ok(TriedCalls { handed, took })
 }

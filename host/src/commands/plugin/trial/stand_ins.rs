@@ -1,4 +1,5 @@
-//! What stands in for the journal, the cache and the clock: the objects of a file, one state each, or states of a journal.
+//! Stands in for the journal, the cache and the clock: the objects of a file, one state each, or states of a
+//! journal.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,20 +9,22 @@ use std::time::Duration;
 use anyhow::Result;
 use async_trait::async_trait;
 use bytes::Bytes;
-use kubewitness_capability::Subscribed;
+use kubewitness_capability::SubscribedKinds;
 use kubewitness_core::calendar;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::PluginSpec;
 use kubewitness_core::document::pack_quickly;
-use kubewitness_core::index::{Indexes, Key};
-use kubewitness_core::ports::{Current, Documents, JournalError, Lister, SelectError, Selected, Selection};
-use kubewitness_core::status::Rules;
-use kubewitness_core::views::Counts;
+use kubewitness_core::index::{IndexKey, IndexSet};
+use kubewitness_core::ports::{
+    CurrentObject, DocumentReader, JournalError, ObjectLister, ObjectSelection, SelectError, SelectedObjects,
+};
+use kubewitness_core::status::StatusRules;
+use kubewitness_core::views::ObjectCounts;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
 use serde_json::Value;
 
-use super::steps::{NEXT, Step, tick, tick_of};
-use crate::commands::object_files::{Named, Observed, text};
+use super::steps::{NEXT, TrialStep, tick, tick_of};
+use crate::commands::object_files::{NamedFile, ObservedObject, text};
 
 /// When the first state is observed that says no time of its own: 2026-01-01. Each of the others is observed a second after
 /// the state or tick before it.
@@ -30,14 +33,14 @@ const PAUSE_MS: u64 = 1000;
 
 /// When the states of a file are observed.
 #[derive(Clone, Copy)]
-pub enum Times {
+pub enum ObservedTimes {
     /// From 2026-01-01 on, whatever the objects say: what is expected of a test says times.
     Fixed,
     /// When each object changed last, by its own words. Words of the time after this are plans.
     Own { now_ms: u64 },
 }
 
-impl Times {
+impl ObservedTimes {
     /// Each state is later than what was before.
     fn of(self, object: &Value, before_ms: Option<u64>) -> u64 {
         let own_ms = match self {
@@ -68,12 +71,12 @@ fn changed_ms(object: &Value, now_ms: u64) -> Option<u64> {
 }
 
 /// A state with its document.
-pub type Recorded = (Arc<State>, Bytes);
+pub type RecordedState = (Arc<State>, Bytes);
 
 pub struct StandIns {
     /// By position.
-    states: Vec<Recorded>,
-    steps: Vec<Step>,
+    states: Vec<RecordedState>,
+    steps: Vec<TrialStep>,
     is_recorded: bool,
     /// The position of the state that was handed over last.
     shown: AtomicU64,
@@ -82,13 +85,13 @@ pub struct StandIns {
 
 impl StandIns {
     /// A later object of the same name is a later version of the same object, unless it has another uid.
-    pub fn of(spec: &PluginSpec, seen: &[Observed], times: Times) -> Result<Self> {
-        let rules = Rules::builtin();
-        let mut states: Vec<Recorded> = Vec::new();
+    pub fn of(spec: &PluginSpec, seen: &[ObservedObject], times: ObservedTimes) -> Result<Self> {
+        let rules = StatusRules::builtin();
+        let mut states: Vec<RecordedState> = Vec::new();
         let mut steps = Vec::with_capacity(seen.len());
         let mut newest = HashMap::new();
         let mut before_ms = None;
-        for Observed { object, is_gone } in seen {
+        for ObservedObject { object, is_gone } in seen {
             if let Some(when) = tick_of(object) {
                 let step = tick(spec, when, before_ms.unwrap_or(BEGIN_MS))?;
                 before_ms = Some(step.at_ms());
@@ -98,7 +101,7 @@ impl StandIns {
             let now_ms = times.of(object, before_ms);
             before_ms = Some(now_ms);
             let seq = states.len() as Seq + 1;
-            let named = Named::of_whole(object)?;
+            let named = NamedFile::of_whole(object)?;
             let document = Bytes::from(object.to_string());
             let mut reference = named.reference(object);
             if reference.uid.is_empty() {
@@ -107,7 +110,7 @@ impl StandIns {
             let before = newest.get(&reference).map(|place: &usize| &states[*place].0);
             let change = if *is_gone { Change::Gone } else { Change::Present };
             let found = rules.status(&reference.group, &reference.kind, &document);
-            let status = if *is_gone { Rules::deleted(&found) } else { found };
+            let status = if *is_gone { StatusRules::deleted(&found) } else { found };
             let source = source(spec, &named.kind);
             let resource_version = version(object, seq);
             let state = State {
@@ -127,35 +130,35 @@ impl StandIns {
             };
             let state = Arc::new(state);
             newest.insert((*state.object).clone(), states.len());
-            steps.push(Step::State(state.clone()));
+            steps.push(TrialStep::State(state.clone()));
             states.push((state, document));
         }
         Ok(Self { states, steps, is_recorded: false, shown: AtomicU64::default(), now_ms: BEGIN_MS.into() })
     }
 
     /// States of a journal, in their order.
-    pub fn recorded(states: Vec<Recorded>) -> Self {
-        let steps = states.iter().map(|(state, _)| Step::State(state.clone())).collect();
+    pub fn recorded(states: Vec<RecordedState>) -> Self {
+        let steps = states.iter().map(|(state, _)| TrialStep::State(state.clone())).collect();
         Self { states, steps, is_recorded: true, shown: AtomicU64::default(), now_ms: BEGIN_MS.into() }
     }
 
     /// With a tick at the first moment of the schedule that is so long after the last state.
     pub fn then_tick(mut self, spec: &PluginSpec, after: Duration) -> Result<Self> {
         let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-        let last_ms = self.steps.last().map_or(BEGIN_MS, Step::at_ms);
+        let last_ms = self.steps.last().map_or(BEGIN_MS, TrialStep::at_ms);
         self.steps.push(tick(spec, &NEXT.into(), last_ms.saturating_add(after_ms))?);
         Ok(self)
     }
 
     /// The kinds of the objects that are handed over, and of a source without any the one that its name usually says.
-    pub fn subscribed(&self, spec: &PluginSpec) -> Subscribed {
+    pub fn subscribed(&self, spec: &PluginSpec) -> SubscribedKinds {
         let names: HashSet<&str> = spec.subscribe.iter().map(|it| it.source.as_str()).collect();
         let subscribed = self.states.iter().flat_map(|(state, _)| {
             let object = names.contains(&*state.source).then_some(&state.object);
             let owner = state.owner.iter().filter(|owner| names.contains(usual(&owner.kind).as_str()));
             object.into_iter().chain(owner).map(|it| (it.group.clone(), it.kind.clone()))
         });
-        Subscribed::of(subscribed.collect::<HashSet<_>>().into_iter().map(Some))
+        SubscribedKinds::of(subscribed.collect::<HashSet<_>>().into_iter().map(Some))
     }
 
     pub fn is_recorded(&self) -> bool {
@@ -166,28 +169,28 @@ impl StandIns {
         self.states.last().map_or(0, |(state, _)| state.seq)
     }
 
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[TrialStep] {
         &self.steps
     }
 
     /// From now on the clock shows this step, and the cache the state.
-    pub fn show(&self, step: &Step) {
-        if let Step::State(state) = step {
+    pub fn show(&self, step: &TrialStep) {
+        if let TrialStep::State(state) = step {
             self.shown.store(state.seq, Ordering::Relaxed);
         }
         self.now_ms.store(step.at_ms(), Ordering::Relaxed);
     }
 
-    fn at(&self, seq: Seq) -> Option<&Recorded> {
+    fn at(&self, seq: Seq) -> Option<&RecordedState> {
         self.states.binary_search_by_key(&seq, |(state, _)| state.seq).ok().map(|place| &self.states[place])
     }
 
     /// The objects of a source that are there now.
-    fn there(&self, source: &str) -> Vec<&Recorded> {
+    fn there(&self, source: &str) -> Vec<&RecordedState> {
         let shown = self.shown.load(Ordering::Relaxed);
         let so_far = self.states.iter().filter(|(state, _)| state.seq <= shown && *state.source == *source);
         let mut names = HashSet::new();
-        let mut newest: Vec<&Recorded> = so_far
+        let mut newest: Vec<&RecordedState> = so_far
             .rev()
             .filter(|(state, _)| {
                 names.insert((&state.object.kind, &state.object.namespace, &state.object.name))
@@ -224,7 +227,7 @@ fn usual(kind: &str) -> String {
 fn owner(object: &Value, namespace: &str) -> Option<ObjectRef> {
     let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
     let owner = owners.iter().find(|owner| owner["controller"] == true)?;
-    let named = Named::of(owner).ok()?;
+    let named = NamedFile::of(owner).ok()?;
     let version = text(owner, "/apiVersion").rsplit('/').next().unwrap_or_default().to_owned();
     let [name, uid] = ["/name", "/uid"].map(|pointer| text(owner, pointer).to_owned());
     Some(ObjectRef {
@@ -238,7 +241,7 @@ fn owner(object: &Value, namespace: &str) -> Option<ObjectRef> {
 }
 
 #[async_trait]
-impl Documents for StandIns {
+impl DocumentReader for StandIns {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         Ok(self.at(seq).map(|(_, document)| document.clone()))
     }
@@ -257,8 +260,8 @@ impl Documents for StandIns {
     }
 }
 
-fn current((state, document): &Recorded) -> Current {
-    Current {
+fn current((state, document): &RecordedState) -> CurrentObject {
+    CurrentObject {
         object: state.object.clone(),
         owner: state.owner.clone(),
         resource_version: state.resource_version.clone(),
@@ -270,19 +273,19 @@ fn current((state, document): &Recorded) -> Current {
 }
 
 #[async_trait]
-impl Lister for StandIns {
-    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError> {
+impl ObjectLister for StandIns {
+    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<CurrentObject>, SelectError> {
         let is_asked =
-            |(state, _): &&&Recorded| state.object.namespace == namespace && state.object.name == name;
+            |(state, _): &&&RecordedState| state.object.namespace == namespace && state.object.name == name;
         Ok(self.there(source).iter().find(is_asked).map(|found| current(found)))
     }
 
-    fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
-        let indexes = Indexes::new(&[]);
+    fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError> {
+        let indexes = IndexSet::new(&[]);
         let asked = selection.index.as_ref().map(|(index, key)| indexes.key(index, key)).transpose()?;
-        let has = |(state, document): &&Recorded| match asked {
+        let has = |(state, document): &&RecordedState| match asked {
             None => true,
-            Some(Key::Namespace(namespace)) => state.object.namespace == namespace,
+            Some(IndexKey::Namespace(namespace)) => state.object.namespace == namespace,
             Some(key) => {
                 let mut is_found = false;
                 let read = indexes.keys(document, |found| is_found |= found == key);
@@ -290,10 +293,10 @@ impl Lister for StandIns {
             }
         };
         let there = self.there(source).into_iter().filter(has).take(selection.limit);
-        Ok(Selected { objects: there.map(current).collect(), ..Selected::default() })
+        Ok(SelectedObjects { objects: there.map(current).collect(), ..SelectedObjects::default() })
     }
 
-    fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {
+    fn tally(&self, _: &str, _: &ObjectSelection, _: &mut ObjectCounts) -> Result<(), SelectError> {
         Ok(())
     }
 
@@ -328,16 +331,16 @@ mod tests {
         .unwrap()
     }
 
-    fn job(name: &str, status: &Value) -> Observed {
+    fn job(name: &str, status: &Value) -> ObservedObject {
         let metadata = json!({
             "name": name, "namespace": "team", "creationTimestamp": "2026-11-25T07:00:00Z",
             "ownerReferences": [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "s", "controller": true}],
         });
         let object = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "status": status});
-        Observed { object, is_gone: false }
+        ObservedObject { object, is_gone: false }
     }
 
-    fn observed(times: Times, seen: &[Observed]) -> Vec<String> {
+    fn observed(times: ObservedTimes, seen: &[ObservedObject]) -> Vec<String> {
         let stand_ins = StandIns::of(&spec(), seen, times).unwrap();
         stand_ins.steps().iter().map(|step| calendar::rfc3339(step.at_ms())).collect()
     }
@@ -353,34 +356,34 @@ mod tests {
         let seen = [
             failed("2026-11-25T08:00:00Z", "2027-01-01T00:00:00Z"),
             job("b", &json!({})),
-            Observed { object: json!({"tick": "2026-11-25T08:00:10Z"}), is_gone: false },
+            ObservedObject { object: json!({"tick": "2026-11-25T08:00:10Z"}), is_gone: false },
             failed("2026-11-25T09:00:00Z", "never"),
         ];
         let now_ms = calendar::moment("2026-11-26T00:00:00Z").unwrap();
         let own = ["08:00:00", "08:00:01", "08:00:10", "09:00:00"].map(|at| format!("2026-11-25T{at}.000Z"));
-        assert_eq!(observed(Times::Own { now_ms }, &seen), own);
+        assert_eq!(observed(ObservedTimes::Own { now_ms }, &seen), own);
         let fixed = ["00:00:00", "00:00:01"].map(|at| format!("2026-01-01T{at}.000Z"));
-        assert_eq!(observed(Times::Fixed, &seen[..2]), fixed);
-        let bare = Observed {
+        assert_eq!(observed(ObservedTimes::Fixed, &seen[..2]), fixed);
+        let bare = ObservedObject {
             object: json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}),
             is_gone: false,
         };
-        assert_eq!(observed(Times::Own { now_ms }, &[bare]), fixed[..1], "it says no time");
+        assert_eq!(observed(ObservedTimes::Own { now_ms }, &[bare]), fixed[..1], "it says no time");
     }
 
     #[test]
     fn a_tick_behind_recorded_states_is_at_a_moment_of_the_schedule() {
         let seen = [job("a", &json!({"startTime": "2026-11-25T08:00:03Z"}))];
-        let states = StandIns::of(&spec(), &seen, Times::Own { now_ms: u64::MAX }).unwrap().states;
+        let states = StandIns::of(&spec(), &seen, ObservedTimes::Own { now_ms: u64::MAX }).unwrap().states;
         let recorded = StandIns::recorded(states).then_tick(&spec(), Duration::from_secs(60)).unwrap();
-        let last = recorded.steps().last().map(Step::at_ms).unwrap();
+        let last = recorded.steps().last().map(TrialStep::at_ms).unwrap();
         assert_eq!(calendar::rfc3339(last), "2026-11-25T08:01:10.000Z");
     }
 
     #[test]
     fn an_owner_is_subscribed_to_where_a_source_has_its_usual_name() {
         let seen = [job("a", &json!({}))];
-        let stand_ins = StandIns::of(&spec(), &seen, Times::Fixed).unwrap();
+        let stand_ins = StandIns::of(&spec(), &seen, ObservedTimes::Fixed).unwrap();
         let set = stand_ins.states[0].0.owner.clone().unwrap();
         assert!(stand_ins.subscribed(&spec()).leaves_out(&set));
         let mut with = spec();

@@ -13,12 +13,12 @@ use serde_json::Value;
 /// The word for the next moment of the schedule.
 pub const NEXT: &str = "next";
 
-pub enum Step {
+pub enum TrialStep {
     State(Arc<State>),
     Tick { due_ms: u64, timeout: Duration },
 }
 
-impl Step {
+impl TrialStep {
     pub fn at_ms(&self) -> u64 {
         match self {
             Self::State(state) => state.observed_ms,
@@ -29,8 +29,11 @@ impl Step {
 
 /// As a file says it.
 #[cfg(test)]
-pub fn next_tick() -> crate::commands::object_files::Observed {
-    crate::commands::object_files::Observed { object: serde_json::json!({"tick": NEXT}), is_gone: false }
+pub fn next_tick() -> crate::commands::object_files::ObservedObject {
+    crate::commands::object_files::ObservedObject {
+        object: serde_json::json!({"tick": NEXT}),
+        is_gone: false,
+    }
 }
 
 /// When a document is a tick, what it says of its moment.
@@ -39,7 +42,7 @@ pub fn tick_of(document: &Value) -> Option<&Value> {
 }
 
 /// A tick after `now_ms`, at a moment of the manifest's schedule.
-pub fn tick(spec: &PluginSpec, when: &Value, now_ms: u64) -> Result<Step> {
+pub fn tick(spec: &PluginSpec, when: &Value, now_ms: u64) -> Result<TrialStep> {
     let Some(tick) = spec.tick else {
         bail!(
             "there is a tick, and the plugin is never called on a schedule: export `ticker`, and add `spec.tick` to the \
@@ -62,7 +65,7 @@ pub fn tick(spec: &PluginSpec, when: &Value, now_ms: u64) -> Result<Step> {
         told(now_ms),
         told(next),
     );
-    Ok(Step::Tick { due_ms, timeout: tick.timeout() })
+    Ok(TrialStep::Tick { due_ms, timeout: tick.timeout() })
 }
 
 /// The first multiple of the pause behind a moment, as the controller has it.
@@ -85,8 +88,8 @@ mod tests {
 
     fn due(when: &Value) -> Result<String> {
         match tick(&spec(&json!({"every": "30s"})), when, NOW)? {
-            Step::Tick { due_ms, .. } => Ok(calendar::rfc3339(due_ms)),
-            Step::State(_) => bail!("it is no tick"),
+            TrialStep::Tick { due_ms, .. } => Ok(calendar::rfc3339(due_ms)),
+            TrialStep::State(_) => bail!("it is no tick"),
         }
     }
 

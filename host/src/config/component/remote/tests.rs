@@ -1,4 +1,4 @@
-use kubewitness_harness::registry::{Registry, SigningKey, base64, sha256};
+use kubewitness_harness::registry::{ImageRegistry, SigningKey, base64, sha256};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -17,29 +17,30 @@ fn plain() -> HostSpec {
     host(json!({}))
 }
 
-fn remote(module: &Value, host: &HostSpec) -> Remote {
+fn remote(module: &Value, host: &HostSpec) -> RemoteComponent {
     // As the program does at its start. Another test may have been first.
     rustls::crypto::ring::default_provider().install_default().ok();
-    Remote::of(&serde_json::from_value(module.clone()).unwrap(), host, &std::env::temp_dir()).unwrap()
+    RemoteComponent::of(&serde_json::from_value(module.clone()).unwrap(), host, &std::env::temp_dir())
+        .unwrap()
 }
 
-async fn aside(bytes: &Bytes) -> Kept {
-    Kept::on_disk(bytes.clone(), &std::env::temp_dir()).await.unwrap()
+async fn aside(bytes: &Bytes) -> KeptComponents {
+    KeptComponents::on_disk(bytes.clone(), &std::env::temp_dir()).await.unwrap()
 }
 
-async fn pull(reference: &str, host: &HostSpec) -> Result<(Bytes, Pulled), String> {
+async fn pull(reference: &str, host: &HostSpec) -> Result<(Bytes, PulledFrom), String> {
     remote(&json!({"oci": reference}), host).fetch().await
 }
 
 #[tokio::test]
 async fn a_tag_is_pulled_and_told_with_its_digest_and_a_digest_is_what_it_says() {
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     let image = registry.push("team/plugin", "1.2", COMPONENT);
     let name = format!("{}/team/plugin", registry.name());
     let (bytes, pulled) = pull(&format!("{name}:1.2"), &plain()).await.unwrap();
-    assert_eq!((&bytes[..], pulled.told()), (COMPONENT, format!("{name}:1.2@sha256:{image}")));
+    assert_eq!((&bytes[..], pulled.source_label()), (COMPONENT, format!("{name}:1.2@sha256:{image}")));
     let pinned = format!("{name}@sha256:{image}");
-    assert_eq!(pull(&pinned, &plain()).await.unwrap().1.told(), pinned);
+    assert_eq!(pull(&pinned, &plain()).await.unwrap().1.source_label(), pinned);
     // What lies under a digest is something else.
     registry.put(format!("team/plugin/manifests/sha256:{image}"), b"{}".to_vec());
     assert!(pull(&pinned, &plain()).await.unwrap_err().contains("another image"));
@@ -51,7 +52,7 @@ async fn a_tag_is_pulled_and_told_with_its_digest_and_a_digest_is_what_it_says()
 
 #[tokio::test]
 async fn a_tag_is_resolved_once_and_a_restart_needs_no_registry() {
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let name = format!("{}/plugin:1", registry.name());
     let (bytes, pulled) = pull(&name, &plain()).await.unwrap();
@@ -77,7 +78,7 @@ async fn a_tag_is_resolved_once_and_a_restart_needs_no_registry() {
 
 #[tokio::test]
 async fn what_is_no_component_is_refused_before_its_bytes_come() {
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     let refused = async |layers: Value| {
         registry.manifest("p", "1", &json!({"layers": layers}));
         pull(&format!("{}/p:1", registry.name()), &plain()).await.unwrap_err()
@@ -103,7 +104,7 @@ async fn what_is_no_component_is_refused_before_its_bytes_come() {
 #[tokio::test]
 async fn a_name_and_a_password_open_a_registry_and_are_told_to_nobody() {
     let login = base64(b"ann:hush");
-    let registry = Registry::start(Some(&login)).await.unwrap();
+    let registry = ImageRegistry::start(Some(&login)).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let name = format!("{}/plugin:1", registry.name());
     let told = pull(&name, &plain()).await.unwrap_err();
@@ -165,7 +166,7 @@ async fn a_server_that_a_redirect_leads_to_is_not_shown_the_registrys_password()
 
 #[tokio::test]
 async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_one_that_was_kept() {
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     let (key, other) = (SigningKey::make().unwrap(), SigningKey::make().unwrap());
     let image = registry.push("plugin", "1", COMPONENT);
     let name = format!("{}/plugin:1", registry.name());
@@ -188,7 +189,7 @@ async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_on
 
 #[tokio::test]
 async fn a_file_at_an_address_is_fetched_and_is_bounded() {
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     registry.put("files/p.wasm".into(), COMPONENT.to_vec());
     let digest = sha256(COMPONENT);
     let at = |path: &str| json!({"url": format!("http://{}/v2/{path}", registry.name()), "sha256": digest});
@@ -202,7 +203,7 @@ async fn a_file_at_an_address_is_fetched_and_is_bounded() {
 async fn a_registry_that_does_not_answer_holds_up_only_what_comes_from_it() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = format!("{}/plugin:1", silent.local_addr().unwrap());
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let (good, host) = (format!("{}/plugin:1", registry.name()), plain());
     let slow = (0..8).map(|_| pull(&silent, &host));
@@ -227,7 +228,7 @@ async fn many_slow_registries_leave_a_place_to_one_that_is_not() {
     for _ in 0..8 {
         slow.push(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
     }
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let (good, host) = (format!("{}/plugin:1", registry.name()), plain());
     let names: Vec<_> = slow.iter().map(|it| format!("{}/plugin:1", it.local_addr().unwrap())).collect();
@@ -246,14 +247,14 @@ async fn many_slow_registries_leave_a_place_to_one_that_is_not() {
 
 #[tokio::test]
 async fn a_long_component_comes_by_way_of_the_disk_and_none_of_it_is_left_there() {
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     let long: Vec<u8> =
         b"\0asm".iter().copied().chain((0..3 << 20).map(|n: u32| n.to_le_bytes()[1])).collect();
     registry.push("plugin", "1", &long);
     let (name, folder) = (format!("{}/plugin:1", registry.name()), tempfile::tempdir().unwrap());
     let module: Value = json!({"oci": name});
     let of = |folder: &Path| {
-        Remote::of(&serde_json::from_value(module.clone()).unwrap(), &plain(), folder).unwrap()
+        RemoteComponent::of(&serde_json::from_value(module.clone()).unwrap(), &plain(), folder).unwrap()
     };
     rustls::crypto::ring::default_provider().install_default().ok();
     assert_eq!(of(folder.path()).fetch().await.unwrap().0, long);
@@ -264,10 +265,10 @@ async fn a_long_component_comes_by_way_of_the_disk_and_none_of_it_is_left_there(
 
 #[tokio::test]
 async fn the_time_of_a_fetch_begins_with_its_turn() {
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let (name, host) = (format!("{}/plugin:1", registry.name()), plain());
-    let before = Turn::wait(&registry.name(), "before".into()).await.unwrap();
+    let before = FetchTurn::wait(&registry.name(), "before".into()).await.unwrap();
     assert!(is_fetching("before") && !is_fetching(&name));
     let mut waiting = std::pin::pin!(pull(&name, &host));
     assert!(futures::poll!(waiting.as_mut()).is_pending());
@@ -318,7 +319,7 @@ async fn refused(module: Value, modules: Value) -> String {
 
 #[tokio::test]
 async fn nothing_is_asked_at_an_address_that_the_settings_do_not_name_by_address_by_name_or_by_redirect() {
-    let registry = Registry::start(None).await.unwrap();
+    let registry = ImageRegistry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let port = registry.name().rsplit(':').next().unwrap().to_owned();
     let digest = sha256(COMPONENT);

@@ -8,40 +8,40 @@ use std::sync::Arc;
 
 use kubewitness_core::calendar;
 use kubewitness_core::clock::Clock;
-use kubewitness_sandbox::Engine;
+use kubewitness_sandbox::SandboxEngine;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::component::is_fetching;
-use crate::config::manifest::Problem;
-use crate::controller::plugins::{Examined, Wanted};
-use crate::tasks::{Fate, Tasks};
-use queue::{Now, Queue};
+use crate::config::manifest::ManifestProblem;
+use crate::controller::plugins::{ExaminedFit, WantedPlugin};
+use crate::tasks::{TaskFate, TaskSupervisor};
+use queue::{BothClocks, CheckQueue};
 
-pub type Answer = Result<Examined, Vec<Problem>>;
+pub type CheckAnswer = Result<ExaminedFit, Vec<ManifestProblem>>;
 
-pub struct Examinations {
-    engine: Engine,
-    tasks: Tasks,
+pub struct ComponentChecks {
+    engine: SandboxEngine,
+    tasks: TaskSupervisor,
     clock: Arc<dyn Clock>,
-    queue: Queue<Answer>,
+    queue: CheckQueue<CheckAnswer>,
     /// What ends with each examination: its own task, and those whose compiling it goes on with.
     work: BTreeMap<u64, Vec<DropGuard>>,
     compiling: watch::Receiver<Option<Arc<str>>>,
-    answers: mpsc::UnboundedReceiver<(u64, Answer)>,
+    answers: mpsc::UnboundedReceiver<(u64, CheckAnswer)>,
     /// Given to each examination, which answers once.
-    to_answer: mpsc::UnboundedSender<(u64, Answer)>,
+    to_answer: mpsc::UnboundedSender<(u64, CheckAnswer)>,
 }
 
-impl Examinations {
-    pub fn new(engine: Engine, tasks: Tasks, clock: Arc<dyn Clock>) -> Self {
+impl ComponentChecks {
+    pub fn new(engine: SandboxEngine, tasks: TaskSupervisor, clock: Arc<dyn Clock>) -> Self {
         let (work, compiling) = (BTreeMap::new(), engine.compiling());
         let (to_answer, answers) = mpsc::unbounded_channel();
-        Self { engine, tasks, clock, queue: Queue::default(), work, compiling, answers, to_answer }
+        Self { engine, tasks, clock, queue: CheckQueue::default(), work, compiling, answers, to_answer }
     }
 
-    fn now(&self) -> Now {
-        Now { elapsed: self.clock.elapsed(), ms: self.clock.now_ms() }
+    fn now(&self) -> BothClocks {
+        BothClocks { elapsed: self.clock.elapsed(), ms: self.clock.now_ms() }
     }
 
     /// What is not asked for until [`Self::end_round`] ends there.
@@ -50,7 +50,7 @@ impl Examinations {
     }
 
     /// The number under which the answer comes.
-    pub fn ask(&mut self, wanted: Wanted) -> u64 {
+    pub fn ask(&mut self, wanted: WantedPlugin) -> u64 {
         let asked = self.queue.ask(wanted.question.clone(), self.now());
         if asked.is_new {
             self.begin(asked.number, wanted);
@@ -58,11 +58,11 @@ impl Examinations {
         asked.number
     }
 
-    fn begin(&mut self, number: u64, wanted: Wanted) {
+    fn begin(&mut self, number: u64, wanted: WantedPlugin) {
         let (stop, engine, answers) = (CancellationToken::new(), self.engine.clone(), self.to_answer.clone());
         self.work.insert(number, vec![stop.clone().drop_guard()]);
         let name = format!("examining {}", wanted.parsed.name);
-        self.tasks.spawn(name, Fate::Finite, async move {
+        self.tasks.spawn(name, TaskFate::Finite, async move {
             if let Some(answer) = stop.run_until_cancelled(wanted.examine(&engine)).await {
                 // The loop that asked may have ended meanwhile.
                 answers.send((number, answer)).ok();
@@ -98,12 +98,12 @@ impl Examinations {
     }
 
     /// The answer, if it is there.
-    pub fn take(&mut self, number: u64) -> Option<Answer> {
+    pub fn take(&mut self, number: u64) -> Option<CheckAnswer> {
         self.queue.take(number)
     }
 
-    /// What people are told of an examination without an answer.
-    pub fn told(&self, number: u64) -> Option<String> {
+    /// The message about an examination without an answer.
+    pub fn waiting_message(&self, number: u64) -> Option<String> {
         let (since_ms, question) = self.queue.open(number)?;
         let (mark, now) = (question.mark.as_str(), self.compiling.borrow());
         let what = match now.as_deref() {

@@ -7,32 +7,32 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kubewitness_core::config::IndexSpec;
 use kubewitness_core::document::pack;
-use kubewitness_core::order::{ORDERS, Order, Place, Placed};
-use kubewitness_core::ports::{SelectError, Selected, Selection, Witnessed};
-use kubewitness_core::project::Outline;
+use kubewitness_core::order::{ORDERS, ObjectOrder, OrderFields, OrderPosition};
+use kubewitness_core::ports::{ObjectSelection, SelectError, SelectedObjects, WitnessedState};
+use kubewitness_core::project::ObjectOutline;
 use kubewitness_core::search::SUBMITTER;
-use kubewitness_core::selector::Selector;
+use kubewitness_core::selector::LabelSelector;
 use kubewitness_core::state::{Change, StateId};
-use kubewitness_core::views::Counts;
+use kubewitness_core::views::ObjectCounts;
 use kubewitness_core::{Version, calendar};
 use proptest::prelude::*;
 
 use super::*;
 
-fn cache() -> Cache {
-    Cache::new(Indexes::new(&[IndexSpec { name: "zone".into(), pointer: "/spec/zones".into() }]))
+fn cache() -> ObjectCache {
+    ObjectCache::new(IndexSet::new(&[IndexSpec { name: "zone".into(), pointer: "/spec/zones".into() }]))
 }
 
 /// A way in which an object enters the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Put {
+enum PutForm {
     Packed,
     Plain,
     RecentObject,
 }
 
-fn witnessed(current: &Current, document: &str) -> Witnessed {
-    Witnessed {
+fn witnessed(current: &CurrentObject, document: &str) -> WitnessedState {
+    WitnessedState {
         id: StateId::parse(""),
         change: Change::Present,
         object: Arc::clone(&current.object),
@@ -48,14 +48,14 @@ fn witnessed(current: &Current, document: &str) -> Witnessed {
     }
 }
 
-fn put_packed(cache: &mut Cache, most: usize) {
+fn put_packed(cache: &mut ObjectCache, most: usize) {
     let packed: Vec<_> = cache.longest_quiet(most).into_iter().map(ToPack::packed).collect();
     packed.into_iter().for_each(|packed| cache.put_packed(packed));
 }
 
 /// An object in the model.
 #[derive(Clone, Debug, Default)]
-struct Model {
+struct ModelObject {
     seq: u64,
     namespace: String,
     name: String,
@@ -71,12 +71,12 @@ struct Model {
     created_s: u32,
 }
 
-impl Model {
-    fn place(&self, order: Order, uid: &str) -> Place {
+impl ModelObject {
+    fn place(&self, order: ObjectOrder, uid: &str) -> OrderPosition {
         let status = Status { phase: self.phase.clone(), attempt: self.attempt, ..Status::default() };
         let (seq, created_s) = (self.seq, self.created_s);
         let (namespace, name) = (&*self.namespace, &*self.name);
-        order.place(&Placed { seq, created_s, namespace, name, status: &status }, || uid.to_owned())
+        order.place(&OrderFields { seq, created_s, namespace, name, status: &status }, || uid.to_owned())
     }
 
     fn document(&self) -> String {
@@ -94,13 +94,13 @@ impl Model {
         .to_string()
     }
 
-    fn put(&self, cache: &mut Cache, uid: &str, how: Put) {
+    fn put(&self, cache: &mut ObjectCache, uid: &str, how: PutForm) {
         let document = self.document();
         let object = |uid: &str, name: &str| {
             let (namespace, name, uid) = (self.namespace.clone(), name.into(), uid.into());
             Arc::new(ObjectRef { kind: "Pod".into(), namespace, name, uid, ..ObjectRef::default() })
         };
-        let current = Current {
+        let current = CurrentObject {
             object: object(uid, &self.name),
             owner: self.outermost.as_ref().map(|owner| object(owner, "owner")),
             resource_version: Version::new(&self.seq.to_string()),
@@ -113,11 +113,11 @@ impl Model {
             observed_ms: 0,
             packed: pack(document.as_bytes()),
         };
-        if how != Put::RecentObject {
-            return cache.put(&current, (how == Put::Plain).then_some(document.as_bytes()));
+        if how != PutForm::RecentObject {
+            return cache.put(&current, (how == PutForm::Plain).then_some(document.as_bytes()));
         }
-        let outline = Outline::of(document.as_bytes()).unwrap();
-        let (keyer, before) = (cache.keyer(), cache.known(uid).and_then(|known| known.keys));
+        let outline = ObjectOutline::of(document.as_bytes()).unwrap();
+        let (keyer, before) = (cache.keyer(), cache.known_object(uid).and_then(|known| known.keys));
         let (object, owner) = (&current.object, current.owner.as_deref());
         let keys = keyer.next(object, owner, document.as_bytes(), &outline, before.as_ref());
         let (recent, status) = RecentObject::of(witnessed(&current, &document), current.seq, keys, None);
@@ -125,12 +125,12 @@ impl Model {
     }
 }
 
-fn select(cache: &Cache, selection: &Selection) -> Selected {
+fn select(cache: &ObjectCache, selection: &ObjectSelection) -> SelectedObjects {
     let indexes = cache.indexes();
-    let mut search = Search::new(selection, &indexes).unwrap();
+    let mut search = SelectSearch::new(selection, &indexes).unwrap();
     let plan = search
         .narrowed(cache.plan(&search), |search, from, passing| cache.add_passing(search, from, passing));
-    if let Plan::Ordered = plan {
+    if let SelectPlan::Ordered = plan {
         let mut beyond = selection.beyond.clone();
         loop {
             let page = cache.ordered_page(&search, beyond.as_ref());
@@ -151,11 +151,15 @@ fn select(cache: &Cache, selection: &Selection) -> Selected {
     search.end()
 }
 
-fn by(index: &str, key: &str) -> Selection {
-    Selection { index: Some((index.into(), key.into())), limit: usize::MAX, ..Selection::default() }
+fn by(index: &str, key: &str) -> ObjectSelection {
+    ObjectSelection {
+        index: Some((index.into(), key.into())),
+        limit: usize::MAX,
+        ..ObjectSelection::default()
+    }
 }
 
-fn uids(selected: &Selected) -> Vec<String> {
+fn uids(selected: &SelectedObjects) -> Vec<String> {
     let mut uids: Vec<_> = selected.objects.iter().map(|current| current.object.uid.clone()).collect();
     uids.sort();
     uids
@@ -164,9 +168,10 @@ fn uids(selected: &Selected) -> Vec<String> {
 #[test]
 fn another_uid_under_a_name_makes_the_old_one_leave_every_index() {
     let mut cache = cache();
-    let object = |owner: &str| Model { name: "x".into(), owners: vec![owner.into()], ..Model::default() };
-    object("o1").put(&mut cache, "u1", Put::Plain);
-    object("o2").put(&mut cache, "u2", Put::Plain);
+    let object =
+        |owner: &str| ModelObject { name: "x".into(), owners: vec![owner.into()], ..ModelObject::default() };
+    object("o1").put(&mut cache, "u1", PutForm::Plain);
+    object("o2").put(&mut cache, "u2", PutForm::Plain);
     assert_eq!(cache.len(), 1);
     assert!(cache.by_uid("u1").is_none());
     assert_eq!(cache.by_name("", "x").unwrap().object.uid, "u2");
@@ -182,15 +187,15 @@ fn pages_of_any_size_show_each_object_once() {
     let mut cache = cache();
     for number in 0..600 {
         let labels = [("half".to_string(), (number % 2).to_string())].into();
-        Model { name: format!("x{number}"), seq: number, labels, ..Model::default() }.put(
+        ModelObject { name: format!("x{number}"), seq: number, labels, ..ModelObject::default() }.put(
             &mut cache,
             &format!("u{number:03}"),
-            if number % 3 == 0 { Put::RecentObject } else { Put::Packed },
+            if number % 3 == 0 { PutForm::RecentObject } else { PutForm::Packed },
         );
     }
     for size in [1, 7, 256, 300, 1_000] {
-        let labels = Selector::parse("half=1").unwrap();
-        let mut selection = Selection { labels, limit: size, ..Selection::default() };
+        let labels = LabelSelector::parse("half=1").unwrap();
+        let mut selection = ObjectSelection { labels, limit: size, ..ObjectSelection::default() };
         let mut seen = Vec::new();
         loop {
             let page = select(&cache, &selection);
@@ -205,8 +210,10 @@ fn pages_of_any_size_show_each_object_once() {
         let expected: Vec<_> = (0..300).map(|half| format!("u{:03}", half * 2 + 1)).collect();
         assert_eq!(seen, expected, "pages of {size}");
     }
-    let newest =
-        select(&cache, &Selection { order: Some(Order::default()), limit: 3, ..Selection::default() });
+    let newest = select(
+        &cache,
+        &ObjectSelection { order: Some(ObjectOrder::default()), limit: 3, ..ObjectSelection::default() },
+    );
     let seqs: Vec<_> = newest.objects.iter().map(|current| current.seq).collect();
     assert_eq!((seqs, newest.next), (vec![599, 598, 597], None));
 }
@@ -214,14 +221,18 @@ fn pages_of_any_size_show_each_object_once() {
 #[test]
 fn what_changed_lately_is_plain_until_it_cools_the_longest_unchanged_first() {
     let mut cache = cache();
-    let put = |cache: &mut Cache, name: &str, seq: u64| {
+    let put = |cache: &mut ObjectCache, name: &str, seq: u64| {
         let labels = [("seq".to_string(), seq.to_string())].into();
-        Model { name: name.into(), seq, labels, ..Model::default() }.put(cache, name, Put::RecentObject);
+        ModelObject { name: name.into(), seq, labels, ..ModelObject::default() }.put(
+            cache,
+            name,
+            PutForm::RecentObject,
+        );
     };
     for (seq, name) in ["a", "b", "c", "a"].into_iter().enumerate() {
         put(&mut cache, name, seq as u64);
     }
-    let is_plain = |cache: &Cache, name: &str| cache.known(name).unwrap().keys.is_some();
+    let is_plain = |cache: &ObjectCache, name: &str| cache.known_object(name).unwrap().keys.is_some();
     put_packed(&mut cache, 1);
     assert_eq!(["a", "b", "c"].map(|name| is_plain(&cache, name)), [true, false, true]);
     // The object changes while it is packed. The change must win.
@@ -240,10 +251,10 @@ fn changes_without_end_leave_no_trace_of_old_ones() {
     let mut cache = cache();
     for number in 0..10_000 {
         let name = format!("x{}", number % 7);
-        Model { name: name.clone(), seq: number, ..Model::default() }.put(
+        ModelObject { name: name.clone(), seq: number, ..ModelObject::default() }.put(
             &mut cache,
             &name,
-            Put::RecentObject,
+            PutForm::RecentObject,
         );
         if number % 3 == 0 {
             cache.remove(&name);
@@ -256,11 +267,11 @@ fn changes_without_end_leave_no_trace_of_old_ones() {
 fn an_index_that_is_not_there_is_told_with_those_that_are() {
     let cache = cache();
     let (selection, indexes) = (by("rack", "7"), cache.indexes());
-    let error = Search::new(&selection, &indexes).err().map(SelectError::from).unwrap().to_string();
+    let error = SelectSearch::new(&selection, &indexes).err().map(SelectError::from).unwrap().to_string();
     assert_eq!(error, "there is no index `rack`; this source has namespace, owner, node, label, zone");
 }
 
-fn model() -> impl Strategy<Value = Model> {
+fn model() -> impl Strategy<Value = ModelObject> {
     let labels = prop::collection::btree_map("[ab]", "[xy]?", 0..3);
     let phase = prop_oneof![Just("Running"), Just("Failed")];
     (
@@ -272,7 +283,7 @@ fn model() -> impl Strategy<Value = Model> {
         prop::collection::vec(0u8..3, 0..3),
         (phase, 0u32..3),
     )
-        .prop_map(|(namespace, owners, outermost, node, labels, zones, (phase, attempt))| Model {
+        .prop_map(|(namespace, owners, outermost, node, labels, zones, (phase, attempt))| ModelObject {
             namespace: format!("s{namespace}"),
             owners,
             outermost,
@@ -281,11 +292,11 @@ fn model() -> impl Strategy<Value = Model> {
             zones,
             phase: phase.into(),
             attempt,
-            ..Model::default()
+            ..ModelObject::default()
         })
 }
 
-fn selection() -> impl Strategy<Value = Selection> {
+fn selection() -> impl Strategy<Value = ObjectSelection> {
     let index = prop_oneof![
         "s[0-3]".prop_map(|key| ("namespace".to_string(), key)),
         "o[0-4]".prop_map(|key| ("owner".to_string(), key)),
@@ -303,24 +314,24 @@ fn selection() -> impl Strategy<Value = Selection> {
         prop::option::of(prop::sample::select(ORDERS.to_vec())),
         prop::option::of(0u64..4_000),
     )
-        .prop_map(|(namespace, name, phase, labels, index, order, created_since_ms)| Selection {
+        .prop_map(|(namespace, name, phase, labels, index, order, created_since_ms)| ObjectSelection {
             namespace,
             name,
             phase,
-            labels: Selector::parse(labels).unwrap(),
+            labels: LabelSelector::parse(labels).unwrap(),
             index,
             limit: usize::MAX,
-            order: order.map(|word| Order::parse(word).unwrap()),
+            order: order.map(|word| ObjectOrder::parse(word).unwrap()),
             created_since_ms,
-            ..Selection::default()
+            ..ObjectSelection::default()
         })
 }
 
-fn put() -> impl Strategy<Value = Put> {
-    prop::sample::select(vec![Put::Packed, Put::Plain, Put::RecentObject, Put::RecentObject])
+fn put() -> impl Strategy<Value = PutForm> {
+    prop::sample::select(vec![PutForm::Packed, PutForm::Plain, PutForm::RecentObject, PutForm::RecentObject])
 }
 
-fn holds(model: &Model, selection: &Selection) -> bool {
+fn holds(model: &ModelObject, selection: &ObjectSelection) -> bool {
     let index = selection.index.as_ref().is_none_or(|(index, key)| match index.as_str() {
         "namespace" => model.namespace == *key,
         "owner" => model.owners.contains(key) || model.outermost.as_ref() == Some(key),
@@ -344,7 +355,7 @@ proptest! {
         selections in prop::collection::vec(selection(), 1..12),
     ) {
         let (mut cache, started) = (cache(), cache());
-        let mut models: BTreeMap<String, Model> = BTreeMap::new();
+        let mut models: BTreeMap<String, ModelObject> = BTreeMap::new();
         for (seq, (put, id, how, packed)) in steps.into_iter().enumerate() {
             match put {
                 Some(mut model) => {
@@ -368,17 +379,17 @@ proptest! {
         for (uid, model) in &models {
             let held = cache.by_uid(uid).unwrap();
             prop_assert_eq!((&held.object.name, held.seq), (&model.name, model.seq));
-            let (document, known) = (model.document(), cache.known(uid).unwrap());
+            let (document, known) = (model.document(), cache.known_object(uid).unwrap());
             prop_assert_eq!(&unpack(&held.packed).unwrap()[..], document.as_bytes());
             prop_assert_eq!(&known.document().unwrap()[..], document.as_bytes());
             prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
         }
         // Page by page in each order, of all objects and of a phase: each object once, in order.
         for (word, phase) in ORDERS.into_iter().flat_map(|word| [(word, None), (word, Some("failed"))]) {
-            let order = Order::parse(word).unwrap();
+            let order = ObjectOrder::parse(word).unwrap();
             let phase = phase.map(str::to_owned);
-            let mut paged = Selection { order: Some(order), limit: 2, phase, ..Selection::default() };
-            let mut pages: Vec<Place> = Vec::new();
+            let mut paged = ObjectSelection { order: Some(order), limit: 2, phase, ..ObjectSelection::default() };
+            let mut pages: Vec<OrderPosition> = Vec::new();
             loop {
                 let page = select(&cache, &paged);
                 prop_assert_eq!(page.places.len(), page.objects.len());
@@ -387,14 +398,14 @@ proptest! {
                 pages.extend(page.places);
             }
             let meant = models.iter().filter(|(_, model)| holds(model, &paged));
-            let mut expected: Vec<Place> = meant.map(|(uid, model)| model.place(order, uid)).collect();
+            let mut expected: Vec<OrderPosition> = meant.map(|(uid, model)| model.place(order, uid)).collect();
             expected.sort_unstable_by(|a, b| if order.is_before(a, b) { Less } else { Greater });
             prop_assert_eq!(pages, expected, "{}", word);
         }
         for namespace in [None, Some("s1")] {
             let namespace = namespace.map(str::to_owned);
-            let selection = Selection { namespace, limit: usize::MAX, ..Selection::default() };
-            let mut counts = Counts::default();
+            let selection = ObjectSelection { namespace, limit: usize::MAX, ..ObjectSelection::default() };
+            let mut counts = ObjectCounts::default();
             prop_assert!(cache.tally(&selection, &mut counts));
             let meant: Vec<_> = models.values().filter(|model| holds(model, &selection)).collect();
             prop_assert_eq!(counts.phases.values().sum::<u64>(), meant.len() as u64);
@@ -406,7 +417,7 @@ proptest! {
         // As after a restart: all objects at once, and one of them twice.
         let held = models.keys().chain(models.keys().next()).map(|uid| cache.by_uid(uid).unwrap());
         let held: Vec<_> = held.collect();
-        let mut filling = Filling::instead_of(&started);
+        let mut filling = CacheFill::instead_of(&started);
         held.chunks(3).for_each(|part| filling.add(part.to_vec()));
         let started = filling.finish();
         for selection in selections {

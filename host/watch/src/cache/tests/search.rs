@@ -3,21 +3,26 @@
 use std::sync::Arc;
 
 use kubewitness_core::config::{HostSpec, RedactedField, RedactionSpec};
-use kubewitness_core::redact::Redactor;
-use kubewitness_core::search::Search;
+use kubewitness_core::redact::RedactionRules;
+use kubewitness_core::search::SearchText;
 
 use super::*;
 
 /// The default rules and one more.
-fn rules(pointer: Option<&str>) -> Arc<Redactor> {
+fn rules(pointer: Option<&str>) -> Arc<RedactionRules> {
     let mut redaction = RedactionSpec::default();
     let field = |pointer: &str| RedactedField { kind: None, pointer: pointer.to_owned() };
     redaction.fields.extend(pointer.map(field));
     Arc::new(HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap())
 }
 
-fn searched(search: Option<Search>) -> Selection {
-    Selection { search, order: Some(Order::default()), limit: usize::MAX, ..Selection::default() }
+fn searched(search: Option<SearchText>) -> ObjectSelection {
+    ObjectSelection {
+        search,
+        order: Some(ObjectOrder::default()),
+        limit: usize::MAX,
+        ..ObjectSelection::default()
+    }
 }
 
 #[test]
@@ -26,17 +31,17 @@ fn a_search_reads_no_more_documents_than_its_bound_and_says_how_far_it_came() {
     for seq in 1..=5_000 {
         // Its signature rules nothing out.
         let labels = [("mirror".to_owned(), "redis://u:hush@h".to_owned())].into();
-        let model = Model { name: format!("x{seq}"), seq, labels, ..Model::default() };
-        model.put(&mut cache, &format!("u{seq}"), Put::Plain);
+        let model = ModelObject { name: format!("x{seq}"), seq, labels, ..ModelObject::default() };
+        model.put(&mut cache, &format!("u{seq}"), PutForm::Plain);
     }
-    let mut selection = searched(Search::new("nobody"));
+    let mut selection = searched(SearchText::new("nobody"));
     let first = select(&cache, &selection);
     assert!(first.objects.is_empty());
     let looked = first.looked.expect("it has not looked at all of them");
     assert!((1..=1_001).contains(&looked.number), "{looked:?}");
     selection.beyond = Some(looked);
     assert_eq!(select(&cache, &selection).looked, None);
-    selection.search = Search::new("X4999");
+    selection.search = SearchText::new("X4999");
     selection.beyond = None;
     assert_eq!(uids(&select(&cache, &selection)), ["u4999"]);
 }
@@ -47,18 +52,18 @@ fn a_search_for_what_few_objects_have_is_one_page_of_all_objects() {
     for seq in 1..=20_000 {
         let labels = [("team".to_owned(), format!("team-{}", seq % 7))].into();
         let submitter = Some(format!("user{seq}@example.com"));
-        let model = Model { name: format!("x{seq}"), seq, labels, submitter, ..Model::default() };
-        model.put(&mut cache, &format!("u{seq}"), Put::Plain);
+        let model = ModelObject { name: format!("x{seq}"), seq, labels, submitter, ..ModelObject::default() };
+        model.put(&mut cache, &format!("u{seq}"), PutForm::Plain);
     }
     for (text, expected) in [("nobody", &[][..]), ("USER777@", &["u777"][..]), ("x19999", &["u19999"])] {
-        let found = select(&cache, &searched(Search::new(text)));
+        let found = select(&cache, &searched(SearchText::new(text)));
         assert_eq!(
             (uids(&found), found.looked),
             (expected.iter().map(|uid| uid.to_string()).collect(), None)
         );
     }
     cache.remove("u777");
-    assert_eq!(uids(&select(&cache, &searched(Search::new("user777@")))), [""; 0]);
+    assert_eq!(uids(&select(&cache, &searched(SearchText::new("user777@")))), [""; 0]);
 }
 
 #[test]
@@ -67,10 +72,11 @@ fn how_far_a_page_comes_tells_nothing_of_a_label_that_a_rule_hides() {
         let mut cache = cache();
         for seq in 1..=5_000 {
             let labels = [("code".to_owned(), hidden.to_owned())].into();
-            let model = Model { name: format!("x{seq}"), seq, labels, ..Model::default() };
-            model.put(&mut cache, &format!("u{seq}"), Put::Plain);
+            let model = ModelObject { name: format!("x{seq}"), seq, labels, ..ModelObject::default() };
+            model.put(&mut cache, &format!("u{seq}"), PutForm::Plain);
         }
-        let search = Search::new("hush").map(|search| search.beside(rules(Some("/metadata/labels/code"))));
+        let search =
+            SearchText::new("hush").map(|search| search.beside(rules(Some("/metadata/labels/code"))));
         let found = select(&cache, &searched(search));
         assert!(found.objects.is_empty());
         found.looked
@@ -87,20 +93,24 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-fn model() -> impl Strategy<Value = Model> {
+fn model() -> impl Strategy<Value = ModelObject> {
     let label = prop::sample::select(vec!["team", "code", "env", "args"]);
     let labels = prop::collection::btree_map(label.prop_map(str::to_owned), text(), 0..4);
-    (0u8..2, labels, prop::option::of(text())).prop_map(|(namespace, labels, submitter)| Model {
+    (0u8..2, labels, prop::option::of(text())).prop_map(|(namespace, labels, submitter)| ModelObject {
         namespace: format!("s{namespace}"),
         labels,
         submitter,
         phase: "Running".into(),
-        ..Model::default()
+        ..ModelObject::default()
     })
 }
 
 /// By a look at every object.
-fn looked_through(cache: &Cache, models: &BTreeMap<String, Model>, search: &Search) -> Vec<String> {
+fn looked_through(
+    cache: &ObjectCache,
+    models: &BTreeMap<String, ModelObject>,
+    search: &SearchText,
+) -> Vec<String> {
     let fits = |uid: &&String| {
         let held = cache.by_uid(uid).unwrap();
         let document = unpack(&held.packed).unwrap();
@@ -118,7 +128,7 @@ proptest! {
         word in prop::sample::select(ORDERS.to_vec()),
     ) {
         let mut cache = cache();
-        let mut models: BTreeMap<String, Model> = BTreeMap::new();
+        let mut models: BTreeMap<String, ModelObject> = BTreeMap::new();
         for (seq, (step, id, how, packed)) in steps.into_iter().enumerate() {
             match step {
                 Some(mut model) => {
@@ -134,15 +144,15 @@ proptest! {
             }
             put_packed(&mut cache, packed);
         }
-        let mut filling = Filling::instead_of(&cache);
+        let mut filling = CacheFill::instead_of(&cache);
         filling.add(models.keys().map(|uid| cache.by_uid(uid).unwrap()).collect());
         let started = filling.finish();
         for text in texts {
-            let all = Search::new(&text).unwrap();
+            let all = SearchText::new(&text).unwrap();
             for search in [all.clone(), all.clone().beside(rules(hides))] {
                 let expected = looked_through(&cache, &models, &search);
-                for order in [None, Some(Order::parse(word).unwrap())] {
-                    let selection = Selection { order, ..searched(Some(search.clone())) };
+                for order in [None, Some(ObjectOrder::parse(word).unwrap())] {
+                    let selection = ObjectSelection { order, ..searched(Some(search.clone())) };
                     prop_assert_eq!(uids(&select(&cache, &selection)), expected.clone(), "{}", text);
                     prop_assert_eq!(uids(&select(&started, &selection)), expected.clone(), "{}", text);
                 }

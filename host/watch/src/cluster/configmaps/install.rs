@@ -9,13 +9,13 @@ use tokio::time::timeout;
 
 use super::{Duration, FRAME};
 use crate::connect::SignedIn;
-use crate::connect::request::{Address, Api, Failure};
+use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 
 /// A person waits for it. It carries up to 1 MiB.
 const WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Installed {
+pub enum InstallResult {
     Created,
     Configured,
     Unchanged,
@@ -33,8 +33,8 @@ pub enum InstallError {
     Failed(String),
 }
 
-impl From<Failure> for InstallError {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for InstallError {
+    fn from(failure: RequestFailure) -> Self {
         match failure.code() {
             Some(409) => Self::Overtaken,
             _ => Self::Failed(failure.to_string()),
@@ -49,14 +49,14 @@ pub async fn install(
     wanted: ConfigMap,
     label: &str,
     dry_run: bool,
-) -> Result<Installed, InstallError> {
+) -> Result<InstallResult, InstallError> {
     let api = signed_in.api();
     let namespace = wanted.metadata.namespace.clone().unwrap_or_default();
     let name = wanted.metadata.name.clone().unwrap_or_default();
     let maps = config_maps(&namespace);
     let Some(there) = find(&api, &maps.clone().member(&name)).await? else {
         write(&api, Method::POST, &writing(maps, dry_run), &wanted).await?;
-        return Ok(Installed::Created);
+        return Ok(InstallResult::Created);
     };
     let take = |there: &mut ConfigMap| {
         there.data = wanted.data;
@@ -67,14 +67,14 @@ pub async fn install(
     replace(&api, &maps.member(&name), there, label, dry_run, take).await
 }
 
-/// Changes the data of a ConfigMap that is there and has this label.
+/// Changes the data of an existing ConfigMap that has this label.
 pub async fn change(
     signed_in: &SignedIn,
     (namespace, name): (&str, &str),
     label: &str,
     dry_run: bool,
     change: impl FnOnce(&mut BTreeMap<String, String>) -> Result<(), String>,
-) -> Result<Installed, InstallError> {
+) -> Result<InstallResult, InstallError> {
     let api = signed_in.api();
     let address = config_maps(namespace).member(name);
     let there = find(&api, &address).await?.ok_or(InstallError::Missing)?;
@@ -83,38 +83,38 @@ pub async fn change(
     replace(&api, &address, there, label, dry_run, of_data).await
 }
 
-fn config_maps(namespace: &str) -> Address {
-    let namespace = Address::new("/api/v1/namespaces").member(namespace);
-    Address::new(&(namespace.as_str().to_owned() + "/configmaps"))
+fn config_maps(namespace: &str) -> RequestAddress {
+    let namespace = RequestAddress::new("/api/v1/namespaces").member(namespace);
+    RequestAddress::new(&(namespace.as_str().to_owned() + "/configmaps"))
 }
 
-fn writing(address: Address, dry_run: bool) -> Address {
+fn writing(address: RequestAddress, dry_run: bool) -> RequestAddress {
     let address = address.with("fieldManager", "kubewitness-install");
     if dry_run { address.with("dryRun", "All") } else { address }
 }
 
 async fn replace(
-    api: &Api,
-    address: &Address,
+    api: &ApiClient,
+    address: &RequestAddress,
     mut there: ConfigMap,
     label: &str,
     dry_run: bool,
     change: impl FnOnce(&mut ConfigMap) -> Result<(), InstallError>,
-) -> Result<Installed, InstallError> {
+) -> Result<InstallResult, InstallError> {
     if !there.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label)) {
         return Err(InstallError::Foreign(label.to_owned()));
     }
     let before = there.clone();
     change(&mut there)?;
     if there == before {
-        return Ok(Installed::Unchanged);
+        return Ok(InstallResult::Unchanged);
     }
     // With the version that was read: a change that came meanwhile is not overwritten.
     write(api, Method::PUT, &writing(address.clone(), dry_run), &there).await?;
-    Ok(Installed::Configured)
+    Ok(InstallResult::Configured)
 }
 
-async fn find(api: &Api, address: &Address) -> Result<Option<ConfigMap>, InstallError> {
+async fn find(api: &ApiClient, address: &RequestAddress) -> Result<Option<ConfigMap>, InstallError> {
     match ask(api, Method::GET, address, None).await {
         Ok(body) => serde_json::from_slice(&body).map(Some).map_err(|error| {
             InstallError::Failed(format!("the ConfigMap that is there can't be read: {error}"))
@@ -124,17 +124,22 @@ async fn find(api: &Api, address: &Address) -> Result<Option<ConfigMap>, Install
     }
 }
 
-async fn write(api: &Api, method: Method, address: &Address, map: &ConfigMap) -> Result<(), InstallError> {
+async fn write(
+    api: &ApiClient,
+    method: Method,
+    address: &RequestAddress,
+    map: &ConfigMap,
+) -> Result<(), InstallError> {
     let body = serde_json::to_vec(map).map_err(|error| InstallError::Failed(error.to_string()))?;
     Ok(ask(api, method, address, Some(("application/json", body))).await.map(drop)?)
 }
 
 async fn ask(
-    api: &Api,
+    api: &ApiClient,
     method: Method,
-    address: &Address,
+    address: &RequestAddress,
     body: Option<(&'static str, Vec<u8>)>,
-) -> Result<bytes::Bytes, Failure> {
+) -> Result<bytes::Bytes, RequestFailure> {
     let asked = timeout(WITHIN, api.ask_for(method, address.as_str(), body, FRAME)).await;
-    asked.unwrap_or(Err(Failure::TimedOut(WITHIN)))
+    asked.unwrap_or(Err(RequestFailure::TimedOut(WITHIN)))
 }

@@ -18,18 +18,18 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::backoff::{Backoff, Dice};
-use crate::connect::request::{Address, Api, Failure, causes, status_failure};
-use crate::tuning::Tuning;
-use kubewitness_core::frames::{Line, Splitter};
+use crate::connect::backoff::{Backoff, JitterDice};
+use crate::connect::request::{ApiClient, RequestAddress, RequestFailure, causes, status_failure};
+use crate::tuning::WatchTuning;
+use kubewitness_core::frames::{FrameLine, FrameSplitter};
 
-pub use install::{InstallError, Installed, change, install};
+pub use install::{InstallError, InstallResult, change, install};
 pub use records::{EventType as RecordType, WriteError, delete_status, emit_event, write_status};
 
 /// A ConfigMap holds 1 MiB of data; base64 makes binary data a third larger.
 const FRAME: usize = 4 * 1024 * 1024;
-/// ConfigMaps that one label may select; whoever may write ConfigMaps could fill the memory with more.
-/// A host has a hundred plugins at most.
+/// The most ConfigMaps that one label may select. Without a bound, anybody who may write ConfigMaps could
+/// fill the memory. A host has a hundred plugins at most.
 const MOST: usize = 2_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct ConfigMapDoc {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct ConfigMapSnapshot {
     /// Everything was listed at least once. Before that, what is missing says nothing.
     pub synced: bool,
     /// By name.
@@ -53,28 +53,28 @@ pub struct Snapshot {
 }
 
 pub struct ConfigMaps {
-    api: Api,
+    api: ApiClient,
     path: String,
     selectors: Vec<String>,
-    tuning: Tuning,
+    tuning: WatchTuning,
 }
 
-/// What one selector gave so far, by uid.
+/// The ConfigMaps that one selector gave so far, by uid.
 #[derive(Default)]
-struct Selected {
+struct SelectedMaps {
     synced: bool,
     maps: BTreeMap<String, ConfigMapDoc>,
     condition: Option<String>,
 }
 
 /// Where the snapshots are put together.
-struct Table<'a> {
-    selected: Mutex<Vec<Selected>>,
-    out: &'a watch::Sender<Snapshot>,
+struct SnapshotTable<'a> {
+    selected: Mutex<Vec<SelectedMaps>>,
+    out: &'a watch::Sender<ConfigMapSnapshot>,
 }
 
-impl Table<'_> {
-    fn change(&self, place: usize, change: impl FnOnce(&mut Selected)) {
+impl SnapshotTable<'_> {
+    fn change(&self, place: usize, change: impl FnOnce(&mut SelectedMaps)) {
         let mut selected = self.selected.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut selected[place]);
         let maps: BTreeMap<_, _> = selected
@@ -82,7 +82,7 @@ impl Table<'_> {
             .flat_map(|one| one.maps.values())
             .map(|map| (map.name.clone(), map.clone()))
             .collect();
-        let snapshot = Snapshot {
+        let snapshot = ConfigMapSnapshot {
             synced: selected.iter().all(|one| one.synced),
             maps: maps.into_values().collect(),
             condition: selected.iter().find_map(|one| one.condition.clone()),
@@ -99,36 +99,36 @@ impl Table<'_> {
     }
 }
 
-fn bounded(count: usize, selector: &str) -> Result<(), Failure> {
+fn bounded(count: usize, selector: &str) -> Result<(), RequestFailure> {
     match count <= MOST {
         true => Ok(()),
-        false => Err(Failure::Answer(format!(
+        false => Err(RequestFailure::Answer(format!(
             "more than {MOST} ConfigMaps carry the label {selector}: delete some; until then changes are not taken"
         ))),
     }
 }
 
 impl ConfigMaps {
-    /// Of one namespace, those that match any of the selectors (`kubewitness.dev/plugin=true`).
+    /// Reads the ConfigMaps of one namespace that match any of the selectors (`kubewitness.dev/plugin=true`).
     pub fn new(client: kube::Client, namespace: &str, label_selectors: &[&str]) -> Self {
         Self {
-            api: Api::new(client),
+            api: ApiClient::new(client),
             path: format!("/api/v1/namespaces/{namespace}/configmaps"),
             selectors: label_selectors.iter().map(ToString::to_string).collect(),
-            tuning: Tuning::default(),
+            tuning: WatchTuning::default(),
         }
     }
 
-    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+    pub fn with_tuning(mut self, tuning: WatchTuning) -> Self {
         self.tuning = tuning;
         self
     }
 
     /// Runs until the stop. What fails is tried again and shown in the snapshot; what was known
     /// stays until the server says otherwise.
-    pub async fn run(self, out: watch::Sender<Snapshot>, stop: CancellationToken) {
-        let selected = Mutex::new(self.selectors.iter().map(|_| Selected::default()).collect());
-        let table = Table { selected, out: &out };
+    pub async fn run(self, out: watch::Sender<ConfigMapSnapshot>, stop: CancellationToken) {
+        let selected = Mutex::new(self.selectors.iter().map(|_| SelectedMaps::default()).collect());
+        let table = SnapshotTable { selected, out: &out };
         let each = (0..self.selectors.len()).map(|place| self.follow(place, &table));
         tokio::select! {
             () = stop.cancelled() => {}
@@ -136,9 +136,9 @@ impl ConfigMaps {
         }
     }
 
-    async fn follow(&self, place: usize, table: &Table<'_>) {
+    async fn follow(&self, place: usize, table: &SnapshotTable<'_>) {
         let mut backoff = Backoff::new(self.tuning.first_pause, self.tuning.longest_pause);
-        let mut dice = Dice::new(self.tuning.seed);
+        let mut dice = JitterDice::new(self.tuning.seed);
         let mut version: Option<String> = None;
         loop {
             let since = Instant::now();
@@ -155,10 +155,10 @@ impl ConfigMaps {
             if since.elapsed() > Duration::from_secs(5) {
                 backoff.reset();
             }
-            if failure.as_ref().is_some_and(Failure::is_expired) || table.count(place) > MOST {
+            if failure.as_ref().is_some_and(RequestFailure::is_expired) || table.count(place) > MOST {
                 version = None;
             }
-            let asked = failure.as_ref().and_then(Failure::retry_after);
+            let asked = failure.as_ref().and_then(RequestFailure::retry_after);
             if let Some(failure) = failure.filter(|failure| !failure.is_expired()) {
                 let condition = format!("ConfigMaps can't be watched: {failure}");
                 tracing::warn!("{condition}");
@@ -168,24 +168,25 @@ impl ConfigMaps {
         }
     }
 
-    async fn list(&self, place: usize, table: &Table<'_>) -> Result<String, Failure> {
+    async fn list(&self, place: usize, table: &SnapshotTable<'_>) -> Result<String, RequestFailure> {
         #[derive(Deserialize)]
-        struct Page {
-            metadata: Meta,
+        struct MapPage {
+            metadata: MapMetadata,
             #[serde(default)]
             items: Vec<ConfigMap>,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Meta {
+        struct MapMetadata {
             resource_version: String,
         }
-        let address = Address::new(&self.path).with("labelSelector", &self.selectors[place]);
+        let address = RequestAddress::new(&self.path).with("labelSelector", &self.selectors[place]);
         let body = self.api.get(address.as_str()).await?;
-        let page: Page = serde_json::from_slice(&body).map_err(|error| Failure::Answer(error.to_string()))?;
+        let page: MapPage =
+            serde_json::from_slice(&body).map_err(|error| RequestFailure::Answer(error.to_string()))?;
         bounded(page.items.len(), &self.selectors[place])?;
         let maps = page.items.into_iter().map(doc).map(|map| (map.uid.clone(), map)).collect();
-        table.change(place, |selected| *selected = Selected { synced: true, maps, condition: None });
+        table.change(place, |selected| *selected = SelectedMaps { synced: true, maps, condition: None });
         Ok(page.metadata.resource_version)
     }
 
@@ -193,12 +194,12 @@ impl ConfigMaps {
     async fn watch(
         &self,
         place: usize,
-        table: &Table<'_>,
+        table: &SnapshotTable<'_>,
         version: &mut String,
-        dice: &mut Dice,
-    ) -> Result<(), Failure> {
+        dice: &mut JitterDice,
+    ) -> Result<(), RequestFailure> {
         let (low, high) = self.tuning.watch_seconds;
-        let address = Address::new(&self.path)
+        let address = RequestAddress::new(&self.path)
             .with("watch", "true")
             .with("allowWatchBookmarks", "true")
             .with("labelSelector", &self.selectors[place])
@@ -207,20 +208,22 @@ impl ConfigMaps {
         let body = self.api.open(address.as_str(), self.tuning.idle).await?;
         table.change(place, |selected| selected.condition = None);
         let mut body = std::pin::pin!(body);
-        let (mut splitter, mut lines) = (Splitter::new(FRAME), Vec::new());
+        let (mut splitter, mut lines) = (FrameSplitter::new(FRAME), Vec::new());
         // An idle stream is no failure: it is opened anew.
         while let Ok(Some(next)) = timeout(self.tuning.idle, body.frame()).await {
-            let chunk =
-                next.map_err(|error| Failure::Transport(causes(&error)))?.into_data().unwrap_or_default();
+            let chunk = next
+                .map_err(|error| RequestFailure::Transport(causes(&error)))?
+                .into_data()
+                .unwrap_or_default();
             splitter.push(chunk, &mut lines);
             for line in lines.drain(..) {
                 match line {
-                    Line::Frame(frame) => {
+                    FrameLine::Frame(frame) => {
                         apply(&frame, version, |change| table.change(place, change))?;
                         bounded(table.count(place), &self.selectors[place])?;
                     }
-                    Line::Oversized(_) => {
-                        return Err(Failure::Answer(format!("a frame is over {FRAME} bytes")));
+                    FrameLine::Oversized(_) => {
+                        return Err(RequestFailure::Answer(format!("a frame is over {FRAME} bytes")));
                     }
                 }
             }
@@ -233,9 +236,9 @@ impl ConfigMaps {
 fn apply(
     line: &[u8],
     version: &mut String,
-    change: impl FnOnce(Box<dyn FnOnce(&mut Selected)>),
-) -> Result<(), Failure> {
-    let fault = |error: String| Failure::Answer(format!("a ConfigMap's event: {error}"));
+    change: impl FnOnce(Box<dyn FnOnce(&mut SelectedMaps)>),
+) -> Result<(), RequestFailure> {
+    let fault = |error: String| RequestFailure::Answer(format!("a ConfigMap's event: {error}"));
     let frame = project::frame(line).map_err(|error| fault(error.to_string()))?;
     match frame.kind {
         EventType::Error => return Err(status_failure(None, frame.object, None)),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::ConfigMapDoc;
-use crate::connect::request::{Api, Failure};
+use crate::connect::request::{ApiClient, RequestFailure};
 
 /// The API server refuses longer messages of an Event.
 const EVENT_MESSAGE: usize = 1024;
@@ -22,7 +22,7 @@ const STATUS_VALUE: usize = 16 * 1024;
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 
-/// What an Event is, as `kubectl describe` sorts them.
+/// The type of an Event, by which `kubectl describe` sorts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
     Normal,
@@ -39,7 +39,7 @@ pub enum WriteError {
     Unavailable { what: String, why: String },
 }
 
-fn error(what: &str, failure: &Failure) -> WriteError {
+fn error(what: &str, failure: &RequestFailure) -> WriteError {
     let (what, why) = (what.to_string(), failure.to_string());
     if failure.is_passing() {
         WriteError::Unavailable { what, why }
@@ -48,15 +48,15 @@ fn error(what: &str, failure: &Failure) -> WriteError {
     }
 }
 
-/// The status ConfigMap, if it is there. One of the same name that the controller did not write is an error.
-async fn held(api: &Api, address: &str, what: &str) -> Result<Option<ConfigMap>, WriteError> {
+/// The status ConfigMap, if it exists. One of the same name that the controller did not write is an error.
+async fn held(api: &ApiClient, address: &str, what: &str) -> Result<Option<ConfigMap>, WriteError> {
     let body = match api.get(address).await {
         Ok(body) => body,
         Err(failure) if failure.code() == Some(404) => return Ok(None),
         Err(failure) => return Err(error(what, &failure)),
     };
-    let held: ConfigMap =
-        serde_json::from_slice(&body).map_err(|fault| error(what, &Failure::Answer(fault.to_string())))?;
+    let held: ConfigMap = serde_json::from_slice(&body)
+        .map_err(|fault| error(what, &RequestFailure::Answer(fault.to_string())))?;
     let label = held.metadata.labels.as_ref().and_then(|labels| labels.get(STATUS_LABEL));
     if label.is_none_or(|value| value != "true") {
         let why = format!(
@@ -75,13 +75,13 @@ pub async fn write_status(
     labels: &BTreeMap<String, String>,
     data: &BTreeMap<String, String>,
 ) -> Result<bool, WriteError> {
-    let api = Api::new(client.clone());
+    let api = ApiClient::new(client.clone());
     let what = format!("the status ConfigMap {namespace}/{name}");
     let data: BTreeMap<String, String> =
         data.iter().map(|(key, value)| (key.clone(), cut(value, STATUS_VALUE).to_string())).collect();
     let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
     let address = format!("{collection}/{name}");
-    // Another replica may create it in between: then it is there to be patched.
+    // Another replica may create it in between. Then it exists, and is patched.
     for _ in 0..2 {
         let Some(held) = held(&api, &address, &what).await? else {
             let body = json!({
@@ -127,7 +127,7 @@ fn difference(
 
 /// Not being there is as good as deleted.
 pub async fn delete_status(client: &kube::Client, namespace: &str, name: &str) -> Result<(), WriteError> {
-    let api = Api::new(client.clone());
+    let api = ApiClient::new(client.clone());
     let what = format!("the status ConfigMap {namespace}/{name}");
     let address = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
     let Some(held) = held(&api, &address, &what).await? else { return Ok(()) };
@@ -152,7 +152,7 @@ pub async fn emit_event(
 ) -> Result<(), WriteError> {
     let event = event(namespace, about, type_, reason, message, Timestamp::now());
     let address = format!("/api/v1/namespaces/{namespace}/events");
-    match Api::new(client.clone())
+    match ApiClient::new(client.clone())
         .ask(Method::POST, &address, Some((JSON, event.to_string().into_bytes())))
         .await
     {

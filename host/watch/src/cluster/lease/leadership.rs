@@ -4,7 +4,7 @@
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::machine::Hold;
+use super::machine::LeaseHold;
 
 /// Where this process stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum LeaseRole {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseStanding {
     pub role: LeaseRole,
-    /// Of the Lease as it was last seen.
+    /// The uid of the Lease as it was last seen.
     pub lease_uid: Option<String>,
     /// Why it may be out of date or can't be had, for people.
     pub condition: Option<String>,
@@ -30,8 +30,8 @@ pub struct LeaseStanding {
 
 /// As of the last answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct View {
-    pub hold: Option<Hold>,
+pub(super) struct LeaseView {
+    pub hold: Option<LeaseHold>,
     /// Where it stands without its hold.
     pub otherwise: LeaseRole,
     pub lease_uid: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct View {
     pub leaderless_since: Option<Instant>,
 }
 
-impl View {
+impl LeaseView {
     pub fn role(&self, now: Instant) -> LeaseRole {
         match self.hold {
             Some(hold) if now < hold.until => LeaseRole::Held { term: hold.term },
@@ -57,16 +57,16 @@ impl View {
     }
 }
 
-/// A cheap handle on what an [`Elector`](super::Elector) knows.
+/// A cheap handle on what an [`LeaseElector`](super::LeaseElector) knows.
 #[derive(Clone)]
-pub struct Leadership {
-    views: watch::Receiver<View>,
+pub struct LeadershipHandle {
+    views: watch::Receiver<LeaseView>,
     identity: String,
-    /// What `changed` has told last.
+    /// The last value that `changed` returned.
     told: LeaseStanding,
 }
 
-impl std::fmt::Debug for Leadership {
+impl std::fmt::Debug for LeadershipHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Leadership")
             .field("identity", &self.identity)
@@ -75,13 +75,13 @@ impl std::fmt::Debug for Leadership {
     }
 }
 
-impl Leadership {
-    pub(super) fn new(views: watch::Receiver<View>, identity: String) -> Self {
+impl LeadershipHandle {
+    pub(super) fn new(views: watch::Receiver<LeaseView>, identity: String) -> Self {
         let told = views.borrow().standing(Instant::now());
         Self { views, identity, told }
     }
 
-    /// What this process calls itself in the Lease.
+    /// The name of this process in the Lease.
     pub fn identity(&self) -> &str {
         &self.identity
     }
@@ -93,7 +93,7 @@ impl Leadership {
 
     pub fn role(&self) -> LeaseRole {
         let view = self.views.borrow();
-        // Under the lock, as the elector does it: whoever saw a hold run out sees a new term next.
+        // Under the lock, as the elector does it: a caller that saw a hold run out sees a new term next.
         view.role(Instant::now())
     }
 
@@ -102,9 +102,9 @@ impl Leadership {
         view.standing(Instant::now())
     }
 
-    /// Waits until the standing is another than this handle was told last (at first: than when it
-    /// was made), also because a hold runs out. Waits for ever once the elector has ended and
-    /// nothing can change any more.
+    /// Waits until the standing differs from the one that this handle returned last, or had when it was made.
+    /// A hold that runs out is a change, too. Waits for ever once the elector has ended and nothing can
+    /// change any more.
     pub async fn changed(&mut self) -> LeaseStanding {
         loop {
             let (standing, ends) = {
@@ -149,14 +149,14 @@ mod tests {
         LeaseRole::Unknown { why: "none".to_string() }
     }
 
-    fn view(hold: Option<Hold>) -> View {
-        View { hold, otherwise: unknown(), lease_uid: None, condition: None, leaderless_since: None }
+    fn view(hold: Option<LeaseHold>) -> LeaseView {
+        LeaseView { hold, otherwise: unknown(), lease_uid: None, condition: None, leaderless_since: None }
     }
 
-    fn held() -> (watch::Sender<View>, Leadership) {
+    fn held() -> (watch::Sender<LeaseView>, LeadershipHandle) {
         let until = Instant::now() + SECOND * 10;
-        let (views, seen) = watch::channel(view(Some(Hold { term: 1, until })));
-        (views, Leadership::new(seen, "a".to_string()))
+        let (views, seen) = watch::channel(view(Some(LeaseHold { term: 1, until })));
+        (views, LeadershipHandle::new(seen, "a".to_string()))
     }
 
     #[tokio::test(start_paused = true)]
@@ -184,7 +184,7 @@ mod tests {
         let renews = async {
             tokio::time::sleep(SECOND * 5).await;
             let until = Instant::now() + SECOND * 10;
-            views.send_replace(view(Some(Hold { term: 1, until })));
+            views.send_replace(view(Some(LeaseHold { term: 1, until })));
         };
         let began = Instant::now();
         let (standing, ()) = tokio::join!(leadership.changed(), renews);

@@ -5,7 +5,7 @@
 //! is fenced where it happens.
 //!
 //! ```text
-//! machine ─▶ read, create, claim ─▶ API server ─▶ machine ─▶ `Leadership`
+//! machine ─▶ read, create, claim ─▶ API server ─▶ machine ─▶ `LeadershipHandle`
 //! ```
 
 mod leadership;
@@ -23,15 +23,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::Connection;
-use crate::connect::backoff::Dice;
-use crate::connect::request::{Address, Api, Failure};
-use leadership::View;
-use machine::{Machine, Step};
-use record::{Claim, Lease, Stamps};
+use crate::connect::ApiConnection;
+use crate::connect::backoff::JitterDice;
+use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
+use leadership::LeaseView;
+use machine::{LeaseMachine, LeaseStep};
+use record::{LeaseClaim, LeaseRecord, LeaseStamps};
 
-pub use leadership::{Leadership, LeaseRole, LeaseStanding};
-pub use timing::{Timing, TimingError};
+pub use leadership::{LeadershipHandle, LeaseRole, LeaseStanding};
+pub use timing::{LeaseTiming, TimingError};
 
 /// A release that is overtaken by somebody's label is tried anew, and not for ever.
 const RELEASE_TRIES: u32 = 3;
@@ -41,46 +41,48 @@ const JSON: &str = "application/json";
 #[derive(Clone, Debug)]
 pub struct ElectionOptions {
     pub namespace: String,
-    /// Of the Lease. All replicas that share a journal use the same.
+    /// The name of the Lease. All replicas that share a journal use the same.
     pub name: String,
-    /// What people know the process by, such as the name of its pod. It goes into the Lease with
+    /// The name that people know the process by, such as the name of its pod. It goes into the Lease with
     /// something random behind it, so that a restart is somebody else.
     pub identity: String,
-    pub timing: Timing,
+    pub timing: LeaseTiming,
 }
 
 /// Reads, takes and renews one Lease while it runs.
-pub struct Elector {
-    api: Api,
-    lease: Name,
-    machine: Machine,
-    timing: Timing,
-    stamps: Stamps,
-    views: watch::Sender<View>,
+pub struct LeaseElector {
+    api: ApiClient,
+    lease: LeaseName,
+    machine: LeaseMachine,
+    timing: LeaseTiming,
+    stamps: LeaseStamps,
+    views: watch::Sender<LeaseView>,
     condition: Option<String>,
     leaderless_since: Option<Instant>,
     /// Since the last time that nothing was wrong.
     warned: BTreeSet<Option<u16>>,
-    /// What the log says last.
+    /// The role that the log reported last.
     logged: LeaseRole,
 }
 
-struct Name {
+struct LeaseName {
     namespace: String,
     name: String,
 }
 
-impl Name {
-    fn collection(&self) -> Address {
-        Address::new("/apis/coordination.k8s.io/v1/namespaces").member(&self.namespace).member("leases")
+impl LeaseName {
+    fn collection(&self) -> RequestAddress {
+        RequestAddress::new("/apis/coordination.k8s.io/v1/namespaces")
+            .member(&self.namespace)
+            .member("leases")
     }
 
-    fn address(&self) -> Address {
+    fn address(&self) -> RequestAddress {
         self.collection().member(&self.name)
     }
 
-    /// What people are told when a request fails.
-    fn trouble(&self, verb: &str, failure: &Failure) -> String {
+    /// The message for people when a request fails.
+    fn trouble(&self, verb: &str, failure: &RequestFailure) -> String {
         let Self { namespace, name } = self;
         if failure.code() == Some(403) {
             return format!(
@@ -92,15 +94,15 @@ impl Name {
     }
 }
 
-impl Elector {
+impl LeaseElector {
     /// Nothing is asked before it [runs](Self::run).
-    pub fn new(connection: &Connection, options: ElectionOptions) -> (Self, Leadership) {
+    pub fn new(connection: &ApiConnection, options: ElectionOptions) -> (Self, LeadershipHandle) {
         let ElectionOptions { namespace, name, identity, timing } = options;
         let identity = format!("{identity}_{:016x}", RandomState::new().hash_one(&identity));
-        let machine = Machine::new(identity.clone(), timing, Dice::new(None), Instant::now());
+        let machine = LeaseMachine::new(identity.clone(), timing, JitterDice::new(None), Instant::now());
         let unknown = LeaseRole::Unknown { why: "the Lease was not read yet".to_string() };
         let leaderless_since = Some(Instant::now());
-        let view = View {
+        let view = LeaseView {
             hold: None,
             otherwise: unknown.clone(),
             lease_uid: None,
@@ -110,17 +112,17 @@ impl Elector {
         let (views, seen) = watch::channel(view);
         let elector = Self {
             api: connection.api(),
-            lease: Name { namespace, name },
+            lease: LeaseName { namespace, name },
             machine,
             timing,
-            stamps: Stamps::default(),
+            stamps: LeaseStamps::default(),
             views,
             condition: None,
             leaderless_since,
             warned: BTreeSet::new(),
             logged: unknown,
         };
-        (elector, Leadership::new(seen, identity))
+        (elector, LeadershipHandle::new(seen, identity))
     }
 
     /// Never fails: what goes wrong is shown in the standing and tried again. On the stop it gives
@@ -139,7 +141,7 @@ impl Elector {
                 }
             }
             let wait = async {
-                if let Step::Wait(until) = self.machine.step(Instant::now()) {
+                if let LeaseStep::Wait(until) = self.machine.step(Instant::now()) {
                     sleep_until(until).await;
                 }
             };
@@ -159,15 +161,15 @@ impl Elector {
         let step = self.machine.step(Instant::now());
         let sent = Instant::now();
         let (verb, answer) = match step {
-            Step::Wait(_) => return,
-            Step::Read => return self.read().await,
-            Step::Create => {
+            LeaseStep::Wait(_) => return,
+            LeaseStep::Read => return self.read().await,
+            LeaseStep::Create => {
                 let stamp = self.stamps.next(Timestamp::now());
                 let claim = claim(&self.machine, &self.timing, stamp);
                 let body = record::first(&self.lease.namespace, &self.lease.name, &claim);
                 ("create", self.write(Method::POST, &self.lease.collection(), &body).await)
             }
-            Step::Claim(lease) => {
+            LeaseStep::Claim(lease) => {
                 let stamp = self.stamps.next(Timestamp::now());
                 let body = lease.claimed(&claim(&self.machine, &self.timing, stamp));
                 ("update", self.write(Method::PUT, &self.lease.address(), &body).await)
@@ -178,9 +180,11 @@ impl Elector {
                 self.recovered();
                 self.tell(|machine, now| machine.wrote(sent, now, lease));
             }
-            // It is there by now, was changed, or is gone: read it.
-            Err(failure) if failure.code() == Some(409) => self.tell(Machine::overtaken),
-            Err(failure) if verb == "update" && failure.code() == Some(404) => self.tell(Machine::overtaken),
+            // The Lease exists by now, has changed, or was deleted: read it.
+            Err(failure) if failure.code() == Some(409) => self.tell(LeaseMachine::overtaken),
+            Err(failure) if verb == "update" && failure.code() == Some(404) => {
+                self.tell(LeaseMachine::overtaken);
+            }
             Err(failure) => self.failed(verb, &failure),
         }
     }
@@ -188,9 +192,9 @@ impl Elector {
     async fn read(&mut self) {
         match self.get().await {
             Ok(lease) => {
-                self.tell(|machine, now| machine.found(now, lease));
+                self.tell(|machine, now| machine.lease_read(now, lease));
                 // A write that comes next may be what fails.
-                if matches!(self.machine.step(Instant::now()), Step::Wait(_)) {
+                if matches!(self.machine.step(Instant::now()), LeaseStep::Wait(_)) {
                     self.recovered();
                     self.tell(|_, _| {});
                 }
@@ -199,7 +203,7 @@ impl Elector {
         }
     }
 
-    async fn get(&self) -> Result<Option<Lease>, Failure> {
+    async fn get(&self) -> Result<Option<LeaseRecord>, RequestFailure> {
         match self.ask(Method::GET, &self.lease.address(), None).await {
             Ok(lease) => Ok(Some(lease)),
             Err(failure) if failure.code() == Some(404) => Ok(None),
@@ -207,30 +211,36 @@ impl Elector {
         }
     }
 
-    async fn write(&self, method: Method, address: &Address, body: &Value) -> Result<Lease, Failure> {
+    async fn write(
+        &self,
+        method: Method,
+        address: &RequestAddress,
+        body: &Value,
+    ) -> Result<LeaseRecord, RequestFailure> {
         self.ask(method, address, Some((JSON, body.to_string().into_bytes()))).await
     }
 
     async fn ask(
         &self,
         method: Method,
-        address: &Address,
+        address: &RequestAddress,
         body: Option<(&'static str, Vec<u8>)>,
-    ) -> Result<Lease, Failure> {
+    ) -> Result<LeaseRecord, RequestFailure> {
         let within = self.timing.answer();
         let asked = timeout(within, self.api.ask(method, address.as_str(), body)).await;
-        let answer = asked.map_err(|_| Failure::TimedOut(within))??;
-        let object = serde_json::from_slice(&answer).map_err(|error| Failure::Answer(error.to_string()))?;
-        Lease::from_value(object).map_err(Failure::Answer)
+        let answer = asked.map_err(|_| RequestFailure::TimedOut(within))??;
+        let object =
+            serde_json::from_slice(&answer).map_err(|error| RequestFailure::Answer(error.to_string()))?;
+        LeaseRecord::from_value(object).map_err(RequestFailure::Answer)
     }
 
-    fn failed(&mut self, verb: &str, failure: &Failure) {
+    fn failed(&mut self, verb: &str, failure: &RequestFailure) {
         let condition = self.lease.trouble(verb, failure);
         if self.warned.insert(failure.code()) {
             tracing::warn!("{condition}");
         }
         self.condition = Some(condition);
-        self.tell(Machine::failed);
+        self.tell(LeaseMachine::failed);
     }
 
     fn recovered(&mut self) {
@@ -240,7 +250,7 @@ impl Elector {
 
     /// Changes the machine and shows where it stands then, under one lock: nobody sees a hold run
     /// out that goes on as the same term.
-    fn tell<T>(&mut self, change: impl FnOnce(&mut Machine, Instant) -> T) -> T {
+    fn tell<T>(&mut self, change: impl FnOnce(&mut LeaseMachine, Instant) -> T) -> T {
         let (machine, condition, since) = (&mut self.machine, &self.condition, &mut self.leaderless_since);
         let (mut role, mut told) = (None, None);
         self.views.send_if_modified(|held| {
@@ -270,9 +280,9 @@ impl Elector {
             let within = self.timing.answer();
             let failure = match timeout(within, self.give_back()).await {
                 Ok(given) => given.err(),
-                Err(_) => Some(Failure::TimedOut(within)),
+                Err(_) => Some(RequestFailure::TimedOut(within)),
             };
-            let Name { namespace, name } = &self.lease;
+            let LeaseName { namespace, name } = &self.lease;
             match failure {
                 None => tracing::info!(namespace, name, "the Lease is released"),
                 Some(failure) => {
@@ -285,7 +295,7 @@ impl Elector {
         });
     }
 
-    async fn give_back(&mut self) -> Result<(), Failure> {
+    async fn give_back(&mut self) -> Result<(), RequestFailure> {
         let mut tries = 1;
         loop {
             let Some(lease) = self.get().await?.filter(|lease| lease.holder == self.machine.identity())
@@ -301,11 +311,11 @@ impl Elector {
     }
 }
 
-fn claim<'a>(machine: &'a Machine, timing: &Timing, stamp: Timestamp) -> Claim<'a> {
-    Claim { identity: machine.identity(), lasts_seconds: timing.lease_seconds(), stamp }
+fn claim<'a>(machine: &'a LeaseMachine, timing: &LeaseTiming, stamp: Timestamp) -> LeaseClaim<'a> {
+    LeaseClaim { identity: machine.identity(), lasts_seconds: timing.lease_seconds(), stamp }
 }
 
-fn view(machine: &Machine, condition: Option<String>, now: Instant) -> View {
+fn view(machine: &LeaseMachine, condition: Option<String>, now: Instant) -> LeaseView {
     let unknown = |why: &str| LeaseRole::Unknown { why: why.to_string() };
     let otherwise = match machine.lease() {
         Some(lease) if lease.holder == machine.identity() => unknown("the hold was not renewed in time"),
@@ -318,11 +328,11 @@ fn view(machine: &Machine, condition: Option<String>, now: Instant) -> View {
         None => unknown(condition.as_deref().unwrap_or("there is no Lease yet")),
     };
     let lease_uid = machine.lease().map(|lease| lease.uid.clone());
-    View { hold: machine.hold(now), otherwise, lease_uid, condition, leaderless_since: None }
+    LeaseView { hold: machine.hold(now), otherwise, lease_uid, condition, leaderless_since: None }
 }
 
-fn log(lease: &Name, before: &LeaseRole, now: &LeaseRole) {
-    let Name { namespace, name } = lease;
+fn log(lease: &LeaseName, before: &LeaseRole, now: &LeaseRole) {
+    let LeaseName { namespace, name } = lease;
     if let LeaseRole::Held { term } = before {
         tracing::info!(namespace, name, term, "the Lease is no longer held");
     }

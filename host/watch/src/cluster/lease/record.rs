@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// A Lease as the API server gave it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Lease {
+pub(crate) struct LeaseRecord {
     pub uid: String,
     /// Empty: it was released.
     pub holder: String,
@@ -16,15 +16,15 @@ pub(crate) struct Lease {
     object: Value,
 }
 
-/// What a holder writes.
+/// The values that a holder writes.
 #[derive(Clone, Debug)]
-pub(crate) struct Claim<'a> {
+pub(crate) struct LeaseClaim<'a> {
     pub identity: &'a str,
     pub lasts_seconds: u32,
     pub stamp: Timestamp,
 }
 
-impl Lease {
+impl LeaseRecord {
     /// Without a version, writing over it would not be refused when somebody else was faster.
     pub fn from_value(object: Value) -> Result<Self, String> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
@@ -45,7 +45,7 @@ impl Lease {
 
     /// The Lease as its (new) holder writes it; its version goes along, so that only this very
     /// one is written over.
-    pub fn claimed(&self, claim: &Claim<'_>) -> Value {
+    pub fn claimed(&self, claim: &LeaseClaim<'_>) -> Value {
         let mut object = self.object.clone();
         let spec = spec(&mut object);
         let stamp = micro_time(claim.stamp);
@@ -79,7 +79,7 @@ fn spec(object: &mut Value) -> &mut Value {
 }
 
 /// A Lease that isn't there yet.
-pub(crate) fn first(namespace: &str, name: &str, claim: &Claim<'_>) -> Value {
+pub(crate) fn first(namespace: &str, name: &str, claim: &LeaseClaim<'_>) -> Value {
     let stamp = micro_time(claim.stamp);
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -98,11 +98,11 @@ fn micro_time(stamp: Timestamp) -> String {
 /// The times that one process writes. Others only look whether they change, so none comes twice,
 /// whatever is done to the wall clock.
 #[derive(Debug, Default)]
-pub(crate) struct Stamps {
+pub(crate) struct LeaseStamps {
     last: Option<Timestamp>,
 }
 
-impl Stamps {
+impl LeaseStamps {
     pub fn next(&mut self, now: Timestamp) -> Timestamp {
         let after = |last: Timestamp| last.checked_add(SignedDuration::from_micros(1)).unwrap_or(last);
         let stamp = self.last.map_or(now, |last| now.max(after(last)));
@@ -115,14 +115,14 @@ impl Stamps {
 mod tests {
     use super::*;
 
-    fn claim(identity: &str, second: i64) -> Claim<'_> {
-        Claim { identity, lasts_seconds: 15, stamp: Timestamp::from_second(second).unwrap() }
+    fn claim(identity: &str, second: i64) -> LeaseClaim<'_> {
+        LeaseClaim { identity, lasts_seconds: 15, stamp: Timestamp::from_second(second).unwrap() }
     }
 
-    fn lease(mut object: Value) -> Lease {
+    fn lease(mut object: Value) -> LeaseRecord {
         object["metadata"]["resourceVersion"] = json!("7");
         object["metadata"]["uid"] = json!("u");
-        Lease::from_value(object).unwrap()
+        LeaseRecord::from_value(object).unwrap()
     }
 
     #[test]
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn a_lease_without_a_version_is_not_understood() {
-        assert!(Lease::from_value(json!({"metadata": {"uid": "u"}})).is_err());
-        assert!(Lease::from_value(json!("gone")).is_err());
+        assert!(LeaseRecord::from_value(json!({"metadata": {"uid": "u"}})).is_err());
+        assert!(LeaseRecord::from_value(json!("gone")).is_err());
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn no_time_is_written_twice_even_if_the_clock_goes_back() {
-        let mut stamps = Stamps::default();
+        let mut stamps = LeaseStamps::default();
         let first = stamps.next(Timestamp::from_second(9).unwrap());
         let second = stamps.next(Timestamp::from_second(5).unwrap());
         assert!(second > first && micro_time(second) != micro_time(first));

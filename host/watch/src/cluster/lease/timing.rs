@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::connect::backoff::Dice;
+use crate::connect::backoff::JitterDice;
 
 /// After a crash nobody dispatches for as long as a lease lasts: more is a slip of the pen.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Checked when it is made: a holder never believes longer than others wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct LeaseTiming {
     lease: Duration,
     renew_deadline: Duration,
     retry: Duration,
@@ -30,7 +30,7 @@ pub enum TimingError {
 }
 
 /// As client-go has them.
-impl Default for Timing {
+impl Default for LeaseTiming {
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(15),
@@ -40,7 +40,7 @@ impl Default for Timing {
     }
 }
 
-impl Timing {
+impl LeaseTiming {
     pub fn new(lease: Duration, renew_deadline: Duration, retry: Duration) -> Result<Self, TimingError> {
         if retry.is_zero() {
             return Err(TimingError::NoPause);
@@ -77,7 +77,7 @@ impl Timing {
     }
 
     /// Up to a quarter more than the period, so that replicas don't ask in step.
-    pub(crate) fn pause(&self, dice: &mut Dice) -> Duration {
+    pub(crate) fn pause(&self, dice: &mut JitterDice) -> Duration {
         let nanos = u64::try_from(self.retry.as_nanos()).expect("an hour has fewer nanoseconds");
         Duration::from_nanos(dice.between(nanos, nanos + nanos / 4))
     }
@@ -91,31 +91,34 @@ mod tests {
 
     #[test]
     fn a_holder_that_would_believe_as_long_as_others_wait_is_refused() {
-        let refused = Timing::new(SECOND * 10, SECOND * 10, SECOND * 2);
+        let refused = LeaseTiming::new(SECOND * 10, SECOND * 10, SECOND * 2);
         assert!(matches!(refused, Err(TimingError::BelievesTooLong { .. })), "{refused:?}");
-        assert!(Timing::new(SECOND * 10, SECOND * 9, SECOND * 2).is_ok());
+        assert!(LeaseTiming::new(SECOND * 10, SECOND * 9, SECOND * 2).is_ok());
     }
 
     #[test]
     fn times_that_leave_no_second_try_or_no_pause_are_refused() {
         assert!(matches!(
-            Timing::new(SECOND * 9, SECOND * 3, SECOND * 2),
+            LeaseTiming::new(SECOND * 9, SECOND * 3, SECOND * 2),
             Err(TimingError::NoSecondTry { .. })
         ));
-        assert_eq!(Timing::new(SECOND, SECOND / 2, Duration::ZERO), Err(TimingError::NoPause));
-        assert_eq!(Timing::new(SECOND * 3601, SECOND, SECOND / 2), Err(TimingError::TooLong(SECOND * 3601)));
+        assert_eq!(LeaseTiming::new(SECOND, SECOND / 2, Duration::ZERO), Err(TimingError::NoPause));
+        assert_eq!(
+            LeaseTiming::new(SECOND * 3601, SECOND, SECOND / 2),
+            Err(TimingError::TooLong(SECOND * 3601))
+        );
     }
 
     #[test]
     fn others_are_told_to_wait_rather_too_long_than_too_short() {
-        let timing = Timing::new(SECOND * 3 / 2, SECOND, SECOND / 5).unwrap();
-        assert_eq!((timing.lease_seconds(), Timing::default().lease_seconds()), (2, 15));
+        let timing = LeaseTiming::new(SECOND * 3 / 2, SECOND, SECOND / 5).unwrap();
+        assert_eq!((timing.lease_seconds(), LeaseTiming::default().lease_seconds()), (2, 15));
     }
 
     #[test]
     fn a_pause_is_never_shorter_than_the_period_and_not_always_the_same() {
-        let mut dice = Dice::new(Some(3));
-        let pauses: Vec<_> = (0..50).map(|_| Timing::default().pause(&mut dice)).collect();
+        let mut dice = JitterDice::new(Some(3));
+        let pauses: Vec<_> = (0..50).map(|_| LeaseTiming::default().pause(&mut dice)).collect();
         assert!(pauses.iter().all(|pause| (SECOND * 2..=SECOND * 5 / 2).contains(pause)));
         assert!(pauses.iter().any(|pause| *pause != pauses[0]));
     }

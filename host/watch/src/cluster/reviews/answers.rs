@@ -6,9 +6,9 @@ use k8s_openapi::api::authorization::v1::{
     SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 use k8s_openapi::api::core::v1::Namespace;
-use kubewitness_core::ports::{Attempt, LiveNamespace, Person};
+use kubewitness_core::ports::{AccessAttempt, LiveNamespace, Person};
 
-use crate::connect::request::Failure;
+use crate::connect::request::RequestFailure;
 
 pub fn token_review(token: &str, audience: Option<&str>) -> TokenReview {
     let audiences = audience.map(|audience| vec![audience.to_owned()]);
@@ -16,7 +16,7 @@ pub fn token_review(token: &str, audience: Option<&str>) -> TokenReview {
     TokenReview { spec, ..TokenReview::default() }
 }
 
-/// Of a token that is good for the audience that was asked for; without one, for the API server's own.
+/// The person of a token that is valid for the requested audience; without one, for the API server's own.
 pub fn person(review: TokenReview, audience: Option<&str>) -> Option<Person> {
     let status = review.status?;
     let error = status.error.unwrap_or_default();
@@ -40,7 +40,7 @@ pub fn person(review: TokenReview, audience: Option<&str>) -> Option<Person> {
     })
 }
 
-fn attributes(attempt: &Attempt) -> ResourceAttributes {
+fn attributes(attempt: &AccessAttempt) -> ResourceAttributes {
     // As rules name it: `pods/log`.
     let (resource, part) = attempt.resource.split_once('/').unwrap_or((&attempt.resource, ""));
     ResourceAttributes {
@@ -56,13 +56,13 @@ fn attributes(attempt: &Attempt) -> ResourceAttributes {
 }
 
 /// Whether the one who asks may do it.
-pub fn self_review(attempt: &Attempt) -> SelfSubjectAccessReview {
+pub fn self_review(attempt: &AccessAttempt) -> SelfSubjectAccessReview {
     let resource_attributes = Some(attributes(attempt));
     let spec = SelfSubjectAccessReviewSpec { resource_attributes, non_resource_attributes: None };
     SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() }
 }
 
-pub fn access_review(person: &Person, attempt: &Attempt) -> SubjectAccessReview {
+pub fn access_review(person: &Person, attempt: &AccessAttempt) -> SubjectAccessReview {
     let spec = SubjectAccessReviewSpec {
         user: some(&person.user),
         uid: some(&person.uid),
@@ -84,13 +84,15 @@ pub fn is_allowed(status: Option<SubjectAccessReviewStatus>) -> bool {
     allowed && denied != Some(true)
 }
 
-pub fn live_namespace(namespace: Namespace) -> Result<LiveNamespace, Failure> {
+pub fn live_namespace(namespace: Namespace) -> Result<LiveNamespace, RequestFailure> {
     let metadata = namespace.metadata;
     let made = metadata.creation_timestamp.and_then(|made| u64::try_from(made.0.as_millisecond()).ok());
     let uid = metadata.uid.filter(|uid| !uid.is_empty());
     match (uid, made) {
         (Some(uid), Some(created_ms)) => Ok(LiveNamespace { uid, created_ms }),
-        _ => Err(Failure::Answer("a namespace without a uid or without the time of its creation".into())),
+        _ => Err(RequestFailure::Answer(
+            "a namespace without a uid or without the time of its creation".into(),
+        )),
     }
 }
 

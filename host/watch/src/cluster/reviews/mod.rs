@@ -11,14 +11,14 @@ use async_trait::async_trait;
 use http::Method;
 use k8s_openapi::api::core::v1::Namespace;
 use kubewitness_core::config::is_name;
-use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
+use kubewitness_core::ports::{AccessAttempt, AccessReviewer, LiveNamespace, Person, ReviewError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::connect::Connection;
-use crate::connect::request::{Address, Api, Failure};
+use crate::connect::ApiConnection;
+use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 
 /// The audience of a token that was made for the portal alone.
 pub const AUDIENCE: &str = "kubewitness.dev";
@@ -37,18 +37,18 @@ const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 pub(super) const RIGHTS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const NAMESPACES: &str = "/api/v1/namespaces";
 
-/// The [`Reviewer`] over the connection that everything else uses.
-pub struct Reviews {
-    api: Api,
+/// The [`AccessReviewer`] over the connection that everything else uses.
+pub struct ReviewClient {
+    api: ApiClient,
     turns: Semaphore,
 }
 
-impl Reviews {
-    pub fn new(connection: &Connection) -> Self {
+impl ReviewClient {
+    pub fn new(connection: &ApiConnection) -> Self {
         Self::over(connection.api())
     }
 
-    fn over(api: Api) -> Self {
+    fn over(api: ApiClient) -> Self {
         Self { api, turns: Semaphore::new(AT_ONCE) }
     }
 
@@ -57,15 +57,15 @@ impl Reviews {
         method: Method,
         address: &str,
         body: Option<Vec<u8>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RequestFailure> {
         let body = body.map(|body| ("application/json", body));
         let asked = timeout(WITHIN, async {
             // It is never closed.
             let _turn = self.turns.acquire().await;
             self.api.ask_for(method, address, body, BYTES).await
         });
-        let answer = asked.await.map_err(|_| Failure::TimedOut(WITHIN))??;
-        serde_json::from_slice(&answer).map_err(|error| Failure::Answer(error.to_string()))
+        let answer = asked.await.map_err(|_| RequestFailure::TimedOut(WITHIN))??;
+        serde_json::from_slice(&answer).map_err(|error| RequestFailure::Answer(error.to_string()))
     }
 
     /// A review comes back with its status.
@@ -75,7 +75,7 @@ impl Reviews {
         right: &str,
         review: &T,
     ) -> Result<T, ReviewError> {
-        let body = serde_json::to_vec(review).map_err(|error| Failure::Answer(error.to_string()));
+        let body = serde_json::to_vec(review).map_err(|error| RequestFailure::Answer(error.to_string()));
         let asked = async { self.ask(Method::POST, address, Some(body?)).await };
         asked.await.map_err(|failure| refused(right, &failure))
     }
@@ -88,7 +88,7 @@ impl Reviews {
 }
 
 #[async_trait]
-impl Reviewer for Reviews {
+impl AccessReviewer for ReviewClient {
     async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError> {
         if token.is_empty() || token.len() > TOKEN_BYTES {
             return Ok(None);
@@ -100,7 +100,7 @@ impl Reviewer for Reviews {
         }
     }
 
-    async fn allows(&self, person: &Person, attempt: &Attempt) -> Result<bool, ReviewError> {
+    async fn allows(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError> {
         const RIGHT: &str = "create subjectaccessreviews.authorization.k8s.io";
         let review = self.review(RIGHTS, RIGHT, &answers::access_review(person, attempt)).await?;
         Ok(answers::is_allowed(review.status))
@@ -111,7 +111,7 @@ impl Reviewer for Reviews {
         if !is_name(name) {
             return Ok(None);
         }
-        let address = Address::new(NAMESPACES).member(name);
+        let address = RequestAddress::new(NAMESPACES).member(name);
         let asked = self.ask::<Namespace>(Method::GET, address.as_str(), None).await;
         match asked.and_then(answers::live_namespace) {
             Ok(namespace) => Ok(Some(namespace)),
@@ -121,8 +121,8 @@ impl Reviewer for Reviews {
     }
 }
 
-/// What a failure means for whoever asked, and what mends it.
-fn refused(right: &str, failure: &Failure) -> ReviewError {
+/// Turns a failure into an error for the caller, with its remedy.
+fn refused(right: &str, failure: &RequestFailure) -> ReviewError {
     match failure.code() {
         Some(403) => ReviewError::Forbidden(format!(
             "Kubewitness may not {right}: bind its account to the ClusterRole kubewitness-reviews, which \

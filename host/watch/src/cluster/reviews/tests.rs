@@ -12,10 +12,10 @@ use super::*;
 
 /// Answers each question with the next answer, and keeps the questions.
 #[derive(Clone, Default)]
-struct Asked(Arc<Mutex<Vec<Value>>>);
+struct AskedQuestions(Arc<Mutex<Vec<Value>>>);
 
-impl Asked {
-    fn reviews(&self, answers: Vec<(u16, Value)>) -> Reviews {
+impl AskedQuestions {
+    fn reviews(&self, answers: Vec<(u16, Value)>) -> ReviewClient {
         let (asked, answers) = (self.clone(), Arc::new(Mutex::new(answers.into_iter())));
         let service = service_fn(move |request: Request<Body>| {
             let (asked, answers) = (asked.clone(), answers.clone());
@@ -27,7 +27,7 @@ impl Asked {
                 Ok::<_, tower::BoxError>(answer?)
             }
         });
-        Reviews::over(Api::new(kube::Client::new(service, "default")))
+        ReviewClient::over(ApiClient::new(kube::Client::new(service, "default")))
     }
 
     fn specs(&self) -> Vec<Value> {
@@ -62,7 +62,7 @@ fn unknown() -> Value {
 }
 
 async fn whose(answers: &[Value]) -> (Option<Person>, Vec<Value>) {
-    let asked = Asked::default();
+    let asked = AskedQuestions::default();
     let reviews = asked.reviews(answers.iter().map(token_status).collect());
     (reviews.authenticate("t").await.unwrap(), asked.specs())
 }
@@ -108,7 +108,7 @@ async fn whatever_a_review_of_a_token_leaves_out_is_nobody() {
 
 #[tokio::test]
 async fn what_can_be_no_token_is_not_asked_about() {
-    let asked = Asked::default();
+    let asked = AskedQuestions::default();
     let reviews = asked.reviews(Vec::new());
     for token in [String::new(), "t".repeat(TOKEN_BYTES + 1)] {
         assert_eq!(reviews.authenticate(&token).await.unwrap(), None);
@@ -119,9 +119,9 @@ async fn what_can_be_no_token_is_not_asked_about() {
     assert!(asked.specs().is_empty());
 }
 
-fn attempt(resource: &str) -> Attempt {
+fn attempt(resource: &str) -> AccessAttempt {
     let text = str::to_owned;
-    Attempt {
+    AccessAttempt {
         verb: text("get"),
         group: String::new(),
         resource: text(resource),
@@ -132,7 +132,7 @@ fn attempt(resource: &str) -> Attempt {
 
 #[tokio::test]
 async fn all_that_is_known_of_a_person_is_asked_about() {
-    let asked = Asked::default();
+    let asked = AskedQuestions::default();
     let reviews = asked.reviews(vec![right_status(&json!({"allowed": true}))]);
     assert!(reviews.allows(&ann(), &attempt("pods/log")).await.unwrap());
     let attributes =
@@ -152,7 +152,7 @@ async fn only_what_is_allowed_and_not_denied_may_be_done() {
         (json!({"allowed": false}), false),
         (Value::Null, false),
     ] {
-        let reviews = Asked::default().reviews(vec![right_status(&status)]);
+        let reviews = AskedQuestions::default().reviews(vec![right_status(&status)]);
         assert_eq!(reviews.allows(&ann(), &attempt("jobs")).await.unwrap(), may, "{status}");
     }
 }
@@ -166,7 +166,7 @@ async fn a_namespace_without_a_uid_or_an_age_is_no_answer() {
         (json!({"name": "ml", "creationTimestamp": "2026-11-20T13:45:11Z"}), None),
     ] {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
-        let told = Asked::default().reviews(vec![(200, namespace)]).namespace("ml").await;
+        let told = AskedQuestions::default().reviews(vec![(200, namespace)]).namespace("ml").await;
         assert_eq!(told.ok().flatten(), live, "{metadata}");
     }
 }
@@ -174,7 +174,7 @@ async fn a_namespace_without_a_uid_or_an_age_is_no_answer() {
 #[tokio::test]
 async fn a_refusal_names_the_right_and_the_role_that_has_it() {
     let refusal = |code: u16| (code, json!({"kind": "Status", "reason": "r", "message": "m", "code": code}));
-    let reviews = Asked::default().reviews(vec![refusal(403); 3]);
+    let reviews = AskedQuestions::default().reviews(vec![refusal(403); 3]);
     let told = [
         reviews.authenticate("t").await.unwrap_err(),
         reviews.allows(&ann(), &attempt("jobs")).await.unwrap_err(),
@@ -187,10 +187,11 @@ async fn a_refusal_names_the_right_and_the_role_that_has_it() {
             "{error}"
         );
     }
-    let own = Asked::default().reviews(vec![refusal(401)]).authenticate("t").await.unwrap_err();
+    let own = AskedQuestions::default().reviews(vec![refusal(401)]).authenticate("t").await.unwrap_err();
     assert!(matches!(&own, ReviewError::Forbidden(why) if why.contains("credentials")), "{own}");
     for code in [404, 422, 429, 500, 503] {
-        let error = Asked::default().reviews(vec![refusal(code)]).authenticate("t").await.unwrap_err();
+        let error =
+            AskedQuestions::default().reviews(vec![refusal(code)]).authenticate("t").await.unwrap_err();
         assert!(
             matches!(&error, ReviewError::Unavailable(why) if why.contains("try again")),
             "{code}: {error}"
@@ -204,7 +205,7 @@ async fn an_answer_of_another_kind_or_over_its_size_is_none() {
     let mut large = known(&[AUDIENCE]);
     large["user"]["groups"] = json!(["g".repeat(BYTES)]);
     for answer in [(201, pod), token_status(&large)] {
-        let told = Asked::default().reviews(vec![answer]).authenticate("t").await;
+        let told = AskedQuestions::default().reviews(vec![answer]).authenticate("t").await;
         assert!(matches!(told, Err(ReviewError::Unavailable(_))), "{told:?}");
     }
 }
@@ -217,7 +218,7 @@ async fn questions_that_get_no_answer_are_given_up_and_are_no_more_than_their_bo
         peak.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::future::pending::<Result<Response<Body>, tower::BoxError>>()
     });
-    let reviews = Reviews::over(Api::new(kube::Client::new(service, "default")));
+    let reviews = ReviewClient::over(ApiClient::new(kube::Client::new(service, "default")));
     let begun = tokio::time::Instant::now();
     let told = join_all((0..3 * AT_ONCE).map(|_| reviews.namespace("ml"))).await;
     assert_eq!(begun.elapsed(), WITHIN);

@@ -10,81 +10,81 @@ use kubewitness_core::Version;
 use kubewitness_core::document::pack;
 use kubewitness_core::events;
 use kubewitness_core::limits::ERROR_TEXT;
-use kubewitness_core::ports::{Poison, Witnessed};
-use kubewitness_core::project::{self, Envelope, Outline};
-use kubewitness_core::redact::Secrets;
+use kubewitness_core::ports::{PoisonMessage, WitnessedState};
+use kubewitness_core::project::{self, ObjectEnvelope, ObjectOutline};
+use kubewitness_core::redact::SecretDigests;
 use kubewitness_core::state::{Change, Gap, ObjectRef, RulesPrint, StateId, Status};
-use kubewitness_core::status::Rules;
+use kubewitness_core::status::StatusRules;
 
-use crate::cache::known::Known;
-use crate::cache::{Keyer, RECENT_DOCUMENT, Statuses};
+use crate::cache::known::KnownObjects;
+use crate::cache::{KeyMaker, RECENT_DOCUMENT, StatusTable};
 use crate::connect::resource::group_version;
-use crate::judge::batch::{Batch, Note};
+use crate::judge::batch::{CacheNote, StateBatch};
 use crate::judge::gap_log::GapLog;
-use crate::judge::meaning::{Event, Meaning, Seen, judge};
+use crate::judge::meaning::{EventMeaning, JudgedEvent, ObservedEvent, judge};
 use crate::judge::object::{check, matches, reference, with_kind};
-use crate::judge::owners::{self, Owners, owners};
+use crate::judge::owners::{self, ObjectOwners, owners};
 use crate::source::handle::count;
-use crate::source::parts::Parts;
-use crate::source::round::{Moved, Since};
+use crate::source::parts::SourceParts;
+use crate::source::round::{CompleteSince, MovedObject};
 
 pub(crate) struct StateMaker {
-    parts: Arc<Parts>,
+    parts: Arc<SourceParts>,
     pub epoch: u32,
-    pub batch: Batch,
-    statuses: Statuses,
-    keyer: Arc<Keyer>,
+    pub batch: StateBatch,
+    statuses: StatusTable,
+    keyer: Arc<KeyMaker>,
     pub gap_log: GapLog,
 }
 
 /// How an object arrived.
 #[derive(Clone, Copy)]
-pub(crate) enum Came<'a> {
+pub(crate) enum EventOrigin<'a> {
     /// In a list, or from the past. The next version is not expected soon.
     Listed,
     /// Read back. The watch may have brought a newer version meanwhile.
     ReadBack,
     /// As a change.
-    Watched(Watched<'a>),
+    Watched(WatchedTimes<'a>),
 }
 
 #[derive(Clone, Copy)]
-pub(crate) struct Watched<'a> {
+pub(crate) struct WatchedTimes<'a> {
     /// The outline of its bytes.
-    pub outline: &'a Outline,
+    pub outline: &'a ObjectOutline,
     /// MODIFIED, not ADDED.
     pub modifies: bool,
     /// The version at which the watch began.
     pub opened: Option<&'a Version>,
 }
 
-/// What became of an event.
-pub(crate) enum Counted {
+/// The outcome of an event.
+pub(crate) enum EventOutcome {
     Poison,
     Taken(Version),
     /// It waits until the versions before it have been read back.
-    Waits(Version, Moved),
+    Waits(Version, MovedObject),
 }
 
 /// The object of one event, read as far as needed.
-struct Object<'a> {
-    envelope: Envelope<'a>,
+struct EventObject<'a> {
+    envelope: ObjectEnvelope<'a>,
     version: Version,
     document: Bytes,
-    came: Came<'a>,
-    event: Event,
+    came: EventOrigin<'a>,
+    event: JudgedEvent,
     /// The former status of an object that no longer exists. It is journaled, never shown.
-    past: Option<Past>,
+    past: Option<PastState>,
 }
 
-/// What preceded a state that says nothing about the present.
+/// The predecessor of a state that says nothing about the present.
 #[derive(Default)]
-struct Past {
+struct PastState {
     status: Option<Arc<Status>>,
 }
 
 /// A state without its id and its times.
-struct Made {
+struct NewState {
     change: Change,
     object: Arc<ObjectRef>,
     owner: Option<Arc<ObjectRef>>,
@@ -96,29 +96,29 @@ struct Made {
     base: Option<Bytes>,
     /// The rules under which the base was found to have no secret.
     base_secretless_under: Option<RulesPrint>,
-    note: Note,
+    note: CacheNote,
 }
 
 impl StateMaker {
-    pub fn new(parts: Arc<Parts>, epoch: u32) -> Self {
+    pub fn new(parts: Arc<SourceParts>, epoch: u32) -> Self {
         let keyer = parts.shared.read().keyer();
         Self {
             parts,
             epoch,
-            batch: Batch::default(),
-            statuses: Statuses::default(),
+            batch: StateBatch::default(),
+            statuses: StatusTable::default(),
             keyer,
             gap_log: GapLog::default(),
         }
     }
 
     /// Takes an object that was listed or read back.
-    pub fn item(&mut self, document: Bytes, came: Came<'_>, event: Event) {
+    pub fn item(&mut self, document: Bytes, came: EventOrigin<'_>, event: JudgedEvent) {
         let bytes = document.clone();
         match project::envelope(&bytes) {
             Ok(envelope) => {
                 // Missed versions before it have been searched for already.
-                self.seen(&bytes, document, envelope, came, event, None);
+                self.observe(&bytes, document, envelope, came, event, None);
             }
             Err(error) => self.poison(document, &error.to_string()),
         }
@@ -126,25 +126,25 @@ impl StateMaker {
 
     /// Takes an object with its envelope. If it is none of this kind, `raw` is kept. A watch's checkpoint
     /// counts the version, if there is one.
-    pub fn seen(
+    pub fn observe(
         &mut self,
         raw: &Bytes,
         document: Bytes,
-        envelope: Envelope<'_>,
-        came: Came<'_>,
-        event: Event,
+        envelope: ObjectEnvelope<'_>,
+        came: EventOrigin<'_>,
+        event: JudgedEvent,
         complete: Option<&Version>,
-    ) -> Counted {
+    ) -> EventOutcome {
         if let Err(error) = check(&self.parts, &envelope) {
             self.poison(raw.clone(), &error);
-            return Counted::Poison;
+            return EventOutcome::Poison;
         }
         let version = Version::new(&envelope.resource_version);
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
-        let seen = Object { envelope, version: version.clone(), document, came, event, past: None };
-        match self.judged(seen, complete) {
-            None => Counted::Taken(version),
-            Some(moved) => Counted::Waits(version, moved),
+        let seen = EventObject { envelope, version: version.clone(), document, came, event, past: None };
+        match self.apply(seen, complete) {
+            None => EventOutcome::Taken(version),
+            Some(moved) => EventOutcome::Waits(version, moved),
         }
     }
 
@@ -157,15 +157,16 @@ impl StateMaker {
         }
         let error = error[..cut].to_string();
         tracing::warn!(source = %self.parts.spec.name, bytes = raw.len(), "a poison message is kept: {error}");
-        self.batch.poison.push(Poison { raw, error, observed_ms: self.parts.clock.now_ms() });
+        self.batch.poison.push(PoisonMessage { raw, error, observed_ms: self.parts.clock.now_ms() });
     }
 
     /// Returns `Some` if the event was not taken: it shows that an earlier one never came, or came out of
     /// order.
-    fn judged(&mut self, seen: Object<'_>, complete: Option<&Version>) -> Option<Moved> {
-        let Envelope { uid, namespace, name, .. } = &seen.envelope;
-        let (known, rival) = self.batch.met(&self.parts.shared.read(), uid, namespace, name);
-        let is_renamed = |known: &Known| known.object.name != **name || known.object.namespace != **namespace;
+    fn apply(&mut self, seen: EventObject<'_>, complete: Option<&Version>) -> Option<MovedObject> {
+        let ObjectEnvelope { uid, namespace, name, .. } = &seen.envelope;
+        let (known, rival) = self.batch.known_and_rival(&self.parts.shared.read(), uid, namespace, name);
+        let is_renamed =
+            |known: &KnownObjects| known.object.name != **name || known.object.namespace != **namespace;
         if let Some(known) = known.as_ref().filter(|known| is_renamed(known)) {
             let ObjectRef { namespace, name, uid, .. } = &*known.object;
             let error = format!("its uid {uid} is known as {namespace}/{name}: no two objects have one uid");
@@ -173,12 +174,12 @@ impl StateMaker {
             return None;
         }
         let watched = match seen.came {
-            Came::Watched(watched) => Some(watched),
-            Came::Listed | Came::ReadBack => None,
+            EventOrigin::Watched(watched) => Some(watched),
+            EventOrigin::Listed | EventOrigin::ReadBack => None,
         };
-        let beginning = matches!(seen.came, Came::ReadBack).then(|| seen.version.beginning());
+        let beginning = matches!(seen.came, EventOrigin::ReadBack).then(|| seen.version.beginning());
         let judgement = judge(
-            &Seen {
+            &ObservedEvent {
                 event: seen.event,
                 version: &seen.version,
                 matches: matches(&self.parts, &seen.envelope),
@@ -190,7 +191,7 @@ impl StateMaker {
         );
         if let Some(rival) = rival.filter(|_| judgement.rival_gone) {
             if watched.is_some() {
-                return Some(self.missed(seen, Some((rival.object, Since::at(rival.version)))));
+                return Some(self.missed(seen, Some((rival.object, CompleteSince::at(rival.version)))));
             }
             // What another history did to it is not known.
             self.gone(&rival, Version::new(""));
@@ -199,62 +200,67 @@ impl StateMaker {
         // Without a selector a source sees an object from its beginning. With one, an object that ends in the
         // selector was in it.
         let is_later = watched.is_some_and(|watched| {
-            seen.event == Event::Deleted || watched.modifies && self.parts.spec.match_labels.is_empty()
+            seen.event == JudgedEvent::Deleted || watched.modifies && self.parts.spec.match_labels.is_empty()
         });
         let is_unborn = is_later && known.is_none();
         match judgement.meaning {
-            Meaning::Unheard => return Some(self.missed(seen, None)),
-            Meaning::Present | Meaning::Gone if is_unborn => return Some(self.missed(seen, None)),
-            Meaning::Present => self.stated(Change::Present, seen, known.as_ref()),
-            Meaning::Left => self.stated(Change::Left, seen, known.as_ref()),
-            Meaning::Gone => self.stated(Change::Gone, seen, known.as_ref()),
-            Meaning::Duplicate => count(&counters.duplicates, 1),
-            Meaning::Stale => count(&counters.stale, 1),
-            Meaning::Past => {
-                let change = if seen.event == Event::Deleted { Change::Gone } else { Change::Present };
-                self.stated(change, Object { past: Some(Past::default()), ..seen }, None);
+            EventMeaning::Unheard => return Some(self.missed(seen, None)),
+            EventMeaning::Present | EventMeaning::Gone if is_unborn => return Some(self.missed(seen, None)),
+            EventMeaning::Present => self.push_state(Change::Present, seen, known.as_ref()),
+            EventMeaning::Left => self.push_state(Change::Left, seen, known.as_ref()),
+            EventMeaning::Gone => self.push_state(Change::Gone, seen, known.as_ref()),
+            EventMeaning::Duplicate => count(&counters.duplicates, 1),
+            EventMeaning::Stale => count(&counters.stale, 1),
+            EventMeaning::Past => {
+                let change = if seen.event == JudgedEvent::Deleted { Change::Gone } else { Change::Present };
+                self.push_state(change, EventObject { past: Some(PastState::default()), ..seen }, None);
             }
-            Meaning::Late => {
+            EventMeaning::Late => {
                 count(&counters.stale, 1);
-                self.stated(Change::Present, Object { past: Some(Past::default()), ..seen }, None);
+                self.push_state(
+                    Change::Present,
+                    EventObject { past: Some(PastState::default()), ..seen },
+                    None,
+                );
             }
-            Meaning::Outside => {}
+            EventMeaning::Outside => {}
         }
         None
     }
 
     /// An object of which earlier versions are missing. Any watch may have lost its beginning.
-    fn missed(&self, seen: Object<'_>, rival: Option<(Arc<ObjectRef>, Since)>) -> Moved {
+    fn missed(&self, seen: EventObject<'_>, rival: Option<(Arc<ObjectRef>, CompleteSince)>) -> MovedObject {
         let object = Arc::new(reference(&self.parts, &seen.envelope));
-        let is_beginning =
-            seen.event == Event::Present && matches!(seen.came, Came::Watched(watched) if !watched.modifies);
+        let is_beginning = seen.event == JudgedEvent::Present
+            && matches!(seen.came, EventOrigin::Watched(watched) if !watched.modifies);
         let below = seen.version.before().filter(|_| is_beginning);
         let since = match (&rival, below) {
-            (_, Some(below)) => Since::at(below),
+            (_, Some(below)) => CompleteSince::at(below),
             (Some((_, since)), None) => since.clone(),
-            (None, None) => Since::at(seen.version.beginning()),
+            (None, None) => CompleteSince::at(seen.version.beginning()),
         };
-        let (version, document, is_end) = (seen.version, pack(&seen.document), seen.event == Event::Deleted);
-        Moved { object, since, version, document, witnessed: false, is_end, is_beyond: false, rival }
+        let (version, document, is_end) =
+            (seen.version, pack(&seen.document), seen.event == JudgedEvent::Deleted);
+        MovedObject { object, since, version, document, witnessed: false, is_end, is_beyond: false, rival }
     }
 
-    fn stated(&mut self, change: Change, seen: Object<'_>, known: Option<&Known>) {
+    fn push_state(&mut self, change: Change, seen: EventObject<'_>, known: Option<&KnownObjects>) {
         let made;
         let outline = match seen.came {
             // An envelope without a kind belongs to a document that was given one afterwards.
-            Came::Watched(Watched { outline, .. })
+            EventOrigin::Watched(WatchedTimes { outline, .. })
                 if !outline.is_empty() && !seen.envelope.kind.is_empty() =>
             {
                 Some(outline)
             }
             _ => {
-                made = Outline::of(&seen.document).ok();
+                made = ObjectOutline::of(&seen.document).ok();
                 made.as_ref()
             }
         };
         let (group, _) = group_version(&self.parts.spec.api_version);
         let derived = self.parts.rules.outlined(group, &self.parts.spec.kind, &seen.document, outline);
-        let derived = if change == Change::Gone { Rules::deleted(&derived) } else { derived };
+        let derived = if change == Change::Gone { StatusRules::deleted(&derived) } else { derived };
         let before = seen.past.as_ref().and_then(|past| past.status.clone());
         let previous = known.map(|known| Arc::clone(&known.status)).or(before);
         let past = seen.past.is_some();
@@ -264,20 +270,21 @@ impl StateMaker {
             None => Arc::new(reference(&self.parts, &seen.envelope)),
         };
         let listers = &self.parts.listers;
-        let Owners { outermost: owner, controller } = match events::is_event(group, &self.parts.spec.kind) {
-            true => owners::of_event(listers, &seen.envelope.namespace, &seen.document, known),
-            false => owners(listers, &seen.envelope, known),
-        };
-        let base = known.and_then(Known::document);
+        let ObjectOwners { outermost: owner, controller } =
+            match events::is_event(group, &self.parts.spec.kind) {
+                true => owners::of_event(listers, &seen.envelope.namespace, &seen.document, known),
+                false => owners(listers, &seen.envelope, known),
+            };
+        let base = known.and_then(KnownObjects::document);
         let (version, document) = (seen.version, seen.document);
-        let has_recent = matches!(seen.came, Came::Watched(_)) && document.len() <= RECENT_DOCUMENT;
+        let has_recent = matches!(seen.came, EventOrigin::Watched(_)) && document.len() <= RECENT_DOCUMENT;
         let keys = outline.filter(|_| has_recent && change == Change::Present && !past).map(|outline| {
             let before = known.and_then(|known| known.keys.as_ref());
             self.keyer.next(&object, owner.as_deref(), &document, outline, before)
         });
         let base_secretless_under = known.and_then(|known| known.secretless_under);
-        let note = Note { past, keys, secretless_under: None };
-        let made = Made {
+        let note = CacheNote { past, keys, secretless_under: None };
+        let made = NewState {
             change,
             object,
             owner,
@@ -294,24 +301,24 @@ impl StateMaker {
     }
 
     /// Takes the end of an object whose deletion was not watched. It has no last content.
-    fn gone(&mut self, known: &Known, version: Version) {
-        let made = Made {
+    fn gone(&mut self, known: &KnownObjects, version: Version) {
+        let made = NewState {
             change: Change::Gone,
             object: Arc::clone(&known.object),
             owner: known.owner.clone(),
             controller: None,
             version,
-            status: self.statuses.share(Rules::deleted(&known.status), None),
+            status: self.statuses.share(StatusRules::deleted(&known.status), None),
             previous: Some(Arc::clone(&known.status)),
             document: Bytes::new(),
             base: None,
             base_secretless_under: None,
-            note: Note::default(),
+            note: CacheNote::default(),
         };
         self.push(made, None);
     }
 
-    fn push(&mut self, mut made: Made, gap: Option<&Gap>) {
+    fn push(&mut self, mut made: NewState, gap: Option<&Gap>) {
         let counters = &self.parts.shared.counters;
         let counter = match made.change {
             Change::Present => &counters.present,
@@ -321,7 +328,7 @@ impl StateMaker {
         };
         count(counter, 1);
         let quotes_none_under = self.quotes_none_under(&mut made);
-        let witnessed = Witnessed {
+        let witnessed = WitnessedState {
             id: StateId::of(&self.parts.spec.name, self.epoch, &made.object, made.change, &made.version, gap),
             change: made.change,
             object: made.object,
@@ -340,15 +347,15 @@ impl StateMaker {
 
     /// The rules under which the texts of a state quote no secret. None also where the texts say so alone, and where a
     /// document is not at hand. Notes whether the next version has to look at this document again.
-    fn quotes_none_under(&self, made: &mut Made) -> Option<RulesPrint> {
-        let previous = made.previous.as_deref().filter(|status| Secrets::may_stand_in(status));
-        let is_searched = previous.is_some() || Secrets::may_stand_in(&made.status);
+    fn quotes_none_under(&self, made: &mut NewState) -> Option<RulesPrint> {
+        let previous = made.previous.as_deref().filter(|status| SecretDigests::may_stand_in(status));
+        let is_searched = previous.is_some() || SecretDigests::may_stand_in(&made.status);
         let is_at_hand = !made.document.is_empty() && (previous.is_none() || made.base.is_some());
         if !is_searched || !is_at_hand || made.change == Change::Gap {
             return None;
         }
         let (rules, kind) = (self.parts.secret_rules.get()?, &self.parts.spec.kind);
-        let (print, mut secrets) = (Some(rules.print()), Secrets::default());
+        let (print, mut secrets) = (Some(rules.print()), SecretDigests::default());
         rules.add_secret_words(&made.document, kind, &mut secrets).ok()?;
         made.note.secretless_under = print.filter(|_| secrets.is_empty());
         if let Some(base) =

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::project::{self, ObjectEnvelope};
 use kubewitness_core::state::{Change, Gap, ObjectRef, Status};
-use kubewitness_core::status::Rules;
+use kubewitness_core::status::StatusRules;
 
-use super::{Came, Made, Object, Past, StateMaker, unknown};
-use crate::judge::batch::Note;
-use crate::judge::meaning::Event;
+use super::{EventObject, EventOrigin, NewState, PastState, StateMaker, unknown};
+use crate::judge::batch::CacheNote;
+use crate::judge::meaning::JudgedEvent;
 use crate::judge::object::matches;
 use crate::source::handle::count;
-use crate::source::life::Life;
+use crate::source::life::UnwitnessedLife;
 use crate::source::missing::MissingVersions;
 
 impl StateMaker {
@@ -24,8 +24,13 @@ impl StateMaker {
         match project::envelope(&bytes) {
             Ok(envelope) => {
                 let version = Version::new(&envelope.resource_version);
-                let (came, event, past) = (Came::Listed, Event::Present, Some(Past::default()));
-                self.stated(Change::Present, Object { envelope, version, document, came, event, past }, None);
+                let (came, event, past) =
+                    (EventOrigin::Listed, JudgedEvent::Present, Some(PastState::default()));
+                self.push_state(
+                    Change::Present,
+                    EventObject { envelope, version, document, came, event, past },
+                    None,
+                );
             }
             Err(error) => self.poison(document, &error.to_string()),
         }
@@ -33,7 +38,7 @@ impl StateMaker {
 
     /// Takes an object that a comparison no longer found.
     pub fn vanished(&mut self, object: &ObjectRef, version: Option<Version>) {
-        let known = self.batch.known(&self.parts.shared.read(), &object.uid);
+        let known = self.batch.known_object(&self.parts.shared.read(), &object.uid);
         // A new uid under its name may have shown its end meanwhile.
         if let Some(known) = known {
             self.gone(&known, version.unwrap_or_else(|| Version::new("")));
@@ -41,11 +46,11 @@ impl StateMaker {
     }
 
     pub fn object_hole(&mut self, object: Arc<ObjectRef>, hole: &MissingVersions) {
-        let known = self.batch.known(&self.parts.shared.read(), &object.uid);
+        let known = self.batch.known_object(&self.parts.shared.read(), &object.uid);
         let gap = self.gap(Some(ObjectRef::clone(&object)), hole);
         self.gap_log.gap(&gap);
         let status = known.as_ref().map(|known| Arc::clone(&known.status)).unwrap_or_else(unknown);
-        let made = Made {
+        let made = NewState {
             change: Change::Gap,
             object,
             owner: known.and_then(|known| known.owner),
@@ -56,7 +61,7 @@ impl StateMaker {
             document: serde_json::to_vec(&gap).unwrap_or_default().into(),
             base: None,
             base_secretless_under: None,
-            note: Note::default(),
+            note: CacheNote::default(),
         };
         self.push(made, Some(&gap));
     }
@@ -82,7 +87,7 @@ impl StateMaker {
     }
 
     /// Takes the whole life of an unknown object, in one batch.
-    pub fn life(&mut self, life: Life) {
+    pub fn life(&mut self, life: UnwitnessedLife) {
         let object = Arc::new(life.object);
         let mut shown = None;
         for walked in life.walked {
@@ -104,18 +109,18 @@ impl StateMaker {
             return;
         }
         let version = life.died.unwrap_or_else(|| Version::new(""));
-        let made = Made {
+        let made = NewState {
             change: Change::Gone,
             object,
             owner: None,
             controller: None,
             version,
-            status: self.statuses.share(Rules::deleted(&status), None),
+            status: self.statuses.share(StatusRules::deleted(&status), None),
             previous: Some(status),
             document: Bytes::new(),
             base: None,
             base_secretless_under: None,
-            note: Note { past: true, ..Note::default() },
+            note: CacheNote { past: true, ..CacheNote::default() },
         };
         self.push(made, None);
     }
@@ -124,7 +129,7 @@ impl StateMaker {
     fn lived(
         &mut self,
         shown: &mut Option<Arc<Status>>,
-        envelope: Envelope<'_>,
+        envelope: ObjectEnvelope<'_>,
         document: Bytes,
         survives: bool,
     ) {
@@ -133,13 +138,13 @@ impl StateMaker {
             return;
         }
         let version = Version::new(&envelope.resource_version);
-        let (came, event) = (Came::Listed, Event::Present);
-        let mut seen = Object { envelope, version, document, came, event, past: None };
+        let (came, event) = (EventOrigin::Listed, JudgedEvent::Present);
+        let mut seen = EventObject { envelope, version, document, came, event, past: None };
         if survives {
-            self.judged(seen, None);
+            self.apply(seen, None);
         } else {
-            seen.past = Some(Past { status: shown.clone() });
-            self.stated(if matching { Change::Present } else { Change::Left }, seen, None);
+            seen.past = Some(PastState { status: shown.clone() });
+            self.push_state(if matching { Change::Present } else { Change::Left }, seen, None);
         }
         *shown = matching.then(|| self.batch.states.last().map(|state| Arc::clone(&state.status))).flatten();
     }

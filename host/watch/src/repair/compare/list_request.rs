@@ -2,8 +2,8 @@
 
 use kubewitness_core::Version;
 
-use crate::connect::resource::Resource;
-use crate::repair::history::newest_common::Base;
+use crate::connect::resource::SourceResource;
+use crate::repair::history::newest_common::HistoryBase;
 use crate::source::round::RoundId;
 
 /// Why a list is made. It decides what the differences mean.
@@ -30,11 +30,11 @@ impl ListReason {
 /// A list that is wanted.
 #[derive(Clone)]
 pub(crate) struct ListRequest {
-    pub resource: Resource,
+    pub resource: SourceResource,
     pub reason: ListReason,
     /// Everything up to here was witnessed.
     pub baseline: Option<Version>,
     /// For a new history: list what existed at this version, not what exists now.
-    pub base: Option<Base>,
+    pub base: Option<HistoryBase>,
     pub id: RoundId,
 }

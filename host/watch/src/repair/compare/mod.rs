@@ -13,73 +13,75 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::document::{pack, unpack};
-use kubewitness_core::ports::Fate;
-use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::ports::FormerEnd;
+use kubewitness_core::project::{self, ObjectEnvelope};
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::request::Failure;
-use crate::connect::resource::Resource;
-use crate::judge::meaning::{Compared, compare};
+use crate::connect::request::RequestFailure;
+use crate::connect::resource::SourceResource;
+use crate::judge::meaning::{ItemComparison, compare};
 use crate::judge::object::{check, matches, reference, with_kind};
 use crate::repair::compare::list_request::{ListReason, ListRequest};
-use crate::repair::history::newest_common::Base;
+use crate::repair::history::newest_common::HistoryBase;
 use crate::repair::lookup::{fate_now, fetch, is_absent, left_at, say_revived};
 use crate::repair::report::discrepancy::discrepancy;
-use crate::source::input::{Closed, Input};
-use crate::source::parts::Parts;
-use crate::source::round::{Job, Moved, Outage, Round, RoundId, Since, Uids, Vanished};
+use crate::source::input::{WriterClosed, WriterInput};
+use crate::source::parts::SourceParts;
+use crate::source::round::{
+    CompleteSince, MovedObject, NameRead, RepairRound, RoundId, UidSet, VanishedObject, WatchOutage,
+};
 
 use listed_names::{ItemSighting, ListedNames};
 use new_history::RelistedObject;
 
 /// Why a list ended early.
-pub(crate) enum Broken {
+pub(crate) enum ListFailure {
     Closed,
     /// It showed an object older than the witnessed one. This is the server's version.
     OtherHistory(Version),
-    Failed(Failure),
+    Failed(RequestFailure),
     /// A page expired. The list begins again.
     Again,
-    /// What was there at the base shows that it is none.
+    /// The objects at the base show that it is not part of this history.
     Baseless,
     /// The server does not stream lists.
     NotStreamed(String),
 }
 
-impl From<Closed> for Broken {
-    fn from(_: Closed) -> Self {
+impl From<WriterClosed> for ListFailure {
+    fn from(_: WriterClosed) -> Self {
         Self::Closed
     }
 }
 
-impl From<Failure> for Broken {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for ListFailure {
+    fn from(failure: RequestFailure) -> Self {
         Self::Failed(failure)
     }
 }
 
 /// An object that was known before the list. It is found by its uid.
-struct Unseen(Arc<ObjectRef>);
+struct UnseenObject(Arc<ObjectRef>);
 
-impl Borrow<str> for Unseen {
+impl Borrow<str> for UnseenObject {
     fn borrow(&self) -> &str {
         &self.0.uid
     }
 }
 
-impl PartialEq for Unseen {
+impl PartialEq for UnseenObject {
     fn eq(&self, other: &Self) -> bool {
         self.0.uid == other.0.uid
     }
 }
 
-impl Eq for Unseen {}
+impl Eq for UnseenObject {}
 
-impl Hash for Unseen {
+impl Hash for UnseenObject {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // The hash equals that of a `str`, so that a `str` can look it up.
         self.0.uid.as_str().hash(state);
@@ -95,25 +97,25 @@ pub(crate) struct PageVersions<'a> {
     pub own: &'a Version,
 }
 
-/// What a listed object becomes.
-enum Found {
+/// The way in which a listed object is stored.
+enum ListedOutcome {
     Item(Bytes),
-    ReadBack(Moved),
+    ReadBack(MovedObject),
 }
 
 /// Compares one list, from its first object to its end.
-pub(crate) struct Comparison {
-    parts: Arc<Parts>,
-    inputs: mpsc::Sender<Input>,
-    resource: Resource,
+pub(crate) struct ListComparison {
+    parts: Arc<SourceParts>,
+    inputs: mpsc::Sender<WriterInput>,
+    resource: SourceResource,
     reason: ListReason,
     /// Everything up to here was witnessed.
     baseline: Option<Version>,
     /// The version from which a new history is read.
-    base: Option<Base>,
+    base: Option<HistoryBase>,
     /// Objects listed under another object's name. They wait until the fate of that one is known.
     usurpers: Vec<RelistedObject>,
-    unseen: HashSet<Unseen>,
+    unseen: HashSet<UnseenObject>,
     /// Each object counts once, however often a stream repeats it.
     seen: ListedNames,
     begun: Instant,
@@ -122,14 +124,14 @@ pub(crate) struct Comparison {
     at_once: u64,
     /// Items that could not be read. Any of the missing objects may be among them.
     unread: u32,
-    jobs: Vec<Job>,
-    known: Uids,
+    jobs: Vec<NameRead>,
+    known: UidSet,
     /// The number of objects at the baseline; `None` if it is not certain.
     expected: Option<u64>,
 }
 
-impl Comparison {
-    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, asked: &ListRequest) -> Self {
+impl ListComparison {
+    pub fn new(parts: &Arc<SourceParts>, inputs: &mpsc::Sender<WriterInput>, asked: &ListRequest) -> Self {
         let mut comparison = Self {
             parts: Arc::clone(parts),
             inputs: inputs.clone(),
@@ -145,7 +147,7 @@ impl Comparison {
             at_once: 0,
             unread: 0,
             jobs: Vec::new(),
-            known: Uids::default(),
+            known: UidSet::default(),
             expected: None,
         };
         comparison.begin();
@@ -155,7 +157,7 @@ impl Comparison {
     fn begin(&mut self) {
         let parts = Arc::clone(&self.parts);
         let cache = parts.shared.read();
-        self.unseen = cache.all().map(|held| Unseen(held.object)).collect();
+        self.unseen = cache.all().map(|held| UnseenObject(held.object)).collect();
         self.expected = parts.spec.match_labels.is_empty().then_some(self.unseen.len() as u64);
         for held in cache.all() {
             self.known.insert(&held.object.uid);
@@ -177,18 +179,20 @@ impl Comparison {
     }
 
     /// Takes one listed object. A streamed list has no pages.
-    pub async fn item(&mut self, document: Bytes, page: Option<PageVersions<'_>>) -> Result<(), Broken> {
+    pub async fn item(&mut self, document: Bytes, page: Option<PageVersions<'_>>) -> Result<(), ListFailure> {
         let bytes = document.clone();
         let readable = project::envelope(&bytes).ok().filter(|envelope| check(&self.parts, envelope).is_ok());
         let Some(envelope) = readable else {
             self.unread();
-            return Ok(self.send(Input::Item { document, anew: false }).await?);
+            return Ok(self.send(WriterInput::Item { document, anew: false }).await?);
         };
         match self.seen.sight(&envelope.uid, &envelope.namespace, &envelope.name) {
             ItemSighting::First => {}
             ItemSighting::Repeated => return Ok(()),
             // The writer keeps the second one as a poison message.
-            ItemSighting::Renamed => return Ok(self.send(Input::Item { document, anew: false }).await?),
+            ItemSighting::Renamed => {
+                return Ok(self.send(WriterInput::Item { document, anew: false }).await?);
+            }
         }
         self.items += 1;
         self.unseen.remove(envelope.uid.as_ref());
@@ -201,31 +205,33 @@ impl Comparison {
         // The server contradicts itself, so its watch may not bring the object either.
         let beyond = page.filter(|page| version.is_newer_than(page.own));
         let found = match self.found(&envelope, document, beyond) {
-            Err(Broken::OtherHistory(_)) if self.is_late(&envelope).await? => return Err(Broken::Again),
+            Err(ListFailure::OtherHistory(_)) if self.is_late(&envelope).await? => {
+                return Err(ListFailure::Again);
+            }
             found => found?,
         };
         match found {
             // The watch brings it. If it were taken now, the versions in between would be refused as old.
-            Some(Found::Item(_)) if is_ahead && beyond.is_none() => {}
-            Some(Found::Item(document)) if self.reason == ListReason::Replaced => {
+            Some(ListedOutcome::Item(_)) if is_ahead && beyond.is_none() => {}
+            Some(ListedOutcome::Item(document)) if self.reason == ListReason::Replaced => {
                 let is_outside = !matches(&self.parts, &envelope)
                     && self.parts.shared.read().brief(&envelope.uid).is_none();
                 let object = reference(&self.parts, &envelope);
                 self.anew(RelistedObject { object, version, document, is_outside }).await?;
             }
-            Some(Found::Item(document)) => {
+            Some(ListedOutcome::Item(document)) => {
                 self.at_once += 1;
-                self.send(Input::Item { document, anew: false }).await?;
+                self.send(WriterInput::Item { document, anew: false }).await?;
             }
-            Some(Found::ReadBack(mut moved)) => {
+            Some(ListedOutcome::ReadBack(mut moved)) => {
                 if !moved.witnessed {
                     let fate = fate_now(&self.parts, &moved.object).await;
-                    if fate == Fate::Ended {
+                    if fate == FormerEnd::Ended {
                         if self.is_late(&envelope).await? {
-                            return Err(Broken::Again);
+                            return Err(ListFailure::Again);
                         }
                         say_revived(&self.parts, &moved.object);
-                        return Err(Broken::OtherHistory(version));
+                        return Err(ListFailure::OtherHistory(version));
                     }
                     // Before a first list there is no complete story to tell.
                     if moved.rival.is_none() && self.baseline.is_some() {
@@ -235,7 +241,7 @@ impl Comparison {
                 if let Some((rival, _)) = &moved.rival {
                     self.unseen.remove(rival.uid.as_str());
                 }
-                self.jobs.push(Job::Moved(moved));
+                self.jobs.push(NameRead::Moved(moved));
             }
             None => {}
         }
@@ -244,10 +250,10 @@ impl Comparison {
 
     /// Whether the list shows an object as it no longer is. Such a list comes from a server that lags behind
     /// another one, which had already sent newer versions.
-    async fn is_late(&self, envelope: &Envelope<'_>) -> Result<bool, Broken> {
+    async fn is_late(&self, envelope: &ObjectEnvelope<'_>) -> Result<bool, ListFailure> {
         let now = fetch(&self.parts, &self.resource, &reference(&self.parts, envelope)).await?;
         let now = now.as_ref().map(|now| project::envelope(now)).transpose();
-        let now = now.map_err(|error| Failure::Answer(error.to_string()))?;
+        let now = now.map_err(|error| RequestFailure::Answer(error.to_string()))?;
         let known = self.parts.shared.read().brief(&envelope.uid);
         let is_late = now.filter(|now| now.uid == envelope.uid).is_none_or(|now| {
             let now = Version::new(&now.resource_version);
@@ -260,13 +266,14 @@ impl Comparison {
         Ok(is_late)
     }
 
-    /// What one listed object means; `None` if it was witnessed as it is. `beyond`: it is newer than its page.
+    /// The meaning of one listed object; `None` if this version was witnessed already. `beyond`: it is newer
+    /// than its page.
     fn found(
         &self,
-        envelope: &Envelope<'_>,
+        envelope: &ObjectEnvelope<'_>,
         document: Bytes,
         beyond: Option<PageVersions<'_>>,
-    ) -> Result<Option<Found>, Broken> {
+    ) -> Result<Option<ListedOutcome>, ListFailure> {
         let version = Version::new(&envelope.resource_version);
         let cache = self.parts.shared.read();
         let rival = cache
@@ -283,48 +290,51 @@ impl Comparison {
                 Some(_) => true,
                 None => matches(&self.parts, envelope) || rival.is_some(),
             };
-            return Ok(is_news.then_some(Found::Item(document)));
+            return Ok(is_news.then_some(ListedOutcome::Item(document)));
         }
         let known = cache.brief(&envelope.uid);
         let known = known.as_ref();
         let since = match compare(&version, known.map(|known| &known.resource_version)) {
-            Compared::Same => return Ok(None),
-            Compared::Behind => return Err(Broken::OtherHistory(version)),
-            Compared::Moved => known.map(|known| self.since(&known.resource_version)),
-            Compared::New if !matches(&self.parts, envelope) && rival.is_none() => None,
+            ItemComparison::Same => return Ok(None),
+            ItemComparison::Behind => return Err(ListFailure::OtherHistory(version)),
+            ItemComparison::Moved => known.map(|known| self.since(&known.resource_version)),
+            ItemComparison::New if !matches(&self.parts, envelope) && rival.is_none() => None,
             // It began after the last version of its name's former object, or after the baseline. Before the
             // first list there is no complete story to tell.
-            Compared::New => match &rival {
+            ItemComparison::New => match &rival {
                 Some((_, since)) => Some(since.clone()),
-                None => self.baseline.as_ref().or(beyond.map(|page| page.first)).cloned().map(Since::at),
+                None => {
+                    self.baseline.as_ref().or(beyond.map(|page| page.first)).cloned().map(CompleteSince::at)
+                }
             },
         };
-        let Some(since) = since else { return Ok(Some(Found::Item(document))) };
+        let Some(since) = since else { return Ok(Some(ListedOutcome::Item(document))) };
         let object = Arc::new(reference(&self.parts, envelope));
         let (document, witnessed, is_beyond) = (pack(&document), known.is_some(), beyond.is_some());
-        let moved = Moved { object, since, version, document, witnessed, is_end: false, is_beyond, rival };
-        Ok(Some(Found::ReadBack(moved)))
+        let moved =
+            MovedObject { object, since, version, document, witnessed, is_end: false, is_beyond, rival };
+        Ok(Some(ListedOutcome::ReadBack(moved)))
     }
 
     /// For a witnessed object: nothing is missing up to the baseline, unless something in between is found.
-    fn since(&self, witnessed: &Version) -> Since {
+    fn since(&self, witnessed: &Version) -> CompleteSince {
         let baseline = self.baseline.as_ref().filter(|baseline| baseline.is_newer_than(witnessed));
         let floor = baseline.filter(|_| self.reason != ListReason::Doubted).unwrap_or(witnessed).clone();
-        Since { floor, last: Some(witnessed.clone()) }
+        CompleteSince { floor, last: Some(witnessed.clone()) }
     }
 
     /// For an unknown object.
-    fn beginning(&self, moved: &Moved, fate: &Fate) -> Since {
-        let Moved { since, version, .. } = moved;
+    fn beginning(&self, moved: &MovedObject, fate: &FormerEnd) -> CompleteSince {
+        let MovedObject { since, version, .. } = moved;
         let lowest = left_at(&self.parts, fate, version);
         if self.reason == ListReason::Doubted {
-            return Since::at(lowest);
+            return CompleteSince::at(lowest);
         }
         let floor = since.floor.clone();
         // With a selector the object may have existed outside of it.
         let is_certain = self.parts.spec.match_labels.is_empty() || !version.is_newer_than(&floor);
         let last = is_certain.then_some(lowest);
-        Since { floor, last }
+        CompleteSince { floor, last }
     }
 
     /// Ends the list, which is complete at `listed`. Objects that it did not show no longer existed at
@@ -334,30 +344,30 @@ impl Comparison {
         listed: &Version,
         absent: &Version,
         id: RoundId,
-    ) -> Result<Option<Round>, Broken> {
+    ) -> Result<Option<RepairRound>, ListFailure> {
         let is_whole = *listed == *absent;
         if self.reason == ListReason::Replaced {
             self.all_anew(listed).await?;
             self.say(listed);
             return Ok(None);
         }
-        for Unseen(object) in std::mem::take(&mut self.unseen) {
+        for UnseenObject(object) in std::mem::take(&mut self.unseen) {
             let held = self.parts.shared.read().brief(&object.uid).map(|held| held.resource_version);
             let Some(witnessed) = held else { continue };
             if self.unread > 0 && !is_absent(&self.parts, &self.resource, &object).await? {
                 continue;
             }
             let (since, absent) = (self.since(&witnessed), absent.clone());
-            self.jobs.push(Job::Vanished(Vanished { object, since, absent }));
+            self.jobs.push(NameRead::Vanished(VanishedObject { object, since, absent }));
         }
         self.say(listed);
         if self.reason == ListReason::Doubted {
             self.expected = None;
             let found = self.jobs.iter().map(|job| self.differs(job)).collect();
-            self.send(Input::Differs(found)).await?;
+            self.send(WriterInput::Differs(found)).await?;
         }
         let after = self.baseline.filter(|_| self.reason.goes_on());
-        let sweep = after.map(|after| Outage {
+        let sweep = after.map(|after| WatchOutage {
             after,
             listed: listed.clone(),
             is_whole,
@@ -369,15 +379,15 @@ impl Comparison {
         }
         let (resource, jobs, cancel) = (self.resource, self.jobs, CancellationToken::new());
         let may_be_seen = self.reason == ListReason::Expired && self.parts.witness.is_shared();
-        Ok(Some(Round { id, resource, jobs, sweep, may_be_seen, cancel }))
+        Ok(Some(RepairRound { id, resource, jobs, sweep, may_be_seen, cancel }))
     }
 
-    fn differs(&self, job: &Job) -> DiscrepancyView {
+    fn differs(&self, job: &NameRead) -> DiscrepancyView {
         let (object, witnessed, listed) = match job {
-            Job::Moved(moved) => {
+            NameRead::Moved(moved) => {
                 (&moved.object, moved.witnessed.then_some(&moved.since.floor), Some(&moved.version))
             }
-            Job::Vanished(vanished) => (&vanished.object, Some(&vanished.since.floor), None),
+            NameRead::Vanished(vanished) => (&vanished.object, Some(&vanished.since.floor), None),
         };
         discrepancy(&self.parts, object, witnessed, listed)
     }
@@ -390,8 +400,8 @@ impl Comparison {
         );
     }
 
-    async fn send(&self, input: Input) -> Result<(), Closed> {
-        self.inputs.send(input).await.map_err(|_| Closed)
+    async fn send(&self, input: WriterInput) -> Result<(), WriterClosed> {
+        self.inputs.send(input).await.map_err(|_| WriterClosed)
     }
 }
 

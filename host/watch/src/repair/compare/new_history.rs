@@ -8,14 +8,14 @@ use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
 use kubewitness_core::state::ObjectRef;
 
-use super::{Broken, Comparison, Unseen};
+use super::{ListComparison, ListFailure, UnseenObject};
 use crate::judge::meaning::is_upto;
-use crate::repair::history::newest_common::{Base, asking, version};
+use crate::repair::history::newest_common::{HistoryBase, asking, version};
 use crate::repair::lookup::is_absent;
-use crate::repair::walk_back::versions::{Answer, Met, after, between};
-use crate::repair::walk_back::{OldVersions, Span};
-use crate::source::input::{Closed, Input, Step, Story};
-use crate::source::life::Life;
+use crate::repair::walk_back::versions::{ExactAnswer, MetObject, after, between};
+use crate::repair::walk_back::{OldVersions, UnwatchedSpan};
+use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput};
+use crate::source::life::UnwitnessedLife;
 use crate::source::missing::{MissingVersions, reason};
 
 /// The versions at which one object is searched for whose creation nobody saw, and their sum over all
@@ -32,13 +32,14 @@ pub(super) struct RelistedObject {
     pub is_outside: bool,
 }
 
-impl Comparison {
+impl ListComparison {
     /// Takes one object. If its name belonged to another object, it waits until the fate of that one is
     /// known.
-    pub(super) async fn anew(&mut self, found: RelistedObject) -> Result<(), Broken> {
+    pub(super) async fn anew(&mut self, found: RelistedObject) -> Result<(), ListFailure> {
         self.at_once += 1;
         if self.base.is_some() && self.told_above(&found.version, &found.object.uid).await.is_some() {
-            // A list that a kill ended told this object as it was then. The history before it can't be read.
+            // A list that a kill ended reported this object as it was then. The history before it can't be
+            // read.
             return Err(self.baseless(&found.object));
         }
         let bearer = self.parts.shared.read().brief_of_name(&found.object.namespace, &found.object.name);
@@ -49,34 +50,37 @@ impl Comparison {
         Ok(self.tell_anew(found).await?)
     }
 
-    async fn tell_anew(&self, found: RelistedObject) -> Result<(), Closed> {
+    async fn tell_anew(&self, found: RelistedObject) -> Result<(), WriterClosed> {
         let RelistedObject { object, version, document, is_outside } = found;
         let hole = if is_outside { None } else { self.missing_of(&object, &version).await };
         match hole {
-            None => self.send(Input::Item { document, anew: true }).await,
+            None => self.send(WriterInput::Item { document, anew: true }).await,
             Some(hole) => {
-                self.story(vec![Step::MissingVersions(object.into(), hole), Step::RelistedObject(document)])
-                    .await
+                self.story(vec![
+                    StoryStep::MissingVersions(object.into(), hole),
+                    StoryStep::RelistedObject(document),
+                ])
+                .await
             }
         }
     }
 
     /// Takes the objects that existed and are not in the list. Then it reports what is unknown of all others.
-    pub(super) async fn all_anew(&mut self, listed: &Version) -> Result<(), Broken> {
+    pub(super) async fn all_anew(&mut self, listed: &Version) -> Result<(), ListFailure> {
         let base = self.base.clone();
         let newest = base.as_ref().and_then(|base| base.newest.number()).unwrap_or_default();
         let exact = asking(&self.parts, &self.resource, newest);
         let unseen = std::mem::take(&mut self.unseen);
         let each = (LOOKED_FOR_ALL / unseen.len().max(1) as u64).clamp(1, LOOKED_FOR);
         let mut left = LOOKED_FOR_ALL;
-        for Unseen(object) in unseen {
+        for UnseenObject(object) in unseen {
             if let Some(base) = &base
                 && let Some(life) = life_since(&exact, base, each, &object).await
             {
                 self.at_once += 1;
                 let usurper = self.usurper_of(&object);
                 let before = bearers(&exact, base, &mut left, usurper, &life).await;
-                self.story(before.into_iter().map(Step::Life).chain(steps(life)).collect()).await?;
+                self.story(before.into_iter().map(StoryStep::Life).chain(steps(life)).collect()).await?;
                 continue;
             }
             if !is_absent(&self.parts, &self.resource, &object).await? {
@@ -97,8 +101,8 @@ impl Comparison {
                 }
                 _ => None,
             };
-            let hole = hole.map(|hole| Step::MissingVersions(Arc::clone(&object), hole));
-            self.story(hole.into_iter().chain([Step::Ended(object, None)]).collect()).await?;
+            let hole = hole.map(|hole| StoryStep::MissingVersions(Arc::clone(&object), hole));
+            self.story(hole.into_iter().chain([StoryStep::Ended(object, None)]).collect()).await?;
         }
         for found in std::mem::take(&mut self.usurpers) {
             self.tell_anew(found).await?;
@@ -108,7 +112,7 @@ impl Comparison {
             None => Some(replaced(listed)),
         };
         if let Some(hole) = hole {
-            self.send(Input::SourceHole(None, hole)).await?;
+            self.send(WriterInput::SourceHole(None, hole)).await?;
         }
         Ok(())
     }
@@ -118,15 +122,20 @@ impl Comparison {
         Some(self.usurpers.swap_remove(at))
     }
 
-    fn baseless(&self, object: &ObjectRef) -> Broken {
+    fn baseless(&self, object: &ObjectRef) -> ListFailure {
         let (source, namespace, name) = (&self.parts.spec.name, &object.namespace, &object.name);
         tracing::warn!(%source, %namespace, name, "an object is newer than the last version that both histories share: the present objects are listed instead");
-        Broken::Baseless
+        ListFailure::Baseless
     }
 
     /// The hole of an object that may have been created before the two histories parted, and was not searched
     /// for at every version at which the new history may have had it.
-    fn may_have_been(&self, base: &Base, versions: u64, object: &ObjectRef) -> Option<MissingVersions> {
+    fn may_have_been(
+        &self,
+        base: &HistoryBase,
+        versions: u64,
+        object: &ObjectRef,
+    ) -> Option<MissingVersions> {
         let is_looked_through = base.edge.saturating_sub(base.at.number()?) <= versions;
         if is_looked_through || self.came_later(base, object) {
             return None;
@@ -136,7 +145,7 @@ impl Comparison {
     }
 
     /// Whether an object was created after the histories parted, by the times that both record.
-    fn came_later(&self, base: &Base, object: &ObjectRef) -> bool {
+    fn came_later(&self, base: &HistoryBase, object: &ObjectRef) -> bool {
         let Some(parted) = &base.parted else { return false };
         let held = self.parts.shared.read().by_uid(&object.uid).and_then(|held| unpack(&held.packed).ok());
         let held = held.and_then(|held| serde_json::from_slice::<serde_json::Value>(&held).ok());
@@ -145,7 +154,7 @@ impl Comparison {
     }
 
     /// Whether another object had its name throughout the time that can't be read of the new history.
-    fn had_its_name(&self, base: &Base, object: &ObjectRef) -> bool {
+    fn had_its_name(&self, base: &HistoryBase, object: &ObjectRef) -> bool {
         let mut usurpers = self.usurpers.iter().filter(|found| has_name_of(&found.object, object));
         usurpers.any(|found| is_upto(&found.version, &base.common))
     }
@@ -172,8 +181,8 @@ impl Comparison {
         (told.object.uid == uid).then_some(held)
     }
 
-    async fn story(&self, steps: Vec<Step>) -> Result<(), Closed> {
-        self.send(Input::Story(Story { round: None, epoch: None, steps, release: None })).await
+    async fn story(&self, steps: Vec<StoryStep>) -> Result<(), WriterClosed> {
+        self.send(WriterInput::Story(ReadStory { round: None, epoch: None, steps, release: None })).await
     }
 }
 
@@ -189,13 +198,21 @@ fn has_name_of(one: &ObjectRef, other: &ObjectRef) -> bool {
 /// Searches for an object whose creation nobody saw. It existed at the first list, entered the selector
 /// later, or was created in an outage. Then the new history may have it, too, from before the two parted. An
 /// object that was created later did not exist then.
-async fn life_since(exact: &OldVersions, base: &Base, versions: u64, object: &ObjectRef) -> Option<Life> {
+async fn life_since(
+    exact: &OldVersions,
+    base: &HistoryBase,
+    versions: u64,
+    object: &ObjectRef,
+) -> Option<UnwitnessedLife> {
     let from = base.at.number()?.max(base.edge.saturating_sub(versions));
     for at in (from.saturating_add(1)..=base.edge).rev().map(version) {
-        let Some(Answer::Item { uid, version, document }) = exact.at(object, &at).await else { continue };
+        let Some(ExactAnswer::Item { uid, version, document }) = exact.at(object, &at).await else {
+            continue;
+        };
         if uid == object.uid {
-            let met = Met { uid, at, version, document };
-            let span = Span { like: object, floor: &base.common, until: &base.newest, is_over: false };
+            let met = MetObject { uid, at, version, document };
+            let span =
+                UnwatchedSpan { like: object, floor: &base.common, until: &base.newest, is_over: false };
             let mine = exact.lives(exact.deadline(), met, span, &|uid| uid != object.uid).await;
             return mine.into_iter().find(|life| life.object.uid == object.uid);
         }
@@ -206,17 +223,17 @@ async fn life_since(exact: &OldVersions, base: &Base, versions: u64, object: &Ob
 /// The objects that had a name between the base and this object's beginning. `first` had it at the base.
 async fn bearers(
     exact: &OldVersions,
-    base: &Base,
+    base: &HistoryBase,
     left: &mut u64,
     first: Option<RelistedObject>,
-    next: &Life,
-) -> Vec<Life> {
+    next: &UnwitnessedLife,
+) -> Vec<UnwitnessedLife> {
     let (Some(lowest), Ok(born)) = (base.at.number(), u64::try_from(next.begins())) else {
         return Vec::new();
     };
     let until = version(born);
-    let span = Span { like: &next.object, floor: &base.common, until: &until, is_over: true };
-    let mut lives: Vec<Life> = Vec::new();
+    let span = UnwatchedSpan { like: &next.object, floor: &base.common, until: &until, is_over: true };
+    let mut lives: Vec<UnwitnessedLife> = Vec::new();
     let mut at = born;
     while at > lowest.saturating_add(1) {
         if *left == 0 {
@@ -226,8 +243,8 @@ async fn bearers(
         }
         (at, *left) = (at - 1, *left - 1);
         let asked = version(at);
-        if let Some(Answer::Item { uid, version, document }) = exact.at(&next.object, &asked).await {
-            let met = Met { uid, at: asked, version, document };
+        if let Some(ExactAnswer::Item { uid, version, document }) = exact.at(&next.object, &asked).await {
+            let met = MetObject { uid, at: asked, version, document };
             let is_known = |uid: &str| lives.iter().chain([next]).any(|life| life.object.uid == uid);
             if !is_known(&met.uid) {
                 let found = exact.lives(exact.deadline(), met, span, &is_known).await;
@@ -241,26 +258,26 @@ async fn bearers(
     if let Some(RelistedObject { object, version, document, .. }) = first
         && lives.iter().all(|life| life.object.uid != object.uid)
     {
-        let met = Met { uid: object.uid, at: base.at.clone(), version, document };
+        let met = MetObject { uid: object.uid, at: base.at.clone(), version, document };
         lives.extend(exact.lives(exact.deadline(), met, span, &|_| true).await);
     }
-    lives.sort_by_key(Life::begins);
+    lives.sort_by_key(UnwitnessedLife::begins);
     lives
 }
 
-fn steps(life: Life) -> Vec<Step> {
+fn steps(life: UnwitnessedLife) -> Vec<StoryStep> {
     let (object, mut steps) = (Arc::new(life.object), Vec::new());
     for walked in life.walked {
-        steps.extend(walked.hole.map(|hole| Step::MissingVersions(Arc::clone(&object), hole)));
-        steps.extend(walked.found.into_iter().map(|(_, document)| Step::RelistedObject(document)));
+        steps.extend(walked.hole.map(|hole| StoryStep::MissingVersions(Arc::clone(&object), hole)));
+        steps.extend(walked.found.into_iter().map(|(_, document)| StoryStep::RelistedObject(document)));
     }
     if !life.survives {
-        steps.push(Step::Ended(object, life.died));
+        steps.push(StoryStep::Ended(object, life.died));
     }
     steps
 }
 
-impl Base {
+impl HistoryBase {
     /// Whether all of the new history can be read.
     fn is_the_beginning(&self) -> bool {
         self.common.as_str().is_empty() && self.at == self.at.beginning()

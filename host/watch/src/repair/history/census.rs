@@ -11,28 +11,28 @@
 //! apart, and the repair is the same: what exists is read back.
 //!
 //! One page is compared object by object. Most quiet sources have no more. For a longer list the count is
-//! compared as well, and if it differs, the rest. If only versions behind the first page changed, the audit
+//! compared as well, and if it differs, the rest. If only versions after the first page changed, the audit
 //! finds them.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::ports::Fate;
-use kubewitness_core::project::{self, Envelope, ListGuard};
+use kubewitness_core::ports::FormerEnd;
+use kubewitness_core::project::{self, ListGuard, ObjectEnvelope};
 use kubewitness_core::state::ObjectRef;
 
-use crate::connect::request::Address;
-use crate::connect::resource::Resource;
+use crate::connect::request::RequestAddress;
+use crate::connect::resource::SourceResource;
 use crate::judge::object::{check, matches};
 use crate::repair::history::landmarks::ask;
-use crate::source::parts::Parts;
-use crate::source::round::Uids;
+use crate::source::parts::SourceParts;
+use crate::source::round::UidSet;
 use crate::version::number;
 
-pub(crate) struct Census<'a> {
-    pub parts: &'a Arc<Parts>,
-    pub resource: &'a Resource,
+pub(crate) struct HistoryCensus<'a> {
+    pub parts: &'a Arc<SourceParts>,
+    pub resource: &'a SourceResource,
     pub epoch: u32,
     /// The checkpoint.
     pub at: &'a Version,
@@ -42,27 +42,27 @@ pub(crate) struct Census<'a> {
 
 /// Everything of one list, as far as it was read.
 #[derive(Default)]
-struct Listed {
-    uids: Uids,
+struct CensusList {
+    uids: UidSet,
     /// Whether an item could not be read. It may be any object.
     has_poison: bool,
 }
 
 /// The server can't tell, or its answer proves nothing.
-struct Untold;
+struct CensusUnknown;
 
-impl Census<'_> {
+impl HistoryCensus<'_> {
     /// Whether the server has something else at the checkpoint than the witnessed states.
     pub async fn is_contradicted(&self) -> bool {
         self.compared().await.unwrap_or(false)
     }
 
-    async fn compared(&self) -> Result<bool, Untold> {
-        let (mut listed, mut guard, mut token) = (Listed::default(), ListGuard::default(), String::new());
+    async fn compared(&self) -> Result<bool, CensusUnknown> {
+        let (mut listed, mut guard, mut token) = (CensusList::default(), ListGuard::default(), String::new());
         loop {
             let bytes = self.page(self.at, self.parts.tuning.page, &token).await?;
-            let page = project::list_page(&bytes).map_err(|_| Untold)?;
-            guard.page(&page, bytes.len()).map_err(|_| Untold)?;
+            let page = project::list_page(&bytes).map_err(|_| CensusUnknown)?;
+            guard.page(&page, bytes.len()).map_err(|_| CensusUnknown)?;
             for item in &page.items {
                 if self.is_strange(item, &mut listed).await {
                     return Ok(true);
@@ -79,21 +79,21 @@ impl Census<'_> {
         }
     }
 
-    async fn page(&self, at: &Version, limit: usize, token: &str) -> Result<Bytes, Untold> {
+    async fn page(&self, at: &Version, limit: usize, token: &str) -> Result<Bytes, CensusUnknown> {
         let address = self.resource.collection().with("limit", &limit.to_string());
-        let exact = |address: Address| {
+        let exact = |address: RequestAddress| {
             address.with("resourceVersion", at.as_str()).with("resourceVersionMatch", "Exact")
         };
         // A continue token contains its version, and the request must not name one beside it.
         let address = if token.is_empty() { exact(address) } else { address.with("continue", token) };
-        let bytes = ask(self.parts, &address, at).await.ok_or(Untold)?;
+        let bytes = ask(self.parts, &address, at).await.ok_or(CensusUnknown)?;
         // A server that does not know the parameters answers with the present objects.
         let is_there = project::list_page(&bytes).is_ok_and(|page| page.resource_version == at.as_str());
-        if is_there { Ok(bytes) } else { Err(Untold) }
+        if is_there { Ok(bytes) } else { Err(CensusUnknown) }
     }
 
     /// Whether the witnessed states rule out that the object existed there.
-    async fn is_strange(&self, item: &[u8], listed: &mut Listed) -> bool {
+    async fn is_strange(&self, item: &[u8], listed: &mut CensusList) -> bool {
         let Ok(envelope) = project::envelope(item) else {
             listed.has_poison = true;
             return false;
@@ -114,17 +114,17 @@ impl Census<'_> {
 
     /// Whether nothing was witnessed of the object, not even its end. With a selector that can't be told: the
     /// object may have left.
-    async fn is_unheard_of(&self, envelope: &Envelope<'_>) -> bool {
+    async fn is_unheard_of(&self, envelope: &ObjectEnvelope<'_>) -> bool {
         let spec = &self.parts.spec;
         if !spec.match_labels.is_empty() || !matches(self.parts, envelope) {
             return false;
         }
         let fate = self.parts.witness.fate(&spec.name, self.epoch, &envelope.uid).await;
-        matches!(fate, Ok(Fate::Unknown))
+        matches!(fate, Ok(FormerEnd::Unknown))
     }
 
     /// Whether a witnessed object was not listed.
-    fn is_any_missing(&self, uids: &Uids) -> bool {
+    fn is_any_missing(&self, uids: &UidSet) -> bool {
         let cache = self.parts.shared.read();
         let is_missing = |object: &ObjectRef, version: &Version| {
             !uids.contains(&object.uid) && !version.is_newer_than(self.at)
@@ -134,7 +134,7 @@ impl Census<'_> {
 
     /// Whether the count equals the known objects. A checkpoint can lie directly below a witnessed deletion.
     /// Then the count above it must fit.
-    async fn fits(&self, counted: Option<u64>) -> Result<bool, Untold> {
+    async fn fits(&self, counted: Option<u64>) -> Result<bool, CensusUnknown> {
         // With a selector the server counts other objects, too. A server that does not count can't be
         // compared.
         let Some(counted) = counted.filter(|_| self.parts.spec.match_labels.is_empty()) else {
@@ -144,12 +144,12 @@ impl Census<'_> {
         if counted == known {
             return Ok(true);
         }
-        let next = number(self.at).map(|at| Version::new(&(at + 1).to_string())).ok_or(Untold)?;
+        let next = number(self.at).map(|at| Version::new(&(at + 1).to_string())).ok_or(CensusUnknown)?;
         if next.is_newer_than(self.server) {
             return Ok(false);
         }
         let bytes = self.page(&next, 1, "").await?;
-        let page = project::list_page(&bytes).map_err(|_| Untold)?;
+        let page = project::list_page(&bytes).map_err(|_| CensusUnknown)?;
         Ok(page.remaining.is_none_or(|remaining| page.items.len() as u64 + remaining == known))
     }
 }

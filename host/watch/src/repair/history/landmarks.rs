@@ -1,8 +1,8 @@
 //! Checks landmarks: whether the server's history is still the one that they belong to.
 //!
 //! A restored server counts on from the backup's version, and may have passed the checkpoint before it is
-//! asked. So numbers alone do not tell. But a witnessed version can be read back at that version. If no
-//! object, another one, or another write is there, the history is another one. An answer that compaction
+//! asked. So the numbers alone decide nothing. But a witnessed version can be read back at that version. If
+//! no object, another one, or another write is there, the history is another one. An answer that compaction
 //! prevents, or that the server can't give, proves nothing.
 //!
 //! The identity of a write is what the server alone sets: uid, version, generation, and the times of its
@@ -24,20 +24,20 @@ use kubewitness_core::project;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::connect::backoff::{Backoff, Dice};
-use crate::connect::request::Address;
-use crate::connect::resource::{Resource, group_version};
+use crate::connect::backoff::{Backoff, JitterDice};
+use crate::connect::request::RequestAddress;
+use crate::connect::resource::{SourceResource, group_version};
 use crate::repair::history::newest_common::write_times;
-use crate::source::landmarks::{Landmark, Landmarks};
-use crate::source::parts::Parts;
+use crate::source::landmarks::{LandmarkSet, VersionLandmark};
+use crate::source::parts::SourceParts;
 
 /// How often a busy server is asked before the watch goes on without an answer. A server that never answers
 /// must not keep a source from watching.
 const TRIES: u32 = 4;
 
-/// What the server has in a landmark's place.
+/// The server's version at a landmark, compared with the witnessed one.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum LandmarkMatch {
     Same,
     Other,
     /// The server can't tell.
@@ -45,60 +45,66 @@ enum Found {
 }
 
 /// Whether the server has something else in the place of a landmark.
-pub(crate) async fn are_elsewhere(landmarks: &Landmarks, parts: &Parts, resource: &Resource) -> bool {
+pub(crate) async fn are_elsewhere(
+    landmarks: &LandmarkSet,
+    parts: &SourceParts,
+    resource: &SourceResource,
+) -> bool {
     if landmarks.contradicted {
         return true;
     }
     for landmark in landmarks.all() {
         match found(landmark, parts, resource).await {
-            Found::Other => return true,
-            Found::Same => {}
+            LandmarkMatch::Other => return true,
+            LandmarkMatch::Same => {}
             // Older versions are compacted, too, and a server that can't tell can't tell of them either.
-            Found::Untold => return false,
+            LandmarkMatch::Untold => return false,
         }
     }
     false
 }
 
-async fn found(landmark: &Landmark, parts: &Parts, resource: &Resource) -> Found {
+async fn found(landmark: &VersionLandmark, parts: &SourceParts, resource: &SourceResource) -> LandmarkMatch {
     let address = resource.of_name_at(&landmark.object, &landmark.version);
     match ask(parts, &address, &landmark.version).await {
         Some(answer) => compared(landmark, &answer, &parts.spec.api_version),
-        None => Found::Untold,
+        None => LandmarkMatch::Untold,
     }
 }
 
 /// `api_version` is the version of the API that was asked for.
-fn compared(landmark: &Landmark, answer: &[u8], api_version: &str) -> Found {
-    let Ok(page) = project::list_page(answer) else { return Found::Untold };
+fn compared(landmark: &VersionLandmark, answer: &[u8], api_version: &str) -> LandmarkMatch {
+    let Ok(page) = project::list_page(answer) else { return LandmarkMatch::Untold };
     // A server that does not know the parameters answers with the present objects.
     if page.resource_version != landmark.version.as_str() {
-        return Found::Untold;
+        return LandmarkMatch::Untold;
     }
-    let Some(item) = page.items.first() else { return Found::Other };
-    let Ok(found) = project::envelope(item) else { return Found::Untold };
+    let Some(item) = page.items.first() else { return LandmarkMatch::Other };
+    let Ok(found) = project::envelope(item) else { return LandmarkMatch::Untold };
     if found.name != *landmark.object.name || found.namespace != *landmark.object.namespace {
-        return Found::Untold;
+        return LandmarkMatch::Untold;
     }
     if found.uid != *landmark.object.uid || found.resource_version != landmark.version.as_str() {
-        return Found::Other;
+        return LandmarkMatch::Other;
     }
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
-    let (Some(found), Some(held)) = (read(item), read(&landmark.document)) else { return Found::Untold };
+    let (Some(found), Some(held)) = (read(item), read(&landmark.document)) else {
+        return LandmarkMatch::Untold;
+    };
     if is_another_write(&found, &held) {
-        return Found::Other;
+        return LandmarkMatch::Other;
     }
     // The items of a list may leave their type out. Then they have the requested one.
     let held_as = held.get("apiVersion").and_then(Value::as_str).unwrap_or(api_version);
     if held_as != api_version || may_be_converted(api_version) {
         // It is the same version, perhaps in another form.
-        return Found::Same;
+        return LandmarkMatch::Same;
     }
     // These are maps without a schema, to which no server adds defaults.
     let marks = ["/metadata/labels", "/metadata/annotations", "/data", "/binaryData"];
     let is_other =
         marks.iter().any(|mark| found.pointer(mark) != held.pointer(mark)) || differ(&found, &held);
-    if is_other { Found::Other } else { Found::Same }
+    if is_other { LandmarkMatch::Other } else { LandmarkMatch::Same }
 }
 
 /// Whether two documents of one version can't be the same write. A value that one of them lacks proves nothing.
@@ -116,10 +122,10 @@ fn may_be_converted(api_version: &str) -> bool {
 }
 
 /// The server's answer about an old version; `None` if it can't tell.
-pub(crate) async fn ask(parts: &Parts, address: &Address, version: &Version) -> Option<Bytes> {
+pub(crate) async fn ask(parts: &SourceParts, address: &RequestAddress, version: &Version) -> Option<Bytes> {
     let tuning = &parts.tuning;
     let mut backoff = Backoff::new(tuning.first_pause, tuning.longest_pause);
-    let mut dice = Dice::new(tuning.seed);
+    let mut dice = JitterDice::new(tuning.seed);
     let mut tries = 1;
     loop {
         parts.repairs.turn(&tuning.walk).await;
@@ -178,14 +184,14 @@ mod tests {
     }
 
     fn contradicted(at: &str, items: &[Value]) -> bool {
-        compared(at, items) == Found::Other
+        compared(at, items) == LandmarkMatch::Other
     }
 
-    fn compared(at: &str, items: &[Value]) -> Found {
+    fn compared(at: &str, items: &[Value]) -> LandmarkMatch {
         let object =
             ObjectRef { namespace: "n".into(), name: "a".into(), uid: "u".into(), ..ObjectRef::default() };
         let held = job("u", "7", "x", 1).to_string();
-        let landmark = Landmark::new(&Arc::new(object), &Version::new("7"), held.as_bytes()).unwrap();
+        let landmark = VersionLandmark::new(&Arc::new(object), &Version::new("7"), held.as_bytes()).unwrap();
         let answer = json!({"kind": "JobList", "metadata": {"resourceVersion": at}, "items": items});
         super::compared(&landmark, answer.to_string().as_bytes(), "batch/v1")
     }
@@ -210,13 +216,13 @@ mod tests {
         let object =
             ObjectRef { namespace: "n".into(), name: "a".into(), uid: "u".into(), ..ObjectRef::default() };
         let held = map("n").to_string();
-        let landmark = Landmark::new(&Arc::new(object), &Version::new("7"), held.as_bytes()).unwrap();
+        let landmark = VersionLandmark::new(&Arc::new(object), &Version::new("7"), held.as_bytes()).unwrap();
         let compared = |item: Value| {
             let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [item]});
             super::compared(&landmark, answer.to_string().as_bytes(), "v1")
         };
-        assert_eq!(compared(map("n")), Found::Same);
-        assert_eq!(compared(map("m")), Found::Other);
+        assert_eq!(compared(map("n")), LandmarkMatch::Same);
+        assert_eq!(compared(map("m")), LandmarkMatch::Other);
     }
 
     #[test]
@@ -226,10 +232,11 @@ mod tests {
         let mut held = job("u", "7", "x", 1);
         held["apiVersion"] = json!("example.com/v1beta1");
         let document = held.to_string();
-        let landmark = Landmark::new(&Arc::new(object), &Version::new("7"), document.as_bytes()).unwrap();
+        let landmark =
+            VersionLandmark::new(&Arc::new(object), &Version::new("7"), document.as_bytes()).unwrap();
         let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [job("u", "7", "x", 2)]});
         let compared = |as_what: &str| super::compared(&landmark, answer.to_string().as_bytes(), as_what);
-        assert_eq!(compared("example.com/v1"), Found::Same);
+        assert_eq!(compared("example.com/v1"), LandmarkMatch::Same);
     }
 
     #[test]
@@ -239,20 +246,24 @@ mod tests {
         let mut held = job("u", "7", "x", 1);
         held["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
         let document = held.to_string();
-        let landmark = Landmark::new(&Arc::new(object), &Version::new("7"), document.as_bytes()).unwrap();
+        let landmark =
+            VersionLandmark::new(&Arc::new(object), &Version::new("7"), document.as_bytes()).unwrap();
         let compared = |path: &str, value: Value| {
             let mut item = held.clone();
             *item.pointer_mut(path).unwrap() = value;
             let answer = json!({"metadata": {"resourceVersion": "7"}, "items": [item]});
             super::compared(&landmark, answer.to_string().as_bytes(), "example.com/v1")
         };
-        assert_eq!(compared("/status/failed", json!("one")), Found::Same);
-        assert_eq!(compared("/metadata/annotations/note", json!("y")), Found::Same);
-        assert_eq!(compared("/metadata/creationTimestamp", json!("2026-01-01T00:00:01Z")), Found::Other);
-        assert_eq!(compared("/metadata/generation", json!(2)), Found::Other);
-        assert_eq!(compared("/metadata/managedFields/0/time", json!("8")), Found::Other);
-        assert_eq!(compared("/metadata/managedFields", json!([])), Found::Same);
-        assert_eq!(compared("/metadata/uid", json!("v")), Found::Other);
+        assert_eq!(compared("/status/failed", json!("one")), LandmarkMatch::Same);
+        assert_eq!(compared("/metadata/annotations/note", json!("y")), LandmarkMatch::Same);
+        assert_eq!(
+            compared("/metadata/creationTimestamp", json!("2026-01-01T00:00:01Z")),
+            LandmarkMatch::Other
+        );
+        assert_eq!(compared("/metadata/generation", json!(2)), LandmarkMatch::Other);
+        assert_eq!(compared("/metadata/managedFields/0/time", json!("8")), LandmarkMatch::Other);
+        assert_eq!(compared("/metadata/managedFields", json!([])), LandmarkMatch::Same);
+        assert_eq!(compared("/metadata/uid", json!("v")), LandmarkMatch::Other);
     }
 
     #[test]

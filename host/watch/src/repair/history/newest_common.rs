@@ -15,18 +15,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::ports::Former;
+use kubewitness_core::ports::FormerVersion;
 use kubewitness_core::project;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::connect::resource::Resource;
+use crate::connect::resource::SourceResource;
 use crate::judge::object::check;
 use crate::repair::walk_back::OldVersions;
-use crate::repair::walk_back::budget::Budget;
-use crate::repair::walk_back::compaction::Compaction;
-use crate::repair::walk_back::versions::Answer;
-use crate::source::parts::Parts;
+use crate::repair::walk_back::budget::RequestBudget;
+use crate::repair::walk_back::compaction::CompactionBounds;
+use crate::repair::walk_back::versions::ExactAnswer;
+use crate::source::parts::SourceParts;
 
 /// The histories that are compared. A backup of an older one has nothing in common with them.
 const EPOCHS: usize = 8;
@@ -36,7 +36,7 @@ const UNCLEAR: u32 = 16;
 
 /// The version from which a new history is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Base {
+pub(crate) struct HistoryBase {
     /// It is read from this version on.
     pub at: Version,
     /// It equals the former history up to here; empty if that is known of no version.
@@ -48,9 +48,9 @@ pub(crate) struct Base {
     pub newest: Version,
 }
 
-/// What the new history has in the place of a former version.
+/// The new history's version at the place of a former version.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum FormerMatch {
     Same,
     Other,
     /// It may be equal by chance.
@@ -60,7 +60,7 @@ enum Found {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Untold {
+pub(crate) enum UnknownVersion {
     /// The server or the journal can't be asked.
     Ever,
     /// Compaction arrived during the search.
@@ -68,7 +68,7 @@ pub(crate) enum Untold {
 }
 
 /// Up to some version both histories are equal, and beyond it they differ.
-struct Halved {
+struct HistoryBisection {
     /// The newest version that is known to be equal.
     common: Option<u64>,
     /// The oldest version that is not, and the time of its write.
@@ -77,7 +77,7 @@ struct Halved {
 }
 
 pub(crate) struct NewestCommon {
-    parts: Arc<Parts>,
+    parts: Arc<SourceParts>,
     exact: OldVersions,
     /// The epoch of the new history.
     epoch: u32,
@@ -86,33 +86,38 @@ pub(crate) struct NewestCommon {
 
 impl NewestCommon {
     /// Returns `None` if versions have no order.
-    pub fn new(parts: &Arc<Parts>, resource: &Resource, epoch: u32, server: &Version) -> Option<Self> {
+    pub fn new(
+        parts: &Arc<SourceParts>,
+        resource: &SourceResource,
+        epoch: u32,
+        server: &Version,
+    ) -> Option<Self> {
         let newest = server.number()?;
         let exact = asking(parts, resource, newest);
         Some(Self { parts: Arc::clone(parts), exact, epoch, newest })
     }
 
     /// Finds the base. A server that never answers such questions must not keep a source from watching.
-    pub async fn base(&self) -> Result<Base, Untold> {
+    pub async fn base(&self) -> Result<HistoryBase, UnknownVersion> {
         let within = self.parts.tuning.walk.time_per_object;
-        let base = timeout(within, self.told()).await.unwrap_or(Err(Untold::Ever));
+        let base = timeout(within, self.find_base()).await.unwrap_or(Err(UnknownVersion::Ever));
         let source = &self.parts.spec.name;
         match &base {
-            Ok(Base { at, common, .. }) => tracing::info!(
+            Ok(HistoryBase { at, common, .. }) => tracing::info!(
                 %source, %common, "the new history is read from version {at} on"
             ),
-            Err(Untold::Now) => {
+            Err(UnknownVersion::Now) => {
                 tracing::info!(%source, "the new history was compacted during the search: the search begins again");
             }
-            Err(Untold::Ever) => {
+            Err(UnknownVersion::Ever) => {
                 tracing::info!(%source, "the newest version that both histories have can't be found");
             }
         }
         base
     }
 
-    async fn told(&self) -> Result<Base, Untold> {
-        let mut best = Halved { common: None, other: self.newest.saturating_add(1), time: None };
+    async fn find_base(&self) -> Result<HistoryBase, UnknownVersion> {
+        let mut best = HistoryBisection { common: None, other: self.newest.saturating_add(1), time: None };
         for epoch in self.former_epochs() {
             let halved = self.newest_of_both(epoch).await?;
             if halved.common > best.common || epoch + 1 == self.epoch {
@@ -121,17 +126,17 @@ impl NewestCommon {
         }
         let (edge, parted, newest) = (best.other.saturating_sub(1), best.time, version(self.newest));
         if let Some(common) = best.common.map(version) {
-            return Ok(Base { at: common.clone(), common, edge, parted, newest });
+            return Ok(HistoryBase { at: common.clone(), common, edge, parted, newest });
         }
         // A history without anything in common is read from its beginning.
         self.exact.is_compacted(&version(1)).await;
-        let gone = u64::try_from(self.exact.gone()).map_err(|_| Untold::Ever)?;
+        let gone = u64::try_from(self.exact.compacted_through()).map_err(|_| UnknownVersion::Ever)?;
         if gone >= self.newest {
-            return Err(Untold::Now);
+            return Err(UnknownVersion::Now);
         }
         let at = version(gone + 1);
         let common = if gone > 0 { self.newest_of_both_at(&at).await? } else { None };
-        Ok(Base { common: common.map_or_else(|| Version::new(""), version), at, edge, parted, newest })
+        Ok(HistoryBase { common: common.map_or_else(|| Version::new(""), version), at, edge, parted, newest })
     }
 
     /// The newest first; a backup can belong to any of them.
@@ -140,20 +145,20 @@ impl NewestCommon {
     }
 
     /// Searches the witnessed versions for the newest equal one, as far as the new history can be read.
-    async fn newest_of_both(&self, epoch: u32) -> Result<Halved, Untold> {
+    async fn newest_of_both(&self, epoch: u32) -> Result<HistoryBisection, UnknownVersion> {
         let (mut low, mut high, mut common, mut time) = (1, self.newest.saturating_add(1), None, None);
         while low < high {
             let middle = low + (high - low) / 2;
             match self.clearest(epoch, low..=middle).await? {
-                Some((former, Found::Same)) => (low, common) = (middle + 1, former.version.number()),
-                Some((former, Found::Other)) => {
+                Some((former, FormerMatch::Same)) => (low, common) = (middle + 1, former.version.number()),
+                Some((former, FormerMatch::Other)) => {
                     high = former.version.number().unwrap_or(middle);
                     time = write_times(&parsed(&former.document)).into_iter().max().map(ToString::to_string);
                 }
-                Some((_, Found::Gone | Found::Unclear)) | None => low = middle + 1,
+                Some((_, FormerMatch::Gone | FormerMatch::Unclear)) | None => low = middle + 1,
             }
         }
-        Ok(Halved { common, other: high, time })
+        Ok(HistoryBisection { common, other: high, time })
     }
 
     /// The newest conclusive version in a range of numbers.
@@ -161,11 +166,11 @@ impl NewestCommon {
         &self,
         epoch: u32,
         within: RangeInclusive<u64>,
-    ) -> Result<Option<(Former, Found)>, Untold> {
+    ) -> Result<Option<(FormerVersion, FormerMatch)>, UnknownVersion> {
         let (low, mut high, mut left) = (*within.start(), *within.end(), UNCLEAR);
         while let Some((at, former)) = self.former(epoch, low..=high).await? {
             match self.compared(&former).await? {
-                Found::Unclear if left > 0 && at > low => (high, left) = (at - 1, left - 1),
+                FormerMatch::Unclear if left > 0 && at > low => (high, left) = (at - 1, left - 1),
                 found => return Ok(Some((former, found))),
             }
         }
@@ -173,91 +178,99 @@ impl NewestCommon {
     }
 
     /// Searches the objects that exist at a version, by the time of their writes.
-    async fn newest_of_both_at(&self, at: &Version) -> Result<Option<u64>, Untold> {
+    async fn newest_of_both_at(&self, at: &Version) -> Result<Option<u64>, UnknownVersion> {
         let mut written = self.versions_at(at).await?;
         written.sort_unstable();
         let (mut low, mut high, mut common) = (0, written.len(), None);
         while low < high {
             let middle = low + (high - low) / 2;
             match self.witnessed(written[middle], at).await? {
-                Found::Same => (low, common) = (middle + 1, Some(written[middle])),
-                Found::Other => high = middle,
-                Found::Unclear => low = middle + 1,
-                Found::Gone => return Err(Untold::Now),
+                FormerMatch::Same => (low, common) = (middle + 1, Some(written[middle])),
+                FormerMatch::Other => high = middle,
+                FormerMatch::Unclear => low = middle + 1,
+                FormerMatch::Gone => return Err(UnknownVersion::Now),
             }
         }
         Ok(common)
     }
 
     /// Whether a version of an object that existed at another version was witnessed.
-    async fn witnessed(&self, written: u64, at: &Version) -> Result<Found, Untold> {
+    async fn witnessed(&self, written: u64, at: &Version) -> Result<FormerMatch, UnknownVersion> {
         for epoch in self.former_epochs() {
             let Some((_, former)) = self.former(epoch, written..=written).await? else { continue };
             let found = match self.compared_at(&former, at).await? {
                 // What was there before can't be read any more. The journal may have it.
-                (Found::Same, Some(now)) => {
+                (FormerMatch::Same, Some(now)) => {
                     let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
                     if is_dated && !write_times(&parsed(&now)).is_empty() {
-                        Found::Same
+                        FormerMatch::Same
                     } else {
-                        Found::Unclear
+                        FormerMatch::Unclear
                     }
                 }
                 (found, _) => found,
             };
-            if found != Found::Other {
+            if found != FormerMatch::Other {
                 return Ok(found);
             }
         }
-        Ok(Found::Other)
+        Ok(FormerMatch::Other)
     }
 
     /// The newest version in a range of numbers that was witnessed in an epoch.
-    async fn former(&self, epoch: u32, within: RangeInclusive<u64>) -> Result<Option<(u64, Former)>, Untold> {
+    async fn former(
+        &self,
+        epoch: u32,
+        within: RangeInclusive<u64>,
+    ) -> Result<Option<(u64, FormerVersion)>, UnknownVersion> {
         let former = self.parts.witness.former(&self.parts.spec.name, epoch, within).await;
         let former = former.map_err(|error| {
             let source = &self.parts.spec.name;
             tracing::warn!(%source, "the former history can't be read: {error}");
-            Untold::Ever
+            UnknownVersion::Ever
         })?;
         Ok(former.and_then(|former| Some((former.version.number()?, former))))
     }
 
     /// Compares at the version itself and directly before it.
-    async fn compared(&self, former: &Former) -> Result<Found, Untold> {
+    async fn compared(&self, former: &FormerVersion) -> Result<FormerMatch, UnknownVersion> {
         let (found, now) = self.compared_at(former, &former.version).await?;
-        let (Found::Same, Some(now), Some(before)) = (&found, &now, former.version.before()) else {
+        let (FormerMatch::Same, Some(now), Some(before)) = (&found, &now, former.version.before()) else {
             return Ok(found);
         };
         match self.exact.at(&former.object, &before).await {
-            Some(Answer::Item { uid, document, .. }) if uid == former.object.uid => {
-                Ok(if has_moved(&document, now) { Found::Same } else { Found::Unclear })
+            Some(ExactAnswer::Item { uid, document, .. }) if uid == former.object.uid => {
+                Ok(if has_moved(&document, now) { FormerMatch::Same } else { FormerMatch::Unclear })
             }
             // Its creation.
-            Some(Answer::Item { .. } | Answer::Nobody) => Ok(Found::Same),
-            Some(Answer::Compacted) => Ok(Found::Unclear),
-            Some(Answer::Refused(_)) | None => Err(Untold::Ever),
+            Some(ExactAnswer::Item { .. } | ExactAnswer::Nobody) => Ok(FormerMatch::Same),
+            Some(ExactAnswer::Compacted) => Ok(FormerMatch::Unclear),
+            Some(ExactAnswer::Refused(_)) | None => Err(UnknownVersion::Ever),
         }
     }
 
     /// Whether the same content is there, and the content.
-    async fn compared_at(&self, former: &Former, at: &Version) -> Result<(Found, Option<Bytes>), Untold> {
+    async fn compared_at(
+        &self,
+        former: &FormerVersion,
+        at: &Version,
+    ) -> Result<(FormerMatch, Option<Bytes>), UnknownVersion> {
         match self.exact.at(&former.object, at).await {
-            Some(Answer::Item { uid, version, document })
+            Some(ExactAnswer::Item { uid, version, document })
                 if uid == former.object.uid
                     && version == former.version
                     && parsed(&document) == parsed(&former.document) =>
             {
-                Ok((Found::Same, Some(document)))
+                Ok((FormerMatch::Same, Some(document)))
             }
-            Some(Answer::Item { .. } | Answer::Nobody) => Ok((Found::Other, None)),
-            Some(Answer::Compacted) => Ok((Found::Gone, None)),
-            Some(Answer::Refused(_)) | None => Err(Untold::Ever),
+            Some(ExactAnswer::Item { .. } | ExactAnswer::Nobody) => Ok((FormerMatch::Other, None)),
+            Some(ExactAnswer::Compacted) => Ok((FormerMatch::Gone, None)),
+            Some(ExactAnswer::Refused(_)) | None => Err(UnknownVersion::Ever),
         }
     }
 
     /// The versions of all objects that existed at a version.
-    async fn versions_at(&self, at: &Version) -> Result<Vec<u64>, Untold> {
+    async fn versions_at(&self, at: &Version) -> Result<Vec<u64>, UnknownVersion> {
         let limit = self.parts.tuning.page.to_string();
         let (mut versions, mut token) = (Vec::new(), String::new());
         loop {
@@ -267,13 +280,13 @@ impl NewestCommon {
                 token => address.with("continue", token),
             };
             if !self.exact.take() {
-                return Err(Untold::Ever);
+                return Err(UnknownVersion::Ever);
             }
-            let read = self.exact.read(&address).await.map_err(|_| Untold::Ever)?;
-            let bytes = read.ok_or(Untold::Now)?;
-            let page = project::list_page(&bytes).map_err(|_| Untold::Ever)?;
+            let read = self.exact.read(&address).await.map_err(|_| UnknownVersion::Ever)?;
+            let bytes = read.ok_or(UnknownVersion::Now)?;
+            let page = project::list_page(&bytes).map_err(|_| UnknownVersion::Ever)?;
             if page.resource_version != at.as_str() {
-                return Err(Untold::Ever);
+                return Err(UnknownVersion::Ever);
             }
             versions.extend(page.items.iter().filter_map(|item| {
                 let envelope = project::envelope(item).ok()?;
@@ -289,10 +302,10 @@ impl NewestCommon {
 }
 
 /// Asks for old versions while the source waits.
-pub(crate) fn asking(parts: &Arc<Parts>, resource: &Resource, newest: u64) -> OldVersions {
+pub(crate) fn asking(parts: &Arc<SourceParts>, resource: &SourceResource, newest: u64) -> OldVersions {
     let walk = &parts.tuning.walk;
-    let budget = Budget::new(walk.requests, walk.time);
-    let compaction = Arc::new(Compaction::new(Some(newest.into())));
+    let budget = RequestBudget::new(walk.requests, walk.time);
+    let compaction = Arc::new(CompactionBounds::new(Some(newest.into())));
     let exact = OldVersions::new(Arc::clone(parts), resource.clone(), budget, compaction);
     exact.with_patience(walk.time_per_object)
 }

@@ -4,11 +4,11 @@ use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
 use kubewitness_core::views::DiscrepancyView;
 
-use crate::source::parts::Parts;
+use crate::source::parts::SourceParts;
 
 /// Logs a missed version or deletion. `listed` is `None` if the object was not listed, or arrived with its end.
 pub(crate) fn discrepancy(
-    parts: &Parts,
+    parts: &SourceParts,
     object: &ObjectRef,
     witnessed: Option<&Version>,
     listed: Option<&Version>,

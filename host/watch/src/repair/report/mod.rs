@@ -14,58 +14,59 @@ use std::sync::Arc;
 use kubewitness_core::state::ObjectRef;
 use tokio::sync::mpsc;
 
-use crate::repair::report::other_witnesses::{OtherWitnesses, Waited};
-use crate::source::input::{Closed, Input, Step, Story};
-use crate::source::life::Life;
+use crate::repair::report::other_witnesses::{OtherWitnesses, WaitResult};
+use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput};
+use crate::source::life::UnwitnessedLife;
 use crate::source::missing::MissingVersions;
-use crate::source::parts::Parts;
+use crate::source::parts::SourceParts;
 use crate::source::round::RoundId;
 
 /// One name with its missed versions.
 pub(crate) struct NameReport {
     pub object: Arc<ObjectRef>,
     /// The end of the name's former object.
-    pub before: Vec<Step>,
+    pub before: Vec<StoryStep>,
     /// Objects that had the name in between.
-    pub between: Vec<Life>,
-    pub after: Vec<Step>,
+    pub between: Vec<UnwitnessedLife>,
+    pub after: Vec<StoryStep>,
     /// It waits until the sweep is complete up to this version.
     pub waits: Option<u128>,
 }
 
 impl NameReport {
-    pub fn steps(mut self) -> Vec<Step> {
-        self.between.sort_by_key(Life::begins);
+    pub fn steps(mut self) -> Vec<StoryStep> {
+        self.between.sort_by_key(UnwitnessedLife::begins);
         let mut steps = self.before;
-        steps.extend(self.between.into_iter().map(Step::Life));
+        steps.extend(self.between.into_iter().map(StoryStep::Life));
         steps.append(&mut self.after);
         steps
     }
 
     /// Whether versions are missing, the end among them.
     fn is_torn(&self) -> bool {
-        let torn = |step: &Step| matches!(step, Step::MissingVersions(..) | Step::Ended(_, None));
-        self.before.iter().chain(&self.after).any(torn) || self.between.iter().any(Life::is_torn)
+        let torn =
+            |step: &StoryStep| matches!(step, StoryStep::MissingVersions(..) | StoryStep::Ended(_, None));
+        self.before.iter().chain(&self.after).any(torn) || self.between.iter().any(UnwitnessedLife::is_torn)
     }
 }
 
-pub(crate) struct Reporter {
-    parts: Arc<Parts>,
-    inputs: mpsc::Sender<Input>,
+pub(crate) struct RepairReporter {
+    parts: Arc<SourceParts>,
+    inputs: mpsc::Sender<WriterInput>,
     round: RoundId,
     waiting: Vec<NameReport>,
     /// Other witnesses that may have seen what lies in holes.
     others: Option<OtherWitnesses>,
     /// Names with holes that other witnesses may have seen.
     torn: Vec<NameReport>,
-    /// Names that are not told yet.
+    /// Names that were not reported yet.
     left: usize,
 }
 
-impl Reporter {
+impl RepairReporter {
     pub fn new(
-        parts: &Arc<Parts>,
-        inputs: &mpsc::Sender<Input>,
+        parts: &Arc<SourceParts>,
+        inputs: &mpsc::Sender<WriterInput>,
         round: RoundId,
         names: usize,
         others: Option<OtherWitnesses>,
@@ -84,7 +85,7 @@ impl Reporter {
     }
 
     /// Takes a name that was read back.
-    pub async fn read_back(&mut self, mut report: NameReport) -> Result<(), Closed> {
+    pub async fn read_back(&mut self, mut report: NameReport) -> Result<(), WriterClosed> {
         if report.waits.is_none() {
             return self.tell(report).await;
         }
@@ -97,7 +98,7 @@ impl Reporter {
     }
 
     /// Takes an unknown object that the sweep found.
-    pub async fn found(&mut self, life: Life) -> Result<(), Closed> {
+    pub async fn take_life(&mut self, life: UnwitnessedLife) -> Result<(), WriterClosed> {
         let of_name = |report: &&mut NameReport| {
             report.object.name == life.object.name && report.object.namespace == life.object.namespace
         };
@@ -118,7 +119,7 @@ impl Reporter {
     }
 
     /// Notes that the sweep is complete up to this version.
-    pub async fn clean(&mut self, clean: u128) -> Result<(), Closed> {
+    pub async fn clean(&mut self, clean: u128) -> Result<(), WriterClosed> {
         let waits =
             |report: &mut NameReport| report.waits.is_some_and(|until| until > clean.saturating_add(1));
         let ready: Vec<NameReport> = self.waiting.extract_if(.., |report| !waits(report)).collect();
@@ -134,7 +135,7 @@ impl Reporter {
     }
 
     /// Ends the report. Objects that were not found lie in these holes.
-    pub async fn end(mut self, mut holes: Vec<MissingVersions>) -> Result<(), Closed> {
+    pub async fn end(mut self, mut holes: Vec<MissingVersions>) -> Result<(), WriterClosed> {
         self.clean(u128::MAX).await?;
         let is_whole = holes.is_empty() && self.torn.is_empty();
         if let Some(others) = self.others.take().filter(|_| !is_whole)
@@ -144,36 +145,36 @@ impl Reporter {
         }
         self.tell_torn().await?;
         for hole in holes {
-            self.send(Input::SourceHole(Some(self.round), hole)).await?;
+            self.send(WriterInput::SourceHole(Some(self.round), hole)).await?;
         }
-        self.send(Input::Settled(self.round)).await
+        self.send(WriterInput::Settled(self.round)).await
     }
 
     /// Whether another witness knows what this one does not. The source ends if only that witness can go on.
-    async fn is_seen_by(&mut self, others: &OtherWitnesses) -> Result<bool, Closed> {
-        self.send(Input::Swept(self.round)).await?;
+    async fn is_seen_by(&mut self, others: &OtherWitnesses) -> Result<bool, WriterClosed> {
+        self.send(WriterInput::Swept(self.round)).await?;
         loop {
             match others.have_seen(&self.parts, !self.torn.is_empty()).await {
-                Waited::InVain => return Ok(false),
-                Waited::Behind => self.tell_torn().await?,
-                Waited::Seen(_) if self.torn.is_empty() => return Ok(true),
-                Waited::Seen(why) => {
+                WaitResult::InVain => return Ok(false),
+                WaitResult::Behind => self.tell_torn().await?,
+                WaitResult::Seen(_) if self.torn.is_empty() => return Ok(true),
+                WaitResult::Seen(why) => {
                     // The journal now holds what is missing here.
-                    self.send(Input::Overtaken(why)).await?;
-                    return Err(Closed);
+                    self.send(WriterInput::Overtaken(why)).await?;
+                    return Err(WriterClosed);
                 }
             }
         }
     }
 
-    async fn tell_torn(&mut self) -> Result<(), Closed> {
+    async fn tell_torn(&mut self) -> Result<(), WriterClosed> {
         for report in std::mem::take(&mut self.torn) {
             self.tell(report).await?;
         }
         Ok(())
     }
 
-    async fn tell(&mut self, report: NameReport) -> Result<(), Closed> {
+    async fn tell(&mut self, report: NameReport) -> Result<(), WriterClosed> {
         if self.may_be_whole(&report) {
             self.torn.push(report);
             return Ok(());
@@ -185,15 +186,20 @@ impl Reporter {
         Ok(())
     }
 
-    async fn story(&self, steps: Vec<Step>, release: Option<Arc<ObjectRef>>) -> Result<(), Closed> {
-        self.send(Input::Story(Story { round: Some(self.round), epoch: None, steps, release })).await
+    async fn story(
+        &self,
+        steps: Vec<StoryStep>,
+        release: Option<Arc<ObjectRef>>,
+    ) -> Result<(), WriterClosed> {
+        self.send(WriterInput::Story(ReadStory { round: Some(self.round), epoch: None, steps, release }))
+            .await
     }
 
     fn show(&self) {
         self.parts.shared.live().walking = self.left;
     }
 
-    async fn send(&self, input: Input) -> Result<(), Closed> {
-        self.inputs.send(input).await.map_err(|_| Closed)
+    async fn send(&self, input: WriterInput) -> Result<(), WriterClosed> {
+        self.inputs.send(input).await.map_err(|_| WriterClosed)
     }
 }

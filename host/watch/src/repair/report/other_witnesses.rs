@@ -6,8 +6,8 @@ use kubewitness_core::Version;
 use kubewitness_core::ports::JournalError;
 use tokio::time::{Instant, sleep};
 
-use crate::source::parts::Parts;
-use crate::source::round::Round;
+use crate::source::parts::SourceParts;
+use crate::source::round::RepairRound;
 
 /// How often in a row no other witness may be found before that counts. A witness that has just begun, or
 /// that lost its session with the journal, does not appear at once.
@@ -24,7 +24,7 @@ pub(crate) struct OtherWitnesses {
 }
 
 /// The result of waiting for them.
-pub(crate) enum Waited {
+pub(crate) enum WaitResult {
     /// Another witness has seen everything.
     Seen(String),
     /// Another witness watches, but does not bring what the server has shown.
@@ -33,7 +33,7 @@ pub(crate) enum Waited {
     InVain,
 }
 
-enum Look {
+enum WitnessLook {
     /// A witness has seen everything.
     Seen(String),
     /// A witness has watched since before.
@@ -43,35 +43,35 @@ enum Look {
 
 impl OtherWitnesses {
     /// Returns `None` if no other witness can have seen what this round can't read back.
-    pub fn of(parts: &Parts, round: &Round) -> Option<Self> {
+    pub fn of(parts: &SourceParts, round: &RepairRound) -> Option<Self> {
         let outage = round.sweep.as_ref().filter(|_| round.may_be_seen)?;
         Some(Self { epoch: parts.shared.live().epoch, listed: outage.listed.clone() })
     }
 
     /// `torn`: the server has shown objects whose versions are missing, and these wait.
-    pub async fn have_seen(&self, parts: &Parts, torn: bool) -> Waited {
+    pub async fn have_seen(&self, parts: &SourceParts, torn: bool) -> WaitResult {
         let (source, listed) = (&parts.spec.name, &self.listed);
         let (mut waited_for, mut looks, mut alone, since) = (None, 0, 0, Instant::now());
         loop {
             looks += 1;
             match self.look(parts).await {
-                Ok(Look::Seen(why)) => {
+                Ok(WitnessLook::Seen(why)) => {
                     tracing::info!(%source, %listed, waited = ?since.elapsed(), "no gap: {why}");
-                    return Waited::Seen(why);
+                    return WaitResult::Seen(why);
                 }
-                Ok(Look::Watched(other)) if torn && looks >= LOOKS_AT_TORN => {
+                Ok(WitnessLook::Watched(other)) if torn && looks >= LOOKS_AT_TORN => {
                     tracing::info!(%source, %listed, other, "no other replica has delivered this version in time: the source goes on without it");
-                    return Waited::Behind;
+                    return WaitResult::Behind;
                 }
-                Ok(Look::Watched(other)) => {
+                Ok(WitnessLook::Watched(other)) => {
                     alone = 0;
                     if waited_for.as_ref() != Some(&other) {
                         tracing::info!(%source, %listed, other, "versions that this replica missed and can't read back are left to another replica");
                         waited_for = Some(other);
                     }
                 }
-                Ok(Look::Nobody) if alone + 1 >= LOOKS => return Waited::InVain,
-                Ok(Look::Nobody) => alone += 1,
+                Ok(WitnessLook::Nobody) if alone + 1 >= LOOKS => return WaitResult::InVain,
+                Ok(WitnessLook::Nobody) => alone += 1,
                 // Nothing can be written meanwhile, and the writer reports that.
                 Err(error) => {
                     tracing::debug!(%source, "the progress of other replicas can't be read: {error}");
@@ -81,22 +81,24 @@ impl OtherWitnesses {
         }
     }
 
-    async fn look(&self, parts: &Parts) -> Result<Look, JournalError> {
+    async fn look(&self, parts: &SourceParts) -> Result<WitnessLook, JournalError> {
         let source = &parts.spec.name;
         // This comes before the source's standing. A witness that has reached it is done, whatever became of
         // its watch.
         let other = parts.witness.watched_elsewhere(source, self.epoch, &self.listed).await?;
         let standing = parts.witness.standing(source).await?;
         Ok(match standing {
-            Some((epoch, _)) if epoch > self.epoch => {
-                Look::Seen(format!("another replica is ahead in the source {source}, in epoch {epoch}"))
-            }
+            Some((epoch, _)) if epoch > self.epoch => WitnessLook::Seen(format!(
+                "another replica is ahead in the source {source}, in epoch {epoch}"
+            )),
             Some((epoch, Some(at)))
                 if epoch == self.epoch && at.is_comparable() && !self.listed.is_newer_than(&at) =>
             {
-                Look::Seen(format!("another replica has seen everything of the source {source} up to {at}"))
+                WitnessLook::Seen(format!(
+                    "another replica has seen everything of the source {source} up to {at}"
+                ))
             }
-            _ => other.map_or(Look::Nobody, Look::Watched),
+            _ => other.map_or(WitnessLook::Nobody, WitnessLook::Watched),
         })
     }
 }

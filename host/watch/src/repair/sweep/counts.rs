@@ -7,13 +7,13 @@
 //! again, an unknown object may end. So at the last counted version all names are listed: every object that
 //! came since still exists there. Deletions are counted, too, because several can share a version.
 
-use crate::source::life::Life;
+use crate::source::life::UnwitnessedLife;
 use crate::source::missing::{MissingVersions, reason};
 use crate::version::number;
 
 const COMPACTED: &str = "compaction has removed the versions that would show them";
 
-/// What is known of one object within the outage.
+/// The facts about one object within the outage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownVersions {
     /// The versions at which it was written.
@@ -26,8 +26,8 @@ pub(crate) struct KnownVersions {
     pub died: Option<u128>,
 }
 
-impl From<&Life> for KnownVersions {
-    fn from(life: &Life) -> Self {
+impl From<&UnwitnessedLife> for KnownVersions {
+    fn from(life: &UnwitnessedLife) -> Self {
         let found = life.walked.iter().flat_map(|walked| &walked.found);
         let versions: Vec<u128> = found.filter_map(|(version, _)| number(version)).collect();
         let born = versions.first().copied().filter(|_| life.is_whole());
@@ -36,7 +36,7 @@ impl From<&Life> for KnownVersions {
     }
 }
 
-/// What to do after a count.
+/// The next step after a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextCount {
     Continue,
@@ -198,12 +198,12 @@ impl SweepCounts {
     }
 
     /// Notes that all names at a version were listed, without a count.
-    pub fn seen(&mut self, at: u128) {
+    pub fn note_listed(&mut self, at: u128) {
         self.last = Some((at, 0));
         self.clean_to(at);
     }
 
-    /// What must still be listed once all versions are counted.
+    /// The rest that must be listed once all versions are counted.
     pub fn rest(&self) -> NextCount {
         match self.last {
             Some((last, counted)) if self.excess(last, counted) > self.base => {

@@ -10,23 +10,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::join_all;
 use kubewitness_core::Version;
-use kubewitness_core::ports::Fate;
+use kubewitness_core::ports::FormerEnd;
 use kubewitness_core::project;
 use kubewitness_core::state::ObjectRef;
 
-use crate::connect::request::Address;
+use crate::connect::request::RequestAddress;
 use crate::judge::object::{check, matches, reference};
 use crate::repair::lookup::fate;
-use crate::repair::report::Reporter;
+use crate::repair::report::RepairReporter;
 use crate::repair::sweep::counts::{KnownVersions, NextCount, SweepCounts};
 use crate::repair::walk_back::requests::is_of;
-use crate::repair::walk_back::versions::Met;
-use crate::repair::walk_back::{CONTRADICTED, OldVersions, Span};
-use crate::source::handle::Limit;
-use crate::source::input::Closed;
+use crate::repair::walk_back::versions::MetObject;
+use crate::repair::walk_back::{CONTRADICTED, OldVersions, UnwatchedSpan};
+use crate::source::handle::ServerLimit;
+use crate::source::input::WriterClosed;
 use crate::source::missing::{MissingVersions, reason};
-use crate::source::parts::Parts;
-use crate::source::round::Outage;
+use crate::source::parts::SourceParts;
+use crate::source::round::WatchOutage;
 use crate::version::number;
 
 /// The most objects of a source with a selector. They are listed at every version.
@@ -35,7 +35,7 @@ const NAMES: usize = 500;
 const TOO_MANY: &str = "looking for them would take more requests than are allowed in the time";
 
 /// Why a request of the sweep failed.
-enum Miss {
+enum SweepMiss {
     Compacted,
     /// For good: the word of the reason, and the explanation.
     Over(&'static str, String),
@@ -43,30 +43,30 @@ enum Miss {
     Closed,
 }
 
-impl From<Closed> for Miss {
-    fn from(_: Closed) -> Self {
+impl From<WriterClosed> for SweepMiss {
+    fn from(_: WriterClosed) -> Self {
         Self::Closed
     }
 }
 
-pub(crate) struct Sweep<'a> {
-    parts: Arc<Parts>,
+pub(crate) struct VersionSweep<'a> {
+    parts: Arc<SourceParts>,
     exact: OldVersions,
-    outage: Outage,
+    outage: WatchOutage,
     told: Vec<KnownVersions>,
-    reporter: &'a mut Reporter,
+    reporter: &'a mut RepairReporter,
     /// With a selector the server does not count, and the source knows only matching objects. So these are
     /// listed at every version.
     by_names: bool,
 }
 
-impl<'a> Sweep<'a> {
+impl<'a> VersionSweep<'a> {
     pub fn new(
         exact: OldVersions,
-        mut outage: Outage,
+        mut outage: WatchOutage,
         told: Vec<KnownVersions>,
         met: &[String],
-        reporter: &'a mut Reporter,
+        reporter: &'a mut RepairReporter,
     ) -> Self {
         for uid in met {
             outage.known.insert(uid);
@@ -76,9 +76,9 @@ impl<'a> Sweep<'a> {
     }
 
     /// Returns the holes that stay unknown.
-    pub async fn run(mut self) -> Result<Vec<MissingVersions>, Closed> {
+    pub async fn run(mut self) -> Result<Vec<MissingVersions>, WriterClosed> {
         let (Some(after), Some(listed)) = (number(&self.outage.after), number(&self.outage.listed)) else {
-            let Outage { after, listed, .. } = &self.outage;
+            let WatchOutage { after, listed, .. } = &self.outage;
             let hole = MissingVersions {
                 after: after.to_string(),
                 before: listed.to_string(),
@@ -89,21 +89,21 @@ impl<'a> Sweep<'a> {
                      included, are not known: the server's versions have no order"
                 ),
             };
-            self.parts.shared.set_limitation(Limit::Order, Some("the server's versions have no order"));
+            self.parts.shared.set_limitation(ServerLimit::Order, Some("the server's versions have no order"));
             return Ok(vec![hole]);
         };
         let mut sweep = SweepCounts::new(after, listed, self.outage.expected);
         sweep.learn(std::mem::take(&mut self.told));
         if sweep.is_needed() {
             let swept = match self.can_end(&sweep, after).await {
-                false => Err(Miss::Over(reason::BUDGET, TOO_MANY.to_string())),
+                false => Err(SweepMiss::Over(reason::BUDGET, TOO_MANY.to_string())),
                 true if self.by_names => self.by_names(&mut sweep).await,
                 true => self.by_counts(&mut sweep).await,
             };
             match swept {
-                Ok(()) | Err(Miss::Compacted) => {}
-                Err(Miss::Over(reason, why)) => sweep.give_up(reason, &why),
-                Err(Miss::Closed) => return Err(Closed),
+                Ok(()) | Err(SweepMiss::Compacted) => {}
+                Err(SweepMiss::Over(reason, why)) => sweep.give_up(reason, &why),
+                Err(SweepMiss::Closed) => return Err(WriterClosed),
             }
         }
         Ok(sweep.into_holes())
@@ -113,15 +113,15 @@ impl<'a> Sweep<'a> {
     /// keep new objects waiting. Compaction is asked for first, because nothing below it is counted.
     async fn can_end(&self, sweep: &SweepCounts, after: u128) -> bool {
         let most = u128::from(self.exact.possible());
-        if sweep.uncounted(self.exact.gone()) > most {
+        if sweep.uncounted(self.exact.compacted_through()) > most {
             self.exact.is_compacted(&version(after + 1)).await;
         }
-        sweep.uncounted(self.exact.gone()) <= most
+        sweep.uncounted(self.exact.compacted_through()) <= most
     }
 
     // ---- counts --------------------------------------------------------------------------
 
-    async fn by_counts(&mut self, sweep: &mut SweepCounts) -> Result<(), Miss> {
+    async fn by_counts(&mut self, sweep: &mut SweepCounts) -> Result<(), SweepMiss> {
         loop {
             let wanted: Vec<u128> = std::iter::from_fn(|| sweep.sample())
                 .take(self.parts.tuning.walk.concurrency.max(1))
@@ -131,7 +131,7 @@ impl<'a> Sweep<'a> {
             }
             let counts = join_all(wanted.iter().map(|at| self.count(*at))).await;
             for (at, count) in wanted.into_iter().zip(counts) {
-                if self.counted(sweep, at, count).await? == Flow::Compacted {
+                if self.counted(sweep, at, count).await? == CountFlow::Compacted {
                     // Counts beyond this version are repeated.
                     self.resume(sweep);
                     break;
@@ -141,7 +141,7 @@ impl<'a> Sweep<'a> {
         }
         while let NextCount::ListNames(at, most) = sweep.rest() {
             match self.look(sweep, at, most).await {
-                Err(Miss::Compacted) => {
+                Err(SweepMiss::Compacted) => {
                     self.resume(sweep);
                     return Box::pin(self.by_counts(sweep)).await;
                 }
@@ -155,27 +155,27 @@ impl<'a> Sweep<'a> {
         &mut self,
         sweep: &mut SweepCounts,
         at: u128,
-        count: Result<u64, Miss>,
-    ) -> Result<Flow, Miss> {
+        count: Result<u64, SweepMiss>,
+    ) -> Result<CountFlow, SweepMiss> {
         let count = match count {
-            Err(Miss::Compacted) => return Ok(Flow::Compacted),
+            Err(SweepMiss::Compacted) => return Ok(CountFlow::Compacted),
             count => count?,
         };
         while let NextCount::ListNames(version, most) = sweep.counted(at, count) {
             match self.look(sweep, version, most).await {
-                Err(Miss::Compacted) => return Ok(Flow::Compacted),
+                Err(SweepMiss::Compacted) => return Ok(CountFlow::Compacted),
                 looked => looked?,
             }
         }
-        Ok(Flow::On)
+        Ok(CountFlow::On)
     }
 
     /// The number of objects at a version.
-    async fn count(&self, at: u128) -> Result<u64, Miss> {
+    async fn count(&self, at: u128) -> Result<u64, SweepMiss> {
         let bytes = self.read(at, |address| address.with("limit", "1")).await?;
         let page = self.page(&bytes, at)?;
         if page.continue_token.is_empty() || page.remaining.is_some() {
-            self.parts.shared.set_limitation(Limit::Counts, None);
+            self.parts.shared.set_limitation(ServerLimit::Counts, None);
         }
         match (page.continue_token.is_empty(), page.remaining) {
             (true, _) => Ok(page.items.len() as u64),
@@ -189,21 +189,21 @@ impl<'a> Sweep<'a> {
     // ---- names ---------------------------------------------------------------------------
 
     /// Lists the objects that match the selector at every version.
-    async fn by_names(&mut self, sweep: &mut SweepCounts) -> Result<(), Miss> {
+    async fn by_names(&mut self, sweep: &mut SweepCounts) -> Result<(), SweepMiss> {
         let held = self.parts.shared.read().len();
         if held > NAMES {
             let why =
                 format!("the source has a selector and {held} objects, too many to list at every version");
-            return Err(Miss::Over(reason::BUDGET, why));
+            return Err(SweepMiss::Over(reason::BUDGET, why));
         }
         while let Some(at) = sweep.sample() {
             match self.unknown(at, None).await {
                 Ok(unknown) => {
                     self.live_on(sweep, unknown).await?;
-                    sweep.seen(at);
+                    sweep.note_listed(at);
                     self.reporter.clean(sweep.clean()).await?;
                 }
-                Err(Miss::Compacted) => self.resume(sweep),
+                Err(SweepMiss::Compacted) => self.resume(sweep),
                 Err(over) => return Err(over),
             }
         }
@@ -211,18 +211,18 @@ impl<'a> Sweep<'a> {
     }
 
     /// Lists all names at a version, and reads back the unknown objects.
-    async fn look(&mut self, sweep: &mut SweepCounts, at: u128, most: Option<u64>) -> Result<(), Miss> {
+    async fn look(&mut self, sweep: &mut SweepCounts, at: u128, most: Option<u64>) -> Result<(), SweepMiss> {
         let unknown = self.unknown(at, most).await?;
         self.live_on(sweep, unknown).await?;
         sweep.looked();
         Ok(())
     }
 
-    async fn unknown(&self, at: u128, most: Option<u64>) -> Result<Vec<(ObjectRef, Met)>, Miss> {
+    async fn unknown(&self, at: u128, most: Option<u64>) -> Result<Vec<(ObjectRef, MetObject)>, SweepMiss> {
         let limit = self.parts.tuning.page.to_string();
         let labels: Vec<String> =
             self.parts.spec.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let narrowed = |address: Address| {
+        let narrowed = |address: RequestAddress| {
             let address = address.with("limit", &limit);
             if labels.is_empty() { address } else { address.with("labelSelector", &labels.join(",")) }
         };
@@ -231,7 +231,7 @@ impl<'a> Sweep<'a> {
                 return Ok(unknown);
             }
         }
-        Err(Miss::Over(reason::UNREADABLE, "pages of old lists expire before they are read".to_string()))
+        Err(SweepMiss::Over(reason::UNREADABLE, "pages of old lists expire before they are read".to_string()))
     }
 
     /// Returns `None` if a page expired although its version can be read.
@@ -239,8 +239,8 @@ impl<'a> Sweep<'a> {
         &self,
         at: u128,
         most: Option<u64>,
-        narrowed: &impl Fn(Address) -> Address,
-    ) -> Result<Option<Vec<(ObjectRef, Met)>>, Miss> {
+        narrowed: &impl Fn(RequestAddress) -> RequestAddress,
+    ) -> Result<Option<Vec<(ObjectRef, MetObject)>>, SweepMiss> {
         let mut unknown = Vec::new();
         let mut bytes = self.read(at, narrowed).await?;
         loop {
@@ -253,20 +253,20 @@ impl<'a> Sweep<'a> {
             let next = narrowed(self.exact.collection()).with("continue", &page.continue_token);
             bytes = match self.request(&next).await {
                 // A token may have expired although its version can be read.
-                Err(Miss::Compacted) if !self.exact.is_compacted(&version(at)).await => return Ok(None),
+                Err(SweepMiss::Compacted) if !self.exact.is_compacted(&version(at)).await => return Ok(None),
                 read => read?,
             };
         }
     }
 
-    fn unknown_of(&self, at: u128, bytes: &Bytes, item: &[u8]) -> Option<(ObjectRef, Met)> {
+    fn unknown_of(&self, at: u128, bytes: &Bytes, item: &[u8]) -> Option<(ObjectRef, MetObject)> {
         let envelope = project::envelope(item).ok()?;
         let is_known = self.outage.known.contains(&envelope.uid);
         // A server that does not know the selector lists everything.
         if is_known || check(&self.parts, &envelope).is_err() || !matches(&self.parts, &envelope) {
             return None;
         }
-        let met = Met {
+        let met = MetObject {
             uid: envelope.uid.to_string(),
             at: version(at),
             version: Version::new(&envelope.resource_version),
@@ -278,8 +278,8 @@ impl<'a> Sweep<'a> {
     async fn live_on(
         &mut self,
         sweep: &mut SweepCounts,
-        unknown: Vec<(ObjectRef, Met)>,
-    ) -> Result<(), Closed> {
+        unknown: Vec<(ObjectRef, MetObject)>,
+    ) -> Result<(), WriterClosed> {
         let (after, listed) = (self.outage.after.clone(), self.outage.listed.clone());
         for (object, met) in unknown {
             // It was met meanwhile under another object's name.
@@ -294,69 +294,77 @@ impl<'a> Sweep<'a> {
             // An object that was in the source's selector for a while may still exist. So may one of a part
             // that was listed later.
             let is_over = !self.by_names && self.outage.is_whole;
-            let span = Span { like: &object, floor: &after, until: &listed, is_over };
+            let span = UnwatchedSpan { like: &object, floor: &after, until: &listed, is_over };
             // Later objects of the name are found in their turn.
             let lives = self.exact.lives(deadline, met, span, &|_| true).await;
             sweep.learn(lives.iter().map(KnownVersions::from));
             for life in lives {
                 self.outage.known.insert(&life.object.uid);
-                self.reporter.found(life).await?;
+                self.reporter.take_life(life).await?;
             }
         }
         Ok(())
     }
 
-    /// Whether a round that a kill ended has told the object. What compaction removed since is then no hole.
+    /// Whether a round that a kill ended has reported the object. What compaction removed since is then no
+    /// hole.
     async fn was_told(&self, uid: &str) -> bool {
         let epoch = self.parts.shared.live().epoch;
-        fate(&self.parts, epoch, uid).await == Fate::Ended
+        fate(&self.parts, epoch, uid).await == FormerEnd::Ended
     }
 
     // ---- requests ------------------------------------------------------------------------
 
     /// Goes on at the oldest version that compaction has left.
     fn resume(&self, sweep: &mut SweepCounts) {
-        sweep.compacted(Some(self.exact.gone().saturating_add(1)));
+        sweep.compacted(Some(self.exact.compacted_through().saturating_add(1)));
     }
 
     /// Reads a list at a version.
-    async fn read(&self, at: u128, narrowed: impl Fn(Address) -> Address) -> Result<Bytes, Miss> {
+    async fn read(
+        &self,
+        at: u128,
+        narrowed: impl Fn(RequestAddress) -> RequestAddress,
+    ) -> Result<Bytes, SweepMiss> {
         let version = version(at);
         for _ in 0..CONTRADICTED {
-            if at <= self.exact.gone() {
-                return Err(Miss::Compacted);
+            if at <= self.exact.compacted_through() {
+                return Err(SweepMiss::Compacted);
             }
             let address = narrowed(self.exact.collection());
             let address = address.with("resourceVersion", version.as_str());
             let read = self.request(&address.with("resourceVersionMatch", "Exact")).await;
             match read {
-                Err(Miss::Compacted) if !self.exact.is_compacted(&version).await => {}
+                Err(SweepMiss::Compacted) if !self.exact.is_compacted(&version).await => {}
                 read => return read,
             }
         }
-        Err(Miss::Over(reason::UNREADABLE, format!("version {at} is reported as compacted, but can be read")))
+        Err(SweepMiss::Over(
+            reason::UNREADABLE,
+            format!("version {at} is reported as compacted, but can be read"),
+        ))
     }
 
-    async fn request(&self, address: &Address) -> Result<Bytes, Miss> {
+    async fn request(&self, address: &RequestAddress) -> Result<Bytes, SweepMiss> {
         if !self.exact.take() {
             let why = "looking for them would have taken too many requests or too long";
-            return Err(Miss::Over(reason::BUDGET, why.to_string()));
+            return Err(SweepMiss::Over(reason::BUDGET, why.to_string()));
         }
         match self.exact.read(address).await {
             Ok(Some(bytes)) => Ok(bytes),
-            Ok(None) => Err(Miss::Compacted),
-            Err(why) => Err(Miss::Over(reason::UNREADABLE, self.exact.refuse(Limit::Exact, why))),
+            Ok(None) => Err(SweepMiss::Compacted),
+            Err(why) => Err(SweepMiss::Over(reason::UNREADABLE, self.exact.refuse(ServerLimit::Exact, why))),
         }
     }
 
-    fn page<'b>(&self, bytes: &'b Bytes, at: u128) -> Result<project::ListPage<'b>, Miss> {
+    fn page<'b>(&self, bytes: &'b Bytes, at: u128) -> Result<project::ListPage<'b>, SweepMiss> {
         let page = project::list_page(bytes).map_err(|error| self.over(error.to_string()))?;
         is_of(&page.resource_version, &version(at)).map_err(|why| self.over(why))?;
         Ok(page)
     }
 
-    fn over(&self, why: String) -> Miss {
-        Miss::Over(reason::UNREADABLE, self.exact.refuse(Limit::Counts, why))
+    fn over(&self, why: String) -> SweepMiss {
+        SweepMiss::Over(reason::UNREADABLE, self.exact.refuse(ServerLimit::Counts, why))
     }
 }
 
@@ -366,7 +374,7 @@ fn version(at: u128) -> Version {
 
 /// Whether counting goes on.
 #[derive(PartialEq, Eq)]
-enum Flow {
+enum CountFlow {
     On,
     Compacted,
 }

@@ -9,17 +9,17 @@ use crate::source::missing::{MissingVersions, reason};
 
 /// One object of a random store.
 #[derive(Clone, Debug)]
-struct Object {
+struct StoreObject {
     versions: Vec<u128>,
     died: Option<u128>,
 }
 
-impl Object {
+impl StoreObject {
     fn lives_at(&self, at: u128) -> bool {
         self.versions[0] <= at && self.died.is_none_or(|died| died > at)
     }
 
-    fn told(&self, after: u128) -> KnownVersions {
+    fn known_versions(&self, after: u128) -> KnownVersions {
         KnownVersions {
             versions: self.versions.clone(),
             born: Some(self.versions[0]).filter(|v| *v > after),
@@ -30,12 +30,12 @@ impl Object {
 }
 
 #[derive(Debug, Default)]
-struct Store {
-    objects: Vec<Object>,
+struct RandomStore {
+    objects: Vec<StoreObject>,
     version: u128,
 }
 
-impl Store {
+impl RandomStore {
     /// Each step is one write: 0 creates, 1 updates, 2 deletes one, 3 deletes several at one version, others
     /// write to another resource.
     fn write(&mut self, step: u8, pick: usize) {
@@ -44,7 +44,7 @@ impl Store {
             (0..self.objects.len()).filter(|i| self.objects[*i].died.is_none()).collect();
         let picked = (!living.is_empty()).then(|| living[pick % living.len()]);
         match (step, picked) {
-            (0, _) => self.objects.push(Object { versions: vec![self.version], died: None }),
+            (0, _) => self.objects.push(StoreObject { versions: vec![self.version], died: None }),
             (1, Some(picked)) => self.objects[picked].versions.push(self.version),
             (2, Some(picked)) => self.objects[picked].died = Some(self.version),
             (3, Some(_)) => {
@@ -62,23 +62,23 @@ impl Store {
 }
 
 /// Sweeps. Returns the objects found, the holes, and how often all names were listed.
-fn swept(store: &Store, after: u128, compacted: u128) -> (BTreeSet<usize>, Vec<(u128, u128)>, u32) {
+fn swept(store: &RandomStore, after: u128, compacted: u128) -> (BTreeSet<usize>, Vec<(u128, u128)>, u32) {
     swept_with(store, after, compacted, |_| true)
 }
 
 /// `certain` says whose creation and deletion are known.
 fn swept_with(
-    store: &Store,
+    store: &RandomStore,
     after: u128,
     compacted: u128,
     certain: impl Fn(usize) -> bool,
 ) -> (BTreeSet<usize>, Vec<(u128, u128)>, u32) {
     let listed = store.version;
-    let is_known = |object: &Object| object.lives_at(after) || object.lives_at(listed);
+    let is_known = |object: &StoreObject| object.lives_at(after) || object.lives_at(listed);
     let known: Vec<usize> = (0..store.objects.len()).filter(|i| is_known(&store.objects[*i])).collect();
     let mut sweep = SweepCounts::new(after, listed, Some(store.count(after)));
     sweep.learn(known.iter().map(|i| {
-        let told = store.objects[*i].told(after);
+        let told = store.objects[*i].known_versions(after);
         if certain(*i) {
             told
         } else {
@@ -94,7 +94,7 @@ fn swept_with(
         looks += 1;
         for (i, object) in store.objects.iter().enumerate() {
             if object.lives_at(at) && !known.contains(&i) && found.insert(i) {
-                sweep.learn([object.told(after)]);
+                sweep.learn([object.known_versions(after)]);
             }
         }
         sweep.looked();
@@ -115,8 +115,8 @@ fn swept_with(
     (found, sweep.into_holes().into_iter().map(bounds).collect(), looks)
 }
 
-fn store(steps: &[(u8, usize)]) -> Store {
-    let mut store = Store::default();
+fn store(steps: &[(u8, usize)]) -> RandomStore {
+    let mut store = RandomStore::default();
     for (step, pick) in steps {
         store.write(*step, *pick);
     }

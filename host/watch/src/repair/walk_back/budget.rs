@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub(crate) struct Budget {
+pub(crate) struct RequestBudget {
     requests: AtomicU32,
     time: Duration,
     since: Instant,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
 }
 
 #[derive(Default)]
-struct State {
+struct BudgetState {
     /// How long the server was away, and since when it is.
     away: Duration,
     away_since: Option<Instant>,
 }
 
-impl Budget {
+impl RequestBudget {
     pub fn new(requests: u32, time: Duration) -> Self {
         Self { requests: AtomicU32::new(requests), time, since: Instant::now(), state: Mutex::default() }
     }
@@ -34,7 +34,7 @@ impl Budget {
         self.requests.load(Ordering::Relaxed).min((seconds * f64::from(rate)) as u32)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,19 +70,19 @@ mod tests {
 
     #[tokio::test]
     async fn time_in_which_the_server_is_away_does_not_count() {
-        let budget = Budget::new(3, Duration::from_secs(3600));
+        let budget = RequestBudget::new(3, Duration::from_secs(3600));
         let begun = Instant::now();
         budget.away();
         tokio::time::sleep(Duration::from_millis(30)).await;
         budget.answered();
         assert!(budget.spent() + Duration::from_millis(30) <= begun.elapsed());
         assert!(budget.take() && budget.take() && budget.take() && !budget.take());
-        assert!(!Budget { time: Duration::ZERO, requests: AtomicU32::new(9), ..budget }.take());
+        assert!(!RequestBudget { time: Duration::ZERO, requests: AtomicU32::new(9), ..budget }.take());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_possible_follows_from_requests_and_time() {
-        let budget = Budget::new(20_000, Duration::from_secs(60));
+        let budget = RequestBudget::new(20_000, Duration::from_secs(60));
         assert_eq!((budget.possible(200), budget.possible(u32::MAX)), (12_000, 20_000));
         tokio::time::advance(Duration::from_secs(30)).await;
         assert_eq!(budget.possible(200), 6_000);

@@ -11,8 +11,8 @@ use kubewitness_core::Version;
 
 use crate::version::number;
 
-/// What one round knows of compaction.
-pub(crate) struct Compaction {
+/// The compaction as far as one round knows it.
+pub(crate) struct CompactionBounds {
     /// Everything up to here is gone.
     gone: Mutex<u128>,
     /// The newest version that this round asks for. The server has it, unless compaction has passed it.
@@ -21,7 +21,7 @@ pub(crate) struct Compaction {
     pub looking: tokio::sync::Mutex<()>,
 }
 
-impl Compaction {
+impl CompactionBounds {
     pub fn new(newest: Option<u128>) -> Self {
         Self {
             gone: Mutex::default(),
@@ -31,12 +31,12 @@ impl Compaction {
     }
 
     /// Everything up to here is gone; 0 if nothing is known to be.
-    pub fn gone(&self) -> u128 {
+    pub fn compacted_through(&self) -> u128 {
         *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn hides(&self, at: &Version) -> bool {
-        number(at).is_some_and(|at| at <= self.gone())
+        number(at).is_some_and(|at| at <= self.compacted_through())
     }
 
     /// Notes that two questions got this answer.
@@ -46,27 +46,27 @@ impl Compaction {
     }
 
     /// A search for the oldest version that can still be read.
-    pub fn halving(&self) -> Halving {
-        Halving { gone: self.gone(), there: self.newest.saturating_add(1) }
+    pub fn halving(&self) -> DistanceHalving {
+        DistanceHalving { gone: self.compacted_through(), there: self.newest.saturating_add(1) }
     }
 }
 
 /// Halves the distance between a version that is gone and one that exists, or is newer than every version
 /// asked for.
 #[derive(Debug)]
-pub(crate) struct Halving {
+pub(crate) struct DistanceHalving {
     gone: u128,
     there: u128,
 }
 
-impl Halving {
+impl DistanceHalving {
     /// The next version to ask for; `None` once the two are neighbours.
     pub fn next(&self) -> Option<u128> {
         let between = self.there.saturating_sub(self.gone);
         (between > 1).then(|| self.gone + between / 2)
     }
 
-    pub fn found(&mut self, at: u128, is_gone: bool) {
+    pub fn narrow(&mut self, at: u128, is_gone: bool) {
         if is_gone {
             self.gone = at;
         } else {
@@ -83,21 +83,21 @@ mod tests {
 
     #[test]
     fn what_is_confirmed_hides_itself_and_everything_below_and_is_never_taken_back() {
-        let compaction = Compaction::new(Some(20));
+        let compaction = CompactionBounds::new(Some(20));
         assert!(!compaction.hides(&Version::new("1")));
         compaction.confirmed(9);
         compaction.confirmed(7);
-        assert_eq!(compaction.gone(), 9);
+        assert_eq!(compaction.compacted_through(), 9);
         assert!(compaction.hides(&Version::new("9")) && compaction.hides(&Version::new("3")));
         assert!(!compaction.hides(&Version::new("10")) && !compaction.hides(&Version::new("b")));
     }
 
     #[test]
     fn where_nothing_newer_is_asked_for_nothing_is_looked_for() {
-        let compaction = Compaction::new(Some(9));
+        let compaction = CompactionBounds::new(Some(9));
         compaction.confirmed(9);
         assert_eq!(compaction.halving().next(), None);
-        let compaction = Compaction::new(None);
+        let compaction = CompactionBounds::new(None);
         compaction.confirmed(9);
         assert_eq!(compaction.halving().next(), None);
     }
@@ -109,12 +109,12 @@ mod tests {
         fn halving_comes_to_the_oldest_version_that_is_there(
             gone in 0u128..1_000_000, more in 0u128..1_000_000, known in 0u128..1_000_000,
         ) {
-            let compaction = Compaction::new(Some(gone + more));
+            let compaction = CompactionBounds::new(Some(gone + more));
             compaction.confirmed(known.min(gone));
             let (mut halving, mut asked) = (compaction.halving(), 0);
             while let Some(at) = halving.next() {
                 prop_assert!(at <= gone + more);
-                halving.found(at, at <= gone);
+                halving.narrow(at, at <= gone);
                 asked += 1;
             }
             prop_assert_eq!(halving.gone, gone);

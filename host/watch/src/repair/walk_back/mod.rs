@@ -1,7 +1,7 @@
 //! Walks back: asks the server for old versions of objects, within the budget of one round. It writes nothing, and
 //! does not change the cache.
 //!
-//! [`Walk`] and [`Search`], which are pure, or the sweep decide what to ask for. The caller tells the writer
+//! [`VersionWalk`] and [`EndSearch`], which are pure, or the sweep decide what to ask for. The caller tells the writer
 //! what was found.
 
 pub(crate) mod budget;
@@ -19,17 +19,19 @@ use std::time::Duration;
 use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
 
-use crate::connect::request::{Address, Failure};
-use crate::connect::resource::Resource;
+use crate::connect::request::{RequestAddress, RequestFailure};
+use crate::connect::resource::SourceResource;
 use crate::repair::lookup;
-use crate::repair::walk_back::budget::Budget;
-use crate::repair::walk_back::compaction::Compaction;
-use crate::repair::walk_back::versions::{Answer, Met, Next, Search, SearchStep, Walk, after, between};
+use crate::repair::walk_back::budget::RequestBudget;
+use crate::repair::walk_back::compaction::CompactionBounds;
+use crate::repair::walk_back::versions::{
+    EndSearch, ExactAnswer, MetObject, NextQuestion, SearchStep, VersionWalk, after, between,
+};
 use crate::source::handle::count;
-use crate::source::life::{Life, Walked};
+use crate::source::life::{UnwitnessedLife, WalkResult};
 use crate::source::missing::reason;
-use crate::source::parts::Parts;
-use crate::source::round::Since;
+use crate::source::parts::SourceParts;
+use crate::source::round::CompleteSince;
 
 /// The most versions of one object, whatever the budget says. They are in memory at the same time.
 const STORY: u32 = 4096;
@@ -46,10 +48,10 @@ const END_UNKNOWN: &str = "the version of its deletion can't be told";
 const END_COMPACTED: &str = "compaction has removed them, and the version of its deletion";
 
 pub(crate) struct OldVersions {
-    parts: Arc<Parts>,
-    resource: Resource,
-    budget: Budget,
-    compaction: Arc<Compaction>,
+    parts: Arc<SourceParts>,
+    resource: SourceResource,
+    budget: RequestBudget,
+    compaction: Arc<CompactionBounds>,
     /// How long to wait for a busy server, and for one that is away.
     busy: Duration,
     away: Duration,
@@ -60,19 +62,19 @@ pub(crate) struct OldVersions {
 
 /// How an object that no longer exists ended.
 #[derive(Default)]
-pub(crate) struct Ended {
+pub(crate) struct ObjectEnd {
     /// The version of its deletion, if it could be found.
     pub version: Option<Version>,
     /// Its last versions before that, and what is missing above them.
-    pub walked: Vec<Walked>,
+    pub walked: Vec<WalkResult>,
     /// Other objects that were seen under its name.
-    pub met: Vec<Met>,
+    pub met: Vec<MetObject>,
     /// Whether a version was lost where the watch counted as complete.
     pub was_lost: bool,
 }
 
 /// Whether an object existed at its floor.
-enum Floor {
+enum WalkFloor {
     Firm,
     Sunk,
     Untold(&'static str),
@@ -80,7 +82,7 @@ enum Floor {
 
 /// A name, and a time in which nobody watched it.
 #[derive(Clone, Copy)]
-pub(crate) struct Span<'a> {
+pub(crate) struct UnwatchedSpan<'a> {
     /// Any object of this name.
     pub like: &'a ObjectRef,
     pub floor: &'a Version,
@@ -96,7 +98,12 @@ pub(crate) struct ReadDeadline {
 }
 
 impl OldVersions {
-    pub fn new(parts: Arc<Parts>, resource: Resource, budget: Budget, compaction: Arc<Compaction>) -> Self {
+    pub fn new(
+        parts: Arc<SourceParts>,
+        resource: SourceResource,
+        budget: RequestBudget,
+        compaction: Arc<CompactionBounds>,
+    ) -> Self {
         let busy = parts.tuning.walk.time;
         Self { parts, resource, budget, compaction, busy, away: AWAY, refused: AtomicBool::new(false) }
     }
@@ -106,7 +113,7 @@ impl OldVersions {
         Self { busy: patience, away: patience, ..self }
     }
 
-    pub fn parts(&self) -> Arc<Parts> {
+    pub fn parts(&self) -> Arc<SourceParts> {
         Arc::clone(&self.parts)
     }
 
@@ -114,7 +121,7 @@ impl OldVersions {
         ReadDeadline { until: self.budget.spent() + self.parts.tuning.walk.time_per_object }
     }
 
-    pub fn collection(&self) -> Address {
+    pub fn collection(&self) -> RequestAddress {
         self.resource.collection()
     }
 
@@ -127,16 +134,16 @@ impl OldVersions {
         &self,
         deadline: ReadDeadline,
         object: &ObjectRef,
-        since: Since,
+        since: CompleteSince,
         newest: &Version,
-    ) -> Walked {
+    ) -> WalkResult {
         let most = self.parts.tuning.walk.requests_per_object.min(STORY);
         let lowest = since.last.as_ref().unwrap_or(&since.floor).clone();
-        let mut walk = Walk::new(&object.uid, since, newest.clone(), most);
+        let mut walk = VersionWalk::new(&object.uid, since, newest.clone(), most);
         loop {
-            let at = match walk.next(self.compaction.gone()) {
-                Next::Ask(at) => at,
-                Next::Done(walked) => return walked,
+            let at = match walk.next(self.compaction.compacted_through()) {
+                NextQuestion::Ask(at) => at,
+                NextQuestion::Done(walked) => return walked,
             };
             if !self.may_ask(object, deadline).await {
                 if self.is_found_out(&at).await {
@@ -147,7 +154,7 @@ impl OldVersions {
             let answer = self.ask(object, &at).await;
             let is_found =
                 |uid: &str, version: &Version| *uid == *object.uid && version.is_newer_than(&lowest);
-            if matches!(&answer, Answer::Item { uid, version, .. } if is_found(uid, version)) {
+            if matches!(&answer, ExactAnswer::Item { uid, version, .. } if is_found(uid, version)) {
                 count(&self.parts.shared.counters.walked_back, 1);
             }
             if let Some(walked) = walk.answered(answer) {
@@ -161,52 +168,54 @@ impl OldVersions {
         &self,
         deadline: ReadDeadline,
         object: &ObjectRef,
-        since: Since,
+        since: CompleteSince,
         absent: &Version,
-    ) -> Ended {
+    ) -> ObjectEnd {
         let (since, floor) = self.checked(object, since).await;
         let mut ended = self.end_since(deadline, object, &since, absent).await;
         let is_next = ended.version.as_ref().is_some_and(|end| end.before().as_ref() == Some(&since.floor));
         match floor {
-            Floor::Sunk => ended.was_lost = true,
+            WalkFloor::Sunk => ended.was_lost = true,
             // It may have ended before the floor, and this may be another object's version.
-            Floor::Untold(reason) if is_next && ended.walked.is_empty() => {
+            WalkFloor::Untold(reason) if is_next && ended.walked.is_empty() => {
                 let last = since.last.as_ref().unwrap_or(&since.floor);
                 let before = Version::new(&after(ended.version.as_ref().unwrap_or(&since.floor)));
                 ended.walked = vec![missing(last, &before, reason, END_UNKNOWN)];
                 ended.version = None;
             }
-            Floor::Untold(_) | Floor::Firm => {}
+            WalkFloor::Untold(_) | WalkFloor::Firm => {}
         }
         ended
     }
 
     /// Whether an object at the floor equals its last witnessed version. If its end lies at or below the
     /// floor, that end was lost.
-    async fn checked(&self, object: &ObjectRef, mut since: Since) -> (Since, Floor) {
+    async fn checked(&self, object: &ObjectRef, mut since: CompleteSince) -> (CompleteSince, WalkFloor) {
         let Some(last) = since.last.clone().filter(|last| since.floor.is_newer_than(last)) else {
-            return (since, Floor::Firm);
+            return (since, WalkFloor::Firm);
         };
         let floor = match self.at(object, &since.floor).await {
-            Some(Answer::Item { uid, version, .. }) if uid == object.uid && version == last => Floor::Firm,
-            Some(Answer::Item { .. } | Answer::Nobody) => Floor::Sunk,
-            Some(Answer::Compacted) => Floor::Untold(reason::COMPACTED),
-            Some(Answer::Refused(_)) => Floor::Untold(reason::UNREADABLE),
-            None => Floor::Untold(reason::BUDGET),
+            Some(ExactAnswer::Item { uid, version, .. }) if uid == object.uid && version == last => {
+                WalkFloor::Firm
+            }
+            Some(ExactAnswer::Item { .. } | ExactAnswer::Nobody) => WalkFloor::Sunk,
+            Some(ExactAnswer::Compacted) => WalkFloor::Untold(reason::COMPACTED),
+            Some(ExactAnswer::Refused(_)) => WalkFloor::Untold(reason::UNREADABLE),
+            None => WalkFloor::Untold(reason::BUDGET),
         };
-        if matches!(floor, Floor::Sunk) {
+        if matches!(floor, WalkFloor::Sunk) {
             since.sink();
         }
         (since, floor)
     }
 
     /// Whether an object does not exist now.
-    pub async fn is_absent(&self, object: &ObjectRef) -> Result<bool, Failure> {
+    pub async fn is_absent(&self, object: &ObjectRef) -> Result<bool, RequestFailure> {
         lookup::is_absent(&self.parts, &self.resource, object).await
     }
 
     /// The object that has a name at a version, if the budget has a question left.
-    pub async fn at(&self, object: &ObjectRef, at: &Version) -> Option<Answer> {
+    pub async fn at(&self, object: &ObjectRef, at: &Version) -> Option<ExactAnswer> {
         if self.take() { Some(self.ask(object, at).await) } else { None }
     }
 
@@ -214,21 +223,21 @@ impl OldVersions {
         &self,
         deadline: ReadDeadline,
         object: &ObjectRef,
-        since: &Since,
+        since: &CompleteSince,
         absent: &Version,
-    ) -> Ended {
+    ) -> ObjectEnd {
         let floor = &since.floor;
-        let lost = |reason, why: &str, search: Search| {
+        let lost = |reason, why: &str, search: EndSearch| {
             // The answers so far have shown that it had ended by then.
             let walked = missing(floor, &search.absent(), reason, why);
-            Ended { walked: vec![walked], met: search.into_met(), ..Ended::default() }
+            ObjectEnd { walked: vec![walked], met: search.into_met(), ..ObjectEnd::default() }
         };
-        let Some(mut search) = Search::new(&object.uid, floor, absent) else {
+        let Some(mut search) = EndSearch::new(&object.uid, floor, absent) else {
             let walked = missing(floor, absent, reason::UNREADABLE, "the server's versions have no order");
-            return Ended { walked: vec![walked], ..Ended::default() };
+            return ObjectEnd { walked: vec![walked], ..ObjectEnd::default() };
         };
         loop {
-            let at = match search.next(self.compaction.gone()) {
+            let at = match search.next(self.compaction.compacted_through()) {
                 SearchStep::Ask(at) => at,
                 SearchStep::Ended { version, last: Some((last, document)) } => {
                     let mut walked = vec![self.versions(deadline, object, since.clone(), &last).await];
@@ -239,11 +248,11 @@ impl OldVersions {
                         count(&self.parts.shared.counters.walked_back, 1);
                         walked[0].found.push((last, document));
                     }
-                    return Ended { version, walked, met: search.into_met(), ..Ended::default() };
+                    return ObjectEnd { version, walked, met: search.into_met(), ..ObjectEnd::default() };
                 }
                 SearchStep::Ended { version: Some(version), last: None } => {
                     let met = search.into_met();
-                    return Ended { version: Some(version), met, ..Ended::default() };
+                    return ObjectEnd { version: Some(version), met, ..ObjectEnd::default() };
                 }
                 SearchStep::Ended { version: None, last: None } => {
                     return lost(reason::COMPACTED, END_COMPACTED, search);
@@ -267,10 +276,10 @@ impl OldVersions {
     pub async fn lives(
         &self,
         deadline: ReadDeadline,
-        met: Met,
-        span: Span<'_>,
+        met: MetObject,
+        span: UnwatchedSpan<'_>,
         known: &(dyn Fn(&str) -> bool + Sync),
-    ) -> Vec<Life> {
+    ) -> Vec<UnwitnessedLife> {
         let (mut seen, mut waiting) = (HashSet::from([met.uid.clone()]), VecDeque::from([met]));
         let mut lives = Vec::new();
         while let Some(met) = waiting.pop_front() {
@@ -283,46 +292,61 @@ impl OldVersions {
     }
 
     /// One life, and other objects that were seen under its name.
-    async fn life(&self, deadline: ReadDeadline, met: Met, span: Span<'_>) -> (Life, Vec<Met>) {
+    async fn life(
+        &self,
+        deadline: ReadDeadline,
+        met: MetObject,
+        span: UnwatchedSpan<'_>,
+    ) -> (UnwitnessedLife, Vec<MetObject>) {
         let object = ObjectRef { uid: met.uid.clone(), ..span.like.clone() };
         let below = self.below(deadline, &object, &met, span.floor).await;
         if !span.is_over
             && let Some(since) = self.survived(deadline, &object, &met, span.until).await
         {
-            return (Life { object, walked: vec![below, since], died: None, survives: true }, Vec::new());
+            return (
+                UnwitnessedLife { object, walked: vec![below, since], died: None, survives: true },
+                Vec::new(),
+            );
         }
-        let ended = self.end(deadline, &object, Since::at(met.at), span.until).await;
+        let ended = self.end(deadline, &object, CompleteSince::at(met.at), span.until).await;
         let walked = above(below, ended.walked);
-        (Life { object, walked, died: ended.version, survives: false }, ended.met)
+        (UnwitnessedLife { object, walked, died: ended.version, survives: false }, ended.met)
     }
 
-    /// What became of an object since it was met, if it still exists. If nobody can tell, it exists: an
-    /// invented end would block the real one, and an audit finds objects that do not exist.
+    /// The version of an object now, if it still exists. If nobody can tell, it exists: an invented end would
+    /// block the real one, and an audit finds objects that do not exist.
     async fn survived(
         &self,
         deadline: ReadDeadline,
         object: &ObjectRef,
-        met: &Met,
+        met: &MetObject,
         until: &Version,
-    ) -> Option<Walked> {
+    ) -> Option<WalkResult> {
         let untold = |reason, why: &str| Some(missing(&met.at, &Version::new(&after(until)), reason, why));
         match self.ask(object, until).await {
-            Answer::Item { uid, version, document } if uid == object.uid => {
-                let mut since = self.versions(deadline, object, Since::at(met.at.clone()), &version).await;
+            ExactAnswer::Item { uid, version, document } if uid == object.uid => {
+                let mut since =
+                    self.versions(deadline, object, CompleteSince::at(met.at.clone()), &version).await;
                 if version.is_newer_than(&met.at) {
                     since.found.push((version, document));
                 }
                 Some(since)
             }
-            Answer::Item { .. } | Answer::Nobody => None,
-            Answer::Compacted => untold(reason::COMPACTED, "compaction has removed them"),
-            Answer::Refused(why) => untold(reason::UNREADABLE, &why),
+            ExactAnswer::Item { .. } | ExactAnswer::Nobody => None,
+            ExactAnswer::Compacted => untold(reason::COMPACTED, "compaction has removed them"),
+            ExactAnswer::Refused(why) => untold(reason::UNREADABLE, &why),
         }
     }
 
     /// The object that was met, and the versions below it.
-    async fn below(&self, deadline: ReadDeadline, object: &ObjectRef, met: &Met, floor: &Version) -> Walked {
-        let mut below = self.versions(deadline, object, Since::at(floor.clone()), &met.version).await;
+    async fn below(
+        &self,
+        deadline: ReadDeadline,
+        object: &ObjectRef,
+        met: &MetObject,
+        floor: &Version,
+    ) -> WalkResult {
+        let mut below = self.versions(deadline, object, CompleteSince::at(floor.clone()), &met.version).await;
         count(&self.parts.shared.counters.walked_back, 1);
         below.found.push((met.version.clone(), met.document.clone()));
         below
@@ -353,10 +377,10 @@ impl OldVersions {
     }
 }
 
-fn missing(floor: &Version, before: &Version, reason: &'static str, why: &str) -> Walked {
-    Walked { hole: between(floor, before, reason, why), ..Walked::default() }
+fn missing(floor: &Version, before: &Version, reason: &'static str, why: &str) -> WalkResult {
+    WalkResult { hole: between(floor, before, reason, why), ..WalkResult::default() }
 }
 
-fn above(below: Walked, walked: Vec<Walked>) -> Vec<Walked> {
+fn above(below: WalkResult, walked: Vec<WalkResult>) -> Vec<WalkResult> {
     std::iter::once(below).chain(walked).collect()
 }

@@ -6,46 +6,46 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kubewitness_core::Version;
-use kubewitness_core::project::{self, Envelope};
+use kubewitness_core::project::{self, ObjectEnvelope};
 use kubewitness_core::state::ObjectRef;
 use tokio::time::sleep;
 
 use super::{CONTRADICTED, OldVersions};
-use crate::connect::backoff::{Backoff, Dice};
-use crate::connect::request::{ANSWER_TIME, Address, Failure};
+use crate::connect::backoff::{Backoff, JitterDice};
+use crate::connect::request::{ANSWER_TIME, RequestAddress, RequestFailure};
 use crate::judge::object::with_kind;
-use crate::repair::walk_back::versions::Answer;
-use crate::source::handle::{Limit, count};
+use crate::repair::walk_back::versions::ExactAnswer;
+use crate::source::handle::{ServerLimit, count};
 use crate::version::number;
 
 impl OldVersions {
     /// The object that had this name at one version, with its content.
-    pub async fn ask(&self, object: &ObjectRef, at: &Version) -> Answer {
+    pub async fn ask(&self, object: &ObjectRef, at: &Version) -> ExactAnswer {
         for _ in 0..CONTRADICTED {
             if self.compaction.hides(at) {
-                return Answer::Compacted;
+                return ExactAnswer::Compacted;
             }
             match self.ask_once(object, at).await {
-                Answer::Compacted if self.is_compacted(at).await => return Answer::Compacted,
-                Answer::Compacted => {}
+                ExactAnswer::Compacted if self.is_compacted(at).await => return ExactAnswer::Compacted,
+                ExactAnswer::Compacted => {}
                 answer => return answer,
             }
         }
-        Answer::Refused(format!("version {at} is reported as compacted, but can be read"))
+        ExactAnswer::Refused(format!("version {at} is reported as compacted, but can be read"))
     }
 
-    async fn ask_once(&self, object: &ObjectRef, at: &Version) -> Answer {
+    async fn ask_once(&self, object: &ObjectRef, at: &Version) -> ExactAnswer {
         let address = self.resource.of_name_at(object, at);
         match self.read_within(&address, self.parts.tuning.one_answer).await {
             Ok(Some(bytes)) => match self.answer(&bytes, object, at) {
                 Ok(answer) => {
-                    self.parts.shared.set_limitation(Limit::Exact, None);
+                    self.parts.shared.set_limitation(ServerLimit::Exact, None);
                     answer
                 }
-                Err(why) => Answer::Refused(self.refused_at(at, why).await),
+                Err(why) => ExactAnswer::Refused(self.refused_at(at, why).await),
             },
-            Ok(None) => Answer::Compacted,
-            Err(why) => Answer::Refused(self.refused_at(at, why).await),
+            Ok(None) => ExactAnswer::Compacted,
+            Err(why) => ExactAnswer::Refused(self.refused_at(at, why).await),
         }
     }
 
@@ -53,17 +53,17 @@ impl OldVersions {
     /// for.
     async fn refused_at(&self, at: &Version, why: String) -> String {
         let Some(number) = number(at).filter(|_| !self.is_refused()) else {
-            return self.refuse(Limit::Exact, why);
+            return self.refuse(ServerLimit::Exact, why);
         };
         match self.is_gone(number).await {
             Ok(_) => why,
-            Err(_) => self.refuse(Limit::Exact, why),
+            Err(_) => self.refuse(ServerLimit::Exact, why),
         }
     }
 
     /// Everything up to here is known to be compacted.
-    pub fn gone(&self) -> u128 {
-        self.compaction.gone()
+    pub fn compacted_through(&self) -> u128 {
+        self.compaction.compacted_through()
     }
 
     /// One answer says that compaction has passed this version. Returns whether a second one agrees. Then it
@@ -85,9 +85,9 @@ impl OldVersions {
             if gone {
                 self.compaction.confirmed(middle);
             }
-            halving.found(middle, gone);
+            halving.narrow(middle, gone);
         }
-        let (source, up_to) = (&self.parts.spec.name, self.compaction.gone());
+        let (source, up_to) = (&self.parts.spec.name, self.compaction.compacted_through());
         tracing::debug!(%source, "compaction has removed versions up to {up_to}");
         true
     }
@@ -111,11 +111,11 @@ impl OldVersions {
     }
 
     /// Reads one exact list. `None`: compaction has removed it. `Err`: why it can't be read.
-    pub async fn read(&self, address: &Address) -> Result<Option<Bytes>, String> {
+    pub async fn read(&self, address: &RequestAddress) -> Result<Option<Bytes>, String> {
         self.read_within(address, ANSWER_TIME).await
     }
 
-    async fn read_within(&self, address: &Address, within: Duration) -> Result<Option<Bytes>, String> {
+    async fn read_within(&self, address: &RequestAddress, within: Duration) -> Result<Option<Bytes>, String> {
         if self.is_refused() {
             return Err("the server doesn't read old versions".to_string());
         }
@@ -126,7 +126,7 @@ impl OldVersions {
         }
     }
 
-    pub fn refuse(&self, limit: Limit, why: String) -> String {
+    pub fn refuse(&self, limit: ServerLimit, why: String) -> String {
         if !self.refused.swap(true, Ordering::Relaxed) {
             self.parts.shared.set_limitation(limit, Some(&why));
         }
@@ -134,10 +134,10 @@ impl OldVersions {
     }
 
     /// Repeats a request, so that a server that is busy or away for a moment does not cost a version.
-    async fn patiently(&self, address: &str, within: Duration) -> Result<Bytes, Failure> {
+    async fn patiently(&self, address: &str, within: Duration) -> Result<Bytes, RequestFailure> {
         let tuning = &self.parts.tuning;
         let (mut backoff, mut dice) =
-            (Backoff::new(tuning.first_pause, tuning.longest_pause), Dice::new(tuning.seed));
+            (Backoff::new(tuning.first_pause, tuning.longest_pause), JitterDice::new(tuning.seed));
         let mut waited = Duration::ZERO;
         loop {
             self.parts.repairs.turn(&tuning.walk).await;
@@ -151,7 +151,7 @@ impl OldVersions {
                 }
             };
             let patience = match &failure {
-                Failure::Transport(_) => self.away,
+                RequestFailure::Transport(_) => self.away,
                 failure if may_pass(failure) => self.busy,
                 _ => {
                     self.budget.answered();
@@ -168,16 +168,16 @@ impl OldVersions {
         }
     }
 
-    fn answer(&self, bytes: &Bytes, object: &ObjectRef, at: &Version) -> Result<Answer, String> {
+    fn answer(&self, bytes: &Bytes, object: &ObjectRef, at: &Version) -> Result<ExactAnswer, String> {
         let page = project::list_page(bytes).map_err(|error| error.to_string())?;
         is_of(&page.resource_version, at)?;
-        let Some(item) = page.items.first() else { return Ok(Answer::Nobody) };
+        let Some(item) = page.items.first() else { return Ok(ExactAnswer::Nobody) };
         let envelope = project::envelope(item).map_err(|error| error.to_string())?;
         // A server that does not know the selector answers with other objects.
         if envelope.name != *object.name || envelope.namespace != *object.namespace {
             return Err(format!("a list of `{}` was answered with `{}`", object.name, envelope.name));
         }
-        Ok(Answer::Item {
+        Ok(ExactAnswer::Item {
             uid: envelope.uid.to_string(),
             version: Version::new(&envelope.resource_version),
             document: self.document(bytes, item, &envelope),
@@ -185,7 +185,7 @@ impl OldVersions {
     }
 
     /// A copy, because a slice would keep the whole answer in memory.
-    pub fn document(&self, bytes: &Bytes, item: &[u8], envelope: &Envelope<'_>) -> Bytes {
+    pub fn document(&self, bytes: &Bytes, item: &[u8], envelope: &ObjectEnvelope<'_>) -> Bytes {
         let spec = &self.parts.spec;
         self.parts.repairs.hold(&with_kind(bytes.slice_ref(item), envelope, &spec.api_version, &spec.kind))
     }
@@ -201,6 +201,6 @@ pub(crate) fn is_of(answered: &str, asked: &Version) -> Result<(), String> {
 }
 
 /// Whether the same question may be answered later. Rights may come back, too.
-pub(crate) fn may_pass(failure: &Failure) -> bool {
+pub(crate) fn may_pass(failure: &RequestFailure) -> bool {
     failure.is_passing() && failure.code() != Some(501) || matches!(failure.code(), Some(401 | 403 | 404))
 }

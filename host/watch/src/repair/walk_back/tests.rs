@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::versions::*;
 use crate::source::missing::{MissingVersions, reason};
-use crate::source::round::Since;
+use crate::source::round::CompleteSince;
 
 fn v(number: u64) -> Version {
     Version::new(&number.to_string())
@@ -32,20 +32,22 @@ fn walked_knowing(
     budget: u32,
     gone: u128,
 ) -> (Vec<u64>, Option<(u64, u64)>, u32) {
-    let mut walk = Walk::new("u", Since::at(v(floor)), v(newest), budget);
+    let mut walk = VersionWalk::new("u", CompleteSince::at(v(floor)), v(newest), budget);
     let mut asked = 0;
     let walked = loop {
         let at = match walk.next(gone) {
-            Next::Ask(at) => at.as_str().parse::<u64>().unwrap(),
-            Next::Done(walked) => break walked,
+            NextQuestion::Ask(at) => at.as_str().parse::<u64>().unwrap(),
+            NextQuestion::Done(walked) => break walked,
         };
         asked += 1;
         let answer = match history.iter().rev().find(|version| **version <= at) {
-            _ if at < compacted => Answer::Compacted,
-            Some(version) => {
-                Answer::Item { uid: "u".into(), version: v(*version), document: version.to_string().into() }
-            }
-            None => Answer::Nobody,
+            _ if at < compacted => ExactAnswer::Compacted,
+            Some(version) => ExactAnswer::Item {
+                uid: "u".into(),
+                version: v(*version),
+                document: version.to_string().into(),
+            },
+            None => ExactAnswer::Nobody,
         };
         if let Some(walked) = walk.answered(answer) {
             break walked;
@@ -74,7 +76,7 @@ fn ended(
     absent: u64,
     compacted: u64,
 ) -> (Option<u64>, Option<u64>) {
-    let mut search = Search::new("u", &v(there), &v(absent)).unwrap();
+    let mut search = EndSearch::new("u", &v(there), &v(absent)).unwrap();
     loop {
         match search.next(0) {
             SearchStep::Ended { version, last } => {
@@ -84,11 +86,11 @@ fn ended(
             SearchStep::Ask(ask) => {
                 let at: u64 = ask.as_str().parse().unwrap();
                 let answer = match versions.iter().rev().find(|version| **version <= at) {
-                    _ if at < compacted => Answer::Compacted,
+                    _ if at < compacted => ExactAnswer::Compacted,
                     Some(version) if at < deleted => {
-                        Answer::Item { uid: "u".into(), version: v(*version), document: Bytes::new() }
+                        ExactAnswer::Item { uid: "u".into(), version: v(*version), document: Bytes::new() }
                     }
-                    _ => Answer::Nobody,
+                    _ => ExactAnswer::Nobody,
                 };
                 search.answered(&ask, answer).unwrap();
             }
@@ -105,10 +107,10 @@ fn the_end_of_an_object_is_found_by_halving() {
 
 #[test]
 fn another_bearer_of_the_name_is_met_on_the_way() {
-    let mut search = Search::new("u", &v(5), &v(9)).unwrap();
-    let other = Answer::Item { uid: "w".into(), version: v(7), document: Bytes::new() };
+    let mut search = EndSearch::new("u", &v(5), &v(9)).unwrap();
+    let other = ExactAnswer::Item { uid: "w".into(), version: v(7), document: Bytes::new() };
     search.answered(&v(7), other).unwrap();
-    search.answered(&v(6), Answer::Nobody).unwrap();
+    search.answered(&v(6), ExactAnswer::Nobody).unwrap();
     assert_eq!(search.next(0), SearchStep::Ended { version: Some(v(6)), last: None });
     let met = search.into_met();
     assert_eq!(met.iter().map(|met| (met.uid.as_str(), &met.at)).collect::<Vec<_>>(), [("w", &v(7))]);
@@ -133,17 +135,17 @@ fn what_compaction_took_is_a_hole_with_exact_bounds() {
 #[test]
 fn what_shows_at_or_below_the_floor_is_read_back_down_to_what_was_witnessed() {
     let walk = |newest, last| {
-        let since = Since { floor: v(9), last };
-        let mut walk = Walk::new("u", since, v(newest), 100);
+        let since = CompleteSince { floor: v(9), last };
+        let mut walk = VersionWalk::new("u", since, v(newest), 100);
         let mut asked = Vec::new();
         loop {
             let at = match walk.next(0) {
-                Next::Ask(at) => at,
-                Next::Done(walked) => return (asked, walked.found.len(), walked.lost),
+                NextQuestion::Ask(at) => at,
+                NextQuestion::Done(walked) => return (asked, walked.found.len(), walked.lost),
             };
             asked.push(at.to_string().parse::<u64>().unwrap());
             let version = [3, 5, 8].into_iter().rfind(|version| !v(*version).is_newer_than(&at)).unwrap();
-            let answer = Answer::Item { uid: "u".into(), version: v(version), document: Bytes::new() };
+            let answer = ExactAnswer::Item { uid: "u".into(), version: v(version), document: Bytes::new() };
             if let Some(walked) = walk.answered(answer) {
                 return (asked, walked.found.len(), walked.lost);
             }
@@ -162,19 +164,19 @@ fn what_shows_at_or_below_the_floor_is_read_back_down_to_what_was_witnessed() {
 fn what_is_known_to_be_compacted_is_not_asked_for_and_says_so_whatever_the_budget() {
     assert_eq!(walked_knowing(&[5, 7, 9, 12], 5, 12, 9, 100, 8), (vec![9], Some((5, 9)), 1));
     assert_eq!(walked_knowing(&[12], 5, 12, 12, 100, 11), (vec![], Some((5, 12)), 0));
-    let mut walk = Walk::new("u", Since::at(v(5)), v(12), 0);
-    let Next::Done(walked) = walk.next(11) else { panic!("it is known") };
+    let mut walk = VersionWalk::new("u", CompleteSince::at(v(5)), v(12), 0);
+    let NextQuestion::Done(walked) = walk.next(11) else { panic!("it is known") };
     assert_eq!(walked.hole.unwrap().reason, reason::COMPACTED);
 }
 
 #[test]
 fn an_end_below_known_compaction_is_not_looked_for() {
-    let mut search = Search::new("u", &v(5), &v(40)).unwrap();
+    let mut search = EndSearch::new("u", &v(5), &v(40)).unwrap();
     assert_eq!(search.next(19), SearchStep::Ask(v(29)));
-    search.answered(&v(29), Answer::Nobody).unwrap();
+    search.answered(&v(29), ExactAnswer::Nobody).unwrap();
     assert_eq!(search.next(28), SearchStep::Ended { version: None, last: None });
     assert_eq!(search.absent(), v(29));
-    let mut search = Search::new("u", &v(5), &v(7)).unwrap();
+    let mut search = EndSearch::new("u", &v(5), &v(7)).unwrap();
     assert_eq!(search.next(40), SearchStep::Ended { version: None, last: None });
     assert_eq!(search.absent(), v(7));
 }
@@ -186,16 +188,16 @@ fn a_spent_budget_leaves_a_hole() {
 
 #[test]
 fn an_answer_that_does_not_go_back_ends_the_walk() {
-    let mut walk = Walk::new("u", Since::at(v(1)), v(9), 100);
-    assert_eq!(walk.next(0), Next::Ask(v(8)));
-    let same = Answer::Item { uid: "u".into(), version: v(9), document: Bytes::new() };
+    let mut walk = VersionWalk::new("u", CompleteSince::at(v(1)), v(9), 100);
+    assert_eq!(walk.next(0), NextQuestion::Ask(v(8)));
+    let same = ExactAnswer::Item { uid: "u".into(), version: v(9), document: Bytes::new() };
     assert_eq!(walk.answered(same).unwrap().hole.unwrap().reason, reason::UNREADABLE);
 }
 
 #[test]
 fn versions_without_order_are_a_hole_at_once() {
-    let mut walk = Walk::new("u", Since::at(Version::new("abc")), Version::new("xyz"), 100);
-    let Next::Done(walked) = walk.next(0) else { panic!("nothing can be asked for") };
+    let mut walk = VersionWalk::new("u", CompleteSince::at(Version::new("abc")), Version::new("xyz"), 100);
+    let NextQuestion::Done(walked) = walk.next(0) else { panic!("nothing can be asked for") };
     assert_eq!(walked.hole.unwrap().after, "abc");
 }
 

@@ -10,16 +10,16 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 use kubewitness_core::Version;
 
-use crate::source::life::Walked;
+use crate::source::life::WalkResult;
 use crate::source::missing::{MissingVersions, reason};
-use crate::source::round::Since;
+use crate::source::round::CompleteSince;
 use crate::version::number;
 
 const COMPACTED: &str = "compaction has removed them";
 
-/// What an exact list of one name showed.
+/// The result of an exact list of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ExactAnswer {
     Item {
         uid: String,
         version: Version,
@@ -33,9 +33,9 @@ pub(crate) enum Answer {
 }
 
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub(crate) struct VersionWalk {
     uid: String,
-    since: Since,
+    since: CompleteSince,
     lost: bool,
     /// The oldest known version above the floor.
     oldest: Version,
@@ -43,15 +43,15 @@ pub(crate) struct Walk {
     budget: u32,
 }
 
-/// What to do next.
+/// The next step of the search.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextQuestion {
     Ask(Version),
-    Done(Walked),
+    Done(WalkResult),
 }
 
-impl Walk {
-    pub fn new(uid: &str, since: Since, newest: Version, budget: u32) -> Self {
+impl VersionWalk {
+    pub fn new(uid: &str, since: CompleteSince, newest: Version, budget: u32) -> Self {
         let since = since.settle();
         let mut walk =
             Self { uid: uid.to_string(), since, lost: false, oldest: newest, found: Vec::new(), budget };
@@ -68,7 +68,7 @@ impl Walk {
     }
 
     /// Everything up to `gone` is known to be compacted and is not asked for.
-    pub fn next(&mut self, gone: u128) -> Next {
+    pub fn next(&mut self, gone: u128) -> NextQuestion {
         let Some(ask) = self.oldest.before() else {
             // Versions without order can't be counted back, and nothing lies before version 1.
             let ordered = self.oldest.is_comparable() && self.since.floor.is_comparable();
@@ -87,12 +87,12 @@ impl Walk {
             return self.done(Some((reason::BUDGET, "reading them back would have taken too many requests")));
         }
         self.budget -= 1;
-        Next::Ask(ask)
+        NextQuestion::Ask(ask)
     }
 
-    pub fn answered(&mut self, answer: Answer) -> Option<Walked> {
+    pub fn answered(&mut self, answer: ExactAnswer) -> Option<WalkResult> {
         match answer {
-            Answer::Item { uid, version, document } if uid == self.uid => {
+            ExactAnswer::Item { uid, version, document } if uid == self.uid => {
                 // An answer that does not go back would be asked for without end.
                 if version.compare(&self.oldest) != Some(Ordering::Less) {
                     return Some(
@@ -108,29 +108,29 @@ impl Walk {
                 None
             }
             // The object's life begins above.
-            Answer::Item { .. } | Answer::Nobody => Some(self.end(None)),
-            Answer::Compacted => Some(self.end(Some((reason::COMPACTED, COMPACTED)))),
-            Answer::Refused(why) => Some(self.end(Some((reason::UNREADABLE, &why)))),
+            ExactAnswer::Item { .. } | ExactAnswer::Nobody => Some(self.end(None)),
+            ExactAnswer::Compacted => Some(self.end(Some((reason::COMPACTED, COMPACTED)))),
+            ExactAnswer::Refused(why) => Some(self.end(Some((reason::UNREADABLE, &why)))),
         }
     }
 
-    fn done(&mut self, hole: Option<(&'static str, &str)>) -> Next {
-        Next::Done(self.end(hole))
+    fn done(&mut self, hole: Option<(&'static str, &str)>) -> NextQuestion {
+        NextQuestion::Done(self.end(hole))
     }
 
     /// Gives up for a reason of the caller.
-    pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> Walked {
+    pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> WalkResult {
         let mut found = std::mem::take(&mut self.found);
         found.reverse();
         let hole = hole.and_then(|(reason, why)| between(&self.since.floor, &self.oldest, reason, why));
-        Walked { found, hole, lost: self.lost }
+        WalkResult { found, hole, lost: self.lost }
     }
 }
 
 /// Searches for the end of an object that existed at one version and not at a later one. A uid lives once and
 /// without a break, so halving finds the version of the deletion.
 #[derive(Debug)]
-pub(crate) struct Search {
+pub(crate) struct EndSearch {
     uid: String,
     /// It existed here, or nobody can tell any more.
     there: u128,
@@ -140,12 +140,12 @@ pub(crate) struct Search {
     /// Whether `there` is where compaction has been.
     compacted: bool,
     /// Other objects that had its name in between.
-    met: Vec<Met>,
+    met: Vec<MetObject>,
 }
 
 /// Another object of a name, as it was at one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Met {
+pub(crate) struct MetObject {
     pub uid: String,
     pub at: Version,
     pub version: Version,
@@ -164,7 +164,7 @@ pub(crate) enum SearchStep {
     },
 }
 
-impl Search {
+impl EndSearch {
     /// Returns `None` if the versions can't be halved.
     pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
         let (there, absent) = (number(there)?, number(absent)?);
@@ -186,22 +186,22 @@ impl Search {
     }
 
     /// Returns an error if the server can't be asked.
-    pub fn answered(&mut self, at: &Version, answer: Answer) -> Result<(), String> {
+    pub fn answered(&mut self, at: &Version, answer: ExactAnswer) -> Result<(), String> {
         let at: u128 = at.as_str().parse().map_err(|_| format!("`{at}` is not a number"))?;
         match answer {
-            Answer::Item { uid, version, document } if uid == self.uid => {
+            ExactAnswer::Item { uid, version, document } if uid == self.uid => {
                 (self.there, self.compacted, self.last) = (at, false, Some((version, document)));
             }
-            Answer::Item { uid, version, document } => {
+            ExactAnswer::Item { uid, version, document } => {
                 if self.met.iter().all(|met| met.uid != uid) {
                     let at = Version::new(&at.to_string());
-                    self.met.push(Met { uid, at, version, document });
+                    self.met.push(MetObject { uid, at, version, document });
                 }
                 self.absent = at;
             }
-            Answer::Nobody => self.absent = at,
-            Answer::Compacted => (self.there, self.compacted) = (at, true),
-            Answer::Refused(why) => return Err(why),
+            ExactAnswer::Nobody => self.absent = at,
+            ExactAnswer::Compacted => (self.there, self.compacted) = (at, true),
+            ExactAnswer::Refused(why) => return Err(why),
         }
         Ok(())
     }
@@ -212,7 +212,7 @@ impl Search {
     }
 
     /// The objects that were met, each once.
-    pub fn into_met(self) -> Vec<Met> {
+    pub fn into_met(self) -> Vec<MetObject> {
         self.met
     }
 }

@@ -1,13 +1,15 @@
 //! Tests of the election: one of several replicas holds a Lease, against the simulated API server.
 
 use http::Method;
-use kubewitness_playground::apiserver::faults::{Fault, What};
+use kubewitness_playground::apiserver::faults::{FaultKind, InjectedFault};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
-use kubewitness_watch::election::{ElectionOptions, Elector, Leadership, LeaseRole, LeaseStanding, Timing};
+use kubewitness_watch::election::{
+    ElectionOptions, LeadershipHandle, LeaseElector, LeaseRole, LeaseStanding, LeaseTiming,
+};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::simulator::Cluster;
+use crate::simulator::SimulatedCluster;
 use crate::*;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
@@ -16,38 +18,38 @@ const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/kube
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// No hold ends while a test runs, however busy the machine is.
-pub fn steady() -> Timing {
+pub fn steady() -> LeaseTiming {
     let hour = Duration::from_secs(3600);
-    Timing::new(hour, hour / 2, Duration::from_millis(200)).unwrap()
+    LeaseTiming::new(hour, hour / 2, Duration::from_millis(200)).unwrap()
 }
 
-fn quick() -> Timing {
-    Timing::new(Duration::from_secs(4), Duration::from_secs(1), Duration::from_millis(200)).unwrap()
+fn quick() -> LeaseTiming {
+    LeaseTiming::new(Duration::from_secs(4), Duration::from_secs(1), Duration::from_millis(200)).unwrap()
 }
 
-pub struct Replica {
-    leadership: Leadership,
+pub struct ElectionReplica {
+    leadership: LeadershipHandle,
     may_lead: watch::Sender<bool>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Replica {
-    pub fn start(connection: &Connection, identity: &str, timing: Timing) -> Self {
+impl ElectionReplica {
+    pub fn start(connection: &ApiConnection, identity: &str, timing: LeaseTiming) -> Self {
         let options = ElectionOptions {
             namespace: "default".to_string(),
             name: "kubewitness".to_string(),
             identity: identity.to_string(),
             timing,
         };
-        let (elector, leadership) = Elector::new(connection, options);
+        let (elector, leadership) = LeaseElector::new(connection, options);
         let stop = CancellationToken::new();
         let (may_lead, may) = watch::channel(true);
         let task = tokio::spawn(elector.run(stop.clone(), may));
         Self { leadership, may_lead, stop, task }
     }
 
-    pub async fn holding(connection: &Connection, identity: &str, timing: Timing) -> Self {
+    pub async fn holding(connection: &ApiConnection, identity: &str, timing: LeaseTiming) -> Self {
         let mut replica = Self::start(connection, identity, timing);
         replica.becomes("the holder", |standing| matches!(standing.role, LeaseRole::Held { .. })).await;
         replica
@@ -68,7 +70,7 @@ impl Replica {
         self.becomes("the holder", |standing| matches!(standing.role, LeaseRole::Held { .. })).await
     }
 
-    pub async fn waits_for(&mut self, other: &Replica) {
+    pub async fn waits_for(&mut self, other: &ElectionReplica) {
         let holder = other.leadership.identity().to_string();
         let standby = LeaseRole::Standby { holder };
         self.becomes("a standby", |standing| standing.role == standby).await;
@@ -87,9 +89,9 @@ impl Replica {
 
 #[tokio::test]
 async fn one_of_two_holds_and_the_other_sees_who() {
-    let cluster = Cluster::start().await;
-    let first = Replica::holding(&cluster.connection, "pod-0", steady()).await;
-    let mut second = Replica::start(&cluster.connection, "pod-1", steady());
+    let cluster = SimulatedCluster::start().await;
+    let first = ElectionReplica::holding(&cluster.connection, "pod-0", steady()).await;
+    let mut second = ElectionReplica::start(&cluster.connection, "pod-1", steady());
     second.waits_for(&first).await;
     assert!(first.leadership.is_held() && !second.leadership.is_held());
     let lease = cluster.send(Method::GET, LEASE, Value::Null).await;
@@ -104,19 +106,19 @@ async fn one_of_two_holds_and_the_other_sees_who() {
 
 #[tokio::test]
 async fn replicas_with_one_name_are_two() {
-    let cluster = Cluster::start().await;
-    let first = Replica::holding(&cluster.connection, "pod-0", steady()).await;
-    let mut again = Replica::start(&cluster.connection, "pod-0", steady());
+    let cluster = SimulatedCluster::start().await;
+    let first = ElectionReplica::holding(&cluster.connection, "pod-0", steady()).await;
+    let mut again = ElectionReplica::start(&cluster.connection, "pod-0", steady());
     again.waits_for(&first).await;
     assert!(first.leadership.is_held() && !again.leadership.is_held());
 }
 
 #[tokio::test]
 async fn a_holder_that_renews_goes_on_in_one_term_beyond_its_deadline() {
-    let cluster = Cluster::start().await;
+    let cluster = SimulatedCluster::start().await;
     let second = Duration::from_secs(1);
-    let timing = Timing::new(second * 30, second * 3, second / 10).unwrap();
-    let mut holder = Replica::holding(&cluster.connection, "pod-0", timing).await;
+    let timing = LeaseTiming::new(second * 30, second * 3, second / 10).unwrap();
+    let mut holder = ElectionReplica::holding(&cluster.connection, "pod-0", timing).await;
     let change = timeout(second * 5, holder.leadership.changed()).await;
     assert!(change.is_err(), "it goes on without a change: {change:?}");
     assert_eq!(holder.leadership.role(), LeaseRole::Held { term: 1 });
@@ -124,9 +126,9 @@ async fn a_holder_that_renews_goes_on_in_one_term_beyond_its_deadline() {
 
 #[tokio::test]
 async fn a_release_hands_over_at_once() {
-    let cluster = Cluster::start().await;
-    let first = Replica::holding(&cluster.connection, "pod-0", steady()).await;
-    let mut second = Replica::start(&cluster.connection, "pod-1", steady());
+    let cluster = SimulatedCluster::start().await;
+    let first = ElectionReplica::holding(&cluster.connection, "pod-0", steady()).await;
+    let mut second = ElectionReplica::start(&cluster.connection, "pod-1", steady());
     second.waits_for(&first).await;
     let leadership = first.leadership.clone();
     first.stop().await;
@@ -135,17 +137,17 @@ async fn a_release_hands_over_at_once() {
     let lease = cluster.send(Method::GET, LEASE, Value::Null).await;
     assert_eq!(lease["spec"]["leaseTransitions"], 1);
     // A standby holds nothing to release.
-    let third = Replica::start(&cluster.connection, "pod-2", steady());
+    let third = ElectionReplica::start(&cluster.connection, "pod-2", steady());
     third.stop().await;
     assert_eq!(second.leadership.role(), LeaseRole::Held { term: 1 });
 }
 
 #[tokio::test]
 async fn a_holder_that_vanishes_is_replaced_when_its_time_is_over_and_not_before() {
-    let cluster = Cluster::start().await;
+    let cluster = SimulatedCluster::start().await;
     let began = Instant::now();
-    let first = Replica::holding(&cluster.connection, "pod-0", quick()).await;
-    let mut second = Replica::start(&cluster.connection, "pod-1", quick());
+    let first = ElectionReplica::holding(&cluster.connection, "pod-0", quick()).await;
+    let mut second = ElectionReplica::start(&cluster.connection, "pod-1", quick());
     second.waits_for(&first).await;
     let leadership = first.leadership.clone();
     first.vanish();
@@ -157,8 +159,8 @@ async fn a_holder_that_vanishes_is_replaced_when_its_time_is_over_and_not_before
 
 #[tokio::test]
 async fn who_is_stopped_holds_nothing_from_then_on_even_if_the_release_hangs() {
-    let cluster = Cluster::start().await;
-    let holder = Replica::holding(&cluster.connection, "pod-0", steady()).await;
+    let cluster = SimulatedCluster::start().await;
+    let holder = ElectionReplica::holding(&cluster.connection, "pod-0", steady()).await;
     let leadership = holder.leadership.clone();
     hang(&cluster);
     holder.stop().await;
@@ -168,16 +170,18 @@ async fn who_is_stopped_holds_nothing_from_then_on_even_if_the_release_hangs() {
     assert_eq!(lease["spec"]["holderIdentity"], leadership.identity(), "it was not released");
 }
 
-fn hang(cluster: &Cluster) {
+fn hang(cluster: &SimulatedCluster) {
     for verb in ["get", "update"] {
-        cluster.server.inject(Fault::always(What::Hang).verb(verb).on("leases.coordination.k8s.io"));
+        cluster
+            .server
+            .inject(InjectedFault::always(FaultKind::Hang).verb(verb).on("leases.coordination.k8s.io"));
     }
 }
 
 #[tokio::test]
 async fn a_holder_whose_server_hangs_no_longer_holds_after_its_deadline_and_begins_a_new_term() {
-    let cluster = Cluster::start().await;
-    let mut holder = Replica::holding(&cluster.connection, "pod-0", quick()).await;
+    let cluster = SimulatedCluster::start().await;
+    let mut holder = ElectionReplica::holding(&cluster.connection, "pod-0", quick()).await;
     hang(&cluster);
     let hung = Instant::now();
     let lost =
@@ -193,8 +197,8 @@ async fn a_holder_whose_server_hangs_no_longer_holds_after_its_deadline_and_begi
 
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_ends_the_hold_and_its_stop_is_bounded() {
-    let cluster = Cluster::start().await;
-    let mut holder = Replica::holding(&cluster.connection, "pod-0", quick()).await;
+    let cluster = SimulatedCluster::start().await;
+    let mut holder = ElectionReplica::holding(&cluster.connection, "pod-0", quick()).await;
     cluster.server.power_off().await;
     holder.becomes("without a hold", |standing| !matches!(standing.role, LeaseRole::Held { .. })).await;
     let standing = holder.leadership.standing();
@@ -204,8 +208,8 @@ async fn a_server_that_cannot_be_reached_ends_the_hold_and_its_stop_is_bounded()
 
 #[tokio::test]
 async fn what_others_set_on_the_lease_survives_renewals_and_the_hold_survives_them() {
-    let cluster = Cluster::start().await;
-    let holder = Replica::holding(&cluster.connection, "pod-0", steady()).await;
+    let cluster = SimulatedCluster::start().await;
+    let holder = ElectionReplica::holding(&cluster.connection, "pod-0", steady()).await;
     let patch = json!({"metadata": {"labels": {"team": "x"}, "annotations": {"note": "y"}}});
     let labelled = cluster.send(Method::PATCH, LEASE, patch).await;
     let renewed = |lease: &Value| lease["spec"]["renewTime"].as_str().unwrap().to_string();
@@ -228,9 +232,9 @@ async fn what_others_set_on_the_lease_survives_renewals_and_the_hold_survives_th
 
 #[tokio::test]
 async fn a_lease_that_somebody_deletes_is_made_again_by_its_holder() {
-    let cluster = Cluster::start().await;
-    let mut first = Replica::holding(&cluster.connection, "pod-0", steady()).await;
-    let mut second = Replica::start(&cluster.connection, "pod-1", steady());
+    let cluster = SimulatedCluster::start().await;
+    let mut first = ElectionReplica::holding(&cluster.connection, "pod-0", steady()).await;
+    let mut second = ElectionReplica::start(&cluster.connection, "pod-1", steady());
     second.waits_for(&first).await;
     let before = first.leadership.standing().lease_uid;
     cluster.send(Method::DELETE, LEASE, Value::Null).await;
@@ -247,11 +251,11 @@ async fn a_lease_that_somebody_deletes_is_made_again_by_its_holder() {
 
 #[tokio::test]
 async fn an_empty_lease_that_somebody_made_is_taken() {
-    let cluster = Cluster::start().await;
+    let cluster = SimulatedCluster::start().await;
     let empty = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "kubewitness", "labels": {"app": "kubewitness"}}});
     cluster.send(Method::POST, LEASES, empty).await;
-    Replica::holding(&cluster.connection, "pod-0", steady()).await;
+    ElectionReplica::holding(&cluster.connection, "pod-0", steady()).await;
     let lease = cluster.send(Method::GET, LEASE, Value::Null).await;
     assert_eq!(lease["metadata"]["labels"]["app"], "kubewitness");
 }
@@ -262,9 +266,9 @@ async fn a_right_that_is_missing_is_named_and_is_no_end() {
     let (server, serving) = ApiServer::bind(options).await.unwrap();
     tokio::spawn(serving.serve(CancellationToken::new()));
     let admin = connected_by(&server.kubeconfig()).await;
-    let cluster = Cluster { connection: admin, stop: CancellationToken::new(), server };
+    let cluster = SimulatedCluster { connection: admin, stop: CancellationToken::new(), server };
     let connection = connected_by(&cluster.server.kubeconfig_for("default", "replica")).await;
-    let mut replica = Replica::start(&connection, "pod-0", steady());
+    let mut replica = ElectionReplica::start(&connection, "pod-0", steady());
     let names = |right: &'static str| {
         move |standing: &LeaseStanding| {
             standing.condition.as_ref().is_some_and(|text| {
@@ -286,7 +290,7 @@ async fn a_right_that_is_missing_is_named_and_is_no_end() {
 }
 
 /// Grants exactly these verbs.
-async fn grant(cluster: &Cluster, verbs: &[&str]) {
+async fn grant(cluster: &SimulatedCluster, verbs: &[&str]) {
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r"},
         "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs}]});
@@ -304,12 +308,12 @@ async fn grant(cluster: &Cluster, verbs: &[&str]) {
 
 #[tokio::test]
 async fn a_holder_that_may_not_lead_leaves_the_lease_to_another_and_takes_part_again_once_it_may() {
-    let cluster = Cluster::start().await;
-    let mut first = Replica::holding(&cluster.connection, "first", steady()).await;
+    let cluster = SimulatedCluster::start().await;
+    let mut first = ElectionReplica::holding(&cluster.connection, "first", steady()).await;
     first.may_lead.send_replace(false);
     let is_out = |standing: &LeaseStanding| matches!(standing.role, LeaseRole::Unknown { .. });
     first.becomes("out of the election", is_out).await;
-    let second = Replica::holding(&cluster.connection, "second", steady()).await;
+    let second = ElectionReplica::holding(&cluster.connection, "second", steady()).await;
     assert!(!first.leadership.is_held());
     first.may_lead.send_replace(true);
     let waits = |standing: &LeaseStanding| matches!(&standing.role, LeaseRole::Standby { holder } if holder.starts_with("second"));
@@ -323,14 +327,14 @@ async fn a_holder_that_may_not_lead_leaves_the_lease_to_another_and_takes_part_a
 
 #[tokio::test]
 async fn a_lease_in_no_namespace_is_a_condition() {
-    let cluster = Cluster::start().await;
+    let cluster = SimulatedCluster::start().await;
     let options = ElectionOptions {
         namespace: "nowhere".to_string(),
         name: "kubewitness".to_string(),
         identity: "pod-0".to_string(),
         timing: steady(),
     };
-    let (elector, leadership) = Elector::new(&cluster.connection, options);
+    let (elector, leadership) = LeaseElector::new(&cluster.connection, options);
     let (_may_lead, may) = watch::channel(true);
     let task = tokio::spawn(elector.run(cluster.stop.clone(), may));
     until("a condition", || {

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::{SinkExt, StreamExt};
-use kubewitness_watch::{ConnectError, Forward, ForwardError, PodTrust, SignedIn};
+use kubewitness_watch::{ConnectError, ForwardError, PodTrust, PortForward, SignedIn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
@@ -133,12 +133,12 @@ async fn signing_in(server: &str, user: Value) -> Result<SignedIn, ConnectError>
     SignedIn::by(&ConnectOptions { kubeconfig: Some(path), context: None }).await
 }
 
-async fn forward(server: &str) -> Result<Forward, ForwardError> {
+async fn forward(server: &str) -> Result<PortForward, ForwardError> {
     forward_with(server, PodTrust::NamedNamespace).await
 }
 
-async fn forward_with(server: &str, trust: PodTrust) -> Result<Forward, ForwardError> {
-    Forward::to_portal(&signed_in(server, json!({"token": "t"})).await, "kubewitness", trust).await
+async fn forward_with(server: &str, trust: PodTrust) -> Result<PortForward, ForwardError> {
+    PortForward::to_portal(&signed_in(server, json!({"token": "t"})).await, "kubewitness", trust).await
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What a process needs of the cluster beside its sources: the Lease, rights, and a way to a pod.
+//! The needs of a process besides its sources: the Lease, rights, and a way to a pod.
 
 pub mod election;
 mod forward;

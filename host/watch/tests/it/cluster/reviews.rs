@@ -1,25 +1,25 @@
 //! Tokens and rights, against the simulated API server.
 
 use http::Method;
-use kubewitness_core::ports::{Attempt, Person, ReviewError, Reviewer};
+use kubewitness_core::ports::{AccessAttempt, AccessReviewer, Person, ReviewError};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
-use kubewitness_watch::{AUDIENCE, Reviews};
+use kubewitness_watch::{AUDIENCE, ReviewClient};
 
-use crate::simulator::Cluster;
+use crate::simulator::SimulatedCluster;
 use crate::*;
 
 const RIGHTS: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-async fn cluster() -> Cluster {
+async fn cluster() -> SimulatedCluster {
     let options = ApiServerOptions { enforce_rbac: true, ..ApiServerOptions::default() };
     let (server, serving) = ApiServer::bind(options).await.unwrap();
     let stop = CancellationToken::new();
     tokio::spawn(serving.serve(stop.clone()));
     let connection = connected_by(&server.kubeconfig()).await;
-    Cluster { server, connection, stop }
+    SimulatedCluster { server, connection, stop }
 }
 
-impl Cluster {
+impl SimulatedCluster {
     async fn namespace(&self, name: &str) -> Value {
         self.send(Method::POST, "/api/v1/namespaces", json!({"metadata": {"name": name}})).await
     }
@@ -37,10 +37,10 @@ impl Cluster {
     }
 }
 
-fn reads(resource: &str, namespace: &str) -> Attempt {
+fn reads(resource: &str, namespace: &str) -> AccessAttempt {
     let text = str::to_owned;
     let group = if resource == "jobs" { "batch" } else { "" };
-    Attempt {
+    AccessAttempt {
         verb: text("list"),
         group: text(group),
         resource: text(resource),
@@ -53,7 +53,7 @@ fn reads(resource: &str, namespace: &str) -> Attempt {
 async fn a_token_is_its_accounts_for_the_portal_and_for_the_api_server_alone() {
     let cluster = cluster().await;
     cluster.account("default", "ann").await;
-    let reviews = Reviews::new(&cluster.connection);
+    let reviews = ReviewClient::new(&cluster.connection);
     for audience in [Some(AUDIENCE), None] {
         let token = cluster.token("default", "ann", audience).await;
         let person = reviews.authenticate(&token).await.unwrap().unwrap();
@@ -97,7 +97,7 @@ async fn roles_decide_and_a_binding_that_is_gone_counts_at_once() {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "viewer"},
         "subjects": [{"kind": "Group", "name": "team-a", "apiGroup": "rbac.authorization.k8s.io"}]});
     cluster.send(Method::POST, &format!("{RIGHTS}/namespaces/ml/rolebindings"), binding).await;
-    let reviews = Reviews::new(&cluster.connection);
+    let reviews = ReviewClient::new(&cluster.connection);
     let ann = Person { user: "ann".into(), groups: vec!["team-a".into()], ..Person::default() };
     let bob = Person { user: "bob".into(), ..Person::default() };
     assert!(reviews.allows(&ann, &reads("jobs", "ml")).await.unwrap());
@@ -116,7 +116,7 @@ async fn roles_decide_and_a_binding_that_is_gone_counts_at_once() {
 #[tokio::test]
 async fn a_namespace_that_is_made_again_is_another_one() {
     let cluster = cluster().await;
-    let reviews = Reviews::new(&cluster.connection);
+    let reviews = ReviewClient::new(&cluster.connection);
     assert_eq!(reviews.namespace("ml").await.unwrap(), None);
     let made = cluster.namespace("ml").await;
     let first = reviews.namespace("ml").await.unwrap().unwrap();
@@ -138,7 +138,7 @@ async fn a_namespace_that_is_made_again_is_another_one() {
 async fn who_may_not_review_is_told_which_role_to_bind() {
     let cluster = cluster().await;
     let connection = connected_by(&cluster.server.kubeconfig_for("default", "default")).await;
-    let reviews = Reviews::new(&connection);
+    let reviews = ReviewClient::new(&connection);
     let told = reviews.authenticate("t").await.unwrap_err();
     assert!(matches!(&told, ReviewError::Forbidden(why) if why.contains("kubewitness-reviews")), "{told}");
     let delegated = json!({"metadata": {"name": "reviews"},

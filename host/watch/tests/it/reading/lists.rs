@@ -5,7 +5,7 @@ use crate::*;
 
 #[tokio::test]
 async fn rows_6_and_7_a_page_that_expires_starts_the_list_again_without_half_a_checkpoint() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     for name in ["a", "b", "c", "d"] {
         world.create(name, json!({}));
     }
@@ -16,9 +16,9 @@ async fn rows_6_and_7_a_page_that_expires_starts_the_list_again_without_half_a_c
             return None;
         }
         assert_eq!(seen.checkpoint(), None, "half a list is no checkpoint");
-        Some(Reply::status(410, "Expired"))
+        Some(CannedReply::status(410, "Expired"))
     });
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     running.stop().await;
     assert_eq!(memory.story().len(), 4);
@@ -28,12 +28,12 @@ async fn rows_6_and_7_a_page_that_expires_starts_the_list_again_without_half_a_c
 
 #[tokio::test]
 async fn a_list_whose_pages_always_expire_is_made_in_one_piece() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     for name in ["a", "b", "c", "d"] {
         world.create(name, json!({}));
     }
-    world.spoil(|request| request.contains("continue=").then(|| Reply::status(410, "Expired")));
-    let running = Running::start(&world, &memory).await;
+    world.spoil(|request| request.contains("continue=").then(|| CannedReply::status(410, "Expired")));
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     running.stop().await;
     assert_eq!(memory.story().len(), 4);
@@ -52,7 +52,7 @@ async fn a_list_that_is_older_than_what_was_witnessed_is_asked_for_again_and_is_
         world.create(&format!("later-{lists}"), json!({}));
         let list = json!({"kind": "JobList", "apiVersion": "batch/v1", "items": [shown],
             "metadata": {"resourceVersion": world.version().to_string()}});
-        let reply = Reply { status: 200, headers: String::new(), body: list.to_string() };
+        let reply = CannedReply { status: 200, headers: String::new(), body: list.to_string() };
         world.spoil_once("limit=3", reply);
         world.forget();
         level(&world, &memory).await;
@@ -64,15 +64,15 @@ async fn a_list_that_is_older_than_what_was_witnessed_is_asked_for_again_and_is_
     running.stop().await;
 }
 
-fn list(version: u64, token: &str, items: &[Value]) -> Reply {
+fn list(version: u64, token: &str, items: &[Value]) -> CannedReply {
     let metadata = json!({"resourceVersion": version.to_string(), "continue": token});
     let list = json!({"kind": "JobList", "apiVersion": "batch/v1", "metadata": metadata, "items": items});
-    Reply { status: 200, headers: String::new(), body: list.to_string() }
+    CannedReply { status: 200, headers: String::new(), body: list.to_string() }
 }
 
 /// A server that lists from one place and counts in another. Its watch goes on above what it has listed.
-async fn listed_beyond_its_version(compacted: bool) -> (World, Arc<Memory>, Running) {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+async fn listed_beyond_its_version(compacted: bool) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
     world.create("b", json!({}));
     world.update("b");
@@ -81,9 +81,9 @@ async fn listed_beyond_its_version(compacted: bool) -> (World, Arc<Memory>, Runn
         world.compact_to(103);
     }
     world.spoil_once("limit=3", list(101, "", &[items[0].clone(), items[2].clone()]));
-    let passed = Reply { status: 200, headers: String::new(), body: bookmark(103, false) };
+    let passed = CannedReply { status: 200, headers: String::new(), body: bookmark(103, false) };
     world.spoil_once("watch=true&allowWatchBookmarks=true&resourceVersion=101", passed);
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     level(&world, &memory).await;
     settled(&world, &memory).await;
     (world, memory, running)
@@ -114,8 +114,8 @@ async fn an_item_above_its_lists_version_is_taken_after_an_outage_as_well() {
     world.update("b");
     let items: Vec<_> = world.log().into_iter().map(|entry| entry.object).collect();
     world.spoil_once("limit=3", list(101, "", &[items[0].clone(), items[2].clone()]));
-    world.spoil_once("watch=true", Reply::status(410, "Expired"));
-    let passed = Reply { status: 200, headers: String::new(), body: bookmark(103, false) };
+    world.spoil_once("watch=true", CannedReply::status(410, "Expired"));
+    let passed = CannedReply { status: 200, headers: String::new(), body: bookmark(103, false) };
     world.spoil_once("watch=true", passed);
     level(&world, &memory).await;
     settled(&world, &memory).await;
@@ -126,13 +126,13 @@ async fn an_item_above_its_lists_version_is_taken_after_an_outage_as_well() {
 
 #[tokio::test]
 async fn a_uid_that_is_listed_under_a_second_name_is_kept_as_poison() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
     let item = world.log()[0].object.clone();
     let mut other = item.clone();
     other["metadata"]["name"] = json!("z");
     world.spoil_once("limit=3", list(101, "", &[item, other]));
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     until("poison", || memory.poison().len() == 1).await;
     assert!(memory.poison()[0].error.contains("known as ml/a"), "{:?}", memory.poison()[0].error);
@@ -149,7 +149,7 @@ async fn a_uid_that_is_listed_under_a_second_name_is_kept_as_poison() {
 
 #[tokio::test]
 async fn tokens_that_lead_in_a_circle_are_a_condition_and_the_list_is_given_up() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
     let (item, endless) = (world.log()[0].object.clone(), Arc::new(std::sync::atomic::AtomicBool::new(true)));
     let still = Arc::clone(&endless);
@@ -158,7 +158,7 @@ async fn tokens_that_lead_in_a_circle_are_a_condition_and_the_list_is_given_up()
         let next = if request.contains("continue=A") { "B" } else { "A" };
         is_list.then(|| list(101, next, std::slice::from_ref(&item)))
     });
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     until("a condition", || {
         running.handle.view().condition.is_some_and(|told| told.contains("the list has no end"))
     })

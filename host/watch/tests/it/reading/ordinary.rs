@@ -1,18 +1,18 @@
 //! Tests of a source while nothing is wrong.
 
 use kubewitness_core::document::unpack;
-use kubewitness_core::ports::{Lister, Selection};
+use kubewitness_core::ports::{ObjectLister, ObjectSelection};
 use kubewitness_core::state::Change;
 
 use crate::*;
 
 #[tokio::test]
 async fn a_list_and_a_watch_give_every_version_once() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     for name in ["a", "b", "c", "d", "e"] {
         world.create(name, json!({}));
     }
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     world.update("a");
     world.update("a");
@@ -32,9 +32,9 @@ async fn a_list_and_a_watch_give_every_version_once() {
 #[tokio::test]
 async fn what_comes_while_a_batch_is_being_written_is_judged_by_what_that_says() {
     let (world, memory, running) = started(&["a", "b"]).await;
-    let (closed, before) = (memory.gate.lock().await, memory.begun());
+    let (closed, before) = (memory.gate.lock().await, memory.append_count());
     world.update("a");
-    until("it is being written", || memory.begun() > before).await;
+    until("it is being written", || memory.append_count() > before).await;
     world.update("a");
     world.delete("a");
     world.create("a", json!({}));
@@ -88,9 +88,9 @@ async fn of_each_state_it_is_noted_whether_its_texts_quote_a_secret_of_its_docum
 
 #[tokio::test]
 async fn listed_and_watched_documents_look_alike_and_the_last_content_is_kept() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     world.update("a");
     world.delete("a");
@@ -111,14 +111,17 @@ async fn listed_and_watched_documents_look_alike_and_the_last_content_is_kept() 
 
 #[tokio::test]
 async fn what_changed_is_packed_once_the_source_is_quiet_and_reads_the_same() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     world.update("a");
     until("its change", || memory.story_of("a").len() == 2).await;
     let held = || {
-        let all = running.listers.select("jobs", &Selection { limit: 9, ..Selection::default() }).unwrap();
+        let all = running
+            .listers
+            .select("jobs", &ObjectSelection { limit: 9, ..ObjectSelection::default() })
+            .unwrap();
         let document = unpack(&all.objects[0].packed).unwrap();
         (all.objects[0].packed.len() < document.len(), document)
     };
@@ -131,17 +134,17 @@ async fn what_changed_is_packed_once_the_source_is_quiet_and_reads_the_same() {
 
 #[tokio::test]
 async fn a_warm_start_makes_no_list_and_misses_nothing() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     for name in ["a", "b", "c", "d"] {
         world.create(name, json!({}));
     }
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     running.stop().await;
     let lists = world.requests("limit=3").len();
     world.update("a");
     world.delete("b");
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     level(&world, &memory).await;
     assert_eq!(world.requests("limit=3").len(), lists);
     assert_eq!(running.handle.view().objects, 3);
@@ -153,11 +156,11 @@ async fn a_warm_start_makes_no_list_and_misses_nothing() {
 
 #[tokio::test]
 async fn relabelled_out_of_scope_is_left_and_not_gone() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("in", json!({"team": "ml"}));
     world.create("out", json!({"team": "web"}));
     let spec = spec(json!({"matchLabels": {"team": "ml"}}));
-    let running = Running::start_with(&world, &memory, spec, tuning()).await;
+    let running = RunningSource::start_with(&world, &memory, spec, tuning()).await;
     running.watching(&world).await;
     world.change("in", |object| object["metadata"]["labels"] = json!({"team": "web"}));
     world.update("in");
@@ -173,8 +176,8 @@ async fn relabelled_out_of_scope_is_left_and_not_gone() {
 
 #[tokio::test]
 async fn bookmarks_move_the_checkpoint_and_without_them_it_stays_one_before() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
-    let running = Running::start(&world, &memory).await;
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     world.create("a", json!({}));
     until("one before", || memory.checkpoint().as_deref() == Some("100") && !memory.states().is_empty())
@@ -189,9 +192,9 @@ async fn bookmarks_move_the_checkpoint_and_without_them_it_stays_one_before() {
 
 #[tokio::test]
 async fn a_pod_is_grouped_under_its_outermost_known_owner() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     let above = world.create("above", json!({}));
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     let middle = world.create("middle", json!({}));
     let owned_by = |uid: String, name: &'static str| {
@@ -204,7 +207,8 @@ async fn a_pod_is_grouped_under_its_outermost_known_owner() {
     world.create("below", json!({}));
     world.change("below", owned_by(middle, "middle"));
     level(&world, &memory).await;
-    let by_owner = Selection { index: Some(("owner".into(), above)), limit: 9, ..Selection::default() };
+    let by_owner =
+        ObjectSelection { index: Some(("owner".into(), above)), limit: 9, ..ObjectSelection::default() };
     until("the index", || running.listers.select("jobs", &by_owner).unwrap().objects.len() == 2).await;
     running.stop().await;
 }

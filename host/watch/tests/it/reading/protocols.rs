@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::simulator::{Cluster, every_version_is_witnessed};
+use crate::simulator::{SimulatedCluster, every_version_is_witnessed};
 use crate::*;
 
 /// Answers arrive within this time. A longer wait is a request that hangs.
@@ -37,14 +37,14 @@ fn certificate(folder: &Path, name: &str, http2: bool) -> TlsOptions {
     TlsOptions { certificate, key, authority: None, http2 }
 }
 
-async fn spoken(connection: &Connection) -> Version {
+async fn spoken(connection: &ApiConnection) -> Version {
     let request = Request::get("/version").body(Body::empty()).unwrap();
     connection.client.send(request).await.unwrap().version()
 }
 
 async fn witnessed_over(http2: bool) -> Version {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start_by(Some(certificate(folder.path(), "IP:127.0.0.1", http2))).await;
+    let cluster = SimulatedCluster::start_by(Some(certificate(folder.path(), "IP:127.0.0.1", http2))).await;
     every_version_is_witnessed(&cluster).await;
     spoken(&cluster.connection).await
 }
@@ -57,12 +57,12 @@ async fn every_version_is_witnessed_over_http_2() {
 #[tokio::test]
 async fn a_server_without_http_2_is_spoken_to_in_http_1() {
     assert_eq!(witnessed_over(false).await, Version::HTTP_11);
-    let plain = World::start().await;
+    let plain = WatchWorld::start().await;
     assert_eq!(spoken(&connected(&plain).await).await, Version::HTTP_11);
 }
 
 /// The server's kubeconfig with another address and other trust settings.
-fn kubeconfig(cluster: &Cluster, address: std::net::SocketAddr, trust: Value) -> String {
+fn kubeconfig(cluster: &SimulatedCluster, address: std::net::SocketAddr, trust: Value) -> String {
     let config = cluster.server.kubeconfig();
     let token = config.split("token:").nth(1).unwrap().split_whitespace().next().unwrap().trim_matches('"');
     let mut how = json!({"server": format!("https://{address}")});
@@ -78,7 +78,7 @@ fn kubeconfig(cluster: &Cluster, address: std::net::SocketAddr, trust: Value) ->
 async fn a_certificate_is_trusted_as_the_kubeconfig_says() {
     let folder = tempfile::tempdir().unwrap();
     let tls = certificate(folder.path(), "DNS:elsewhere", true);
-    let cluster = Cluster::start_by(Some(tls.clone())).await;
+    let cluster = SimulatedCluster::start_by(Some(tls.clone())).await;
     let ask = async |trust: Value| {
         let config = kubeconfig(&cluster, cluster.server.address(), trust);
         connected_by(&config).await.server_version().await
@@ -91,14 +91,14 @@ async fn a_certificate_is_trusted_as_the_kubeconfig_says() {
 }
 
 /// A connection to the server that can go silent without being closed.
-struct Wire {
+struct SilentWire {
     address: std::net::SocketAddr,
     connections: Arc<AtomicUsize>,
     open: Arc<AtomicUsize>,
     silent: watch::Sender<bool>,
 }
 
-impl Wire {
+impl SilentWire {
     /// With `connect`, clients first send it a CONNECT request, as to a proxy.
     async fn to(server: std::net::SocketAddr, connect: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -157,16 +157,16 @@ async fn asked_to_connect(client: &mut TcpStream) {
 #[tokio::test]
 async fn a_connection_that_died_unheard_is_given_up_and_nothing_is_missed() {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start_by(Some(certificate(folder.path(), "IP:127.0.0.1", true))).await;
-    let wire = Wire::to(cluster.server.address(), false).await;
+    let cluster = SimulatedCluster::start_by(Some(certificate(folder.path(), "IP:127.0.0.1", true))).await;
+    let wire = SilentWire::to(cluster.server.address(), false).await;
     let config = kubeconfig(&cluster, wire.address, json!({"insecure-skip-tls-verify": true}));
     let keep_alive = KeepAlive { every: Duration::from_millis(200), within: Duration::from_millis(500) };
     let connection = connected_with(&config, &keep_alive).await;
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(MemoryWitness::default());
     cluster.create_job("a").await;
     // No watch is dropped here for its own silence.
-    let tuning = Tuning { idle: Duration::from_secs(600), ..tuning() };
-    let running = Running::start_by(&connection, &memory, spec(json!({})), tuning);
+    let tuning = WatchTuning { idle: Duration::from_secs(600), ..tuning() };
+    let running = RunningSource::start_by(&connection, &memory, spec(json!({})), tuning);
     until("synced", || running.handle.view().synced).await;
     assert_eq!(spoken(&connection).await, Version::HTTP_2);
     assert_eq!(wire.connections.load(Ordering::SeqCst), 1, "all share one");
@@ -183,8 +183,8 @@ async fn a_connection_that_died_unheard_is_given_up_and_nothing_is_missed() {
 #[tokio::test]
 async fn a_proxy_of_the_kubeconfig_is_asked_to_connect_and_sees_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start_by(Some(certificate(folder.path(), "IP:127.0.0.1", true))).await;
-    let proxy = Wire::to(cluster.server.address(), true).await;
+    let cluster = SimulatedCluster::start_by(Some(certificate(folder.path(), "IP:127.0.0.1", true))).await;
+    let proxy = SilentWire::to(cluster.server.address(), true).await;
     let through = |scheme: &str| {
         let url = format!("{scheme}://user:p%40ss@{}", proxy.address);
         kubeconfig(
@@ -206,7 +206,7 @@ async fn a_proxy_of_the_kubeconfig_is_asked_to_connect_and_sees_nothing() {
 #[tokio::test]
 async fn watches_that_are_not_read_hold_up_nobody_else() {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start_by(Some(certificate(folder.path(), "IP:127.0.0.1", true))).await;
+    let cluster = SimulatedCluster::start_by(Some(certificate(folder.path(), "IP:127.0.0.1", true))).await;
     for number in 0..4 {
         let data = json!({"text": "x".repeat(512 * 1024)});
         cluster.create_map(&format!("large-{number}"), json!({}), data).await;
@@ -238,14 +238,15 @@ async fn more_watches_than_a_connection_takes_are_spread_over_several() {
     const SOURCES: usize = 150;
     let folder = tempfile::tempdir().unwrap();
     let tls = certificate(folder.path(), "IP:127.0.0.1", true);
-    let cluster = Cluster::start_by(Some(tls.clone())).await;
-    let wire = Wire::to(cluster.server.address(), false).await;
+    let cluster = SimulatedCluster::start_by(Some(tls.clone())).await;
+    let wire = SilentWire::to(cluster.server.address(), false).await;
     let trust = json!({"certificate-authority": tls.certificate.to_str().unwrap()});
     let connection = connected_by(&kubeconfig(&cluster, wire.address, trust)).await;
     let sources: Vec<_> = (0..SOURCES)
         .map(|number| {
-            let (memory, name) = (Arc::new(Memory::default()), format!("jobs-{number}"));
-            let running = Running::start_by(&connection, &memory, spec(json!({"name": name})), tuning());
+            let (memory, name) = (Arc::new(MemoryWitness::default()), format!("jobs-{number}"));
+            let running =
+                RunningSource::start_by(&connection, &memory, spec(json!({"name": name})), tuning());
             (memory, running)
         })
         .collect();

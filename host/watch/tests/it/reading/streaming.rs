@@ -2,20 +2,20 @@
 
 use kubewitness_core::state::Change;
 
-use crate::world::{Reply, bookmark};
+use crate::world::{CannedReply, bookmark};
 use crate::*;
 
-fn streaming() -> Tuning {
-    Tuning { stream_lists: true, stream_patience: Duration::from_millis(300), ..tuning() }
+fn streaming() -> WatchTuning {
+    WatchTuning { stream_lists: true, stream_patience: Duration::from_millis(300), ..tuning() }
 }
 
-async fn started(streams: bool) -> (World, Arc<Memory>, Running) {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+async fn started(streams: bool) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.stream_lists(streams);
     for name in ["a", "b", "c", "d"] {
         world.create(name, json!({}));
     }
-    let running = Running::start_with(&world, &memory, spec(json!({})), streaming()).await;
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), streaming()).await;
     running.watching(&world).await;
     (world, memory, running)
 }
@@ -37,7 +37,10 @@ async fn a_streamed_list_goes_on_as_the_watch() {
 #[tokio::test]
 async fn an_outage_is_walked_back_after_a_streamed_list_too() {
     let (world, memory, running) = started(true).await;
-    world.spoil_once("watch=true&allowWatchBookmarks=true&resourceVersion", Reply::status(410, "Expired"));
+    world.spoil_once(
+        "watch=true&allowWatchBookmarks=true&resourceVersion",
+        CannedReply::status(410, "Expired"),
+    );
     world.quiet(true);
     world.update("a");
     world.update("a");
@@ -60,7 +63,10 @@ async fn an_outage_is_walked_back_after_a_streamed_list_too() {
 async fn a_streamed_list_that_repeats_its_objects_hides_nobody() {
     let (world, memory, running) = started(true).await;
     world.repeat_streams();
-    world.spoil_once("watch=true&allowWatchBookmarks=true&resourceVersion", Reply::status(410, "Expired"));
+    world.spoil_once(
+        "watch=true&allowWatchBookmarks=true&resourceVersion",
+        CannedReply::status(410, "Expired"),
+    );
     world.quiet(true);
     world.create("new", json!({}));
     world.create("brief", json!({}));
@@ -79,13 +85,13 @@ async fn a_streamed_list_that_repeats_its_objects_hides_nobody() {
 
 #[tokio::test]
 async fn the_end_of_a_streamed_list_is_the_end_of_the_changes_that_came_among_its_objects() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.stream_lists(true);
     world.create("a", json!({}));
     world.update("a");
     let body = world.log().iter().map(|entry| entry.line()).chain([bookmark(102, true)]).collect();
-    world.spoil_once("sendInitialEvents", Reply { status: 200, headers: String::new(), body });
-    let running = Running::start_with(&world, &memory, spec(json!({})), streaming()).await;
+    world.spoil_once("sendInitialEvents", CannedReply { status: 200, headers: String::new(), body });
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), streaming()).await;
     running.watching(&world).await;
     running.stop().await;
     // Nothing else has happened since: received objects are not asked for again.
@@ -102,7 +108,7 @@ async fn the_end_of_a_streamed_list_is_the_end_of_the_changes_that_came_among_it
 async fn a_server_that_refuses_streams_is_asked_for_pages_from_then_on() {
     let (world, memory, running) = started(false).await;
     assert_eq!(world.requests("sendInitialEvents").len(), 1);
-    world.spoil_once("watch=true", Reply::status(410, "Expired"));
+    world.spoil_once("watch=true", CannedReply::status(410, "Expired"));
     world.close();
     until("a second list", || running.handle.view().counts.lists_expired == 1).await;
     running.watching(&world).await;
@@ -113,11 +119,11 @@ async fn a_server_that_refuses_streams_is_asked_for_pages_from_then_on() {
 
 #[tokio::test]
 async fn a_server_that_answers_with_an_ordinary_watch_is_asked_for_pages() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
     // From now on the server takes the request for a watch.
     world.ignore_streams();
-    let running = Running::start_with(&world, &memory, spec(json!({})), streaming()).await;
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), streaming()).await;
     level(&world, &memory).await;
     running.watching(&world).await;
     world.update("a");
@@ -129,14 +135,14 @@ async fn a_server_that_answers_with_an_ordinary_watch_is_asked_for_pages() {
 
 #[tokio::test]
 async fn a_streamed_list_that_breaks_in_the_middle_is_no_checkpoint() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.stream_lists(true);
     for name in ["a", "b", "c"] {
         world.create(name, json!({}));
     }
     let line = world.log()[0].line();
-    world.spoil_once("sendInitialEvents", Reply { status: 200, headers: String::new(), body: line });
-    let running = Running::start_with(&world, &memory, spec(json!({})), streaming()).await;
+    world.spoil_once("sendInitialEvents", CannedReply { status: 200, headers: String::new(), body: line });
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), streaming()).await;
     level(&world, &memory).await;
     running.watching(&world).await;
     assert_eq!(running.handle.view().counts.lists_first, 2);
@@ -146,13 +152,13 @@ async fn a_streamed_list_that_breaks_in_the_middle_is_no_checkpoint() {
 
 #[tokio::test]
 async fn pages_that_always_expire_lead_to_a_stream() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.stream_lists(true);
     for name in ["a", "b", "c", "d"] {
         world.create(name, json!({}));
     }
-    world.spoil(|request| request.contains("continue=").then(|| Reply::status(410, "Expired")));
-    let running = Running::start(&world, &memory).await;
+    world.spoil(|request| request.contains("continue=").then(|| CannedReply::status(410, "Expired")));
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     assert_eq!(running.handle.view().counts.lists_streamed, 1);
     running.stop().await;
@@ -162,7 +168,7 @@ async fn pages_that_always_expire_lead_to_a_stream() {
 
 #[tokio::test]
 async fn row_7_an_expired_page_goes_on_inconsistently_and_the_watch_begins_at_the_first() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     for name in ["a", "b", "c", "d", "e"] {
         world.create(name, json!({}));
     }
@@ -178,9 +184,9 @@ async fn row_7_an_expired_page_goes_on_inconsistently_and_the_watch_begins_at_th
             "metadata": {"continue": "3-now"}});
         busy.update("a");
         busy.update("d");
-        Some(Reply { status: 410, headers: String::new(), body: expired.to_string() })
+        Some(CannedReply { status: 410, headers: String::new(), body: expired.to_string() })
     });
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     level(&world, &memory).await;
     running.watching(&world).await;
     running.stop().await;
@@ -193,17 +199,17 @@ async fn row_7_an_expired_page_goes_on_inconsistently_and_the_watch_begins_at_th
 
 #[tokio::test]
 async fn a_streamed_list_that_is_always_cut_is_asked_for_by_pages() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.stream_lists(true);
     for name in ["a", "b", "c", "d"] {
         world.create(name, json!({}));
     }
     let first = world.log()[0].line();
     world.spoil(move |request| {
-        let cut = Reply { status: 200, headers: String::new(), body: first.clone() };
+        let cut = CannedReply { status: 200, headers: String::new(), body: first.clone() };
         request.contains("sendInitialEvents=true").then_some(cut)
     });
-    let running = Running::start_with(&world, &memory, spec(json!({})), streaming()).await;
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), streaming()).await;
     running.watching(&world).await;
     level(&world, &memory).await;
     assert_eq!(running.handle.view().counts.lists_streamed, 0);

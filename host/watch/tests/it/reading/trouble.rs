@@ -4,7 +4,7 @@ use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::state::Change;
 
-use kubewitness_watch::{ConfigMaps, Snapshot};
+use kubewitness_watch::{ConfigMapSnapshot, ConfigMaps};
 use tokio::sync::watch;
 
 use crate::*;
@@ -36,7 +36,7 @@ async fn row_19_a_listed_object_that_does_not_decode_is_poison_and_not_taken_for
     world.delete("b");
     let list = json!({"kind": "JobList", "apiVersion": "batch/v1", "metadata": {"resourceVersion": "103"},
         "items": [{"metadata": {"name": "a", "uid": 7}}]});
-    world.spoil_once("limit=3", Reply { status: 200, headers: String::new(), body: list.to_string() });
+    world.spoil_once("limit=3", CannedReply { status: 200, headers: String::new(), body: list.to_string() });
     world.forget();
     level(&world, &memory).await;
     until("poison", || memory.poison().len() == 1).await;
@@ -56,7 +56,7 @@ async fn row_20_the_pause_that_the_server_asks_for_is_kept() {
         }
         let mut times = times.lock().unwrap();
         times.push(std::time::Instant::now());
-        (times.len() == 1).then(|| Reply::status(429, "TooManyRequests").with_header("Retry-After: 1"))
+        (times.len() == 1).then(|| CannedReply::status(429, "TooManyRequests").with_header("Retry-After: 1"))
     });
     world.close();
     world.update("a");
@@ -72,7 +72,7 @@ async fn row_40_revoked_rights_are_a_condition_and_nothing_is_deleted() {
     let revoked = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let still = Arc::clone(&revoked);
     world.spoil(move |_| {
-        still.load(std::sync::atomic::Ordering::SeqCst).then(|| Reply::status(403, "Forbidden"))
+        still.load(std::sync::atomic::Ordering::SeqCst).then(|| CannedReply::status(403, "Forbidden"))
     });
     world.cut();
     until("a condition", || {
@@ -90,10 +90,10 @@ async fn row_40_revoked_rights_are_a_condition_and_nothing_is_deleted() {
 
 #[tokio::test]
 async fn row_40_a_kind_that_is_removed_is_a_condition_and_is_found_again() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
     world.serve_kind(false);
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     until("a condition", || {
         running.handle.view().condition.is_some_and(|text| text.contains("no kind `Job`"))
     })
@@ -112,12 +112,12 @@ async fn row_40_a_kind_that_is_removed_is_a_condition_and_is_found_again() {
 
 #[tokio::test]
 async fn a_kind_that_is_installed_late_is_watched_soon_however_long_other_pauses_are() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.serve_kind(false);
     let hour = Duration::from_secs(3600);
     let slow =
-        Tuning { first_pause: hour, longest_pause: hour, lookup: Duration::from_millis(20), ..tuning() };
-    let running = Running::start_with(&world, &memory, spec(json!({})), slow).await;
+        WatchTuning { first_pause: hour, longest_pause: hour, lookup: Duration::from_millis(20), ..tuning() };
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), slow).await;
     until("looked up again", || world.requests("/apis/batch/v1").len() > 3).await;
     world.serve_kind(true);
     world.create("a", json!({}));
@@ -144,14 +144,14 @@ async fn a_journal_that_is_back_is_read_and_written_soon_however_long_other_paus
     let (world, memory, running) = started(&["a"]).await;
     running.stop().await;
     let hour = Duration::from_secs(3600);
-    let slow = Tuning {
+    let slow = WatchTuning {
         first_pause: hour,
         longest_pause: hour,
         journal_pause: Duration::from_millis(20),
         ..tuning()
     };
     memory.tear_next_read();
-    let running = Running::start_with(&world, &memory, spec(json!({})), slow).await;
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), slow).await;
     running.watching(&world).await;
     memory.fail_next((0..3).map(|_| JournalError::Unavailable("it is away".into())).collect());
     world.update("a");
@@ -165,7 +165,7 @@ async fn a_journal_that_fails_while_it_is_read_is_read_anew_and_nothing_of_the_f
     let (world, memory, running) = started(&["a", "b"]).await;
     running.stop().await;
     memory.tear_next_read();
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     world.update("a");
     level(&world, &memory).await;
     // The object of the first try would be one more.
@@ -186,9 +186,9 @@ async fn row_32_a_damaged_journal_ends_the_source() {
 #[tokio::test]
 async fn what_was_made_while_a_batch_was_refused_is_not_written_without_it() {
     let (world, memory, running) = started(&["a", "b"]).await;
-    let (closed, before) = (memory.gate.lock().await, memory.begun());
+    let (closed, before) = (memory.gate.lock().await, memory.append_count());
     world.update("a");
-    until("it is being written", || memory.begun() > before).await;
+    until("it is being written", || memory.append_count() > before).await;
     let counts = || running.handle.view().counts;
     let made = counts().gone;
     world.delete("b");
@@ -197,7 +197,7 @@ async fn what_was_made_while_a_batch_was_refused_is_not_written_without_it() {
     drop(closed);
     let ended = running.task.await.unwrap();
     assert!(matches!(ended, Err(SourceError::Journal(JournalError::Fatal(_)))), "{ended:?}");
-    assert_eq!((memory.begun(), memory.story_of("b").len()), (before + 1, 1));
+    assert_eq!((memory.append_count(), memory.story_of("b").len()), (before + 1, 1));
 }
 
 #[tokio::test]
@@ -214,10 +214,13 @@ async fn an_object_whose_version_no_journal_takes_is_poison_and_ends_no_source()
 }
 
 /// The ConfigMaps of the small server, which has none.
-async fn followed(world: &World, tuning: Tuning) -> (watch::Receiver<Snapshot>, CancellationToken) {
+async fn followed(
+    world: &WatchWorld,
+    tuning: WatchTuning,
+) -> (watch::Receiver<ConfigMapSnapshot>, CancellationToken) {
     let client = connected(world).await.client;
     let maps = ConfigMaps::new(client, "ml", &["kubewitness.dev/plugin=true"]).with_tuning(tuning);
-    let ((out, seen), stop) = (watch::channel(Snapshot::default()), CancellationToken::new());
+    let ((out, seen), stop) = (watch::channel(ConfigMapSnapshot::default()), CancellationToken::new());
     tokio::spawn(maps.run(out, stop.clone()));
     until("the ConfigMaps are watched", || world.watches() > 0 && seen.borrow().synced).await;
     (seen, stop)
@@ -225,7 +228,7 @@ async fn followed(world: &World, tuning: Tuning) -> (watch::Receiver<Snapshot>, 
 
 #[tokio::test]
 async fn a_frame_of_configmaps_that_is_too_large_is_a_condition_and_they_are_watched_again() {
-    let world = World::start().await;
+    let world = WatchWorld::start().await;
     let (seen, stop) = followed(&world, tuning()).await;
     let watched = world.requests("watch=true").len();
     world.send(&"x".repeat((4 << 20) + 1));
@@ -237,7 +240,7 @@ async fn a_frame_of_configmaps_that_is_too_large_is_a_condition_and_they_are_wat
 
 #[tokio::test]
 async fn more_configmaps_than_the_bound_are_a_condition_and_those_that_are_known_stay() {
-    let world = World::start().await;
+    let world = WatchWorld::start().await;
     let (mut seen, stop) = followed(&world, tuning()).await;
     let map = |number: u32| {
         let (name, uid) = (format!("map-{number}"), format!("uid-{number}"));
@@ -249,7 +252,7 @@ async fn more_configmaps_than_the_bound_are_a_condition_and_those_that_are_known
     until("2,000 ConfigMaps", || seen.borrow().maps.len() == 2_000).await;
     assert_eq!(seen.borrow_and_update().condition, None);
     world.send(&map(2_001));
-    let told = async |seen: &mut watch::Receiver<Snapshot>| {
+    let told = async |seen: &mut watch::Receiver<ConfigMapSnapshot>| {
         let told = seen.wait_for(|seen| seen.condition.is_some()).await.unwrap();
         (told.condition.clone().unwrap_or_default(), told.maps.len())
     };
@@ -264,8 +267,8 @@ async fn more_configmaps_than_the_bound_are_a_condition_and_those_that_are_known
 
 #[tokio::test]
 async fn a_watch_of_configmaps_that_falls_silent_is_opened_anew() {
-    let world = World::start().await;
-    let (seen, stop) = followed(&world, Tuning { idle: Duration::from_millis(50), ..tuning() }).await;
+    let world = WatchWorld::start().await;
+    let (seen, stop) = followed(&world, WatchTuning { idle: Duration::from_millis(50), ..tuning() }).await;
     until("three watches", || world.requests("watch=true").len() >= 3).await;
     assert_eq!(seen.borrow().condition, None);
     stop.cancel();

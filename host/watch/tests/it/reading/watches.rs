@@ -52,7 +52,7 @@ async fn row_3_an_object_of_three_megabytes_is_one_state() {
 #[tokio::test]
 async fn row_5_an_expired_watch_as_an_http_status_is_the_same() {
     let (world, memory, running) = started(&["a"]).await;
-    world.spoil_once("watch=true", Reply::status(410, "Expired"));
+    world.spoil_once("watch=true", CannedReply::status(410, "Expired"));
     world.close();
     until("a second list", || running.handle.view().counts.lists_expired == 1).await;
     running.watching(&world).await;
@@ -66,7 +66,7 @@ async fn row_5_an_expired_watch_as_an_http_status_is_the_same() {
 #[tokio::test]
 async fn row_8_a_passing_504_is_tried_again_and_makes_no_epoch() {
     let (world, memory, running) = started(&["a"]).await;
-    world.spoil_once("limit=1", Reply::status(504, "Timeout"));
+    world.spoil_once("limit=1", CannedReply::status(504, "Timeout"));
     world.close();
     world.update("a");
     level(&world, &memory).await;
@@ -86,7 +86,7 @@ async fn rows_9_and_10_a_server_behind_the_checkpoint_makes_an_epoch_and_a_gap()
     memory.set_checkpoint(105);
     // The backup is older than the deletion of b and the two updates of a.
     world.restore(103);
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     level(&world, &memory).await;
     until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
     world.update("a");
@@ -113,14 +113,14 @@ async fn rows_9_and_10_a_server_behind_the_checkpoint_makes_an_epoch_and_a_gap()
 }
 
 /// The source has witnessed up to 107. The server was restored to its state at 104, and goes on from 105.
-async fn restored_and_lived_on() -> (World, Arc<Memory>) {
-    let world = World::start().await;
+async fn restored_and_lived_on() -> (WatchWorld, Arc<MemoryWitness>) {
+    let world = WatchWorld::start().await;
     world.dated();
     for name in ["a", "b", "kept"] {
         world.create(name, json!({}));
     }
-    let memory = Arc::new(Memory::default());
-    let running = Running::start(&world, &memory).await;
+    let memory = Arc::new(MemoryWitness::default());
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     world.update("a");
     world.create("old", json!({}));
@@ -138,8 +138,8 @@ async fn restored_and_lived_on() -> (World, Arc<Memory>) {
     (world, memory)
 }
 
-async fn story_of_the_new_one(world: &World, memory: &Arc<Memory>) -> Vec<String> {
-    let running = Running::start(world, memory).await;
+async fn story_of_the_new_one(world: &WatchWorld, memory: &Arc<MemoryWitness>) -> Vec<String> {
+    let running = RunningSource::start(world, memory).await;
     until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
     settled(world, memory).await;
     running.stop().await;
@@ -173,7 +173,7 @@ async fn row_9_a_new_history_is_read_from_the_newest_write_that_both_have() {
 }
 
 /// The epoch, and the bounds of what was missed, if they are known.
-fn bounds(memory: &Memory) -> Vec<(u32, String, String)> {
+fn bounds(memory: &MemoryWitness) -> Vec<(u32, String, String)> {
     let gaps = memory.source_gaps().into_iter();
     gaps.map(|gap| (gap.epoch, if gap.epoch == 0 { String::new() } else { gap.after }, gap.before)).collect()
 }
@@ -195,12 +195,12 @@ async fn row_9_what_of_a_new_history_was_compacted_is_a_gap() {
 /// been alone.
 #[tokio::test]
 async fn row_9_whoever_the_new_history_may_have_had_has_a_gap_and_whoever_came_later_has_none() {
-    let world = World::start().await;
+    let world = WatchWorld::start().await;
     world.dated();
     world.create("a", json!({"team": "ml"}));
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(MemoryWitness::default());
     let spec = || spec(json!({"matchLabels": {"team": "ml"}}));
-    let running = Running::start_with(&world, &memory, spec(), tuning()).await;
+    let running = RunningSource::start_with(&world, &memory, spec(), tuning()).await;
     running.watching(&world).await;
     world.update("a");
     world.create("unseen", json!({}));
@@ -215,7 +215,7 @@ async fn row_9_whoever_the_new_history_may_have_had_has_a_gap_and_whoever_came_l
     world.delete("unseen");
     world.pass(130);
     world.forget();
-    let running = Running::start_with(&world, &memory, spec(), tuning()).await;
+    let running = RunningSource::start_with(&world, &memory, spec(), tuning()).await;
     until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
     settled(&world, &memory).await;
     running.stop().await;
@@ -233,7 +233,7 @@ async fn row_9_a_new_history_that_can_not_be_read_back_is_listed_all_the_same() 
         world.spoil(move |request| {
             let is_page = request.contains("resourceVersionMatch=Exact") && !request.contains("limit=1&");
             let is_page = is_page && !request.contains("metadata.name");
-            is_page.then(|| Reply::status(code, "Refused"))
+            is_page.then(|| CannedReply::status(code, "Refused"))
         });
         story_of_the_new_one(&world, &memory).await;
         assert_eq!(bounds(&memory), [(0, "".into(), "".into()), (1, "".into(), "110".into())]);
@@ -242,13 +242,13 @@ async fn row_9_a_new_history_that_can_not_be_read_back_is_listed_all_the_same() 
 
 #[tokio::test]
 async fn row_11_deletions_that_share_a_version_all_come_once_over_a_kill() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     let names: Vec<String> = (0..12).map(|number| format!("lease-{number:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     for name in &names {
         world.create(name, json!({}));
     }
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     world.quiet(true);
     world.delete_together(&names);
@@ -261,7 +261,7 @@ async fn row_11_deletions_that_share_a_version_all_come_once_over_a_kill() {
     running.task.abort();
     world.cut();
     world.quiet(false);
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     level(&world, &memory).await;
     running.stop().await;
     let gone: Vec<_> = memory.states().into_iter().filter(|state| state.change == Change::Gone).collect();
@@ -290,10 +290,10 @@ async fn rows_14_and_15_an_event_twice_is_one_state_and_a_stale_one_is_refused()
 
 #[tokio::test]
 async fn row_21_a_half_open_connection_is_found_by_the_idle_deadline() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
-    let tuning = Tuning { idle: Duration::from_millis(200), ..tuning() };
-    let running = Running::start_with(&world, &memory, spec(json!({})), tuning).await;
+    let tuning = WatchTuning { idle: Duration::from_millis(200), ..tuning() };
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), tuning).await;
     running.watching(&world).await;
     world.quiet(true);
     world.update("a");
@@ -317,7 +317,7 @@ async fn an_error_frame_ends_a_stream_that_the_server_keeps_open() {
 
 /// A server was restored to version 102 and has counted on beyond the witnessed versions. It wrote something
 /// else, except one version that is equal in both histories.
-async fn restored_unnoticed() -> (World, Arc<Memory>) {
+async fn restored_unnoticed() -> (WatchWorld, Arc<MemoryWitness>) {
     let (world, memory, running) = started(&["a", "b"]).await;
     while world.version() < 127 {
         world.update("b");
@@ -333,8 +333,8 @@ async fn restored_unnoticed() -> (World, Arc<Memory>) {
     (world, memory)
 }
 
-async fn is_noticed(world: &World, memory: &Arc<Memory>) {
-    let running = Running::start(world, memory).await;
+async fn is_noticed(world: &WatchWorld, memory: &Arc<MemoryWitness>) {
+    let running = RunningSource::start(world, memory).await;
     until("the new epoch", || running.handle.view().epoch == 1 && running.handle.view().synced).await;
     level(world, memory).await;
     running.stop().await;
@@ -355,7 +355,7 @@ async fn a_restored_history_that_shares_the_newest_version_is_told_apart_by_an_o
 
 #[tokio::test]
 async fn a_restored_history_is_told_apart_although_the_server_is_busy_for_a_moment() {
-    for reply in [Reply::status(429, "TooManyRequests"), Reply::status(504, "Timeout")] {
+    for reply in [CannedReply::status(429, "TooManyRequests"), CannedReply::status(504, "Timeout")] {
         let (world, memory) = restored_unnoticed().await;
         while world.version() < 140 {
             world.create(&format!("more-{}", world.version()), json!({}));
@@ -372,7 +372,7 @@ async fn a_restored_history_is_told_apart_although_the_server_is_busy_for_a_mome
 
 /// A bookmark has moved the checkpoint of a quiet source. The server was restored from a backup before the
 /// bookmark, so everything witnessed is equal in both histories.
-async fn restored_behind_the_bookmark() -> (World, Arc<Memory>) {
+async fn restored_behind_the_bookmark() -> (WatchWorld, Arc<MemoryWitness>) {
     let (world, memory, running) = started(&["a", "b"]).await;
     world.update("a");
     level(&world, &memory).await;
@@ -385,8 +385,8 @@ async fn restored_behind_the_bookmark() -> (World, Arc<Memory>) {
 }
 
 /// Nothing contradicts the witnessed states: it is one history, of which something was missed.
-async fn is_read_back(world: &World, memory: &Arc<Memory>) {
-    let running = Running::start(world, memory).await;
+async fn is_read_back(world: &WatchWorld, memory: &Arc<MemoryWitness>) {
+    let running = RunningSource::start(world, memory).await;
     until("it is found", || running.handle.view().counts.discrepancies > 0).await;
     level(world, memory).await;
     let view = running.handle.view();
@@ -397,7 +397,7 @@ async fn is_read_back(world: &World, memory: &Arc<Memory>) {
 
 #[tokio::test]
 async fn a_backup_from_before_the_bookmark_is_told_apart_by_what_is_there_at_the_checkpoint() {
-    let other_deeds: [fn(&World); 3] =
+    let other_deeds: [fn(&WatchWorld); 3] =
         [|world| world.update("b"), |world| drop(world.create("c", json!({}))), |world| world.delete("a")];
     for deed in other_deeds {
         let (world, memory) = restored_behind_the_bookmark().await;
@@ -423,7 +423,7 @@ async fn of_a_list_of_several_pages_the_count_tells_it_apart() {
 async fn a_backup_in_which_nothing_else_happened_is_the_same_history() {
     let (world, memory) = restored_behind_the_bookmark().await;
     world.pass(40);
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     world.update("a");
     level(&world, &memory).await;
@@ -435,7 +435,7 @@ async fn a_backup_in_which_nothing_else_happened_is_the_same_history() {
 #[tokio::test]
 async fn what_is_there_at_the_checkpoint_is_asked_for_only_after_a_connection_was_lost() {
     let (world, memory, running) = started(&["a"]).await;
-    let censuses = |world: &World| {
+    let censuses = |world: &WatchWorld| {
         let exact = world.requests("resourceVersionMatch=Exact");
         exact.iter().filter(|request| !request.contains("fieldSelector")).count()
     };
@@ -460,7 +460,7 @@ async fn what_is_there_at_the_checkpoint_is_asked_for_only_after_a_connection_wa
 async fn a_server_that_never_tells_of_old_versions_is_watched_all_the_same() {
     let (world, memory, running) = started(&["a"]).await;
     world.spoil(|request| {
-        request.contains("resourceVersionMatch=Exact").then(|| Reply::status(504, "Timeout"))
+        request.contains("resourceVersionMatch=Exact").then(|| CannedReply::status(504, "Timeout"))
     });
     world.close();
     world.update("a");
@@ -478,7 +478,7 @@ async fn a_watch_that_brings_no_event_is_not_opened_again_and_again_and_is_no_si
         world.spoil(move |request| {
             let is_spoiled =
                 request.contains("watch=true") && still.load(std::sync::atomic::Ordering::SeqCst);
-            is_spoiled.then(|| Reply { status: 200, headers: String::new(), body: body.to_string() })
+            is_spoiled.then(|| CannedReply { status: 200, headers: String::new(), body: body.to_string() })
         });
         world.close();
         until("a condition", || {

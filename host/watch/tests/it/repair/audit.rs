@@ -2,21 +2,21 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kubewitness_core::ports::Witnessed;
+use kubewitness_core::ports::WitnessedState;
 
 use crate::*;
 
-fn quick() -> Tuning {
-    Tuning { audit_grace: Duration::from_millis(150), ..tuning() }
+fn quick() -> WatchTuning {
+    WatchTuning { audit_grace: Duration::from_millis(150), ..tuning() }
 }
 
-async fn started(names: &[&str]) -> (World, Arc<Memory>, Running) {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+async fn started(names: &[&str]) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     for name in names {
         world.create(name, json!({}));
     }
     let spec = spec(json!({"audit": "100ms"}));
-    let running = Running::start_with(&world, &memory, spec, quick()).await;
+    let running = RunningSource::start_with(&world, &memory, spec, quick()).await;
     running.watching(&world).await;
     (world, memory, running)
 }
@@ -56,14 +56,14 @@ async fn what_an_audit_found_is_there_after_a_restart_until_one_finds_nothing() 
     until("it is found", || running.handle.view().differed == 1).await;
     running.stop().await;
     let seldom = spec(json!({"audit": "1h"}));
-    let running = Running::start_with(&world, &memory, seldom, quick()).await;
+    let running = RunningSource::start_with(&world, &memory, seldom, quick()).await;
     running.watching(&world).await;
     let view = running.handle.view();
     assert_eq!((view.differed, view.disagrees, view.counts.discrepancies), (1, true, 0));
     let found = &view.discrepancies[0];
     assert_eq!((&*found.object.name, &*found.witnessed, &*found.listed), ("a", "101", "102"));
     running.stop().await;
-    let running = Running::start_with(&world, &memory, spec(json!({"audit": "100ms"})), quick()).await;
+    let running = RunningSource::start_with(&world, &memory, spec(json!({"audit": "100ms"})), quick()).await;
     until("an audit finds nothing", || running.handle.view().last_audit_ms.is_some()).await;
     let view = running.handle.view();
     assert_eq!((view.differed, view.disagrees), (1, false));
@@ -144,10 +144,11 @@ async fn what_an_audit_listed_and_has_ended_since_is_read_as_it_was_listed_or_is
 
 #[tokio::test]
 async fn a_replica_that_does_not_lead_makes_no_audit() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
     let connection = connected(&world).await;
-    let running = Running::start_as(&connection, &memory, spec(json!({"audit": "10ms"})), quick(), false);
+    let running =
+        RunningSource::start_as(&connection, &memory, spec(json!({"audit": "10ms"})), quick(), false);
     running.watching(&world).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(running.handle.view().counts.lists_audit, 0);
@@ -156,10 +157,10 @@ async fn a_replica_that_does_not_lead_makes_no_audit() {
 
 #[tokio::test]
 async fn an_audit_of_none_is_never_made() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
     let spec = spec(json!({"audit": "0s"}));
-    let running = Running::start_with(&world, &memory, spec, quick()).await;
+    let running = RunningSource::start_with(&world, &memory, spec, quick()).await;
     running.watching(&world).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(running.handle.view().counts.lists_audit, 0);
@@ -173,7 +174,7 @@ async fn an_audit_that_fails_again_and_again_is_said_and_so_is_one_that_works() 
     let spoils = Arc::clone(&fails);
     world.spoil(move |request| {
         let is_audit = request.contains("limit=3") && spoils.load(Ordering::SeqCst);
-        is_audit.then(|| Reply::status(403, "Forbidden"))
+        is_audit.then(|| CannedReply::status(403, "Forbidden"))
     });
     let limitation = || running.handle.view().limitation;
     until("it is said", || limitation().is_some_and(|text| text.contains("audits fail"))).await;
@@ -187,10 +188,10 @@ async fn an_audit_that_fails_again_and_again_is_said_and_so_is_one_that_works() 
 
 #[tokio::test]
 async fn what_an_audit_listed_before_the_server_was_restored_is_not_taken_for_news() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
-    let tuning = Tuning { audit_grace: Duration::from_secs(2), ..tuning() };
-    let running = Running::start_with(&world, &memory, spec(json!({"audit": "100ms"})), tuning).await;
+    let tuning = WatchTuning { audit_grace: Duration::from_secs(2), ..tuning() };
+    let running = RunningSource::start_with(&world, &memory, spec(json!({"audit": "100ms"})), tuning).await;
     running.watching(&world).await;
     // The watch brings none of this, and the audit lists it.
     world.quiet(true);
@@ -207,7 +208,7 @@ async fn what_an_audit_listed_before_the_server_was_restored_is_not_taken_for_ne
     world.update("a");
     level(&world, &memory).await;
     running.stop().await;
-    let told = |state: &Witnessed| String::from_utf8_lossy(&state.document).into_owned();
+    let told = |state: &WitnessedState| String::from_utf8_lossy(&state.document).into_owned();
     let old: Vec<_> =
         memory.states().iter().map(told).filter(|text| text.contains("the old history")).collect();
     assert_eq!(old, Vec::<String>::new());

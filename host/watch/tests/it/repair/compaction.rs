@@ -77,11 +77,12 @@ async fn how_far_compaction_has_been_is_found_out_once_for_all() {
 
 #[tokio::test]
 async fn what_is_known_to_be_compacted_is_no_matter_of_the_budget() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
     // One request for each object that is read at the same time.
     let walk = WalkBudget { requests: 8, sweep_requests: 1, concurrency: 8, ..tuning().walk };
-    let running = Running::start_with(&world, &memory, spec(json!({})), Tuning { walk, ..tuning() }).await;
+    let running =
+        RunningSource::start_with(&world, &memory, spec(json!({})), WatchTuning { walk, ..tuning() }).await;
     running.watching(&world).await;
     away(&world).await;
     for number in 0..40 {
@@ -95,12 +96,12 @@ async fn what_is_known_to_be_compacted_is_no_matter_of_the_budget() {
 }
 
 /// The first request for each version is refused as compacted, from any caller.
-fn once_each(part: &'static str) -> impl FnMut(&str) -> Option<Reply> + Send + 'static {
+fn once_each(part: &'static str) -> impl FnMut(&str) -> Option<CannedReply> + Send + 'static {
     let mut seen = std::collections::HashSet::new();
     move |request| {
         let at = request.split(part).nth(1)?.split('&').next()?.to_string();
         let is_exact = request.contains("resourceVersionMatch=Exact") || part == "continue=";
-        (is_exact && seen.insert(at)).then(|| Reply::status(410, "Expired"))
+        (is_exact && seen.insert(at)).then(|| CannedReply::status(410, "Expired"))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::*;
 
 /// Loses events: the watch never brings them, goes on, and claims that everything has come.
-async fn lose(world: &World, memory: &Memory, lost: impl FnOnce()) {
+async fn lose(world: &WatchWorld, memory: &MemoryWitness, lost: impl FnOnce()) {
     world.quiet(true);
     lost();
     world.quiet(false);
@@ -20,18 +20,22 @@ async fn lose(world: &World, memory: &Memory, lost: impl FnOnce()) {
 }
 
 /// The objects `other`, which is in the selector, and `x`, which belongs to this team.
-async fn selected(team: &str, more: Value, tuning: Tuning) -> (World, Arc<Memory>, Running) {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+async fn selected(
+    team: &str,
+    more: Value,
+    tuning: WatchTuning,
+) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("other", json!({"team": "ml"}));
     world.create("x", json!({"team": team}));
     let mut spec = spec(more);
     spec.match_labels.insert("team".into(), "ml".into());
-    let running = Running::start_with(&world, &memory, spec, tuning).await;
+    let running = RunningSource::start_with(&world, &memory, spec, tuning).await;
     running.watching(&world).await;
     (world, memory, running)
 }
 
-fn no_gaps(memory: &Memory) {
+fn no_gaps(memory: &MemoryWitness) {
     assert_eq!((memory.source_gaps(), memory.object_gaps()), (Vec::new(), Vec::new()));
 }
 
@@ -101,7 +105,7 @@ async fn what_was_lost_before_an_outage_is_read_back_with_what_was_missed_in_it(
 
 #[tokio::test]
 async fn an_object_that_left_and_came_back_unseen_has_no_gap_over_what_was_witnessed() {
-    let tuning = Tuning { audit_grace: Duration::from_millis(150), ..tuning() };
+    let tuning = WatchTuning { audit_grace: Duration::from_millis(150), ..tuning() };
     let (world, memory, running) = selected("ml", json!({"audit": "100ms"}), tuning).await;
     let team = |name: &'static str| move |x: &mut Value| x["metadata"]["labels"]["team"] = json!(name);
     world.change("x", team("another"));
@@ -119,7 +123,7 @@ async fn an_object_that_left_and_came_back_unseen_has_no_gap_over_what_was_witne
 }
 
 /// Sends the last events of `x` in the wrong order and in one piece.
-fn upside_down(world: &World) {
+fn upside_down(world: &WatchWorld) {
     let log = world.log();
     let lines: String = log.iter().rev().take(2).map(|entry| entry.line()).collect();
     world.send(&lines);
@@ -162,7 +166,7 @@ async fn what_is_overtaken_by_the_leaving_of_its_object_brings_nobody_back() {
 }
 
 /// The next list contains only `other`, which was created second.
-fn lists_other_alone(world: &World) {
+fn lists_other_alone(world: &WatchWorld) {
     let other = world.log().into_iter().rfind(|entry| entry.uid() == "uid-2").unwrap().object;
     let version = world.version().to_string();
     let mut left = 1;
@@ -171,7 +175,7 @@ fn lists_other_alone(world: &World) {
         left -= i32::from(is_list);
         let list = json!({"kind": "JobList", "apiVersion": "batch/v1",
             "metadata": {"resourceVersion": version}, "items": [other]});
-        is_list.then(|| Reply { status: 200, headers: String::new(), body: list.to_string() })
+        is_list.then(|| CannedReply { status: 200, headers: String::new(), body: list.to_string() })
     });
 }
 
@@ -200,7 +204,7 @@ async fn a_list_that_waits_for_what_is_read_back_says_so() {
     let is_busy = Arc::clone(&busy);
     world.spoil(move |request| {
         let is_hit = request.contains("resourceVersionMatch=Exact") && is_busy.load(Ordering::SeqCst);
-        is_hit.then(|| Reply::status(429, "TooManyRequests"))
+        is_hit.then(|| CannedReply::status(429, "TooManyRequests"))
     });
     lose_x(&world).await;
     world.forget();
@@ -216,7 +220,7 @@ async fn a_list_that_waits_for_what_is_read_back_says_so() {
 }
 
 /// Loses the beginning of `x`; a change proves the loss.
-async fn lose_x(world: &World) {
+async fn lose_x(world: &WatchWorld) {
     world.quiet(true);
     world.create("x", json!({}));
     world.quiet(false);
@@ -261,7 +265,7 @@ async fn a_list_that_lacks_an_object_ends_nobody_where_old_versions_cannot_be_re
     world.update("other");
     world.forget();
     world.spoil(|request| {
-        request.contains("resourceVersionMatch=Exact").then(|| Reply::status(400, "BadRequest"))
+        request.contains("resourceVersionMatch=Exact").then(|| CannedReply::status(400, "BadRequest"))
     });
     lists_other_alone(&world);
     settled(&world, &memory).await;
@@ -277,7 +281,7 @@ async fn what_is_read_back_of_a_history_that_was_replaced_holds_nobody_up() {
     world.spoil(|request| {
         // The restored server does not have this version yet.
         let is_hit = request.contains("resourceVersionMatch=Exact") && request.contains("metadata.name");
-        is_hit.then(|| Reply::status(504, "Timeout"))
+        is_hit.then(|| CannedReply::status(504, "Timeout"))
     });
     lose_x(&world).await;
     world.restore(101);

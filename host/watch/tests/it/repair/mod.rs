@@ -1,4 +1,4 @@
-//! What was missed is found and read back, or becomes a gap.
+//! Missed versions are found and read back, or become a gap.
 
 mod audit;
 mod compaction;

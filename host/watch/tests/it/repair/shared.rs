@@ -1,24 +1,24 @@
 //! Tests of a shared journal: what another witness has seen is no gap.
 
 use kubewitness_core::Version;
-use kubewitness_core::ports::{Append, Witness};
+use kubewitness_core::ports::{AppendBatch, StateWitness};
 
 use crate::*;
 
 /// A source beside another witness, which has watched since this version.
-async fn shared_with(since: Option<u64>, names: &[&str]) -> (World, Arc<Memory>, Running) {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+async fn shared_with(since: Option<u64>, names: &[&str]) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     memory.shared_with(since);
     for name in names {
         world.create(name, json!({}));
     }
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     (world, memory, running)
 }
 
 /// A source that was away while objects came and went, and that can't read them back.
-async fn behind_compaction(since: Option<u64>) -> (World, Arc<Memory>, Running) {
+async fn behind_compaction(since: Option<u64>) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
     let (world, memory, running) = shared_with(since, &["a"]).await;
     away(&world).await;
     for name in ["brief", "brief-too"] {
@@ -30,22 +30,22 @@ async fn behind_compaction(since: Option<u64>) -> (World, Arc<Memory>, Running) 
 }
 
 /// The other witness records in the journal that it has reached this version.
-async fn other_comes_to(memory: &Memory, version: u64) {
+async fn other_comes_to(memory: &MemoryWitness, version: u64) {
     let checkpoint = Some(Version::new(&version.to_string()));
-    memory.append(Append { source: "jobs".into(), checkpoint, ..Append::default() }).await.unwrap();
+    memory.append(AppendBatch { source: "jobs".into(), checkpoint, ..AppendBatch::default() }).await.unwrap();
 }
 
-async fn waits(world: &World) {
+async fn waits(world: &WatchWorld) {
     until("it to be listed and watched again", || world.watches() > 0).await;
     tokio::time::sleep(10 * tuning().others_every).await;
 }
 
-async fn ended(running: Running) -> Result<(), SourceError> {
+async fn ended(running: RunningSource) -> Result<(), SourceError> {
     until("the source to end", || running.task.is_finished()).await;
     running.task.await.unwrap()
 }
 
-fn bounds(memory: &Memory) -> Vec<(String, String)> {
+fn bounds(memory: &MemoryWitness) -> Vec<(String, String)> {
     memory.source_gaps().into_iter().map(|gap| (gap.after, gap.before)).collect()
 }
 
@@ -75,7 +75,7 @@ async fn what_the_other_witness_can_not_have_seen_is_a_gap() {
     }
 }
 
-/// What the other witness saw until then is no gap: the source begins again from there.
+/// The versions that the other witness saw until then are no gap: the source begins again from there.
 #[tokio::test]
 async fn where_the_others_watch_breaks_before_it_came_there_only_what_lies_behind_it_is_a_gap() {
     let (world, memory, running) = behind_compaction(Some(90)).await;
@@ -86,7 +86,7 @@ async fn where_the_others_watch_breaks_before_it_came_there_only_what_lies_behin
     let ended = ended(running).await;
     assert!(matches!(ended, Err(SourceError::Overtaken(_))), "{ended:?}");
     assert_eq!(bounds(&memory), []);
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     settled(&world, &memory).await;
     assert_eq!(bounds(&memory), [("102".to_string(), "106".to_string())]);
     running.stop().await;
@@ -108,7 +108,7 @@ async fn an_object_with_versions_that_only_the_other_has_is_read_from_the_journa
     let ended = ended(running).await;
     assert!(matches!(ended, Err(SourceError::Overtaken(_))), "{ended:?}");
     assert_eq!((memory.object_gaps(), bounds(&memory)), (vec![], vec![]));
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     running.watching(&world).await;
     settled(&world, &memory).await;
     running.stop().await;

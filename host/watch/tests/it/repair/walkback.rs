@@ -103,7 +103,7 @@ async fn while_one_object_is_read_back_the_others_pass_and_it_waits_in_order() {
     world.spoil(move |request| {
         let shut =
             still.load(std::sync::atomic::Ordering::SeqCst) && request.contains("metadata.name%3Dslow");
-        shut.then(|| Reply::status(503, "ServiceUnavailable"))
+        shut.then(|| CannedReply::status(503, "ServiceUnavailable"))
     });
     world.forget();
     until("it is walked back", || running.handle.view().walking == 1).await;
@@ -137,7 +137,7 @@ async fn row_27_a_kill_in_the_middle_of_a_walk_back_does_it_again_with_the_same_
     let still = Arc::clone(&closed);
     world.spoil(move |request| {
         let shut = still.load(std::sync::atomic::Ordering::SeqCst) && request.contains("metadata.name%3Dc");
-        shut.then(|| Reply::status(503, "ServiceUnavailable"))
+        shut.then(|| CannedReply::status(503, "ServiceUnavailable"))
     });
     world.forget();
     until("two are back", || memory.story_of("a").len() == 3 && memory.story_of("b").len() == 3).await;
@@ -147,7 +147,7 @@ async fn row_27_a_kill_in_the_middle_of_a_walk_back_does_it_again_with_the_same_
     running.task.abort();
     assert_eq!(memory.checkpoint().as_deref(), Some("103"));
     closed.store(false, std::sync::atomic::Ordering::SeqCst);
-    let running = Running::start(&world, &memory).await;
+    let running = RunningSource::start(&world, &memory).await;
     settled(&world, &memory).await;
     running.stop().await;
     assert_eq!(memory.current(), world.live());
@@ -159,12 +159,12 @@ async fn row_27_a_kill_in_the_middle_of_a_walk_back_does_it_again_with_the_same_
 
 #[tokio::test]
 async fn with_a_selector_what_matched_for_a_while_is_found() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("in", json!({"team": "ml"}));
     world.create("guest", json!({"team": "web"}));
     world.create("out", json!({"team": "web"}));
     let spec = spec(json!({"matchLabels": {"team": "ml"}}));
-    let running = Running::start_with(&world, &memory, spec, tuning()).await;
+    let running = RunningSource::start_with(&world, &memory, spec, tuning()).await;
     running.watching(&world).await;
     away(&world).await;
     world.change("guest", |object| object["metadata"]["labels"] = json!({"team": "ml"}));
@@ -219,7 +219,7 @@ async fn a_server_that_counts_nothing_leaves_a_gap_and_is_said_to_be_limited() {
 async fn a_server_without_exact_lists_leaves_gaps_and_says_so_once() {
     let (world, memory, running) = started(&["a", "b"]).await;
     world.spoil(|request| {
-        request.contains("resourceVersionMatch=Exact").then(|| Reply::status(400, "BadRequest"))
+        request.contains("resourceVersionMatch=Exact").then(|| CannedReply::status(400, "BadRequest"))
     });
     away(&world).await;
     world.update("a");
@@ -241,12 +241,12 @@ async fn a_server_without_exact_lists_leaves_gaps_and_says_so_once() {
 async fn when_as_much_waits_as_may_nothing_more_is_read_and_nothing_is_lost() {
     const EVENTS: usize = 400;
     const MOST: usize = 3;
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     for name in ["slow", "quick"] {
         world.create(name, json!({}));
     }
-    let tuning_of = |held_events| Tuning { held_events, ..tuning() };
-    let running = Running::start_with(&world, &memory, spec(json!({})), tuning_of(MOST)).await;
+    let tuning_of = |held_events| WatchTuning { held_events, ..tuning() };
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), tuning_of(MOST)).await;
     running.watching(&world).await;
     away(&world).await;
     world.update("slow");
@@ -256,7 +256,7 @@ async fn when_as_much_waits_as_may_nothing_more_is_read_and_nothing_is_lost() {
     world.spoil(move |request| {
         let shut =
             still.load(std::sync::atomic::Ordering::SeqCst) && request.contains("metadata.name%3Dslow");
-        shut.then(|| Reply::status(503, "ServiceUnavailable"))
+        shut.then(|| CannedReply::status(503, "ServiceUnavailable"))
     });
     world.forget();
     until("it is walked back", || running.handle.view().walking == 1).await;
@@ -267,8 +267,8 @@ async fn when_as_much_waits_as_may_nothing_more_is_read_and_nothing_is_lost() {
     }
     until("as many wait as may", || running.handle.view().counts.frames == before + MOST as u64).await;
     // Another source, which nothing holds up, proves that the server sends.
-    let other = Arc::new(Memory::default());
-    let unhindered = Running::start(&world, &other).await;
+    let other = Arc::new(MemoryWitness::default());
+    let unhindered = RunningSource::start(&world, &other).await;
     unhindered.watching(&world).await;
     for _ in 0..EVENTS {
         world.change("slow", |object| object["spec"]["pad"] = json!("x".repeat(20_000)));
@@ -296,10 +296,10 @@ async fn when_as_much_waits_as_may_nothing_more_is_read_and_nothing_is_lost() {
 
 #[tokio::test]
 async fn bytes_that_wait_are_bounded_too() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("slow", json!({}));
-    let tuning = Tuning { held_bytes: 100_000, ..tuning() };
-    let running = Running::start_with(&world, &memory, spec(json!({})), tuning).await;
+    let tuning = WatchTuning { held_bytes: 100_000, ..tuning() };
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), tuning).await;
     running.watching(&world).await;
     away(&world).await;
     world.update("slow");
@@ -309,7 +309,7 @@ async fn bytes_that_wait_are_bounded_too() {
     world.spoil(move |request| {
         let shut =
             still.load(std::sync::atomic::Ordering::SeqCst) && request.contains("metadata.name%3Dslow");
-        shut.then(|| Reply::status(503, "ServiceUnavailable"))
+        shut.then(|| CannedReply::status(503, "ServiceUnavailable"))
     });
     world.forget();
     until("it is walked back", || running.handle.view().walking == 1).await;
@@ -329,10 +329,11 @@ async fn bytes_that_wait_are_bounded_too() {
 
 #[tokio::test]
 async fn a_search_whose_budget_runs_out_leaves_one_exact_gap() {
-    let (world, memory) = (World::start().await, Arc::new(Memory::default()));
+    let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     world.create("a", json!({}));
     let walk = WalkBudget { sweep_requests: 3, ..tuning().walk };
-    let running = Running::start_with(&world, &memory, spec(json!({})), Tuning { walk, ..tuning() }).await;
+    let running =
+        RunningSource::start_with(&world, &memory, spec(json!({})), WatchTuning { walk, ..tuning() }).await;
     running.watching(&world).await;
     away(&world).await;
     for _ in 0..5 {
@@ -377,7 +378,7 @@ async fn one_question_that_is_refused_costs_one_object_and_no_other() {
     world.spoil(move |request| {
         let is_hit = !refused && request.contains("metadata.name%3Db") && request.contains("Exact");
         refused |= is_hit;
-        is_hit.then(|| Reply::status(400, "BadRequest"))
+        is_hit.then(|| CannedReply::status(400, "BadRequest"))
     });
     level(&world, &memory).await;
     settled(&world, &memory).await;

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{Entry, Reply, Signal, World};
+use super::{CannedReply, HistoryEntry, StreamSignal, WatchWorld};
 
-impl World {
+impl WatchWorld {
     pub(super) async fn serve(&self, mut socket: TcpStream) {
         let mut held = Vec::new();
         loop {
@@ -51,7 +51,7 @@ impl World {
     }
 
     /// Sends the metadata of a list's objects alone.
-    fn bare(&self, reply: Reply) -> Reply {
+    fn bare(&self, reply: CannedReply) -> CannedReply {
         let mut list: Value = serde_json::from_str(&reply.body).unwrap_or_default();
         let Some(items) = list["items"].as_array_mut() else { return reply };
         for item in items {
@@ -59,11 +59,11 @@ impl World {
                 "metadata": item["metadata"]});
         }
         self.with(|state| state.bare_lists += 1);
-        Reply { body: list.to_string(), ..reply }
+        CannedReply { body: list.to_string(), ..reply }
     }
 
     /// A test's answer may change the world, so it is not called under the world's lock.
-    fn spoiled(&self, target: &str) -> Option<Reply> {
+    fn spoiled(&self, target: &str) -> Option<CannedReply> {
         let _one_at_a_time = self.spoiling.lock().unwrap();
         let mut spoilers = self.with(|state| {
             state.requests.push(target.to_string());
@@ -77,13 +77,16 @@ impl World {
         spoiled
     }
 
-    fn watchable(&self, query: &HashMap<String, String>) -> Result<(), Reply> {
-        self.with(|state| if state.served { Ok(()) } else { Err(Reply::status(404, "NotFound")) })?;
+    fn watchable(&self, query: &HashMap<String, String>) -> Result<(), CannedReply> {
+        self.with(|state| if state.served { Ok(()) } else { Err(CannedReply::status(404, "NotFound")) })?;
         if query.contains_key("sendInitialEvents") {
             let streams = self.with(|state| state.streams);
-            return if streams { Ok(()) } else { Err(Reply::status(422, "Invalid")) };
+            return if streams { Ok(()) } else { Err(CannedReply::status(422, "Invalid")) };
         }
-        query["resourceVersion"].parse::<u64>().map(|_| ()).map_err(|_| Reply::status(500, "InternalError"))
+        query["resourceVersion"]
+            .parse::<u64>()
+            .map(|_| ())
+            .map_err(|_| CannedReply::status(500, "InternalError"))
     }
 
     async fn stream(&self, mut socket: TcpStream, query: &HashMap<String, String>) {
@@ -96,7 +99,7 @@ impl World {
                     .live
                     .values()
                     .rev()
-                    .map(|object| Entry { version: 0, kind: "ADDED", object: object.clone() }.line())
+                    .map(|object| HistoryEntry { version: 0, kind: "ADDED", object: object.clone() }.line())
                     .collect();
                 if state.repeats_streams {
                     lines.extend(lines.clone());
@@ -111,7 +114,8 @@ impl World {
                     "reason": "Expired", "message": "too old resource version"}});
                 return (None, vec![format!("{expired}\n")]);
             }
-            let backlog = state.log.iter().filter(|entry| entry.version > from).map(Entry::line).collect();
+            let backlog =
+                state.log.iter().filter(|entry| entry.version > from).map(HistoryEntry::line).collect();
             (Some(self.signals.subscribe()), backlog)
         });
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -134,34 +138,34 @@ impl World {
                 _ = socket.read(&mut gone) => return,
             };
             match signal {
-                Ok(Signal::Raw(text)) => {
+                Ok(StreamSignal::Raw(text)) => {
                     if chunk(&mut socket, &text).await.is_err() {
                         return;
                     }
                 }
-                Ok(Signal::Close) => return drop(socket.write_all(b"0\r\n\r\n").await),
-                Ok(Signal::Cut) | Err(_) => return,
+                Ok(StreamSignal::Close) => return drop(socket.write_all(b"0\r\n\r\n").await),
+                Ok(StreamSignal::Cut) | Err(_) => return,
             }
         }
     }
 
-    fn answer(&self, path: &str, query: &HashMap<String, String>) -> Reply {
+    fn answer(&self, path: &str, query: &HashMap<String, String>) -> CannedReply {
         let served = self.with(|state| state.served);
         if path == "/apis/batch/v1" {
             let jobs = json!([{"name": "jobs", "kind": "Job", "namespaced": true}]);
             return json_reply(json!({"resources": if served { jobs } else { json!([]) }}));
         }
         if !served {
-            return Reply::status(404, "NotFound");
+            return CannedReply::status(404, "NotFound");
         }
         if let Some((_, name)) = path.split_once("/jobs/") {
             let held = self.with(|state| state.live.get(&("ml".to_string(), name.to_string())).cloned());
-            return held.map_or_else(|| Reply::status(404, "NotFound"), json_reply);
+            return held.map_or_else(|| CannedReply::status(404, "NotFound"), json_reply);
         }
         self.list(query)
     }
 
-    fn list(&self, query: &HashMap<String, String>) -> Reply {
+    fn list(&self, query: &HashMap<String, String>) -> CannedReply {
         let exact = query.get("resourceVersion").map(|version| version.parse::<u64>().unwrap());
         let named = query
             .get("fieldSelector")
@@ -176,7 +180,7 @@ impl World {
         self.with(|state| {
             let at = exact.or(pinned).unwrap_or(state.version);
             if at < state.compacted {
-                return Reply::status(410, "Expired");
+                return CannedReply::status(410, "Expired");
             }
             let mut objects: BTreeMap<String, Value> = BTreeMap::new();
             for entry in state.log.iter().filter(|entry| entry.version <= at) {
@@ -208,8 +212,8 @@ impl World {
     }
 }
 
-fn json_reply(body: Value) -> Reply {
-    Reply { status: 200, headers: String::new(), body: body.to_string() }
+fn json_reply(body: Value) -> CannedReply {
+    CannedReply { status: 200, headers: String::new(), body: body.to_string() }
 }
 
 pub fn bookmark(version: u64, ends_list: bool) -> String {

@@ -24,7 +24,7 @@ const NOON: u64 = 1_798_718_400_000;
 
 /// Keeps `kv`, and answers each destination with one status.
 #[derive(Default)]
-struct Fake {
+struct FakeHost {
     kv: RefCell<BTreeMap<String, Vec<u8>>>,
     now: Cell<u64>,
     documents: RefCell<BTreeMap<u64, Value>>,
@@ -44,7 +44,7 @@ struct Fake {
 /// What the host allows in one batch or tick.
 const HOST_CALLS: u32 = 4096;
 
-impl Fake {
+impl FakeHost {
     fn called(&self) -> Result<(), Error> {
         self.calls.set(self.calls.get() + 1);
         if self.calls.get() > HOST_CALLS { Err(Error::Denied("limits.hostCalls".into())) } else { Ok(()) }
@@ -55,7 +55,7 @@ fn size((key, value): (&String, &Vec<u8>)) -> usize {
     key.len() + value.len()
 }
 
-impl testing::Host for Fake {
+impl testing::Host for FakeHost {
     fn document_value(&self, seq: u64, pointer: &str) -> Result<Option<String>, Error> {
         self.called()?;
         let documents = self.documents.borrow();
@@ -123,8 +123,8 @@ impl testing::Host for Fake {
     }
 }
 
-struct World {
-    host: Rc<Fake>,
+struct OutboxWorld {
+    host: Rc<FakeHost>,
     config: Config,
 }
 
@@ -138,13 +138,13 @@ fn configured(value: Value) -> Config {
     config
 }
 
-fn world(config: Value) -> World {
-    let host = Rc::new(Fake::default());
+fn world(config: Value) -> OutboxWorld {
+    let host = Rc::new(FakeHost::default());
     host.now.set(NOON);
-    World { host, config: configured(config) }
+    OutboxWorld { host, config: configured(config) }
 }
 
-impl World {
+impl OutboxWorld {
     fn hear(&self, states: &[State]) {
         self.host.calls.set(0);
         let verdicts = testing::with_host(self.host.clone(), || handle(&self.config, states));
@@ -414,7 +414,7 @@ fn a_person_is_written_to_whom_an_annotation_names() {
     assert_eq!((letters.len(), letters[0].to[0].as_str()), (1, "ada@example.com"));
 }
 
-impl World {
+impl OutboxWorld {
     /// Of one object, in the order of states and recipients: the recipient, the result and the reason.
     fn reports(&self, uid: &str) -> Vec<String> {
         let kv = self.host.kv.borrow();
@@ -462,13 +462,13 @@ fn a_title_is_one_line_whatever_an_object_says() {
     assert_eq!(world.titles(0, "hook"), ["Job default/a: Failed"], "a title of nothing is the standard one");
 }
 
-impl Fake {
+impl FakeHost {
     fn kv_keys_left(&self) -> usize {
         self.kv.borrow().keys().filter(|key| key.starts_with(NOTES)).count()
     }
 }
 
-impl World {
+impl OutboxWorld {
     /// Hands states over until each is done, with a tick between. Returns the titles that each destination took.
     fn delivered(&self, mut states: Vec<State>, rounds: usize) -> (Vec<State>, Vec<(String, String)>) {
         let mut told = Vec::new();

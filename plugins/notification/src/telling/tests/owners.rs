@@ -16,7 +16,7 @@ fn a_job_of_64_pods_is_one_message() {
 }
 
 /// As the host shows a Pod of a Job of a CronJob: the CronJob is the outermost owner.
-fn pod_of_a_cron_job(world: &World, seq: u64, namespace: &str) -> State {
+fn pod_of_a_cron_job(world: &OutboxWorld, seq: u64, namespace: &str) -> State {
     let mut pod = pod(seq, &format!("train-{seq}"), "Failed");
     pod.object.namespace = namespace.into();
     pod.owner = pod.owner.map(|owner| ObjectRef {

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {
+fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> PendingNote {
     let uid = format!("uid-{}", seq % 7);
-    Note {
+    PendingNote {
         seq,
         group: format!("/{uid}"),
         to: to.iter().map(|name| name.to_string()).collect(),
@@ -21,14 +21,14 @@ fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {
 #[test]
 fn what_is_remembered_is_bounded() {
     let config = configured(json!({"settle": "0s"}));
-    let mut book = Book::default();
+    let mut book = OutboxBook::default();
     for seq in 0..5_000u64 {
         let mut one = note(seq, "Failed", &["hook"], seq);
         one.group = format!("/uid-{seq}");
         one.facts.insert("uid".into(), format!("uid-{seq}").into());
         book.take_in(&config, seq, vec![(seq.to_string(), one)]);
         for sending in book.due(&config, seq) {
-            book.answered(&config, &sending, &Answer::Taken, seq);
+            book.answered(&config, &sending, &SendAnswer::Taken, seq);
         }
         book.forget(&config, seq);
     }
@@ -48,7 +48,7 @@ proptest! {
         steps in proptest::collection::vec((0u8..3, 0u64..8_000, 0u8..4), 1..80),
     ) {
         let config = configured(json!({"settle": "2s", "digest": {"above": 2, "every": "20s"}, "repeat": "0s"}));
-        let (mut book, mut notes, mut now) = (Book::default(), BTreeMap::new(), 0);
+        let (mut book, mut notes, mut now) = (OutboxBook::default(), BTreeMap::new(), 0);
         let mut heard: BTreeMap<(String, String), u32> = BTreeMap::new();
         let mut made: HashSet<String> = HashSet::new();
         for seq in 0..(steps.len() + 200) as u64 {
@@ -64,11 +64,11 @@ proptest! {
             for sending in book.due(&config, now) {
                 made.extend(sending.tells.iter().cloned());
                 let answer = match fault {
-                    0 => Answer::Later { after_ms: None, why: "away".into() },
-                    1 if sending.recipient == "ops" => Answer::Later { after_ms: Some(1_000), why: "rate".into() },
-                    _ => Answer::Taken,
+                    0 => SendAnswer::Later { after_ms: None, why: "away".into() },
+                    1 if sending.recipient == "ops" => SendAnswer::Later { after_ms: Some(1_000), why: "rate".into() },
+                    _ => SendAnswer::Taken,
                 };
-                if answer == Answer::Taken {
+                if answer == SendAnswer::Taken {
                     for id in &sending.tells {
                         *heard.entry((sending.recipient.clone(), id.clone())).or_default() += 1;
                     }

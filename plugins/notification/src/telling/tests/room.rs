@@ -19,10 +19,10 @@ fn a_report_is_bounded_whatever_an_object_says() {
 #[test]
 fn digests_of_numbers_alone_have_different_ids() {
     let config = configured(json!({"digest": {"above": 1, "every": "1s"}}));
-    let mut book = Book::default();
+    let mut book = OutboxBook::default();
     let mut ids = HashSet::new();
     for now_ms in [10_000, 20_000, 30_000] {
-        book.count(Counts { more: vec![("ops".into(), 5)], ..Counts::default() });
+        book.count(NoteCounts { more: vec![("ops".into(), 5)], ..NoteCounts::default() });
         let [sending] = &book.due(&config, now_ms)[..] else { panic!("one digest is due") };
         assert_eq!(
             book.clone().due(&config, now_ms)[0].message.id,
@@ -30,6 +30,6 @@ fn digests_of_numbers_alone_have_different_ids() {
             "a repeat has the same"
         );
         assert!(ids.insert(sending.message.id.clone()), "{}", sending.message.id);
-        book.answered(&config, sending, &Answer::Taken, now_ms);
+        book.answered(&config, sending, &SendAnswer::Taken, now_ms);
     }
 }

@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use kubewitness_bench::wanted;
 use kubewitness_figures::record;
 
-use paths::{PATHS, Prepared};
+use paths::{PATHS, PreparedPaths};
 
 /// Names the path to the process that is counted, and its rounds.
 const COUNTED: &str = "KUBEWITNESS_COUNTED";
@@ -75,7 +75,7 @@ fn run_counted(counted: &str, folder: &Path) -> Result<()> {
     // One thread: what another one does meanwhile would be counted, and not always the same.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
-    runtime.block_on((path.run)(Prepared::of(folder), rounds.parse()?))
+    runtime.block_on((path.run)(PreparedPaths::of(folder), rounds.parse()?))
 }
 
 /// The instructions of a whole process.

@@ -11,20 +11,20 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use kubewitness_bench::{PATIENCE, job};
-use kubewitness_capability::Backing;
+use kubewitness_capability::PluginServices;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{ComponentsSpec, DeliverySpec, HostSpec, LimitsSpec};
-use kubewitness_core::lanes::{LaneOptions, Lanes, Now};
+use kubewitness_core::lanes::{ClockReading, LaneOptions, Lanes};
 use kubewitness_core::ports::{
-    CallError, Delivery, Documents, GrantError, Grants, Handler, KvWrites, Outcome, Progress, SqlValue,
-    Verdict, Witness,
+    CallError, CallOutcome, DocumentReader, GrantError, GrantProvider, KvWrites, PluginHandler,
+    PluginProgress, SqlValue, StateDelivery, StateWitness, Verdict,
 };
-use kubewitness_core::redact::{Redactor, Secrets};
-use kubewitness_core::status::Rules;
+use kubewitness_core::redact::{RedactionRules, SecretDigests};
+use kubewitness_core::status::StatusRules;
 use kubewitness_core::{document, project};
-use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses};
+use kubewitness_dispatch::{DispatchOptions, LongestPauses, PluginDispatcher};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +44,7 @@ const LONGEST: usize = 4;
 /// States that a journal holds before it is delivered.
 const BACKLOG: usize = 512;
 
-type Work = Pin<Box<dyn Future<Output = Result<()>>>>;
+type PathWork = Pin<Box<dyn Future<Output = Result<()>>>>;
 
 pub struct CountedPath {
     /// As in the catalog of figures, behind `instructions.`
@@ -53,7 +53,7 @@ pub struct CountedPath {
     pub states: usize,
     /// Rounds of the shorter run.
     pub rounds: usize,
-    pub run: fn(Prepared, usize) -> Work,
+    pub run: fn(PreparedPaths, usize) -> PathWork,
 }
 
 macro_rules! path {
@@ -84,11 +84,11 @@ pub const PATHS: &[CountedPath] = &[
 ];
 
 /// What is made once for all runs.
-pub struct Prepared {
+pub struct PreparedPaths {
     folder: PathBuf,
 }
 
-impl Prepared {
+impl PreparedPaths {
     pub fn of(folder: &Path) -> Self {
         Self { folder: folder.to_path_buf() }
     }
@@ -99,7 +99,7 @@ impl Prepared {
     }
 }
 
-async fn frame(_: Prepared, rounds: usize) -> Result<()> {
+async fn frame(_: PreparedPaths, rounds: usize) -> Result<()> {
     let line = format!(r#"{{"type":"MODIFIED","object":{}}}"#, job(1, 1, 3));
     for _ in 0..rounds {
         let (_, envelope) = project::project(black_box(line.as_bytes())).context("a frame")?;
@@ -108,15 +108,15 @@ async fn frame(_: Prepared, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-async fn status(_: Prepared, rounds: usize) -> Result<()> {
-    let (rules, document) = (Rules::builtin(), job(1, 1, 3));
+async fn status(_: PreparedPaths, rounds: usize) -> Result<()> {
+    let (rules, document) = (StatusRules::builtin(), job(1, 1, 3));
     for _ in 0..rounds {
         black_box(rules.status("batch", "Job", black_box(document.as_bytes())));
     }
     Ok(())
 }
 
-async fn delta(_: Prepared, rounds: usize) -> Result<()> {
+async fn delta(_: PreparedPaths, rounds: usize) -> Result<()> {
     let (before, after) = (job(1, 2, 3), job(1, 3, 4));
     for _ in 0..rounds {
         black_box(document::delta(before.as_bytes(), black_box(after.as_bytes())));
@@ -124,7 +124,7 @@ async fn delta(_: Prepared, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-async fn pack(_: Prepared, rounds: usize) -> Result<()> {
+async fn pack(_: PreparedPaths, rounds: usize) -> Result<()> {
     let text = job(1, 2, 3);
     for _ in 0..rounds {
         black_box(document::pack(black_box(text.as_bytes())));
@@ -132,27 +132,27 @@ async fn pack(_: Prepared, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-fn redactor() -> Result<Redactor> {
+fn redactor() -> Result<RedactionRules> {
     let host: HostSpec = serde_json::from_value(
         json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]}),
     )?;
     host.redactor().map_err(|faults| anyhow::anyhow!("{faults:?}"))
 }
 
-async fn quotes(_: Prepared, rounds: usize) -> Result<()> {
-    let (redactor, rules) = (redactor()?, Rules::builtin());
+async fn quotes(_: PreparedPaths, rounds: usize) -> Result<()> {
+    let (redactor, rules) = (redactor()?, StatusRules::builtin());
     let document = job(1, 3, 4);
     let status = rules.status("batch", "Job", document.as_bytes());
-    ensure!(Secrets::may_stand_in(&status), "the status has no text that is searched");
+    ensure!(SecretDigests::may_stand_in(&status), "the status has no text that is searched");
     for _ in 0..rounds {
-        let mut secrets = Secrets::default();
+        let mut secrets = SecretDigests::default();
         redactor.add_secret_words(black_box(document.as_bytes()), "Job", &mut secrets)?;
         ensure!(secrets.hidden_in(&status).is_none(), "a quote was found");
     }
     Ok(())
 }
 
-async fn redact(_: Prepared, rounds: usize) -> Result<()> {
+async fn redact(_: PreparedPaths, rounds: usize) -> Result<()> {
     let redactor = redactor()?;
     let text = job(1, 1, 3);
     for _ in 0..rounds {
@@ -162,15 +162,15 @@ async fn redact(_: Prepared, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-async fn lanes(_: Prepared, rounds: usize) -> Result<()> {
+async fn lanes(_: PreparedPaths, rounds: usize) -> Result<()> {
     let states: Vec<_> = deliveries(BACKLOG, JOBS).into_iter().map(|delivery| delivery.state).collect();
     for _ in 0..rounds {
         let options = LaneOptions::new("bench", &DeliverySpec::default());
-        let mut lanes = Lanes::new(options, &Progress::default());
+        let mut lanes = Lanes::new(options, &PluginProgress::default());
         for state in &states {
             lanes.push(state.clone(), Duration::ZERO);
         }
-        let (now, mut finished) = (Now::default(), 0);
+        let (now, mut finished) = (ClockReading::default(), 0);
         while finished < states.len() {
             for delivery in lanes.take(now.elapsed, GUEST_BATCH) {
                 lanes.finish(delivery.state.seq, Verdict::Done, now);
@@ -188,7 +188,7 @@ async fn journal(folder: &Path, recent: usize) -> Result<Journal> {
     Ok(Journal::open(&folder.join("journal.db"), options).await?)
 }
 
-async fn append(_: Prepared, rounds: usize) -> Result<()> {
+async fn append(_: PreparedPaths, rounds: usize) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let journal = journal(folder.path(), BACKLOG).await?;
     // After the first append every Job is known, so each further one has deltas.
@@ -200,12 +200,12 @@ async fn append(_: Prepared, rounds: usize) -> Result<()> {
 }
 
 /// The journal holds the states in memory.
-async fn recent(_: Prepared, rounds: usize) -> Result<()> {
+async fn recent(_: PreparedPaths, rounds: usize) -> Result<()> {
     deliver(BACKLOG * 2, rounds).await
 }
 
 /// The journal holds none of them.
-async fn backlog(_: Prepared, rounds: usize) -> Result<()> {
+async fn backlog(_: PreparedPaths, rounds: usize) -> Result<()> {
     deliver(0, rounds).await
 }
 
@@ -218,10 +218,10 @@ async fn deliver(recent: usize, rounds: usize) -> Result<()> {
     }
     for round in 0..rounds {
         // New ones each time: they remember in which states they have looked for secrets.
-        let backing = Backing { documents: Arc::new(journal.clone()), ..backing() };
+        let backing = PluginServices { documents: Arc::new(journal.clone()), ..backing() };
         let grants = granted::grants(&json!({}), &json!({}), folder.path(), backing).await?;
-        let looking = Arc::new(Looking::new(grants));
-        let (dispatcher, _handle) = Dispatcher::new(
+        let looking = Arc::new(LookingPlugin::new(grants));
+        let (dispatcher, _handle) = PluginDispatcher::new(
             // A new plugin begins at the beginning.
             options(&format!("bench-{round}")),
             Arc::new(journal.clone()),
@@ -269,19 +269,19 @@ impl Clock for SteppingClock {
 }
 
 /// A plugin that does what the sandbox does before and after the guest.
-struct Looking {
-    grants: Arc<dyn Grants>,
+struct LookingPlugin {
+    grants: Arc<dyn GrantProvider>,
     seen: AtomicUsize,
     /// Every state of the journal was seen.
     all: Notify,
 }
 
-impl Looking {
-    fn new(grants: Arc<dyn Grants>) -> Self {
+impl LookingPlugin {
+    fn new(grants: Arc<dyn GrantProvider>) -> Self {
         Self { grants, seen: AtomicUsize::new(0), all: Notify::new() }
     }
 
-    async fn look(&self, batch: &[Delivery]) -> Result<KvWrites, GrantError> {
+    async fn look(&self, batch: &[StateDelivery]) -> Result<KvWrites, GrantError> {
         let mut session = self.grants.open(batch).await?;
         for delivery in batch {
             black_box(session.show(&delivery.state).await?);
@@ -291,17 +291,17 @@ impl Looking {
 }
 
 #[async_trait]
-impl Handler for Looking {
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+impl PluginHandler for LookingPlugin {
+    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let kv = self.look(batch).await.map_err(|error| CallError::Unavailable(error.to_string()))?;
         if self.seen.fetch_add(batch.len(), Ordering::Relaxed) + batch.len() == BACKLOG {
             self.all.notify_one();
         }
-        Ok(Outcome { verdicts: vec![Verdict::Done; batch.len()], kv, is_apart: false })
+        Ok(CallOutcome { verdicts: vec![Verdict::Done; batch.len()], kv, is_apart: false })
     }
 }
 
-async fn documents(_: Prepared, rounds: usize) -> Result<()> {
+async fn documents(_: PreparedPaths, rounds: usize) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let journal = journal(folder.path(), 0).await?;
     for first in (0..BACKLOG).step_by(BATCH) {
@@ -316,7 +316,7 @@ async fn documents(_: Prepared, rounds: usize) -> Result<()> {
     Ok(journal.close().await?)
 }
 
-async fn receipt(_: Prepared, rounds: usize) -> Result<()> {
+async fn receipt(_: PreparedPaths, rounds: usize) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let settings = json!({"databases": [{"name": "platform", "sqlite": {"path": "platform.db"}}]});
     let plugin = json!({"grants": {"sql": [{"name": "main", "database": "platform"}]}});
@@ -334,11 +334,14 @@ async fn receipt(_: Prepared, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-async fn guest(prepared: Prepared, rounds: usize) -> Result<()> {
-    let options =
-        EngineOptions { cache: Some(prepared.code()), compiler: Compiler::InProcess, is_unattended: false };
+async fn guest(prepared: PreparedPaths, rounds: usize) -> Result<()> {
+    let options = EngineOptions {
+        cache: Some(prepared.code()),
+        compiler: ComponentCompiler::InProcess,
+        is_unattended: false,
+    };
     let component =
-        Engine::new(options)?.load(&component("probe").into(), &ComponentsSpec::default()).await?;
+        SandboxEngine::new(options)?.load(&component("probe").into(), &ComponentsSpec::default()).await?;
     let grants = Arc::new(NoGrants::new(r#"{"command":"done"}"#));
     let plugin = component.plugin("probe", &LimitsSpec::default(), grants)?;
     let batch = deliveries(GUEST_BATCH, GUEST_BATCH);

@@ -19,11 +19,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::future::{try_join, try_join_all};
-use granted::{Nothing, backing, delivery};
+use granted::{NoJournal, backing, delivery};
 use kubewitness_bench::wanted;
-use kubewitness_capability::Backing;
+use kubewitness_capability::PluginServices;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{Backlog, Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};
+use kubewitness_core::ports::{
+    Backlog, GrantProvider, HttpRequest, KvWrite, NoteStore, PluginProgress, ProgressSave, StateDelivery,
+};
 use kubewitness_journal::{Journal, JournalOptions};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -49,7 +51,7 @@ fn main() -> Result<()> {
 }
 
 async fn run() -> Result<()> {
-    let plugin = plugin::Plugin::load().await?;
+    let plugin = plugin::PostPlugin::load().await?;
     println!("posts: the notification plugin with {} new Jobs, journal in SQLite", plugin::JOBS);
     // With slower receivers, a round would take minutes.
     for millis in ANSWERS.into_iter().take_while(|millis| *millis <= 10) {
@@ -79,11 +81,11 @@ fn report(millis: u64, noted: f64, bare: f64, goal: &str) {
 async fn rate(millis: u64, is_noted: bool) -> Result<f64> {
     let folder = tempfile::tempdir()?;
     let journal = Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await?;
-    let notes: Arc<dyn Notes> = if is_noted { Arc::new(journal.clone()) } else { Arc::new(Nothing) };
+    let notes: Arc<dyn NoteStore> = if is_noted { Arc::new(journal.clone()) } else { Arc::new(NoJournal) };
     let url = receive(Duration::from_millis(millis), Arc::default()).await?;
     let destinations = json!({"destinations": [{"name": "people", "url": url}]});
     let plugin = json!({"grants": {"http": [{"name": "people", "destination": "people"}]}});
-    let backing = Backing { notes, ..backing() };
+    let backing = PluginServices { notes, ..backing() };
     let grants = granted::grants(&destinations, &plugin, folder.path(), backing).await?;
     let owed = Mutex::new(Vec::new());
     let until = Instant::now() + ROUND;
@@ -97,15 +99,15 @@ async fn rate(millis: u64, is_noted: bool) -> Result<f64> {
 async fn call_until(
     until: Instant,
     call: u64,
-    grants: &dyn Grants,
+    grants: &dyn GrantProvider,
     owed: &Mutex<Vec<KvWrite>>,
 ) -> Result<u64> {
     let (mut posts, mut seq) = (0, call * 1_000_000);
     while Instant::now() < until {
-        let batch: Vec<Delivery> = (seq + 1..=seq + BATCH).map(delivery).collect();
+        let batch: Vec<StateDelivery> = (seq + 1..=seq + BATCH).map(delivery).collect();
         seq += BATCH;
         let mut session = grants.open(&batch).await?;
-        for Delivery { state, .. } in &batch {
+        for StateDelivery { state, .. } in &batch {
             let headers = vec![("idempotency-key".to_owned(), state.id.as_str().to_owned())];
             let body = vec![b'x'; 400];
             session
@@ -128,7 +130,12 @@ async fn save_until(until: Instant, journal: &Journal, owed: &Mutex<Vec<KvWrite>
     while Instant::now() < until {
         tokio::time::sleep(SAVE_EVERY).await;
         let kv = std::mem::take(&mut *owed.lock().await);
-        journal.save("bench", Save { progress: Progress::default(), kv, ..Save::default() }).await?;
+        journal
+            .save(
+                "bench",
+                ProgressSave { progress: PluginProgress::default(), kv, ..ProgressSave::default() },
+            )
+            .await?;
     }
     Ok(())
 }

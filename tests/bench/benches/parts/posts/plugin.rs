@@ -7,17 +7,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use kubewitness_bench::PATIENCE;
-use kubewitness_capability::Backing;
+use kubewitness_capability::PluginServices;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{ComponentsSpec, DeliverySpec, LimitsSpec};
-use kubewitness_core::ports::{CallError, Delivery, Handler, Notes, Outcome, Witness};
-use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses};
+use kubewitness_core::ports::{
+    CallError, CallOutcome, NoteStore, PluginHandler, StateDelivery, StateWitness,
+};
+use kubewitness_dispatch::{DispatchOptions, LongestPauses, PluginDispatcher};
 use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, PluginComponent, SandboxEngine};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::granted::{self, Nothing, backing};
+use crate::granted::{self, NoJournal, backing};
 use crate::subscribed::every_job;
 use crate::support::{component, witnessed};
 use crate::{CALLS, receive};
@@ -29,28 +31,29 @@ pub const ROUNDS: usize = 3;
 /// States of one append.
 const APPEND: usize = 250;
 
-pub struct Plugin {
-    component: Component,
+pub struct PostPlugin {
+    component: PluginComponent,
 }
 
 /// Each call is a task of its own, as in the host.
-struct Spawned(Arc<kubewitness_sandbox::Plugin>);
+struct SpawnedCalls(Arc<kubewitness_sandbox::SandboxPlugin>);
 
 #[async_trait]
-impl Handler for Spawned {
+impl PluginHandler for SpawnedCalls {
     #[allow(clippy::disallowed_methods)]
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+    async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError> {
         let (plugin, batch) = (self.0.clone(), batch.to_vec());
         let call = tokio::spawn(async move { plugin.handle(&batch).await });
         call.await.map_err(|error| CallError::Protocol(error.to_string()))?
     }
 }
 
-impl Plugin {
+impl PostPlugin {
     pub async fn load() -> Result<Self> {
-        let options = EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false };
+        let options =
+            EngineOptions { cache: None, compiler: ComponentCompiler::InProcess, is_unattended: false };
         let bytes = component("notification").into();
-        Ok(Self { component: Engine::new(options)?.load(&bytes, &ComponentsSpec::default()).await? })
+        Ok(Self { component: SandboxEngine::new(options)?.load(&bytes, &ComponentsSpec::default()).await? })
     }
 
     /// Posts a second.
@@ -68,13 +71,18 @@ impl Plugin {
         let url = receive(Duration::from_millis(millis), count.clone()).await?;
         let destinations = json!({"destinations": [{"name": "people", "url": url}]});
         let plugin = json!({"grants": {"http": [{"name": "people", "destination": "people"}]}});
-        let notes: Arc<dyn Notes> = if is_noted { Arc::new(journal.clone()) } else { Arc::new(Nothing) };
-        let backing = Backing { notes, documents: Arc::new(journal.clone()), ..backing() };
+        let notes: Arc<dyn NoteStore> =
+            if is_noted { Arc::new(journal.clone()) } else { Arc::new(NoJournal) };
+        let backing = PluginServices { notes, documents: Arc::new(journal.clone()), ..backing() };
         let grants = granted::grants(&destinations, &plugin, folder.path(), backing).await?;
         let plugin = self.component.plugin("bench", &LimitsSpec::default(), grants)?;
-        let handler = Arc::new(Spawned(Arc::new(plugin)));
-        let (dispatcher, _handle) =
-            Dispatcher::new(options(), Arc::new(journal.clone()), handler, Arc::new(SystemClock::default()));
+        let handler = Arc::new(SpawnedCalls(Arc::new(plugin)));
+        let (dispatcher, _handle) = PluginDispatcher::new(
+            options(),
+            Arc::new(journal.clone()),
+            handler,
+            Arc::new(SystemClock::default()),
+        );
         let (stop, begun) = (CancellationToken::new(), Instant::now());
         let told = async {
             while count.load(Ordering::SeqCst) < JOBS && begun.elapsed() < PATIENCE {

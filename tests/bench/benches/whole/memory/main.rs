@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use host::{Lab, Memory, Process, mib, plugin, settings};
+use host::{HostLab, HostProcess, MemoryUse, mib, plugin, settings};
 use kubewitness_bench::{PATIENCE, ratio, wanted};
 use kubewitness_figures::record;
 
@@ -53,8 +53,8 @@ async fn run(jobs: usize) -> Result<()> {
     println!("memory: {jobs} distinct Jobs of {} bytes on average, two plugins", bytes / 1_000);
     let folder = tempfile::tempdir()?;
     let (empty, full) = (folder.path().join("empty"), folder.path().join("full"));
-    let first = Start::measure("first start", &empty, &full, jobs).await?;
-    let again = Start::measure("started again", &empty, &full, jobs).await?;
+    let first = HostStart::measure("first start", &empty, &full, jobs).await?;
+    let again = HostStart::measure("started again", &empty, &full, jobs).await?;
     record("memory.first", first.each(jobs))?;
     record("memory.again", again.each(jobs))?;
     println!(
@@ -72,12 +72,12 @@ async fn run(jobs: usize) -> Result<()> {
 }
 
 /// One start of the host, without Jobs and with them.
-struct Start {
-    empty: Memory,
-    full: Memory,
+struct HostStart {
+    empty: MemoryUse,
+    full: MemoryUse,
 }
 
-impl Start {
+impl HostStart {
     async fn measure(what: &str, empty: &Path, full: &Path, jobs: usize) -> Result<Self> {
         let empty = measure(empty, 0).await?;
         report(&format!("{what}, empty"), &empty, None);
@@ -91,25 +91,25 @@ impl Start {
     }
 }
 
-fn each(full: &Memory, empty: &Memory, jobs: usize) -> f64 {
+fn each(full: &MemoryUse, empty: &MemoryUse, jobs: usize) -> f64 {
     (full.resident as f64 - empty.resident as f64) * 1024.0 / jobs as f64
 }
 
-fn report(what: &str, memory: &Memory, against: Option<(&Memory, usize)>) {
+fn report(what: &str, memory: &MemoryUse, against: Option<(&MemoryUse, usize)>) {
     let each = against.map(|(empty, jobs)| format!(", {:.0} bytes a Job", each(memory, empty, jobs)));
     let (resident, peak) = (mib(memory.resident), mib(memory.peak));
     println!("  {what:<20} {resident:>7.1} MiB at rest, {peak:>7.1} MiB at most{}", each.unwrap_or_default());
 }
 
 /// Starts the host on a folder and ends it once all is delivered and nothing moves any more.
-async fn measure(folder: &Path, jobs: usize) -> Result<Memory> {
+async fn measure(folder: &Path, jobs: usize) -> Result<MemoryUse> {
     let address = server::start(jobs).await?;
     let manifests = [
         settings(SETTINGS),
         plugin("persistence", "persistence", PERSISTENCE),
         plugin("audit", "audit", AUDIT),
     ];
-    let lab = Lab::new(folder, &manifests)?;
+    let lab = HostLab::new(folder, &manifests)?;
     let kubeconfig = folder.join("kubeconfig");
     std::fs::write(&kubeconfig, server::kubeconfig(address))?;
     let mut host = lab.start(&kubeconfig)?;
@@ -134,18 +134,18 @@ async fn measure(folder: &Path, jobs: usize) -> Result<Memory> {
     rest(host.pid(), started).await
 }
 
-async fn measure_peer(jobs: usize) -> Result<Memory> {
+async fn measure_peer(jobs: usize) -> Result<MemoryUse> {
     let started = Instant::now();
-    let peer = Process(peer::start(server::start(jobs).await?, jobs).await?);
+    let peer = HostProcess(peer::start(server::start(jobs).await?, jobs).await?);
     rest(peer.0.id(), started).await
 }
 
-async fn rest(pid: u32, started: Instant) -> Result<Memory> {
-    let mut before = Memory::of(pid)?;
+async fn rest(pid: u32, started: Instant) -> Result<MemoryUse> {
+    let mut before = MemoryUse::of(pid)?;
     loop {
         ensure!(started.elapsed() < PATIENCE, "never at rest in {PATIENCE:?}");
         tokio::time::sleep(WHILE).await;
-        let now = Memory::of(pid)?;
+        let now = MemoryUse::of(pid)?;
         if now.resident.abs_diff(before.resident) <= STILL {
             return Ok(now);
         }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use kubewitness_bench::PATIENCE;
 
-use crate::canned::Canned;
-use crate::host::{Host, Lab, Memory, mib, plugin, settings};
-use crate::instances::{Alone, plain};
+use crate::canned::CannedServer;
+use crate::host::{BenchHost, HostLab, MemoryUse, mib, plugin, settings};
+use crate::instances::{BareWasmtime, plain};
 use crate::support::component;
 
 const STARTS: usize = 7;
@@ -27,7 +27,7 @@ const WHILE: Duration = Duration::from_secs(3);
 /// Ten plugins of ten components.
 pub async fn start() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let canned = Canned::start(JOBS, 0).await?;
+    let canned = CannedServer::start(JOBS, 0).await?;
     let kubeconfig = canned.kubeconfig(folder.path())?;
     let none = lab(&folder.path().join("none"), 0, 0)?;
     let ten = lab(&folder.path().join("ten"), TEN, TEN)?;
@@ -49,14 +49,14 @@ pub async fn start() -> Result<()> {
     let more = medians[1] - medians[0];
     println!(
         "  ten plugins add  {more:>8.0} ms; goal: at most {START_GOAL_MS} ms with ten: {}",
-        held(medians[1], START_GOAL_MS)
+        goal_text(medians[1], START_GOAL_MS)
     );
     Ok(())
 }
 
 pub async fn memory() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let canned = Canned::start(JOBS, 0).await?;
+    let canned = CannedServer::start(JOBS, 0).await?;
     let kubeconfig = canned.kubeconfig(folder.path())?;
     println!("plugins: memory at rest, each plugin has handled {JOBS} states and has an instance");
     let mut resident = Vec::new();
@@ -84,31 +84,31 @@ pub async fn memory() -> Result<()> {
     println!("  one more of the same component {same:>7.2} MiB");
     println!("  one more of another component  {other:>7.2} MiB");
     println!("  peer: wasmtime alone, one more component with an instance {:>6.2} MiB", peer().await?);
-    println!("  goal: {MANY} in at most {MEMORY_GOAL_MIB} MiB: {}", held(resident[2], MEMORY_GOAL_MIB));
-    println!("  goal: at most {EACH_GOAL_MIB} MiB an idle plugin: {}", held(other, EACH_GOAL_MIB));
+    println!("  goal: {MANY} in at most {MEMORY_GOAL_MIB} MiB: {}", goal_text(resident[2], MEMORY_GOAL_MIB));
+    println!("  goal: at most {EACH_GOAL_MIB} MiB an idle plugin: {}", goal_text(other, EACH_GOAL_MIB));
     Ok(())
 }
 
-pub fn held(figure: f64, goal: f64) -> &'static str {
+pub fn goal_text(figure: f64, goal: f64) -> &'static str {
     if figure <= goal { "held" } else { "NOT held" }
 }
 
 /// One more component with an instance, in this process.
 async fn peer() -> Result<f64> {
-    let alone = Alone::new(&component("audit")).map_err(plain)?;
+    let alone = BareWasmtime::new(&component("audit")).map_err(plain)?;
     let mut all = Vec::with_capacity(DIFFERENT);
-    let before = Memory::of(std::process::id())?.resident;
+    let before = MemoryUse::of(std::process::id())?.resident;
     for _ in 0..DIFFERENT {
         let another = alone.once_more().map_err(plain)?;
         let instance = another.instance().await.map_err(plain)?;
         all.push((another, instance));
     }
-    let after = Memory::of(std::process::id())?.resident;
+    let after = MemoryUse::of(std::process::id())?.resident;
     Ok(mib(after.saturating_sub(before)) / all.len() as f64)
 }
 
 /// The plugins take turns with these many components, which differ by a custom section at their end.
-fn lab(folder: &Path, plugins: usize, different: usize) -> Result<Lab> {
+fn lab(folder: &Path, plugins: usize, different: usize) -> Result<HostLab> {
     let names: Vec<_> = (0..plugins).map(|number| format!("plugin-{number:03}")).collect();
     let ledgers: Vec<_> = names.iter().map(|name| format!("{{name: {name}, path: {name}.jsonl}}")).collect();
     let sources = "sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]";
@@ -119,7 +119,7 @@ fn lab(folder: &Path, plugins: usize, different: usize) -> Result<Lab> {
         );
         manifests.push(plugin(name, &format!("audit-{}", number % different), &spec));
     }
-    let lab = Lab::new(folder, &manifests)?;
+    let lab = HostLab::new(folder, &manifests)?;
     for number in 0..different {
         let file = folder.join("config").join(format!("audit-{number}.wasm"));
         std::fs::write(file, another(component("audit"), number))?;
@@ -136,7 +136,7 @@ pub fn another(mut component: Vec<u8>, number: usize) -> Vec<u8> {
     component
 }
 
-pub async fn until_active(lab: &Lab, kubeconfig: &Path, plugins: usize) -> Result<(Duration, Host)> {
+pub async fn until_active(lab: &HostLab, kubeconfig: &Path, plugins: usize) -> Result<(Duration, BenchHost)> {
     let started = Instant::now();
     let mut host = lab.start(kubeconfig)?;
     loop {
@@ -154,7 +154,7 @@ pub async fn until_active(lab: &Lab, kubeconfig: &Path, plugins: usize) -> Resul
     }
 }
 
-pub async fn rest(host: &Host) -> Result<Memory> {
+pub async fn rest(host: &BenchHost) -> Result<MemoryUse> {
     let started = Instant::now();
     let mut before = host.memory()?;
     loop {

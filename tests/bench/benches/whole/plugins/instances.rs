@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
-use kubewitness_core::ports::Handler;
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
+use kubewitness_core::ports::PluginHandler;
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine};
 use wasmtime::component::{Component, InstancePre, Linker, ResourceTable};
 use wasmtime::{Config, Store};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
@@ -18,25 +18,25 @@ const ROUNDS: usize = 2_000;
 
 /// What WASI needs, and no more.
 #[derive(Default)]
-pub struct Bare {
+pub struct BareWasi {
     wasi: WasiCtx,
     table: ResourceTable,
 }
 
-impl WasiView for Bare {
+impl WasiView for BareWasi {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
     }
 }
 
 /// The peer: wasmtime alone, without limits and without a host behind the imports.
-pub struct Alone {
+pub struct BareWasmtime {
     engine: wasmtime::Engine,
     component: Component,
-    pre: InstancePre<Bare>,
+    pre: InstancePre<BareWasi>,
 }
 
-impl Alone {
+impl BareWasmtime {
     pub fn new(bytes: &[u8]) -> wasmtime::Result<Self> {
         let mut config = Config::new();
         config.epoch_interruption(true).concurrency_support(false);
@@ -46,7 +46,7 @@ impl Alone {
     }
 
     fn of(engine: wasmtime::Engine, component: Component) -> wasmtime::Result<Self> {
-        let mut linker = Linker::<Bare>::new(&engine);
+        let mut linker = Linker::<BareWasi>::new(&engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
         linker.define_unknown_imports_as_traps(&component)?;
         let pre = linker.instantiate_pre(&component)?;
@@ -61,8 +61,8 @@ impl Alone {
         Self::of(self.engine.clone(), component)
     }
 
-    pub async fn instance(&self) -> wasmtime::Result<Store<Bare>> {
-        let mut store = Store::new(&self.engine, Bare::default());
+    pub async fn instance(&self) -> wasmtime::Result<Store<BareWasi>> {
+        let mut store = Store::new(&self.engine, BareWasi::default());
         store.set_epoch_deadline(u64::MAX / 2);
         self.pre.instantiate_async(&mut store).await?;
         Ok(store)
@@ -71,15 +71,18 @@ impl Alone {
 
 pub async fn run() -> Result<()> {
     let bytes = component("probe");
-    let alone = Alone::new(&bytes).map_err(plain)?;
+    let alone = BareWasmtime::new(&bytes).map_err(plain)?;
     let mut peer = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
         let begun = Instant::now();
         black_box(alone.instance().await.map_err(plain)?);
         peer.push(begun.elapsed());
     }
-    let engine =
-        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })?;
+    let engine = SandboxEngine::new(EngineOptions {
+        cache: None,
+        compiler: ComponentCompiler::InProcess,
+        is_unattended: false,
+    })?;
     let component = engine.load(&bytes.into(), &ComponentsSpec::default()).await?;
     let batch = deliveries(1, 1);
     let (mut new, mut kept) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));

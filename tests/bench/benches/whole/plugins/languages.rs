@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use kubewitness_figures::record;
 
-use crate::canned::Canned;
-use crate::crowd::{JOBS, held, ms, rest, until_active};
-use crate::host::{Lab, binary, mib, plugin, settings};
+use crate::canned::CannedServer;
+use crate::crowd::{JOBS, goal_text, ms, rest, until_active};
+use crate::host::{HostLab, binary, mib, plugin, settings};
 
 const GOAL_MIB: f64 = 1.0;
 /// A language, and the folder of its tool: where the plugin looks for it, and the program within.
@@ -20,7 +20,7 @@ const LANGUAGES: [(&str, Option<(&str, &str)>); 3] = [
 
 pub async fn memory() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let canned = Canned::start(JOBS, 0).await?;
+    let canned = CannedServer::start(JOBS, 0).await?;
     let kubeconfig = canned.kubeconfig(folder.path())?;
     println!(
         "plugins: memory at rest by language, each plugin has handled {JOBS} states and has an instance"
@@ -51,7 +51,7 @@ pub async fn memory() -> Result<()> {
             ms(compiled)
         );
         if tool.is_none() {
-            println!("  goal: at most {GOAL_MIB} MiB in Rust: {}", held(more, GOAL_MIB));
+            println!("  goal: at most {GOAL_MIB} MiB in Rust: {}", goal_text(more, GOAL_MIB));
         }
     }
     Ok(())
@@ -81,11 +81,11 @@ fn kubewitness(folder: &Path, line: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn lab(folder: &Path, plugins: &[(&str, &Path)]) -> Result<Lab> {
+fn lab(folder: &Path, plugins: &[(&str, &Path)]) -> Result<HostLab> {
     let spec = "subscribe: [{source: jobs, mode: every, start: beginning}]\nconfig: {phase: Failed}";
     let mut manifests = vec![settings("sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]")];
     manifests.extend(plugins.iter().map(|(name, _)| plugin(name, name, spec)));
-    let lab = Lab::new(folder, &manifests)?;
+    let lab = HostLab::new(folder, &manifests)?;
     for (name, component) in plugins {
         std::fs::copy(component, folder.join("config").join(format!("{name}.wasm")))?;
     }

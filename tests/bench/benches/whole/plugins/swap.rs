@@ -11,9 +11,9 @@ use kubewitness_bench::PATIENCE;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::canned::Canned;
+use crate::canned::CannedServer;
 use crate::crowd::another;
-use crate::host::{Host, Lab, plugin, plugin_of, settings};
+use crate::host::{BenchHost, HostLab, plugin, plugin_of, settings};
 use crate::support::component;
 
 /// Each is news once.
@@ -91,7 +91,7 @@ fn change(folder: &Path, url: &str, number: usize) -> Result<()> {
     Ok(std::fs::rename(new, all)?)
 }
 
-async fn digest(host: &Host) -> Result<String> {
+async fn digest(host: &BenchHost) -> Result<String> {
     let status = host.status().await?;
     let plugin = plugin_of(&status, "notification").context("no plugin")?;
     Ok(plugin["digest"].as_str().unwrap_or_default().to_owned())
@@ -107,11 +107,11 @@ fn longest(times: &Times, from: Instant) -> (Duration, usize) {
 
 pub async fn run() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let canned = Canned::start(JOBS, 0).await?;
+    let canned = CannedServer::start(JOBS, 0).await?;
     let kubeconfig = canned.kubeconfig(folder.path())?;
     let times = Times::default();
     let url = receiver(times.clone()).await?;
-    let lab = Lab::new(folder.path(), &[host_manifest(&url)])?;
+    let lab = HostLab::new(folder.path(), &[host_manifest(&url)])?;
     for number in 0..2 {
         let file = folder.path().join("config").join(format!("notification-{number}.wasm"));
         std::fs::write(file, another(component("notification"), number))?;
@@ -179,7 +179,7 @@ fn took_micros(line: &str) -> Result<f64> {
 }
 
 /// Changes the version. Answers the longest time without a request around it.
-async fn swap(host: &Host, times: &Times, folder: &Path, url: &str, number: usize) -> Result<Duration> {
+async fn swap(host: &BenchHost, times: &Times, folder: &Path, url: &str, number: usize) -> Result<Duration> {
     let (before, from) = (digest(host).await?, Instant::now());
     change(folder, url, number)?;
     while digest(host).await? == before {

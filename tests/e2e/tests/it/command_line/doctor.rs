@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::support::{create_job, write};
-use crate::watching::gaps::Lab;
+use crate::watching::gaps::GapLab;
 
 const WITHIN: Duration = Duration::from_secs(90);
 
 /// The exit code, and the outcomes of each code in order.
-async fn told(line: &[&str]) -> Result<(Option<i32>, Value)> {
+async fn doctor_outcomes(line: &[&str]) -> Result<(Option<i32>, Value)> {
     let (code, stdout, stderr) = command(&[&["doctor", "-o", "json"], line].concat()).await?;
     let found = serde_json::from_str(&stdout).with_context(|| format!("{code:?}: {stdout}{stderr}"))?;
     Ok((code, found))
@@ -33,13 +33,13 @@ fn is(found: &Value, code: &str, outcome: &str) -> bool {
 #[tokio::test]
 async fn a_controller_that_works_has_a_tick_at_each_check() {
     in_scratch("doctor", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         create_job(&lab.simulator, "train-1").await?;
         lab.kubewitness.caught_up(WITHIN).await?;
         let (kubeconfig, url) = (lab.simulator.kubeconfig().display().to_string(), lab.url());
         let data = scratch.path().join("data").display().to_string();
         let line = ["--kubeconfig", &kubeconfig, "--server", &url, "--data", &data];
-        let (code, found) = told(&line).await?;
+        let (code, found) = doctor_outcomes(&line).await?;
         for code in ["001", "002", "003", "004", "005", "006", "008", "009", "010", "012", "013"] {
             ensure!(is(&found, &format!("KW-D{code}"), "fine"), "{code}: {found:#}");
         }
@@ -53,7 +53,7 @@ async fn a_controller_that_works_has_a_tick_at_each_check() {
         };
         ensure!(code == Some(wanted), "{code:?}: {found:#}");
         lab.kubewitness.stop().await?;
-        let (code, found) = told(&line).await?;
+        let (code, found) = doctor_outcomes(&line).await?;
         ensure!(code == Some(3) && is(&found, "KW-D004", "failed"), "{code:?}: {found:#}");
         Ok(())
     })
@@ -80,7 +80,7 @@ async fn before_installing_the_rights_of_an_account_are_told() {
         }
         let kubeconfig = simulator.kubeconfig().display().to_string();
         let line = ["--pre", "--kubeconfig", &kubeconfig, "--account", "kw/host"];
-        let (code, found) = told(&line).await?;
+        let (code, found) = doctor_outcomes(&line).await?;
         let rights = outcomes(&found, "KW-D003");
         ensure!(code == Some(3) && rights.len() == 3, "every shipped source: {code:?}: {found:#}");
         ensure!(rights[0].0 == "fine" && rights[0].1.contains("kw/host may get, list, watch jobs.batch"), "{rights:?}");
@@ -91,7 +91,7 @@ async fn before_installing_the_rights_of_an_account_are_told() {
         let config = scratch.folder("config")?;
         write(&config, "host.yaml", "apiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec:\n  sources:\n    - {name: w, apiVersion: example.com/v1, kind: Widget}\n")?;
         let config = config.display().to_string();
-        let (code, found) = told(&[&line[..], &["--config", &config]].concat()).await?;
+        let (code, found) = doctor_outcomes(&[&line[..], &["--config", &config]].concat()).await?;
         ensure!(code == Some(3) && is(&found, "KW-D013", "fine"), "{found:#}");
         ensure!(is(&found, "KW-D003", "failed"), "a kind that the server does not have: {found:#}");
 
@@ -117,7 +117,7 @@ async fn a_server_that_does_not_answer_is_told_in_time() {
         write(scratch.path(), "kubeconfig", &text)?;
         let kubeconfig = scratch.path().join("kubeconfig").display().to_string();
         let begun = Instant::now();
-        let (code, found) = told(&["--pre", "--kubeconfig", &kubeconfig]).await?;
+        let (code, found) = doctor_outcomes(&["--pre", "--kubeconfig", &kubeconfig]).await?;
         ensure!(code == Some(3) && is(&found, "KW-D001", "failed"), "{code:?}: {found:#}");
         ensure!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
         Ok(())

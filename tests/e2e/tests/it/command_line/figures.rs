@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use kubewitness_harness::{Kubewitness, Process, command, in_scratch, kubewitness_binary, until};
+use kubewitness_harness::{ChildProcess, Kubewitness, command, in_scratch, kubewitness_binary, until};
 use tokio::process::Command;
 
 use crate::support::{AUDIT, create_job, plugin_manifest, simulator, write};
@@ -25,8 +25,8 @@ async fn figures_are_shown_again_when_they_have_changed_and_plugins_by_name() {
         let server = format!("http://{}", run.address());
         let mut watching = Command::new(kubewitness_binary()?);
         watching.args(["status", "-w", "--server", &server]);
-        let mut watching = Process::start("watching", &mut watching, scratch.path())?;
-        let tables = |process: &Process| process.stdout().matches("SOURCE ").count();
+        let mut watching = ChildProcess::start("watching", &mut watching, scratch.path())?;
+        let tables = |process: &ChildProcess| process.stdout().matches("SOURCE ").count();
         until(WITHIN, "the first table", async || Ok((tables(&watching) > 0).then_some(()))).await?;
         create_job(&simulator, "train-1").await?;
         let again = async || Ok((tables(&watching) > 1).then_some(()));

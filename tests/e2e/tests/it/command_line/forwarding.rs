@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 
-use crate::portal::access::{Told, World, refused};
+use crate::portal::access::{AccessWorld, CommandOutput, refused};
 
 /// Of the container, as its pod says.
 const PORT: u16 = 8787;
@@ -24,20 +24,20 @@ const PROTOCOL: &str = "Sec-WebSocket-Protocol";
 const NO_TOKEN: &str = "kubectl create token";
 
 /// What each request asked for, and who asked.
-type Seen = Arc<Mutex<Vec<(String, String)>>>;
+type SeenRequests = Arc<Mutex<Vec<(String, String)>>>;
 
 /// Lists one pod that is ready, and carries bytes between whoever asks for a way to it and the portal.
-struct Server {
+struct ForwardServer {
     url: String,
-    seen: Seen,
+    seen: SeenRequests,
 }
 
-impl Server {
+impl ForwardServer {
     #[allow(clippy::disallowed_methods)] // Its tasks end with the runtime of the test.
     async fn start(portal: &str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let (seen, portal) = (Seen::default(), portal.to_owned());
+        let (seen, portal) = (SeenRequests::default(), portal.to_owned());
         let noted = seen.clone();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
@@ -69,7 +69,7 @@ impl Server {
     }
 }
 
-async fn answer(mut socket: TcpStream, seen: &Seen, portal: &str) -> Result<()> {
+async fn answer(mut socket: TcpStream, seen: &SeenRequests, portal: &str) -> Result<()> {
     let mut head = vec![0; 16 * 1024];
     let read = socket.peek(&mut head).await?;
     let head = String::from_utf8_lossy(&head[..read]).into_owned();
@@ -162,13 +162,13 @@ fn logins(token: &str) -> [(&'static str, Value); 3] {
 async fn a_command_finds_the_portal_by_a_kubeconfig_and_shows_what_its_person_may_see() {
     let test = "a_command_finds_the_portal_by_a_kubeconfig_and_shows_what_its_person_may_see";
     in_scratch("forwarding", async |scratch| {
-        let Some(mut world) = World::start(scratch, test).await? else { return Ok(()) };
+        let Some(mut world) = AccessWorld::start(scratch, test).await? else { return Ok(()) };
         for (team, person) in [("team-a", "ann"), ("team-b", "bob")] {
             // Of the API server's own audience, as the tokens of kubeconfigs are.
             let token = world.lab.token_of(team, person, &[]).await?;
             world.sees(&token, &[&format!("train-{team}")]).await?;
             for (login, user) in logins(&token) {
-                let server = Server::start(world.kubewitness.address()).await?;
+                let server = ForwardServer::start(world.kubewitness.address()).await?;
                 let kubeconfig = server.kubeconfig(scratch, &user)?;
                 let jobs = async |of: &[&str]| names(&ask(&kubeconfig, of).await?);
                 let own = [format!("train-{team}")];
@@ -186,7 +186,7 @@ async fn a_command_finds_the_portal_by_a_kubeconfig_and_shows_what_its_person_ma
 async fn a_kubeconfig_without_a_token_is_told_which_command_gives_one() {
     let test = "a_kubeconfig_without_a_token_is_told_which_command_gives_one";
     in_scratch("forwarding_none", async |scratch| {
-        let Some(mut world) = World::start(scratch, test).await? else { return Ok(()) };
+        let Some(mut world) = AccessWorld::start(scratch, test).await? else { return Ok(()) };
         let token = world.lab.token_of("team-a", "ann", &[]).await?;
         world.sees(&token, &["train-team-a"]).await?;
         let mut logins = vec![(json!({"username": "ann", "password": "p"}), "Basic YW5uOnA=")];
@@ -195,7 +195,7 @@ async fn a_kubeconfig_without_a_token_is_told_which_command_gives_one() {
             logins.push((json!({"client-certificate": made.certificate, "client-key": made.key}), ""));
         }
         for (user, authorization) in logins {
-            let server = Server::start(world.kubewitness.address()).await?;
+            let server = ForwardServer::start(world.kubewitness.address()).await?;
             let kubeconfig = server.kubeconfig(scratch, &user)?;
             refused(&ask(&kubeconfig, &["-n", "team-a"]).await?, NO_TOKEN)?;
             server.saw(authorization)?;
@@ -205,13 +205,13 @@ async fn a_kubeconfig_without_a_token_is_told_which_command_gives_one() {
     .await;
 }
 
-async fn ask(kubeconfig: &Path, of: &[&str]) -> Result<Told> {
+async fn ask(kubeconfig: &Path, of: &[&str]) -> Result<CommandOutput> {
     let path = kubeconfig.to_string_lossy();
     let reach = ["jobs", "-o", "json", "--kubeconfig", &path, "--kubewitness-namespace", "kubewitness"];
     command_in(&[&reach, of].concat(), &[]).await
 }
 
-fn names((code, stdout, stderr): &Told) -> Result<Vec<String>> {
+fn names((code, stdout, stderr): &CommandOutput) -> Result<Vec<String>> {
     ensure!(*code == Some(0), "{code:?}: {stdout}{stderr}");
     let jobs: Vec<Value> = serde_json::from_str(stdout).context("the jobs")?;
     Ok(jobs.iter().filter_map(|job| job["object"]["name"].as_str().map(str::to_owned)).collect())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Ended, Kubewitness, Process, Simulator, command, in_scratch, kubewitness_binary, until,
+    ChildProcess, Kubewitness, ProcessEnd, Simulator, command, in_scratch, kubewitness_binary, until,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -29,7 +29,7 @@ async fn tap_and_wait_go_on_where_they_were_when_the_controller_is_killed() {
         let url = format!("http://{address}");
         let start = |name: &str, args: &[&str]| {
             let mut command = Command::new(kubewitness_binary()?);
-            Process::start(name, command.args(args).args(["--server", &url]), scratch.path())
+            ChildProcess::start(name, command.args(args).args(["--server", &url]), scratch.path())
         };
         let mut tap = start("tap", &["tap", "jobs", "--after", "0"])?;
         let mut wait = start("wait", &["wait", "job", "one", "--timeout", "100s"])?;
@@ -44,8 +44,8 @@ async fn tap_and_wait_go_on_where_they_were_when_the_controller_is_killed() {
         ensure!(answer.status().is_success(), "the simulator answered {}", answer.status());
         create_job(&simulator, "two").await?;
         let mut again = options.command(&address)?;
-        let mut again = Process::start("again", &mut again, scratch.path())?;
-        ensure!(wait.wait(WITHIN).await? == Ended::Code(3), "{}", wait.say());
+        let mut again = ChildProcess::start("again", &mut again, scratch.path())?;
+        ensure!(wait.wait(WITHIN).await? == ProcessEnd::Code(3), "{}", wait.say());
         ensure!(wait.stdout() == "Failed\n", "{}", wait.say());
         until(WITHIN, "the states of both", async || Ok(tap.stdout().contains("\"two\"").then_some(())))
             .await?;
@@ -57,7 +57,7 @@ async fn tap_and_wait_go_on_where_they_were_when_the_controller_is_killed() {
         let positions: Vec<_> = lines(&tap.stdout())?.iter().map(|state| state["seq"].as_u64()).collect();
         ensure!(positions.len() >= 3, "{positions:?}");
         ensure!(positions.is_sorted_by(|a, b| a < b), "no state comes twice or out of order: {positions:?}");
-        ensure!(again.terminate(WITHIN).await? == Ended::Code(0), "{}", again.say());
+        ensure!(again.terminate(WITHIN).await? == ProcessEnd::Code(0), "{}", again.say());
         Ok(())
     })
     .await;

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::support::witness_job;
-use crate::watching::gaps::{Lab, a_hole};
+use crate::watching::gaps::{GapLab, a_hole};
 
 const LONG: &str = "llama-70b-finetune-with-a-name-that-is-long-r7k2x";
 
@@ -27,7 +27,7 @@ pub(super) async fn on_a_terminal(line: &str, env: &[(&str, &str)]) -> Result<Op
 #[tokio::test]
 async fn lists_take_the_words_of_kubectl() {
     in_scratch("manners-words", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         a_hole(&mut lab, "train-1").await?;
         witness_job(&lab.simulator, &mut lab.kubewitness, LONG).await?;
         lab.kubewitness.caught_up(std::time::Duration::from_secs(90)).await?;
@@ -67,7 +67,7 @@ async fn lists_take_the_words_of_kubectl() {
 #[tokio::test]
 async fn output_fits_its_reader() {
     in_scratch("manners-reader", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         witness_job(&lab.simulator, &mut lab.kubewitness, LONG).await?;
         lab.kubewitness.caught_up(std::time::Duration::from_secs(90)).await?;
         let line = format!("jobs --server {}", lab.url());

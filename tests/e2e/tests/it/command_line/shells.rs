@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 use crate::portal::browser::at_a_playground;
 use crate::support::witness_job;
-use crate::watching::gaps::Lab;
+use crate::watching::gaps::GapLab;
 
 const WITHIN: Duration = Duration::from_secs(90);
 
@@ -66,7 +66,7 @@ impl<'a> Shells<'a> {
 #[tokio::test]
 async fn words_are_completed_as_the_controller_knows_them() {
     in_scratch("shells", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         for name in ["train-1", "train-2", "serve-1"] {
             witness_job(&lab.simulator, &mut lab.kubewitness, name).await?;
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    DatabaseServer, Kubectl, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator,
-    SimulatorOptions, in_scratch, project_root, shared_server, skip, until_ok,
+    DatabaseServer, Kubectl, Kubewitness, Platform, RunOptions, Scratch, Simulator, SimulatorOptions,
+    SqlService, in_scratch, project_root, shared_server, skip, until_ok,
 };
 use serde_json::{Value, json};
 
@@ -17,13 +17,13 @@ use crate::support::{create_job, plugin_manifest, same_story};
 const WITHIN: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "kubewitness";
 
-pub struct Lab<'a> {
+pub struct ClusterLab<'a> {
     pub kubectl: Kubectl,
     pub simulator: Simulator,
     scratch: &'a Scratch,
 }
 
-impl<'a> Lab<'a> {
+impl<'a> ClusterLab<'a> {
     async fn new(scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
         Self::of("kustomize", scratch, test).await
     }
@@ -123,7 +123,9 @@ async fn history_has(data: &Path, job: &str) -> Result<()> {
 #[tokio::test]
 async fn it_runs_as_its_service_account_and_needs_no_right_that_it_was_not_given() {
     in_scratch("cluster", async |scratch| {
-        let Some(lab) = Lab::new(scratch, "it_runs_as_its_service_account").await? else { return Ok(()) };
+        let Some(lab) = ClusterLab::new(scratch, "it_runs_as_its_service_account").await? else {
+            return Ok(());
+        };
         let before = lab.simulator.requests().await?;
         let (mut kubewitness, options) = lab.run().await?;
         for plugin in ["persistence", "notification", "audit"] {
@@ -161,7 +163,7 @@ async fn it_runs_as_its_service_account_and_needs_no_right_that_it_was_not_given
     .await;
 }
 
-async fn may_do_nothing_else(lab: &Lab<'_>) -> Result<()> {
+async fn may_do_nothing_else(lab: &ClusterLab<'_>) -> Result<()> {
     let kubeconfig = lab.kubeconfig("kubectl.kubeconfig", true).await?;
     let own = Kubectl::find(&kubeconfig, lab.scratch.path()).context("kubectl")?;
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n";
@@ -190,7 +192,9 @@ grants:
 #[tokio::test]
 async fn a_plugins_config_map_is_applied_changed_broken_and_deleted_while_it_runs() {
     in_scratch("cluster", async |scratch| {
-        let Some(lab) = Lab::new(scratch, "a_plugins_config_map_is_applied").await? else { return Ok(()) };
+        let Some(lab) = ClusterLab::new(scratch, "a_plugins_config_map_is_applied").await? else {
+            return Ok(());
+        };
         lab.kubectl
             .ok(&["-n", NAMESPACE, "delete", "cm", "kubewitness-notification", "kubewitness-audit"])
             .await?;
@@ -261,7 +265,9 @@ fn environment(server: &DatabaseServer) -> Result<Vec<(String, String)>> {
 async fn the_replicas_of_the_example_share_the_key_of_peoples_sessions() {
     let test = "the_replicas_of_the_example_share_the_key_of_peoples_sessions";
     in_scratch("cluster-sessions", async |scratch| {
-        let Some(lab) = Lab::of("examples/several-replicas", scratch, test).await? else { return Ok(()) };
+        let Some(lab) = ClusterLab::of("examples/several-replicas", scratch, test).await? else {
+            return Ok(());
+        };
         let deployment =
             lab.kubectl.ok(&["-n", NAMESPACE, "get", "deploy", "kubewitness", "-o", "json"]).await?;
         let deployment: Value = serde_json::from_str(&deployment)?;
@@ -284,9 +290,11 @@ async fn the_replicas_of_the_example_share_the_key_of_peoples_sessions() {
 #[tokio::test]
 async fn two_replicas_elect_one_by_a_lease_and_need_no_right_that_they_were_not_given() {
     let test = "two_replicas_elect_one";
-    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    let Some(server) = shared_server(SqlService::Postgres, test) else { return };
     in_scratch("cluster-replicas", async |scratch| {
-        let Some(lab) = Lab::of("examples/several-replicas", scratch, test).await? else { return Ok(()) };
+        let Some(lab) = ClusterLab::of("examples/several-replicas", scratch, test).await? else {
+            return Ok(());
+        };
         let before = lab.simulator.requests().await?;
         let deployment =
             lab.kubectl.ok(&["-n", NAMESPACE, "get", "deploy", "kubewitness", "-o", "json"]).await?;

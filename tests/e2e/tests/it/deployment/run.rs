@@ -20,13 +20,13 @@ subscribe:
 grants:
   sql: [{name: main, database: second}]";
 
-struct Lab<'a> {
+struct RunLab<'a> {
     simulator: Simulator,
     options: RunOptions,
     scratch: &'a Scratch,
 }
 
-impl<'a> Lab<'a> {
+impl<'a> RunLab<'a> {
     async fn new(scratch: &'a Scratch, config: PathBuf) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         let options = simulator.run_options(scratch, config)?;
@@ -72,7 +72,7 @@ async fn says(kubewitness: &mut Kubewitness, parts: &[&str]) -> Result<()> {
 #[tokio::test]
 async fn the_example_works_as_it_stands_and_ends_with_0() {
     in_scratch("run", async |scratch| {
-        let lab = Lab::new(scratch, example()).await?;
+        let lab = RunLab::new(scratch, example()).await?;
         create_job(&lab.simulator, "before").await?;
         let mut kubewitness = lab.start("run").await?;
         reaches(&lab.data("platform.db"), "before").await?;
@@ -97,7 +97,7 @@ async fn the_example_works_as_it_stands_and_ends_with_0() {
 #[tokio::test]
 async fn plugins_are_added_changed_and_removed_while_it_runs() {
     in_scratch("run", async |scratch| {
-        let lab = Lab::new(scratch, example_copy(scratch)?).await?;
+        let lab = RunLab::new(scratch, example_copy(scratch)?).await?;
         let mut kubewitness = lab.start("run").await?;
         create_job(&lab.simulator, "one").await?;
         reaches(&lab.data("platform.db"), "one").await?;
@@ -136,7 +136,7 @@ async fn plugins_are_added_changed_and_removed_while_it_runs() {
 #[tokio::test]
 async fn a_bad_change_leaves_the_last_good_one_running_also_across_a_restart_and_says_why() {
     in_scratch("run", async |scratch| {
-        let lab = Lab::new(scratch, example_copy(scratch)?).await?;
+        let lab = RunLab::new(scratch, example_copy(scratch)?).await?;
         let mut kubewitness = lab.start("run").await?;
         create_job(&lab.simulator, "one").await?;
         reaches(&lab.data("platform.db"), "one").await?;
@@ -182,7 +182,7 @@ async fn a_bad_change_leaves_the_last_good_one_running_also_across_a_restart_and
 #[tokio::test]
 async fn a_plugin_that_never_fitted_is_shown_with_its_reason_and_holds_up_no_other() {
     in_scratch("run", async |scratch| {
-        let lab = Lab::new(scratch, example_copy(scratch)?).await?;
+        let lab = RunLab::new(scratch, example_copy(scratch)?).await?;
         write(
             lab.config(),
             "greedy.yaml",
@@ -213,7 +213,7 @@ async fn a_plugin_that_never_fitted_is_shown_with_its_reason_and_holds_up_no_oth
 async fn a_folder_that_is_not_there_is_told_and_taken_once_it_is() {
     in_scratch("run", async |scratch| {
         let there = example_copy(scratch)?;
-        let mut lab = Lab::new(scratch, scratch.path().join("nowhere")).await?;
+        let mut lab = RunLab::new(scratch, scratch.path().join("nowhere")).await?;
         lab.options.config = Some(scratch.path().join("nowhere"));
         let mut kubewitness = lab.start("run").await?;
         says(&mut kubewitness, &["nowhere", "is not a folder that can be read"]).await?;

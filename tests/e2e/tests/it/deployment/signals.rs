@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Ended, Kubewitness, Process, RunOptions, Scratch, free_port, http, in_scratch, kubewitness_binary,
-    plugins_folder, until,
+    ChildProcess, Kubewitness, ProcessEnd, RunOptions, Scratch, free_port, http, in_scratch,
+    kubewitness_binary, plugins_folder, until,
 };
 use tokio::process::Command;
 
@@ -34,7 +34,7 @@ const TERM: u64 = 1 << 14;
 
 /// What has happened when SIGTERM comes: from the first steps of a process to its first states.
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum StartStage {
     ListensForSignals,
     HasAJournal,
     Answers,
@@ -43,7 +43,7 @@ enum Stage {
     HandsOver,
 }
 
-impl Stage {
+impl StartStage {
     const ALL: [Self; 6] = [
         Self::ListensForSignals,
         Self::HasAJournal,
@@ -66,8 +66,8 @@ impl Stage {
 
 /// Waits until a process that listens for signals has come so far.
 async fn comes_to(
-    (stage, states): (Stage, u64),
-    process: &mut Process,
+    (stage, states): (StartStage, u64),
+    process: &mut ChildProcess,
     address: &str,
     data: &Path,
 ) -> Result<()> {
@@ -77,8 +77,8 @@ async fn comes_to(
             bail!("it ended with {ended:?}");
         }
         let is_reached = match stage {
-            Stage::ListensForSignals => true,
-            Stage::HasAJournal => data.join("journal.db").exists(),
+            StartStage::ListensForSignals => true,
+            StartStage::HasAJournal => data.join("journal.db").exists(),
             _ => match http().get(format!("http://{address}/api/v1/status")).send().await {
                 Ok(answer) if answer.status() == 200 => stage.is_reached(&answer.json().await?, states),
                 _ => false,
@@ -91,7 +91,7 @@ async fn comes_to(
 }
 
 /// Waits until SIGTERM reaches the program rather than ending the process unheard.
-async fn listens(process: &mut Process) -> Result<()> {
+async fn listens(process: &mut ChildProcess) -> Result<()> {
     let path = format!("/proc/{}/status", process.pid()?);
     let listens = until(STARTS_WITHIN, "it to listen for signals", async || {
         let status = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -102,25 +102,25 @@ async fn listens(process: &mut Process) -> Result<()> {
     listens.with_context(|| process.say())
 }
 
-async fn ends_with(process: &mut Process, code: i32, when: &str) -> Result<()> {
+async fn ends_with(process: &mut ChildProcess, code: i32, when: &str) -> Result<()> {
     let ended = process.terminate(WITHIN).await.with_context(|| when.to_owned())?;
-    ensure!(ended == Ended::Code(code), "{when} it ended with {ended:?}; {}", process.say());
+    ensure!(ended == ProcessEnd::Code(code), "{when} it ended with {ended:?}; {}", process.say());
     Ok(())
 }
 
-fn playground(name: &str, data: &Path, logs: &Path) -> Result<Process> {
+fn playground(name: &str, data: &Path, logs: &Path) -> Result<ChildProcess> {
     playground_at(&format!("127.0.0.1:{}", free_port()?), name, data, logs)
 }
 
-fn playground_at(listen: &str, name: &str, data: &Path, logs: &Path) -> Result<Process> {
+fn playground_at(listen: &str, name: &str, data: &Path, logs: &Path) -> Result<ChildProcess> {
     let mut command = Command::new(kubewitness_binary()?);
     command.args(["playground", "--rate", "40", "--listen", listen, "--data"]).arg(data);
     command.env("KUBEWITNESS_PLUGINS", plugins_folder()?).env("HOME", logs).env("NO_COLOR", "1");
-    Process::start(name, &mut command, logs)
+    ChildProcess::start(name, &mut command, logs)
 }
 
 /// Waits until it has journalled something, so that there is something to lose.
-async fn works(process: &mut Process) -> Result<()> {
+async fn works(process: &mut ChildProcess) -> Result<()> {
     process
         .line(0, STARTS_WITHIN, |line| {
             (line.contains("; journal ") && !line.contains("journal 0 states")).then_some(())
@@ -142,7 +142,7 @@ async fn run_ends_with_0_at_each_stage_of_its_start_and_its_folder_opens_again()
     in_scratch("signals", async |scratch| {
         let (simulator, options) = lab(scratch).await?;
         // One job was there before.
-        for (stage, jobs) in Stage::ALL.into_iter().zip(2..) {
+        for (stage, jobs) in StartStage::ALL.into_iter().zip(2..) {
             create_job(&simulator, &format!("job-{jobs}")).await?;
             let mut run = Kubewitness::start(&format!("{stage:?}"), &options, scratch.path())?;
             let address = run.address().to_owned();
@@ -179,7 +179,7 @@ async fn a_second_signal_ends_run_while_a_plugin_is_stuck_in_its_call_and_its_fo
         ensure!(process.ended()?.is_none(), "it drains no longer than that: {}", process.say());
         process.signal("TERM").await?;
         let ended = process.wait(AT_ONCE).await?;
-        ensure!(ended == Ended::Code(0), "it ended with {ended:?}; {}", process.say());
+        ensure!(ended == ProcessEnd::Code(0), "it ended with {ended:?}; {}", process.say());
 
         std::fs::remove_file(&stuck)?;
         let mut again = Kubewitness::start("again", &options, scratch.path())?;
@@ -194,7 +194,7 @@ async fn a_second_signal_ends_run_while_a_plugin_is_stuck_in_its_call_and_its_fo
 async fn a_playground_ends_with_0_at_each_stage_of_its_start_and_another_takes_its_folder() {
     in_scratch("signals", async |scratch| {
         let data = scratch.path().join("data");
-        for stage in Stage::ALL {
+        for stage in StartStage::ALL {
             let address = format!("127.0.0.1:{}", free_port()?);
             let mut process = playground_at(&address, &format!("{stage:?}"), &data, scratch.path())?;
             comes_to((stage, 1), &mut process, &address, &data).await?;
@@ -215,7 +215,7 @@ async fn a_folder_in_which_a_playground_runs_is_refused_to_everybody_else() {
 
         let mut second = playground("second", &options.data, scratch.path())?;
         let ended = second.wait(WITHIN).await?;
-        ensure!(ended == Ended::Code(1), "the second ended with {ended:?}; {}", second.say());
+        ensure!(ended == ProcessEnd::Code(1), "the second ended with {ended:?}; {}", second.say());
         ensure!(second.stderr().contains("another playground runs in"), "{}", second.say());
 
         ends_with(&mut first, 0, "the first").await?;
@@ -225,7 +225,7 @@ async fn a_folder_in_which_a_playground_runs_is_refused_to_everybody_else() {
         let journal = std::fs::metadata(options.data.join("journal.db"))?.modified()?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         let ended = run.process().wait(WITHIN).await?;
-        ensure!(ended == Ended::Code(1), "run ended with {ended:?}; {}", run.process().say());
+        ensure!(ended == ProcessEnd::Code(1), "run ended with {ended:?}; {}", run.process().say());
         let said = run.process().stderr();
         ensure!(said.contains("a playground's folder") && said.contains("--data"), "{said}");
         ensure!(std::fs::metadata(options.data.join("journal.db"))?.modified()? == journal, "it was touched");
@@ -246,7 +246,7 @@ async fn a_playground_refuses_a_controllers_folder_and_leaves_it_as_it_is() {
 
         let mut process = playground("playground", &options.data, scratch.path())?;
         let ended = process.wait(WITHIN).await?;
-        ensure!(ended == Ended::Code(1), "it ended with {ended:?}; {}", process.say());
+        ensure!(ended == ProcessEnd::Code(1), "it ended with {ended:?}; {}", process.say());
         ensure!(process.stderr().contains("not a playground's"), "{}", process.say());
         ensure!(std::fs::read(options.data.join("journal.db"))? == before, "the journal was touched");
         proofs(&options.data).await

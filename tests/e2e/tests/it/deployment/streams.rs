@@ -9,34 +9,34 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{SourceView, StatusView, StreamView};
 use kubewitness_harness::{
-    Dice, Kubewitness, MessageServer, Platform, RunOptions, Scratch, Simulator, SimulatorOptions, Wire,
+    Dice, Kubewitness, MessageServer, Platform, RunOptions, Scratch, Simulator, SimulatorOptions, TestWire,
     command_json, compare, in_scratch, project_root, seed, until,
 };
 use serde_json::json;
 
-use crate::support::{Load, SOURCES, create_job, journal_proof, versions, write};
+use crate::support::{BackgroundLoad, SOURCES, create_job, journal_proof, versions, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
 /// How long the server knows a message again, where a test waits for the end of that.
 const WINDOW: Duration = Duration::from_millis(300);
 
 /// A simulated API server, a message server, and the hosts that are started beside them.
-struct World<'a> {
+struct StreamWorld<'a> {
     scratch: &'a Scratch,
     simulator: Simulator,
     server: MessageServer,
     /// Between the host that witnesses and the message server.
-    wire: Arc<Wire>,
+    wire: Arc<TestWire>,
     witness: RunOptions,
 }
 
-impl<'a> World<'a> {
+impl<'a> StreamWorld<'a> {
     /// `None` where there is no message server.
     async fn new(scratch: &'a Scratch, test: &str, window: Duration) -> Result<Option<Self>> {
         let Some(server) = MessageServer::start(test)? else { return Ok(None) };
         let simulated = SimulatorOptions::keeping_history();
         let simulator = Simulator::start(scratch.path(), &simulated).await?;
-        let wire = Wire::to(server.address()).await?;
+        let wire = TestWire::to(server.address()).await?;
         let config = folder(scratch, "witness", &|text| {
             let carry = format!("window: {}ms, carry:", window.as_millis());
             text.replace("carry:", &carry)
@@ -130,7 +130,7 @@ async fn reads(dispatcher: &mut Kubewitness) -> Result<StatusView> {
 }
 
 /// Every version was delivered by one of them.
-async fn everything_arrives(world: &World<'_>, dispatchers: &[&Kubewitness]) -> Result<()> {
+async fn everything_arrives(world: &StreamWorld<'_>, dispatchers: &[&Kubewitness]) -> Result<()> {
     let versions = versions(&world.simulator).await?;
     until(WITHIN, &format!("{versions} states to be delivered"), async || {
         let mut told = 0;
@@ -153,11 +153,11 @@ fn noise(length: usize) -> String {
 async fn what_one_host_witnesses_reaches_the_plugins_of_two_others_each_object_at_one() {
     in_scratch("streams", async |scratch| {
         let test = "streams::what_one_host_witnesses_reaches_the_plugins_of_two_others";
-        let Some(world) = World::new(scratch, test, WINDOW).await? else { return Ok(()) };
+        let Some(world) = StreamWorld::new(scratch, test, WINDOW).await? else { return Ok(()) };
         let mut witness = world.start_witness().await?;
         let (one, two) = (world.dispatcher("one", "[0, 2]")?, world.dispatcher("two", "[1, 3]")?);
         let (mut first, mut second) = (world.start("one", &one)?, world.start("two", &two)?);
-        let load = Load::start(&world.simulator, seed(), 60.0);
+        let load = BackgroundLoad::start(&world.simulator, seed(), 60.0);
         // More than the server takes in one message, and no packing helps.
         let mut large = crate::support::job("large");
         large["spec"]["template"]["spec"]["containers"][0]["args"] = json!([noise(1_400_000)]);
@@ -202,7 +202,7 @@ async fn what_one_host_witnesses_reaches_the_plugins_of_two_others_each_object_a
 async fn an_acknowledgement_is_lost(test: &str, is_late: bool) {
     let window = if is_late { WINDOW } else { Duration::from_secs(120) };
     in_scratch("streams-ack", async |scratch| {
-        let Some(mut world) = World::new(scratch, test, window).await? else { return Ok(()) };
+        let Some(mut world) = StreamWorld::new(scratch, test, window).await? else { return Ok(()) };
         let mut witness = world.start_witness().await?;
         let options = world.dispatcher("one", "[0, 1, 2, 3]")?;
         let mut dispatcher = world.start("one", &options)?;
@@ -252,11 +252,11 @@ async fn row_36_a_state_whose_acknowledgement_was_lost_is_sent_with_the_same_id_
 }
 
 async fn kills(scratch: &Scratch) -> Result<()> {
-    let Some(mut world) = World::new(scratch, "streams::kills", WINDOW).await? else { return Ok(()) };
+    let Some(mut world) = StreamWorld::new(scratch, "streams::kills", WINDOW).await? else { return Ok(()) };
     let mut witness = world.start_witness().await?;
     let options = world.dispatcher("one", "[0, 1, 2, 3]")?;
     let mut dispatcher = world.start("one-first", &options)?;
-    let load = Load::start(&world.simulator, seed(), 60.0);
+    let load = BackgroundLoad::start(&world.simulator, seed(), 60.0);
     dispatcher.status_when(WITHIN, "the first states", |status| delivered(status) > 20).await?;
     dispatcher.stop().await?;
     let before = platform(&options).await?.count().await?;
@@ -313,7 +313,7 @@ async fn every_version_is_there_once_after_kills_of_every_side() {
 async fn what_the_server_forgets_after_it_acknowledged_it_is_handed_over_again() {
     in_scratch("streams-forgets", async |scratch| {
         let test = "streams::what_the_server_forgets";
-        let Some(mut world) = World::new(scratch, test, WINDOW).await? else { return Ok(()) };
+        let Some(mut world) = StreamWorld::new(scratch, test, WINDOW).await? else { return Ok(()) };
         let mut witness = world.start_witness().await?;
         let options = world.dispatcher("one", "[0, 1, 2, 3]")?;
         let mut dispatcher = world.start("one", &options)?;

@@ -1,4 +1,4 @@
-//! Checks that the modules and types that the documentation names as paths (`core::ports::Session`) exist.
+//! Checks that the modules and types that the documentation names as paths (`core::ports::EffectSession`) exist.
 
 use std::path::{Path, PathBuf};
 
@@ -98,10 +98,10 @@ fn modules_and_types_that_pages_name_exist() -> Result<()> {
 #[test]
 fn a_path_that_leads_to_nothing_is_told_from_one_that_a_re_export_shortens() -> Result<()> {
     for (path, leads) in [
-        ("core::ports::Session", true),
+        ("core::ports::EffectSession", true),
         ("core::views", true),
         ("core::config", true),
-        ("servers::Link", true),
+        ("servers::ServerLink", true),
         ("tokio::spawn", true),
         ("core::carry", false),
         ("core::ports::Nobody", false),

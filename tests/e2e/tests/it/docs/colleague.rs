@@ -10,7 +10,7 @@ use kubewitness_harness::{
 use tokio::process::Command;
 
 use super::page::Page;
-use crate::deployment::cluster::Lab;
+use crate::deployment::cluster::ClusterLab;
 
 const WITHIN: Duration = Duration::from_secs(90);
 const PAGE: &str = "docs/how-to/give-a-colleague-one-namespace.md";
@@ -39,7 +39,7 @@ const JOB: &str = r#"{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"t
 async fn a_colleague_is_given_one_namespace_by_the_commands_of_the_page() {
     in_scratch("colleague", async |scratch| {
         let test = "a_colleague_is_given_one_namespace_by_the_commands_of_the_page";
-        let Some(lab) = Lab::of("kustomize", scratch, test).await? else { return Ok(()) };
+        let Some(lab) = ClusterLab::of("kustomize", scratch, test).await? else { return Ok(()) };
         lab.kubectl.ok(&["create", "namespace", "team-a"]).await?;
         lab.kubectl.ok_with(&["-n", "team-a", "create", "-f", "-"], JOB).await?;
         lab.kubectl.ok(&["-n", "default", "create", "serviceaccount", "a-user"]).await?;

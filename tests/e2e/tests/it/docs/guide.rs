@@ -41,7 +41,7 @@ fn blocks(language: &str) -> Result<Vec<Block>> {
 
 /// A language as the page says it, and as `--lang` does.
 #[derive(Clone, Copy)]
-struct Language {
+struct GuideLanguage {
     name: &'static str,
     lang: &'static str,
     /// What the plugin's folder calls the tool that is installed once.
@@ -50,15 +50,15 @@ struct Language {
     install: &'static str,
 }
 
-const RUST: Language = Language { name: "Rust", lang: "rust", tool: "", install: "true" };
-const PYTHON: Language = Language {
+const RUST: GuideLanguage = GuideLanguage { name: "Rust", lang: "rust", tool: "", install: "true" };
+const PYTHON: GuideLanguage = GuideLanguage {
     name: "Python",
     lang: "python",
     tool: "venv",
     install: "python3 -m venv venv && venv/bin/pip install --quiet -r requirements.txt",
 };
-const JAVASCRIPT: Language =
-    Language { name: "JavaScript", lang: "javascript", tool: "node_modules", install: "npm install" };
+const JAVASCRIPT: GuideLanguage =
+    GuideLanguage { name: "JavaScript", lang: "javascript", tool: "node_modules", install: "npm install" };
 
 fn is_measured() -> bool {
     std::env::var_os(kubewitness_figures::RECORDS).is_some()
@@ -68,15 +68,15 @@ fn is_measured() -> bool {
 const TESTED: &str = "kubewitness plugin test";
 
 /// Somebody who types what the page shows.
-struct Reader<'a> {
+struct GuideReader<'a> {
     scratch: &'a Scratch,
-    language: Language,
+    language: GuideLanguage,
     kubeconfig: PathBuf,
     /// Where the last block has led.
     folder: PathBuf,
 }
 
-impl Reader<'_> {
+impl GuideReader<'_> {
     async fn types(&mut self, block: &Block) -> Result<()> {
         let program = kubewitness_binary()?;
         let path = std::env::var("PATH").unwrap_or_default();
@@ -122,7 +122,7 @@ async fn with_states(scratch: &Scratch, simulator: &Simulator) -> Result<Kubewit
 }
 
 /// The folder of a controller, which every reader has elsewhere, and what the page says to install once.
-async fn set_up(made: &Path, scratch: &Scratch, language: Language, tool: Option<&Path>) -> Result<()> {
+async fn set_up(made: &Path, scratch: &Scratch, language: GuideLanguage, tool: Option<&Path>) -> Result<()> {
     let links = |to: &Path, name: &str| std::os::unix::fs::symlink(to, made.join(name));
     links(&scratch.path().join(DATA), DATA)?;
     match tool {
@@ -138,7 +138,7 @@ async fn set_up(made: &Path, scratch: &Scratch, language: Language, tool: Option
     Ok(())
 }
 
-async fn follow(scratch: &Scratch, language: Language, tool: Option<PathBuf>) -> Result<()> {
+async fn follow(scratch: &Scratch, language: GuideLanguage, tool: Option<PathBuf>) -> Result<()> {
     let name = language.name;
     let (simulator, blocks) = (simulator(scratch).await?, blocks(name)?);
     ensure!(blocks.len() >= 6, "only {} blocks are run for {name}", blocks.len());
@@ -148,7 +148,7 @@ async fn follow(scratch: &Scratch, language: Language, tool: Option<PathBuf>) ->
     let (code, told) = simulator.request(Method::POST, "/api/v1/namespaces", Some(&namespace)).await?;
     ensure!(code == 201, "{code}: {told}");
     let kubeconfig = simulator.kubeconfig().to_path_buf();
-    let mut reader = Reader { scratch, language, kubeconfig, folder: scratch.folder("empty")? };
+    let mut reader = GuideReader { scratch, language, kubeconfig, folder: scratch.folder("empty")? };
     let begun = Instant::now();
     for (number, block) in blocks.iter().enumerate() {
         reader.types(block).await.with_context(|| format!("{GUIDE}:{} in {name}", block.line))?;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    Ended, Process, Scratch, command, command_json, compiled, free_port, in_scratch, kubewitness_binary,
-    plugins_folder, project_root, until_ok,
+    ChildProcess, ProcessEnd, Scratch, command, command_json, compiled, free_port, in_scratch,
+    kubewitness_binary, plugins_folder, project_root, until_ok,
 };
 use tokio::process::Command;
 
@@ -39,20 +39,20 @@ const KNOWN: [([&str; 4], &str); 2] = [
 ];
 
 /// A playground, and a shell beside it.
-struct Lab<'a> {
+struct PageLab<'a> {
     scratch: &'a Scratch,
     server: String,
-    process: Process,
+    process: ChildProcess,
 }
 
-impl<'a> Lab<'a> {
+impl<'a> PageLab<'a> {
     async fn start(scratch: &'a Scratch) -> Result<Self> {
         let address = format!("127.0.0.1:{}", free_port()?);
         compiled::seed_playground(&scratch.path().join(FOLDER))?;
         let mut command = Command::new(kubewitness_binary()?);
         command.args(["playground", "--rate", "60", "--data", FOLDER, "--listen", &address]);
         command.current_dir(scratch.path()).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
-        let process = Process::start("playground", command.env("HOME", scratch.path()), scratch.path())?;
+        let process = ChildProcess::start("playground", command.env("HOME", scratch.path()), scratch.path())?;
         let lab = Self { scratch, server: format!("http://{address}"), process };
         until_ok(WITHIN, "the playground to have the objects that pages name", async || {
             // Each look starts programs, and the playground needs the processors.
@@ -169,7 +169,7 @@ async fn the_commands_of_the_documentation_work_as_they_stand() {
     in_scratch("docs", async |scratch| {
         let pages = pages()?;
         let blocks = runnable(&pages)?;
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = PageLab::start(scratch).await?;
         let mut faults = Vec::new();
         for asks in [true, false] {
             for (page, block, _) in blocks.iter().filter(|(_, _, own)| *own == asks) {
@@ -179,7 +179,7 @@ async fn the_commands_of_the_documentation_work_as_they_stand() {
             // The other commands read the folder of a controller that has ended.
             if asks {
                 let ended = lab.process.terminate(WITHIN).await?;
-                ensure!(ended == Ended::Code(0), "it ended with {ended:?}; {}", lab.process.say());
+                ensure!(ended == ProcessEnd::Code(0), "it ended with {ended:?}; {}", lab.process.say());
             }
         }
         ensure!(faults.is_empty(), "{}", faults.join("\n"));

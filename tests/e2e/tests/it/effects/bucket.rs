@@ -23,13 +23,13 @@ pub const BUCKET: &str = "trails";
 pub const ACCESS: &str = "test-access";
 pub const SECRET: &str = "test-secret-4711";
 
-pub struct Bucket {
+pub struct FakeBucket {
     address: SocketAddr,
-    kept: Arc<Kept>,
+    kept: Arc<KeptObject>,
     server: Option<JoinHandle<()>>,
 }
 
-struct Kept {
+struct KeptObject {
     service: S3Service,
     root: PathBuf,
     /// A file that was stored is not acknowledged.
@@ -39,20 +39,20 @@ struct Kept {
     puts: Mutex<Vec<String>>,
 }
 
-impl Drop for Bucket {
+impl Drop for FakeBucket {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl Bucket {
+impl FakeBucket {
     pub async fn start(scratch: &Scratch) -> Result<Self> {
         let root = scratch.folder("bucket")?;
         std::fs::create_dir(root.join(BUCKET)).context("the bucket")?;
         let files = s3s_fs::FileSystem::new(&root).map_err(|error| anyhow::anyhow!("{error:?}"))?;
         let mut service = S3ServiceBuilder::new(files);
         service.set_auth(SimpleAuth::from_single(ACCESS, SECRET));
-        let kept = Kept {
+        let kept = KeptObject {
             service: service.build(),
             root,
             holds: AtomicBool::new(false),
@@ -124,7 +124,7 @@ impl Bucket {
     }
 }
 
-impl Kept {
+impl KeptObject {
     /// Turns the bytes of a file around, and forgets the digests that the server had of what was sent.
     fn alter(&self, path: &str) -> Result<()> {
         let file = self.root.join(path.trim_start_matches('/'));
@@ -141,14 +141,14 @@ impl Kept {
     }
 }
 
-async fn connection(stream: TcpStream, kept: Arc<Kept>) {
+async fn connection(stream: TcpStream, kept: Arc<KeptObject>) {
     let answer = service_fn(move |request| answered(kept.clone(), request));
     // A client that goes away in the middle is part of the tests.
     Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), answer).await.ok();
 }
 
 async fn answered(
-    kept: Arc<Kept>,
+    kept: Arc<KeptObject>,
     request: Request<Incoming>,
 ) -> Result<hyper::Response<s3s::Body>, s3s::HttpError> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());

@@ -121,14 +121,14 @@ async fn a_server_that_asks_for_a_certificate_gets_requests_once_the_host_shows_
         let (progress, stop) = (Arc::new(ReceiverProgress::default()), CancellationToken::new());
         let file = scratch.path().join("notifications.jsonl");
         let receiving = tokio::spawn(receiver::serve(listener, file, progress.clone(), stop.clone()));
-        let front = tls::Front::of(plain, own.acceptor(true)?).await?;
+        let front = tls::TlsFront::of(plain, own.acceptor(true)?).await?;
 
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         // As a Secret of the type `kubernetes.io/tls` is mounted.
         let secret = scratch.folder("secret")?;
-        let shown = |from: &tls::Certificates| {
+        let shown = |from: &tls::TestCertificates| {
             std::fs::copy(&from.certificate, secret.join("tls.crt"))?;
             std::fs::copy(&from.key, secret.join("tls.key"))
         };

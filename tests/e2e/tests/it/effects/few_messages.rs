@@ -7,7 +7,7 @@ use kubewitness_harness::{Simulator, in_scratch, until, until_ok};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::effects::notifying::{HOOK, Lab, WITHIN, becomes, fails, says, url_of};
+use crate::effects::notifying::{HOOK, NotifyLab, WITHIN, becomes, fails, says, url_of};
 use crate::support::{create_job, simulator};
 
 /// A Pod of an object whose kind is no source.
@@ -38,8 +38,8 @@ async fn failed_pods_of_an_owner_whose_kind_is_no_source_are_one_message_that_na
         for name in ["train-0", "train-1"] {
             a_worker_fails(&simulator, name).await?;
         }
-        let Lab { chats, simulator: _simulator, mut run, .. } =
-            Lab::start_on(scratch, &pods, simulator).await?;
+        let NotifyLab { chats, simulator: _simulator, mut run, .. } =
+            NotifyLab::start_on(scratch, &pods, simulator).await?;
         until(WITHIN, "the message", async || Ok((!chats.of("hook").taken.is_empty()).then_some(())))
             .await
             .with_context(|| run.process().say())?;
@@ -87,7 +87,8 @@ async fn a_start_at_the_beginning_tells_nothing_of_old_jobs_and_one_digest_of_ma
             create_job(&simulator, &name).await?;
             fails(&simulator, &name).await?;
         }
-        let Lab { chats, simulator, mut run, .. } = Lab::start_on(scratch, SLACK, simulator).await?;
+        let NotifyLab { chats, simulator, mut run, .. } =
+            NotifyLab::start_on(scratch, SLACK, simulator).await?;
         until(WITHIN, "the digest", async || Ok((!chats.of("slack").taken.is_empty()).then_some(())))
             .await
             .with_context(|| run.process().say())?;

@@ -48,7 +48,7 @@ fn relay(server: &MailServer, authority: &Path, password: &Path) -> String {
 }
 
 /// Server and answer of each line that the guest wrote.
-fn told(log: &str) -> Vec<(String, String)> {
+fn guest_lines(log: &str) -> Vec<(String, String)> {
     let records = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let of_guest = records.filter(|line| line["target"] == "plugin" && line["fields"]["plugin"] == "mailer");
     let data = of_guest.map(|line| line["fields"]["data"].clone());
@@ -83,10 +83,10 @@ async fn a_plugin_writes_e_mail_where_it_may_is_told_each_refusal_and_never_sees
 
         let log = until(WITHIN, "what the guest was told", async || {
             let log = run.process().stderr();
-            Ok((told(&log).len() >= ANSWERS.len()).then_some(log))
+            Ok((guest_lines(&log).len() >= ANSWERS.len()).then_some(log))
         });
         let log = log.await?;
-        let told = told(&log);
+        let told = guest_lines(&log);
         for ((server, answer), (expected, begins)) in told.iter().zip(ANSWERS) {
             ensure!(
                 server == expected && answer.starts_with(begins),

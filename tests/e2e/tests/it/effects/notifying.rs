@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    ADDRESS_SECRET, Chats, Encryption, Kubewitness, MailServer, RunOptions, SIGNING_SECRET, Scratch,
+    ADDRESS_SECRET, ChatServices, Encryption, Kubewitness, MailServer, RunOptions, SIGNING_SECRET, Scratch,
     Simulator, command, command_in, in_scratch, project_root, until, until_ok,
 };
 use reqwest::Method;
@@ -46,7 +46,7 @@ config:
   portal: https://kubewitness.example.com";
 
 /// The settings: each address and each secret is in a file.
-fn destinations(chats: &Chats, mail: &MailServer, folder: &Path) -> Result<String> {
+fn destinations(chats: &ChatServices, mail: &MailServer, folder: &Path) -> Result<String> {
     std::fs::write(folder.join("sign"), SIGNING_SECRET)?;
     let secret = format!("{{secretFrom: {{file: {}}}}}", folder.join("sign").display());
     let mut text = String::from("\n      destinations:\n");
@@ -100,7 +100,7 @@ pub async fn becomes(simulator: &Simulator, name: &str, job_status: Value) -> Re
 #[tokio::test]
 async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_across_a_restart() {
     in_scratch("notifying", async |scratch| {
-        let (chats, mail) = (Chats::start().await?, MailServer::start(Encryption::None, None).await?);
+        let (chats, mail) = (ChatServices::start().await?, MailServer::start(Encryption::None, None).await?);
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
@@ -113,7 +113,7 @@ async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_
         run.answers().await?;
         create_job(&simulator, "one").await?;
         fails(&simulator, "one").await?;
-        told(&chats, &mail, 1).await.with_context(|| run.process().say())?;
+        await_messages(&chats, &mail, 1).await.with_context(|| run.process().say())?;
         let first_log = run.process().stderr();
         run.stop().await?;
 
@@ -121,7 +121,7 @@ async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_
         run.answers().await?;
         create_job(&simulator, "two").await?;
         fails(&simulator, "two").await?;
-        told(&chats, &mail, 2).await.with_context(|| run.process().say())?;
+        await_messages(&chats, &mail, 2).await.with_context(|| run.process().say())?;
         // Before the restart, and after it.
         for name in ["one", "two"] {
             is_listed(&url_of(&run), name).await?;
@@ -201,22 +201,22 @@ config:
   portal: https://kubewitness.example.com";
 
 /// A controller with this manifest of `notification`, beside services and a mail server.
-pub struct Lab {
-    pub chats: Chats,
+pub struct NotifyLab {
+    pub chats: ChatServices,
     _mail: MailServer,
     pub simulator: Simulator,
     options: RunOptions,
     pub run: Kubewitness,
 }
 
-impl Lab {
+impl NotifyLab {
     async fn start(scratch: &Scratch, manifest: &str) -> Result<Self> {
         Self::start_on(scratch, manifest, simulator(scratch).await?).await
     }
 
     /// On a cluster that has objects already.
     pub async fn start_on(scratch: &Scratch, manifest: &str, simulator: Simulator) -> Result<Self> {
-        let (chats, mail) = (Chats::start().await?, MailServer::start(Encryption::None, None).await?);
+        let (chats, mail) = (ChatServices::start().await?, MailServer::start(Encryption::None, None).await?);
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         let more = destinations(&chats, &mail, &scratch.folder("secrets")?)?;
@@ -232,7 +232,7 @@ impl Lab {
 #[tokio::test]
 async fn more_outcomes_than_a_service_takes_at_once_are_all_told_at_its_rate_and_within_its_lengths() {
     in_scratch("notifying-paced", async |scratch| {
-        let Lab { chats, simulator, mut run, .. } = Lab::start(scratch, PACED).await?;
+        let NotifyLab { chats, simulator, mut run, .. } = NotifyLab::start(scratch, PACED).await?;
         let names: Vec<_> = (0..JOBS_AT_ONCE).map(|n| format!("paced-{n:02}")).collect();
         for name in &names {
             create_job(&simulator, name).await?;
@@ -266,7 +266,7 @@ async fn more_outcomes_than_a_service_takes_at_once_are_all_told_at_its_rate_and
     .await;
 }
 
-async fn told(chats: &Chats, mail: &MailServer, messages: usize) -> Result<()> {
+async fn await_messages(chats: &ChatServices, mail: &MailServer, messages: usize) -> Result<()> {
     until(WITHIN, "every service to have the message", async || {
         let is_told = SERVICES.iter().all(|service| chats.of(service).taken.len() >= messages);
         Ok((is_told && mail.received().len() >= messages).then_some(()))
@@ -302,7 +302,7 @@ config: {channels: [{name: hook, kind: webhook}], settle: 1s}";
 #[tokio::test]
 async fn what_a_person_mutes_is_told_to_nobody_also_after_a_restart() {
     in_scratch("muting", async |scratch| {
-        let Lab { chats, simulator, options, mut run, .. } = Lab::start(scratch, HOOK).await?;
+        let NotifyLab { chats, simulator, options, mut run, .. } = NotifyLab::start(scratch, HOOK).await?;
         create_job(&simulator, "one").await?;
         create_job(&simulator, "two").await?;
         until_ok(WITHIN, "the job to be muted", async || {

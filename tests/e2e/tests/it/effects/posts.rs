@@ -25,7 +25,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::notifying::fails;
-use crate::support::{Load, create_job, example_copy, plugin_manifest, proofs, simulator, write};
+use crate::support::{BackgroundLoad, create_job, example_copy, plugin_manifest, proofs, simulator, write};
 
 /// Hundreds are tried with `KUBEWITNESS_KILLS=300 cargo xtask test posts`.
 const KILLS: u64 = 8;
@@ -35,14 +35,14 @@ const WITHIN: Duration = Duration::from_secs(180);
 const CALLS: u64 = 4;
 
 /// Counts what one destination gets.
-struct Receiver {
+struct PostReceiver {
     progress: Arc<ReceiverProgress>,
     port: u16,
     stop: CancellationToken,
     task: JoinHandle<Result<(), ReceiverError>>,
 }
 
-impl Receiver {
+impl PostReceiver {
     #[allow(clippy::disallowed_methods)]
     async fn start(scratch: &Scratch, name: &str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -81,19 +81,19 @@ delivery: {{batch: 16, retries: 1000, backoff: 100ms, maxBackoff: 500ms}}"
     plugin_manifest(name, &spec)
 }
 
-struct World {
+struct PostWorld {
     simulator: Simulator,
     options: RunOptions,
-    people: Receiver,
-    bank: Receiver,
+    people: PostReceiver,
+    bank: PostReceiver,
 }
 
-impl World {
+impl PostWorld {
     async fn new(scratch: &Scratch) -> Result<Self> {
         let simulated = SimulatorOptions::keeping_history();
         let simulator = Simulator::start(scratch.path(), &simulated).await?;
         let (people, bank) =
-            (Receiver::start(scratch, "people").await?, Receiver::start(scratch, "bank").await?);
+            (PostReceiver::start(scratch, "people").await?, PostReceiver::start(scratch, "bank").await?);
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         let destinations = format!(
@@ -130,10 +130,10 @@ fn is_through(status: &StatusView, name: &str) -> bool {
 }
 
 async fn posts(scratch: &Scratch) -> Result<()> {
-    let world = World::new(scratch).await?;
+    let world = PostWorld::new(scratch).await?;
     let mut first = Kubewitness::start("run-first", &world.options, scratch.path())?;
     first.answers().await?;
-    let load = Load::start(&world.simulator, seed(), RATE);
+    let load = BackgroundLoad::start(&world.simulator, seed(), RATE);
     first.kill().await?;
     world.kill_often(scratch).await?;
     let report = load.stop().await?;
@@ -205,9 +205,9 @@ config:
 
 /// Takes its time to answer, and counts how often each `Idempotency-Key` arrives.
 #[derive(Clone, Default)]
-struct Slow(Arc<Mutex<BTreeMap<String, usize>>>);
+struct SlowReceiver(Arc<Mutex<BTreeMap<String, usize>>>);
 
-impl Slow {
+impl SlowReceiver {
     #[allow(clippy::disallowed_methods)]
     async fn start(&self) -> Result<(u16, JoinHandle<()>)> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -248,7 +248,7 @@ impl Slow {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_in_a_tick_double_no_more_messages_than_are_in_the_air() {
     in_scratch("posts-tick", async |scratch| {
-        let slow = Slow::default();
+        let slow = SlowReceiver::default();
         let (port, serving) = slow.start().await?;
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;

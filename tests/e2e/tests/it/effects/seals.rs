@@ -12,7 +12,7 @@ use kubewitness_harness::{
 use serde_json::Value;
 
 use crate::support::{
-    AUDIT, Load, SEAL_FILE, SOURCES, example_copy, plugin_manifest, signed_example_copy, simulator,
+    AUDIT, BackgroundLoad, SEAL_FILE, SOURCES, example_copy, plugin_manifest, signed_example_copy, simulator,
     trail_files, write,
 };
 
@@ -48,7 +48,7 @@ async fn written(
     let options = simulator.run_options(scratch, config)?;
     let mut host = Kubewitness::start("run", &options, scratch.path())?;
     host.listed(SOURCES.len(), WITHIN).await?;
-    let load = Load::start(&simulator, 7, 150.0);
+    let load = BackgroundLoad::start(&simulator, 7, 150.0);
     let enough = async || Ok(is_enough(&options.data)?.then_some(()));
     until(WITHIN, what, enough).await.with_context(|| host.process().say())?;
     load.stop().await?;
@@ -77,7 +77,7 @@ fn proved_in_python(program: &Path, files: &[PathBuf], key: &Path) -> Result<(bo
 }
 
 /// What somebody does to the lines of the first file, and whether it is to be found.
-type Harm = fn(&mut Vec<String>);
+type SealHarm = fn(&mut Vec<String>);
 
 /// A host writes one ledger; then people prove it, and harm it in every way that a proof has to find.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,12 +105,12 @@ async fn two_programs_prove_it_and_find_what_was_changed(scratch: &Scratch, data
     let expected = format!("{} records, {} signed roots\n", report["lines"], report["signedRoots"]);
     ensure!(holds && said == expected, "{said} and {report}");
 
-    let changed: Harm = |lines| lines[3] = lines[3].replace("\"phase\":\"", "\"phase\":\"X");
-    let removed: Harm = |lines| drop(lines.remove(3));
-    let repeated: Harm = |lines| lines.insert(4, lines[3].clone());
-    let swapped: Harm = |lines| lines.swap(3, 4);
-    let cut: Harm = |lines| lines.truncate(lines.len() - 1);
-    let forged: Harm = |lines| {
+    let changed: SealHarm = |lines| lines[3] = lines[3].replace("\"phase\":\"", "\"phase\":\"X");
+    let removed: SealHarm = |lines| drop(lines.remove(3));
+    let repeated: SealHarm = |lines| lines.insert(4, lines[3].clone());
+    let swapped: SealHarm = |lines| lines.swap(3, 4);
+    let cut: SealHarm = |lines| lines.truncate(lines.len() - 1);
+    let forged: SealHarm = |lines| {
         let seal = lines.len() - 1;
         let (text, signature) = lines[seal].split_at(lines[seal].len() - 10);
         lines[seal] = format!("{text}{}", signature.replace(|digit: char| digit.is_ascii_hexdigit(), "0"));

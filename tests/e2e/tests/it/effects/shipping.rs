@@ -10,9 +10,10 @@ use kubewitness_core::views::{LedgerView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, until};
 use serde_json::Value;
 
-use crate::effects::bucket::{ACCESS, BUCKET, Bucket, SECRET};
+use crate::effects::bucket::{ACCESS, BUCKET, FakeBucket, SECRET};
 use crate::support::{
-    AUDIT, Load, SEAL_FILE, SOURCES, plugin_manifest, signed_example_copy, simulator, trail_files, write,
+    AUDIT, BackgroundLoad, SEAL_FILE, SOURCES, plugin_manifest, signed_example_copy, simulator, trail_files,
+    write,
 };
 
 const WITHIN: Duration = Duration::from_secs(180);
@@ -20,17 +21,17 @@ const PREFIX: &str = "here/";
 /// How long a shipped file is kept: the shortest time that the settings take.
 const KEEP_MS: u64 = 60_000;
 
-struct World {
+struct ShippingWorld {
     simulator: Simulator,
     options: RunOptions,
-    bucket: Bucket,
+    bucket: FakeBucket,
     secret: PathBuf,
 }
 
-impl World {
+impl ShippingWorld {
     async fn new(scratch: &Scratch) -> Result<Self> {
         let simulator = simulator(scratch).await?;
-        let bucket = Bucket::start(scratch).await?;
+        let bucket = FakeBucket::start(scratch).await?;
         let config = signed_example_copy(scratch)?;
         write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
         write(scratch.path(), "access", ACCESS)?;
@@ -107,9 +108,9 @@ async fn diagnosis(host: &Kubewitness) -> Result<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closed_files_get_into_the_bucket_whatever_its_server_does_and_leave_the_disk_afterwards() {
     in_scratch("shipping", async |scratch| {
-        let mut world = World::new(scratch).await?;
+        let mut world = ShippingWorld::new(scratch).await?;
         let mut host = world.run("run", scratch).await?;
-        let load = Load::start(&world.simulator, 7, 100.0);
+        let load = BackgroundLoad::start(&world.simulator, 7, 100.0);
         when(&mut host, "two shipped files", |ledger| ledger.shipped >= 2 && ledger.condition.is_none())
             .await?;
 
@@ -154,7 +155,7 @@ async fn closed_files_get_into_the_bucket_whatever_its_server_does_and_leave_the
 }
 
 /// All of them from the bucket, with the open one from the host.
-async fn fetched_back_files_are_proved(scratch: &Scratch, world: &World) -> Result<()> {
+async fn fetched_back_files_are_proved(scratch: &Scratch, world: &ShippingWorld) -> Result<()> {
     let fetched = scratch.folder("fetched")?;
     for (name, bytes) in world.shipped()? {
         std::fs::write(fetched.join(name), bytes)?;
@@ -177,10 +178,10 @@ async fn fetched_back_files_are_proved(scratch: &Scratch, world: &World) -> Resu
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_between_upload_and_note_ships_nothing_twice_and_other_bytes_are_never_overwritten() {
     in_scratch("shipping_kill", async |scratch| {
-        let world = World::new(scratch).await?;
+        let world = ShippingWorld::new(scratch).await?;
         world.bucket.hold(true);
         let mut host = world.run("run", scratch).await?;
-        let load = Load::start(&world.simulator, 7, 100.0);
+        let load = BackgroundLoad::start(&world.simulator, 7, 100.0);
         let put = until(WITHIN, "an upload", async || Ok(world.bucket.all_puts().first().cloned())).await?;
         host.kill().await?;
         load.stop().await?;
@@ -196,7 +197,7 @@ async fn a_kill_between_upload_and_note_ships_nothing_twice_and_other_bytes_are_
             .await
             .with_context(|| host.process().say())?;
         ensure!(world.bucket.puts(&first) == 1, "it was found there: {:?}", world.bucket.all_puts());
-        let load = Load::start(&world.simulator, 8, 100.0);
+        let load = BackgroundLoad::start(&world.simulator, 8, 100.0);
         let other =
             |ledger: &LedgerView| ledger.condition.as_ref().is_some_and(|told| told.contains("other bytes"));
         let status = when(&mut host, "a server that stores other bytes", other).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    Ended, Kubewitness, Process, RunOptions, Scratch, Simulator, free_port, http, in_scratch,
+    ChildProcess, Kubewitness, ProcessEnd, RunOptions, Scratch, Simulator, free_port, http, in_scratch,
     kubewitness_binary, until,
 };
 use serde_json::json;
@@ -33,14 +33,14 @@ const HALF_A_BODY: &str = "POST /api/v1/deadletters/replay HTTP/1.1\r\nHost: loc
 const VERSIONS: usize = 2000;
 const MESSAGE: usize = 1000;
 
-struct Lab {
+struct ClientLab {
     simulator: Simulator,
     options: RunOptions,
     run: Kubewitness,
     health: String,
 }
 
-impl Lab {
+impl ClientLab {
     async fn start(scratch: &Scratch, files: Option<u32>) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         create_job(&simulator, "one").await?;
@@ -132,7 +132,7 @@ fn unread(port: &str) -> Result<HashMap<String, u64>> {
 #[tokio::test]
 async fn run_ends_in_time_with_clients_that_do_not_read_or_have_sent_half() {
     in_scratch("clients", async |scratch| {
-        let mut lab = Lab::start(scratch, None).await?;
+        let mut lab = ClientLab::start(scratch, None).await?;
         let address = lab.run.address().to_owned();
         let mut watch = Command::new(kubewitness_binary()?);
         watch.args(["get", "jobs", "-w", "-o", "json", "--server", &format!("http://{address}")]);
@@ -151,7 +151,7 @@ async fn run_ends_in_time_with_clients_that_do_not_read_or_have_sent_half() {
         }
         let ended = lab.run.process().terminate(ENDS_WITHIN).await?;
         let said = lab.run.process().stderr();
-        ensure!(ended == Ended::Code(0), "it ended with {ended:?}: {said}");
+        ensure!(ended == ProcessEnd::Code(0), "it ended with {ended:?}: {said}");
         ensure!(said.contains("connections that did not end in time are closed"), "{said}");
         drop((held, paused));
         proofs(&lab.options.data).await
@@ -162,7 +162,7 @@ async fn run_ends_in_time_with_clients_that_do_not_read_or_have_sent_half() {
 #[tokio::test]
 async fn a_removed_journal_ends_run_though_a_client_does_not_read() {
     in_scratch("clients", async |scratch| {
-        let mut lab = Lab::start(scratch, None).await?;
+        let mut lab = ClientLab::start(scratch, None).await?;
         lab.tell_a_long_story().await?;
         lab.run.caught_up(STARTS_WITHIN).await?;
         let address = lab.run.address().to_owned();
@@ -180,7 +180,7 @@ async fn a_removed_journal_ends_run_though_a_client_does_not_read() {
         // Silent means that it is about to be gone, whatever clients do.
         let ended = lab.run.process().wait(Duration::from_secs(15)).await?;
         let said = lab.run.process().stderr();
-        ensure!(ended == Ended::Code(1), "it ended with {ended:?}: {said}");
+        ensure!(ended == ProcessEnd::Code(1), "it ended with {ended:?}: {said}");
         ensure!(said.contains("removed or replaced"), "{said}");
         Ok(())
     })
@@ -191,7 +191,7 @@ async fn a_removed_journal_ends_run_though_a_client_does_not_read() {
 async fn more_half_open_connections_than_file_handles_leave_everything_working() {
     in_scratch("clients", async |scratch| {
         const FILES: u32 = 400;
-        let mut lab = Lab::start(scratch, Some(FILES)).await?;
+        let mut lab = ClientLab::start(scratch, Some(FILES)).await?;
         let address = lab.run.address().to_owned();
         let said = lab.run.process().stderr();
         ensure!(said.contains("the limit of open files is 400"), "the lower cap is told: {said}");
@@ -228,11 +228,11 @@ async fn more_half_open_connections_than_file_handles_leave_everything_working()
 #[tokio::test]
 async fn a_watch_that_was_paused_until_it_was_closed_goes_on_where_it_was() {
     in_scratch("clients", async |scratch| {
-        let mut lab = Lab::start(scratch, None).await?;
+        let mut lab = ClientLab::start(scratch, None).await?;
         let url = format!("http://{}", lab.run.address());
         let mut command = Command::new(kubewitness_binary()?);
         command.args(["get", "jobs", "-w", "-o", "json", "--server", &url]);
-        let mut watch = Process::start("watch", &mut command, scratch.path())?;
+        let mut watch = ChildProcess::start("watch", &mut command, scratch.path())?;
         watch.line(0, STARTS_WITHIN, |line| line.contains("one").then_some(())).await?;
         watch.signal("STOP").await?;
         lab.tell_a_long_story().await?;
@@ -256,7 +256,7 @@ async fn a_watch_that_was_paused_until_it_was_closed_goes_on_where_it_was() {
 #[tokio::test]
 async fn a_watch_ends_with_its_reader_though_nothing_changes() {
     in_scratch("clients", async |scratch| {
-        let mut lab = Lab::start(scratch, None).await?;
+        let mut lab = ClientLab::start(scratch, None).await?;
         let url = format!("http://{}", lab.run.address());
         for output in ["table", "wide", "json"] {
             let mut watch = Command::new(kubewitness_binary()?);

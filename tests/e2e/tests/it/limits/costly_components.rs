@@ -290,7 +290,7 @@ async fn a_controller_that_is_killed_leaves_no_process_that_compiles() {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum End {
+enum CompileEnd {
     /// Before the process that compiles is large.
     EarlyKill,
     Kill,
@@ -312,11 +312,18 @@ async fn a_component_over_which_a_large_compiler_was_killed_twice_is_refused_and
             ..simulator.run_options(scratch, folder)?
         };
         let mark = options.data.join("cache/compiling.json");
-        let ends = [End::EarlyKill, End::Kill, End::Stop, End::EarlyKill, End::Kill, End::Kill];
+        let ends = [
+            CompileEnd::EarlyKill,
+            CompileEnd::Kill,
+            CompileEnd::Stop,
+            CompileEnd::EarlyKill,
+            CompileEnd::Kill,
+            CompileEnd::Kill,
+        ];
         for (number, end) in ends.into_iter().enumerate() {
             let mut run = Kubewitness::start(&format!("run-{number}"), &options, scratch.path())?;
             compiling(&mut run).await.with_context(|| format!("run {number} did not compile it"))?;
-            if end != End::EarlyKill {
+            if end != CompileEnd::EarlyKill {
                 let before = std::fs::read(&mark).ok();
                 until(Duration::from_secs(60), "the process to be large", async || {
                     Ok((std::fs::read(&mark).ok() != before).then_some(()))
@@ -324,7 +331,7 @@ async fn a_component_over_which_a_large_compiler_was_killed_twice_is_refused_and
                 .await?;
             }
             // As where the kernel ends all of a container: the compiler ends with the controller.
-            if end == End::Stop { run.stop().await? } else { run.kill().await? }
+            if end == CompileEnd::Stop { run.stop().await? } else { run.kill().await? }
         }
         let told =
             "the controller was killed 2 times while it had the component compiled and that took much memory";

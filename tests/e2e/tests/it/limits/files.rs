@@ -17,13 +17,13 @@ use crate::support::{
 
 const WITHIN: Duration = Duration::from_secs(120);
 
-struct Lab {
+struct FileLab {
     simulator: Simulator,
     options: RunOptions,
     config: PathBuf,
 }
 
-impl Lab {
+impl FileLab {
     async fn new(scratch: &Scratch) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;
@@ -66,7 +66,7 @@ async fn ready(kubewitness: &Kubewitness) -> Result<()> {
 #[tokio::test]
 async fn what_is_no_regular_file_in_the_folder_is_refused_by_name_and_everything_else_goes_on() {
     in_scratch("files", async |scratch| {
-        let lab = Lab::new(scratch).await?;
+        let lab = FileLab::new(scratch).await?;
         let mut kubewitness = lab.start(scratch)?;
         kubewitness
             .status_when(WITHIN, "the example", |status| state(status, "persistence") == Some("active"))
@@ -106,7 +106,7 @@ async fn what_is_no_regular_file_in_the_folder_is_refused_by_name_and_everything
 #[tokio::test]
 async fn a_start_says_which_ledger_or_secret_is_a_pipe_and_goes_on_once_it_is_a_file() {
     in_scratch("files", async |scratch| {
-        let lab = Lab::new(scratch).await?;
+        let lab = FileLab::new(scratch).await?;
         let secret = scratch.path().join("url");
         let key = "      keys: [{name: seal, valueFrom: {file: SECRET}}]\n";
         lab.change_host(
@@ -145,7 +145,7 @@ async fn a_start_says_which_ledger_or_secret_is_a_pipe_and_goes_on_once_it_is_a_
 #[tokio::test]
 async fn a_ledger_that_is_taken_away_fails_its_plugin_alone_also_at_a_restart_until_it_is_back() {
     in_scratch("files", async |scratch| {
-        let lab = Lab::new(scratch).await?;
+        let lab = FileLab::new(scratch).await?;
         write(&lab.config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
         let mut kubewitness = lab.start(scratch)?;
         let both = |status: &StatusView| {
@@ -226,7 +226,7 @@ spec:
 #[tokio::test]
 async fn a_host_and_a_plugin_are_taken_as_they_are_and_what_is_not_taken_is_named() {
     in_scratch("files", async |scratch| {
-        let mut lab = Lab::new(scratch).await?;
+        let mut lab = FileLab::new(scratch).await?;
         lab.config = scratch.folder("bare")?;
         lab.options.config = Some(lab.config.clone());
         write(&lab.config, "all.yaml", &format!("{HOST}---\n{PLUGIN}---\nkind: Deployment\n"))?;

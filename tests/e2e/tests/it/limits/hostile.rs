@@ -43,7 +43,7 @@ const MEMORY: &str = "more memory than its limit of 67108864 bytes";
 
 /// What the operator is told of a plugin.
 #[derive(Clone, Copy)]
-enum Told {
+enum OperatorMessage {
     /// A part of its message.
     Says(&'static str),
     /// It has dead letters, and goes on.
@@ -53,13 +53,13 @@ enum Told {
 }
 
 use crate::support::{
-    AUDIT, Load, example_copy, is_active, plugin, plugin_manifest, proofs, same_story, simulator, versions,
-    write,
+    AUDIT, BackgroundLoad, example_copy, is_active, plugin, plugin_manifest, proofs, same_story, simulator,
+    versions, write,
 };
-use Told::{DeadLetters, Nothing, Says};
+use OperatorMessage::{DeadLetters, Nothing, Says};
 
 /// Each program with its configuration.
-const PROGRAMS: [(&str, &str, Told); 19] = [
+const PROGRAMS: [(&str, &str, OperatorMessage); 19] = [
     ("loops", "{}", Says(LONGER)),
     ("sleeps", "{millis: 600000}", Says(LONGER)),
     (
@@ -145,14 +145,14 @@ fn came(status: &StatusView) -> u64 {
     GOOD.iter().filter_map(|name| plugin(status, name)).map(|p| p.observed).min().unwrap_or(0)
 }
 
-struct Beside {
+struct BesidePlugin {
     simulator: Simulator,
     config: PathBuf,
     options: RunOptions,
     run: Kubewitness,
 }
 
-impl Beside {
+impl BesidePlugin {
     async fn begin(scratch: &Scratch) -> Result<Self> {
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
@@ -169,12 +169,12 @@ impl Beside {
     }
 
     /// One plugin does harm until it is told of, so many states have come since then, and the good plugins have got them.
-    async fn suffer(&mut self, what: &str, file: &str, config: &str, told: Told) -> Result<()> {
+    async fn suffer(&mut self, what: &str, file: &str, config: &str, told: OperatorMessage) -> Result<()> {
         let name = format!("hostile-{}", what.replace('_', "-"));
         self.suffer_from(&name, &hostile(&name, file, config), told).await
     }
 
-    async fn suffer_from(&mut self, name: &str, manifest: &str, told: Told) -> Result<()> {
+    async fn suffer_from(&mut self, name: &str, manifest: &str, told: OperatorMessage) -> Result<()> {
         write(&self.config, "hostile.yaml", manifest)?;
         let begun = |status: &StatusView| {
             plugin(status, name).is_some_and(|it| match told {
@@ -211,8 +211,8 @@ impl Beside {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn beside_a_plugin_that_does_harm_two_good_ones_lose_no_state_and_keep_up_and_the_api_answers() {
     in_scratch("hostile", async |scratch| {
-        let mut it = Beside::begin(scratch).await?;
-        let load = Load::start(&it.simulator, 7, RATE);
+        let mut it = BesidePlugin::begin(scratch).await?;
+        let load = BackgroundLoad::start(&it.simulator, 7, RATE);
         for (number, (name, config, told)) in PROGRAMS.iter().enumerate() {
             it.suffer(&format!("{name}-{number}"), &program(name), config, *told).await?;
         }

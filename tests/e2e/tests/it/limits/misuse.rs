@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
-use kubewitness_harness::{Ended, Kubewitness, RunOptions, Scratch, Simulator, in_scratch};
+use kubewitness_harness::{Kubewitness, ProcessEnd, RunOptions, Scratch, Simulator, in_scratch};
 
 use crate::support::{SOURCES, create_job, example_copy, plugin_manifest, same_story, simulator, write};
 
@@ -13,13 +13,13 @@ const WATCH: &str = "module: {file: persistence.wasm}
 subscribe: [{source: jobs, mode: every, start: beginning}]
 grants: {sql: [{name: main, database: platform}]}";
 
-struct Lab {
+struct MisuseLab {
     simulator: Simulator,
     options: RunOptions,
     kubewitness: Kubewitness,
 }
 
-impl Lab {
+impl MisuseLab {
     /// The example, running, with the plugin `persistence` active.
     async fn start(scratch: &Scratch) -> Result<Self> {
         let simulator = simulator(scratch).await?;
@@ -61,7 +61,7 @@ fn state<'a>(status: &'a StatusView, name: &str) -> Option<&'a str> {
 #[tokio::test]
 async fn a_name_that_is_a_path_is_refused_and_taking_it_out_again_removes_nobodys_files() {
     in_scratch("misuse", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = MisuseLab::start(scratch).await?;
         let victim = scratch.folder("data/victim")?;
         std::fs::write(victim.join("thesis.txt"), "years")?;
         let named = plugin_manifest("odd", WATCH).replace("{name: odd}", "{name: ../victim}");
@@ -83,7 +83,7 @@ async fn a_name_that_is_a_path_is_refused_and_taking_it_out_again_removes_nobody
 #[tokio::test]
 async fn a_second_config_map_cannot_take_over_a_plugin_and_its_removal_leaves_the_first_one_running() {
     in_scratch("misuse", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = MisuseLab::start(scratch).await?;
         // Sorts before the rightful one, and is complete.
         let thief = plugin_manifest("thief", WATCH).replace("{name: thief}", "{name: persistence}");
         lab.write("a-thief.yaml", &thief)?;
@@ -107,7 +107,7 @@ async fn a_second_config_map_cannot_take_over_a_plugin_and_its_removal_leaves_th
 #[tokio::test]
 async fn the_journal_is_nobodys_database_and_a_source_cannot_become_another_under_its_name() {
     in_scratch("misuse", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = MisuseLab::start(scratch).await?;
         let folder = lab.options.config.clone().context("a folder")?;
         let host = std::fs::read_to_string(folder.join("host.yaml"))?;
         for (bad, word) in [
@@ -133,7 +133,7 @@ async fn the_journal_is_nobodys_database_and_a_source_cannot_become_another_unde
 async fn a_journal_that_is_removed_while_nothing_comes_ends_the_run_and_the_next_start_says_that_it_begins_anew()
  {
     in_scratch("misuse", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = MisuseLab::start(scratch).await?;
         create_job(&lab.simulator, "one").await?;
         lab.kubewitness.caught_up(WITHIN).await?;
         // What a cursor had to be saved for is saved.
@@ -145,7 +145,7 @@ async fn a_journal_that_is_removed_while_nothing_comes_ends_the_run_and_the_next
         let process = lab.kubewitness.process();
         let ended = process.wait(WITHIN).await?;
         let told = process.stderr();
-        ensure!(ended == Ended::Code(1), "it ended with {ended:?}; {}", process.say());
+        ensure!(ended == ProcessEnd::Code(1), "it ended with {ended:?}; {}", process.say());
         ensure!(
             told.contains("removed or replaced") && told.contains("Put a copy back"),
             "{}",

@@ -12,7 +12,7 @@ use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, free_port, http, in_scratch, until};
 
 use crate::support::{
-    AUDIT, Load, create_job, example_copy, is_active, plugin, plugin_manifest, simulator, write,
+    AUDIT, BackgroundLoad, create_job, example_copy, is_active, plugin, plugin_manifest, simulator, write,
 };
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -64,7 +64,7 @@ fn figures(status: &StatusView) -> (u64, u64) {
     (least(|p| p.observed), least(|p| p.delivered + p.filtered))
 }
 
-struct Lab {
+struct ProcessorLab {
     simulator: Simulator,
     config: std::path::PathBuf,
     run: Kubewitness,
@@ -78,7 +78,7 @@ fn equal_share() -> f64 {
     (at_once as f64 / (GREEDY + 1) as f64).min(1.0)
 }
 
-impl Lab {
+impl ProcessorLab {
     async fn begin(scratch: &Scratch) -> Result<Self> {
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
@@ -146,8 +146,8 @@ impl Lab {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn four_plugins_that_compute_all_they_may_leave_two_good_ones_their_share_and_the_api_answers() {
     in_scratch("processors", async |scratch| {
-        let mut it = Lab::begin(scratch).await?;
-        let load = Load::start(&it.simulator, 11, RATE);
+        let mut it = ProcessorLab::begin(scratch).await?;
+        let load = BackgroundLoad::start(&it.simulator, 11, RATE);
         for number in 0..GREEDY {
             let name = format!("greedy-{number}");
             write(&it.config, &format!("{name}.yaml"), &greedy(&name))?;

@@ -42,14 +42,14 @@ fn is(status: &StatusView, name: &str, state: &str) -> bool {
     plugin(status, name).is_some_and(|plugin: &PluginView| plugin.state == state)
 }
 
-struct Compiling {
+struct SlowCompile {
     simulator: Simulator,
     kubewitness: Kubewitness,
     options: RunOptions,
     folder: PathBuf,
 }
 
-impl Compiling {
+impl SlowCompile {
     /// The component of the other plugin is compiled before, and lies in the cache.
     async fn begin(scratch: &Scratch) -> Result<Self> {
         let simulator = simulator(scratch).await?;
@@ -92,7 +92,7 @@ async fn has_ended(child: u32) -> Result<()> {
 #[tokio::test]
 async fn while_a_component_is_compiled_states_are_witnessed_and_other_plugins_start_change_and_end() {
     in_scratch("compiling", async |scratch| {
-        let mut it = Compiling::begin(scratch).await?;
+        let mut it = SlowCompile::begin(scratch).await?;
         let child = it.child()?;
         create_job(&it.simulator, "meanwhile").await?;
         write(&it.folder, "late.yaml", &quick("late", ""))?;
@@ -122,7 +122,7 @@ async fn while_a_component_is_compiled_states_are_witnessed_and_other_plugins_st
 #[tokio::test]
 async fn a_stop_while_a_component_is_compiled_ends_at_once_and_a_start_does_not_wait_for_it() {
     in_scratch("compiling", async |scratch| {
-        let mut it = Compiling::begin(scratch).await?;
+        let mut it = SlowCompile::begin(scratch).await?;
         let child = it.child()?;
         let since = Instant::now();
         it.kubewitness.stop().await?;

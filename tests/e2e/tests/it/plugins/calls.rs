@@ -8,7 +8,7 @@ use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, is_signe
 use serde_json::Value;
 
 use crate::limits::hostile::{FOR_PROBE, hostile, program};
-use crate::plugins::probing::{Lab, manifest};
+use crate::plugins::probing::{ProbeLab, manifest};
 use crate::support::{SEAL_KEY, SEAL_PUBLIC, create_job, example_copy, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -115,7 +115,7 @@ async fn a_trap_and_a_time_out_are_told_apart_by_metrics_api_command_and_page_an
 #[tokio::test]
 async fn what_a_plugin_signs_with_a_granted_key_is_signed_by_that_key_and_by_no_other() {
     in_scratch("plugin-keys", async |scratch| {
-        let mut lab = Lab::new(scratch, "").await?;
+        let mut lab = ProbeLab::new(scratch, "").await?;
         lab.options.args = vec!["--log-json".into()];
         let key = scratch.path().join("sign.key");
         std::fs::write(&key, SEAL_KEY)?;

@@ -8,7 +8,7 @@ use kubewitness_core::views::StatusView;
 use kubewitness_harness::{Kubewitness, command, in_scratch};
 use serde_json::Value;
 
-use crate::plugins::probing::{Lab, manifest};
+use crate::plugins::probing::{ProbeLab, manifest};
 use crate::support::{create_job, journal_proof, write};
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -27,9 +27,9 @@ async fn forget(data: &Path, name: &str, more: &[&str], code: i32) -> Result<Str
 #[tokio::test]
 async fn what_a_plugin_left_is_told_and_removed_once_it_is_taken_out_and_it_begins_anew() {
     in_scratch("forgetting", async |scratch| {
-        let lab = Lab::new(scratch, TICKS).await?;
+        let lab = ProbeLab::new(scratch, TICKS).await?;
         lab.version(DOES)?;
-        let Lab { simulator, config, options, .. } = lab;
+        let ProbeLab { simulator, config, options, .. } = lab;
         let data = options.data.as_path();
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         create_job(&simulator, "one").await?;

@@ -28,7 +28,7 @@ async fn order(run: &Kubewitness, verb: &str, reason: &str) -> Result<String> {
     Ok(stdout)
 }
 
-async fn told(run: &Kubewitness, line: &[&str]) -> Result<String> {
+async fn command_text(run: &Kubewitness, line: &[&str]) -> Result<String> {
     let server = format!("http://{}", run.address());
     let (code, stdout, stderr) = command(&[line, &["--server", &server]].concat()).await?;
     ensure!(code == Some(0), "{line:?} ended with {code:?}: {stdout}{stderr}");
@@ -86,7 +86,7 @@ async fn a_pause_outlives_a_kill_and_another_manifest_and_a_resume_hands_on_ever
         let mut run = Kubewitness::start("run-killed", &options, scratch.path())?;
         run.answers().await?;
         stays_paused(&mut run, data, before).await?;
-        let status = told(&run, &["status"]).await?;
+        let status = command_text(&run, &["status"]).await?;
         ensure!(status.contains("ada paused it at 20") && status.contains("the database moves"), "{status}");
         ensure!(status.contains("retention keeps"), "{status}");
         let is_held = |status: &StatusView| {
@@ -111,12 +111,12 @@ async fn a_pause_outlives_a_kill_and_another_manifest_and_a_resume_hands_on_ever
         let report = load.stop().await?;
         ensure!(report.errors == 0, "the workload met {} errors", report.errors);
         everything_arrives(&mut run, &simulator, &platform, 2).await?;
-        let records = told(&run, &["deadletters", "records", "--plugin", "persistence"]).await?;
+        let records = command_text(&run, &["deadletters", "records", "--plugin", "persistence"]).await?;
         ensure!(
             ["pause", "resume", "ada", "it has moved"].iter().all(|word| records.contains(word)),
             "{records}"
         );
-        ensure!(!told(&run, &["status"]).await?.contains("paused"));
+        ensure!(!command_text(&run, &["status"]).await?.contains("paused"));
         run.stop().await?;
         same_story(&simulator, data).await?;
         proofs(data).await

@@ -31,7 +31,7 @@ pub fn manifest(does: &str, more: &str) -> String {
 }
 
 /// A cluster, the folder with the settings, and how a controller is started with them.
-pub struct Lab {
+pub struct ProbeLab {
     pub simulator: Simulator,
     pub config: PathBuf,
     pub options: RunOptions,
@@ -39,7 +39,7 @@ pub struct Lab {
     more: &'static str,
 }
 
-impl Lab {
+impl ProbeLab {
     pub async fn new(scratch: &Scratch, more: &'static str) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;
@@ -55,7 +55,7 @@ impl Lab {
     }
 
     /// The version that was taken last is kept here.
-    pub fn taken(&self) -> PathBuf {
+    pub fn last_good_path(&self) -> PathBuf {
         self.data().join("last-good/probe/plugin.yaml")
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::registry::{Registry, SigningKey};
+use kubewitness_harness::registry::{ImageRegistry, SigningKey};
 use kubewitness_harness::{Kubewitness, Scratch, command, in_scratch, plugins_folder, until, until_ok};
 
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
@@ -40,7 +40,7 @@ fn component() -> Result<Vec<u8>> {
 #[tokio::test]
 async fn a_plugin_of_a_registry_is_shown_with_its_digest_and_runs_on_while_the_registry_is_away() {
     in_scratch("registries", async |scratch| {
-        let registry = Registry::start(None).await?;
+        let registry = ImageRegistry::start(None).await?;
         let image = registry.push("platform/audit", "1.0", &component()?);
         let oci = format!("{{oci: \"{}/platform/audit:1.0\"}}", registry.name());
         let simulator = simulator(scratch).await?;
@@ -94,7 +94,7 @@ async fn a_plugin_of_a_registry_is_shown_with_its_digest_and_runs_on_while_the_r
 #[tokio::test]
 async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_controller() {
     in_scratch("registries", async |scratch| {
-        let registry = Registry::start(None).await?;
+        let registry = ImageRegistry::start(None).await?;
         let (key, bytes) = (SigningKey::make()?, component()?);
         let image = registry.push("audit", "1", &bytes);
         let simulator = simulator(scratch).await?;
@@ -157,7 +157,7 @@ async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_
 #[tokio::test]
 async fn what_was_compared_in_the_shadow_takes_over_although_its_tag_has_moved() {
     in_scratch("registries-shadow", async |scratch| {
-        let registry = Registry::start(None).await?;
+        let registry = ImageRegistry::start(None).await?;
         // The same with a custom section of its own.
         registry.push("audit", "1.1", &[&component()?[..], &[0, 2, 1, b'n']].concat());
         let next = format!("{{oci: \"{}/audit:1.1\"}}", registry.name());

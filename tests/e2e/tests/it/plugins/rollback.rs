@@ -6,7 +6,7 @@ use anyhow::ensure;
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{Kubewitness, in_scratch, until};
 
-use crate::plugins::probing::{Lab, message, probe};
+use crate::plugins::probing::{ProbeLab, message, probe};
 use crate::support::create_job;
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -16,8 +16,8 @@ fn has(status: &StatusView, state: &str, delivered: u64) -> bool {
 }
 
 /// Waits until a version with this command is kept: it is active a moment before.
-async fn is_taken(lab: &Lab, command: &str) -> anyhow::Result<()> {
-    let kept = lab.taken();
+async fn is_taken(lab: &ProbeLab, command: &str) -> anyhow::Result<()> {
+    let kept = lab.last_good_path();
     until(WITHIN, "the version to be taken", async || {
         Ok(std::fs::read_to_string(&kept).is_ok_and(|text| text.contains(command)).then_some(()))
     })
@@ -27,7 +27,7 @@ async fn is_taken(lab: &Lab, command: &str) -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_version_that_fails_its_first_calls_is_taken_back_and_no_state_is_parked() {
     in_scratch("rollback", async |scratch| {
-        let lab = Lab::new(scratch, "").await?;
+        let lab = ProbeLab::new(scratch, "").await?;
         lab.version("{command: done}")?;
         let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
         create_job(&lab.simulator, "one").await?;
@@ -69,7 +69,7 @@ async fn a_version_that_fails_its_first_calls_is_taken_back_and_no_state_is_park
 #[tokio::test]
 async fn a_kill_before_the_first_call_does_not_end_the_probation() {
     in_scratch("rollback-kill", async |scratch| {
-        let lab = Lab::new(scratch, "").await?;
+        let lab = ProbeLab::new(scratch, "").await?;
         let before = lab.before();
         lab.version("{command: done}")?;
         let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
@@ -91,7 +91,7 @@ async fn a_kill_before_the_first_call_does_not_end_the_probation() {
         let taken_back =
             |status: &StatusView| has(status, "degraded", 6) && message(status).contains("was taken back");
         run.status_when(WITHIN, "the version before to go on", taken_back).await?;
-        ensure!(std::fs::read_to_string(lab.taken())?.contains("done"), "the bad version is kept");
+        ensure!(std::fs::read_to_string(lab.last_good_path())?.contains("done"), "the bad version is kept");
 
         // One that works ends it, and nothing is kept beside it.
         lab.version("{command: done again}")?;

@@ -8,7 +8,7 @@ use kubewitness_core::views::{ShadowView, StatusView};
 use kubewitness_harness::{Kubewitness, command, in_scratch, plugins_folder};
 
 use crate::limits::hostile::program;
-use crate::plugins::probing::{Lab, message, probe};
+use crate::plugins::probing::{ProbeLab, message, probe};
 use crate::support::create_job;
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ fn is_well(status: &StatusView, delivered: u64) -> bool {
 }
 
 /// Makes a program the version in the shadow.
-fn casts(lab: &Lab, file: &str, name: &str) -> Result<()> {
+fn casts(lab: &ProbeLab, file: &str, name: &str) -> Result<()> {
     let version = lab.config.join(file);
     // A file that is read meanwhile is a whole one.
     let copied = version.with_extension("new");
@@ -61,7 +61,7 @@ async fn is_told(run: &Kubewitness) -> Result<()> {
 #[tokio::test]
 async fn a_version_that_differs_is_told_with_its_differences_and_has_no_effect() {
     in_scratch("shadow", async |scratch| {
-        let lab = Lab::new(scratch, "shadow: {module: {file: other.wasm}}\n").await?;
+        let lab = ProbeLab::new(scratch, "shadow: {module: {file: other.wasm}}\n").await?;
         lab.version("{command: ledger.append notes mine}")?;
         let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
         let refused = |status: &StatusView| {
@@ -98,7 +98,8 @@ async fn a_version_that_differs_is_told_with_its_differences_and_has_no_effect()
 #[tokio::test]
 async fn a_shadow_that_traps_or_never_ends_hurts_nobody() {
     in_scratch("shadow-harm", async |scratch| {
-        let lab = Lab::new(scratch, "limits: {call: 300ms}\nshadow: {module: {file: harm.wasm}}\n").await?;
+        let lab =
+            ProbeLab::new(scratch, "limits: {call: 300ms}\nshadow: {module: {file: harm.wasm}}\n").await?;
         casts(&lab, "harm.wasm", "exits")?;
         lab.version("{command: ledger.append notes mine}")?;
         let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;

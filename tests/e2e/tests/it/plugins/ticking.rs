@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{StatusView, TickView};
 use kubewitness_harness::{Kubewitness, command, in_scratch, until};
 
-use crate::plugins::probing::{FOR_PROBE, Lab, manifest, message, probe};
+use crate::plugins::probing::{FOR_PROBE, ProbeLab, manifest, message, probe};
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, write};
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -16,7 +16,7 @@ fn tick(status: &StatusView) -> TickView {
     probe(status).and_then(|it| it.tick.clone()).unwrap_or_default()
 }
 
-async fn told(run: &Kubewitness, line: &[&str]) -> Result<String> {
+async fn command_text(run: &Kubewitness, line: &[&str]) -> Result<String> {
     let server = format!("http://{}", run.address());
     let (code, stdout, stderr) = command(&[line, &["--server", &server]].concat()).await?;
     ensure!(code == Some(0), "{line:?} ended with {code:?}: {stdout}{stderr}");
@@ -26,7 +26,7 @@ async fn told(run: &Kubewitness, line: &[&str]) -> Result<String> {
 #[tokio::test]
 async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that_is_taken_back() {
     in_scratch("ticking", async |scratch| {
-        let lab = Lab::new(scratch, "tick: {every: 1s}\n").await?;
+        let lab = ProbeLab::new(scratch, "tick: {every: 1s}\n").await?;
         lab.version("{command: done, tick: [ledger.append notes ticked]}")?;
         let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
         let status =
@@ -35,10 +35,10 @@ async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that
         ensure!(failed == 0 && next.is_some() && error.is_none(), "{status:?}");
         let notes = std::fs::read_to_string(lab.data().join("audit/notes.jsonl"))?;
         ensure!(notes.lines().count() >= 2 && notes.starts_with("ticked"), "{notes}");
-        let wide = told(&run, &["plugins", "-o", "wide"]).await?;
+        let wide = command_text(&run, &["plugins", "-o", "wide"]).await?;
         ensure!(wide.contains("probe: ") && wide.contains(" 0 failed; last: "), "{wide}");
 
-        told(&run, &["pause", "probe", "--reason", "a move", "--who", "ada"]).await?;
+        command_text(&run, &["pause", "probe", "--reason", "a move", "--who", "ada"]).await?;
         let paused =
             run.status_when(WITHIN, "the pause", |it| probe(it).is_some_and(|it| it.state == "paused"));
         let before = tick(&paused.await?).ticks;
@@ -46,7 +46,7 @@ async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that
         let status = run.status_when(WITHIN, "no further tick to be due", none_is_due).await?;
         // One may have been in progress.
         ensure!(tick(&status).ticks <= before + 1, "{status:?}");
-        told(&run, &["resume", "probe", "--reason", "moved", "--who", "ada"]).await?;
+        command_text(&run, &["resume", "probe", "--reason", "moved", "--who", "ada"]).await?;
         run.status_when(WITHIN, "ticks after the pause", |status| tick(status).ticks > before + 1).await?;
 
         lab.version("{command: done, tick: [ledger.append notes lost, fail the relay is away]}")?;
@@ -67,7 +67,7 @@ async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that
         run.status_when(WITHIN, "its first state", |it| probe(it).is_some_and(|it| it.delivered == 2))
             .await?;
         lab.version("{command: trap, tick: [ledger.append notes bad]}")?;
-        let taken = lab.taken();
+        let taken = lab.last_good_path();
         until(WITHIN, "the version to be taken", async || {
             Ok(std::fs::read_to_string(&taken)?.contains("bad").then_some(()))
         })

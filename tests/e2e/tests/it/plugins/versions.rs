@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Simulator, command, in_scratch, plugins_folder, registry::Registry, until,
+    Kubewitness, RunOptions, Simulator, command, in_scratch, plugins_folder, registry::ImageRegistry, until,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{AUDIT, Load, components, create_job, proofs, simulator};
+use crate::support::{AUDIT, BackgroundLoad, components, create_job, proofs, simulator};
 
 const WITHIN: Duration = Duration::from_secs(180);
 const CHANGES: usize = 100;
@@ -73,7 +73,7 @@ async fn a_hundred_changes_of_version_under_load_hand_over_every_state_once_and_
             ..simulator.run_options(scratch, None)?
         };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
-        let load = Load::start(&simulator, 11, 20.0);
+        let load = BackgroundLoad::start(&simulator, 11, 20.0);
         let started = run.status_when(WITHIN, "the first version", |it| digest(it).is_some()).await?;
         let mut before = started;
         for change in 1..=CHANGES {
@@ -88,7 +88,7 @@ async fn a_hundred_changes_of_version_under_load_hand_over_every_state_once_and_
 
 /// Every state is on the trail, once and in order.
 async fn ends_well(
-    (load, simulator): (Load, &Simulator),
+    (load, simulator): (BackgroundLoad, &Simulator),
     mut run: Kubewitness,
     options: &RunOptions,
 ) -> Result<()> {
@@ -137,7 +137,7 @@ async fn versions_in_the_shadow_take_over_under_load_and_every_state_is_handed_o
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         let server = format!("http://{}", run.address());
         let cutover = [&cutover[..], &["--server", &server]].concat();
-        let load = Load::start(&simulator, 12, 20.0);
+        let load = BackgroundLoad::start(&simulator, 12, 20.0);
         for cut in 0..CUTS {
             let shadow = format!("\nshadow: {{module: {{file: audit-{}.wasm}}}}", (cut + 1) % 2);
             let beside = audit_with(cut % 2, &shadow);
@@ -164,7 +164,7 @@ async fn versions_in_the_shadow_take_over_under_load_and_every_state_is_handed_o
 #[tokio::test]
 async fn what_was_compared_takes_over_although_the_controller_is_killed_and_the_tag_has_moved() {
     in_scratch("cutover-killed", async |scratch| {
-        let registry = Registry::start(None).await?;
+        let registry = ImageRegistry::start(None).await?;
         let built = std::fs::read(plugins_folder()?.join("audit.wasm")).context("the audit plugin")?;
         registry.push("audit", "next", &[&built[..], &[0, 2, 1, b'n']].concat());
         let simulator = simulator(scratch).await?;

@@ -12,7 +12,7 @@ use kubewitness_harness::{
 };
 use serde_json::{Value, json};
 
-use crate::deployment::cluster::Lab;
+use crate::deployment::cluster::ClusterLab;
 use crate::support::{create_job, example};
 
 const WITHIN: Duration = Duration::from_secs(90);
@@ -21,17 +21,17 @@ const AUDIENCE: &str = "kubewitness.dev";
 const NEW: &str = "Pending";
 
 /// A cluster with two teams, and a controller that asks who somebody is.
-pub struct World<'a> {
-    pub lab: Lab<'a>,
+pub struct AccessWorld<'a> {
+    pub lab: ClusterLab<'a>,
     pub kubewitness: Kubewitness,
 }
 
 /// Exit code, standard output, standard error.
-pub type Told = (Option<i32>, String, String);
+pub type CommandOutput = (Option<i32>, String, String);
 
-impl<'a> World<'a> {
+impl<'a> AccessWorld<'a> {
     pub async fn start(scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
-        let Some(lab) = Lab::of("examples/access", scratch, &format!("access::{test}")).await? else {
+        let Some(lab) = ClusterLab::of("examples/access", scratch, &format!("access::{test}")).await? else {
             return Ok(None);
         };
         for (team, person) in [("team-a", "ann"), ("team-b", "bob")] {
@@ -51,7 +51,7 @@ impl<'a> World<'a> {
     }
 
     /// What a command prints for whoever has this token.
-    async fn ask(&self, token: &str, arguments: &[&str]) -> Result<Told> {
+    async fn ask(&self, token: &str, arguments: &[&str]) -> Result<CommandOutput> {
         let url = format!("http://{}", self.kubewitness.address());
         let line: Vec<_> = arguments.iter().copied().chain(["--server", &url]).collect();
         let token = (!token.is_empty()).then(|| ("KUBEWITNESS_TOKEN".to_owned(), token.to_owned()));
@@ -87,7 +87,7 @@ impl<'a> World<'a> {
     }
 }
 
-async fn bind(lab: &Lab<'_>, team: &str, person: &str) -> Result<()> {
+async fn bind(lab: &ClusterLab<'_>, team: &str, person: &str) -> Result<()> {
     let account = format!("--serviceaccount={team}:{person}");
     let binding = ["-n", team, "create", "rolebinding", person, "--clusterrole=kubewitness-viewer", &account];
     lab.kubectl.ok(&binding).await.map(drop)
@@ -109,7 +109,7 @@ fn job(team: &str) -> String {
     .to_string()
 }
 
-pub fn refused(told: &Told, what: &str) -> Result<()> {
+pub fn refused(told: &CommandOutput, what: &str) -> Result<()> {
     let (code, stdout, stderr) = told;
     ensure!(*code == Some(1) && stdout.is_empty() && stderr.contains(what), "{code:?}: {stdout}{stderr}");
     Ok(())
@@ -119,7 +119,7 @@ pub fn refused(told: &Told, what: &str) -> Result<()> {
 async fn an_operator_an_administrator_and_each_person_sees_what_kubernetes_lets_them() {
     let test = "an_operator_an_administrator_and_each_person_sees_what_kubernetes_lets_them";
     in_scratch("access", async |scratch| {
-        let Some(mut world) = World::start(scratch, test).await? else { return Ok(()) };
+        let Some(mut world) = AccessWorld::start(scratch, test).await? else { return Ok(()) };
         an_operator_sees_how_it_works_and_no_object(&world).await.context("an operator")?;
         an_administrator_sees_every_namespace_and_operates(&world).await.context("an administrator")?;
         each_person_sees_a_namespace_until_the_right_is_withdrawn(&world).await.context("a person")?;
@@ -128,7 +128,7 @@ async fn an_operator_an_administrator_and_each_person_sees_what_kubernetes_lets_
     .await;
 }
 
-async fn each_person_sees_a_namespace_until_the_right_is_withdrawn(world: &World<'_>) -> Result<()> {
+async fn each_person_sees_a_namespace_until_the_right_is_withdrawn(world: &AccessWorld<'_>) -> Result<()> {
     let (ann, bob) = (world.token("team-a", "ann").await?, world.token("team-b", "bob").await?);
     world.sees(&ann, &["train-team-a"]).await?;
     world.sees(&bob, &["train-team-b"]).await?;
@@ -159,7 +159,7 @@ async fn each_person_sees_a_namespace_until_the_right_is_withdrawn(world: &World
     Ok(())
 }
 
-async fn an_operator_sees_how_it_works_and_no_object(world: &World<'_>) -> Result<()> {
+async fn an_operator_sees_how_it_works_and_no_object(world: &AccessWorld<'_>) -> Result<()> {
     world.lab.kubectl.ok(&["-n", "team-a", "create", "serviceaccount", "olaf"]).await?;
     let binding = ["create", "clusterrolebinding", "olaf", "--clusterrole=kubewitness-operator"];
     world.lab.kubectl.ok(&[&binding[..], &["--serviceaccount=team-a:olaf"]].concat()).await?;
@@ -180,7 +180,7 @@ async fn an_operator_sees_how_it_works_and_no_object(world: &World<'_>) -> Resul
     Ok(())
 }
 
-async fn an_administrator_sees_every_namespace_and_operates(world: &World<'_>) -> Result<()> {
+async fn an_administrator_sees_every_namespace_and_operates(world: &AccessWorld<'_>) -> Result<()> {
     world.lab.kubectl.ok(&["-n", "team-a", "create", "serviceaccount", "ada"]).await?;
     let binding = ["create", "clusterrolebinding", "ada", "--clusterrole=kubewitness-administrator"];
     world.lab.kubectl.ok(&[&binding[..], &["--serviceaccount=team-a:ada"]].concat()).await?;
@@ -202,7 +202,7 @@ async fn an_administrator_sees_every_namespace_and_operates(world: &World<'_>) -
 async fn a_namespace_that_is_made_again_shows_nothing_of_the_one_before() {
     let test = "a_namespace_that_is_made_again_shows_nothing_of_the_one_before";
     in_scratch("access", async |scratch| {
-        let Some(mut world) = World::start(scratch, test).await? else { return Ok(()) };
+        let Some(mut world) = AccessWorld::start(scratch, test).await? else { return Ok(()) };
         let bob = world.token("team-b", "bob").await?;
         world.sees(&bob, &["train-team-b"]).await?;
         world.lab.kubectl.ok(&["delete", "namespace", "team-b"]).await?;
@@ -270,7 +270,7 @@ async fn over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_
         let mut kubewitness = Kubewitness::start("kubewitness", &options, scratch.path())?;
         let url = format!("https://{}", kubewitness.address());
         let token = ("KUBEWITNESS_TOKEN".to_owned(), simulator.token().to_owned());
-        let knows = |made: &tls::Certificates| ("SSL_CERT_FILE".to_owned(), file(&made.authority));
+        let knows = |made: &tls::TestCertificates| ("SSL_CERT_FILE".to_owned(), file(&made.authority));
         let status = async |env: &[(String, String)]| command_in(&["status", "--server", &url], env).await;
         let answers = async |known: (String, String)| {
             until_ok(WITHIN, "an answer over HTTPS", async || {
@@ -299,7 +299,7 @@ async fn over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_
 
 /// Changes a mounted Secret as a kubelet does: all of its files at once, by another target of the link `..data`. Then
 /// the version before is removed.
-fn mount(folder: &Path, made: &tls::Certificates) -> Result<()> {
+fn mount(folder: &Path, made: &tls::TestCertificates) -> Result<()> {
     let version = format!("..{}", std::fs::read_dir(folder)?.count());
     let files = folder.join(&version);
     std::fs::create_dir(&files)?;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{Ended, Scratch, Simulator, free_port, in_scratch, until, until_ok};
+use kubewitness_harness::{ProcessEnd, Scratch, Simulator, free_port, in_scratch, until, until_ok};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::portal::accessible::pages;
 use crate::portal::browser::{Browser, FEW, WITHIN, at_a_playground, has_driver, playground};
 use crate::portal::troubles::Troubles;
 use crate::support::{create_job, job};
-use crate::watching::gaps::Lab;
+use crate::watching::gaps::GapLab;
 
 #[tokio::test]
 async fn a_page_says_that_it_reconnects_while_the_controller_is_gone_and_is_live_again_when_it_is_back() {
@@ -28,7 +28,7 @@ async fn a_page_says_that_it_reconnects_while_the_controller_is_gone_and_is_live
             says(&browser, "Live", "open").await
         })
         .await?;
-        ensure!(first.terminate(WITHIN).await? == Ended::Code(0), "{}", first.say());
+        ensure!(first.terminate(WITHIN).await? == ProcessEnd::Code(0), "{}", first.say());
         until_ok(WITHIN, "a page that reconnects", async || {
             says(&browser, "Paused: the connection is lost", "waiting").await
         })
@@ -45,7 +45,7 @@ async fn a_page_says_that_it_reconnects_while_the_controller_is_gone_and_is_live
         })
         .await?;
         browser.close().await?;
-        ensure!(again.terminate(WITHIN).await? == Ended::Code(0), "{}", again.say());
+        ensure!(again.terminate(WITHIN).await? == ProcessEnd::Code(0), "{}", again.say());
         Ok(())
     })
     .await;
@@ -137,7 +137,7 @@ async fn the_theme_follows_the_system_until_somebody_chooses_and_long_names_brea
         return;
     }
     in_scratch("appearance", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         create_job(&lab.simulator, "short").await?;
         let [name, namespace] = [long(253), "n".repeat(63)];
         create_long(&lab.simulator, &name, &namespace).await?;
@@ -147,7 +147,7 @@ async fn the_theme_follows_the_system_until_somebody_chooses_and_long_names_brea
     .await;
 }
 
-async fn look(lab: &Lab<'_>, scratch: &Scratch, name: &str, namespace: &str) -> Result<()> {
+async fn look(lab: &GapLab<'_>, scratch: &Scratch, name: &str, namespace: &str) -> Result<()> {
     let browser = Browser::start(scratch.path()).await?;
     until_ok(WITHIN, "both jobs on the page", async || {
         browser.open(&format!("{}/", lab.url())).await?;

@@ -10,13 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use kubewitness_harness::{
-    Ended, Process, SHORT_TIMERS, Scratch, command, compiled, free_port, http, in_scratch,
+    ChildProcess, ProcessEnd, SHORT_TIMERS, Scratch, command, compiled, free_port, http, in_scratch,
     kubewitness_binary, plugins_folder, skip, until, until_ok,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::watching::gaps::{Lab, a_hole};
+use crate::watching::gaps::{GapLab, a_hole};
 
 const DRIVER: &str = "chromedriver";
 pub const WITHIN: Duration = Duration::from_secs(120);
@@ -38,7 +38,7 @@ async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_
         return;
     }
     in_scratch("browser-gaps", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         a_hole(&mut lab, "train-1").await?;
         let gaps: Vec<Value> =
             http().get(format!("{}/api/v1/gaps?kind=job", lab.url())).send().await?.json().await?;
@@ -86,7 +86,7 @@ pub async fn has_driver(test: &str) -> bool {
 pub async fn at_a_playground(
     scratch: &Scratch,
     more: &[&str],
-    look: impl AsyncFnOnce(&mut Process, &str) -> Result<()>,
+    look: impl AsyncFnOnce(&mut ChildProcess, &str) -> Result<()>,
 ) -> Result<()> {
     let port = free_port()?;
     let mut playground = playground(scratch, port, more)?;
@@ -94,7 +94,7 @@ pub async fn at_a_playground(
     let result = result.with_context(|| playground.say());
     let ended = playground.terminate(WITHIN).await?;
     result?;
-    ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
+    ensure!(ended == ProcessEnd::Code(0), "the playground ended with {ended:?}; {}", playground.say());
     Ok(())
 }
 
@@ -103,7 +103,7 @@ pub const FEW: [&str; 2] = ["--rate", "10"];
 /// The same, where people sign in.
 pub const FEW_WITH_PERSONS: [&str; 4] = ["--rate", "10", "--auth", "kubernetes"];
 
-pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process> {
+pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<ChildProcess> {
     let mut command = Command::new(kubewitness_binary()?);
     let listen = format!("127.0.0.1:{port}");
     let data = scratch.path().join("data");
@@ -113,7 +113,7 @@ pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process
         command.args(["--rate", "40"]);
     }
     command.args(more).env("KUBEWITNESS_PLUGINS", plugins_folder()?).env(SHORT_TIMERS.0, SHORT_TIMERS.1);
-    Process::start("playground", &mut command, scratch.path())
+    ChildProcess::start("playground", &mut command, scratch.path())
 }
 
 async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
@@ -324,7 +324,7 @@ async fn elsewhere(browser: &Browser, portal: &str) -> Result<()> {
 }
 
 /// The token of a person, as a playground with `--auth kubernetes` prints it.
-pub async fn token_of(playground: &mut Process, person: &str) -> Result<String> {
+pub async fn token_of(playground: &mut ChildProcess, person: &str) -> Result<String> {
     let of_person = |line: &str| {
         let (name, rest) = line.trim().split_once(' ')?;
         let token = rest.split_once("KUBEWITNESS_TOKEN=")?.1.split(' ').next()?;
@@ -345,14 +345,14 @@ async fn some_running_job(portal: &str) -> Result<Option<Value>> {
 pub struct Browser {
     client: reqwest::Client,
     session: String,
-    _driver: Process,
+    _driver: ChildProcess,
 }
 
 impl Browser {
     pub async fn start(scratch: &Path) -> Result<Self> {
         let port = free_port()?;
         let mut command = Command::new(DRIVER);
-        let driver = Process::start("driver", command.arg(format!("--port={port}")), scratch)?;
+        let driver = ChildProcess::start("driver", command.arg(format!("--port={port}")), scratch)?;
         let client = http();
         let arguments = [
             "--headless",

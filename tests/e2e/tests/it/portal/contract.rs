@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    Process, Scratch, free_port, http, in_scratch, seed, services_folder, skip, until,
+    ChildProcess, Scratch, free_port, http, in_scratch, seed, services_folder, skip, until,
 };
 use serde_json::Value;
 use tokio::process::Command;
@@ -46,7 +46,7 @@ async fn the_api_answers_as_its_description_says_with_and_without_rights() {
     .await;
 }
 
-async fn compare(tool: &Path, scratch: &Scratch, playground: &mut Process, url: &str) -> Result<()> {
+async fn compare(tool: &Path, scratch: &Scratch, playground: &mut ChildProcess, url: &str) -> Result<()> {
     let mut tokens = Vec::new();
     for person in ["linus", "ada"] {
         tokens.push((person, token_of(playground, person).await?));

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Ended, Kubewitness, Process, RunOptions, Scratch, Simulator, SimulatorOptions, command_in, http,
-    in_scratch, kubewitness_binary, until,
+    ChildProcess, Kubewitness, ProcessEnd, RunOptions, Scratch, Simulator, SimulatorOptions, command_in,
+    http, in_scratch, kubewitness_binary, until,
 };
 use reqwest::header::{CONTENT_TYPE, COOKIE, LOCATION, SET_COOKIE};
 use tokio::process::Command;
@@ -16,13 +16,13 @@ use crate::portal::browser::{Browser, has_driver};
 
 const WITHIN: Duration = Duration::from_secs(120);
 
-struct World {
+struct DashboardWorld {
     simulator: Simulator,
     run: Kubewitness,
     options: RunOptions,
 }
 
-impl World {
+impl DashboardWorld {
     async fn start(scratch: &Scratch, auth: &str) -> Result<Self> {
         let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
         let options = RunOptions {
@@ -85,7 +85,7 @@ impl World {
 #[tokio::test]
 async fn a_printed_address_signs_in_once_and_a_log_out_holds_over_a_restart() {
     in_scratch("dashboard", async |scratch| {
-        let mut world = World::start(scratch, "kubernetes").await?;
+        let mut world = DashboardWorld::start(scratch, "kubernetes").await?;
         let address = world.printed().await?;
         ensure!(
             address.contains("/login/once?code=") && !address.contains(world.simulator.token()),
@@ -116,7 +116,7 @@ async fn a_printed_address_signs_in_once_and_a_log_out_holds_over_a_restart() {
 #[tokio::test]
 async fn where_nobody_signs_in_the_portal_is_opened_as_it_is() {
     in_scratch("dashboard-none", async |scratch| {
-        let mut world = World::start(scratch, "none").await?;
+        let mut world = DashboardWorld::start(scratch, "none").await?;
         ensure!(world.printed().await? == format!("{}/", world.url()));
         let url = world.url();
         let line = ["dashboard", "--no-open", "--server", &url];
@@ -142,17 +142,17 @@ fn browser(scratch: &Scratch) -> Result<(PathBuf, PathBuf)> {
     Ok((script, told))
 }
 
-fn dashboard(world: &World, script: &Path, logs: &Path) -> Result<Process> {
+fn dashboard(world: &DashboardWorld, script: &Path, logs: &Path) -> Result<ChildProcess> {
     let (name, token) = world.token();
     let mut command = Command::new(kubewitness_binary()?);
     command.args(["dashboard", "--server", &world.url()]).env(name, token).env("BROWSER", script);
-    Process::start("dashboard", &mut command, logs)
+    ChildProcess::start("dashboard", &mut command, logs)
 }
 
 #[tokio::test]
 async fn a_browser_gets_a_private_file_on_its_command_line_and_no_code() {
     in_scratch("dashboard-file", async |scratch| {
-        let mut world = World::start(scratch, "kubernetes").await?;
+        let mut world = DashboardWorld::start(scratch, "kubernetes").await?;
         let (script, told) = browser(scratch)?;
         let mut process = dashboard(&world, &script, scratch.path())?;
         let line = until(WITHIN, "the browser", async || Ok(std::fs::read_to_string(&told).ok())).await?;
@@ -164,7 +164,7 @@ async fn a_browser_gets_a_private_file_on_its_command_line_and_no_code() {
         let printed = process.stdout();
         let (_, code) = printed.trim().split_once("?code=").context("a printed code")?;
         ensure!(page.contains(code) && page.contains("/login/once") && !line.contains(code), "{page} {line}");
-        ensure!(process.terminate(WITHIN).await? == Ended::Code(0), "{}", process.say());
+        ensure!(process.terminate(WITHIN).await? == ProcessEnd::Code(0), "{}", process.say());
         ensure!(!folder.exists(), "the code is left behind in {}", file.display());
         world.run.stop().await
     })
@@ -177,7 +177,7 @@ async fn a_real_browser_is_signed_in_by_the_file_once_the_person_goes_on() {
         return;
     }
     in_scratch("dashboard-browser", async |scratch| {
-        let mut world = World::start(scratch, "kubernetes").await?;
+        let mut world = DashboardWorld::start(scratch, "kubernetes").await?;
         let (script, told) = browser(scratch)?;
         let real = Browser::start(scratch.path()).await?;
         let mut process = dashboard(&world, &script, scratch.path())?;
@@ -199,7 +199,7 @@ async fn a_real_browser_is_signed_in_by_the_file_once_the_person_goes_on() {
         };
         until(WITHIN, "an answer to a code that was used", used).await?;
         real.close().await?;
-        ensure!(process.wait(WITHIN).await? == Ended::Code(0), "{}", process.say());
+        ensure!(process.wait(WITHIN).await? == ProcessEnd::Code(0), "{}", process.say());
         ensure!(!Path::new(file.trim_start_matches("file://")).exists(), "{file} is left behind");
         world.run.stop().await
     })

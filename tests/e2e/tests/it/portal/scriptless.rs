@@ -15,7 +15,7 @@ async fn every_page_and_form_works_in_a_browser_without_script() {
     in_scratch("scriptless", async |scratch| {
         at_a_playground(scratch, &["--auth", "kubernetes"], async |playground, portal| {
             let token = token_of(playground, "linus").await?;
-            let reader = Reader::start(scratch, portal).await?;
+            let reader = ScriptlessReader::start(scratch, portal).await?;
             reader.browser.sign_in(portal, &token).await?;
             reader.reads("Submit a Job").await?;
             pages(&reader, &token).await?;
@@ -31,12 +31,12 @@ async fn every_page_and_form_works_in_a_browser_without_script() {
     .await;
 }
 
-struct Reader<'p> {
+struct ScriptlessReader<'p> {
     browser: Browser,
     portal: &'p str,
 }
 
-impl<'p> Reader<'p> {
+impl<'p> ScriptlessReader<'p> {
     async fn start(scratch: &Scratch, portal: &'p str) -> Result<Self> {
         let browser = Browser::start(scratch.path()).await?;
         browser.without_scripts().await?;
@@ -83,7 +83,7 @@ impl<'p> Reader<'p> {
     }
 }
 
-async fn pages(reader: &Reader<'_>, token: &str) -> Result<()> {
+async fn pages(reader: &ScriptlessReader<'_>, token: &str) -> Result<()> {
     let get = async |path: &str| -> Result<Value> {
         let request = http().get(format!("{}{path}", reader.portal)).bearer_auth(token);
         Ok(request.send().await?.error_for_status()?.json().await?)
@@ -125,7 +125,7 @@ async fn pages(reader: &Reader<'_>, token: &str) -> Result<()> {
 }
 
 /// Search, filters, orders and pages.
-async fn lists(reader: &Reader<'_>) -> Result<()> {
+async fn lists(reader: &ScriptlessReader<'_>) -> Result<()> {
     reader.open("/?kind=Pod&gone=true").await?;
     reader.fill("[name='namespace']", "team-vision").await?;
     reader.press("form.filters button").await?;
@@ -159,7 +159,7 @@ async fn lists(reader: &Reader<'_>) -> Result<()> {
 }
 
 /// The link of a new Job leads to its page, which is there once it was witnessed.
-async fn submits(reader: &Reader<'_>) -> Result<()> {
+async fn submits(reader: &ScriptlessReader<'_>) -> Result<()> {
     reader.open("/submit/train?namespace=team-vision").await?;
     reader.fill("[name='p.workers']", "9").await?;
     reader.press("form.submit button.strong").await?;
@@ -172,7 +172,7 @@ async fn submits(reader: &Reader<'_>) -> Result<()> {
     reader.reads("linus").await
 }
 
-async fn pauses(reader: &Reader<'_>) -> Result<()> {
+async fn pauses(reader: &ScriptlessReader<'_>) -> Result<()> {
     // What is still being compiled can't be paused.
     becomes(reader, "active").await?;
     for (verb, told) in [("pause", "paused"), ("resume", "active")] {
@@ -185,7 +185,7 @@ async fn pauses(reader: &Reader<'_>) -> Result<()> {
 }
 
 /// Waits until the page of plugins says this of the one.
-async fn becomes(reader: &Reader<'_>, told: &str) -> Result<()> {
+async fn becomes(reader: &ScriptlessReader<'_>, told: &str) -> Result<()> {
     let state = "const card = document.querySelector('[aria-labelledby=plugin-audit] .state'); return card && card.textContent";
     let is_told = async || {
         reader.open("/plugins").await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_core::ports::Documents;
+use kubewitness_core::ports::DocumentReader;
 use kubewitness_core::views::PluginView;
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, until_ok};
 use kubewitness_journal::{Journal, JournalOptions};

@@ -9,7 +9,7 @@ use kubewitness_harness::{
 use reqwest::Method;
 use serde_json::Value;
 
-use crate::deployment::cluster::Lab;
+use crate::deployment::cluster::ClusterLab;
 use crate::portal::browser::{Browser, has_driver};
 use crate::support::{simulator, write};
 
@@ -19,15 +19,15 @@ const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 const SILENT: &str = r#"{"fault": "silent", "at": 0, "verb": "create", "resource": "jobs.batch"}"#;
 const CUT: &str = r#"{"fault": "cut", "at": 0, "verb": "create", "resource": "jobs.batch"}"#;
 
-type Told = (Option<i32>, String, String);
+type SubmitOutput = (Option<i32>, String, String);
 
 /// A controller without people who sign in, and one cluster.
-struct World {
+struct SubmitWorld {
     simulator: Simulator,
     options: RunOptions,
 }
 
-impl World {
+impl SubmitWorld {
     async fn new(scratch: &Scratch) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         let config = scratch.folder("config")?;
@@ -68,14 +68,14 @@ fn templates() -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
 }
 
-async fn submit(server: &str, token: &str, line: &[&str]) -> Result<Told> {
+async fn submit(server: &str, token: &str, line: &[&str]) -> Result<SubmitOutput> {
     let url = format!("http://{server}");
     let line: Vec<_> = ["submit"].iter().chain(line).copied().chain(["--server", &url]).collect();
     let token = (!token.is_empty()).then(|| ("KUBEWITNESS_TOKEN".to_owned(), token.to_owned()));
     command_in(&line, token.as_slice()).await
 }
 
-fn is(told: &Told, code: i32, part: &str) -> Result<()> {
+fn is(told: &SubmitOutput, code: i32, part: &str) -> Result<()> {
     let (ended, stdout, stderr) = told;
     let whole = format!("{stdout}{stderr}");
     ensure!(*ended == Some(code) && whole.contains(part), "{ended:?} and not {code} with {part}: {whole}");
@@ -89,7 +89,7 @@ fn fault(text: &str) -> Result<Value> {
 #[tokio::test]
 async fn a_kill_between_the_creation_and_its_answer_makes_one_job() {
     in_scratch("submit-kill", async |scratch| {
-        let world = World::new(scratch).await?;
+        let world = SubmitWorld::new(scratch).await?;
         let mut run = world.start("run", scratch).await?;
         let address = run.address().to_owned();
         world.simulator.make("faults", &fault(SILENT)?).await?;
@@ -120,7 +120,7 @@ async fn a_kill_between_the_creation_and_its_answer_makes_one_job() {
 #[tokio::test]
 async fn a_lost_answer_says_that_nothing_is_known_and_the_same_key_tells() {
     in_scratch("submit-lost", async |scratch| {
-        let world = World::new(scratch).await?;
+        let world = SubmitWorld::new(scratch).await?;
         let mut run = world.start("run", scratch).await?;
         let address = run.address().to_owned();
         world.simulator.make("faults", &fault(CUT)?).await?;
@@ -155,7 +155,7 @@ async fn a_lost_answer_says_that_nothing_is_known_and_the_same_key_tells() {
 #[tokio::test]
 async fn parameters_are_checked_before_the_api_server_looks_and_its_refusals_name_the_parameter() {
     in_scratch("submit-values", async |scratch| {
-        let world = World::new(scratch).await?;
+        let world = SubmitWorld::new(scratch).await?;
         let mut run = world.start("run", scratch).await?;
         let address = run.address().to_owned();
         is(&submit(&address, "", &["--list"]).await?, 0, "int 1..4")?;
@@ -183,7 +183,7 @@ async fn parameters_are_checked_before_the_api_server_looks_and_its_refusals_nam
 }
 
 /// Two teams, each with a person who may create Jobs in its namespace, and a controller that creates Jobs like this.
-async fn teams(lab: &Lab<'_>, credentials: &str, scratch: &Scratch) -> Result<Kubewitness> {
+async fn teams(lab: &ClusterLab<'_>, credentials: &str, scratch: &Scratch) -> Result<Kubewitness> {
     for (team, person) in [("team-a", "ann"), ("team-b", "bob")] {
         lab.kubectl.ok(&["create", "namespace", team]).await?;
         lab.kubectl.ok(&["-n", team, "create", "serviceaccount", person]).await?;
@@ -222,7 +222,7 @@ async fn first(run: &mut Kubewitness, token: &str) -> Result<()> {
 }
 
 /// Whom the Jobs name.
-async fn submitters(lab: &Lab<'_>) -> Result<Vec<String>> {
+async fn submitters(lab: &ClusterLab<'_>) -> Result<Vec<String>> {
     let list = lab.kubectl.ok(&["get", "jobs", "-A", "-o", "json"]).await?;
     let list: Value = serde_json::from_str(&list)?;
     let submitter = |job: &Value| job["metadata"]["annotations"]["kubewitness.dev/submitter"].to_string();
@@ -236,7 +236,7 @@ async fn each_person_submits_with_their_own_rights_and_the_job_names_them() {
     let test = "each_person_submits_with_their_own_rights_and_the_job_names_them";
     in_scratch("submit-people", async |scratch| {
         let name = format!("submitting::{test}");
-        let Some(lab) = Lab::of("examples/access", scratch, &name).await? else { return Ok(()) };
+        let Some(lab) = ClusterLab::of("examples/access", scratch, &name).await? else { return Ok(()) };
         let mut run = teams(&lab, "token", scratch).await?;
         let (ann, bob) =
             (lab.token_of("team-a", "ann", &[]).await?, lab.token_of("team-b", "bob", &[]).await?);
@@ -262,7 +262,7 @@ async fn with_impersonation_a_person_submits_as_themselves_where_the_controller_
     let test = "with_impersonation_a_person_submits_as_themselves_where_the_controller_may_act_for_them";
     in_scratch("submit-impersonation", async |scratch| {
         let name = format!("submitting::{test}");
-        let Some(lab) = Lab::of("examples/access", scratch, &name).await? else { return Ok(()) };
+        let Some(lab) = ClusterLab::of("examples/access", scratch, &name).await? else { return Ok(()) };
         let mut run = teams(&lab, "impersonation", scratch).await?;
         let user = "--resource-name=system:serviceaccount:team-a:ann";
         let role = ["create", "clusterrole", "acts", "--verb=impersonate", "--resource=users", user];
@@ -311,7 +311,7 @@ async fn a_browser_fills_in_the_form_sees_a_fault_beside_its_field_and_makes_one
         return;
     }
     in_scratch("submit-browser", async |scratch| {
-        let world = World::new(scratch).await?;
+        let world = SubmitWorld::new(scratch).await?;
         let mut run = world.start("run", scratch).await?;
         let browser = Browser::start(scratch.path()).await?;
         let portal = format!("http://{}", run.address());

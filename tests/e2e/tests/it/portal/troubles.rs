@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::plugins::letters::{config, fails_with};
 use crate::support::{create_job, write};
-use crate::watching::gaps::{Lab, a_hole};
+use crate::watching::gaps::{GapLab, a_hole};
 
 const WITHIN: Duration = Duration::from_secs(120);
 /// The job that has a hole in its story, and an Event.
@@ -19,7 +19,7 @@ const PODS: &str = "        - {name: pods, apiVersion: v1, kind: Pod}\n";
 const EVENTS: &str = "        - {name: events, apiVersion: v1, kind: Event}\n";
 
 pub struct Troubles<'a> {
-    pub lab: Lab<'a>,
+    pub lab: GapLab<'a>,
     /// Of the job.
     pub uid: String,
 }
@@ -30,7 +30,7 @@ impl<'a> Troubles<'a> {
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         ensure!(host.contains(PODS), "the example has another source of pods: {host}");
         write(&config, "host.yaml", &host.replace(PODS, &format!("{PODS}{EVENTS}")))?;
-        let mut lab = Lab::with(scratch, config).await?;
+        let mut lab = GapLab::with(scratch, config).await?;
         for (name, message) in [("traps", "trap"), ("skips", "missing"), ("loops", "loop")] {
             fails_with(&lab.simulator, name, message).await?;
         }

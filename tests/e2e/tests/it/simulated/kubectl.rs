@@ -8,19 +8,19 @@ use serde_json::Value;
 
 const WITHIN: Duration = Duration::from_secs(30);
 
-struct Lab {
+struct KubectlLab {
     kubectl: Kubectl,
     simulator: Simulator,
     _scratch: Scratch,
 }
 
 /// `None` where there is no kubectl; the test is then counted as skipped.
-async fn lab(test: &str) -> Option<Lab> {
+async fn lab(test: &str) -> Option<KubectlLab> {
     let scratch = Scratch::new("kubectl").expect("a folder");
     let simulator =
         Simulator::start(scratch.path(), &SimulatorOptions::default()).await.expect("the simulator starts");
     match Kubectl::find(simulator.kubeconfig(), scratch.path()) {
-        Some(kubectl) => Some(Lab { kubectl, simulator, _scratch: scratch }),
+        Some(kubectl) => Some(KubectlLab { kubectl, simulator, _scratch: scratch }),
         None => {
             skip(&format!("kubectl::{test}"), "kubectl is not on the PATH");
             None

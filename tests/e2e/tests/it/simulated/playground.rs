@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Ended, Platform, Process, command_json, free_port, in_scratch, kubewitness_binary, plugins_folder,
+    ChildProcess, Platform, ProcessEnd, command_json, free_port, in_scratch, kubewitness_binary,
+    plugins_folder,
 };
 use serde_json::Value;
 use tokio::process::Command;
@@ -33,9 +34,9 @@ async fn it_ends_by_itself_with_0_and_journal_tables_trail_and_notifications_agr
             "--data",
         ]);
         command.arg(&data).env("KUBEWITNESS_PLUGINS", plugins_folder()?).env("HOME", scratch.path());
-        let mut process = Process::start("playground", &mut command, scratch.path())?;
+        let mut process = ChildProcess::start("playground", &mut command, scratch.path())?;
         let ended = process.wait(WITHIN).await?;
-        ensure!(ended == Ended::Code(0), "it ended with {ended:?}; {}", process.say());
+        ensure!(ended == ProcessEnd::Code(0), "it ended with {ended:?}; {}", process.say());
         ensure!(process.stdout().contains("Complete"), "{}", process.say());
         ensure!(
             !process.stdout().contains('\u{1b}'),

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Dice, Kubewitness, PASSWORD, Platform, PlatformAddress, RunOptions, Scratch, Service,
-    Simulator, SimulatorOptions, in_scratch, kills, seed, skip,
+    DatabaseServer, Dice, Kubewitness, PASSWORD, Platform, PlatformAddress, RunOptions, Scratch, Simulator,
+    SimulatorOptions, SqlService, in_scratch, kills, seed, skip,
 };
 
 use crate::support::{
-    AUDIT, CATCH_UP, Load, create_job, everything_arrives, plugin_manifest, proofs_with, same_story_in,
-    simulator, write,
+    AUDIT, BackgroundLoad, CATCH_UP, create_job, everything_arrives, plugin_manifest, proofs_with,
+    same_story_in, simulator, write,
 };
 
 /// Each way in which something can end comes once.
@@ -43,7 +43,7 @@ pub fn configuration(scratch: &Scratch, database: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn options(scratch: &Scratch, simulator: &Simulator, service: Service, url: &str) -> Result<RunOptions> {
+fn options(scratch: &Scratch, simulator: &Simulator, service: SqlService, url: &str) -> Result<RunOptions> {
     let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", service.scheme());
     Ok(RunOptions {
         env: vec![(ADDRESS.to_owned(), url.to_owned())],
@@ -52,7 +52,7 @@ fn options(scratch: &Scratch, simulator: &Simulator, service: Service, url: &str
 }
 
 async fn every_state_has_one_effect(
-    service: Service,
+    service: SqlService,
     scratch: &Scratch,
     mut server: DatabaseServer,
 ) -> Result<()> {
@@ -62,7 +62,7 @@ async fn every_state_has_one_effect(
     let options = options(scratch, &simulator, service, &url)?;
     let platform = PlatformAddress::Server(url);
     let first = Kubewitness::start("run-first", &options, scratch.path())?;
-    let (load, before) = Load::start_noted(first, &simulator, &platform, RATE).await?;
+    let (load, before) = BackgroundLoad::start_noted(first, &simulator, &platform, RATE).await?;
     let mut dice = Dice::new(seed());
     let mut kubewitness = Kubewitness::start("run-00", &options, scratch.path())?;
     for round in 1..=kills(ROUNDS) {
@@ -120,7 +120,7 @@ async fn every_state_has_one_effect(
 }
 
 async fn a_database_that_is_away_holds_up_its_plugin_alone(
-    service: Service,
+    service: SqlService,
     scratch: &Scratch,
     mut server: DatabaseServer,
 ) -> Result<()> {
@@ -157,7 +157,7 @@ async fn a_database_that_is_away_holds_up_its_plugin_alone(
 
 /// The password may be rotated, so it is read for each connection, and nothing has to be restarted.
 async fn a_wrong_password_is_told_and_mended_while_it_runs(
-    service: Service,
+    service: SqlService,
     scratch: &Scratch,
     server: DatabaseServer,
 ) -> Result<()> {
@@ -185,7 +185,7 @@ async fn a_wrong_password_is_told_and_mended_while_it_runs(
     same_story_in(&simulator, Platform::connect(&url).await?).await
 }
 
-fn own(service: Service) -> Result<Option<DatabaseServer>> {
+fn own(service: SqlService) -> Result<Option<DatabaseServer>> {
     DatabaseServer::start(service, &[])
 }
 
@@ -197,7 +197,7 @@ macro_rules! for_each_server {
 
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                let service = Service::$service;
+                let service = SqlService::$service;
                 let Some(server) = $server(service).expect("the server starts") else {
                     let test = concat!("databases::", stringify!($name), "::", stringify!($test));
                     return skip(test, &format!("{service} is not installed"));

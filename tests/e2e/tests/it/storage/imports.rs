@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_core::ports::{Append, Witness, Witnessed};
+use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
 use kubewitness_core::{Change, ObjectRef, StateId, Version};
 use kubewitness_harness::{Scratch, command, free_port, in_scratch, kubewitness_binary, until};
-use kubewitness_journal::{ExportQuery, Journal, JournalOptions, Place, export};
+use kubewitness_journal::{ExportQuery, Journal, JournalLocation, JournalOptions, export};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -22,7 +22,7 @@ const STATES: u64 = 2_000;
 
 /// An export of one object's story.
 async fn exported(scratch: &Scratch) -> Result<String> {
-    let place = Place::file(&scratch.folder("first")?.join("journal.db"));
+    let place = JournalLocation::file(&scratch.folder("first")?.join("journal.db"));
     let journal = Journal::open_at(&place, JournalOptions::default()).await?;
     let object = Arc::new(ObjectRef {
         group: "batch".into(),
@@ -34,7 +34,7 @@ async fn exported(scratch: &Scratch) -> Result<String> {
     });
     let states = (1..=STATES).map(|number| {
         let version = Version::new(&number.to_string());
-        Witnessed {
+        WitnessedState {
             id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
             change: Change::Present,
             object: object.clone(),
@@ -53,7 +53,7 @@ async fn exported(scratch: &Scratch) -> Result<String> {
             quotes_none_under: None,
         }
     });
-    let append = Append { source: "jobs".into(), states: states.collect(), ..Append::default() };
+    let append = AppendBatch { source: "jobs".into(), states: states.collect(), ..AppendBatch::default() };
     journal.append(append).await?;
     journal.close().await?;
     let (mut out, query) = (Vec::new(), ExportQuery { documents: true, ..ExportQuery::default() });

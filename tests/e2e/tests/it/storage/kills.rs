@@ -6,14 +6,14 @@
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    DatabaseServer, Dice, Kubewitness, PlatformAddress, RunOptions, Scratch, Service, Simulator,
-    SimulatorOptions, in_scratch, kills, seed, skip,
+    DatabaseServer, Dice, Kubewitness, PlatformAddress, RunOptions, Scratch, Simulator, SimulatorOptions,
+    SqlService, in_scratch, kills, seed, skip,
 };
 
 use crate::storage::databases::{ADDRESS, PERSISTENCE, configuration};
 use crate::support::{
-    AUDIT, CATCH_UP, Load, everything_arrives, journal_proof, plugin_manifest, proofs_of, same_story_in,
-    write,
+    AUDIT, BackgroundLoad, CATCH_UP, everything_arrives, journal_proof, plugin_manifest, proofs_of,
+    same_story_in, write,
 };
 
 /// What CI has the time for; the other tests of kills have theirs.
@@ -22,7 +22,7 @@ const KILLS: u64 = 5;
 const PROVEN_EVERY: u64 = 25;
 const RATE: f64 = 60.0;
 
-struct World<'a> {
+struct KillWorld<'a> {
     scratch: &'a Scratch,
     simulator: Simulator,
     options: RunOptions,
@@ -30,7 +30,7 @@ struct World<'a> {
     _server: Option<DatabaseServer>,
 }
 
-impl<'a> World<'a> {
+impl<'a> KillWorld<'a> {
     async fn new(scratch: &'a Scratch, server: Option<DatabaseServer>) -> Result<Self> {
         let simulated = SimulatorOptions::keeping_history();
         let simulator = Simulator::start(scratch.path(), &simulated).await?;
@@ -66,7 +66,7 @@ impl<'a> World<'a> {
 }
 
 /// A moment of its start, of its first states, or of its work.
-async fn a_moment_passes(world: &World<'_>, run: &mut Kubewitness, dice: &mut Dice) -> Result<()> {
+async fn a_moment_passes(world: &KillWorld<'_>, run: &mut Kubewitness, dice: &mut Dice) -> Result<()> {
     match dice.below(4) {
         0 => dice.pause(1500).await,
         1 => {
@@ -82,14 +82,14 @@ async fn a_moment_passes(world: &World<'_>, run: &mut Kubewitness, dice: &mut Di
 }
 
 async fn survives(scratch: &Scratch, server: Option<DatabaseServer>) -> Result<()> {
-    let world = World::new(scratch, server).await?;
+    let world = KillWorld::new(scratch, server).await?;
     let first = world.start("run-first")?;
-    let (load, before) = Load::start_noted(first, &world.simulator, &world.platform, RATE).await?;
+    let (load, before) = BackgroundLoad::start_noted(first, &world.simulator, &world.platform, RATE).await?;
     is_killed(&world).await?;
     ends_whole(&world, load, before).await
 }
 
-async fn is_killed(world: &World<'_>) -> Result<()> {
+async fn is_killed(world: &KillWorld<'_>) -> Result<()> {
     let mut dice = Dice::new(seed());
     for round in 1..=kills(KILLS) {
         let name = format!("run-{round:03}");
@@ -104,7 +104,7 @@ async fn is_killed(world: &World<'_>) -> Result<()> {
     Ok(())
 }
 
-async fn ends_whole(world: &World<'_>, load: Load, before: i64) -> Result<()> {
+async fn ends_whole(world: &KillWorld<'_>, load: BackgroundLoad, before: i64) -> Result<()> {
     let mut last = world.start("run-last")?;
     world.platform.grows_by(&mut last, CATCH_UP).await?;
     let report = load.stop().await?;
@@ -120,14 +120,14 @@ async fn ends_whole(world: &World<'_>, load: Load, before: i64) -> Result<()> {
 
 /// The states of the pods from before their subscription are handed over amid kills, and no job's again.
 async fn survives_with_an_added_source(scratch: &Scratch) -> Result<()> {
-    let world = World::new(scratch, None).await?;
+    let world = KillWorld::new(scratch, None).await?;
     let subscribe = |spec: &str| {
         let config = world.options.config.as_deref().context("the folder of the configuration")?;
         write(config, "persistence.yaml", &plugin_manifest("persistence", spec))
     };
     subscribe(&PERSISTENCE.replace("  - {source: pods, mode: every, start: beginning}\n", ""))?;
     let first = world.start("run-first")?;
-    let (load, before) = Load::start_noted(first, &world.simulator, &world.platform, RATE).await?;
+    let (load, before) = BackgroundLoad::start_noted(first, &world.simulator, &world.platform, RATE).await?;
     let mut jobs = world.start("run-jobs")?;
     world.platform.grows_by(&mut jobs, CATCH_UP).await?;
     let has_pods = |status: &StatusView| status.journal.states > 1_000;
@@ -144,11 +144,13 @@ async fn on(server: Option<DatabaseServer>) {
 
 /// As in production, and unlike the servers of other tests: each commit is on the disk when it is confirmed. Replicated
 /// groups, and some who host MySQL, take no table without a primary key.
-fn strictness(service: Service) -> &'static [&'static str] {
+fn strictness(service: SqlService) -> &'static [&'static str] {
     match service {
-        Service::Postgres => &["-c", "fsync=on"],
-        Service::MariaDb => &["--innodb-flush-log-at-trx-commit=1", "--log-bin=changes", "--sync-binlog=1"],
-        Service::MySql => &[
+        SqlService::Postgres => &["-c", "fsync=on"],
+        SqlService::MariaDb => {
+            &["--innodb-flush-log-at-trx-commit=1", "--log-bin=changes", "--sync-binlog=1"]
+        }
+        SqlService::MySql => &[
             "--innodb-flush-log-at-trx-commit=1",
             "--log-bin=changes",
             "--sync-binlog=1",
@@ -157,7 +159,7 @@ fn strictness(service: Service) -> &'static [&'static str] {
     }
 }
 
-async fn on_server(store: &str, service: Service) {
+async fn on_server(store: &str, service: SqlService) {
     match DatabaseServer::start(service, strictness(service)).expect("the server starts") {
         Some(server) => on(Some(server)).await,
         None => skip(&format!("kills::{store}"), &format!("{service} is not installed")),
@@ -176,15 +178,15 @@ async fn sqlite_has_every_version_once_with_one_effect_after_kills_at_random_mom
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_has_every_version_once_with_one_effect_after_kills_at_random_moments() {
-    on_server("postgres", Service::Postgres).await;
+    on_server("postgres", SqlService::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_has_every_version_once_with_one_effect_after_kills_at_random_moments() {
-    on_server("mariadb", Service::MariaDb).await;
+    on_server("mariadb", SqlService::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_has_every_version_once_with_one_effect_after_kills_at_random_moments() {
-    on_server("mysql", Service::MySql).await;
+    on_server("mysql", SqlService::MySql).await;
 }

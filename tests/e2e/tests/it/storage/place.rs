@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Kubewitness, Platform, PlatformAddress, RunOptions, Scratch, Service, Simulator,
+    DatabaseServer, Kubewitness, Platform, PlatformAddress, RunOptions, Scratch, Simulator, SqlService,
     database_of, project_root, until,
 };
 
@@ -14,7 +14,7 @@ use crate::support::{plugin_manifest, write};
 
 pub const WITHIN: Duration = Duration::from_secs(180);
 /// A database that a test may use as the plugin and as its administrator.
-pub struct Place<'s> {
+pub struct DatabasePlace<'s> {
     pub scratch: &'s Scratch,
     /// `None`: SQLite.
     pub server: Option<(DatabaseServer, String)>,
@@ -22,7 +22,7 @@ pub struct Place<'s> {
     pub file: &'static str,
 }
 
-impl<'s> Place<'s> {
+impl<'s> DatabasePlace<'s> {
     pub fn new(scratch: &'s Scratch, server: Option<DatabaseServer>) -> Result<Self> {
         let server = server.map(|server| server.create_database().map(|url| (server, url))).transpose()?;
         Ok(Self { scratch, server, file: "platform.db" })
@@ -39,7 +39,7 @@ impl<'s> Place<'s> {
         })
     }
 
-    pub fn service(&self) -> Option<Service> {
+    pub fn service(&self) -> Option<SqlService> {
         self.server.as_ref().map(|(server, _)| server.service())
     }
 
@@ -50,7 +50,7 @@ impl<'s> Place<'s> {
     }
 
     fn folder(&self) -> PathBuf {
-        let dialect = self.service().map_or("sqlite", Service::scheme);
+        let dialect = self.service().map_or("sqlite", SqlService::scheme);
         project_root().join("deploy").join("schema").join(dialect)
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_harness::{
-    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, database_of, in_scratch,
-    skip, until,
+    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Simulator, SqlService, database_of,
+    in_scratch, skip, until,
 };
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySqlConnection, PgConnection, SqliteConnection};
@@ -23,19 +23,19 @@ const WITHIN: Duration = Duration::from_secs(120);
 const BUSY: Duration = Duration::from_secs(20);
 
 /// Where the persistence plugin writes.
-enum Store {
+enum SinkStore {
     Sqlite(PathBuf),
     Server(DatabaseServer, String),
 }
 
 /// What keeps the store from going on, as long as it is there.
-enum Hold {
+enum StoreHold {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
     Mysql(MySqlConnection),
 }
 
-impl Hold {
+impl StoreHold {
     async fn release(self) -> Result<()> {
         match self {
             Self::Sqlite(mut connection) => {
@@ -55,7 +55,7 @@ async fn locked(path: &Path) -> Result<SqliteConnection> {
     Ok(connection)
 }
 
-impl Store {
+impl SinkStore {
     async fn platform(&self) -> Result<Platform> {
         match self {
             Self::Sqlite(path) => Platform::open(path).await,
@@ -81,20 +81,20 @@ impl Store {
 
     /// `of`: 1 in front of the history, 2 in front of the receipts. SQLite has only one writer, who
     /// is held before the first.
-    async fn hold(&self, of: u32) -> Result<Hold> {
+    async fn hold(&self, of: u32) -> Result<StoreHold> {
         match self {
-            Self::Sqlite(path) => Ok(Hold::Sqlite(locked(path).await?)),
-            Self::Server(server, url) if server.service() == Service::Postgres => {
+            Self::Sqlite(path) => Ok(StoreHold::Sqlite(locked(path).await?)),
+            Self::Server(server, url) if server.service() == SqlService::Postgres => {
                 let mut connection = PgConnection::connect(url).await?;
                 let lock = format!("SELECT pg_advisory_lock({of})");
                 sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut connection).await?;
-                Ok(Hold::Postgres(connection))
+                Ok(StoreHold::Postgres(connection))
             }
             Self::Server(_, url) => {
                 let mut connection = MySqlConnection::connect(url).await?;
                 let lock = format!("SELECT GET_LOCK(CONCAT('hold{of} ', DATABASE()), 10)");
                 sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut connection).await?;
-                Ok(Hold::Mysql(connection))
+                Ok(StoreHold::Mysql(connection))
             }
         }
     }
@@ -104,12 +104,12 @@ impl Store {
         let Self::Server(server, url) = self else { return Ok(true) };
         let database = database_of(url);
         match server.service() {
-            Service::Postgres => {
+            SqlService::Postgres => {
                 let waiting = "SELECT count(*) FROM pg_stat_activity \
                                WHERE datname = current_database() AND wait_event = 'PgSleep'";
                 Ok(server.run(Some(database), waiting)?.trim() != "0")
             }
-            Service::MariaDb | Service::MySql => {
+            SqlService::MariaDb | SqlService::MySql => {
                 let sessions = server.sessions()?;
                 Ok(sessions.iter().any(|it| it.database == database && it.state == "User lock"))
             }
@@ -124,16 +124,16 @@ impl Store {
 
 /// Triggers that wait until nobody has the lock of their number and database. Only a server's own limit for a
 /// statement ends their waiting, and then nothing of it is there.
-fn holds(service: Service) -> &'static str {
+fn holds(service: SqlService) -> &'static str {
     match service {
-        Service::Postgres => {
+        SqlService::Postgres => {
             "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \
              'BEGIN WHILE NOT pg_try_advisory_lock_shared(TG_ARGV[0]::bigint) LOOP PERFORM pg_sleep(0.01); END LOOP; \
              PERFORM pg_advisory_unlock_shared(TG_ARGV[0]::bigint); RETURN NULL; END'; \
              CREATE TRIGGER hold BEFORE INSERT ON object_history FOR EACH STATEMENT EXECUTE FUNCTION hold(1); \
              CREATE TRIGGER hold BEFORE INSERT ON kubewitness_receipts FOR EACH STATEMENT EXECUTE FUNCTION hold(2)"
         }
-        Service::MariaDb | Service::MySql => {
+        SqlService::MariaDb | SqlService::MySql => {
             "CREATE TRIGGER hold1 BEFORE INSERT ON object_history FOR EACH ROW \
              DO GET_LOCK(CONCAT('hold1 ', DATABASE()), 60) + RELEASE_LOCK(CONCAT('hold1 ', DATABASE())); \
              CREATE TRIGGER hold2 BEFORE INSERT ON kubewitness_receipts FOR EACH ROW \
@@ -142,29 +142,29 @@ fn holds(service: Service) -> &'static str {
     }
 }
 
-struct World<'a> {
+struct ReceiptWorld<'a> {
     scratch: &'a Scratch,
     simulator: Simulator,
     options: RunOptions,
-    store: Store,
+    store: SinkStore,
     starts: usize,
 }
 
-impl<'a> World<'a> {
+impl<'a> ReceiptWorld<'a> {
     async fn new(scratch: &'a Scratch, server: Option<DatabaseServer>) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         let data = scratch.folder("data")?;
         let (store, database) = match server {
-            None => (Store::Sqlite(data.join("platform.db")), "sqlite: {path: platform.db}".to_owned()),
+            None => (SinkStore::Sqlite(data.join("platform.db")), "sqlite: {path: platform.db}".to_owned()),
             Some(server) => {
                 let url = server.create_database()?;
                 let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", server.service().scheme());
-                (Store::Server(server, url), database)
+                (SinkStore::Server(server, url), database)
             }
         };
         let env = match &store {
-            Store::Sqlite(_) => Vec::new(),
-            Store::Server(_, url) => vec![(ADDRESS.to_owned(), url.clone())],
+            SinkStore::Sqlite(_) => Vec::new(),
+            SinkStore::Server(_, url) => vec![(ADDRESS.to_owned(), url.clone())],
         };
         let config = Some(configuration(scratch, &database)?);
         let options = RunOptions {
@@ -203,7 +203,7 @@ impl<'a> World<'a> {
 }
 
 async fn killed_between_every_two_steps(scratch: &Scratch, server: Option<DatabaseServer>) -> Result<()> {
-    let mut world = World::new(scratch, server).await?;
+    let mut world = ReceiptWorld::new(scratch, server).await?;
     let mut kubewitness = world.start()?;
     kubewitness.answers().await?;
     create_job(&world.simulator, "first").await?;
@@ -233,7 +233,7 @@ async fn killed_between_every_two_steps(scratch: &Scratch, server: Option<Databa
     hold.release().await?;
     world.caught_up(&mut kubewitness, 4).await?;
     kubewitness.kill().await?;
-    Hold::Sqlite(journal).release().await?;
+    StoreHold::Sqlite(journal).release().await?;
     kubewitness = world.start()?;
     kubewitness.caught_up(WITHIN).await?;
     world.store.one_effect_each().await.context("before the verdict")?;
@@ -251,7 +251,7 @@ async fn killed_between_every_two_steps(scratch: &Scratch, server: Option<Databa
     proofs_with(&world.options.data, &world.options.env).await
 }
 
-async fn with_server(service: Service, test: &str) {
+async fn with_server(service: SqlService, test: &str) {
     let Some(server) = DatabaseServer::shared(service).expect("the server starts") else {
         return skip(test, &format!("{service} is not installed"));
     };
@@ -265,15 +265,15 @@ async fn row_26_killed_between_every_two_steps_with_sqlite() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_26_killed_between_every_two_steps_with_postgres() {
-    with_server(Service::Postgres, "row_26_killed_between_every_two_steps_with_postgres").await;
+    with_server(SqlService::Postgres, "row_26_killed_between_every_two_steps_with_postgres").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_26_killed_between_every_two_steps_with_mariadb() {
-    with_server(Service::MariaDb, "row_26_killed_between_every_two_steps_with_mariadb").await;
+    with_server(SqlService::MariaDb, "row_26_killed_between_every_two_steps_with_mariadb").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_26_killed_between_every_two_steps_with_mysql() {
-    with_server(Service::MySql, "row_26_killed_between_every_two_steps_with_mysql").await;
+    with_server(SqlService::MySql, "row_26_killed_between_every_two_steps_with_mysql").await;
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::views::PluginView;
 use kubewitness_harness::{
-    DatabaseServer, Dice, Ended, Kubewitness, PASSWORD, RunOptions, Scratch, Service, Simulator,
-    SimulatorOptions, command, in_scratch, seed, skip, until,
+    DatabaseServer, Dice, Kubewitness, PASSWORD, ProcessEnd, RunOptions, Scratch, Simulator,
+    SimulatorOptions, SqlService, command, in_scratch, seed, skip, until,
 };
 
 use crate::support::{
@@ -40,7 +40,7 @@ fn place(options: &RunOptions) -> Vec<&str> {
     options.args.iter().map(String::as_str).collect()
 }
 
-fn own(service: Service, test: &str, args: &[&str]) -> Option<DatabaseServer> {
+fn own(service: SqlService, test: &str, args: &[&str]) -> Option<DatabaseServer> {
     let server = DatabaseServer::start(service, args).expect("starts");
     if server.is_none() {
         skip(test, &format!("{service} is not installed"));
@@ -48,7 +48,7 @@ fn own(service: Service, test: &str, args: &[&str]) -> Option<DatabaseServer> {
     server
 }
 
-async fn every_version_is_there_once_after_kills_of_either_side(service: Service, test: &str) {
+async fn every_version_is_there_once_after_kills_of_either_side(service: SqlService, test: &str) {
     let Some(mut server) = own(service, test, &[]) else { return };
     in_scratch("stores", async |scratch| {
         let options = SimulatorOptions::keeping_history();
@@ -115,7 +115,7 @@ async fn kills(scratch: &Scratch, simulator: &Simulator, server: &mut DatabaseSe
     proofs_of(&options.data, &place(&options)).await
 }
 
-async fn a_second_process_on_one_journal_is_told_what_to_do(service: Service, test: &str) {
+async fn a_second_process_on_one_journal_is_told_what_to_do(service: SqlService, test: &str) {
     let Some(server) = kubewitness_harness::shared_server(service, test) else { return };
     in_scratch("stores-second", async |scratch| {
         let simulator = simulator(scratch).await?;
@@ -124,7 +124,7 @@ async fn a_second_process_on_one_journal_is_told_what_to_do(service: Service, te
         running.answers().await?;
         let second = RunOptions { data: scratch.folder("second")?, ..first.clone() };
         let mut refused = Kubewitness::start("second", &second, scratch.path())?;
-        let Ended::Code(1) = refused.process().wait(REFUSED_WITHIN).await? else {
+        let ProcessEnd::Code(1) = refused.process().wait(REFUSED_WITHIN).await? else {
             bail!("it was not refused; {}", refused.process().say());
         };
         let said = refused.process().stderr();
@@ -150,11 +150,11 @@ async fn waits(run: &mut Kubewitness) -> Result<()> {
     waits.with_context(|| run.process().say())
 }
 
-async fn a_database_that_is_started_after_it_is_waited_for(service: Service, test: &str) {
+async fn a_database_that_is_started_after_it_is_waited_for(service: SqlService, test: &str) {
     // What tests leave to chance for speed is what an operator is warned of.
     let (args, unsynced): (&[&str], &[&str]) = match service {
-        Service::Postgres => (&[], &["`fsync = off`"]),
-        Service::MariaDb | Service::MySql => (
+        SqlService::Postgres => (&[], &["`fsync = off`"]),
+        SqlService::MariaDb | SqlService::MySql => (
             &["--log-bin=changes", "--sync-binlog=0"],
             &["`innodb_flush_log_at_trx_commit`", "`sync_binlog`"],
         ),
@@ -202,7 +202,7 @@ async fn a_database_that_is_started_after_it_is_waited_for(service: Service, tes
     .await;
 }
 
-async fn a_server_that_refuses_it_ends_it_at_once_with_what_to_do(service: Service, test: &str) {
+async fn a_server_that_refuses_it_ends_it_at_once_with_what_to_do(service: SqlService, test: &str) {
     let Some(server) = kubewitness_harness::shared_server(service, test) else { return };
     in_scratch("stores-refused", async |scratch| {
         let simulator = simulator(scratch).await?;
@@ -217,7 +217,7 @@ async fn a_server_that_refuses_it_ends_it_at_once_with_what_to_do(service: Servi
             let mut refused = Kubewitness::start(&format!("refused-{number}"), &options, scratch.path())?;
             let ended = refused.process().wait(REFUSED_WITHIN).await?;
             let said = refused.process().stderr();
-            ensure!(ended == Ended::Code(1) && said.contains(remedy), "it ended with {ended:?}: {said}");
+            ensure!(ended == ProcessEnd::Code(1) && said.contains(remedy), "it ended with {ended:?}: {said}");
             ensure!(!said.contains("wrong-word") && !said.contains(PASSWORD), "{said}");
         }
         Ok(())
@@ -236,7 +236,7 @@ macro_rules! on_servers {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
                 let test = concat!("stores::", stringify!($name), "::", stringify!($test));
-                super::$test(super::Service::$service, test).await;
+                super::$test(super::SqlService::$service, test).await;
             })*
         }
     };

@@ -3,11 +3,11 @@
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_harness::{DatabaseServer, Service, Simulator, in_scratch, skip};
+use kubewitness_harness::{DatabaseServer, Simulator, SqlService, in_scratch, skip};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::storage::place::{Place, WITHIN, again, says};
+use crate::storage::place::{DatabasePlace, WITHIN, again, says};
 use crate::support::{job, proofs_with, simulator};
 
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
@@ -48,7 +48,7 @@ async fn run_and_fail(simulator: &Simulator, name: &str) -> Result<()> {
     ask(simulator, Method::PUT, &format!("{path}/status"), Some(&job)).await.map(drop)
 }
 
-async fn columns_come_and_go_and_changes_of_phase_are_rows(place: Place<'_>) -> Result<()> {
+async fn columns_come_and_go_and_changes_of_phase_are_rows(place: DatabasePlace<'_>) -> Result<()> {
     let simulator = simulator(place.scratch).await?;
     let columns = "{name: team, pointer: /metadata/labels/team, type: text}, \
                    {name: weight, pointer: /metadata/labels/weight, type: integer}";
@@ -90,7 +90,7 @@ async fn columns_come_and_go_and_changes_of_phase_are_rows(place: Place<'_>) -> 
     kubewitness.stop().await
 }
 
-async fn tables_of_version_1_keep_their_rows(place: Place<'_>) -> Result<()> {
+async fn tables_of_version_1_keep_their_rows(place: DatabasePlace<'_>) -> Result<()> {
     place.apply("persistence-1.sql").await?;
     let row = "'id', 1, 'jobs', 'batch', 'Job', 'default', 'old', 'u', '1', 'present', 'Running', '', '', 0, 0, 1, NULL, 0, \
                NULL, NULL, '2026-01-01T00:00:00.000Z'";
@@ -108,7 +108,7 @@ async fn tables_of_version_1_keep_their_rows(place: Place<'_>) -> Result<()> {
     kubewitness.stop().await
 }
 
-async fn a_table_that_is_renamed_for_its_month_is_made_anew(place: Place<'_>) -> Result<()> {
+async fn a_table_that_is_renamed_for_its_month_is_made_anew(place: DatabasePlace<'_>) -> Result<()> {
     let simulator = simulator(place.scratch).await?;
     let mut kubewitness = place.start(&simulator, "run", "{prefix: batch_}").await?;
     create(&simulator, "a").await?;
@@ -125,7 +125,7 @@ async fn a_table_that_is_renamed_for_its_month_is_made_anew(place: Place<'_>) ->
 }
 
 /// Rows whose views anybody can compute in their head.
-async fn the_views_say_of_known_rows_what_is_true(place: Place<'_>) -> Result<()> {
+async fn the_views_say_of_known_rows_what_is_true(place: DatabasePlace<'_>) -> Result<()> {
     for file in ["persistence-1.sql", "persistence-2.sql", "persistence-views.sql"] {
         place.apply(file).await?;
     }
@@ -181,7 +181,7 @@ async fn the_views_say_of_known_rows_what_is_true(place: Place<'_>) -> Result<()
     Ok(())
 }
 
-async fn old_rows_go_in_ticks_and_what_an_object_is_now_stays(place: Place<'_>) -> Result<()> {
+async fn old_rows_go_in_ticks_and_what_an_object_is_now_stays(place: DatabasePlace<'_>) -> Result<()> {
     for file in ["persistence-1.sql", "persistence-2.sql"] {
         place.apply(file).await?;
     }
@@ -233,9 +233,9 @@ async fn old_rows_go_in_ticks_and_what_an_object_is_now_stays(place: Place<'_>) 
 }
 
 /// The files are all that an administrator needs, and the error names them.
-async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>) -> Result<()> {
+async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: DatabasePlace<'_>) -> Result<()> {
     let (server, _) = place.server.as_ref().context("SQLite has no users")?;
-    let is_postgres = server.service() == Service::Postgres;
+    let is_postgres = server.service() == SqlService::Postgres;
     let (database, name) = (place.database()?, place.guest()?);
     let may = "GRANT SELECT, INSERT, UPDATE, DELETE ON";
     let (user, rights) = match is_postgres {
@@ -273,7 +273,9 @@ async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>)
 }
 
 /// MySQL and MariaDB take less in one statement here than a call has: see [`server_of`].
-async fn texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so(place: Place<'_>) -> Result<()> {
+async fn texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so(
+    place: DatabasePlace<'_>,
+) -> Result<()> {
     let simulator = simulator(place.scratch).await?;
     for number in 0..WIDE {
         let mut wide = job(&format!("wide-{number:02}"));
@@ -305,7 +307,7 @@ async fn texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so(place: Pl
 }
 
 /// The role may do nothing outside of its schema.
-async fn a_schema_of_the_users_own_holds_everything(place: Place<'_>) -> Result<()> {
+async fn a_schema_of_the_users_own_holds_everything(place: DatabasePlace<'_>) -> Result<()> {
     let (server, _) = place.server.as_ref().context("SQLite has no schemas")?;
     let name = place.guest()?;
     let setup = format!(
@@ -338,9 +340,9 @@ async fn a_schema_of_the_users_own_holds_everything(place: Place<'_>) -> Result<
 }
 
 /// The one of the run, or one of a test's own that takes less in a statement than a call has.
-fn server_of(service: Service, test: &str) -> Result<Option<DatabaseServer>> {
+fn server_of(service: SqlService, test: &str) -> Result<Option<DatabaseServer>> {
     match service {
-        Service::MariaDb | Service::MySql if test == SIZES => {
+        SqlService::MariaDb | SqlService::MySql if test == SIZES => {
             DatabaseServer::start(service, &["--max-allowed-packet=2M"])
         }
         _ => DatabaseServer::shared(service),
@@ -354,7 +356,7 @@ macro_rules! tests_on {
         $(#[tokio::test]
         async fn $test() {
             in_scratch("sqlite", async |scratch| {
-                super::$test(Place::new(scratch, None)?).await.with_context(|| again("tables::sqlite"))
+                super::$test(DatabasePlace::new(scratch, None)?).await.with_context(|| again("tables::sqlite"))
             })
             .await;
         })*
@@ -362,13 +364,13 @@ macro_rules! tests_on {
     ($name:ident $service:ident: $($test:ident),*) => {
         $(#[tokio::test]
         async fn $test() {
-            let service = Service::$service;
+            let service = SqlService::$service;
             let Some(server) = server_of(service, stringify!($test)).expect("the server starts") else {
                 let test = concat!("tables::", stringify!($name), "::", stringify!($test));
                 return skip(test, &format!("{service} is not installed"));
             };
             in_scratch(stringify!($name), async |scratch| {
-                super::$test(Place::new(scratch, Some(server))?).await.with_context(|| again(concat!("tables::", stringify!($name))))
+                super::$test(DatabasePlace::new(scratch, Some(server))?).await.with_context(|| again(concat!("tables::", stringify!($name))))
             })
             .await;
         })*

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Ended, Kubewitness, PASSWORD, RunOptions, Scratch, Service, command_json_in, in_scratch,
-    skip,
+    DatabaseServer, Kubewitness, PASSWORD, ProcessEnd, RunOptions, Scratch, SqlService, command_json_in,
+    in_scratch, skip,
 };
 
 use crate::storage::databases::{ADDRESS, configuration};
@@ -14,29 +14,31 @@ use crate::support::{create_job, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
 
-fn verified(service: Service, url: &str, authority: &std::path::Path) -> String {
+fn verified(service: SqlService, url: &str, authority: &std::path::Path) -> String {
     let authority = authority.display();
     match service {
-        Service::Postgres => format!("{url}?sslmode=verify-full&sslrootcert={authority}"),
-        Service::MariaDb | Service::MySql => format!("{url}?ssl-mode=VERIFY_IDENTITY&ssl-ca={authority}"),
+        SqlService::Postgres => format!("{url}?sslmode=verify-full&sslrootcert={authority}"),
+        SqlService::MariaDb | SqlService::MySql => {
+            format!("{url}?ssl-mode=VERIFY_IDENTITY&ssl-ca={authority}")
+        }
     }
 }
 
 /// Whether a session of ours is encrypted.
 fn is_encrypted(server: &DatabaseServer) -> Result<bool> {
     let count = match server.service() {
-        Service::Postgres => {
+        SqlService::Postgres => {
             "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
              WHERE ssl AND application_name LIKE 'kubewitness%'"
         }
         // It counts sessions that shook hands; our own client does not.
-        Service::MariaDb | Service::MySql => "SHOW GLOBAL STATUS LIKE 'Ssl_finished_accepts'",
+        SqlService::MariaDb | SqlService::MySql => "SHOW GLOBAL STATUS LIKE 'Ssl_finished_accepts'",
     };
     Ok(server.run(None, count)?.split_whitespace().last() != Some("0"))
 }
 
 async fn speaks(
-    service: Service,
+    service: SqlService,
     scratch: &Scratch,
     server: &DatabaseServer,
     authority: &std::path::Path,
@@ -74,11 +76,11 @@ async fn speaks(
     let said = refused.process().stderr();
     ensure!(!said.contains(PASSWORD), "it tells the password: {said}");
     ensure!(said.to_lowercase().contains("certificate"), "it ended with {ended:?} and said {said}");
-    ensure!(matches!(ended, Ok(Ended::Code(1))), "it ended with {ended:?} and said {said}");
+    ensure!(matches!(ended, Ok(ProcessEnd::Code(1))), "it ended with {ended:?} and said {said}");
     Ok(())
 }
 
-async fn on(service: Service, test: &str) {
+async fn on(service: SqlService, test: &str) {
     let Some((server, authority)) = DatabaseServer::start_with_tls(service).expect("the server starts")
     else {
         return skip(test, &format!("{service} or openssl is not installed"));
@@ -92,15 +94,15 @@ async fn on(service: Service, test: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_is_spoken_with_over_tls_and_one_that_nobody_vouches_for_is_refused() {
-    on(Service::Postgres, "tls::postgres").await;
+    on(SqlService::Postgres, "tls::postgres").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_is_spoken_with_over_tls_and_one_that_nobody_vouches_for_is_refused() {
-    on(Service::MariaDb, "tls::mariadb").await;
+    on(SqlService::MariaDb, "tls::mariadb").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_is_spoken_with_over_tls_and_one_that_nobody_vouches_for_is_refused() {
-    on(Service::MySql, "tls::mysql").await;
+    on(SqlService::MySql, "tls::mysql").await;
 }

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    DatabaseServer, Kubewitness, RunOptions, Scratch, Service, Simulator, in_scratch, plugins_folder,
+    DatabaseServer, Kubewitness, RunOptions, Scratch, Simulator, SqlService, in_scratch, plugins_folder,
     project_root, seed, skip,
 };
 
 use crate::storage::databases::PERSISTENCE;
-use crate::storage::place::{Place, WITHIN, again, says};
+use crate::storage::place::{DatabasePlace, WITHIN, again, says};
 use crate::support::{
-    Load, SOURCES, create_job, everything_arrives, plugin_manifest, proofs_with, same_story_in, simulator,
-    write,
+    BackgroundLoad, SOURCES, create_job, everything_arrives, plugin_manifest, proofs_with, same_story_in,
+    simulator, write,
 };
 
 const TURNS: usize = 8;
@@ -22,7 +22,7 @@ const RATE: f64 = 20.0;
 
 /// A component, by the name of its file.
 #[derive(Clone, Copy)]
-enum Version {
+enum ComponentVersion {
     /// Writes version 1 of the tables, over interface 1.0.
     First,
     /// The first one that wrote the tables as they are.
@@ -30,7 +30,7 @@ enum Version {
     Built,
 }
 
-impl Version {
+impl ComponentVersion {
     const ALL: [Self; 3] = [Self::First, Self::Second, Self::Built];
 
     fn file(self) -> &'static str {
@@ -57,7 +57,7 @@ impl Version {
 /// A folder with all of them.
 fn versions(scratch: &Scratch) -> Result<PathBuf> {
     let folder = scratch.folder("modules")?;
-    for version in Version::ALL {
+    for version in ComponentVersion::ALL {
         let from = version.folder()?.join(version.file());
         std::fs::copy(&from, folder.join(version.file())).with_context(|| from.display().to_string())?;
     }
@@ -65,18 +65,18 @@ fn versions(scratch: &Scratch) -> Result<PathBuf> {
 }
 
 /// The host before a database in which one version has written one row, and a load of states.
-struct Turns<'p, 's> {
-    place: &'p Place<'s>,
+struct TurnLoad<'p, 's> {
+    place: &'p DatabasePlace<'s>,
     options: RunOptions,
     simulator: Simulator,
-    load: Load,
+    load: BackgroundLoad,
     kubewitness: Kubewitness,
     /// The digest of the version before, and the states that it had handed over.
     before: (String, u64),
 }
 
-impl<'p, 's> Turns<'p, 's> {
-    async fn begin(place: &'p Place<'s>, version: Version, config: &str) -> Result<Self> {
+impl<'p, 's> TurnLoad<'p, 's> {
+    async fn begin(place: &'p DatabasePlace<'s>, version: ComponentVersion, config: &str) -> Result<Self> {
         let simulator = simulator(place.scratch).await?;
         let mut options = place.options(&simulator, "{}", None)?;
         options.plugins = Some(versions(place.scratch)?);
@@ -89,11 +89,11 @@ impl<'p, 's> Turns<'p, 's> {
         place.comes("SELECT name FROM object_history", &["before"]).await?;
         let before = active(&kubewitness.caught_up(WITHIN).await?).context("an active plugin")?;
         place.administrator().await?.note_effects().await?;
-        let load = Load::start(&simulator, seed(), RATE);
+        let load = BackgroundLoad::start(&simulator, seed(), RATE);
         Ok(Self { place, options, simulator, load, kubewitness, before })
     }
 
-    fn select(&self, version: Version, config: &str) -> Result<()> {
+    fn select(&self, version: ComponentVersion, config: &str) -> Result<()> {
         let folder = self.options.config.as_deref().context("a folder")?;
         write(folder, "persistence.yaml", &version.manifest(config))
     }
@@ -133,17 +133,20 @@ fn active(status: &StatusView) -> Option<(String, u64)> {
     Some((plugin.digest.clone(), plugin.delivered))
 }
 
-async fn versions_in_turn_write_each_row_once(place: Place<'_>) -> Result<()> {
+async fn versions_in_turn_write_each_row_once(place: DatabasePlace<'_>) -> Result<()> {
     // Each version has columns of its own, so that each turn also looks at the tables again.
     let version = |turn: usize| match turn % 2 {
-        0 => (Version::Second, "{columns: [{name: team, pointer: /metadata/labels/team, type: text}]}"),
+        0 => (
+            ComponentVersion::Second,
+            "{columns: [{name: team, pointer: /metadata/labels/team, type: text}]}",
+        ),
         _ => (
-            Version::Built,
+            ComponentVersion::Built,
             "{columns: [{name: pods, pointer: /spec/parallelism, type: integer}], documents: pruned, index: true}",
         ),
     };
     let (first, config) = version(0);
-    let mut turns = Turns::begin(&place, first, config).await?;
+    let mut turns = TurnLoad::begin(&place, first, config).await?;
     for turn in 1..=TURNS {
         let (version, config) = version(turn);
         turns.select(version, config)?;
@@ -155,21 +158,23 @@ async fn versions_in_turn_write_each_row_once(place: Place<'_>) -> Result<()> {
     turns.end().await
 }
 
-async fn rows_of_the_first_version_stay_and_it_waits_before_newer_tables(place: Place<'_>) -> Result<()> {
-    let mut turns = Turns::begin(&place, Version::First, "{}").await?;
+async fn rows_of_the_first_version_stay_and_it_waits_before_newer_tables(
+    place: DatabasePlace<'_>,
+) -> Result<()> {
+    let mut turns = TurnLoad::begin(&place, ComponentVersion::First, "{}").await?;
     let named = "SELECT DISTINCT kind FROM object_history WHERE owner_name IS NOT NULL";
     place.comes(named, &["Pod"]).await?;
-    turns.select(Version::Built, "{}")?;
+    turns.select(ComponentVersion::Built, "{}")?;
     turns.kill().await?;
     turns.takes_over().await?;
     let linked = "SELECT DISTINCT kind FROM object_history WHERE owner_uid IS NOT NULL";
     place.comes(linked, &["Pod"]).await?;
-    turns.select(Version::First, "{}")?;
+    turns.select(ComponentVersion::First, "{}")?;
     says(&mut turns.kubewitness, "the tables have version 2, this plugin writes version 1").await?;
     turns.kill().await?;
     says(&mut turns.kubewitness, "the tables have version 2, this plugin writes version 1").await?;
     turns.before.0.clear();
-    turns.select(Version::Built, "{}")?;
+    turns.select(ComponentVersion::Built, "{}")?;
     turns.takes_over().await?;
     turns.end().await?;
     let unlinked =
@@ -178,7 +183,9 @@ async fn rows_of_the_first_version_stay_and_it_waits_before_newer_tables(place: 
     Ok(())
 }
 
-async fn an_older_version_leaves_newer_tables_alone_and_goes_on_with_its_own(place: Place<'_>) -> Result<()> {
+async fn an_older_version_leaves_newer_tables_alone_and_goes_on_with_its_own(
+    place: DatabasePlace<'_>,
+) -> Result<()> {
     let simulator = simulator(place.scratch).await?;
     let mut kubewitness = place.start(&simulator, "old", "{}").await?;
     create_job(&simulator, "a").await?;
@@ -208,8 +215,8 @@ macro_rules! in_turn_on {
         $(mod $name {
             use super::*;
 
-            async fn with(test: &'static str, run: impl AsyncFnOnce(Place<'_>) -> Result<()>) {
-                let service: Option<Service> = $service;
+            async fn with(test: &'static str, run: impl AsyncFnOnce(DatabasePlace<'_>) -> Result<()>) {
+                let service: Option<SqlService> = $service;
                 let server = match service.map(DatabaseServer::shared) {
                     None => None,
                     Some(started) => match started.expect("the server starts") {
@@ -218,7 +225,7 @@ macro_rules! in_turn_on {
                     },
                 };
                 in_scratch("turns", async |scratch| {
-                    run(Place::new(scratch, server)?).await.with_context(|| again(concat!("turns::", stringify!($name))))
+                    run(DatabasePlace::new(scratch, server)?).await.with_context(|| again(concat!("turns::", stringify!($name))))
                 })
                 .await;
             }
@@ -245,7 +252,7 @@ macro_rules! in_turn_on {
 
 in_turn_on!(
     sqlite None,
-    postgres Some(Service::Postgres),
-    mariadb Some(Service::MariaDb),
-    mysql Some(Service::MySql)
+    postgres Some(SqlService::Postgres),
+    mariadb Some(SqlService::MariaDb),
+    mysql Some(SqlService::MySql)
 );

@@ -3,11 +3,11 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Dice, Kubewitness, Service, Simulator, SmallDisk, database_of, in_scratch, seed, skip,
+    DatabaseServer, Dice, Kubewitness, Simulator, SmallDisk, SqlService, database_of, in_scratch, seed, skip,
 };
 use reqwest::Method;
 
-use crate::storage::place::{Place, WITHIN, again, says};
+use crate::storage::place::{DatabasePlace, WITHIN, again, says};
 use crate::support::{
     AUDIT, everything_arrives, job, journal_proof_in, plugin_manifest, same_story_in, simulator, trail_proof,
     write,
@@ -24,7 +24,7 @@ const MORE: u64 = 48;
 const ROUND: u64 = 10;
 
 /// What makes a database unwritable.
-enum Fault {
+enum WriteFault {
     /// The file system with its files is full.
     Disk(SmallDisk),
     /// Other rows take all that InnoDB's one file may have, in MiB. MariaDB itself ends where a disk is full.
@@ -33,13 +33,13 @@ enum Fault {
     ReadOnly,
 }
 
-impl Fault {
-    fn begin(&self, place: &Place<'_>) -> Result<()> {
+impl WriteFault {
+    fn begin(&self, place: &DatabasePlace<'_>) -> Result<()> {
         match (self, &place.server) {
             (Self::Disk(disk), _) => disk.fill(),
             (Self::OneFile(_), Some((server, _))) => fill_one_file(server),
             (Self::ReadOnly, Some((server, _))) => match server.service() {
-                Service::Postgres => {
+                SqlService::Postgres => {
                     let database = place.database()?;
                     let set = format!("ALTER DATABASE {database} SET default_transaction_read_only = on");
                     server.run(None, &set)?;
@@ -47,13 +47,15 @@ impl Fault {
                     let close = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kubewitness'";
                     server.run(None, close).map(drop)
                 }
-                Service::MariaDb | Service::MySql => server.run(None, "SET GLOBAL read_only = 1").map(drop),
+                SqlService::MariaDb | SqlService::MySql => {
+                    server.run(None, "SET GLOBAL read_only = 1").map(drop)
+                }
             },
             (Self::OneFile(_) | Self::ReadOnly, None) => bail!("SQLite has no server"),
         }
     }
 
-    fn end(&mut self, place: &mut Place<'_>) -> Result<()> {
+    fn end(&mut self, place: &mut DatabasePlace<'_>) -> Result<()> {
         match (self, &mut place.server) {
             (Self::Disk(disk), _) => disk.make_room(),
             (Self::OneFile(most), Some((server, _))) => {
@@ -63,12 +65,14 @@ impl Fault {
                 server.start_again()
             }
             (Self::ReadOnly, Some((server, url))) => match server.service() {
-                Service::Postgres => {
+                SqlService::Postgres => {
                     let database = database_of(url);
                     let reset = format!("ALTER DATABASE {database} RESET default_transaction_read_only");
                     server.run(None, &reset).map(drop)
                 }
-                Service::MariaDb | Service::MySql => server.run(None, "SET GLOBAL read_only = 0").map(drop),
+                SqlService::MariaDb | SqlService::MySql => {
+                    server.run(None, "SET GLOBAL read_only = 0").map(drop)
+                }
             },
             (Self::OneFile(_) | Self::ReadOnly, None) => bail!("SQLite has no server"),
         }
@@ -126,7 +130,11 @@ async fn waits(kubewitness: &mut Kubewitness, words: &str, jobs: u64) -> Result<
 }
 
 /// `guest`: a user whom read-only holds for, where it holds for no administrator.
-async fn it_is_waited_for(mut place: Place<'_>, mut fault: Fault, guest: Option<String>) -> Result<()> {
+async fn it_is_waited_for(
+    mut place: DatabasePlace<'_>,
+    mut fault: WriteFault,
+    guest: Option<String>,
+) -> Result<()> {
     let simulator = simulator(place.scratch).await?;
     let mut dice = Dice::new(seed());
     let options = place.options(&simulator, "{documents: whole}", guest.as_deref())?;
@@ -169,12 +177,16 @@ async fn it_is_waited_for(mut place: Place<'_>, mut fault: Fault, guest: Option<
     Ok(())
 }
 
-async fn with_server(service: Service, name: &'static str, test: impl AsyncFnOnce(Place<'_>) -> Result<()>) {
+async fn with_server(
+    service: SqlService,
+    name: &'static str,
+    test: impl AsyncFnOnce(DatabasePlace<'_>) -> Result<()>,
+) {
     let Some(server) = DatabaseServer::start(service, &[]).expect("the server starts") else {
         return skip(name, &format!("{service} is not installed"));
     };
     in_scratch("unwritable", async |scratch| {
-        test(Place::new(scratch, Some(server))?).await.with_context(|| again(name))
+        test(DatabasePlace::new(scratch, Some(server))?).await.with_context(|| again(name))
     })
     .await;
 }
@@ -184,7 +196,7 @@ const NO_DISK: &str = "a small file system can only be mounted by root";
 #[tokio::test]
 async fn a_full_disk_is_waited_for_with_sqlite() {
     in_scratch("unwritable", async |scratch| {
-        let mut place = Place::new(scratch, None)?;
+        let mut place = DatabasePlace::new(scratch, None)?;
         place.file = "small/platform.db";
         let folder = place.data()?.join("small");
         std::fs::create_dir(&folder)?;
@@ -192,18 +204,18 @@ async fn a_full_disk_is_waited_for_with_sqlite() {
             skip("a_full_disk_is_waited_for_with_sqlite", NO_DISK);
             return Ok(());
         };
-        it_is_waited_for(place, Fault::Disk(disk), None).await
+        it_is_waited_for(place, WriteFault::Disk(disk), None).await
     })
     .await;
 }
 
 /// Puts the database's files on a small disk.
-async fn full_disk_is_waited_for(name: &str, place: Place<'_>) -> Result<()> {
+async fn full_disk_is_waited_for(name: &str, place: DatabasePlace<'_>) -> Result<()> {
     let (server, _) = place.server.as_ref().context("a server")?;
     let folder = match server.service() {
-        Service::Postgres => server.folder()?.join("small"),
+        SqlService::Postgres => server.folder()?.join("small"),
         // Each table has a file in the database's folder.
-        Service::MariaDb | Service::MySql => server.folder()?.join("data").join(place.database()?),
+        SqlService::MariaDb | SqlService::MySql => server.folder()?.join("data").join(place.database()?),
     };
     std::fs::create_dir_all(&folder)?;
     let Some(disk) = SmallDisk::mount(&folder, ROOM) else {
@@ -211,24 +223,24 @@ async fn full_disk_is_waited_for(name: &str, place: Place<'_>) -> Result<()> {
         return Ok(());
     };
     server.give(&folder)?;
-    if server.service() == Service::Postgres {
+    if server.service() == SqlService::Postgres {
         server.run(None, &format!("CREATE TABLESPACE small LOCATION '{}'", folder.display()))?;
         server.run(None, &format!("ALTER DATABASE {} SET TABLESPACE small", place.database()?))?;
     }
-    it_is_waited_for(place, Fault::Disk(disk), None).await
+    it_is_waited_for(place, WriteFault::Disk(disk), None).await
 }
 
 #[tokio::test]
 async fn a_full_disk_is_waited_for_with_postgres() {
     let name = "a_full_disk_is_waited_for_with_postgres";
-    with_server(Service::Postgres, name, async |place| full_disk_is_waited_for(name, place).await).await;
+    with_server(SqlService::Postgres, name, async |place| full_disk_is_waited_for(name, place).await).await;
 }
 
 #[tokio::test]
 async fn a_full_disk_is_waited_for_with_mariadb() {
     let name = "a_full_disk_is_waited_for_with_mariadb";
-    with_server(Service::MariaDb, name, async |mut place| {
-        let mut fault = Fault::OneFile(0);
+    with_server(SqlService::MariaDb, name, async |mut place| {
+        let mut fault = WriteFault::OneFile(0);
         fault.end(&mut place)?;
         it_is_waited_for(place, fault, None).await
     })
@@ -238,14 +250,14 @@ async fn a_full_disk_is_waited_for_with_mariadb() {
 #[tokio::test]
 async fn a_full_disk_is_waited_for_with_mysql() {
     let name = "a_full_disk_is_waited_for_with_mysql";
-    with_server(Service::MySql, name, async |place| full_disk_is_waited_for(name, place).await).await;
+    with_server(SqlService::MySql, name, async |place| full_disk_is_waited_for(name, place).await).await;
 }
 
-async fn read_only_is_waited_for(place: Place<'_>) -> Result<()> {
+async fn read_only_is_waited_for(place: DatabasePlace<'_>) -> Result<()> {
     let (server, _) = place.server.as_ref().context("a server")?;
     let guest = match server.service() {
-        Service::Postgres => None,
-        Service::MariaDb | Service::MySql => {
+        SqlService::Postgres => None,
+        SqlService::MariaDb | SqlService::MySql => {
             let database = place.database()?;
             let user = format!(
                 "CREATE USER guest@'%' IDENTIFIED BY 'plain'; GRANT ALL ON {database}.* TO guest@'%'"
@@ -254,23 +266,23 @@ async fn read_only_is_waited_for(place: Place<'_>) -> Result<()> {
             Some(place.url_of("guest")?)
         }
     };
-    it_is_waited_for(place, Fault::ReadOnly, guest).await
+    it_is_waited_for(place, WriteFault::ReadOnly, guest).await
 }
 
 #[tokio::test]
 async fn a_read_only_fail_over_is_waited_for_with_postgres() {
     let name = "a_read_only_fail_over_is_waited_for_with_postgres";
-    with_server(Service::Postgres, name, read_only_is_waited_for).await;
+    with_server(SqlService::Postgres, name, read_only_is_waited_for).await;
 }
 
 #[tokio::test]
 async fn a_read_only_fail_over_is_waited_for_with_mariadb() {
     let name = "a_read_only_fail_over_is_waited_for_with_mariadb";
-    with_server(Service::MariaDb, name, read_only_is_waited_for).await;
+    with_server(SqlService::MariaDb, name, read_only_is_waited_for).await;
 }
 
 #[tokio::test]
 async fn a_read_only_fail_over_is_waited_for_with_mysql() {
     let name = "a_read_only_fail_over_is_waited_for_with_mysql";
-    with_server(Service::MySql, name, read_only_is_waited_for).await;
+    with_server(SqlService::MySql, name, read_only_is_waited_for).await;
 }

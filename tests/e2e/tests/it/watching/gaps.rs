@@ -17,14 +17,14 @@ const WITHIN: Duration = Duration::from_secs(90);
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
 /// A controller over a simulated cluster, and the command line that asks it.
-pub struct Lab<'a> {
+pub struct GapLab<'a> {
     pub simulator: Simulator,
     pub kubewitness: Kubewitness,
     options: RunOptions,
     scratch: &'a Scratch,
 }
 
-impl<'a> Lab<'a> {
+impl<'a> GapLab<'a> {
     pub async fn start(scratch: &'a Scratch) -> Result<Self> {
         Self::with(scratch, example()).await
     }
@@ -107,7 +107,7 @@ pub async fn annotate(simulator: &Simulator, name: &str, value: &str) -> Result<
 
 /// Three versions that are compacted, then one that is not, while nobody looks: the versions
 /// between which the hole must lie.
-pub async fn a_hole(lab: &mut Lab<'_>, name: &str) -> Result<(String, String)> {
+pub async fn a_hole(lab: &mut GapLab<'_>, name: &str) -> Result<(String, String)> {
     create_job(&lab.simulator, name).await?;
     let seen = annotate(&lab.simulator, name, "seen").await?;
     until_ok(WITHIN, "the job to be witnessed", async || {
@@ -142,7 +142,7 @@ pub async fn a_hole(lab: &mut Lab<'_>, name: &str) -> Result<(String, String)> {
 #[tokio::test]
 async fn a_hole_is_told_with_its_bounds_and_reason_and_what_is_whole_is_told_as_whole() {
     in_scratch("gaps", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         let empty = lab.ask(&["gaps"]).await?;
         ensure!(empty.starts_with("no gap: every version since the first list was witnessed"), "{empty}");
         let (seen, last) = a_hole(&mut lab, "train-1").await?;
@@ -194,7 +194,7 @@ async fn a_hole_is_told_with_its_bounds_and_reason_and_what_is_whole_is_told_as_
     .await;
 }
 
-async fn metrics(lab: &Lab<'_>) -> Result<()> {
+async fn metrics(lab: &GapLab<'_>) -> Result<()> {
     let (code, text) = lab.kubewitness.get("/metrics").await?;
     ensure!(code == 200, "{text}");
     let figure = |name: &str| {
@@ -222,7 +222,7 @@ async fn metrics(lab: &Lab<'_>) -> Result<()> {
 }
 
 /// The row of a source in the table of `status`.
-async fn row(lab: &Lab<'_>, source: &str) -> Result<Vec<String>> {
+async fn row(lab: &GapLab<'_>, source: &str) -> Result<Vec<String>> {
     let status = lab.ask(&["status"]).await?;
     let row = status.lines().find(|line| line.split_whitespace().next() == Some(source));
     Ok(row
@@ -235,7 +235,7 @@ async fn row(lab: &Lab<'_>, source: &str) -> Result<Vec<String>> {
 #[tokio::test]
 async fn what_could_be_read_back_is_counted_and_leaves_no_hole_in_its_object() {
     in_scratch("read-back", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         create_job(&lab.simulator, "train-1").await?;
         until_ok(WITHIN, "the job", async || lab.ask(&["get", "job", "train-1"]).await).await?;
         lab.behind_its_back(async |simulator| {
@@ -266,7 +266,7 @@ async fn what_could_be_read_back_is_counted_and_leaves_no_hole_in_its_object() {
 #[tokio::test]
 async fn a_server_restored_from_a_backup_is_told_as_a_new_epoch() {
     in_scratch("epochs", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         create_job(&lab.simulator, "train-1").await?;
         lab.simulator.make("backup", &json!({"name": "before"})).await?;
         for turn in ["1", "2", "3", "4"] {
@@ -308,7 +308,7 @@ async fn a_server_restored_from_a_backup_is_told_as_a_new_epoch() {
 #[tokio::test]
 async fn what_was_no_object_can_be_fetched_as_it_came() {
     in_scratch("poison", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         let frame = "{\"type\":\"MODIFIED\",\"object\":{\"kind\": ?! \u{1b}[2J";
         let fault =
             json!({"fault": "insert", "at": 0, "frame": frame, "verb": "watch", "resource": "jobs.batch"});
@@ -340,7 +340,7 @@ async fn what_was_no_object_can_be_fetched_as_it_came() {
 #[tokio::test]
 async fn objects_are_asked_for_as_kubectl_is() {
     in_scratch("get", async |scratch| {
-        let lab = Lab::start(scratch).await?;
+        let lab = GapLab::start(scratch).await?;
         for name in ["train-1", "train-2"] {
             create_job(&lab.simulator, name).await?;
         }
@@ -392,11 +392,11 @@ async fn objects_are_asked_for_as_kubectl_is() {
 }
 
 /// `-w` shows what is there, then what comes, changes and goes.
-async fn watching(lab: &Lab<'_>, scratch: &Scratch) -> Result<()> {
+async fn watching(lab: &GapLab<'_>, scratch: &Scratch) -> Result<()> {
     let url = lab.url();
     let mut command = tokio::process::Command::new(kubewitness_harness::kubewitness_binary()?);
     command.args(["get", "jobs", "-w", "--server", &url]);
-    let mut watch = kubewitness_harness::Process::start("watch", &mut command, scratch.path())?;
+    let mut watch = kubewitness_harness::ChildProcess::start("watch", &mut command, scratch.path())?;
     let row = |name: &'static str, phase: &'static str| {
         move |line: &str| (line.contains(name) && line.contains(phase)).then_some(())
     };
@@ -411,7 +411,7 @@ async fn watching(lab: &Lab<'_>, scratch: &Scratch) -> Result<()> {
     // Interrupted, as by Ctrl-C.
     watch.signal("INT").await?;
     match watch.wait(WITHIN).await? {
-        kubewitness_harness::Ended::Signal => Ok(()),
+        kubewitness_harness::ProcessEnd::Signal => Ok(()),
         other => bail!("it ended with {other:?}; {}", watch.say()),
     }
 }

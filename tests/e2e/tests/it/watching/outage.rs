@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::State;
-use kubewitness_core::ports::{Backlog, Witness};
+use kubewitness_core::ports::{Backlog, StateWitness};
 use kubewitness_core::views::StatusView;
-use kubewitness_faults::{Entry, Event, Floor, History, Told, Truth, judge};
+use kubewitness_faults::{
+    JournalRecord, ResourceHistory, ServerTruth, TruthEvent, TruthFloor, WrittenEntry, judge,
+};
 use kubewitness_harness::{Dice, Kubewitness, Scratch, Simulator, SimulatorOptions, in_scratch, kills, seed};
 use kubewitness_journal::{Journal, JournalOptions};
 use reqwest::Method;
@@ -42,12 +44,12 @@ data:
 ";
 
 /// Changes objects for as long as it is let, whether the server is there or not.
-struct Writer {
+struct OutageWriter {
     stop: CancellationToken,
     work: JoinHandle<u64>,
 }
 
-impl Writer {
+impl OutageWriter {
     #[allow(clippy::disallowed_methods)]
     fn start(simulator: &Simulator, seed: u64) -> Self {
         let stop = CancellationToken::new();
@@ -108,7 +110,7 @@ async fn outages(scratch: &Scratch, mut simulator: Simulator) -> Result<()> {
     let mut kubewitness = Kubewitness::start("run-first", &options, scratch.path())?;
     kubewitness.answers().await?;
     kubewitness.listed(1, CATCH_UP).await?;
-    let writer = Writer::start(&simulator, seed());
+    let writer = OutageWriter::start(&simulator, seed());
     let mut dice = Dice::new(seed() ^ 0xFA17);
     for round in 0..kills(ROUNDS) {
         dice.pause(1500).await;
@@ -167,22 +169,23 @@ async fn levels(kubewitness: &mut Kubewitness, simulator: &Simulator) -> Result<
     Ok(())
 }
 
-async fn truth(simulator: &Simulator, listed: u64) -> Result<Truth> {
+async fn truth(simulator: &Simulator, listed: u64) -> Result<ServerTruth> {
     let truth = simulator.ask("truth?group=batch&resource=jobs").await?;
     let list = |key: &str| truth[key].as_array().cloned().unwrap_or_default();
-    let entries: Option<Vec<Entry>> = list("entries").iter().map(entry).collect();
-    let floor =
-        |floor: &Value| Some(Floor { since_ms: floor["at"].as_u64()?, version: floor["floor"].as_u64()? });
-    let floors: Option<Vec<Floor>> = list("floors").iter().map(floor).collect();
+    let entries: Option<Vec<WrittenEntry>> = list("entries").iter().map(entry).collect();
+    let floor = |floor: &Value| {
+        Some(TruthFloor { since_ms: floor["at"].as_u64()?, version: floor["floor"].as_u64()? })
+    };
+    let floors: Option<Vec<TruthFloor>> = list("floors").iter().map(floor).collect();
     let (entries, floors) = (entries.context("the entries")?, floors.context("the floors")?);
     ensure!(truth["dropped"] == 0, "the truth is not whole");
-    Ok(Truth { histories: vec![History { floors, ..History::new(entries, listed) }] })
+    Ok(ServerTruth { histories: vec![ResourceHistory { floors, ..ResourceHistory::new(entries, listed) }] })
 }
 
-fn entry(entry: &Value) -> Option<Entry> {
-    Some(Entry {
+fn entry(entry: &Value) -> Option<WrittenEntry> {
+    Some(WrittenEntry {
         version: entry["resourceVersion"].as_str()?.parse().ok()?,
-        event: if entry["type"] == "DELETED" { Event::Deleted } else { Event::Written },
+        event: if entry["type"] == "DELETED" { TruthEvent::Deleted } else { TruthEvent::Written },
         namespace: entry["namespace"].as_str()?.into(),
         name: entry["name"].as_str()?.into(),
         uid: entry["uid"].as_str()?.into(),
@@ -191,7 +194,7 @@ fn entry(entry: &Value) -> Option<Entry> {
     })
 }
 
-async fn judged(truth: &Truth, data: &Path) -> Result<()> {
+async fn judged(truth: &ServerTruth, data: &Path) -> Result<()> {
     let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await?;
     let mut states: Vec<Arc<State>> = Vec::new();
     loop {
@@ -206,7 +209,13 @@ async fn judged(truth: &Truth, data: &Path) -> Result<()> {
     let current = current.map(|held| (held.object.uid.clone(), held.resource_version.to_string())).collect();
     let gaps = journal.gaps().await?;
     journal.close().await?;
-    let told = Told { states, gaps, current: Some(current), late_allowed: true, ..Told::default() };
+    let told = JournalRecord {
+        states,
+        gaps,
+        current: Some(current),
+        late_allowed: true,
+        ..JournalRecord::default()
+    };
     let faults = judge(truth, &told);
     if faults.is_empty() {
         return Ok(());

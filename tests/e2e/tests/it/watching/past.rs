@@ -9,18 +9,18 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::create_job;
-use crate::watching::gaps::{Lab, a_hole, annotate};
+use crate::watching::gaps::{GapLab, a_hole, annotate};
 
 const WITHIN: Duration = Duration::from_secs(90);
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
-struct Answer {
+struct PastAnswer {
     objects: Vec<Value>,
     next: Option<String>,
     notices: Vec<String>,
 }
 
-async fn objects(lab: &Lab<'_>, query: &str) -> Result<Answer> {
+async fn objects(lab: &GapLab<'_>, query: &str) -> Result<PastAnswer> {
     let answer = http().get(format!("{}/api/v1/objects?{query}", lab.url())).send().await?;
     ensure!(answer.status() == 200, "{query}: {}", answer.text().await?);
     let link = answer.headers().get("link").map(|link| link.to_str().map(str::to_owned)).transpose()?;
@@ -28,7 +28,7 @@ async fn objects(lab: &Lab<'_>, query: &str) -> Result<Answer> {
     let next = next.map(|(next, _)| next.to_owned());
     let notices = answer.headers().get_all("kubewitness-notice").iter();
     let notices = notices.map(|notice| Ok(notice.to_str()?.to_owned())).collect::<Result<_>>()?;
-    Ok(Answer { objects: answer.json().await?, next, notices })
+    Ok(PastAnswer { objects: answer.json().await?, next, notices })
 }
 
 fn names(objects: &[Value]) -> Vec<&str> {
@@ -49,7 +49,7 @@ async fn delete(simulator: &Simulator, name: &str) -> Result<()> {
 #[tokio::test]
 async fn a_job_that_was_deleted_is_found_and_shown_as_it_was() {
     in_scratch("past", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         for name in ["past-1", "past-2", "past-3"] {
             create_job(&lab.simulator, name).await?;
         }
@@ -109,7 +109,7 @@ async fn a_job_that_was_deleted_is_found_and_shown_as_it_was() {
     .await;
 }
 
-async fn every_page(lab: &Lab<'_>, query: &str) -> Result<Vec<Value>> {
+async fn every_page(lab: &GapLab<'_>, query: &str) -> Result<Vec<Value>> {
     let (mut query, mut found) = (query.to_owned(), Vec::new());
     loop {
         let page = objects(lab, &query).await?;
@@ -120,7 +120,7 @@ async fn every_page(lab: &Lab<'_>, query: &str) -> Result<Vec<Value>> {
 }
 
 /// Of three jobs, of which the second changed last.
-async fn orders_hold_over_all_pages(lab: &Lab<'_>) -> Result<()> {
+async fn orders_hold_over_all_pages(lab: &GapLab<'_>) -> Result<()> {
     for (sort, wanted) in [
         ("changed", ["past-2", "past-3", "past-1"]),
         ("-changed", ["past-1", "past-3", "past-2"]),
@@ -140,7 +140,7 @@ async fn orders_hold_over_all_pages(lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-async fn what_is_gone_is_sorted_with_what_is_there(lab: &Lab<'_>) -> Result<()> {
+async fn what_is_gone_is_sorted_with_what_is_there(lab: &GapLab<'_>) -> Result<()> {
     let of = async |sort: &str| every_page(lab, &format!("kind=Job&gone=true&limit=1&sort={sort}")).await;
     let ascending = ["past-1", "past-2", "past-3"];
     for sort in ["name", "namespace"] {
@@ -160,7 +160,7 @@ async fn what_is_gone_is_sorted_with_what_is_there(lab: &Lab<'_>) -> Result<()> 
 }
 
 /// The same on the command line, whose times are the reader's.
-async fn commands_find_it(lab: &Lab<'_>, then: &str) -> Result<()> {
+async fn commands_find_it(lab: &GapLab<'_>, then: &str) -> Result<()> {
     let gone = ["jobs", "--gone", "--since", "2d"];
     let names = lab.ask(&[&gone[..], &["-o", "name"]].concat()).await?;
     ensure!(names == "job.batch/past-1\njob.batch/past-2\n", "{names}");
@@ -189,7 +189,7 @@ async fn commands_find_it(lab: &Lab<'_>, then: &str) -> Result<()> {
 #[tokio::test]
 async fn a_moment_in_a_hole_says_between_which_times_versions_are_missing() {
     in_scratch("past-hole", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         let before = now()?;
         let told = objects(&lab, "at=2001-01-01T00:00:00Z").await?.notices;
         let is_early =
@@ -230,7 +230,7 @@ async fn a_moment_in_a_hole_says_between_which_times_versions_are_missing() {
 #[tokio::test]
 async fn a_list_says_that_missed_versions_are_still_read_back() {
     in_scratch("past-back", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         create_job(&lab.simulator, "train-1").await?;
         let seen = annotate(&lab.simulator, "train-1", "seen").await?;
         until_ok(WITHIN, "the job to be witnessed", async || {
@@ -285,7 +285,7 @@ const ENDED: usize = 2_100;
 #[tokio::test]
 async fn a_page_that_finds_too_little_ends_at_its_bounds_and_leads_on() {
     in_scratch("past-bounds", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         for number in 0..ENDED {
             let name = format!("past-{number}");
             create_job(&lab.simulator, &name).await?;
@@ -341,7 +341,7 @@ async fn a_page_that_finds_too_little_ends_at_its_bounds_and_leads_on() {
 #[tokio::test]
 async fn a_job_that_was_preempted_is_found_whatever_became_of_it() {
     in_scratch("was", async |scratch| {
-        let mut lab = Lab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         for name in ["was-1", "was-2", "was-3"] {
             create_job(&lab.simulator, name).await?;
         }

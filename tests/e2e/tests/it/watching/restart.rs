@@ -5,12 +5,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Dice, Kubewitness, Requests, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch, kills, seed,
+    Dice, Kubewitness, RequestCounts, RunOptions, Scratch, Simulator, SimulatorOptions, in_scratch, kills,
+    seed,
 };
 
 use crate::support::{
-    AUDIT, CATCH_UP, Load, SOURCES, everything_arrives, lists, platform_file, plugin_manifest, proofs,
-    requests_of, same_story, signed_example_copy, write,
+    AUDIT, BackgroundLoad, CATCH_UP, SOURCES, everything_arrives, lists, platform_file, plugin_manifest,
+    proofs, requests_of, same_story, signed_example_copy, write,
 };
 
 /// Hundreds are tried with `KUBEWITNESS_KILLS=300 cargo xtask test restart`.
@@ -64,19 +65,19 @@ pub async fn first_sync(
     options: &RunOptions,
     logs: &Path,
     simulator: &Simulator,
-) -> Result<(Requests, Load)> {
+) -> Result<(RequestCounts, BackgroundLoad)> {
     let mut first = Kubewitness::start("run-first", options, logs)?;
     first.answers().await?;
     first.listed(SOURCES.len(), CATCH_UP).await?;
-    let load = Load::start(simulator, seed(), RATE);
+    let load = BackgroundLoad::start(simulator, seed(), RATE);
     platform_file(&options.data).grows_by(&mut first, CATCH_UP).await?;
     first.kill().await?;
     Ok((simulator.requests().await?, load))
 }
 
-fn no_lists(warm: &Requests, now: &Requests) -> Result<()> {
+fn no_lists(warm: &RequestCounts, now: &RequestCounts) -> Result<()> {
     for (_, group, resource) in SOURCES {
-        let count = |requests: &Requests| lists(requests, group, resource);
+        let count = |requests: &RequestCounts| lists(requests, group, resource);
         ensure!(count(warm) >= 1, "no list of {resource} was ever counted: {warm:?}");
         ensure!(
             count(now) == count(warm),

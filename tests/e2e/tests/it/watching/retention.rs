@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Kubewitness, Platform, Process, command, command_json, in_scratch, kubewitness_binary, until,
+    ChildProcess, Kubewitness, Platform, command, command_json, in_scratch, kubewitness_binary, until,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::support::{
-    Load, SOURCES, create_job, example_copy, plugin_manifest, proofs, same_story, simulator, write,
+    BackgroundLoad, SOURCES, create_job, example_copy, plugin_manifest, proofs, same_story, simulator, write,
 };
 use crate::watching::gaps::{annotate, start};
 
@@ -52,7 +52,7 @@ async fn a_source_that_keeps_little_keeps_the_end_of_each_story_and_says_what_it
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         kubewitness.answers().await?;
         kubewitness.listed(SOURCES.len(), WITHIN).await?;
-        let load = Load::start(&simulator, 42, 100.0);
+        let load = BackgroundLoad::start(&simulator, 42, 100.0);
         until(WITHIN, "a history that is long enough", async || {
             let platform = Platform::open(&data.join("platform.db")).await;
             let Ok(mut platform) = platform else { return Ok(None) };
@@ -86,7 +86,7 @@ async fn a_source_that_keeps_little_keeps_the_end_of_each_story_and_says_what_it
         );
         let mut tap = Command::new(kubewitness_binary()?);
         let tap = tap.args(["tap", "jobs", "--after", "0", "--server", &server]);
-        let mut tap = Process::start("tap", tap, scratch.path())?;
+        let mut tap = ChildProcess::start("tap", tap, scratch.path())?;
         until(WITHIN, "tap to tell what retention took", async || {
             let told = tap.stderr().contains("Retention has removed states after position 0");
             Ok((told && tap.stdout().contains("\"jobs\"")).then_some(()))

@@ -39,13 +39,13 @@ fn host(spec: &str) -> String {
     )
 }
 
-struct Lab<'a> {
+struct RuleLab<'a> {
     simulator: Simulator,
     options: RunOptions,
     scratch: &'a Scratch,
 }
 
-impl<'a> Lab<'a> {
+impl<'a> RuleLab<'a> {
     async fn new(scratch: &'a Scratch) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         let config = scratch.folder("config")?;
@@ -109,7 +109,7 @@ async fn becomes(kubewitness: &Kubewitness, object: &str, wanted: &[(&str, &str)
 #[tokio::test]
 async fn rules_are_taken_while_it_runs_and_what_was_journaled_keeps_its_status() {
     in_scratch("rules", async |scratch| {
-        let lab = Lab::new(scratch).await?;
+        let lab = RuleLab::new(scratch).await?;
         let mut kubewitness = lab.start("run").await?;
         lab.ask(Method::POST, JOBS, Some(&job("one"))).await?;
         becomes(&kubewitness, "job/one", &[("Pending", "")]).await?;
@@ -175,7 +175,7 @@ fn owned(mut object: Value, name: &str, owner: &Value) -> Value {
 #[tokio::test]
 async fn a_chain_of_three_is_one_story() {
     in_scratch("rules", async |scratch| {
-        let lab = Lab::new(scratch).await?;
+        let lab = RuleLab::new(scratch).await?;
         let mut kubewitness = lab.start("run").await?;
         let cron = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly", "namespace": "default"},
             "spec": {"schedule": "0 3 * * *", "jobTemplate": {"spec": job("x")["spec"]}}});

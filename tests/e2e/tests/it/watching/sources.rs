@@ -27,7 +27,7 @@ grants:
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-struct Lab {
+struct SourceLab {
     simulator: Simulator,
     options: RunOptions,
     config: PathBuf,
@@ -36,7 +36,7 @@ struct Lab {
     kubewitness: Kubewitness,
 }
 
-impl Lab {
+impl SourceLab {
     async fn new(scratch: &Scratch) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;
@@ -115,7 +115,7 @@ fn widget(name: &str) -> Value {
 #[tokio::test]
 async fn any_number_of_plugins_share_one_list_and_one_watch_of_a_source() {
     in_scratch("sources", async |scratch| {
-        let mut lab = Lab::new(scratch).await?;
+        let mut lab = SourceLab::new(scratch).await?;
         create_job(&lab.simulator, "one").await?;
         lab.reaches("platform.db", "one").await?;
         lab.kubewitness.caught_up(WITHIN).await?;
@@ -144,7 +144,7 @@ async fn any_number_of_plugins_share_one_list_and_one_watch_of_a_source() {
 #[tokio::test]
 async fn sources_come_and_go_by_configuration_also_of_kinds_that_are_defined_later() {
     in_scratch("sources", async |scratch| {
-        let mut lab = Lab::new(scratch).await?;
+        let mut lab = SourceLab::new(scratch).await?;
         let widgets = "{name: widgets, apiVersion: example.com/v1, kind: Widget}";
         let nodes = "{name: nodes, apiVersion: v1, kind: Node}";
         lab.sources(&[widgets, nodes])?;
@@ -220,7 +220,7 @@ async fn an_index_that_is_given_or_taken_at_run_time_holds_for_people_and_plugin
     const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
     const POINTER: &str = "/spec/template/spec/containers/0/image";
     in_scratch("sources", async |scratch| {
-        let mut lab = Lab::new(scratch).await?;
+        let mut lab = SourceLab::new(scratch).await?;
         let destination = "\n      destinations:\n        - {name: nowhere, url: \"http://127.0.0.1:9\"}\n";
         lab.host = format!("{}{destination}", lab.host.trim_end());
         lab.sources(&[])?;

@@ -3,14 +3,14 @@
 use anyhow::ensure;
 use kubewitness_core::Change;
 
-use crate::killed_journal::Death;
-use crate::seeds::Row;
-use crate::wire::Passed;
+use crate::killed_journal::ProcessDeath;
+use crate::seeds::RowOptions;
+use crate::wire::PassedLine;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_11_twelve_deletions_that_share_a_version_come_once_each_over_a_kill() {
     const TOGETHER: usize = 12;
-    let row = Row { seeds: 5, sometimes: &["killed among them"], ..Row::new("row_11") };
+    let row = RowOptions { seeds: 5, sometimes: &["killed among them"], ..RowOptions::new("row_11") };
     row.run(async |world, marks| {
         let names: Vec<String> = (0..TOGETHER).map(|number| format!("lease-{number:02}")).collect();
         for name in &names {
@@ -23,10 +23,10 @@ async fn row_11_twelve_deletions_that_share_a_version_come_once_each_over_a_kill
             if line.starts_with(b"{\"type\":\"DELETED\"") {
                 passed += 1;
                 if passed > pass {
-                    return Passed::Stall;
+                    return PassedLine::Stall;
                 }
             }
-            Passed::As(vec![line])
+            PassedLine::As(vec![line])
         });
         world.herd.delete_together(&names).await?;
         let some = pass.min(TOGETHER as u64);
@@ -48,7 +48,7 @@ async fn row_11_twelve_deletions_that_share_a_version_come_once_each_over_a_kill
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_any_of_its_writes_it_has_everything_once() {
     let sometimes = &["before the commit", "after the commit", "while it reads back"];
-    let row = Row { seeds: 5, sometimes, ..Row::new("killed_at_any") };
+    let row = RowOptions { seeds: 5, sometimes, ..RowOptions::new("killed_at_any") };
     row.run(async |world, marks| {
         world.herd.create_some(5).await?;
         // What is before the first checkpoint nobody promises.
@@ -57,7 +57,7 @@ async fn killed_at_any_of_its_writes_it_has_everything_once() {
         let mut relisting = false;
         for _ in 0..6 {
             world.start().await?;
-            let death = Death { writes: world.dice.below(6) as u32, written: world.dice.one_in(2) };
+            let death = ProcessDeath { writes: world.dice.below(6) as u32, written: world.dice.one_in(2) };
             marks.when(!death.written, "before the commit");
             marks.when(death.written, "after the commit");
             marks.when(relisting, "while it reads back");

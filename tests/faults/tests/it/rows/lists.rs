@@ -5,11 +5,11 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-use crate::seeds::Row;
+use crate::seeds::RowOptions;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_06_a_page_that_expires_starts_the_list_again_without_half_a_checkpoint() {
-    let row = Row { sometimes: &["killed within the list"], ..Row::new("row_06") };
+    let row = RowOptions { sometimes: &["killed within the list"], ..RowOptions::new("row_06") };
     row.run(async |world, marks| {
         world.wire.refuse_streamed_lists();
         world.herd.create_some(8).await?;
@@ -67,7 +67,7 @@ fn inconsistent(target: &str) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_07_names_that_are_given_anew_between_two_pages_live_on() {
-    let row = Row { seeds: 12, sometimes: &["a name ended again"], ..Row::new("row_07_names") };
+    let row = RowOptions { seeds: 12, sometimes: &["a name ended again"], ..RowOptions::new("row_07_names") };
     row.run(async |world, marks| {
         world.wire.refuse_streamed_lists();
         world.herd.create_some(8).await?;
@@ -117,7 +117,7 @@ async fn row_07_names_that_are_given_anew_between_two_pages_live_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_07_after_an_inconsistent_page_the_watch_begins_where_the_first_page_was() {
-    let row = Row::new("row_07");
+    let row = RowOptions::new("row_07");
     row.run(async |world, _| {
         world.wire.refuse_streamed_lists();
         world.herd.create_some(8).await?;

@@ -2,9 +2,9 @@
 
 use anyhow::{Result, ensure};
 
-use crate::seeds::Row;
-use crate::wire::Passed;
-use crate::world::World;
+use crate::seeds::RowOptions;
+use crate::wire::PassedLine;
+use crate::world::FaultWorld;
 
 const NAMES: [&str; 6] = ["lost-0", "lost-1", "lost-2", "lost-3", "lost-4", "lost-5"];
 
@@ -14,17 +14,17 @@ fn known(name: &str) -> bool {
 }
 
 /// Nobody is sent what becomes of them.
-fn swallow(world: &World) {
+fn swallow(world: &FaultWorld) {
     let needle = b"\"name\":\"lost-";
     world.wire.tap(move |line| {
         let hit = line.windows(needle.len()).any(|window| window == needle);
-        Passed::As(if hit { Vec::new() } else { vec![line] })
+        PassedLine::As(if hit { Vec::new() } else { vec![line] })
     });
 }
 
 /// Of each something is lost. A whole life of which nothing ever came can't be known of, so that
 /// none is.
-async fn lose(world: &mut World) -> Result<()> {
+async fn lose(world: &mut FaultWorld) -> Result<()> {
     for name in NAMES {
         if !known(name) {
             world.herd.create(name).await?;
@@ -44,17 +44,21 @@ async fn lose(world: &mut World) -> Result<()> {
     world.herd.touch("first").await
 }
 
-async fn pass(world: &mut World) -> Result<()> {
+async fn pass(world: &mut FaultWorld) -> Result<()> {
     let passed = world.server.version();
-    let is_passed =
-        |world: &World| world.view().checkpoint.parse::<u64>().is_ok_and(|checkpoint| checkpoint >= passed);
+    let is_passed = |world: &FaultWorld| {
+        world.view().checkpoint.parse::<u64>().is_ok_and(|checkpoint| checkpoint >= passed)
+    };
     world.until("a bookmark passes over it", is_passed).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_13_what_was_lost_before_a_version_expired_is_read_back_with_what_was_missed_since() {
-    let row =
-        Row { seeds: 8, sometimes: &["restarted meanwhile", "it changed since"], ..Row::new("row_13_lost") };
+    let row = RowOptions {
+        seeds: 8,
+        sometimes: &["restarted meanwhile", "it changed since"],
+        ..RowOptions::new("row_13_lost")
+    };
     row.run(async |world, marks| {
         for name in ["first", NAMES[0], NAMES[1], NAMES[2]] {
             world.herd.create(name).await?;
@@ -89,7 +93,7 @@ async fn row_13_what_was_lost_before_a_version_expired_is_read_back_with_what_wa
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_13_what_was_lost_is_read_back_when_its_object_changes_or_ends() {
-    let row = Row { seeds: 6, sometimes: &["on another watch"], ..Row::new("row_13_changes") };
+    let row = RowOptions { seeds: 6, sometimes: &["on another watch"], ..RowOptions::new("row_13_changes") };
     row.run(async |world, marks| {
         // No more than one page holds: a census finds all of it.
         world.herd.create("first").await?;

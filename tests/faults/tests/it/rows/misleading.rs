@@ -8,17 +8,17 @@ use anyhow::ensure;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::seeds::{Dice, Row};
-use crate::wire::Passed;
+use crate::seeds::{Dice, RowOptions};
+use crate::wire::PassedLine;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_14_an_event_that_comes_twice_is_one_state() {
-    let row = Row { sometimes: &["a duplicate was counted"], ..Row::new("row_14") };
+    let row = RowOptions { sometimes: &["a duplicate was counted"], ..RowOptions::new("row_14") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
         let mut dice = Dice::new(world.dice.throw());
-        world.wire.tap(move |line| Passed::As(vec![line; dice.between(1, 3) as usize]));
+        world.wire.tap(move |line| PassedLine::As(vec![line; dice.between(1, 3) as usize]));
         world.herd.live_on(30).await?;
         world.level().await?;
         marks.when(world.view().counts.duplicates > 0, "a duplicate was counted");
@@ -31,7 +31,7 @@ async fn row_14_an_event_that_comes_twice_is_one_state() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_15_what_a_stale_server_repeats_is_refused_and_counted() {
-    let row = Row { seeds: 6, sometimes: &["a stale event was counted"], ..Row::new("row_15") };
+    let row = RowOptions { seeds: 6, sometimes: &["a stale event was counted"], ..RowOptions::new("row_15") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -46,7 +46,7 @@ async fn row_15_what_a_stale_server_repeats_is_refused_and_counted() {
             if !is_bookmark {
                 past.push(line);
             }
-            Passed::As(lines)
+            PassedLine::As(lines)
         });
         world.herd.live_on(40).await?;
         world.level().await?;
@@ -60,7 +60,8 @@ async fn row_15_what_a_stale_server_repeats_is_refused_and_counted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_15_events_in_the_wrong_order_are_all_witnessed() {
-    let row = Row { seeds: 8, sometimes: &["an event was overtaken"], ..Row::new("row_15_events") };
+    let row =
+        RowOptions { seeds: 8, sometimes: &["an event was overtaken"], ..RowOptions::new("row_15_events") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -71,7 +72,7 @@ async fn row_15_events_in_the_wrong_order_are_all_witnessed() {
         let overtakes = Arc::clone(&overtaken);
         world.wire.tap(move |line| {
             let is_bookmark = line.starts_with(b"{\"type\":\"BOOKMARK\"");
-            Passed::As(match waiting.take() {
+            PassedLine::As(match waiting.take() {
                 Some(overtaken) if is_bookmark => vec![overtaken, line],
                 Some(overtaken) => {
                     overtakes.store(true, Ordering::Relaxed);
@@ -110,7 +111,7 @@ async fn row_19_what_does_not_decode_is_kept_raw_and_the_rest_goes_on() {
         "{\"type\":\"ADDED\",\"object\":{\"kind\":\"Job\",\"metadata\":{\"name\":\"nobody\"}}}",
         "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":",
     ];
-    let row = Row { sometimes: &["an event was spoiled"], ..Row::new("row_19") };
+    let row = RowOptions { sometimes: &["an event was spoiled"], ..RowOptions::new("row_19") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -135,7 +136,7 @@ async fn row_19_what_does_not_decode_is_kept_raw_and_the_rest_goes_on() {
                 }
                 None => lines.push(line),
             }
-            Passed::As(lines)
+            PassedLine::As(lines)
         });
         world.herd.live_on(40).await?;
         world.until("something is spoiled", |_| !spoiled.lock().unwrap().is_empty()).await?;

@@ -4,16 +4,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use kubewitness_core::Gap;
-use kubewitness_faults::Told;
+use kubewitness_faults::JournalRecord;
 
-use crate::killed_journal::Death;
-use crate::seeds::{Marks, Row};
+use crate::killed_journal::ProcessDeath;
+use crate::seeds::{Marks, RowOptions};
 use crate::workload::{KEPT, OURS, THEIRS};
-use crate::world::{Options, World};
+use crate::world::{FaultWorld, WorldOptions};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_an_api_server_that_is_killed_and_comes_back_costs_nothing() {
-    let row = Row { seeds: 5, sometimes: &["versions were read back"], ..Row::new("row_22_an_api") };
+    let row =
+        RowOptions { seeds: 5, sometimes: &["versions were read back"], ..RowOptions::new("row_22_an_api") };
     row.run(async |world, marks| {
         world.herd.create_some(5).await?;
         world.start_synced().await?;
@@ -37,7 +38,7 @@ async fn row_22_an_api_server_that_is_killed_and_comes_back_costs_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_22_another_server_of_the_cluster_with_another_cache_costs_nothing() {
     let sometimes = &["its cache lagged behind", "it had forgotten"];
-    let row = Row { seeds: 6, sometimes, ..Row::new("row_22_another") };
+    let row = RowOptions { seeds: 6, sometimes, ..RowOptions::new("row_22_another") };
     row.run(async |world, marks| {
         world.herd.create_some(5).await?;
         world.start_synced().await?;
@@ -69,7 +70,7 @@ async fn row_22_another_server_of_the_cluster_with_another_cache_costs_nothing()
 }
 
 /// Lives on behind a backup, of which some is witnessed and some is not.
-async fn beyond_the_backup(world: &mut World, marks: &Marks) -> Result<()> {
+async fn beyond_the_backup(world: &mut FaultWorld, marks: &Marks) -> Result<()> {
     world.herd.create_some(5).await?;
     world.herd.create(KEPT).await?;
     world.start_synced().await?;
@@ -92,7 +93,8 @@ async fn beyond_the_backup(world: &mut World, marks: &Marks) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_history_that_was_replaced_is_a_new_epoch_with_a_gap() {
-    let row = Row { seeds: 8, sometimes: &["the old history had more to say"], ..Row::new("row_09") };
+    let row =
+        RowOptions { seeds: 8, sometimes: &["the old history had more to say"], ..RowOptions::new("row_09") };
     row.run(async |world, marks| {
         beyond_the_backup(world, marks).await?;
         world.restore(0)?;
@@ -109,7 +111,7 @@ async fn row_09_a_history_that_was_replaced_is_a_new_epoch_with_a_gap() {
 }
 
 /// Nothing of the new one was compacted, so that all of it could be read.
-fn only_the_old_one_has_a_gap(told: &Told) -> Result<()> {
+fn only_the_old_one_has_a_gap(told: &JournalRecord) -> Result<()> {
     let is_end =
         |gap: &Gap| (gap.epoch, gap.reason.as_str(), gap.before.as_str()) == (0, "HistoryReplaced", "");
     ensure!(!told.gaps.is_empty() && told.gaps.iter().all(is_end), "{:?}", told.gaps);
@@ -118,7 +120,7 @@ fn only_the_old_one_has_a_gap(told: &Told) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_history_that_outgrew_the_checkpoint_is_found_by_what_was_witnessed() {
-    let row = Row { seeds: 8, ..Row::new("row_09_a_history_that_outgrew") };
+    let row = RowOptions { seeds: 8, ..RowOptions::new("row_09_a_history_that_outgrew") };
     row.run(async |world, marks| {
         beyond_the_backup(world, marks).await?;
         world.restore(0)?;
@@ -134,7 +136,7 @@ async fn row_09_a_history_that_outgrew_the_checkpoint_is_found_by_what_was_witne
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_history_whose_version_was_bumped_is_found_by_what_it_shows() {
-    let row = Row { seeds: 6, ..Row::new("row_09_a_history_whose") };
+    let row = RowOptions { seeds: 6, ..RowOptions::new("row_09_a_history_whose") };
     row.run(async |world, marks| {
         beyond_the_backup(world, marks).await?;
         world.restore(1000)?;
@@ -154,7 +156,7 @@ async fn row_09_a_history_whose_version_was_bumped_is_found_by_what_it_shows() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_history_that_ends_right_below_what_was_witnessed_is_a_new_epoch() {
     let sometimes = &["killed", "an end was lost"];
-    let row = Row { seeds: 8, sometimes, ..Row::new("row_09_a_history_that_ends") };
+    let row = RowOptions { seeds: 8, sometimes, ..RowOptions::new("row_09_a_history_that_ends") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.herd.create(KEPT).await?;
@@ -186,7 +188,7 @@ async fn row_09_a_history_that_ends_right_below_what_was_witnessed_is_a_new_epoc
 }
 
 /// Those who ended beyond the backup are there again, and nothing else says that it is another history.
-async fn the_ended_are_there_again(world: &mut World, marks: &Marks) -> Result<()> {
+async fn the_ended_are_there_again(world: &mut FaultWorld, marks: &Marks) -> Result<()> {
     world.herd.create_some(3).await?;
     world.herd.create(KEPT).await?;
     world.start_synced().await?;
@@ -219,10 +221,10 @@ async fn the_ended_are_there_again(world: &mut World, marks: &Marks) -> Result<(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_somebody_whose_end_was_witnessed_and_who_is_listed_again_is_another_history() {
-    let row = Row {
+    let row = RowOptions {
         seeds: 8,
         sometimes: &["killed", "compacted", "bumped"],
-        ..Row::new("row_09_somebody_whose_end_was_witnessed_and_who_is_listed")
+        ..RowOptions::new("row_09_somebody_whose_end_was_witnessed_and_who_is_listed")
     };
     row.run(async |world, marks| {
         the_ended_are_there_again(world, marks).await?;
@@ -237,8 +239,8 @@ async fn row_09_somebody_whose_end_was_witnessed_and_who_is_listed_again_is_anot
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_an_end_that_the_new_history_never_had_is_found_by_the_audit() {
-    let options = Options { audit: Duration::from_millis(300), ..Options::default() };
-    let row = Row { seeds: 4, options, ..Row::new("row_09_an_end_that_the_new") };
+    let options = WorldOptions { audit: Duration::from_millis(300), ..WorldOptions::default() };
+    let row = RowOptions { seeds: 4, options, ..RowOptions::new("row_09_an_end_that_the_new") };
     row.run(async |world, _| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -258,7 +260,7 @@ async fn row_09_an_end_that_the_new_history_never_had_is_found_by_the_audit() {
 }
 
 /// In the time that both histories have in common; compaction kept its making from being seen.
-async fn a_name_has_a_new_bearer_unseen(world: &mut World) -> Result<()> {
+async fn a_name_has_a_new_bearer_unseen(world: &mut FaultWorld) -> Result<()> {
     world.herd.create_some(4).await?;
     world.start_synced().await?;
     world.level().await?;
@@ -285,7 +287,7 @@ async fn a_name_has_a_new_bearer_unseen(world: &mut World) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_name_that_changed_hands_unseen_is_told_in_the_order_of_its_bearers() {
     let sometimes = &["it was gone again", "it stayed"];
-    let row = Row { seeds: 8, sometimes, ..Row::new("row_09_a_name") };
+    let row = RowOptions { seeds: 8, sometimes, ..RowOptions::new("row_09_a_name") };
     row.run(async |world, marks| {
         a_name_has_a_new_bearer_unseen(world).await?;
         world.restore(0)?;
@@ -308,7 +310,7 @@ async fn row_09_a_name_that_changed_hands_unseen_is_told_in_the_order_of_its_bea
 }
 
 /// Whatever dies while the new history is read, and wherever compaction is by then.
-async fn read_over_kills(world: &mut World, marks: &Marks) -> Result<()> {
+async fn read_over_kills(world: &mut FaultWorld, marks: &Marks) -> Result<()> {
     beyond_the_backup(world, marks).await?;
     let restored = world.restore(0)?;
     for _ in 0..world.dice.below(60) {
@@ -329,7 +331,7 @@ async fn read_over_kills(world: &mut World, marks: &Marks) -> Result<()> {
     marks.when(!compacted, "nothing was compacted");
     world.wire.down(false);
     for _ in 0..world.dice.below(4) {
-        let death = Death { writes: world.dice.below(6) as u32, written: world.dice.one_in(2) };
+        let death = ProcessDeath { writes: world.dice.below(6) as u32, written: world.dice.one_in(2) };
         marks.when(true, "killed");
         world.kill_at(death, async |_| Ok(())).await?;
         world.start().await?;
@@ -343,14 +345,15 @@ const OVER_KILLS: &[&str] = &["killed", "compacted", "nothing was compacted"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_a_new_history_is_read_over_kills_and_compaction() {
-    let row = Row { seeds: 8, sometimes: OVER_KILLS, ..Row::new("row_09_a_new_history") };
+    let row = RowOptions { seeds: 8, sometimes: OVER_KILLS, ..RowOptions::new("row_09_a_new_history") };
     row.run(read_over_kills).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_09_with_a_selector_a_new_history_is_read_over_kills_and_compaction() {
-    let options = Options { scoped: true, ..Options::default() };
-    let row = Row { seeds: 8, options, sometimes: OVER_KILLS, ..Row::new("row_09_with_a_selector") };
+    let options = WorldOptions { scoped: true, ..WorldOptions::default() };
+    let row =
+        RowOptions { seeds: 8, options, sometimes: OVER_KILLS, ..RowOptions::new("row_09_with_a_selector") };
     row.run(read_over_kills).await;
 }
 
@@ -358,7 +361,7 @@ async fn row_09_with_a_selector_a_new_history_is_read_over_kills_and_compaction(
 async fn row_10_a_watch_from_the_future_is_not_waited_on() {
     /// A few probes with their pauses; a watch would be silent for ever.
     const WITHIN: Duration = Duration::from_secs(20);
-    let row = Row { seeds: 4, ..Row::new("row_10") };
+    let row = RowOptions { seeds: 4, ..RowOptions::new("row_10") };
     row.run(async |world, marks| {
         beyond_the_backup(world, marks).await?;
         if world.dice.one_in(2) {

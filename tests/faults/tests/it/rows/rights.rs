@@ -5,15 +5,15 @@ use http::Method;
 use kubewitness_core::Change;
 use serde_json::{Value, json};
 
-use crate::seeds::Row;
+use crate::seeds::RowOptions;
 use crate::workload::WIDGETS;
-use crate::world::{Options, World};
+use crate::world::{FaultWorld, WorldOptions};
 
 const ACCOUNT: &str = "witness";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-async fn grant(world: &World) -> Result<Value> {
+async fn grant(world: &FaultWorld) -> Result<Value> {
     let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
         "metadata": {"name": ACCOUNT},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT},
@@ -23,8 +23,8 @@ async fn grant(world: &World) -> Result<Value> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_40_revoked_rights_are_a_condition_and_nothing_is_taken_for_deleted() {
-    let options = Options { account: Some(ACCOUNT), ..Options::default() };
-    let row = Row { options, ..Row::new("row_40_revoked") };
+    let options = WorldOptions { account: Some(ACCOUNT), ..WorldOptions::default() };
+    let row = RowOptions { options, ..RowOptions::new("row_40_revoked") };
     row.run(async |world, _| {
         let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": {"name": ACCOUNT},
@@ -37,7 +37,7 @@ async fn row_40_revoked_rights_are_a_condition_and_nothing_is_taken_for_deleted(
         world.herd.send(Method::DELETE, &format!("{BINDINGS}/{ACCOUNT}"), &Value::Null).await?;
         world.wire.break_watches();
         let refused =
-            |world: &World| world.view().condition.is_some_and(|condition| condition.contains("403"));
+            |world: &FaultWorld| world.view().condition.is_some_and(|condition| condition.contains("403"));
         world.until("the refusal is a condition", refused).await?;
         let objects = world.view().objects;
         let steps = world.dice.between(1, 12);
@@ -56,7 +56,7 @@ async fn row_40_revoked_rights_are_a_condition_and_nothing_is_taken_for_deleted(
     .await;
 }
 
-async fn define(world: &World) -> Result<Value> {
+async fn define(world: &FaultWorld) -> Result<Value> {
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "widgets.example.com"},
@@ -68,8 +68,12 @@ async fn define(world: &World) -> Result<Value> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_40_a_kind_that_is_removed_is_a_condition_and_is_picked_up_again() {
-    let options = Options { kind: WIDGETS, ..Options::default() };
-    let row = Row { options, sometimes: &["removed while nobody looked"], ..Row::new("row_40_a_kind") };
+    let options = WorldOptions { kind: WIDGETS, ..WorldOptions::default() };
+    let row = RowOptions {
+        options,
+        sometimes: &["removed while nobody looked"],
+        ..RowOptions::new("row_40_a_kind")
+    };
     row.run(async |world, marks| {
         // Not yet there: picked up when it appears.
         world.start().await?;

@@ -3,15 +3,15 @@
 use anyhow::ensure;
 use kubewitness_core::Change;
 
-use crate::seeds::Row;
+use crate::seeds::RowOptions;
 use crate::workload::{OURS, THEIRS};
-use crate::world::Options;
+use crate::world::WorldOptions;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_18_an_object_that_is_relabelled_out_of_scope_has_left_and_is_not_gone() {
-    let options = Options { scoped: true, ..Options::default() };
+    let options = WorldOptions { scoped: true, ..WorldOptions::default() };
     let sometimes = &["left", "left unseen", "came back"];
-    let row = Row { seeds: 8, options, sometimes, ..Row::new("row_18") };
+    let row = RowOptions { seeds: 8, options, sometimes, ..RowOptions::new("row_18") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.herd.create_in("theirs", THEIRS).await?;

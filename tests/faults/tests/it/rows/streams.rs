@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-use crate::seeds::{Dice, Row};
-use crate::wire::{Fate, Passed};
-use crate::world::Options;
+use crate::seeds::{Dice, RowOptions};
+use crate::wire::{PassedLine, RequestFate};
+use crate::world::WorldOptions;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_01_a_watch_that_closes_is_resumed_without_a_list() {
-    let row = Row { sometimes: &["closed while more was to come"], ..Row::new("row_01") };
+    let row = RowOptions { sometimes: &["closed while more was to come"], ..RowOptions::new("row_01") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -31,18 +31,18 @@ async fn row_01_a_watch_that_closes_is_resumed_without_a_list() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_02_a_frame_that_is_cut_is_thrown_away_and_comes_again() {
-    let row = Row { sometimes: &["part of a frame was thrown away"], ..Row::new("row_02") };
+    let row = RowOptions { sometimes: &["part of a frame was thrown away"], ..RowOptions::new("row_02") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
         let (mut dice, mut cuts) = (Dice::new(world.dice.throw()), 8);
         world.wire.tap(move |line| {
             if cuts == 0 || !dice.one_in(3) {
-                return Passed::As(vec![line]);
+                return PassedLine::As(vec![line]);
             }
             cuts -= 1;
             let length = dice.below(line.len() as u64) as usize;
-            Passed::Break(line.slice(..length))
+            PassedLine::Break(line.slice(..length))
         });
         world.herd.live_on(30).await?;
         world.level().await?;
@@ -57,7 +57,7 @@ async fn row_02_a_frame_that_is_cut_is_thrown_away_and_comes_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_03_an_object_of_three_megabytes_in_many_chunks_is_one_state() {
-    let row = Row { seeds: 2, ..Row::new("row_03") };
+    let row = RowOptions { seeds: 2, ..RowOptions::new("row_03") };
     row.run(async |world, _| {
         world.herd.create_some(3).await?;
         world.start_synced().await?;
@@ -80,8 +80,8 @@ async fn row_03_an_object_of_three_megabytes_in_many_chunks_is_one_state() {
 async fn row_21_a_half_open_connection_is_found_by_the_idle_deadline() {
     /// Far beyond the idle deadline, far below what anybody would wait.
     const WITHIN: Duration = Duration::from_secs(20);
-    let options = Options { idle: Duration::from_millis(400), ..Options::default() };
-    let row = Row { seeds: 3, options, ..Row::new("row_21") };
+    let options = WorldOptions { idle: Duration::from_millis(400), ..WorldOptions::default() };
+    let row = RowOptions { seeds: 3, options, ..RowOptions::new("row_21") };
     row.run(async |world, _| {
         world.herd.create_some(3).await?;
         world.start_synced().await?;
@@ -89,7 +89,7 @@ async fn row_21_a_half_open_connection_is_found_by_the_idle_deadline() {
         for _ in 0..2 {
             // A connection that is there, and one that is accepted and never answered.
             world.wire.stall_watches();
-            world.wire.spoil(1, |asked| asked.is_watch(), || Fate::Silence);
+            world.wire.spoil(1, |asked| asked.is_watch(), || RequestFate::Silence);
             let since = Instant::now();
             let steps = world.dice.between(1, 8);
             world.herd.live_on(steps).await?;
@@ -106,13 +106,13 @@ async fn row_21_a_half_open_connection_is_found_by_the_idle_deadline() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_that_bring_nothing_are_no_sign_of_life_and_lose_nothing() {
-    let row = Row { seeds: 6, ..Row::new("watches_that_bring_nothing") };
+    let row = RowOptions { seeds: 6, ..RowOptions::new("watches_that_bring_nothing") };
     row.run(async |world, _| {
         world.herd.create_some(3).await?;
         world.start_synced().await?;
         let body = ["", "<html>no", "<html>\n", "{}\n"][world.dice.below(4) as usize];
         world.wire.rule(move |asked| {
-            let answer = Fate::Answer { status: 200, headers: Vec::new(), body: body.to_owned() };
+            let answer = RequestFate::Answer { status: 200, headers: Vec::new(), body: body.to_owned() };
             asked.is_watch().then_some(answer)
         });
         world.wire.end_watches();

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_core::ports::{Backlog, Documents, Witness};
+use kubewitness_core::ports::{Backlog, DocumentReader, StateWitness};
 use kubewitness_core::{Change, Seq, State};
-use kubewitness_faults::{Entry, Event, History, Told, Truth, judge};
-use kubewitness_journal::{ExportQuery, Journal, JournalOptions, Place, export, verify, verify_at};
+use kubewitness_faults::{JournalRecord, ResourceHistory, ServerTruth, TruthEvent, WrittenEntry, judge};
+use kubewitness_journal::{ExportQuery, Journal, JournalLocation, JournalOptions, export, verify, verify_at};
 use kubewitness_playground::apiserver::TruthEntry;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{DEADLINE, POLL, SOURCE, World};
+use super::{DEADLINE, FaultWorld, POLL, SOURCE};
 use crate::wire::opaque;
 use crate::workload::{OURS, TEAM};
 
-impl World {
+impl FaultWorld {
     /// Waits until the source has everything, whatever is still on its way: an object that is
     /// made now comes last.
     pub async fn level(&mut self) -> Result<()> {
@@ -24,7 +24,7 @@ impl World {
         self.herd.create(&name).await?;
         let last = self.server.version();
         let truth = self.truth();
-        let live = truth.histories.last().map(History::live).unwrap_or_default();
+        let live = truth.histories.last().map(ResourceHistory::live).unwrap_or_default();
         let deadline = Instant::now() + DEADLINE;
         loop {
             let running = self.running.as_ref().context("it doesn't run")?;
@@ -53,11 +53,11 @@ impl World {
     }
 
     /// Level, stopped, and without a lie.
-    pub async fn finish(&mut self) -> Result<Told> {
+    pub async fn finish(&mut self) -> Result<JournalRecord> {
         self.level().await?;
         self.stop().await?;
-        let told = self.told(None).await?;
-        self.judged(&self.truth(), &told)?;
+        let told = self.journal_record(None).await?;
+        self.judge_journal(&self.truth(), &told)?;
         let report = verify(&self.path()).await?;
         ensure!(report.ok, "the journal itself: {:?}", report.problems);
         self.comes_back().await.context("its export, taken in elsewhere")?;
@@ -68,9 +68,9 @@ impl World {
     async fn comes_back(&self) -> Result<()> {
         let query = ExportQuery { documents: true, ..ExportQuery::default() };
         let (mut out, mut again) = (Vec::new(), Vec::new());
-        export(&Place::file(&self.path()), &query, &mut out).await?;
+        export(&JournalLocation::file(&self.path()), &query, &mut out).await?;
         let folder = tempfile::tempdir()?;
-        let place = Place::file(&folder.path().join("journal.db"));
+        let place = JournalLocation::file(&folder.path().join("journal.db"));
         let journal = Journal::open_at(&place, JournalOptions::default()).await?;
         journal.import(&mut &out[..]).await?;
         journal.close().await?;
@@ -81,7 +81,7 @@ impl World {
         Ok(())
     }
 
-    fn judged(&self, truth: &Truth, told: &Told) -> Result<()> {
+    fn judge_journal(&self, truth: &ServerTruth, told: &JournalRecord) -> Result<()> {
         let faults = judge(truth, told);
         if faults.is_empty() {
             return Ok(());
@@ -97,17 +97,17 @@ impl World {
         journal.close().await?;
         let checkpoint = warm.checkpoint.and_then(|version| opaque::plain(version.as_str()).parse().ok());
         // Without one the first list is not complete, and nothing is promised.
-        let told = self.told(Some(checkpoint.unwrap_or(0))).await?;
+        let told = self.journal_record(Some(checkpoint.unwrap_or(0))).await?;
         let mut truth = self.truth();
         // It may not have found out yet that there is another history.
         truth.histories.truncate(warm.epoch as usize + 1);
-        self.judged(&truth, &told).with_context(|| format!("killed at checkpoint {checkpoint:?}"))
+        self.judge_journal(&truth, &told).with_context(|| format!("killed at checkpoint {checkpoint:?}"))
     }
 
-    pub fn truth(&self) -> Truth {
+    pub fn truth(&self) -> ServerTruth {
         let kind = &self.options.kind;
         let account = self.server.truth(kind.group, kind.resource);
-        let mut histories: Vec<History> = Vec::new();
+        let mut histories: Vec<ResourceHistory> = Vec::new();
         for (epoch, floors) in account.epochs.iter().zip(&self.floors) {
             let mut entries = match epoch.parent {
                 Some((parent, _)) => histories[parent as usize].entries.clone(),
@@ -119,17 +119,17 @@ impl World {
             let (listed, listed_until) =
                 if epoch.parent.is_none() { self.listed } else { (epoch.version, epoch.version) };
             let over = histories.len() + 1 < account.epochs.len();
-            histories.push(History { entries, listed, listed_until, floors: floors.clone(), over });
+            histories.push(ResourceHistory { entries, listed, listed_until, floors: floors.clone(), over });
         }
-        Truth { histories }
+        ServerTruth { histories }
     }
 
-    fn entry(&self, entry: &TruthEntry) -> Entry {
+    fn entry(&self, entry: &TruthEntry) -> WrittenEntry {
         let document = self.herd.written.get(&(entry.epoch, entry.uid.clone(), entry.version)).cloned();
         let team = document.as_ref().map(|document| document["metadata"]["labels"][TEAM] == OURS);
-        Entry {
+        WrittenEntry {
             version: entry.version,
-            event: if entry.is_deletion() { Event::Deleted } else { Event::Written },
+            event: if entry.is_deletion() { TruthEvent::Deleted } else { TruthEvent::Written },
             namespace: entry.namespace.as_str().into(),
             name: entry.name.as_str().into(),
             uid: entry.uid.as_str().into(),
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// What the journal on disk says, while no source runs.
-    pub async fn told(&self, up_to: Option<u64>) -> Result<Told> {
+    pub async fn journal_record(&self, up_to: Option<u64>) -> Result<JournalRecord> {
         ensure!(self.running.is_none(), "it runs");
         let journal = self.open().await?;
         let mut states: Vec<Arc<State>> = Vec::new();
@@ -158,7 +158,7 @@ impl World {
             .collect();
         let gaps = journal.gaps().await?.into_iter().map(opaque::plain_gap).collect();
         let states = states.iter().map(opaque::plain_state).collect();
-        let told = Told {
+        let told = JournalRecord {
             states,
             gaps,
             poisoned: self.poisoned.clone(),

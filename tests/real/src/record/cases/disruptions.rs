@@ -4,8 +4,8 @@ use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};
 use serde_json::{Value, json};
 
-use super::super::kubelet::{Exit, PodPlace, PodScript};
-use super::super::lab::{Lab, MAIN, has_condition};
+use super::super::kubelet::{ContainerExit, PodPlace, PodScript};
+use super::super::lab::{MAIN, RecordLab, has_condition};
 use super::{Case, case};
 
 const MEMORY: &str = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52096Ki. Container \
@@ -101,7 +101,7 @@ pub(super) fn cases() -> Vec<Case> {
 fn first_endless(place: &PodPlace) -> PodScript {
     match place.ordinal {
         0 => PodScript::endless(),
-        _ => PodScript::exits(MAIN, 1_500, Exit::code(0)),
+        _ => PodScript::exits(MAIN, 1_500, ContainerExit::code(0)),
     }
 }
 
@@ -110,7 +110,7 @@ fn four_workers() -> Value {
     json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed", "backoffLimit": 0})
 }
 
-async fn taint_no_retry(lab: &Lab<'_>) -> Result<Expected> {
+async fn taint_no_retry(lab: &RecordLab<'_>) -> Result<Expected> {
     let node = lab.node("8").await?;
     lab.job(json!({"backoffLimit": 0}), lab.on_own_nodes("1")).await?;
     let pod = lab.running_pod(0).await?;
@@ -119,7 +119,7 @@ async fn taint_no_retry(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::Evicted, Outcome::Failed).pod(&pod.name).node(&node).by("maintenance"))
 }
 
-async fn taint_then_retry(lab: &Lab<'_>) -> Result<Expected> {
+async fn taint_then_retry(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(first_endless);
     let node = lab.node("8").await?;
     lab.job(json!({}), lab.on_own_nodes("1")).await?;
@@ -131,7 +131,7 @@ async fn taint_then_retry(lab: &Lab<'_>) -> Result<Expected> {
     Ok(expected.pod(&pod.name).node(&node).by("maintenance"))
 }
 
-async fn drained_no_retry(lab: &Lab<'_>) -> Result<Expected> {
+async fn drained_no_retry(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.job(json!({"backoffLimit": 0}), json!({})).await?;
     let pod = lab.running_pod(0).await?;
     lab.drain_pod(&pod.name).await?;
@@ -142,7 +142,7 @@ async fn drained_no_retry(lab: &Lab<'_>) -> Result<Expected> {
         .by("EvictionByEvictionAPI"))
 }
 
-async fn drained_then_retry(lab: &Lab<'_>) -> Result<Expected> {
+async fn drained_then_retry(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(first_endless);
     lab.job(json!({}), json!({})).await?;
     let pod = lab.running_pod(0).await?;
@@ -152,7 +152,7 @@ async fn drained_then_retry(lab: &Lab<'_>) -> Result<Expected> {
     Ok(expected.pod(&pod.name).node(&pod.node).by("EvictionByEvictionAPI"))
 }
 
-async fn drained_one_of_four(lab: &Lab<'_>) -> Result<Expected> {
+async fn drained_one_of_four(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.job(four_workers(), json!({})).await?;
     lab.job_until("to have four ready pods", |job| job["status"]["ready"] == 4).await?;
     let pod = lab.pod_of(2).await?;
@@ -164,7 +164,7 @@ async fn drained_one_of_four(lab: &Lab<'_>) -> Result<Expected> {
         .by("EvictionByEvictionAPI"))
 }
 
-async fn pressure(lab: &Lab<'_>, condition: &str, message: &str, resource: &str) -> Result<Expected> {
+async fn pressure(lab: &RecordLab<'_>, condition: &str, message: &str, resource: &str) -> Result<Expected> {
     let node = lab.node("8").await?;
     lab.job(json!({"backoffLimit": 0}), lab.on_own_nodes("1")).await?;
     let pod = lab.running_pod(0).await?;
@@ -174,7 +174,7 @@ async fn pressure(lab: &Lab<'_>, condition: &str, message: &str, resource: &str)
     Ok(Expected::new(Cause::Evicted, Outcome::Failed).pod(&pod.name).node(&node).by(resource))
 }
 
-async fn press(lab: &Lab<'_>, node: &str, condition: &str) -> Result<()> {
+async fn press(lab: &RecordLab<'_>, node: &str, condition: &str) -> Result<()> {
     let (reason, message) = match condition {
         "MemoryPressure" => ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
         _ => ("KubeletHasDiskPressure", "kubelet has disk pressure"),
@@ -182,7 +182,7 @@ async fn press(lab: &Lab<'_>, node: &str, condition: &str) -> Result<()> {
     lab.press_node(node, condition, reason, message).await
 }
 
-async fn pressure_then_retry(lab: &Lab<'_>) -> Result<Expected> {
+async fn pressure_then_retry(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(first_endless);
     let node = lab.node("8").await?;
     lab.job(json!({}), lab.on_own_nodes("1")).await?;
@@ -196,21 +196,21 @@ async fn pressure_then_retry(lab: &Lab<'_>) -> Result<Expected> {
 }
 
 /// A pod that fills most of a node, at a priority.
-fn large(lab: &Lab<'_>, priority: &str) -> Value {
+fn large(lab: &RecordLab<'_>, priority: &str) -> Value {
     let mut pod = lab.on_own_nodes("3");
     pod["priorityClassName"] = priority.into();
     pod
 }
 
 /// Waits until the Job runs, and takes its place by one that is urgent. Returns the pods of both.
-async fn preempt(lab: &Lab<'_>) -> Result<(String, String)> {
+async fn preempt(lab: &RecordLab<'_>) -> Result<(String, String)> {
     let pod = lab.running_pod(0).await?;
     lab.other_job(URGENT, json!({}), large(lab, "batch-high")).await?;
     let urgent = lab.pod_of_job(URGENT).await?;
     Ok((pod.name, urgent.name))
 }
 
-async fn preempted_no_retry(lab: &Lab<'_>) -> Result<Expected> {
+async fn preempted_no_retry(lab: &RecordLab<'_>) -> Result<Expected> {
     let node = lab.node("4").await?;
     lab.job(json!({"backoffLimit": 0}), large(lab, "batch-low")).await?;
     let (pod, urgent) = preempt(lab).await?;
@@ -218,9 +218,9 @@ async fn preempted_no_retry(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::Preempted, Outcome::Failed).pod(&pod).node(&node).by(&urgent))
 }
 
-async fn preempted_then_retry(lab: &Lab<'_>) -> Result<Expected> {
+async fn preempted_then_retry(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match (place.job.as_str(), place.ordinal) {
-        (URGENT, _) => PodScript::exits(MAIN, 16_000, Exit::code(0)),
+        (URGENT, _) => PodScript::exits(MAIN, 16_000, ContainerExit::code(0)),
         _ => first_endless(place),
     });
     let node = lab.node("4").await?;
@@ -233,17 +233,17 @@ async fn preempted_then_retry(lab: &Lab<'_>) -> Result<Expected> {
     Ok(expected.pod(&pod).node(&node).by(&urgent))
 }
 
-async fn preempted_and_waiting(lab: &Lab<'_>) -> Result<Expected> {
+async fn preempted_and_waiting(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.node("4").await?;
     lab.job(json!({}), large(lab, "batch-low")).await?;
     let (pod, _) = preempt(lab).await?;
-    lab.gone(&format!("pods/{}/{pod}", lab.namespace)).await?;
+    lab.await_end(&format!("pods/{}/{pod}", lab.namespace)).await?;
     lab.running_other(URGENT).await?;
     let waiting = lab.unbound_pod().await?;
     Ok(Expected::new(Cause::Unschedulable, Outcome::Waiting).pod(&waiting).also(&[Cause::Preempted]))
 }
 
-async fn preempted_one_of_two(lab: &Lab<'_>) -> Result<Expected> {
+async fn preempted_one_of_two(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.node("4").await?;
     lab.node("4").await?;
     let spec = json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": 0});
@@ -255,7 +255,7 @@ async fn preempted_one_of_two(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::Preempted, Outcome::Failed).pod(&pod).by(&urgent))
 }
 
-async fn node_lost(lab: &Lab<'_>, is_removed: bool) -> Result<Expected> {
+async fn node_lost(lab: &RecordLab<'_>, is_removed: bool) -> Result<Expected> {
     let node = lab.node("8").await?;
     lab.job(json!({"backoffLimit": 0}), lab.on_own_nodes("1")).await?;
     let pod = lab.running_pod(0).await?;
@@ -272,7 +272,7 @@ async fn node_lost(lab: &Lab<'_>, is_removed: bool) -> Result<Expected> {
     Ok(Expected::new(Cause::NodeLost, outcome).pod(&pod.name).node(&node).by(UNREACHABLE))
 }
 
-async fn node_lost_then_retry(lab: &Lab<'_>) -> Result<Expected> {
+async fn node_lost_then_retry(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(first_endless);
     let node = lab.node("8").await?;
     lab.job(json!({}), lab.on_own_nodes("1")).await?;
@@ -287,7 +287,7 @@ async fn node_lost_then_retry(lab: &Lab<'_>) -> Result<Expected> {
     Ok(expected.pod(&pod.name).node(&node).by(UNREACHABLE))
 }
 
-async fn node_lost_one_of_four(lab: &Lab<'_>) -> Result<Expected> {
+async fn node_lost_one_of_four(lab: &RecordLab<'_>) -> Result<Expected> {
     for _ in 0..4 {
         lab.node("2").await?;
     }
@@ -302,7 +302,7 @@ async fn node_lost_one_of_four(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::NodeLost, Outcome::Failed).pod(&pod.name).node(&pod.node).by(UNREACHABLE))
 }
 
-async fn node_removed(lab: &Lab<'_>) -> Result<Expected> {
+async fn node_removed(lab: &RecordLab<'_>) -> Result<Expected> {
     let node = lab.node("8").await?;
     lab.job(json!({"backoffLimit": 0}), lab.on_own_nodes("1")).await?;
     let pod = lab.running_pod(0).await?;

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use anyhow::Result;
 use kubewitness_causes::Expected;
 
-use super::lab::Lab;
+use super::lab::RecordLab;
 
 type CaseRun<'a> = Pin<Box<dyn Future<Output = Result<Expected>> + 'a>>;
 
@@ -21,13 +21,13 @@ pub(super) struct Case {
     pub(super) name: &'static str,
     /// What happens, in a sentence.
     pub(super) scenario: &'static str,
-    pub(super) run: for<'a> fn(&'a Lab<'a>) -> CaseRun<'a>,
+    pub(super) run: for<'a> fn(&'a RecordLab<'a>) -> CaseRun<'a>,
 }
 
 const fn case(
     name: &'static str,
     scenario: &'static str,
-    run: for<'a> fn(&'a Lab<'a>) -> CaseRun<'a>,
+    run: for<'a> fn(&'a RecordLab<'a>) -> CaseRun<'a>,
 ) -> Case {
     Case { name, scenario, run }
 }

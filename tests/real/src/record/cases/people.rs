@@ -4,8 +4,8 @@ use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};
 use serde_json::json;
 
-use super::super::kubelet::{Exit, PodScript};
-use super::super::lab::{JOB, Lab, MAIN, has_condition};
+use super::super::kubelet::{ContainerExit, PodScript};
+use super::super::lab::{JOB, MAIN, RecordLab, has_condition};
 use super::{Case, case};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -46,22 +46,22 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn suspended(lab: &Lab<'_>) -> Result<Expected> {
+async fn suspended(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.job(json!({"suspend": true}), json!({})).await?;
     lab.job_until("to be suspended", |job| has_condition(job, "Suspended")).await?;
     Ok(Expected::new(Cause::Suspended, Outcome::Waiting))
 }
 
-async fn suspended_while_running(lab: &Lab<'_>, is_resumed: bool) -> Result<Expected> {
+async fn suspended_while_running(lab: &RecordLab<'_>, is_resumed: bool) -> Result<Expected> {
     lab.direct(|place| match place.ordinal {
         0 => PodScript::endless(),
-        _ => PodScript::exits(MAIN, 1_500, Exit::code(0)),
+        _ => PodScript::exits(MAIN, 1_500, ContainerExit::code(0)),
     });
     lab.job(json!({}), json!({})).await?;
     let pod = lab.running_pod(0).await?;
     lab.patch_job(json!({"spec": {"suspend": true}})).await?;
     lab.job_until("to be suspended", |job| has_condition(job, "Suspended")).await?;
-    lab.gone(&format!("pods/{}/{}", lab.namespace, pod.name)).await?;
+    lab.await_end(&format!("pods/{}/{}", lab.namespace, pod.name)).await?;
     if !is_resumed {
         return Ok(Expected::new(Cause::Suspended, Outcome::Waiting));
     }
@@ -70,46 +70,46 @@ async fn suspended_while_running(lab: &Lab<'_>, is_resumed: bool) -> Result<Expe
     Ok(Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::Suspended]))
 }
 
-async fn delete_job(lab: &Lab<'_>) -> Result<()> {
+async fn delete_job(lab: &RecordLab<'_>) -> Result<()> {
     // As kubectl does; the API's own default leaves pods without an owner.
     lab.delete(&lab.path("batch", &format!("jobs/{JOB}?propagationPolicy=Background"))).await?;
-    lab.gone(&lab.job_key()).await
+    lab.await_end(&lab.job_key()).await
 }
 
-async fn job_deleted(lab: &Lab<'_>) -> Result<Expected> {
+async fn job_deleted(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.job(json!({}), json!({})).await?;
     let pod = lab.running_pod(0).await?;
     delete_job(lab).await?;
-    lab.gone(&format!("pods/{}/{}", lab.namespace, pod.name)).await?;
+    lab.await_end(&format!("pods/{}/{}", lab.namespace, pod.name)).await?;
     Ok(Expected::new(Cause::Deleted, Outcome::Deleted))
 }
 
-async fn job_deleted_after_failure(lab: &Lab<'_>) -> Result<Expected> {
+async fn job_deleted_after_failure(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match place.ordinal {
-        0 => PodScript::exits(MAIN, 1_500, Exit::code(13)),
+        0 => PodScript::exits(MAIN, 1_500, ContainerExit::code(13)),
         _ => PodScript::endless(),
     });
     lab.job(json!({}), json!({})).await?;
     let pod = lab.pod(0).await?;
     let second = lab.running_pod(1).await?;
     delete_job(lab).await?;
-    lab.gone(&format!("pods/{}/{}", lab.namespace, second.name)).await?;
+    lab.await_end(&format!("pods/{}/{}", lab.namespace, second.name)).await?;
     let expected = Expected::new(Cause::Deleted, Outcome::Deleted).also(&[Cause::ExitCode]);
     Ok(expected.ended(&pod.name, MAIN, 13).node(&pod.node))
 }
 
-async fn job_deleted_while_waiting(lab: &Lab<'_>) -> Result<Expected> {
+async fn job_deleted_while_waiting(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.job(json!({}), json!({"nodeSelector": {"gpu": "h200"}})).await?;
     let pod = lab.unbound_pod().await?;
     delete_job(lab).await?;
-    lab.gone(&format!("pods/{}/{pod}", lab.namespace)).await?;
+    lab.await_end(&format!("pods/{}/{pod}", lab.namespace)).await?;
     Ok(Expected::new(Cause::Deleted, Outcome::Deleted).also(&[Cause::Unschedulable]))
 }
 
-async fn pod_deleted(lab: &Lab<'_>, is_retried: bool) -> Result<Expected> {
+async fn pod_deleted(lab: &RecordLab<'_>, is_retried: bool) -> Result<Expected> {
     lab.direct(|place| match place.ordinal {
         0 => PodScript::endless(),
-        _ => PodScript::exits(MAIN, 1_500, Exit::code(0)),
+        _ => PodScript::exits(MAIN, 1_500, ContainerExit::code(0)),
     });
     lab.job(json!({"backoffLimit": if is_retried { 6 } else { 0 }}), json!({})).await?;
     let pod = lab.running_pod(0).await?;
@@ -123,7 +123,7 @@ async fn pod_deleted(lab: &Lab<'_>, is_retried: bool) -> Result<Expected> {
     Ok(expected.pod(&pod.name).node(&pod.node))
 }
 
-async fn worker_deleted(lab: &Lab<'_>) -> Result<Expected> {
+async fn worker_deleted(lab: &RecordLab<'_>) -> Result<Expected> {
     let spec = json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed", "backoffLimit": 0});
     lab.job(spec, json!({})).await?;
     lab.job_until("to have four ready pods", |job| job["status"]["ready"] == 4).await?;

@@ -4,8 +4,8 @@ use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};
 use serde_json::{Value, json};
 
-use super::super::kubelet::{Exit, PodScript};
-use super::super::lab::{JOB, Lab, MAIN, job};
+use super::super::kubelet::{ContainerExit, PodScript};
+use super::super::lab::{JOB, MAIN, RecordLab, job};
 use super::{Case, case};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -40,12 +40,12 @@ pub(super) fn cases() -> Vec<Case> {
             |lab| Box::pin(fail_index(lab)),
         ),
         case("one-index-of-four-fails", "Index 2 ends with 3 and has no retry; the others succeed.", |lab| {
-            Box::pin(one_index_fails(lab, Exit::code(3), Cause::ExitCode))
+            Box::pin(one_index_fails(lab, ContainerExit::code(3), Cause::ExitCode))
         }),
         case(
             "one-index-out-of-memory",
             "Index 2 is killed for memory and has no retry; the others succeed.",
-            |lab| Box::pin(one_index_fails(lab, Exit::out_of_memory(), Cause::OutOfMemory)),
+            |lab| Box::pin(one_index_fails(lab, ContainerExit::out_of_memory(), Cause::OutOfMemory)),
         ),
         case(
             "too-many-indexes-fail",
@@ -77,23 +77,23 @@ fn indexed(more: &Value) -> Value {
     spec
 }
 
-async fn deadline(lab: &Lab<'_>) -> Result<Expected> {
+async fn deadline(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|_| PodScript::endless());
     lab.job(json!({"activeDeadlineSeconds": 4}), json!({})).await?;
     lab.finished().await?;
     Ok(Expected::new(Cause::Deadline, Outcome::Failed))
 }
 
-async fn deadline_of_workers(lab: &Lab<'_>) -> Result<Expected> {
-    lab.direct(|_| PodScript::endless().stopped_with(MAIN, Exit::code(143)));
+async fn deadline_of_workers(lab: &RecordLab<'_>) -> Result<Expected> {
+    lab.direct(|_| PodScript::endless().stopped_with(MAIN, ContainerExit::code(143)));
     lab.job(indexed(&json!({"activeDeadlineSeconds": 5})), json!({})).await?;
     lab.finished().await?;
     Ok(Expected::new(Cause::Deadline, Outcome::Failed))
 }
 
-async fn deadline_after_failure(lab: &Lab<'_>) -> Result<Expected> {
+async fn deadline_after_failure(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match place.ordinal {
-        0 => PodScript::exits(MAIN, 1_500, Exit::code(6)),
+        0 => PodScript::exits(MAIN, 1_500, ContainerExit::code(6)),
         _ => PodScript::endless(),
     });
     lab.job(json!({"activeDeadlineSeconds": 18}), json!({})).await?;
@@ -103,14 +103,14 @@ async fn deadline_after_failure(lab: &Lab<'_>) -> Result<Expected> {
     Ok(expected.ended(&pod.name, MAIN, 6).node(&pod.node))
 }
 
-async fn deadline_unschedulable(lab: &Lab<'_>) -> Result<Expected> {
+async fn deadline_unschedulable(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.job(json!({"activeDeadlineSeconds": 6}), json!({"nodeSelector": {"gpu": "h200"}})).await?;
     lab.finished().await?;
     Ok(Expected::new(Cause::Deadline, Outcome::Failed).also(&[Cause::Unschedulable]))
 }
 
-async fn fail_job(lab: &Lab<'_>) -> Result<Expected> {
-    lab.direct(|_| PodScript::exits(MAIN, 1_500, Exit::code(42)));
+async fn fail_job(lab: &RecordLab<'_>) -> Result<Expected> {
+    lab.direct(|_| PodScript::exits(MAIN, 1_500, ContainerExit::code(42)));
     let rule = json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42], "containerName": MAIN}});
     lab.job(json!({"podFailurePolicy": {"rules": [rule]}}), json!({})).await?;
     lab.finished().await?;
@@ -118,10 +118,10 @@ async fn fail_job(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::ExitCode, Outcome::Failed).ended(&pod.name, MAIN, 42).node(&pod.node))
 }
 
-async fn ignore_disruption(lab: &Lab<'_>) -> Result<Expected> {
+async fn ignore_disruption(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match place.ordinal {
         0 => PodScript::endless(),
-        _ => PodScript::exits(MAIN, 1_500, Exit::code(0)),
+        _ => PodScript::exits(MAIN, 1_500, ContainerExit::code(0)),
     });
     let rule =
         json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]});
@@ -133,10 +133,10 @@ async fn ignore_disruption(lab: &Lab<'_>) -> Result<Expected> {
     Ok(expected.pod(&pod.name).node(&pod.node))
 }
 
-async fn fail_index(lab: &Lab<'_>) -> Result<Expected> {
+async fn fail_index(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match place.index {
-        Some(1) => PodScript::exits(MAIN, 1_500, Exit::code(42)),
-        _ => PodScript::exits(MAIN, 3_500, Exit::code(0)),
+        Some(1) => PodScript::exits(MAIN, 1_500, ContainerExit::code(42)),
+        _ => PodScript::exits(MAIN, 3_500, ContainerExit::code(0)),
     });
     let rule = json!({"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}});
     let spec = indexed(&json!({"backoffLimitPerIndex": 2, "podFailurePolicy": {"rules": [rule]}}));
@@ -146,11 +146,11 @@ async fn fail_index(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::ExitCode, Outcome::Failed).ended(&pod.name, MAIN, 42).node(&pod.node))
 }
 
-async fn one_index_fails(lab: &Lab<'_>, exit: Exit, cause: Cause) -> Result<Expected> {
+async fn one_index_fails(lab: &RecordLab<'_>, exit: ContainerExit, cause: Cause) -> Result<Expected> {
     let code = exit.code;
     lab.direct(move |place| match place.index {
         Some(2) => PodScript::exits(MAIN, 1_500, exit.clone()),
-        _ => PodScript::exits(MAIN, 3_500, Exit::code(0)),
+        _ => PodScript::exits(MAIN, 3_500, ContainerExit::code(0)),
     });
     lab.job(indexed(&json!({"backoffLimitPerIndex": 0})), json!({})).await?;
     lab.finished().await?;
@@ -158,9 +158,9 @@ async fn one_index_fails(lab: &Lab<'_>, exit: Exit, cause: Cause) -> Result<Expe
     Ok(Expected::new(cause, Outcome::Failed).ended(&pod.name, MAIN, code).node(&pod.node))
 }
 
-async fn too_many_indexes(lab: &Lab<'_>) -> Result<Expected> {
+async fn too_many_indexes(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match place.index {
-        Some(1) => PodScript::exits(MAIN, 2_500, Exit::code(8)),
+        Some(1) => PodScript::exits(MAIN, 2_500, ContainerExit::code(8)),
         _ => PodScript::endless(),
     });
     lab.job(indexed(&json!({"backoffLimitPerIndex": 0, "maxFailedIndexes": 0})), json!({})).await?;
@@ -169,10 +169,10 @@ async fn too_many_indexes(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::ExitCode, Outcome::Failed).ended(&pod.name, MAIN, 8).node(&pod.node))
 }
 
-async fn success_policy(lab: &Lab<'_>, has_failure: bool) -> Result<Expected> {
+async fn success_policy(lab: &RecordLab<'_>, has_failure: bool) -> Result<Expected> {
     lab.direct(move |place| match place.index {
-        Some(0) => PodScript::exits(MAIN, 4_500, Exit::code(0)),
-        Some(2) if has_failure && place.retry == 0 => PodScript::exits(MAIN, 2_000, Exit::code(1)),
+        Some(0) => PodScript::exits(MAIN, 4_500, ContainerExit::code(0)),
+        Some(2) if has_failure && place.retry == 0 => PodScript::exits(MAIN, 2_000, ContainerExit::code(1)),
         _ => PodScript::endless(),
     });
     lab.job(indexed(&json!({"successPolicy": {"rules": [{"succeededIndexes": "0"}]}})), json!({})).await?;
@@ -185,18 +185,18 @@ async fn success_policy(lab: &Lab<'_>, has_failure: bool) -> Result<Expected> {
     Ok(expected.also(&[Cause::ExitCode]).ended(&pod.name, MAIN, 1).node(&pod.node))
 }
 
-async fn removed_by_ttl(lab: &Lab<'_>) -> Result<Expected> {
-    lab.direct(|_| PodScript::exits(MAIN, 1_500, Exit::code(1)));
+async fn removed_by_ttl(lab: &RecordLab<'_>) -> Result<Expected> {
+    lab.direct(|_| PodScript::exits(MAIN, 1_500, ContainerExit::code(1)));
     lab.job(json!({"backoffLimit": 0, "ttlSecondsAfterFinished": 2}), json!({})).await?;
     let pod = lab.pod(0).await?;
     lab.finished().await?;
-    lab.gone(&lab.job_key()).await?;
-    lab.gone(&format!("pods/{}/{}", lab.namespace, pod.name)).await?;
+    lab.await_end(&lab.job_key()).await?;
+    lab.await_end(&format!("pods/{}/{}", lab.namespace, pod.name)).await?;
     Ok(Expected::new(Cause::ExitCode, Outcome::Failed).ended(&pod.name, MAIN, 1).node(&pod.node))
 }
 
-async fn cron_job(lab: &Lab<'_>) -> Result<Expected> {
-    lab.direct(|_| PodScript::exits(MAIN, 1_500, Exit::code(11)));
+async fn cron_job(lab: &RecordLab<'_>) -> Result<Expected> {
+    lab.direct(|_| PodScript::exits(MAIN, 1_500, ContainerExit::code(11)));
     let template = job(JOB, &json!({"backoffLimit": 0}), &json!({}));
     let cron = json!({
         "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"},

@@ -6,8 +6,8 @@ use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};
 use serde_json::{Value, json};
 
-use super::super::kubelet::{Exit, Obstacle, PodScript};
-use super::super::lab::{Lab, MAIN, QUOTA, container, waits_for};
+use super::super::kubelet::{ContainerExit, Obstacle, PodScript};
+use super::super::lab::{MAIN, QUOTA, RecordLab, container, waits_for};
 use super::{Case, case};
 
 const NO_IMAGE: &str = "failed to pull and unpack image \"registry.example/ml/trainer:2.4\": failed to resolve reference \
@@ -72,14 +72,14 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn unschedulable(lab: &Lab<'_>, pod: Value) -> Result<Expected> {
+async fn unschedulable(lab: &RecordLab<'_>, pod: Value) -> Result<Expected> {
     lab.job(json!({}), pod).await?;
     let pod = lab.unbound_pod().await?;
     Ok(Expected::new(Cause::Unschedulable, Outcome::Waiting).pod(&pod))
 }
 
-async fn fits_later(lab: &Lab<'_>) -> Result<Expected> {
-    lab.direct(|_| PodScript::exits(MAIN, 1_500, Exit::code(0)));
+async fn fits_later(lab: &RecordLab<'_>) -> Result<Expected> {
+    lab.direct(|_| PodScript::exits(MAIN, 1_500, ContainerExit::code(0)));
     lab.job(json!({}), lab.on_own_nodes("1")).await?;
     lab.unbound_pod().await?;
     lab.node("8").await?;
@@ -87,7 +87,7 @@ async fn fits_later(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::Unschedulable]))
 }
 
-async fn image_pull(lab: &Lab<'_>, why: &'static str, until: &str) -> Result<Expected> {
+async fn image_pull(lab: &RecordLab<'_>, why: &'static str, until: &str) -> Result<Expected> {
     lab.direct(move |_| PodScript::endless().blocked(MAIN, Obstacle::ImagePull(why), None));
     lab.job(json!({}), json!({})).await?;
     let pod = lab.pod(0).await?;
@@ -96,9 +96,9 @@ async fn image_pull(lab: &Lab<'_>, why: &'static str, until: &str) -> Result<Exp
     Ok(Expected::new(Cause::ImagePull, Outcome::Waiting).pod(&pod.name).container(MAIN).node(&pod.node))
 }
 
-async fn image_found_later(lab: &Lab<'_>) -> Result<Expected> {
+async fn image_found_later(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|_| {
-        let script = PodScript::exits(MAIN, 1_500, Exit::code(0));
+        let script = PodScript::exits(MAIN, 1_500, ContainerExit::code(0));
         script.blocked(MAIN, Obstacle::ImagePull(NO_IMAGE), Some(Duration::from_secs(8)))
     });
     lab.job(json!({}), json!({})).await?;
@@ -108,7 +108,7 @@ async fn image_found_later(lab: &Lab<'_>) -> Result<Expected> {
     Ok(expected.pod(&pod.name).container(MAIN).node(&pod.node))
 }
 
-async fn image_until_deadline(lab: &Lab<'_>) -> Result<Expected> {
+async fn image_until_deadline(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|_| PodScript::endless().blocked(MAIN, Obstacle::ImagePull(NO_IMAGE), None));
     lab.job(json!({"activeDeadlineSeconds": 8}), json!({})).await?;
     let pod = lab.pod(0).await?;
@@ -117,7 +117,7 @@ async fn image_until_deadline(lab: &Lab<'_>) -> Result<Expected> {
     Ok(expected.pod(&pod.name).container(MAIN).node(&pod.node))
 }
 
-async fn init_image_pull(lab: &Lab<'_>) -> Result<Expected> {
+async fn init_image_pull(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|_| PodScript::endless().blocked("fetch", Obstacle::ImagePull(NO_IMAGE), None));
     lab.job(json!({}), json!({"initContainers": [container("fetch", "100m")]})).await?;
     let pod = lab.pod(0).await?;
@@ -132,7 +132,12 @@ fn configured(reference: &str, name: &str) -> Value {
     json!({"containers": [main]})
 }
 
-async fn configuration(lab: &Lab<'_>, why: &'static str, reference: &str, name: &str) -> Result<Expected> {
+async fn configuration(
+    lab: &RecordLab<'_>,
+    why: &'static str,
+    reference: &str,
+    name: &str,
+) -> Result<Expected> {
     lab.direct(move |_| PodScript::endless().blocked(MAIN, Obstacle::Configuration(why), None));
     lab.job(json!({}), configured(reference, name)).await?;
     let pod = lab.pod(0).await?;
@@ -140,10 +145,14 @@ async fn configuration(lab: &Lab<'_>, why: &'static str, reference: &str, name: 
     Ok(Expected::new(Cause::Configuration, Outcome::Waiting).pod(&pod.name).container(MAIN).node(&pod.node))
 }
 
-async fn configured_later(lab: &Lab<'_>) -> Result<Expected> {
+async fn configured_later(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|_| {
         let obstacle = Obstacle::Configuration("configmap \"settings\" not found");
-        PodScript::exits(MAIN, 1_500, Exit::code(0)).blocked(MAIN, obstacle, Some(Duration::from_secs(4)))
+        PodScript::exits(MAIN, 1_500, ContainerExit::code(0)).blocked(
+            MAIN,
+            obstacle,
+            Some(Duration::from_secs(4)),
+        )
     });
     lab.job(json!({}), configured("configMapRef", "settings")).await?;
     let pod = lab.pod(0).await?;
@@ -152,15 +161,15 @@ async fn configured_later(lab: &Lab<'_>) -> Result<Expected> {
     Ok(expected.pod(&pod.name).container(MAIN).node(&pod.node))
 }
 
-async fn quota(lab: &Lab<'_>) -> Result<Expected> {
+async fn quota(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.quota(json!({"pods": "0"})).await?;
     lab.job(json!({}), json!({})).await?;
     lab.event("FailedCreate").await?;
     Ok(Expected::new(Cause::Quota, Outcome::Waiting).by(QUOTA))
 }
 
-async fn quota_raised(lab: &Lab<'_>) -> Result<Expected> {
-    lab.direct(|_| PodScript::exits(MAIN, 1_500, Exit::code(0)));
+async fn quota_raised(lab: &RecordLab<'_>) -> Result<Expected> {
+    lab.direct(|_| PodScript::exits(MAIN, 1_500, ContainerExit::code(0)));
     lab.quota(json!({"pods": "0"})).await?;
     lab.job(json!({}), json!({})).await?;
     lab.event("FailedCreate").await?;
@@ -170,7 +179,7 @@ async fn quota_raised(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::Quota]).by(QUOTA))
 }
 
-async fn quota_for_two(lab: &Lab<'_>) -> Result<Expected> {
+async fn quota_for_two(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.quota(json!({"pods": "2"})).await?;
     lab.job(json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed"}), json!({})).await?;
     lab.event("FailedCreate").await?;
@@ -178,7 +187,7 @@ async fn quota_for_two(lab: &Lab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::None, Outcome::Running).also(&[Cause::Quota]).by(QUOTA))
 }
 
-async fn limit_range(lab: &Lab<'_>) -> Result<Expected> {
+async fn limit_range(lab: &RecordLab<'_>) -> Result<Expected> {
     let limits = json!([{"type": "Container", "max": {"memory": "512Mi"}}]);
     let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small"}, "spec": {"limits": limits}});
     lab.create("", "limitranges", range).await?;

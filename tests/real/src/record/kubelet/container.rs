@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::script::{ContainerScript, Exit, Obstacle};
-use super::{Effect, rfc3339};
+use super::script::{ContainerExit, ContainerScript, Obstacle};
+use super::{KubeletEffect, rfc3339};
 
 /// From its turn to its start, with the pull of an image that is there.
 const CREATES_MS: u64 = 700;
@@ -16,7 +16,7 @@ const FIRST_BACK_OFF_MS: u64 = 10_000;
 const NEVER: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ContainerRole {
     Init,
     /// An init container that is restarted always, and lives beside the others.
     Sidecar,
@@ -25,14 +25,14 @@ pub(super) enum Role {
 
 #[derive(Clone, Debug)]
 pub(super) struct Termination {
-    pub(super) exit: Exit,
+    pub(super) exit: ContainerExit,
     /// It has none if it never ran.
     times: Option<(u64, u64)>,
     id: String,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ContainerStep {
     Queued,
     Creating,
     PullFailed,
@@ -45,14 +45,14 @@ enum Step {
 
 pub(super) struct Container {
     pub(super) name: String,
-    pub(super) role: Role,
+    pub(super) role: ContainerRole,
     image: String,
     resources: Value,
     /// Such as `spec.containers{main}`, as events name it.
     path: String,
     script: ContainerScript,
     restarts_on_failure: bool,
-    step: Step,
+    step: ContainerStep,
     due: u64,
     first_due: u64,
     back_offs: u32,
@@ -69,13 +69,13 @@ pub(super) struct PodName {
 impl Container {
     pub(super) fn new(
         spec: &Value,
-        role: Role,
+        role: ContainerRole,
         restarts_on_failure: bool,
         script: ContainerScript,
         id: &str,
     ) -> Self {
         let name = spec["name"].as_str().unwrap_or_default().to_owned();
-        let list = if role == Role::Main { "containers" } else { "initContainers" };
+        let list = if role == ContainerRole::Main { "containers" } else { "initContainers" };
         Self {
             path: format!("spec.{list}{{{name}}}"),
             id_base: hex_of(&format!("{id}/{name}")),
@@ -85,7 +85,7 @@ impl Container {
             resources: spec["resources"].clone(),
             script,
             restarts_on_failure,
-            step: Step::Queued,
+            step: ContainerStep::Queued,
             due: NEVER,
             first_due: 0,
             back_offs: 0,
@@ -95,11 +95,11 @@ impl Container {
     }
 
     pub(super) fn is_queued(&self) -> bool {
-        matches!(self.step, Step::Queued)
+        matches!(self.step, ContainerStep::Queued)
     }
 
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.step, Step::Running { .. })
+        matches!(self.step, ContainerStep::Running { .. })
     }
 
     /// Whether it has been started at all.
@@ -109,13 +109,13 @@ impl Container {
 
     pub(super) fn termination(&self) -> Option<&Termination> {
         match &self.step {
-            Step::Ended(termination) => Some(termination),
+            ContainerStep::Ended(termination) => Some(termination),
             _ => None,
         }
     }
 
     /// How it ended for good.
-    pub(super) fn final_exit(&self) -> Option<&Exit> {
+    pub(super) fn final_exit(&self) -> Option<&ContainerExit> {
         self.termination().filter(|_| self.due == NEVER).map(|termination| &termination.exit)
     }
 
@@ -124,25 +124,25 @@ impl Container {
     }
 
     pub(super) fn begin(&mut self, now: u64) {
-        self.step = Step::Creating;
+        self.step = ContainerStep::Creating;
         self.first_due = now;
         self.due = now + CREATES_MS;
     }
 
     /// Moves on if its time has come, and says whether it did.
-    pub(super) fn tick(&mut self, now: u64, pod: &PodName, effects: &mut Vec<Effect>) -> bool {
+    pub(super) fn tick(&mut self, now: u64, pod: &PodName, effects: &mut Vec<KubeletEffect>) -> bool {
         if now < self.due {
             return false;
         }
         match self.step {
-            Step::Queued => return false,
-            Step::Creating | Step::ConfigurationError => self.start(now, effects),
-            Step::PullBackOff => {
+            ContainerStep::Queued => return false,
+            ContainerStep::Creating | ContainerStep::ConfigurationError => self.start(now, effects),
+            ContainerStep::PullBackOff => {
                 effects.push(self.event("Normal", "Pulling", &format!("Pulling image \"{}\"", self.image)));
                 self.start(now, effects);
             }
-            Step::PullFailed => {
-                self.step = Step::PullBackOff;
+            ContainerStep::PullFailed => {
+                self.step = ContainerStep::PullBackOff;
                 self.due = now + self.back_off();
                 effects.push(self.event(
                     "Normal",
@@ -151,15 +151,15 @@ impl Container {
                 ));
                 effects.push(self.event("Warning", "Failed", "Error: ImagePullBackOff"));
             }
-            Step::Running { .. } => {
+            ContainerStep::Running { .. } => {
                 let exit = self.run().exit;
                 self.end(now, exit);
             }
-            Step::CrashLoop => self.run_again(now),
-            Step::Ended(_) if self.restarts == 0 => self.run_again(now),
-            Step::Ended(_) => {
+            ContainerStep::CrashLoop => self.run_again(now),
+            ContainerStep::Ended(_) if self.restarts == 0 => self.run_again(now),
+            ContainerStep::Ended(_) => {
                 self.last = self.termination().cloned();
-                self.step = Step::CrashLoop;
+                self.step = ContainerStep::CrashLoop;
                 self.due = now + self.back_off();
                 let text = format!("Back-off restarting failed container {} in pod {}", self.name, pod.full);
                 effects.push(self.event("Warning", "BackOff", &text));
@@ -168,7 +168,7 @@ impl Container {
         true
     }
 
-    fn start(&mut self, now: u64, effects: &mut Vec<Effect>) {
+    fn start(&mut self, now: u64, effects: &mut Vec<KubeletEffect>) {
         let waited = now - self.first_due;
         let is_blocked = |gone_after: &Option<std::time::Duration>| {
             gone_after.is_none_or(|after| u128::from(waited) < after.as_millis())
@@ -178,25 +178,25 @@ impl Container {
                 let text = format!("Failed to pull image \"{}\": {why}", self.image);
                 effects.push(self.event("Warning", "Failed", &text));
                 effects.push(self.event("Warning", "Failed", "Error: ErrImagePull"));
-                (self.step, self.due) = (Step::PullFailed, now + PULL_FAILS_MS);
+                (self.step, self.due) = (ContainerStep::PullFailed, now + PULL_FAILS_MS);
             }
             Some((Obstacle::Configuration(why), gone_after)) if is_blocked(gone_after) => {
-                if !matches!(self.step, Step::ConfigurationError) {
+                if !matches!(self.step, ContainerStep::ConfigurationError) {
                     effects.push(self.event("Warning", "Failed", &format!("Error: {why}")));
                 }
-                (self.step, self.due) = (Step::ConfigurationError, now + FIRST_BACK_OFF_MS / 2);
+                (self.step, self.due) = (ContainerStep::ConfigurationError, now + FIRST_BACK_OFF_MS / 2);
             }
             _ => self.running(now),
         }
     }
 
-    fn run(&self) -> super::script::Run {
+    fn run(&self) -> super::script::ContainerRun {
         let runs = &self.script.runs;
         runs[(self.restarts as usize).min(runs.len() - 1)].clone()
     }
 
     fn running(&mut self, now: u64) {
-        self.step = Step::Running { since: now };
+        self.step = ContainerStep::Running { since: now };
         self.due = self.run().lasts.map_or(NEVER, |lasts| now + lasts.as_millis() as u64);
     }
 
@@ -208,10 +208,11 @@ impl Container {
         self.running(now);
     }
 
-    fn end(&mut self, now: u64, exit: Exit) {
-        let Step::Running { since } = self.step else { return };
-        let is_restarted = self.role == Role::Sidecar || (self.restarts_on_failure && exit.code != 0);
-        self.step = Step::Ended(Termination { exit, times: Some((since, now)), id: self.id() });
+    fn end(&mut self, now: u64, exit: ContainerExit) {
+        let ContainerStep::Running { since } = self.step else { return };
+        let is_restarted =
+            self.role == ContainerRole::Sidecar || (self.restarts_on_failure && exit.code != 0);
+        self.step = ContainerStep::Ended(Termination { exit, times: Some((since, now)), id: self.id() });
         self.due = if is_restarted { now + SYNCS_MS } else { NEVER };
     }
 
@@ -219,13 +220,13 @@ impl Container {
     pub(super) fn stop(&mut self, now: u64) {
         if self.is_running() {
             self.end(now, self.script.stopped.clone());
-        } else if self.is_waiting() && self.role != Role::Sidecar {
-            let exit = Exit {
+        } else if self.is_waiting() && self.role != ContainerRole::Sidecar {
+            let exit = ContainerExit {
                 code: 137,
                 reason: "ContainerStatusUnknown",
                 message: Some("The container could not be located when the pod was terminated"),
             };
-            self.step = Step::Ended(Termination { exit, times: None, id: String::new() });
+            self.step = ContainerStep::Ended(Termination { exit, times: None, id: String::new() });
         }
         self.due = NEVER;
     }
@@ -239,25 +240,25 @@ impl Container {
         format!("containerd://{}", hex_of(&format!("{}{}", self.id_base, self.restarts)))
     }
 
-    pub(super) fn event(&self, kind: &'static str, reason: &'static str, message: &str) -> Effect {
-        Effect::Event { kind, reason, message: message.to_owned(), path: Some(self.path.clone()) }
+    pub(super) fn event(&self, kind: &'static str, reason: &'static str, message: &str) -> KubeletEffect {
+        KubeletEffect::Event { kind, reason, message: message.to_owned(), path: Some(self.path.clone()) }
     }
 
     /// `initializing`: it waits for init containers, not for itself.
     pub(super) fn status(&self, initializing: bool, pod: &PodName) -> Value {
-        let (is_up, is_init) = (self.is_running(), self.role == Role::Init);
+        let (is_up, is_init) = (self.is_running(), self.role == ContainerRole::Init);
         let state = match &self.step {
-            Step::Queued | Step::Creating => {
+            ContainerStep::Queued | ContainerStep::Creating => {
                 let reason = if initializing { "PodInitializing" } else { "ContainerCreating" };
                 json!({"waiting": {"reason": reason}})
             }
-            Step::PullFailed => waiting("ErrImagePull", &self.obstacle_text()),
-            Step::PullBackOff => waiting(
+            ContainerStep::PullFailed => waiting("ErrImagePull", &self.obstacle_text()),
+            ContainerStep::PullBackOff => waiting(
                 "ImagePullBackOff",
                 &format!("Back-off pulling image \"{}\": ErrImagePull: {}", self.image, self.obstacle_text()),
             ),
-            Step::ConfigurationError => waiting("CreateContainerConfigError", &self.obstacle_text()),
-            Step::CrashLoop => waiting(
+            ContainerStep::ConfigurationError => waiting("CreateContainerConfigError", &self.obstacle_text()),
+            ContainerStep::CrashLoop => waiting(
                 "CrashLoopBackOff",
                 &format!(
                     "back-off {} restarting failed container={} pod={}",
@@ -266,8 +267,8 @@ impl Container {
                     pod.full
                 ),
             ),
-            Step::Running { since } => json!({"running": {"startedAt": rfc3339(*since)}}),
-            Step::Ended(termination) => ended(termination),
+            ContainerStep::Running { since } => json!({"running": {"startedAt": rfc3339(*since)}}),
+            ContainerStep::Ended(termination) => ended(termination),
         };
         let mut status = json!({
             "name": self.name, "image": self.image, "restartCount": self.restarts, "state": state,
@@ -279,7 +280,9 @@ impl Container {
         if self.has_run() {
             status["imageID"] = format!("{}@sha256:{}", self.image, hex_of(&self.image)).into();
             let id = match (&self.step, &self.last) {
-                (Step::Ended(termination), _) | (_, Some(termination)) if !is_up => termination.id.clone(),
+                (ContainerStep::Ended(termination), _) | (_, Some(termination)) if !is_up => {
+                    termination.id.clone()
+                }
                 _ => self.id(),
             };
             status["containerID"] = id.into();
@@ -303,7 +306,7 @@ fn waiting(reason: &str, message: &str) -> Value {
 }
 
 fn ended(termination: &Termination) -> Value {
-    let Exit { code, reason, message } = &termination.exit;
+    let ContainerExit { code, reason, message } = &termination.exit;
     // Of a container that never ran, a kubelet writes the zero of Go's time, which the API server stores as null.
     let mut end = json!({"exitCode": code, "reason": reason});
     if let Some((started, finished)) = termination.times {

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::pod::{PodMachine, PressureEviction};
 use super::script::PodScript;
-use super::{Effect, now_ms, rfc3339};
+use super::{KubeletEffect, now_ms, rfc3339};
 use crate::cluster::ApiClient;
 
 const TICK: Duration = Duration::from_millis(100);
@@ -58,11 +58,11 @@ struct RunningPod {
     node: String,
     machine: PodMachine,
     /// What could not be reported yet.
-    unwritten: Vec<Effect>,
+    unwritten: Vec<KubeletEffect>,
 }
 
 #[derive(Default)]
-struct State {
+struct FleetState {
     nodes: HashMap<String, Node>,
     directors: HashMap<String, PodDirector>,
     seen: HashMap<String, Vec<SeenPod>>,
@@ -75,14 +75,14 @@ struct State {
 
 pub(crate) struct Fleet {
     api: ApiClient,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FleetState>>,
     /// Ends with the fleet.
     tasks: JoinSet<()>,
 }
 
 impl Fleet {
     pub(crate) fn start(api: ApiClient) -> Self {
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(FleetState::default()));
         let (sender, receiver) = mpsc::channel(QUEUE);
         let mut tasks = JoinSet::new();
         tasks.spawn(watch_pods(api.clone(), sender));
@@ -150,7 +150,7 @@ impl Fleet {
         lock(&self.state).directors.insert(namespace.to_owned(), director);
     }
 
-    pub(crate) fn seen(&self, namespace: &str) -> Vec<SeenPod> {
+    pub(crate) fn seen_pods(&self, namespace: &str) -> Vec<SeenPod> {
         lock(&self.state).seen.get(namespace).cloned().unwrap_or_default()
     }
 
@@ -160,15 +160,19 @@ impl Fleet {
         let mut running = state.running.values_mut();
         let running = running.find(|it| it.namespace == namespace && it.name == pod);
         let running = running.with_context(|| format!("{pod} runs on no node"))?;
-        let event =
-            Effect::Event { kind: "Warning", reason: "Evicted", message: message.to_owned(), path: None };
+        let event = KubeletEffect::Event {
+            kind: "Warning",
+            reason: "Evicted",
+            message: message.to_owned(),
+            path: None,
+        };
         running.unwritten.push(event);
         running.machine.evict(PressureEviction { message: message.to_owned() });
         Ok(())
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<FleetState>) -> MutexGuard<'_, FleetState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -199,7 +203,7 @@ fn micro_time() -> String {
     format!("{}.{:03}000Z", rfc3339(ms).trim_end_matches('Z'), ms % 1000)
 }
 
-async fn beat_forever(api: ApiClient, state: Arc<Mutex<State>>) {
+async fn beat_forever(api: ApiClient, state: Arc<Mutex<FleetState>>) {
     loop {
         let alive: Vec<String> = {
             let state = lock(&state);
@@ -257,7 +261,7 @@ async fn list_and_watch(api: &ApiClient, sender: &mpsc::Sender<(String, Value)>)
 
 async fn tick_forever(
     api: ApiClient,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FleetState>>,
     mut updates: mpsc::Receiver<(String, Value)>,
 ) {
     loop {
@@ -288,10 +292,10 @@ struct PodWrites {
     node: String,
     number: u64,
     now: u64,
-    effects: Vec<Effect>,
+    effects: Vec<KubeletEffect>,
 }
 
-impl State {
+impl FleetState {
     fn take(&mut self, kind: &str, pod: &Value, now: u64) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (metadata, uid) = (&pod["metadata"], text(&pod["metadata"]["uid"]));
@@ -363,16 +367,16 @@ impl PodWrites {
         let mut refused = Vec::new();
         for (at, effect) in self.effects.iter().enumerate() {
             let written = match effect {
-                Effect::Status(status) => {
+                KubeletEffect::Status(status) => {
                     let body = json!({"metadata": {"uid": self.uid}, "status": status});
                     api.merge_lists(&format!("{}/status", self.path()), &body).await
                 }
-                Effect::Event { kind, reason, message, path } => {
+                KubeletEffect::Event { kind, reason, message, path } => {
                     let event = self.event(at, kind, reason, message, path.as_deref());
                     let events = format!("/api/v1/namespaces/{}/events", self.namespace);
                     api.request(Method::POST, &events, Some(&event)).await
                 }
-                Effect::Remove => {
+                KubeletEffect::Remove => {
                     let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}});
                     api.request(Method::DELETE, &self.path(), Some(&body)).await
                 }

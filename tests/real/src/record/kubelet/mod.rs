@@ -12,12 +12,12 @@ mod pod;
 mod script;
 
 pub(super) use fleet::{Fleet, PodPlace, SeenPod};
-pub(super) use script::{Exit, Obstacle, PodScript};
+pub(super) use script::{ContainerExit, Obstacle, PodScript};
 
 use serde_json::Value;
 
 /// What a kubelet writes.
-enum Effect {
+enum KubeletEffect {
     /// A patch of the pod's status, merged by the keys of its lists.
     Status(Value),
     Event {

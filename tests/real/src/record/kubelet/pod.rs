@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::container::{Container, PodName, Role};
+use super::container::{Container, ContainerRole, PodName};
 use super::script::PodScript;
-use super::{Effect, rfc3339};
+use super::{KubeletEffect, rfc3339};
 
 /// From SIGTERM to the end of the container.
 const STOPS_MS: u64 = 1_200;
@@ -19,7 +19,7 @@ pub(super) struct PressureEviction {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum PodStage {
     Alive,
     Stopping {
         at: u64,
@@ -40,7 +40,7 @@ struct Condition {
 pub(super) struct PodMachine {
     name: PodName,
     containers: Vec<Container>,
-    stage: Stage,
+    stage: PodStage,
     is_announced: bool,
     is_deleted: bool,
     eviction: Option<PressureEviction>,
@@ -74,15 +74,16 @@ impl PodMachine {
         };
         let inits = list("initContainers");
         let inits = inits.iter().map(|spec| {
-            let role = if spec["restartPolicy"] == "Always" { Role::Sidecar } else { Role::Init };
+            let role =
+                if spec["restartPolicy"] == "Always" { ContainerRole::Sidecar } else { ContainerRole::Init };
             container(spec, role)
         });
         let mains = list("containers");
-        let containers = inits.chain(mains.iter().map(|spec| container(spec, Role::Main))).collect();
+        let containers = inits.chain(mains.iter().map(|spec| container(spec, ContainerRole::Main))).collect();
         Self {
             name,
             containers,
-            stage: Stage::Alive,
+            stage: PodStage::Alive,
             is_announced: false,
             is_deleted: metadata["deletionTimestamp"].is_string(),
             eviction: None,
@@ -108,32 +109,32 @@ impl PodMachine {
     }
 
     /// What the kubelet writes at this moment. A status comes after the events that explain it.
-    pub(super) fn tick(&mut self, now: u64) -> Vec<Effect> {
+    pub(super) fn tick(&mut self, now: u64) -> Vec<KubeletEffect> {
         let mut effects = Vec::new();
         let is_changed = match self.stage {
-            Stage::Alive => self.live(now, &mut effects),
-            Stage::Stopping { at } => now >= at && self.all_stopped(now),
-            Stage::Ended => {
-                self.stage = Stage::Finished;
+            PodStage::Alive => self.live(now, &mut effects),
+            PodStage::Stopping { at } => now >= at && self.all_stopped(now),
+            PodStage::Ended => {
+                self.stage = PodStage::Finished;
                 true
             }
-            Stage::Finished => {
+            PodStage::Finished => {
                 if self.is_deleted {
-                    self.stage = Stage::Removed;
-                    effects.push(Effect::Remove);
+                    self.stage = PodStage::Removed;
+                    effects.push(KubeletEffect::Remove);
                 }
                 false
             }
-            Stage::Removed => false,
+            PodStage::Removed => false,
         };
         if is_changed {
             let status = self.status(now);
-            effects.push(Effect::Status(status));
+            effects.push(KubeletEffect::Status(status));
         }
         effects
     }
 
-    fn live(&mut self, now: u64, effects: &mut Vec<Effect>) -> bool {
+    fn live(&mut self, now: u64, effects: &mut Vec<KubeletEffect>) -> bool {
         if self.is_deleted || self.eviction.is_some() {
             return self.begin_to_stop(now, effects);
         }
@@ -155,8 +156,11 @@ impl PodMachine {
             if is_sidecar_up {
                 self.begin_to_stop(now, effects);
             } else {
-                self.containers.iter_mut().filter(|it| it.role == Role::Sidecar).for_each(|it| it.stop(now));
-                self.stage = Stage::Ended;
+                self.containers
+                    .iter_mut()
+                    .filter(|it| it.role == ContainerRole::Sidecar)
+                    .for_each(|it| it.stop(now));
+                self.stage = PodStage::Ended;
             }
         }
         is_changed
@@ -169,7 +173,7 @@ impl PodMachine {
     /// Init containers begin one by one, each after the one before has ended or, of a sidecar, has begun. The others
     /// begin together.
     fn next_to_begin(&self) -> Option<std::ops::Range<usize>> {
-        let mains = self.containers.iter().position(|it| it.role == Role::Main).unwrap_or_default();
+        let mains = self.containers.iter().position(|it| it.role == ContainerRole::Main).unwrap_or_default();
         for (at, container) in self.containers[..mains].iter().enumerate() {
             if container.is_queued() {
                 return Some(at..at + 1);
@@ -183,13 +187,14 @@ impl PodMachine {
 
     /// Whether nothing is left to do: an init container failed for good, or all others have ended for good.
     fn is_over(&self) -> bool {
-        let failed =
-            |it: &Container| it.role == Role::Init && it.final_exit().is_some_and(|exit| exit.code != 0);
-        let mut mains = self.containers.iter().filter(|it| it.role == Role::Main);
+        let failed = |it: &Container| {
+            it.role == ContainerRole::Init && it.final_exit().is_some_and(|exit| exit.code != 0)
+        };
+        let mut mains = self.containers.iter().filter(|it| it.role == ContainerRole::Main);
         self.containers.iter().any(failed) || mains.all(|it| it.final_exit().is_some())
     }
 
-    fn begin_to_stop(&mut self, now: u64, effects: &mut Vec<Effect>) -> bool {
+    fn begin_to_stop(&mut self, now: u64, effects: &mut Vec<KubeletEffect>) -> bool {
         for container in self.containers.iter().filter(|it| it.is_running()) {
             effects.push(container.event(
                 "Normal",
@@ -198,7 +203,7 @@ impl PodMachine {
             ));
         }
         let waits = self.containers.iter().any(Container::is_running);
-        self.stage = Stage::Stopping { at: if waits { now + STOPS_MS } else { now } };
+        self.stage = PodStage::Stopping { at: if waits { now + STOPS_MS } else { now } };
         false
     }
 
@@ -206,24 +211,24 @@ impl PodMachine {
         let is_initialized = self.is_initialized();
         for container in &mut self.containers {
             // Before initialisation, a main container that never ran stays as it waits.
-            if is_initialized || container.role != Role::Main {
+            if is_initialized || container.role != ContainerRole::Main {
                 container.stop(now);
             }
         }
-        self.stage = Stage::Ended;
+        self.stage = PodStage::Ended;
         true
     }
 
     fn is_initialized(&self) -> bool {
-        self.containers.iter().filter(|it| it.role != Role::Main).all(is_passed)
+        self.containers.iter().filter(|it| it.role != ContainerRole::Main).all(is_passed)
     }
 
     fn phase(&self) -> &'static str {
-        let mains = || self.containers.iter().filter(|it| it.role == Role::Main);
-        if self.stage == Stage::Ended {
+        let mains = || self.containers.iter().filter(|it| it.role == ContainerRole::Main);
+        if self.stage == PodStage::Ended {
             return self.phase;
         }
-        if self.stage == Stage::Finished {
+        if self.stage == PodStage::Finished {
             let is_good = self.eviction.is_none()
                 && mains().all(|it| it.final_exit().is_some_and(|exit| exit.code == 0));
             return if is_good { "Succeeded" } else { "Failed" };
@@ -237,9 +242,9 @@ impl PodMachine {
         self.phase = phase;
         self.judge_conditions(phase, now);
         // The kubelet says so of all containers of a pod that has init containers.
-        let initializes = self.containers.iter().any(|it| it.role != Role::Main);
+        let initializes = self.containers.iter().any(|it| it.role != ContainerRole::Main);
         let statuses = |is_main: bool| -> Vec<Value> {
-            let of = self.containers.iter().filter(|it| (it.role == Role::Main) == is_main);
+            let of = self.containers.iter().filter(|it| (it.role == ContainerRole::Main) == is_main);
             of.map(|it| it.status(initializes, &self.name)).collect()
         };
         let conditions: Vec<Value> =
@@ -258,7 +263,7 @@ impl PodMachine {
             status["podIP"] = self.pod_ip.clone().into();
             status["podIPs"] = json!([{"ip": self.pod_ip}]);
         }
-        if let Some(eviction) = self.eviction.as_ref().filter(|_| self.stage == Stage::Finished) {
+        if let Some(eviction) = self.eviction.as_ref().filter(|_| self.stage == PodStage::Finished) {
             status["reason"] = "Evicted".into();
             status["message"] = eviction.message.clone().into();
         }
@@ -271,9 +276,9 @@ impl PodMachine {
             listed.map(|it| it.name.as_str()).collect::<Vec<_>>().join(" ")
         };
         let is_initialized = self.is_initialized();
-        let unready = names(&|it| it.role != Role::Init && !it.is_running());
-        let incomplete = names(&|it| it.role != Role::Main && !is_passed(it));
-        let is_over = matches!(self.stage, Stage::Ended | Stage::Finished);
+        let unready = names(&|it| it.role != ContainerRole::Init && !it.is_running());
+        let incomplete = names(&|it| it.role != ContainerRole::Main && !is_passed(it));
+        let is_over = matches!(self.stage, PodStage::Ended | PodStage::Finished);
         let is_ready = is_initialized && unready.is_empty() && !is_over;
         let end = match phase {
             "Succeeded" => "PodCompleted",
@@ -298,7 +303,7 @@ impl PodMachine {
             let (reason, message) = if is_ready { ("", String::new()) } else { (end, unready.clone()) };
             self.condition(kind, is_ready, reason, message, now);
         }
-        if let Some(eviction) = self.eviction.clone().filter(|_| self.stage == Stage::Finished) {
+        if let Some(eviction) = self.eviction.clone().filter(|_| self.stage == PodStage::Finished) {
             self.condition("DisruptionTarget", true, "TerminationByKubelet", eviction.message, now);
         }
     }
@@ -320,7 +325,7 @@ impl PodMachine {
 /// Whether an init container lets the next one begin.
 fn is_passed(container: &Container) -> bool {
     match container.role {
-        Role::Sidecar => container.has_run(),
+        ContainerRole::Sidecar => container.has_run(),
         _ => container.final_exit().is_some_and(|exit| exit.code == 0),
     }
 }
@@ -346,7 +351,7 @@ impl Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::kubelet::Exit;
+    use crate::record::kubelet::ContainerExit;
 
     fn machine(spec: &Value, script: &PodScript) -> PodMachine {
         PodMachine::new(&pod(spec, false), script, ("10.0.1.4".into(), "10.244.1.1".into()), 0)
@@ -366,9 +371,9 @@ mod tests {
         let effects = ms.step_by(100).flat_map(|now| machine.tick(now));
         effects
             .filter_map(|effect| match effect {
-                Effect::Status(status) => Some(Some(status)),
-                Effect::Remove => Some(None),
-                Effect::Event { .. } => None,
+                KubeletEffect::Status(status) => Some(Some(status)),
+                KubeletEffect::Remove => Some(None),
+                KubeletEffect::Event { .. } => None,
             })
             .collect()
     }
@@ -379,7 +384,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_container_is_written_before_the_phase() {
-        let mut machine = machine(&main_alone(), &PodScript::exits("main", 1_000, Exit::code(3)));
+        let mut machine = machine(&main_alone(), &PodScript::exits("main", 1_000, ContainerExit::code(3)));
         let written = run(&mut machine, 0..5_000);
         let shown: Vec<_> = written
             .iter()
@@ -410,7 +415,7 @@ mod tests {
     #[test]
     fn a_crash_loop_keeps_the_last_end_and_counts_restarts() {
         let spec = json!({"restartPolicy": "OnFailure", "containers": [{"name": "main"}]});
-        let mut machine = machine(&spec, &PodScript::exits("main", 1_000, Exit::code(1)));
+        let mut machine = machine(&spec, &PodScript::exits("main", 1_000, ContainerExit::code(1)));
         let written = run(&mut machine, 0..8_000);
         let last = &written.last().and_then(Option::as_ref).expect("a status")["containerStatuses"][0];
         assert_eq!(last["state"]["waiting"]["reason"], "CrashLoopBackOff");
@@ -422,7 +427,7 @@ mod tests {
     fn a_sidecar_that_is_stopped_does_not_decide_the_phase() {
         let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main"}],
             "initContainers": [{"name": "logs", "restartPolicy": "Always"}]});
-        let mut machine = machine(&spec, &PodScript::exits("main", 1_000, Exit::code(0)));
+        let mut machine = machine(&spec, &PodScript::exits("main", 1_000, ContainerExit::code(0)));
         let written = run(&mut machine, 0..8_000);
         let last = written.last().and_then(Option::as_ref).expect("a status");
         assert_eq!(last["phase"], "Succeeded");
@@ -433,7 +438,7 @@ mod tests {
     fn an_init_container_that_fails_keeps_the_others_from_starting() {
         let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main"}],
             "initContainers": [{"name": "fetch"}]});
-        let mut machine = machine(&spec, &PodScript::exits("fetch", 1_000, Exit::code(1)));
+        let mut machine = machine(&spec, &PodScript::exits("fetch", 1_000, ContainerExit::code(1)));
         let written = run(&mut machine, 0..5_000);
         let last = written.last().and_then(Option::as_ref).expect("a status");
         assert_eq!(last["phase"], "Failed");

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 /// How a container ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exit {
+pub struct ContainerExit {
     pub code: i64,
     pub reason: &'static str,
     pub message: Option<&'static str>,
 }
 
-impl Exit {
+impl ContainerExit {
     /// As containerd reports an end. A container runtime reports no signal apart from the code.
     pub const fn code(code: i64) -> Self {
         Self { code, reason: if code == 0 { "Completed" } else { "Error" }, message: None }
@@ -36,10 +36,10 @@ pub enum Obstacle {
 }
 
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct ContainerRun {
     /// `None`: until somebody ends it.
     pub lasts: Option<Duration>,
-    pub exit: Exit,
+    pub exit: ContainerExit,
 }
 
 #[derive(Clone, Debug)]
@@ -47,18 +47,18 @@ pub struct ContainerScript {
     /// With the time after which it is gone; `None`: never.
     pub obstacle: Option<(Obstacle, Option<Duration>)>,
     /// One for each start. The last one is repeated.
-    pub runs: Vec<Run>,
+    pub runs: Vec<ContainerRun>,
     /// How it ends when the kubelet stops it.
-    pub stopped: Exit,
+    pub stopped: ContainerExit,
 }
 
 impl Default for ContainerScript {
     fn default() -> Self {
         Self {
             obstacle: None,
-            runs: vec![Run { lasts: None, exit: Exit::code(0) }],
+            runs: vec![ContainerRun { lasts: None, exit: ContainerExit::code(0) }],
             // Most training processes are children of a shell that does not pass SIGTERM on.
-            stopped: Exit::code(137),
+            stopped: ContainerExit::code(137),
         }
     }
 }
@@ -76,14 +76,14 @@ impl PodScript {
         Self::default()
     }
 
-    pub fn exits(container: &'static str, after_ms: u64, exit: Exit) -> Self {
-        Self::default().then(container, after_ms, exit)
+    pub fn exits(container: &'static str, after_ms: u64, exit: ContainerExit) -> Self {
+        Self::default().add_run(container, after_ms, exit)
     }
 
     /// Adds one more run of the container.
     #[must_use]
-    pub fn then(mut self, container: &'static str, after_ms: u64, exit: Exit) -> Self {
-        let run = Run { lasts: Some(Duration::from_millis(after_ms)), exit };
+    pub fn add_run(mut self, container: &'static str, after_ms: u64, exit: ContainerExit) -> Self {
+        let run = ContainerRun { lasts: Some(Duration::from_millis(after_ms)), exit };
         match self.containers.iter_mut().find(|(name, _)| *name == container) {
             Some((_, script)) => script.runs.push(run),
             None => {
@@ -96,7 +96,7 @@ impl PodScript {
     /// Adds a run that lasts until somebody ends it.
     #[must_use]
     pub fn then_endless(mut self, container: &'static str) -> Self {
-        self.container(container).runs.push(Run { lasts: None, exit: Exit::code(0) });
+        self.container(container).runs.push(ContainerRun { lasts: None, exit: ContainerExit::code(0) });
         self
     }
 
@@ -112,7 +112,7 @@ impl PodScript {
     }
 
     #[must_use]
-    pub fn stopped_with(mut self, container: &'static str, exit: Exit) -> Self {
+    pub fn stopped_with(mut self, container: &'static str, exit: ContainerExit) -> Self {
         self.container(container).stopped = exit;
         self
     }

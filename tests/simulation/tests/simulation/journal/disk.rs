@@ -3,46 +3,49 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use kubewitness_core::ports::{Append, Appended, Current, DeadLetter, KvWrite, Progress, Save, Witnessed};
+use kubewitness_core::ports::{
+    AppendBatch, AppendResult, CurrentObject, DeadLetter, KvWrite, PluginProgress, ProgressSave,
+    WitnessedState,
+};
 use kubewitness_core::{Change, Gap, Seq, State, StateId, Version};
 
-use crate::bugs::Bug;
+use crate::bugs::PlantedBug;
 
 /// A transaction.
 #[derive(Clone)]
-pub enum Write {
-    Append(Append),
-    Save(String, Save),
+pub enum DiskWrite {
+    Append(AppendBatch),
+    Save(String, ProgressSave),
     Replaying(String, Vec<Seq>),
 }
 
 /// What is kept of one plugin.
 #[derive(Clone, Default)]
-pub struct Kept {
-    pub progress: Option<Progress>,
+pub struct KeptProgress {
+    pub progress: Option<PluginProgress>,
     pub letters: BTreeMap<Seq, DeadLetter>,
     pub ever_parked: BTreeSet<Seq>,
     pub kv: BTreeMap<String, Vec<u8>>,
 }
 
 /// An object that is there, as it was witnessed last.
-pub struct Live {
+pub struct LiveObject {
     pub version: Version,
     pub seq: Seq,
 }
 
 #[derive(Default)]
-pub struct Disk {
+pub struct SimulatedDisk {
     pub states: BTreeMap<Seq, Arc<State>>,
     ids: HashMap<StateId, Seq>,
     /// By source and uid.
-    pub live: BTreeMap<(Arc<str>, String), Live>,
+    pub live: BTreeMap<(Arc<str>, String), LiveObject>,
     pub checkpoints: BTreeMap<Arc<str>, Version>,
     pub gaps: Vec<Gap>,
-    pub kept: BTreeMap<String, Kept>,
+    pub kept: BTreeMap<String, KeptProgress>,
 }
 
-impl Disk {
+impl SimulatedDisk {
     pub fn newest(&self) -> Seq {
         self.states.last_key_value().map_or(0, |(seq, _)| *seq)
     }
@@ -57,18 +60,18 @@ impl Disk {
         self.states.values().filter(|state| &*state.source == source).any(|state| ends(&state))
     }
 
-    pub fn kept(&self, plugin: &str) -> Kept {
+    pub fn kept_progress(&self, plugin: &str) -> KeptProgress {
         self.kept.get(plugin).cloned().unwrap_or_default()
     }
 
-    pub fn current(&self, source: &str) -> impl Iterator<Item = (&String, &Live)> {
+    pub fn current(&self, source: &str) -> impl Iterator<Item = (&String, &LiveObject)> {
         self.live.iter().filter(move |((of, _), _)| &**of == source).map(|((_, uid), live)| (uid, live))
     }
 
-    pub fn warm(&self, source: &str) -> Vec<Current> {
-        let current = |live: &Live| {
+    pub fn warm(&self, source: &str) -> Vec<CurrentObject> {
+        let current = |live: &LiveObject| {
             let state = &self.states[&live.seq];
-            Current {
+            CurrentObject {
                 object: Arc::clone(&state.object),
                 owner: None,
                 resource_version: live.version.clone(),
@@ -82,36 +85,36 @@ impl Disk {
     }
 
     /// All of it, unless a bug lets it stop in the middle. `None`: it is refused.
-    pub fn apply(&mut self, write: &Write, whole: bool, bug: Bug) -> Option<Appended> {
+    pub fn apply(&mut self, write: &DiskWrite, whole: bool, bug: PlantedBug) -> Option<AppendResult> {
         Some(match write {
-            Write::Append(append) if self.is_further(append) => return None,
-            Write::Append(append) => self.append(append, whole || bug != Bug::CheckpointFirst),
-            Write::Save(plugin, save) => {
-                self.save(plugin, save, whole || bug != Bug::LettersApart, bug);
-                Appended::default()
+            DiskWrite::Append(append) if self.is_further(append) => return None,
+            DiskWrite::Append(append) => self.append(append, whole || bug != PlantedBug::CheckpointFirst),
+            DiskWrite::Save(plugin, save) => {
+                self.save(plugin, save, whole || bug != PlantedBug::LettersApart, bug);
+                AppendResult::default()
             }
-            Write::Replaying(plugin, seqs) => {
+            DiskWrite::Replaying(plugin, seqs) => {
                 let kept = self.kept.entry(plugin.clone()).or_default();
                 for seq in seqs {
-                    if bug == Bug::LettersForgotten {
+                    if bug == PlantedBug::LettersForgotten {
                         kept.letters.remove(seq);
                     } else if let Some(letter) = kept.letters.get_mut(seq) {
                         letter.replaying = true;
                     }
                 }
-                Appended::default()
+                AppendResult::default()
             }
         })
     }
 
     /// Another witness has told what is a gap here.
-    fn is_further(&self, append: &Append) -> bool {
+    fn is_further(&self, append: &AppendBatch) -> bool {
         let gaps = !append.gaps.is_empty() || append.states.iter().any(|state| state.change == Change::Gap);
         let held = self.checkpoints.get(&append.source);
         gaps && append.since.as_ref().zip(held).is_some_and(|(since, held)| held.is_newer_than(since))
     }
 
-    fn append(&mut self, append: &Append, whole: bool) -> Appended {
+    fn append(&mut self, append: &AppendBatch, whole: bool) -> AppendResult {
         if let Some(checkpoint) = &append.checkpoint {
             let held = self.checkpoints.entry(Arc::clone(&append.source)).or_insert(checkpoint.clone());
             // Another witness may be further.
@@ -120,7 +123,7 @@ impl Disk {
             }
         }
         if !whole {
-            return Appended::default();
+            return AppendResult::default();
         }
         let seqs = append.states.iter().map(|state| self.state(append, state)).collect();
         for gap in &append.gaps {
@@ -129,10 +132,10 @@ impl Disk {
             }
         }
         let through = append.states.iter().filter_map(|state| self.ids.get(&state.id)).max();
-        Appended { seqs, through: through.copied().unwrap_or_default(), newest: self.newest() }
+        AppendResult { seqs, through: through.copied().unwrap_or_default(), newest: self.newest() }
     }
 
-    fn state(&mut self, append: &Append, state: &Witnessed) -> Option<Seq> {
+    fn state(&mut self, append: &AppendBatch, state: &WitnessedState) -> Option<Seq> {
         if self.ids.contains_key(&state.id) {
             return None;
         }
@@ -160,7 +163,7 @@ impl Disk {
         match state.change {
             Change::Present => {
                 let version = state.resource_version.clone();
-                drop(self.live.insert(key, Live { version, seq }));
+                drop(self.live.insert(key, LiveObject { version, seq }));
             }
             Change::Gone | Change::Left => drop(self.live.remove(&key)),
             Change::Gap => self.gaps.push(serde_json::from_slice(&state.document).unwrap()),
@@ -168,13 +171,13 @@ impl Disk {
         Some(seq)
     }
 
-    fn save(&mut self, plugin: &str, save: &Save, whole: bool, bug: Bug) {
+    fn save(&mut self, plugin: &str, save: &ProgressSave, whole: bool, bug: PlantedBug) {
         let kept = self.kept.entry(plugin.to_owned()).or_default();
         let mut progress = save.progress.clone();
-        if bug == Bug::CursorAhead && !progress.above.is_empty() {
+        if bug == PlantedBug::CursorAhead && !progress.above.is_empty() {
             progress.cursor += 1;
         }
-        if bug == Bug::Miscounts && progress.delivered > 20 {
+        if bug == PlantedBug::Miscounts && progress.delivered > 20 {
             progress.delivered -= 1;
         }
         kept.progress = Some(progress);

@@ -7,28 +7,29 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, DeadLetter, Fate, JournalError, Paused, Present, Progress, Save, Warm, Witness,
+    AppendBatch, AppendResult, Backlog, DeadLetter, FormerEnd, JournalError, PluginPause, PluginProgress,
+    PresentPage, ProgressSave, StateWitness, WarmStart,
 };
 use kubewitness_core::{Seq, State};
-use kubewitness_faults::delivery::Breach;
+use kubewitness_faults::delivery::DeliveryBreach;
 use tokio::sync::watch;
 
-use crate::bugs::Bug;
-use crate::journal::disk::{Disk, Write};
-use crate::steps::Steps;
+use crate::bugs::PlantedBug;
+use crate::journal::disk::{DiskWrite, SimulatedDisk};
+use crate::steps::StepClock;
 
 /// Milliseconds that a sync takes at most; much more on a disk that is slow for a while.
 const SYNC: u64 = 4;
 const SLOW_SYNC: u64 = 1500;
 
 /// Looks at what is durable after a plugin's progress was.
-type Look = dyn Fn(&Disk, &str) + Send + Sync;
+type DurableLook = dyn Fn(&SimulatedDisk, &str) + Send + Sync;
 
-struct Inner {
-    disk: Disk,
-    log: VecDeque<(u64, Write)>,
+struct StoreInner {
+    disk: SimulatedDisk,
+    log: VecDeque<(u64, DiskWrite)>,
     tickets: u64,
-    answers: HashMap<u64, Option<Appended>>,
+    answers: HashMap<u64, Option<AppendResult>>,
     /// The disk is full.
     refuses: bool,
     slow: bool,
@@ -39,20 +40,20 @@ struct Inner {
     told: HashMap<String, usize>,
     witnesses: usize,
     /// What it holds is looked at after each change of a plugin's progress.
-    watched: Option<Arc<Look>>,
+    watched: Option<Arc<DurableLook>>,
 }
 
-pub struct Store {
-    steps: Arc<Steps>,
-    inner: Mutex<Inner>,
+pub struct SimulatedStore {
+    steps: Arc<StepClock>,
+    inner: Mutex<StoreInner>,
     /// One for each who asks: among several who wait at one, chance decides who is woken first.
     newest: Mutex<Vec<watch::Sender<Seq>>>,
 }
 
-impl Store {
-    pub fn new(steps: &Arc<Steps>) -> Arc<Self> {
-        let inner = Inner {
-            disk: Disk::default(),
+impl SimulatedStore {
+    pub fn new(steps: &Arc<StepClock>) -> Arc<Self> {
+        let inner = StoreInner {
+            disk: SimulatedDisk::default(),
             log: VecDeque::new(),
             tickets: 0,
             answers: HashMap::new(),
@@ -67,15 +68,15 @@ impl Store {
         Arc::new(Self { steps: Arc::clone(steps), inner: Mutex::new(inner), newest: Mutex::default() })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, StoreInner> {
         self.inner.lock().unwrap()
     }
 
-    pub fn disk<T>(&self, look: impl FnOnce(&Disk) -> T) -> T {
+    pub fn disk<T>(&self, look: impl FnOnce(&SimulatedDisk) -> T) -> T {
         look(&self.inner().disk)
     }
 
-    pub fn watch(&self, look: impl Fn(&Disk, &str) + Send + Sync + 'static) {
+    pub fn watch(&self, look: impl Fn(&SimulatedDisk, &str) + Send + Sync + 'static) {
         self.inner().watched = Some(Arc::new(look));
     }
 
@@ -127,7 +128,7 @@ impl Store {
             self.apply(&write, true);
         }
         if let Some((_, write)) = torn
-            && self.steps.bug == Bug::CheckpointFirst
+            && self.steps.bug == PlantedBug::CheckpointFirst
         {
             self.apply(&write, false);
         }
@@ -140,8 +141,8 @@ impl Store {
     }
 
     /// States that come from nowhere, for a test that has no use for a watch.
-    pub fn fill(&self, append: Append) {
-        self.inner().disk.apply(&Write::Append(append), true, Bug::None);
+    pub fn fill(&self, append: AppendBatch) {
+        self.inner().disk.apply(&DiskWrite::Append(append), true, PlantedBug::None);
         self.publish();
     }
 
@@ -156,10 +157,10 @@ impl Store {
         self.publish();
     }
 
-    fn apply(&self, write: &Write, whole: bool) -> Option<Appended> {
+    fn apply(&self, write: &DiskWrite, whole: bool) -> Option<AppendResult> {
         let mut inner = self.inner();
         let appended = inner.disk.apply(write, whole, self.steps.bug);
-        if let (Write::Save(plugin, _), Some(watched)) = (write, inner.watched.clone()) {
+        if let (DiskWrite::Save(plugin, _), Some(watched)) = (write, inner.watched.clone()) {
             watched(&inner.disk, plugin);
         }
         appended
@@ -183,7 +184,7 @@ impl Store {
     fn doubt(&self) -> JournalError {
         let text = "the last write is in doubt".to_owned();
         match self.steps.bug {
-            Bug::TriesAgain => JournalError::Unavailable(text),
+            PlantedBug::TriesAgain => JournalError::Unavailable(text),
             _ => JournalError::Fatal(text),
         }
     }
@@ -195,7 +196,7 @@ impl Store {
             inner.told.get(who).is_some_and(|times| *times >= inner.witnesses)
         };
         if is_told {
-            self.steps.find(Breach::Doubted, format!("{who} wrote again"));
+            self.steps.find(DeliveryBreach::Doubted, format!("{who} wrote again"));
         }
         let checked = self.check();
         if self.is_in_doubt() {
@@ -204,7 +205,7 @@ impl Store {
         checked
     }
 
-    async fn commit(&self, kind: &str, who: &str, write: Write) -> Result<Appended, JournalError> {
+    async fn commit(&self, kind: &str, who: &str, write: DiskWrite) -> Result<AppendResult, JournalError> {
         self.steps.step(&format!("{kind}: asked")).await;
         self.comes(who)?;
         let ticket = self.log(write);
@@ -224,11 +225,11 @@ impl Store {
         self.steps.step(&format!("{kind}: durable")).await;
         self.steps.pass(1).await;
         self.steps.step(&format!("{kind}: acknowledged")).await;
-        let answer = self.inner().answers.remove(&ticket).unwrap_or(Some(Appended::default()));
+        let answer = self.inner().answers.remove(&ticket).unwrap_or(Some(AppendResult::default()));
         answer.ok_or_else(|| JournalError::Overtaken("another witness is further".into()))
     }
 
-    fn log(&self, write: Write) -> u64 {
+    fn log(&self, write: DiskWrite) -> u64 {
         let mut inner = self.inner();
         inner.tickets += 1;
         let ticket = inner.tickets;
@@ -248,7 +249,7 @@ impl Store {
             };
             let Some((number, write)) = next else { return };
             self.steps.marks.when(number != ticket, "one sync was for several");
-            if self.steps.bug == Bug::LettersApart {
+            if self.steps.bug == PlantedBug::LettersApart {
                 self.apply(&write, false);
             }
             let appended = self.apply(&write, true);
@@ -265,10 +266,10 @@ impl Store {
     /// What a bug makes of it.
     fn handed_out(&self, mut states: Vec<Arc<State>>) -> Vec<Arc<State>> {
         match self.steps.bug {
-            Bug::SkipsStates if states.len() > 2 && self.steps.dice(|dice| dice.one_in(5)) => {
+            PlantedBug::SkipsStates if states.len() > 2 && self.steps.dice(|dice| dice.one_in(5)) => {
                 states.remove(1);
             }
-            Bug::SwapsStates => {
+            PlantedBug::SwapsStates => {
                 let pair = (1..states.len()).find(|&place| states[place - 1].lane() == states[place].lane());
                 if let Some(place) = pair {
                     let (first, second) = (Arc::clone(&states[place - 1]), Arc::clone(&states[place]));
@@ -283,28 +284,28 @@ impl Store {
 }
 
 #[async_trait]
-impl Witness for Store {
-    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+impl StateWitness for SimulatedStore {
+    async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError> {
         let who = append.source.to_string();
-        self.commit("append", &who, Write::Append(append)).await
+        self.commit("append", &who, DiskWrite::Append(append)).await
     }
 
-    async fn warm(&self, source: &str) -> Result<Warm, JournalError> {
+    async fn warm(&self, source: &str) -> Result<WarmStart, JournalError> {
         self.reading("warm").await?;
         let inner = self.inner();
         let checkpoint = inner.disk.checkpoints.get(source).cloned();
-        Ok(Warm { checkpoint, objects: inner.disk.warm(source), ..Warm::default() })
+        Ok(WarmStart { checkpoint, objects: inner.disk.warm(source), ..WarmStart::default() })
     }
 
-    async fn fate(&self, source: &str, _epoch: u32, uid: &str) -> Result<Fate, JournalError> {
+    async fn fate(&self, source: &str, _epoch: u32, uid: &str) -> Result<FormerEnd, JournalError> {
         self.reading("fate").await?;
         let has_ended = self.inner().disk.has_ended(source, uid);
-        Ok(if has_ended { Fate::Ended } else { Fate::Unknown })
+        Ok(if has_ended { FormerEnd::Ended } else { FormerEnd::Unknown })
     }
 }
 
 #[async_trait]
-impl Backlog for Store {
+impl Backlog for SimulatedStore {
     fn newest(&self) -> watch::Receiver<Seq> {
         let (sender, receiver) = watch::channel(self.inner().disk.newest());
         self.newest.lock().unwrap().push(sender);
@@ -323,7 +324,7 @@ impl Backlog for Store {
         Ok(self.disk(|disk| seqs.iter().filter_map(|seq| disk.states.get(seq).cloned()).collect()))
     }
 
-    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<Present, JournalError> {
+    async fn present(&self, source: &str, from: u64, limit: usize) -> Result<PresentPage, JournalError> {
         self.reading("what is there").await?;
         Ok(self.disk(|disk| {
             let mut seqs: Vec<Seq> = disk.current(source).map(|(_, live)| live.seq).collect();
@@ -331,7 +332,7 @@ impl Backlog for Store {
             let part: Vec<_> = seqs.iter().copied().filter(|seq| *seq > from).take(limit + 1).collect();
             let next = (part.len() > limit).then(|| part[limit - 1]);
             let states = part.iter().take(limit).map(|seq| disk.states[seq].clone()).collect();
-            Present { states, next }
+            PresentPage { states, next }
         }))
     }
 
@@ -344,18 +345,18 @@ impl Backlog for Store {
         }))
     }
 
-    async fn progress(&self, plugin: &str) -> Result<Option<Progress>, JournalError> {
+    async fn progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError> {
         self.reading("progress").await?;
-        Ok(self.disk(|disk| disk.kept(plugin).progress))
+        Ok(self.disk(|disk| disk.kept_progress(plugin).progress))
     }
 
-    async fn save(&self, plugin: &str, save: Save) -> Result<(), JournalError> {
-        self.commit("save", plugin, Write::Save(plugin.to_owned(), save)).await.map(|_| ())
+    async fn save(&self, plugin: &str, save: ProgressSave) -> Result<(), JournalError> {
+        self.commit("save", plugin, DiskWrite::Save(plugin.to_owned(), save)).await.map(|_| ())
     }
 
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
         self.reading("letters").await?;
-        Ok(self.disk(|disk| disk.kept(plugin).letters.into_values().collect()))
+        Ok(self.disk(|disk| disk.kept_progress(plugin).letters.into_values().collect()))
     }
 
     async fn mark_replaying(
@@ -365,7 +366,9 @@ impl Backlog for Store {
         _who: &str,
         _why: &str,
     ) -> Result<(), JournalError> {
-        self.commit("replay", plugin, Write::Replaying(plugin.to_owned(), seqs.to_vec())).await.map(|_| ())
+        self.commit("replay", plugin, DiskWrite::Replaying(plugin.to_owned(), seqs.to_vec()))
+            .await
+            .map(|_| ())
     }
 
     async fn mark_dropped(
@@ -378,7 +381,7 @@ impl Backlog for Store {
         Err(JournalError::Invalid(format!("no operator of `{plugin}` drops anything here")))
     }
 
-    async fn paused(&self, _plugin: &str) -> Result<Option<Paused>, JournalError> {
+    async fn paused(&self, _plugin: &str) -> Result<Option<PluginPause>, JournalError> {
         self.check()?;
         Ok(None)
     }
@@ -395,7 +398,7 @@ impl Backlog for Store {
 
     async fn settle(&self) -> Result<(), JournalError> {
         self.reading("settle").await?;
-        if self.steps.bug == Bug::NeverSettles {
+        if self.steps.bug == PlantedBug::NeverSettles {
             return Ok(());
         }
         let tickets = self.inner().tickets;
@@ -406,6 +409,6 @@ impl Backlog for Store {
 
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
         self.reading("kv").await?;
-        Ok(self.disk(|disk| disk.kept(plugin).kv.into_iter().collect()))
+        Ok(self.disk(|disk| disk.kept_progress(plugin).kv.into_iter().collect()))
     }
 }

@@ -9,8 +9,8 @@ use super::*;
 const OTHERS: usize = 10;
 
 /// A server, and a pooler that the address in the secret leads to; `None` where one is not installed.
-async fn pooled(mode: &str, test: &str) -> Option<(World, Pooler, String)> {
-    let world = World::on_shared(Service::Postgres, test)?;
+async fn pooled(mode: &str, test: &str) -> Option<(ServerWorld, Pooler, String)> {
+    let world = ServerWorld::on_shared(SqlService::Postgres, test)?;
     let pooler = Pooler::start(&world.server, mode, test).unwrap()?;
     let url = pooler.url(&world.url).unwrap();
     world.point_to(&url);
@@ -69,7 +69,7 @@ async fn a_call_does_not_begin_in_a_session_that_was_not_set_up() {
             Err(error) => refusal = Some(error),
         }
         // It takes the session that was given back last.
-        let options = Postgres::options(&url).unwrap();
+        let options = PostgresLink::options(&url).unwrap();
         let mut other = options.connect().await.unwrap();
         other.execute("BEGIN; SELECT 1").await.unwrap();
         others.push(other);

@@ -42,14 +42,14 @@ pub(super) struct InitContainer {
 pub(super) struct PodStatus {
     pub reason: String,
     pub message: String,
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
     pub container_statuses: Vec<ContainerStatus>,
     pub init_container_statuses: Vec<ContainerStatus>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Condition {
+pub(super) struct StatusCondition {
     #[serde(rename = "type")]
     pub kind: String,
     pub status: String,
@@ -69,20 +69,20 @@ pub(super) struct ContainerStatus {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ContainerState {
-    pub waiting: Option<Waiting>,
-    pub terminated: Option<Terminated>,
+    pub waiting: Option<WaitingContainer>,
+    pub terminated: Option<TerminatedContainer>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingContainer {
     pub reason: String,
     pub message: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Terminated {
+pub(super) struct TerminatedContainer {
     pub exit_code: i32,
     pub signal: Option<i32>,
     pub reason: String,
@@ -95,7 +95,7 @@ impl PodDocument {
         serde_json::from_slice(document).ok()
     }
 
-    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+    pub fn condition(&self, kind: &str) -> Option<&StatusCondition> {
         self.status.conditions.iter().find(|condition| condition.kind == kind)
     }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::documents::{OwnerDocument, PodDocument};
-use super::{Cause, CauseKind, DocumentsBySeq, Story, is_pod, pod_end, told, waits};
+use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_pod, last_work_status, pod_end, waits};
 use crate::state::{Change, Seq, State, Status};
 use crate::status::phase;
 use crate::status::story::events::EventView;
@@ -30,7 +30,7 @@ pub(super) struct PodFailure {
 }
 
 impl<'a> PodFailures<'a> {
-    pub fn of(story: &Story<'a>) -> Self {
+    pub fn of(story: &ExplainedStates<'a>) -> Self {
         let after = if is_pod_itself(story) { 0 } else { earlier_failure(story) };
         let mut failures: Vec<FailureStates<'a>> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
@@ -98,12 +98,12 @@ pub(super) fn index_attempt(failures: &[PodFailure]) -> Option<u32> {
     failures.iter().filter_map(|failure| failure.index_failures).max().map(|before| before + 1)
 }
 
-fn is_pod_itself(story: &Story<'_>) -> bool {
+fn is_pod_itself(story: &ExplainedStates<'_>) -> bool {
     story.states.first().is_some_and(|state| is_pod(&state.object))
 }
 
 /// The position of an earlier failure of an object that ran again after it. Pods that failed up to there explain that one.
-fn earlier_failure(story: &Story<'_>) -> Seq {
+fn earlier_failure(story: &ExplainedStates<'_>) -> Seq {
     let has_failed = |state: &&Arc<State>| state.status.phase == phase::FAILED;
     let versions = story.states.iter().rev().filter(|state| state.change != Change::Gap);
     let since = versions.skip_while(|state| state.change == Change::Gone);
@@ -113,7 +113,7 @@ fn earlier_failure(story: &Story<'_>) -> Seq {
 
 /// The position at which an object was started again as a whole, the last time: it has survived what failed before. A Job
 /// replaces single pods, and the first failure is what it gave up for.
-fn last_restart(story: &Story<'_>) -> Seq {
+fn last_restart(story: &ExplainedStates<'_>) -> Seq {
     let is_restarting = |state: &&State| state.status.phase == phase::RESTARTING;
     let versions = || story.states.iter().map(|state| &**state).filter(|it| it.change == Change::Present);
     if versions().any(|state| state.object.kind == "Job" && state.object.group == "batch") {
@@ -125,7 +125,7 @@ fn last_restart(story: &Story<'_>) -> Seq {
 }
 
 fn says_failure(state: &State) -> bool {
-    let status = told(state);
+    let status = last_work_status(state);
     match status.phase.as_str() {
         phase::SUCCEEDED => false,
         phase::FAILED | phase::PREEMPTED | phase::RESTARTING | phase::CANCELLED => true,
@@ -149,7 +149,7 @@ pub(super) fn independent(failures: Vec<PodFailure>) -> Vec<Cause> {
 
 /// Explains the failure of an object with this status, and says which other pods failed.
 pub(super) fn of_failure(
-    story: &Story<'_>,
+    story: &ExplainedStates<'_>,
     status: &Status,
     owner: &OwnerDocument,
     mut failures: Vec<PodFailure>,
@@ -187,19 +187,19 @@ pub(super) fn of_failure(
 }
 
 /// The object's own state is the cause.
-fn of_object(story: &Story<'_>, status: &Status, kind: CauseKind) -> Cause {
+fn of_object(story: &ExplainedStates<'_>, status: &Status, kind: CauseKind) -> Cause {
     let (reason, message) = (status.reason.clone(), status.message.clone());
     with_moment(story, Cause { kind, reason, message, ..Cause::default() })
 }
 
-fn with_moment(story: &Story<'_>, cause: Cause) -> Cause {
+fn with_moment(story: &ExplainedStates<'_>, cause: Cause) -> Cause {
     let seq = failure_began(story);
     let at_ms = story.states.iter().find(|state| state.seq == seq).map_or(0, |state| state.observed_ms);
     Cause { seq, at_ms, ..cause }
 }
 
 /// The position at which the object failed, the last time.
-fn failure_began(story: &Story<'_>) -> Seq {
+fn failure_began(story: &ExplainedStates<'_>) -> Seq {
     let versions = story.states.iter().rev().filter(|state| state.change == Change::Present);
     let failed = versions.take_while(|state| state.status.phase == phase::FAILED);
     let last = story.states.last().map_or(0, |state| state.seq);

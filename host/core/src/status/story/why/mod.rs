@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use self::documents::OwnerDocument;
 use self::first_failure::PodFailures;
 use super::events::EventView;
-use super::told;
+use super::last_work_status;
 use crate::state::{Change, ObjectRef, Seq, State, Status};
 use crate::status::phase;
 
@@ -186,7 +186,7 @@ pub struct WhyView {
 
 /// The states that an explanation is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Story<'a> {
+pub struct ExplainedStates<'a> {
     /// Of the object, oldest first.
     pub states: &'a [Arc<State>],
     /// Of what it owns, oldest first.
@@ -199,11 +199,11 @@ pub struct Story<'a> {
 /// Documents by the positions of their states.
 pub type DocumentsBySeq = BTreeMap<Seq, Vec<u8>>;
 
-impl<'a> Story<'a> {
+impl<'a> ExplainedStates<'a> {
     /// The positions of the states whose documents [`Self::explain`] reads.
     pub fn documents_wanted(&self) -> Vec<Seq> {
         let own = self.newest_version().map(|state| state.seq);
-        let message = self.last().map(|last| told(last).message).unwrap_or_default();
+        let message = self.last().map(|last| last_work_status(last).message).unwrap_or_default();
         let failures = PodFailures::of(self).candidates(&message, PODS_READ).map(|state| state.seq);
         let stuck = waits::stuck_pod(self).into_iter().chain(waits::stuck_before_end(self));
         let wanted: BTreeSet<_> =
@@ -216,7 +216,7 @@ impl<'a> Story<'a> {
         let Some(last) = self.last() else { return WhyView::default() };
         let own = self.newest_version().and_then(|state| documents.get(&state.seq));
         let owner = own.map(|document| OwnerDocument::read(document)).unwrap_or_default();
-        let status = told(last);
+        let status = last_work_status(last);
         let outcome = outcome(self, &status, last);
         let failures = PodFailures::of(self).ends(documents, self.events);
         let index_attempt = first_failure::index_attempt(&failures);
@@ -307,7 +307,7 @@ fn is_failing(status: &Status) -> bool {
     status.phase == phase::RUNNING && status.reason == "FailureTarget"
 }
 
-fn outcome(story: &Story<'_>, status: &Status, last: &State) -> Outcome {
+fn outcome(story: &ExplainedStates<'_>, status: &Status, last: &State) -> Outcome {
     let is_gone = last.change == Change::Gone;
     match status.phase.as_str() {
         phase::SUCCEEDED => Outcome::Succeeded,

@@ -1,7 +1,7 @@
 //! Decides how one pod ended: by a disruption, by a deletion, or by the container that failed first.
 
-use super::documents::{ContainerStatus, PodDocument, Terminated};
-use super::{Cause, CauseKind, ContainerRole, FailedContainer, is_pod, told};
+use super::documents::{ContainerStatus, PodDocument, TerminatedContainer};
+use super::{Cause, CauseKind, ContainerRole, FailedContainer, is_pod, last_work_status};
 use crate::calendar;
 use crate::state::{Change, State, Status};
 use crate::status::phase;
@@ -15,7 +15,7 @@ const CLOCK_TRUSTED_MS: u64 = 60_000;
 
 /// How a pod ended, by its document, or by its status where the document can't be had.
 pub(super) fn of(state: &State, pod: Option<&PodDocument>, events: &[EventView]) -> Cause {
-    let status = told(state);
+    let status = last_work_status(state);
     let cause = match pod {
         Some(pod) => of_document(state, &status, pod, events),
         None if state.change == Change::Gone && !status.terminal => deleted(),
@@ -26,7 +26,7 @@ pub(super) fn of(state: &State, pod: Option<&PodDocument>, events: &[EventView])
     Cause { object, at_ms, seq: state.seq, ..cause }
 }
 
-/// What a status alone tells. It names no container.
+/// The cause as far as a status alone shows it. It names no container.
 pub(super) fn of_status(status: &Status) -> Cause {
     let kind = match status.phase.as_str() {
         phase::PREEMPTED => disruption(&status.reason, &status.message),
@@ -161,7 +161,7 @@ fn containers(pod: &PodDocument) -> impl Iterator<Item = (ContainerRole, &Contai
 struct FailedEnd<'a> {
     status: &'a ContainerStatus,
     role: ContainerRole,
-    end: &'a Terminated,
+    end: &'a TerminatedContainer,
     finished_ms: u64,
 }
 
@@ -182,7 +182,7 @@ fn first_failed(pod: &PodDocument, observed_ms: u64) -> Option<FailedEnd<'_>> {
 
 impl FailedEnd<'_> {
     fn cause(&self) -> Cause {
-        let Terminated { exit_code, signal: own, reason, message, .. } = self.end;
+        let TerminatedContainer { exit_code, signal: own, reason, message, .. } = self.end;
         let container = FailedContainer {
             name: self.status.name.clone(),
             role: self.role,

@@ -2,28 +2,30 @@
 
 use super::documents::OwnerDocument;
 use super::pod_end::signal_name;
-use super::waits::{self, InterruptionKind, Wait};
-use super::{Cause, CauseKind, ContainerRole, FailedContainer, Outcome, Story, WhyView, told};
+use super::waits::{self, InterruptionKind, WaitReason};
+use super::{
+    Cause, CauseKind, ContainerRole, ExplainedStates, FailedContainer, Outcome, WhyView, last_work_status,
+};
 use crate::model::fault::shortened;
 use crate::state::{Change, Status};
 use crate::status::phase;
-use crate::status::story::{Times, span};
+use crate::status::story::{PhaseTimes, span};
 
-/// Of a message that the cluster wrote: the sentence is for a line.
+/// The most bytes of a message from the cluster: the sentence must fit a line.
 const MESSAGE_BYTES: usize = 240;
 /// A shorter wait is no news.
 const NOTED_MS: u64 = 1_000;
 
 /// `index_attempt` is that of the index that failed most often, where indexes have limits of their own.
 pub(super) fn of(
-    story: &Story<'_>,
+    story: &ExplainedStates<'_>,
     owner: &OwnerDocument,
     index_attempt: Option<u32>,
     why: &WhyView,
     now_ms: u64,
 ) -> String {
     let Some(last) = story.last() else { return String::new() };
-    let (status, times) = (told(last), Times::of(story.states, now_ms));
+    let (status, times) = (last_work_status(last), PhaseTimes::of(story.states, now_ms));
     let mut parts = waited(story, owner, why, now_ms);
     if times.running_ms > 0 {
         let runs = last.status.phase == phase::RUNNING && last.change == Change::Present;
@@ -49,7 +51,7 @@ pub(super) fn of(
 }
 
 /// How long it waited before it first ran, by what it waited for.
-fn waited(story: &Story<'_>, owner: &OwnerDocument, why: &WhyView, now_ms: u64) -> Vec<String> {
+fn waited(story: &ExplainedStates<'_>, owner: &OwnerDocument, why: &WhyView, now_ms: u64) -> Vec<String> {
     let waits = waits::before_first_run(story, owner, now_ms);
     let noted: Vec<_> = waits.into_iter().filter(|(_, took)| *took >= NOTED_MS).collect();
     if noted.is_empty() {
@@ -62,7 +64,7 @@ fn waited(story: &Story<'_>, owner: &OwnerDocument, why: &WhyView, now_ms: u64) 
     vec![format!("{verb} {}", listed(&each.collect::<Vec<_>>()))]
 }
 
-fn waited_for(wait: Wait) -> &'static str {
+fn waited_for(wait: WaitReason) -> &'static str {
     match wait {
         None => "to start",
         Some(CauseKind::Quota) => "for quota",
@@ -76,7 +78,7 @@ fn waited_for(wait: Wait) -> &'static str {
 }
 
 /// Turns after the first one: how often it had to make room, and how long it did not run in between.
-fn interrupted(story: &Story<'_>, now_ms: u64) -> Vec<String> {
+fn interrupted(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String> {
     let interruptions = waits::interruptions(story, now_ms);
     let (mut preempted, mut evicted, mut suspended) = (Vec::new(), Vec::new(), 0);
     for interruption in &interruptions {
@@ -113,7 +115,7 @@ fn to_whom(message: &str) -> String {
 }
 
 /// How it ended, or how it stands.
-fn end(story: &Story<'_>, status: &Status, why: &WhyView) -> Vec<String> {
+fn end(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> Vec<String> {
     let itself = story.states.last().map(|state| state.object.uid.as_str()).unwrap_or_default();
     let mut parts = Vec::new();
     match (why.outcome, &why.cause) {
@@ -240,7 +242,7 @@ fn pod(cause: &Cause, itself: &str) -> String {
     }
 }
 
-/// What the cluster says of it, or else the word that it has for it.
+/// The cluster's message, or else its reason.
 fn because(cause: &Cause) -> String {
     let said = if cause.message.is_empty() { &cause.reason } else { &cause.message };
     let said = said.replace(['\n', '\r'], " ");

@@ -2,23 +2,23 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::state::StateId;
-use crate::status::Rules;
+use crate::status::StatusRules;
 use crate::version::Version;
 
 const SECOND: u64 = 1_000;
 /// 2026-01-01T00:00:00Z.
 const NEW_YEAR: u64 = 1_767_225_600_000;
 
-/// What was witnessed of a Job named `job` and of its pods.
+/// The witnessed states of a Job named `job` and of its pods.
 #[derive(Default)]
-struct Witnessed {
+struct WitnessedJob {
     states: Vec<Arc<State>>,
     related: Vec<Arc<State>>,
     events: Vec<EventView>,
     documents: DocumentsBySeq,
 }
 
-impl Witnessed {
+impl WitnessedJob {
     /// The document after so many seconds.
     fn at(mut self, second: u64, document: &Value) -> Self {
         self.push(second, Change::Present, document);
@@ -45,11 +45,11 @@ impl Witnessed {
             uid: text("name"),
             ..ObjectRef::default()
         };
-        let rules = Rules::builtin();
+        let rules = StatusRules::builtin();
         let mut status = Arc::new(rules.status(&object.group, &object.kind, &bytes));
         let mut previous = None;
         if change == Change::Gone {
-            let deleted = Arc::new(Rules::deleted(&status));
+            let deleted = Arc::new(StatusRules::deleted(&status));
             previous = Some(std::mem::replace(&mut status, deleted));
         }
         let is_job = object.kind == "Job";
@@ -72,8 +72,8 @@ impl Witnessed {
         if is_job { self.states.push(state) } else { self.related.push(state) }
     }
 
-    fn story(&self) -> Story<'_> {
-        Story { states: &self.states, related: &self.related, events: &self.events, is_cut: false }
+    fn story(&self) -> ExplainedStates<'_> {
+        ExplainedStates { states: &self.states, related: &self.related, events: &self.events, is_cut: false }
     }
 
     fn why(&self) -> WhyView {
@@ -132,8 +132,8 @@ fn disrupted(mut pod: Value, reason: &str, message: &str) -> Value {
 }
 
 /// Both pods run.
-fn two_run() -> Witnessed {
-    let pods = Witnessed::default()
+fn two_run() -> WitnessedJob {
+    let pods = WitnessedJob::default()
         .at(1, &job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 2, "ready": 0})));
     pods.at(3, &running("a")).at(3, &running("b")).at(4, &running_job())
 }
@@ -301,7 +301,7 @@ fn what_a_job_waits_for_is_said_with_its_duration() {
         pod
     };
     let made = || {
-        Witnessed::default()
+        WitnessedJob::default()
             .at(0, &job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 1, "ready": 0})))
     };
     let why = made().at(0, &pending("Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")).why();
@@ -334,7 +334,7 @@ fn a_refused_pod_is_quota_until_one_is_made() {
         last_ms,
         ..EventView::default()
     };
-    let mut waits = Witnessed::default().at(0, &job(&json!({"startTime": "2026-01-01T00:00:01Z"})));
+    let mut waits = WitnessedJob::default().at(0, &job(&json!({"startTime": "2026-01-01T00:00:01Z"})));
     let refused = r#"Error creating: pods "job-x" is forbidden: exceeded quota: team, requested: cpu=2"#;
     waits.events.push(event("FailedCreate", refused, 5));
     assert_eq!(waits.why().cause.expect("a cause").kind, CauseKind::Quota);
@@ -351,14 +351,14 @@ fn who_suspended_a_job_decides_what_it_waited_for() {
         job["metadata"]["generation"] = generation.into();
         job
     };
-    let by_hand = Witnessed::default().at(0, &suspended(1));
+    let by_hand = WitnessedJob::default().at(0, &suspended(1));
     assert_eq!(by_hand.why().cause.expect("a cause").kind, CauseKind::Suspended);
     assert_eq!(by_hand.why().sentence, "Has waited 1 min suspended, is suspended");
     let mut queued = suspended(1);
     queued["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "gpus"});
     let mut started = running_job();
     started["metadata"]["labels"] = queued["metadata"]["labels"].clone();
-    let why = Witnessed::default().at(0, &queued).at(4, &started).why();
+    let why = WitnessedJob::default().at(0, &queued).at(4, &started).why();
     assert_eq!(why.sentence, "Waited 4 s for quota, has run for 1 min");
     let again = two_run().at(14, &suspended(2)).at(20, &running_job()).why();
     assert_eq!(again.sentence, "Waited 3 s to start, has run for 1 min, was suspended, waited 6 s again");
@@ -393,7 +393,7 @@ fn admitted() -> Value {
 
 #[test]
 fn a_job_that_was_admitted_at_once_did_not_wait_for_quota() {
-    let story = Witnessed::default()
+    let story = WitnessedJob::default()
         .at(0, &held_job(1, &suspended_condition()))
         .at(0, &workload(&json!([])))
         .at(0, &workload(&json!([reserved(), admitted()])))
@@ -401,7 +401,7 @@ fn a_job_that_was_admitted_at_once_did_not_wait_for_quota() {
     assert_eq!(story.why().sentence, "Waited 8 s to start, has run for 1 min");
     let full =
         json!([{"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "no room"}]);
-    let waits = Witnessed::default()
+    let waits = WitnessedJob::default()
         .at(0, &held_job(1, &suspended_condition()))
         .at(0, &workload(&full))
         .at(5, &workload(&json!([reserved()])))
@@ -514,7 +514,7 @@ fn pods_of_other_indexes_that_failed_are_no_attempts_of_one() {
 #[test]
 fn a_job_that_gave_up_before_it_ran_has_not_run() {
     let target = json!([{"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded"}]);
-    let why = Witnessed::default()
+    let why = WitnessedJob::default()
         .at(0, &job(&json!({"startTime": "2026-01-01T00:00:00Z", "active": 2, "ready": 0})))
         .at(
             5,
@@ -546,7 +546,8 @@ fn without_documents_the_states_say_what_they_can() {
         story.sentence_without_documents(),
         "Waited 3 s to start, ran 9 s, failed: pod a ran out of memory (exit 137), attempt 2"
     );
-    let no_pods = Witnessed::default().at(0, &running_job()).at(9, &failed_job("BackoffLimitExceeded", ""));
+    let no_pods =
+        WitnessedJob::default().at(0, &running_job()).at(9, &failed_job("BackoffLimitExceeded", ""));
     assert_eq!(
         no_pods.why().sentence,
         "Ran 9 s, failed: no attempts left (no recorded pod failure explains it)"
@@ -576,17 +577,17 @@ fn a_deleted_job_is_told_by_what_it_was_before() {
 
 #[test]
 fn a_pod_explains_itself() {
-    let states = Witnessed::default().at(1, &running("a")).at(9, &ended("a", 3, "Error", 9));
-    let pod = Witnessed { states: states.related, documents: states.documents, ..Witnessed::default() };
+    let states = WitnessedJob::default().at(1, &running("a")).at(9, &ended("a", 3, "Error", 9));
+    let pod = WitnessedJob { states: states.related, documents: states.documents, ..WitnessedJob::default() };
     assert_eq!(pod.why().sentence, "Ran 8 s, failed: container main on node n1 exited with 3");
-    assert_eq!(WhyView::default(), Witnessed::default().why(), "nothing was witnessed");
+    assert_eq!(WhyView::default(), WitnessedJob::default().why(), "nothing was witnessed");
 }
 
 #[test]
 fn a_bare_pod_that_is_drained_was_evicted_and_did_not_make_room() {
     let drained = disrupted(running("a"), "EvictionByEvictionAPI", "Eviction API: evicting");
-    let states = Witnessed::default().at(1, &running("a")).at(9, &drained);
-    let pod = Witnessed { states: states.related, documents: states.documents, ..Witnessed::default() };
+    let states = WitnessedJob::default().at(1, &running("a")).at(9, &drained);
+    let pod = WitnessedJob { states: states.related, documents: states.documents, ..WitnessedJob::default() };
     assert_eq!(pod.why().cause.expect("a cause").kind, CauseKind::Evicted);
 }
 

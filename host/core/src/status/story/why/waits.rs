@@ -1,9 +1,9 @@
-//! What an object waits for, and how long it has waited for each thing before it first ran.
+//! Computes what an object waits for, and how long it waited for each thing before it first ran.
 
 use std::collections::BTreeMap;
 
 use super::documents::{OwnerDocument, PodDocument};
-use super::{Cause, CauseKind, DocumentsBySeq, Story, is_workload, pod_end, told};
+use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, last_work_status, pod_end};
 use crate::state::{Change, State, Status};
 use crate::status::phase;
 
@@ -16,14 +16,14 @@ fn newest<'a>(states: impl Iterator<Item = &'a State>) -> impl Iterator<Item = &
     newest.into_values().filter(|state| state.change == Change::Present)
 }
 
-/// Of the pods that can't start now, the one whose newest state is the oldest.
-pub(super) fn stuck_pod<'a>(story: &Story<'a>) -> Option<&'a State> {
+/// The pod whose newest state is the oldest, among the pods that can't start now.
+pub(super) fn stuck_pod<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
     let stuck = newest(story.pods()).filter(|state| pod_end::waiting(&state.status.reason).is_some());
     stuck.filter(|state| !state.status.terminal).min_by_key(|state| state.seq)
 }
 
 /// The first pod that did not run, by the last state that says what it waited for. Pods that ended later count, too.
-pub(super) fn stuck_before_end<'a>(story: &Story<'a>) -> Option<&'a State> {
+pub(super) fn stuck_before_end<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
     let mut stuck: BTreeMap<&str, &State> = BTreeMap::new();
     for state in story.pods().filter(|state| state.change == Change::Present) {
         match pod_end::waiting(&state.status.reason) {
@@ -38,18 +38,18 @@ pub(super) fn stuck_before_end<'a>(story: &Story<'a>) -> Option<&'a State> {
 }
 
 /// Whether the pod of a cause still exists and has not ended.
-pub(super) fn is_alive(story: &Story<'_>, cause: &Cause) -> bool {
+pub(super) fn is_alive(story: &ExplainedStates<'_>, cause: &Cause) -> bool {
     let Some(object) = &cause.object else { return false };
     newest(story.pods()).any(|state| state.object.uid == object.uid && !state.status.terminal)
 }
 
 /// Kueue's own object, which says why its owner waits.
-fn workload<'a>(story: &Story<'a>) -> Option<&'a State> {
+fn workload<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
     newest(story.related.iter().map(|state| &**state).filter(|state| is_workload(&state.object)))
         .max_by_key(|state| state.seq)
 }
 
-pub(super) fn has_queue(story: &Story<'_>, owner: &OwnerDocument) -> bool {
+pub(super) fn has_queue(story: &ExplainedStates<'_>, owner: &OwnerDocument) -> bool {
     owner.has_queue || story.related.iter().any(|state| is_workload(&state.object))
 }
 
@@ -62,7 +62,7 @@ fn is_held(status: &Status) -> bool {
     }
 }
 
-/// What an object waits for by its own status; none where its pods decide.
+/// The wait that an object's own status shows; none if its pods decide.
 fn by_owner(status: &Status, has_queue: bool) -> Option<CauseKind> {
     match status.phase.as_str() {
         phase::PREEMPTED => Some(CauseKind::Preempted),
@@ -73,9 +73,13 @@ fn by_owner(status: &Status, has_queue: bool) -> Option<CauseKind> {
 }
 
 /// Why an object waits now.
-pub(super) fn cause(story: &Story<'_>, owner: &OwnerDocument, documents: &DocumentsBySeq) -> Option<Cause> {
+pub(super) fn cause(
+    story: &ExplainedStates<'_>,
+    owner: &OwnerDocument,
+    documents: &DocumentsBySeq,
+) -> Option<Cause> {
     let last = story.last()?;
-    let status = told(last);
+    let status = last_work_status(last);
     // A pod's document says more than its phase.
     let by_owner = by_owner(&status, has_queue(story, owner)).filter(|_| !super::is_pod(&last.object));
     if let Some(kind) = by_owner {
@@ -88,7 +92,7 @@ pub(super) fn cause(story: &Story<'_>, owner: &OwnerDocument, documents: &Docume
 }
 
 /// Why pods that an object wants do not start.
-pub(super) fn unstarted(story: &Story<'_>, documents: &DocumentsBySeq) -> Option<Cause> {
+pub(super) fn unstarted(story: &ExplainedStates<'_>, documents: &DocumentsBySeq) -> Option<Cause> {
     if let Some(pod) = stuck_pod(story) {
         return Some(of_stuck_pod(pod, documents));
     }
@@ -106,7 +110,7 @@ pub(super) fn of_stuck_pod(pod: &State, documents: &DocumentsBySeq) -> Cause {
 }
 
 fn of_state(state: &State, kind: CauseKind) -> Cause {
-    let Status { reason, message, .. } = told(state);
+    let Status { reason, message, .. } = last_work_status(state);
     Cause { kind, reason, message, at_ms: state.observed_ms, seq: state.seq, ..Cause::default() }
 }
 
@@ -149,7 +153,7 @@ pub(super) struct Interruption<'a> {
 
 /// The times in which an object did not run after it had run, in their order. A job that Kueue preempts says no more than
 /// that it is suspended; its Workload has said why shortly before.
-pub(super) fn interruptions<'a>(story: &Story<'a>, now_ms: u64) -> Vec<Interruption<'a>> {
+pub(super) fn interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) -> Vec<Interruption<'a>> {
     let held = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
     let versions: Vec<&State> = story.states.iter().map(|state| &**state).collect();
     let Some(first_run) = versions.iter().position(|state| state.status.phase == phase::RUNNING) else {
@@ -186,7 +190,12 @@ fn run_again_ms(later: &[&State]) -> Option<u64> {
     later.iter().find(|state| state.status.phase == phase::RUNNING).map(|state| state.observed_ms)
 }
 
-fn interruption<'a>(story: &Story<'a>, begins: &'a State, ran_from: u64, until_ms: u64) -> Interruption<'a> {
+fn interruption<'a>(
+    story: &ExplainedStates<'a>,
+    begins: &'a State,
+    ran_from: u64,
+    until_ms: u64,
+) -> Interruption<'a> {
     let workloads = story.related.iter().map(|state| &**state).filter(|state| is_workload(&state.object));
     let taken_back = workloads
         .filter(|state| state.status.phase == phase::PREEMPTED)
@@ -203,7 +212,7 @@ fn interruption<'a>(story: &Story<'a>, begins: &'a State, ran_from: u64, until_m
 }
 
 /// The API server refused the pods that the object wants. Only an Event says so.
-fn refused(story: &Story<'_>) -> Option<Cause> {
+fn refused(story: &ExplainedStates<'_>) -> Option<Cause> {
     let uid = &story.last()?.object.uid;
     let own = story.events.iter().rev().filter(|event| event.about.uid == *uid);
     let refused = own.clone().find(|event| event.reason == "FailedCreate")?;
@@ -224,8 +233,8 @@ fn refused(story: &Story<'_>) -> Option<Cause> {
     })
 }
 
-/// What an object waited for. `None` stands for its start: images, volumes, init containers.
-pub(super) type Wait = Option<CauseKind>;
+/// The reason of a wait. `None` stands for its start: images, volumes, init containers.
+pub(super) type WaitReason = Option<CauseKind>;
 
 /// Whether Kueue has found a place for it: what it waits for from then on is no quota.
 fn has_quota(workload: &State) -> bool {
@@ -239,7 +248,7 @@ fn has_quota(workload: &State) -> bool {
 struct Moment<'a> {
     own: Option<&'a State>,
     workload: Option<&'a State>,
-    pods: BTreeMap<&'a str, Wait>,
+    pods: BTreeMap<&'a str, WaitReason>,
 }
 
 impl<'a> Moment<'a> {
@@ -253,7 +262,7 @@ impl<'a> Moment<'a> {
     }
 
     /// `knows_queue`: the story has its Workload, so that a time without it, or with a place, is no wait for quota.
-    fn wait(&self, own: &State, has_queue: bool, knows_queue: bool) -> Wait {
+    fn wait(&self, own: &State, has_queue: bool, knows_queue: bool) -> WaitReason {
         let by_owner = by_owner(&own.status, has_queue);
         let waits_for_quota = !knows_queue || self.workload.is_some_and(|workload| !has_quota(workload));
         let by_owner = by_owner.filter(|kind| *kind != CauseKind::Quota || waits_for_quota);
@@ -262,7 +271,11 @@ impl<'a> Moment<'a> {
 }
 
 /// How long it waited for each thing before it first ran, in the order in which it began to wait for them.
-pub(super) fn before_first_run(story: &Story<'_>, owner: &OwnerDocument, now_ms: u64) -> Vec<(Wait, u64)> {
+pub(super) fn before_first_run(
+    story: &ExplainedStates<'_>,
+    owner: &OwnerDocument,
+    now_ms: u64,
+) -> Vec<(WaitReason, u64)> {
     let has_queue = has_queue(story, owner);
     let knows_queue = story.related.iter().any(|state| is_workload(&state.object));
     let mut changes: Vec<(&State, bool)> = story.related.iter().map(|state| (&**state, false)).collect();
@@ -270,7 +283,7 @@ pub(super) fn before_first_run(story: &Story<'_>, owner: &OwnerDocument, now_ms:
     changes.extend(story.states.iter().map(|state| (&**state, true)));
     changes.retain(|(state, _)| state.change != Change::Gap);
     changes.sort_by_key(|(state, _)| (state.observed_ms, state.seq));
-    let mut waits: Vec<(Wait, u64)> = Vec::new();
+    let mut waits: Vec<(WaitReason, u64)> = Vec::new();
     let mut moment = Moment::default();
     let ends = changes.iter().skip(1).map(|(next, _)| next.observed_ms).chain([now_ms]);
     for ((state, is_own), end) in changes.iter().zip(ends) {

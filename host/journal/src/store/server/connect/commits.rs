@@ -11,9 +11,9 @@ use std::hash::{BuildHasher, RandomState};
 
 use kubewitness_core::ports::JournalError;
 
-use super::session::Session;
+use super::session::ServerSession;
 use crate::report::LOST;
-use crate::store::rows::Answer;
+use crate::store::rows::StoreResult;
 
 /// Under this name `kw_agreed` has the ends of earlier lines.
 const LINES: &str = "lines";
@@ -23,7 +23,7 @@ const MOST_LINES: usize = 256;
 /// Moves the number, and with it locks the row up to the end of the transaction.
 pub(crate) const MOVE: &str = "UPDATE kw_journal SET moves = moves + 1 WHERE id = 1";
 
-/// What was committed when a writer last knew it.
+/// The commits as the writer last knew them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommitIdentity {
     pub moves: i64,
@@ -50,10 +50,10 @@ impl CommitIdentity {
 /// Expects that nothing of what is known was lost. Others may have committed since. Where something was, the transaction
 /// that is under way ends: it holds the row that every writer needs.
 pub(crate) async fn expect(
-    session: &mut Session,
+    session: &mut ServerSession,
     found: CommitIdentity,
     known: CommitIdentity,
-) -> Answer<()> {
+) -> StoreResult<()> {
     if found == known || found.descends(known, &[]) || found.descends(known, &ended(session).await?) {
         return Ok(());
     }
@@ -64,9 +64,9 @@ pub(crate) async fn expect(
 
 /// Begins a line, in a transaction of its own. A writer that comes back says what it knew.
 pub(crate) async fn begin_line(
-    session: &mut Session,
+    session: &mut ServerSession,
     known: Option<CommitIdentity>,
-) -> Answer<CommitIdentity> {
+) -> StoreResult<CommitIdentity> {
     let text = format!("START TRANSACTION; {MOVE}; SELECT moves, line FROM kw_journal WHERE id = 1");
     let rows = session.answers(&text).await?;
     let Some(row) = rows.first() else { return Err(emptied()) };
@@ -87,7 +87,7 @@ pub(crate) async fn begin_line(
 }
 
 /// The last commit of each earlier line, the oldest first.
-async fn ended(session: &mut Session) -> Answer<Vec<CommitIdentity>> {
+async fn ended(session: &mut ServerSession) -> StoreResult<Vec<CommitIdentity>> {
     let rows = session.fetch("SELECT text FROM kw_agreed WHERE name = ?", vec![LINES.into()]).await?;
     let text = rows.into_iter().next().map_or(Ok(String::new()), |mut row| row.text(0))?;
     Ok(parse(&text))

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::session::Session;
-use crate::store::rows::Answer;
-use crate::store::server::engine::dialect::Dialect;
+use super::session::ServerSession;
+use crate::store::rows::StoreResult;
+use crate::store::server::engine::dialect::ServerDialect;
 
 /// A process that was killed a moment ago has let go of the lock by then.
 const LOCK: Duration = Duration::from_secs(5);
@@ -16,12 +16,12 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// A right that a lock stands for. A process that has the journal for itself holds the journal's own lock.
 /// A replica holds that one only while it comes in, and then one of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seat {
+pub(crate) enum LockRight {
     Whole,
     Replica(u8),
 }
 
-impl Seat {
+impl LockRight {
     fn number(self) -> i64 {
         match self {
             Self::Whole => 0,
@@ -30,62 +30,66 @@ impl Seat {
     }
 
     /// Expressions that name it.
-    fn name(self, dialect: Dialect) -> String {
+    fn name(self, dialect: ServerDialect) -> String {
         match (dialect, self.number()) {
             // The second number is the schema's: each may have a journal of its own.
-            (Dialect::Postgres, number) => format!("{}, hashtext(current_schema())", CLASS + number),
+            (ServerDialect::Postgres, number) => format!("{}, hashtext(current_schema())", CLASS + number),
             // A name has room for 64 characters. SHA-1 is no longer there in newer versions of MySQL.
-            (Dialect::Mysql, 0) => "concat('kubewitness ', left(sha2(database(), 256), 40))".into(),
-            (Dialect::Mysql, number) => {
+            (ServerDialect::Mysql, 0) => "concat('kubewitness ', left(sha2(database(), 256), 40))".into(),
+            (ServerDialect::Mysql, number) => {
                 format!("concat('kubewitness {number} ', left(sha2(database(), 256), 40))")
             }
         }
     }
 
-    fn lock(self, dialect: Dialect) -> String {
+    fn lock(self, dialect: ServerDialect) -> String {
         let name = self.name(dialect);
         match dialect {
-            Dialect::Postgres => format!("SELECT CASE WHEN pg_try_advisory_lock({name}) THEN 1 ELSE 0 END"),
-            Dialect::Mysql => format!("SELECT get_lock({name}, 0)"),
+            ServerDialect::Postgres => {
+                format!("SELECT CASE WHEN pg_try_advisory_lock({name}) THEN 1 ELSE 0 END")
+            }
+            ServerDialect::Mysql => format!("SELECT get_lock({name}, 0)"),
         }
     }
 
-    fn unlock(self, dialect: Dialect) -> String {
+    fn unlock(self, dialect: ServerDialect) -> String {
         let name = self.name(dialect);
         match dialect {
-            Dialect::Postgres => format!("SELECT CASE WHEN pg_advisory_unlock({name}) THEN 1 ELSE 0 END"),
-            Dialect::Mysql => format!("SELECT release_lock({name})"),
+            ServerDialect::Postgres => {
+                format!("SELECT CASE WHEN pg_advisory_unlock({name}) THEN 1 ELSE 0 END")
+            }
+            ServerDialect::Mysql => format!("SELECT release_lock({name})"),
         }
     }
 
-    fn holder(self, dialect: Dialect) -> String {
+    fn holder(self, dialect: ServerDialect) -> String {
         match dialect {
-            Dialect::Postgres => format!(
+            ServerDialect::Postgres => format!(
                 "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = {} AND objsubid = 2 \
                  AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
                  AND CAST(objid AS bigint) = (CAST(hashtext(current_schema()) AS bigint) & 4294967295)",
                 CLASS + self.number()
             ),
-            Dialect::Mysql => format!("SELECT CAST(is_used_lock({}) AS SIGNED)", self.name(dialect)),
+            ServerDialect::Mysql => format!("SELECT CAST(is_used_lock({}) AS SIGNED)", self.name(dialect)),
         }
     }
 }
 
-/// Of our locks on PostgreSQL.
+/// The class of our advisory locks on PostgreSQL.
 const CLASS: i64 = 1_263_291_953;
 
 /// Who holds the lock, as far as the server tells.
 #[derive(Debug)]
-pub(crate) struct Holder {
+pub(crate) struct LockHolder {
     pub name: String,
     /// The server's number of its session; `None` where it has just ended.
     pub session: Option<i64>,
 }
 
-/// What came of asking for the lock.
-pub(crate) enum Lock {
+/// The result of a request for the lock.
+pub(crate) enum LockAttempt {
     Mine,
-    Others(Holder),
+    Others(LockHolder),
 }
 
 /// For the row that says who writes.
@@ -95,54 +99,57 @@ pub(crate) fn myself() -> String {
     format!("process {} on {host}", std::process::id())
 }
 
-async fn number(session: &mut Session, text: &str) -> Answer<Option<i64>> {
+async fn number(session: &mut ServerSession, text: &str) -> StoreResult<Option<i64>> {
     let rows = session.fetch(text, Vec::new()).await?;
     Ok(rows.first().map(|row| row.optional_int(0)).transpose()?.flatten())
 }
 
 /// Asks once.
-pub(crate) async fn try_lock(session: &mut Session, seat: Seat) -> Answer<bool> {
+pub(crate) async fn try_lock(session: &mut ServerSession, seat: LockRight) -> StoreResult<bool> {
     let text = seat.lock(session.dialect());
     Ok(number(session, &text).await? == Some(1))
 }
 
-pub(crate) async fn unlock(session: &mut Session, seat: Seat) -> Answer<()> {
+pub(crate) async fn unlock(session: &mut ServerSession, seat: LockRight) -> StoreResult<()> {
     let text = seat.unlock(session.dialect());
     number(session, &text).await.map(drop)
 }
 
 /// The server's number of the session that holds it.
-pub(crate) async fn holding_session(session: &mut Session, seat: Seat) -> Answer<Option<i64>> {
+pub(crate) async fn holding_session(
+    session: &mut ServerSession,
+    seat: LockRight,
+) -> StoreResult<Option<i64>> {
     let text = seat.holder(session.dialect());
     number(session, &text).await
 }
 
 /// The server's number of the session that asks.
-pub(crate) fn own_number_expression(dialect: Dialect) -> &'static str {
+pub(crate) fn own_number_expression(dialect: ServerDialect) -> &'static str {
     match dialect {
-        Dialect::Postgres => "pg_backend_pid()",
-        Dialect::Mysql => "CAST(connection_id() AS SIGNED)",
+        ServerDialect::Postgres => "pg_backend_pid()",
+        ServerDialect::Mysql => "CAST(connection_id() AS SIGNED)",
     }
 }
 
-pub(crate) async fn own_number(session: &mut Session) -> Answer<i64> {
+pub(crate) async fn own_number(session: &mut ServerSession) -> StoreResult<i64> {
     let text = format!("SELECT {}", own_number_expression(session.dialect()));
     Ok(number(session, &text).await?.unwrap_or_default())
 }
 
 /// Asks until this session has the lock, or the time is over.
-pub(crate) async fn lock(session: &mut Session, seat: Seat) -> Answer<Lock> {
+pub(crate) async fn lock(session: &mut ServerSession, seat: LockRight) -> StoreResult<LockAttempt> {
     let deadline = Instant::now() + LOCK;
     loop {
         if try_lock(session, seat).await? {
-            return Ok(Lock::Mine);
+            return Ok(LockAttempt::Mine);
         }
         if Instant::now() >= deadline {
             let number = holding_session(session, seat).await?;
             let rows = session.fetch("SELECT holder FROM kw_journal WHERE id = 1", Vec::new()).await;
             let name = rows?.into_iter().next().map(|mut row| row.text(0)).transpose()?;
             let name = name.unwrap_or_else(|| "a process that has just begun".into());
-            return Ok(Lock::Others(Holder { name, session: number }));
+            return Ok(LockAttempt::Others(LockHolder { name, session: number }));
         }
         sleep(LOCK_PAUSE).await;
     }
@@ -150,7 +157,7 @@ pub(crate) async fn lock(session: &mut Session, seat: Seat) -> Answer<Lock> {
 
 /// Ends a session of our own that the server still keeps: until it is over, it is not decided what
 /// became of its transaction. It must hold the lock, so it can be nobody else's by now.
-pub(crate) async fn end_own(session: &mut Session, seat: Seat, number: i64) -> Answer<()> {
+pub(crate) async fn end_own(session: &mut ServerSession, seat: LockRight, number: i64) -> StoreResult<()> {
     if holding_session(session, seat).await? != Some(number) {
         return Ok(());
     }
@@ -158,20 +165,20 @@ pub(crate) async fn end_own(session: &mut Session, seat: Seat, number: i64) -> A
     end_session(session, number).await
 }
 
-pub(crate) async fn end_session(session: &mut Session, number: i64) -> Answer<()> {
+pub(crate) async fn end_session(session: &mut ServerSession, number: i64) -> StoreResult<()> {
     match session.dialect() {
-        Dialect::Postgres => {
+        ServerDialect::Postgres => {
             let text = "SELECT CASE WHEN pg_terminate_backend(CAST(? AS int)) THEN 1 ELSE 0 END";
             session.fetch(text, vec![number.into()]).await.map(drop)
         }
-        Dialect::Mysql => session.script(&format!("KILL {number}")).await,
+        ServerDialect::Mysql => session.script(&format!("KILL {number}")).await,
     }
 }
 
 /// The statement by which an operator ends a session.
-pub(crate) fn how_to_end(dialect: Dialect, number: i64) -> String {
+pub(crate) fn how_to_end(dialect: ServerDialect, number: i64) -> String {
     match dialect {
-        Dialect::Postgres => format!("SELECT pg_terminate_backend({number})"),
-        Dialect::Mysql => format!("KILL {number}"),
+        ServerDialect::Postgres => format!("SELECT pg_terminate_backend({number})"),
+        ServerDialect::Mysql => format!("KILL {number}"),
     }
 }

@@ -1,7 +1,7 @@
 //! The sessions that read. A session that failed, or that has an unread answer, is closed. A session
 //! that was idle is tested first.
 //!
-//! It is not the pool of sqlx: it lends a `Session`, which ends at an unread answer or a silent server.
+//! It is not the pool of sqlx: it lends a `ServerSession`, which ends at an unread answer or a silent server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,10 @@ use kubewitness_core::ports::JournalError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::server::Server;
-use super::session::Session;
-use crate::store::rows::Answer;
-use crate::store::{Connection, Fetch};
+use super::server::ServerAddress;
+use super::session::ServerSession;
+use crate::store::rows::StoreResult;
+use crate::store::{StoreConnection, StoreReader};
 
 /// A session that was idle for longer is tested: a restarted server has ended it.
 const FRESH: Duration = Duration::from_secs(1);
@@ -23,9 +23,9 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How long a reader waits for another to be done.
 const WAIT: Duration = Duration::from_secs(30);
 
-pub(crate) struct Pool {
-    server: Server,
-    idle: Mutex<Vec<(Instant, Session)>>,
+pub(crate) struct SessionPool {
+    server: ServerAddress,
+    idle: Mutex<Vec<(Instant, ServerSession)>>,
     places: Arc<Semaphore>,
     is_closed: AtomicBool,
 }
@@ -34,21 +34,21 @@ fn closed() -> JournalError {
     JournalError::Unavailable("the journal is closed".into())
 }
 
-impl Pool {
-    pub fn new(server: Server, most: u32) -> Arc<Self> {
+impl SessionPool {
+    pub fn new(server: ServerAddress, most: u32) -> Arc<Self> {
         let places = Arc::new(Semaphore::new(most.max(1) as usize));
         Arc::new(Self { server, idle: Mutex::default(), places, is_closed: AtomicBool::new(false) })
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Instant, Session)>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Instant, ServerSession)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub async fn lend(self: &Arc<Self>) -> Answer<Lent> {
+    pub async fn lend(self: &Arc<Self>) -> StoreResult<LentSession> {
         let busy = |_| JournalError::Unavailable("all connections that read are busy".into());
         let place = timeout(WAIT, self.places.clone().acquire_owned()).await.map_err(busy)?;
         let place = place.map_err(|_| closed())?;
-        let lent = |session| Lent { session: Some(session), pool: self.clone(), _place: place };
+        let lent = |session| LentSession { session: Some(session), pool: self.clone(), _place: place };
         loop {
             let Some((used, mut session)) = self.idle().pop() else { break };
             if used.elapsed() < FRESH || session.fetch("SELECT 1", Vec::new()).await.is_ok() {
@@ -65,36 +65,36 @@ impl Pool {
     }
 }
 
-pub(crate) struct Lent {
-    session: Option<Session>,
-    pool: Arc<Pool>,
+pub(crate) struct LentSession {
+    session: Option<ServerSession>,
+    pool: Arc<SessionPool>,
     _place: OwnedSemaphorePermit,
 }
 
 #[async_trait]
-impl Connection for Lent {
-    fn rows(&mut self) -> &mut dyn Fetch {
+impl StoreConnection for LentSession {
+    fn rows(&mut self) -> &mut dyn StoreReader {
         self.session()
     }
 
-    async fn begin(&mut self) -> Answer<()> {
+    async fn begin(&mut self) -> StoreResult<()> {
         self.session().begin().await
     }
 
-    async fn end(&mut self) -> Answer<()> {
+    async fn end(&mut self) -> StoreResult<()> {
         self.session().end().await
     }
 }
 
-impl Lent {
-    pub fn session(&mut self) -> &mut Session {
+impl LentSession {
+    pub fn session(&mut self) -> &mut ServerSession {
         self.session.as_mut().expect("taken only when it is given back")
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentSession {
     fn drop(&mut self) {
-        let kept = self.session.take().filter(Session::is_clean);
+        let kept = self.session.take().filter(ServerSession::is_clean);
         if let Some(session) = kept.filter(|_| !self.pool.is_closed.load(Ordering::Acquire)) {
             self.pool.idle().push((Instant::now(), session));
         }

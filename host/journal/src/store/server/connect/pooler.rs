@@ -7,9 +7,9 @@
 //! the mark is gone. A session that its client has alone, as with `pool_mode = session`, passes. Later the writer
 //! compares the session's number in each transaction, because a busy pooler may pass this test.
 
-use super::session::Session;
-use crate::store::rows::Answer;
-use crate::store::server::engine::dialect::Dialect;
+use super::session::ServerSession;
+use crate::store::rows::StoreResult;
+use crate::store::server::engine::dialect::ServerDialect;
 
 /// Clients of a busy pooler may come in between, and take the session that would have shown the mark.
 const LOOKS: u32 = 3;
@@ -20,29 +20,29 @@ pub(crate) const REMEDY: &str =
     "connect to the server itself, or let the pooler pool sessions (`pool_mode = session` in PgBouncer)";
 
 /// Statements without places: a statement that one client prepared would disturb another client of its session.
-fn set_mark(dialect: Dialect) -> &'static str {
+fn set_mark(dialect: ServerDialect) -> &'static str {
     match dialect {
-        Dialect::Postgres => {
+        ServerDialect::Postgres => {
             "SELECT CAST(set_config('kubewitness.mark', md5(CAST(random() AS text) || clock_timestamp()), false) AS bytea)"
         }
-        Dialect::Mysql => "SET @kubewitness_mark = uuid(); SELECT CAST(@kubewitness_mark AS BINARY)",
+        ServerDialect::Mysql => "SET @kubewitness_mark = uuid(); SELECT CAST(@kubewitness_mark AS BINARY)",
     }
 }
 
-fn read_mark(dialect: Dialect) -> &'static str {
+fn read_mark(dialect: ServerDialect) -> &'static str {
     match dialect {
-        Dialect::Postgres => "SELECT CAST(current_setting('kubewitness.mark', true) AS bytea)",
-        Dialect::Mysql => "SELECT CAST(@kubewitness_mark AS BINARY)",
+        ServerDialect::Postgres => "SELECT CAST(current_setting('kubewitness.mark', true) AS bytea)",
+        ServerDialect::Mysql => "SELECT CAST(@kubewitness_mark AS BINARY)",
     }
 }
 
-async fn mark(session: &mut Session, text: &str) -> Answer<Option<Vec<u8>>> {
+async fn mark(session: &mut ServerSession, text: &str) -> StoreResult<Option<Vec<u8>>> {
     let row = session.answers(text).await?.pop();
     row.map_or(Ok(None), |mut row| row.optional_bytes(0))
 }
 
 /// A pooler shares the sessions out if two open connections do not each have one of their own.
-pub(crate) async fn is_lent(one: &mut Session, other: &mut Session) -> Answer<bool> {
+pub(crate) async fn is_lent(one: &mut ServerSession, other: &mut ServerSession) -> StoreResult<bool> {
     let dialect = one.dialect();
     let own = mark(one, set_mark(dialect)).await?;
     for _ in 0..LOOKS {

@@ -3,11 +3,11 @@
 
 use kubewitness_core::ports::JournalError;
 
-use super::lock::{self, Lock, Seat};
-use super::session::Session;
-use crate::report::Replica;
-use crate::store::rows::Answer;
-use crate::store::server::engine::dialect::Dialect;
+use super::lock::{self, LockAttempt, LockRight};
+use super::session::ServerSession;
+use crate::report::JournalReplica;
+use crate::store::rows::StoreResult;
+use crate::store::server::engine::dialect::ServerDialect;
 
 /// Replicas of one journal at most.
 pub(crate) const MOST: u8 = 16;
@@ -18,51 +18,51 @@ const STALLED_SECONDS: i64 = 10;
 
 /// How a replica shares the journal with others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sharing {
+pub struct ReplicaSharing {
     /// As people know the replica; unique.
     pub name: String,
     /// By which the replicas elect who dispatches: those of another one are of another cluster.
     pub lease: String,
 }
 
-/// One that is there, and under which election.
-pub(crate) struct Seated {
-    pub replica: Replica,
+/// A present replica, and its election.
+pub(crate) struct PresentReplica {
+    pub replica: JournalReplica,
     pub lease: String,
     /// The server's number of its session.
     session: i64,
-    pub seat: Seat,
+    pub seat: LockRight,
 }
 
 /// Those whose sessions live.
-pub(crate) async fn seated(session: &mut Session) -> Answer<Vec<Seated>> {
+pub(crate) async fn seated(session: &mut ServerSession) -> StoreResult<Vec<PresentReplica>> {
     let text = "SELECT r.slot, r.name, r.lease, r.since_ms, r.term, j.term FROM kw_replicas r \
                 JOIN kw_journal j ON j.id = 1 ORDER BY r.slot";
     let rows = session.fetch(text, Vec::new()).await?;
     let mut seated = Vec::new();
     for mut row in rows {
-        let seat = Seat::Replica(row.int(0)? as u8);
+        let seat = LockRight::Replica(row.int(0)? as u8);
         let Some(number) = lock::holding_session(session, seat).await? else { continue };
         let term = row.int(4)?;
-        let replica = Replica {
+        let replica = JournalReplica {
             name: row.text(1)?,
             since_ms: row.int(3)? as u64,
             dispatches: term != 0 && term == row.int(5)?,
         };
-        seated.push(Seated { replica, lease: row.text(2)?, session: number, seat });
+        seated.push(PresentReplica { replica, lease: row.text(2)?, session: number, seat });
     }
     Ok(seated)
 }
 
 /// Takes a free seat. The caller holds the journal's own lock, so no other replica does at the same time.
-pub(crate) async fn sit(
-    session: &mut Session,
-    sharing: &Sharing,
+pub(crate) async fn take_replica_slot(
+    session: &mut ServerSession,
+    sharing: &ReplicaSharing,
     term: Option<i64>,
     now_ms: u64,
-) -> Answer<Option<u8>> {
+) -> StoreResult<Option<u8>> {
     for slot in 0..MOST {
-        if !lock::try_lock(session, Seat::Replica(slot)).await? {
+        if !lock::try_lock(session, LockRight::Replica(slot)).await? {
             continue;
         }
         let number = i64::from(slot);
@@ -81,7 +81,7 @@ pub(crate) async fn sit(
 /// Ends sessions of replicas that were stopped in the middle of a transaction: nobody else could write
 /// until the server gives them up, which one of them does after hours. One that is wrongly taken for
 /// stopped connects again.
-pub(crate) async fn end_stalled(session: &mut Session, mine: Seat) -> Answer<()> {
+pub(crate) async fn end_stalled(session: &mut ServerSession, mine: LockRight) -> StoreResult<()> {
     for other in seated(session).await?.into_iter().filter(|other| other.seat != mine) {
         if is_stalled(session, other.session).await? {
             let replica = other.replica.name;
@@ -93,9 +93,9 @@ pub(crate) async fn end_stalled(session: &mut Session, mine: Seat) -> Answer<()>
 }
 
 /// Nothing has come from it for a while. A replica that is well asks every second.
-pub(crate) async fn is_stalled(session: &mut Session, number: i64) -> Answer<bool> {
+pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> StoreResult<bool> {
     match session.dialect() {
-        Dialect::Postgres => {
+        ServerDialect::Postgres => {
             let text = "SELECT 1 FROM pg_stat_activity WHERE pid = CAST(? AS int) AND state LIKE 'idle%' \
                         AND state_change < clock_timestamp() - make_interval(secs => CAST(? AS int))";
             let params = vec![number.into(), STALLED_SECONDS.into()];
@@ -103,7 +103,7 @@ pub(crate) async fn is_stalled(session: &mut Session, number: i64) -> Answer<boo
         }
         // MySQL's table of sessions has what each of them asks as a text, and is refused as a whole while
         // there are bytes in one of these, as in what other replicas write.
-        Dialect::Mysql => {
+        ServerDialect::Mysql => {
             for mut row in session.answers("SHOW PROCESSLIST").await? {
                 if row.int(0)? == number {
                     return Ok(row.text(4)? == "Sleep" && row.int(5)? >= STALLED_SECONDS);
@@ -118,15 +118,18 @@ pub(crate) async fn is_stalled(session: &mut Session, number: i64) -> Answer<boo
 const COMES_IN: &str = "a replica that comes in, ";
 
 /// Takes the journal's own lock for as long as it takes to come in.
-pub(crate) async fn come_in(session: &mut Session, sharing: &Sharing) -> Answer<Lock> {
-    let lock = lock::lock(session, Seat::Whole).await?;
+pub(crate) async fn come_in(
+    session: &mut ServerSession,
+    sharing: &ReplicaSharing,
+) -> StoreResult<LockAttempt> {
+    let lock = lock::lock(session, LockRight::Whole).await?;
     match &lock {
-        Lock::Mine => {
+        LockAttempt::Mine => {
             let name = format!("{COMES_IN}{}", sharing.name);
             let text = "UPDATE kw_journal SET holder = ? WHERE id = 1";
             session.fetch(text, vec![name.as_str().into()]).await?;
         }
-        Lock::Others(holder) if holder.name.starts_with(COMES_IN) => {
+        LockAttempt::Others(holder) if holder.name.starts_with(COMES_IN) => {
             // It was stopped on its way.
             if let Some(number) = holder.session
                 && is_stalled(session, number).await?
@@ -136,16 +139,16 @@ pub(crate) async fn come_in(session: &mut Session, sharing: &Sharing) -> Answer<
             }
             return Err(had_by(&holder.name));
         }
-        Lock::Others(_) => {}
+        LockAttempt::Others(_) => {}
     }
     Ok(lock)
 }
 
 /// The first text is stored, and returned to all.
-pub(crate) async fn agree(session: &mut Session, name: &str, text: &str) -> Answer<String> {
+pub(crate) async fn agree(session: &mut ServerSession, name: &str, text: &str) -> StoreResult<String> {
     let insert = match session.dialect() {
-        Dialect::Postgres => "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
-        Dialect::Mysql => {
+        ServerDialect::Postgres => "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        ServerDialect::Mysql => {
             "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON DUPLICATE KEY UPDATE name = name"
         }
     };
@@ -160,7 +163,12 @@ pub(crate) async fn agree(session: &mut Session, name: &str, text: &str) -> Answ
 }
 
 /// Only who knows the newest text changes it.
-pub(crate) async fn agree_anew(session: &mut Session, name: &str, before: &str, text: &str) -> Answer<bool> {
+pub(crate) async fn agree_anew(
+    session: &mut ServerSession,
+    name: &str,
+    before: &str,
+    text: &str,
+) -> StoreResult<bool> {
     let update = "UPDATE kw_agreed SET text = ? WHERE name = ? AND text = ?";
     session.fetch(update, vec![text.into(), name.into(), before.into()]).await?;
     // Not every server tells how many rows an update has changed. What is there now may also be the text of another
@@ -169,20 +177,20 @@ pub(crate) async fn agree_anew(session: &mut Session, name: &str, before: &str, 
 }
 
 /// Makes the replica of this slot the leader: only the replica of the present term writes what plugins save.
-pub(crate) async fn begin_term(session: &mut Session, slot: u8, term: i64) -> Answer<()> {
+pub(crate) async fn begin_term(session: &mut ServerSession, slot: u8, term: i64) -> StoreResult<()> {
     session.fetch("UPDATE kw_journal SET term = ? WHERE id = 1", vec![term.into()]).await?;
     let text = "UPDATE kw_replicas SET term = ? WHERE slot = ?";
     session.fetch(text, vec![term.into(), i64::from(slot).into()]).await.map(drop)
 }
 
 /// A replica that comes in must use the same Lease.
-pub(crate) async fn elect_by(session: &mut Session, slot: u8, lease: &str) -> Answer<()> {
+pub(crate) async fn elect_by(session: &mut ServerSession, slot: u8, lease: &str) -> StoreResult<()> {
     let text = "UPDATE kw_replicas SET lease = ? WHERE slot = ?";
     session.fetch(text, vec![lease.into(), i64::from(slot).into()]).await.map(drop)
 }
 
 /// Until the next term begins, there is no leader.
-pub(crate) async fn end_term(session: &mut Session) -> Answer<()> {
+pub(crate) async fn end_term(session: &mut ServerSession) -> StoreResult<()> {
     session.script("UPDATE kw_journal SET term = term + 1 WHERE id = 1").await
 }
 

@@ -14,9 +14,9 @@ use sqlx::{ConnectOptions, Connection as _};
 use tokio::time::timeout;
 
 use super::pooler;
-use super::session::Session;
-use crate::store::rows::Answer;
-use crate::store::server::engine::dialect::Dialect;
+use super::session::ServerSession;
+use crate::store::rows::StoreResult;
+use crate::store::server::engine::dialect::ServerDialect;
 use crate::store::server::engine::fault::{classify, remedy};
 
 /// Until a server has to have taken a connection.
@@ -42,8 +42,8 @@ const POSTGRES: &str = "SET default_transaction_isolation = 'read committed'; SE
      SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; \
      SET tcp_user_timeout = 30000";
 
-/// What is too long or of another type is an error, never cut. A read is no transaction that goes on, and
-/// its answer is never cut either, whatever the server's operator has set for everybody.
+/// A value that is too long or of another type is an error, and is never cut. A read is no transaction that
+/// goes on, and its answer is never cut either, whatever the server's operator has set for everybody.
 const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
      SESSION autocommit = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
      SESSION innodb_lock_wait_timeout = 10; SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
@@ -51,7 +51,7 @@ const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTIT
 /// An address is a line.
 const ADDRESS_BYTES: u64 = 64 * 1024;
 
-/// What servers say of a cluster in which each node takes writes.
+/// Asks a server whether it is part of a cluster in which each node takes writes.
 const CLUSTER: &str = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'; \
      SHOW GLOBAL VARIABLES LIKE 'group_replication_single_primary_mode'";
 
@@ -64,21 +64,21 @@ fn is_multi_primary(name: &str, value: &str) -> bool {
 const STEPS: u32 = 100_000;
 
 #[derive(Clone)]
-enum Options {
+enum ServerOptions {
     Postgres(PgConnectOptions),
     Mysql(MySqlConnectOptions),
 }
 
 /// Why there is no session.
-pub(crate) struct Refusal {
+pub(crate) struct SessionRefusal {
     pub error: JournalError,
-    /// What a person has to do; `None` where another try may end better.
+    /// The step for a person; `None` if another try may succeed.
     pub remedy: Option<&'static str>,
 }
 
-impl Refusal {
+impl SessionRefusal {
     /// As one error, for a caller that tries again in any case.
-    pub fn told(self) -> JournalError {
+    pub fn into_error(self) -> JournalError {
         match (self.error, self.remedy) {
             (JournalError::Unavailable(why), Some(remedy)) => {
                 JournalError::Unavailable(format!("{why}; {remedy}"))
@@ -88,7 +88,7 @@ impl Refusal {
     }
 }
 
-impl From<JournalError> for Refusal {
+impl From<JournalError> for SessionRefusal {
     fn from(error: JournalError) -> Self {
         Self { error, remedy: None }
     }
@@ -96,22 +96,22 @@ impl From<JournalError> for Refusal {
 
 /// Says which server it is, and never with which password.
 #[derive(Clone)]
-pub(crate) struct Server {
-    options: Options,
+pub(crate) struct ServerAddress {
+    options: ServerOptions,
     place: String,
-    /// As it was given: it names files, and is never told.
+    /// The address as it was given: it names files, and no message contains it.
     url: String,
     /// Has the address, and may have another password later.
     file: Option<PathBuf>,
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place)
     }
 }
 
-impl Server {
+impl ServerAddress {
     pub fn of(address: &str) -> Result<Self, String> {
         match address.split_once("://") {
             Some(("postgres" | "postgresql", _)) => Self::postgres(address),
@@ -126,7 +126,7 @@ impl Server {
 
     /// As its file says it now. A file that can't be read leaves the address that is known; one that leads to another
     /// database would lead to another journal.
-    async fn now(&self) -> Answer<Self> {
+    async fn now(&self) -> StoreResult<Self> {
         let Some(file) = &self.file else { return Ok(self.clone()) };
         let path = file.clone();
         let read = files::within(file, files::ANSWER, move || files::text(&path, ADDRESS_BYTES)).await;
@@ -147,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Nothing of the address is told in an error: it may hold a password.
+    /// No error contains a part of the address: it may hold a password.
     pub fn postgres(url: &str) -> Result<Self, String> {
         let options = PgConnectOptions::from_str(url).map_err(|_| malformed("postgres"))?;
         let options = options.application_name("kubewitness").statement_cache_capacity(STATEMENTS);
@@ -158,7 +158,7 @@ impl Server {
             return Err(malformed("postgres"));
         }
         let place = format!("PostgreSQL at {}:{}/{database}", options.get_host(), options.get_port());
-        Ok(Self { options: Options::Postgres(options), place, url: url.to_owned(), file: None })
+        Ok(Self { options: ServerOptions::Postgres(options), place, url: url.to_owned(), file: None })
     }
 
     pub fn mysql(url: &str) -> Result<Self, String> {
@@ -171,29 +171,29 @@ impl Server {
             return Err(malformed("mysql"));
         }
         let place = format!("MySQL at {}:{}/{database}", options.get_host(), options.get_port());
-        Ok(Self { options: Options::Mysql(options), place, url: url.to_owned(), file: None })
+        Ok(Self { options: ServerOptions::Mysql(options), place, url: url.to_owned(), file: None })
     }
 
     pub fn kind(&self) -> &'static str {
         match self.dialect() {
-            Dialect::Postgres => "postgres",
-            Dialect::Mysql => "mysql",
+            ServerDialect::Postgres => "postgres",
+            ServerDialect::Mysql => "mysql",
         }
     }
 
-    pub fn dialect(&self) -> Dialect {
+    pub fn dialect(&self) -> ServerDialect {
         match self.options {
-            Options::Postgres(_) => Dialect::Postgres,
-            Options::Mysql(_) => Dialect::Mysql,
+            ServerOptions::Postgres(_) => ServerDialect::Postgres,
+            ServerOptions::Mysql(_) => ServerDialect::Mysql,
         }
     }
 
     /// A session that reads, on the primary: a replica of the server would lag behind.
-    pub async fn connect(&self) -> Answer<Session> {
+    pub async fn connect(&self) -> StoreResult<ServerSession> {
         let mut session = self.dial().await.map_err(|refusal| refusal.error)?;
         let text = match self.dialect() {
-            Dialect::Postgres => "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END",
-            Dialect::Mysql => "SELECT CAST(@@global.read_only AS SIGNED)",
+            ServerDialect::Postgres => "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END",
+            ServerDialect::Mysql => "SELECT CAST(@@global.read_only AS SIGNED)",
         };
         let is_copy = session.fetch(text, Vec::new()).await?.first().map(|row| row.int(0)).transpose()?;
         if is_copy != Some(1) {
@@ -205,44 +205,44 @@ impl Server {
         )))
     }
 
-    /// A session, or why there is none and whether another try may end better.
-    pub async fn dial(&self) -> Result<Session, Refusal> {
+    /// Opens a session, or says why it can't and whether another try may succeed.
+    pub async fn dial(&self) -> Result<ServerSession, SessionRefusal> {
         let late = |_| JournalError::Unavailable(format!("{self} has not answered for {CONNECT:?}"));
         let refused = |error| {
             let remedy = remedy(self.dialect(), &error);
-            Refusal { error: classify(self.dialect(), error), remedy }
+            SessionRefusal { error: classify(self.dialect(), error), remedy }
         };
         let unread = |why| JournalError::Unavailable(format!("{self}: {why}"));
         let now = self.now().await?;
         address::expect_files(&now.url).await.map_err(unread)?;
         let mut session = match &now.options {
-            Options::Postgres(options) => {
+            ServerOptions::Postgres(options) => {
                 let connected = timeout(CONNECT, PgConnection::connect_with(options)).await.map_err(late)?;
                 let connected = connected.map_err(refused)?;
                 send_at_once(options.get_port());
-                Session::new(Box::new(connected))
+                ServerSession::new(Box::new(connected))
             }
-            Options::Mysql(options) => {
+            ServerOptions::Mysql(options) => {
                 let connected =
                     timeout(CONNECT, MySqlConnection::connect_with(options)).await.map_err(late)?;
                 let connected = connected.map_err(refused)?;
                 send_at_once(options.get_port());
-                Session::new(Box::new(connected))
+                ServerSession::new(Box::new(connected))
             }
         };
         match self.settle(&mut session).await {
             Ok(()) => Ok(session),
-            Err(error) => Err(Refusal { error, remedy: session.remedy() }),
+            Err(error) => Err(SessionRefusal { error, remedy: session.remedy() }),
         }
     }
 
     /// A session that a pooler does not share out.
-    pub async fn dial_directly(&self) -> Result<Session, Refusal> {
+    pub async fn dial_directly(&self) -> Result<ServerSession, SessionRefusal> {
         let mut session = self.dial().await?;
         let mut second = match timeout(SECOND, self.dial()).await {
             Ok(Ok(second)) => second,
             // Each transaction of the writer looks again.
-            Ok(Err(Refusal { error, .. })) => {
+            Ok(Err(SessionRefusal { error, .. })) => {
                 tracing::debug!(%error, "no second session to recognise a pooler by");
                 return Ok(session);
             }
@@ -254,17 +254,17 @@ impl Server {
         match pooler::is_lent(&mut session, &mut second).await? {
             true => {
                 let error = JournalError::Unavailable(pooler::LENT.into());
-                Err(Refusal { error, remedy: Some(pooler::REMEDY) })
+                Err(SessionRefusal { error, remedy: Some(pooler::REMEDY) })
             }
             false => Ok(session),
         }
     }
 
-    /// What every session is told first.
-    async fn settle(&self, session: &mut Session) -> Answer<()> {
+    /// Sends the first statements of every session.
+    async fn settle(&self, session: &mut ServerSession) -> StoreResult<()> {
         match self.dialect() {
-            Dialect::Postgres => session.script(POSTGRES).await,
-            Dialect::Mysql => {
+            ServerDialect::Postgres => session.script(POSTGRES).await,
+            ServerDialect::Mysql => {
                 session.script(MYSQL).await?;
                 let rows = session.fetch("SELECT CAST(version() AS @TEXT)", Vec::new()).await?;
                 let version = rows.into_iter().next().map(|mut row| row.text(0)).transpose()?;
@@ -282,7 +282,7 @@ impl Server {
         }
     }
 
-    async fn expect_one_primary(&self, session: &mut Session) -> Answer<()> {
+    async fn expect_one_primary(&self, session: &mut ServerSession) -> StoreResult<()> {
         for mut row in session.answers(CLUSTER).await? {
             if is_multi_primary(&row.text(0)?, &row.text(1)?) {
                 session.needs(
@@ -299,9 +299,9 @@ impl Server {
 
     /// Makes a writer's commits durable where that is the session's to choose, and tells where the
     /// server was told otherwise.
-    pub async fn make_durable(&self, session: &mut Session) -> Answer<()> {
+    pub async fn make_durable(&self, session: &mut ServerSession) -> StoreResult<()> {
         match self.dialect() {
-            Dialect::Postgres => {
+            ServerDialect::Postgres => {
                 let text = "SELECT set_config('synchronous_commit', 'on', false)::bytea \
                             WHERE current_setting('synchronous_commit') = 'off'";
                 session.fetch(text, Vec::new()).await?;
@@ -314,7 +314,7 @@ impl Server {
                     );
                 }
             }
-            Dialect::Mysql => {
+            ServerDialect::Mysql => {
                 self.expect_one_primary(session).await?;
                 let text = "SELECT CAST(@@innodb_flush_log_at_trx_commit AS @BIGINT), \
                             CAST(@@max_allowed_packet AS @BIGINT), \
@@ -370,25 +370,26 @@ mod tests {
 
     #[test]
     fn a_server_is_named_without_its_password() {
-        let server = Server::postgres("postgres://ann:hush@db.example.com:5433/journal").unwrap();
+        let server = ServerAddress::postgres("postgres://ann:hush@db.example.com:5433/journal").unwrap();
         assert_eq!(server.to_string(), "PostgreSQL at db.example.com:5433/journal");
-        let server = Server::mysql("mysql://ann:hush@db.example.com/journal?ssl-mode=REQUIRED").unwrap();
+        let server =
+            ServerAddress::mysql("mysql://ann:hush@db.example.com/journal?ssl-mode=REQUIRED").unwrap();
         assert_eq!(server.to_string(), "MySQL at db.example.com:3306/journal");
         for wrong in ["postgres://ann:hu sh@:x/", "nonsense hush", "postgres://ann:hu@s/h@db:5432/journal"] {
-            let error = Server::postgres(wrong).err().unwrap();
+            let error = ServerAddress::postgres(wrong).err().unwrap();
             assert!(!error.contains("hu"), "{error}");
         }
-        assert!(Server::mysql("mysql://ann:p@s/h@db/journal").err().unwrap().contains("%40"));
-        assert!(Server::mysql("mysql://ann:p%40s%2Fh@db/journal").is_ok());
-        assert!(Server::mysql("mysql://ann:hush@db").err().unwrap().contains("names no database"));
+        assert!(ServerAddress::mysql("mysql://ann:p@s/h@db/journal").err().unwrap().contains("%40"));
+        assert!(ServerAddress::mysql("mysql://ann:p%40s%2Fh@db/journal").is_ok());
+        assert!(ServerAddress::mysql("mysql://ann:hush@db").err().unwrap().contains("names no database"));
     }
 
     #[tokio::test]
     async fn a_rotated_password_is_read_with_the_next_connection_and_another_database_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("address");
-        let of = |server: &Server| server.url.clone();
-        let server = Server::of("postgres://ann:old@db/journal").unwrap().read_again_from(&file);
+        let of = |server: &ServerAddress| server.url.clone();
+        let server = ServerAddress::of("postgres://ann:old@db/journal").unwrap().read_again_from(&file);
         assert_eq!(of(&server.now().await.unwrap()), "postgres://ann:old@db/journal", "there is no file");
         std::fs::write(&file, "postgres://ann:new@db/journal\n").unwrap();
         assert_eq!(of(&server.now().await.unwrap()), "postgres://ann:new@db/journal");

@@ -6,10 +6,10 @@ use kubewitness_core::ports::JournalError;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-use crate::store::rows::Answer;
-use crate::store::server::engine::dialect::Dialect;
+use crate::store::rows::StoreResult;
+use crate::store::server::engine::dialect::ServerDialect;
 use crate::store::server::engine::fault::{classify, remedy};
-use crate::store::server::engine::link::{Link, Param, Row};
+use crate::store::server::engine::link::{ServerLink, SqlParam, SqlRow};
 
 /// A server that says nothing for so long is not waited for: its machine or the way to it may be
 /// gone, and no packet tells.
@@ -18,13 +18,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The same for all that one transaction writes, which may be many large documents.
 pub(crate) const WRITING: Duration = Duration::from_secs(120);
 
-pub(crate) struct Session {
-    link: Box<dyn Link>,
+pub(crate) struct ServerSession {
+    link: Box<dyn ServerLink>,
     /// Set while a question is open: a caller may go away before its answer is there, and what came
     /// next would be that answer.
     is_clean: bool,
     in_snapshot: bool,
-    /// What a person has to do about the last error, where waiting does not help.
+    /// The step for a person after the last error, if waiting does not help.
     remedy: Option<&'static str>,
 }
 
@@ -32,12 +32,12 @@ fn silent() -> JournalError {
     JournalError::Unavailable(format!("the server has not answered for {} s", PATIENCE.as_secs()))
 }
 
-impl Session {
-    pub(crate) fn new(link: Box<dyn Link>) -> Self {
+impl ServerSession {
+    pub(crate) fn new(link: Box<dyn ServerLink>) -> Self {
         Self { link, is_clean: true, in_snapshot: false, remedy: None }
     }
 
-    pub fn dialect(&self) -> Dialect {
+    pub fn dialect(&self) -> ServerDialect {
         self.link.dialect()
     }
 
@@ -56,11 +56,11 @@ impl Session {
     }
 
     /// One snapshot for everything until [`end`](Self::end).
-    pub async fn begin(&mut self) -> Answer<()> {
+    pub async fn begin(&mut self) -> StoreResult<()> {
         self.in_snapshot = true;
         self.script(match self.dialect() {
-            Dialect::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-            Dialect::Mysql => {
+            ServerDialect::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            ServerDialect::Mysql => {
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
                  START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
             }
@@ -68,34 +68,34 @@ impl Session {
         .await
     }
 
-    pub async fn end(&mut self) -> Answer<()> {
+    pub async fn end(&mut self) -> StoreResult<()> {
         self.script("ROLLBACK").await?;
         self.in_snapshot = false;
         Ok(())
     }
 
-    pub(crate) async fn fetch(&mut self, shared: &str, params: Vec<Param>) -> Answer<Vec<Row>> {
+    pub(crate) async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> StoreResult<Vec<SqlRow>> {
         let done = timeout(PATIENCE, self.ask()?.fetch(shared, params)).await;
         self.answered(done)
     }
 
-    pub async fn script(&mut self, text: &str) -> Answer<()> {
+    pub async fn script(&mut self, text: &str) -> StoreResult<()> {
         self.answers(text).await.map(drop)
     }
 
-    /// What statements without places, sent together, answer with.
-    pub(crate) async fn answers(&mut self, text: &str) -> Answer<Vec<Row>> {
+    /// The answers to statements without parameters that are sent together.
+    pub(crate) async fn answers(&mut self, text: &str) -> StoreResult<Vec<SqlRow>> {
         let done = timeout(PATIENCE, self.ask()?.script(text)).await;
         self.answered(done)
     }
 
     /// The first column of each row.
-    pub(crate) async fn numbers(&mut self, text: &str, params: Vec<Param>) -> Answer<Vec<i64>> {
+    pub(crate) async fn numbers(&mut self, text: &str, params: Vec<SqlParam>) -> StoreResult<Vec<i64>> {
         self.fetch(text, params).await?.into_iter().map(|row| row.int(0)).collect()
     }
 
     /// The link, for one question, whose answer goes to [`answered`](Self::answered).
-    pub(crate) fn ask(&mut self) -> Answer<&mut dyn Link> {
+    pub(crate) fn ask(&mut self) -> StoreResult<&mut dyn ServerLink> {
         if !self.is_clean {
             return Err(JournalError::Unavailable("the connection was given up".into()));
         }
@@ -103,7 +103,7 @@ impl Session {
         Ok(&mut *self.link)
     }
 
-    pub(crate) fn answered<T>(&mut self, done: Result<Result<T, sqlx::Error>, Elapsed>) -> Answer<T> {
+    pub(crate) fn answered<T>(&mut self, done: Result<Result<T, sqlx::Error>, Elapsed>) -> StoreResult<T> {
         let answer = done.map_err(|_| silent())?;
         let answer = answer.map_err(|error| {
             self.remedy = remedy(self.link.dialect(), &error);

@@ -1,6 +1,6 @@
-//! What replicas tell each other about their watches. A replica that was away asks whether another
-//! replica's watch began before the outage and still goes on. If so, that replica has seen what the
-//! first one missed, and no gap is recorded.
+//! Announces the watches of each replica to the others. A replica that was away asks whether another
+//! replica's watch began before the outage and still goes on. If so, that replica has seen what the first one
+//! missed, and no gap is recorded.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,36 +8,36 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kubewitness_core::Version;
 use kubewitness_core::ports::JournalError;
 
-use super::lock::{Seat, holding_session};
+use super::lock::{LockRight, holding_session};
 use super::replicas::is_stalled;
-use super::session::Session;
-use crate::store::rows::Answer;
+use super::session::ServerSession;
+use crate::store::rows::StoreResult;
 
 /// Counts the changes of what there is to tell.
-pub(crate) type Edition = u64;
+pub(crate) type WatchEdition = u64;
 
 /// Epochs and versions by source.
-type Sources = BTreeMap<String, (u32, Version)>;
+type SourceVersions = BTreeMap<String, (u32, Version)>;
 
 /// The watches of this replica. Each transaction tells what is new, and there is one every second.
-pub(crate) struct Watches {
+pub(crate) struct ReplicaWatches {
     mine: String,
-    held: Mutex<Held>,
+    held: Mutex<HeldWatches>,
 }
 
 #[derive(Default)]
-struct Held {
-    sources: Sources,
-    edition: Edition,
-    told: Edition,
+struct HeldWatches {
+    sources: SourceVersions,
+    edition: WatchEdition,
+    told: WatchEdition,
 }
 
-impl Watches {
+impl ReplicaWatches {
     pub fn of(replica: &str) -> Self {
         Self { mine: replica.to_owned(), held: Mutex::default() }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, HeldWatches> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,14 +50,14 @@ impl Watches {
         }
     }
 
-    /// What the others don't know, as they read it.
-    pub fn untold(&self) -> Option<(Edition, String)> {
+    /// The news that the others have not read, encoded for them.
+    pub fn unannounced(&self) -> Option<(WatchEdition, String)> {
         let held = self.held();
         let text = || serde_json::to_string(&held.sources).unwrap_or_default();
         (held.edition != held.told).then(|| (held.edition, text()))
     }
 
-    pub fn were_told(&self, edition: Option<Edition>) {
+    pub fn were_told(&self, edition: Option<WatchEdition>) {
         let mut held = self.held();
         held.told = edition.unwrap_or(held.told);
     }
@@ -70,11 +70,11 @@ impl Watches {
     /// Another replica, which is well, and whose watch began before a version and goes on.
     pub async fn elsewhere(
         &self,
-        session: &mut Session,
+        session: &mut ServerSession,
         source: &str,
         epoch: u32,
         before: &Version,
-    ) -> Answer<Option<String>> {
+    ) -> StoreResult<Option<String>> {
         let text = "SELECT w.slot, r.name, w.sources FROM kw_watches w JOIN kw_replicas r ON r.slot = w.slot \
                     ORDER BY w.slot";
         for mut row in session.fetch(text, Vec::new()).await? {
@@ -84,7 +84,7 @@ impl Watches {
             if name == self.mine || !began.is_some_and(|since| before.is_newer_than(since)) {
                 continue;
             }
-            let Some(number) = holding_session(session, Seat::Replica(slot)).await? else { continue };
+            let Some(number) = holding_session(session, LockRight::Replica(slot)).await? else { continue };
             if !is_stalled(session, number).await? {
                 return Ok(Some(name));
             }
@@ -93,14 +93,14 @@ impl Watches {
     }
 }
 
-fn parsed(replica: &str, text: &str) -> Answer<Sources> {
+fn parsed(replica: &str, text: &str) -> StoreResult<SourceVersions> {
     serde_json::from_str(text).map_err(|error| {
         JournalError::Unavailable(format!("what the replica {replica} says of its watches: {error}"))
     })
 }
 
-/// In place of what this replica told before.
-pub(crate) async fn tell(session: &mut Session, slot: u8, text: &str) -> Answer<()> {
+/// Replaces the earlier announcement of this replica.
+pub(crate) async fn tell(session: &mut ServerSession, slot: u8, text: &str) -> StoreResult<()> {
     let slot = i64::from(slot);
     session.fetch("DELETE FROM kw_watches WHERE slot = ?", vec![slot.into()]).await?;
     let insert = "INSERT INTO kw_watches (slot, sources) VALUES (?, ?)";
@@ -113,25 +113,25 @@ mod tests {
 
     #[test]
     fn what_changed_is_told_until_it_was_and_again_from_a_new_seat() {
-        let watches = Watches::of("one");
+        let watches = ReplicaWatches::of("one");
         let since = || Some((0, Version::new("7")));
-        assert!(watches.untold().is_none());
+        assert!(watches.unannounced().is_none());
         watches.set("jobs", since());
-        let (edition, text) = watches.untold().unwrap();
+        let (edition, text) = watches.unannounced().unwrap();
         assert_eq!(text, r#"{"jobs":[0,"7"]}"#);
         assert_eq!(parsed("one", &text).unwrap()["jobs"], since().unwrap());
-        // Changed while it is being told.
+        // The watches changed during the announcement.
         watches.set("pods", since());
         watches.were_told(Some(edition));
-        let (edition, _) = watches.untold().unwrap();
+        let (edition, _) = watches.unannounced().unwrap();
         watches.were_told(Some(edition));
         watches.set("pods", since());
         watches.were_told(None);
-        assert!(watches.untold().is_none(), "nothing is new");
+        assert!(watches.unannounced().is_none(), "nothing is new");
         watches.are_forgotten();
-        assert!(watches.untold().is_some());
+        assert!(watches.unannounced().is_some());
         watches.set("jobs", None);
-        assert_eq!(watches.untold().unwrap().1, r#"{"pods":[0,"7"]}"#);
+        assert_eq!(watches.unannounced().unwrap().1, r#"{"pods":[0,"7"]}"#);
         assert!(parsed("one", "[]").unwrap_err().to_string().contains("replica one"));
     }
 }

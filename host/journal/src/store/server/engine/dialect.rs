@@ -11,12 +11,12 @@
 //! | `@TEXT` | `bytea` | `BINARY` |
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum ServerDialect {
     Postgres,
     Mysql,
 }
 
-impl Dialect {
+impl ServerDialect {
     pub fn text(self, shared: &str) -> String {
         let mut text = String::with_capacity(shared.len() + 64);
         let (mut rest, mut binds) = (shared, 0);
@@ -71,11 +71,11 @@ mod tests {
     fn one_text_serves_both() {
         let shared = "SELECT CAST(a AS @BIGINT) FROM @numbers @JOIN t ON t.a = q.v WHERE b = ? AND c = ?";
         assert_eq!(
-            Dialect::Postgres.text(shared),
+            ServerDialect::Postgres.text(shared),
             "SELECT CAST(a AS bigint) FROM unnest($1::bigint[]) AS q (v) JOIN t ON t.a = q.v WHERE b = $2 AND c = $3"
         );
         assert_eq!(
-            Dialect::Mysql.text(shared),
+            ServerDialect::Mysql.text(shared),
             "SELECT CAST(a AS SIGNED) FROM JSON_TABLE(?, '$[*]' COLUMNS (v BIGINT PATH '$')) AS q \
              STRAIGHT_JOIN t ON t.a = q.v WHERE b = ? AND c = ?"
         );

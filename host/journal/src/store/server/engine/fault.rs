@@ -3,10 +3,10 @@
 
 use kubewitness_core::ports::JournalError;
 
-use super::dialect::Dialect;
+use super::dialect::ServerDialect;
 use crate::report::{DOUBTFUL, LOST, RESTORE};
 
-/// Of PostgreSQL, whose codes' first two characters are a class.
+/// Classifies an error of PostgreSQL. The first two characters of its code are a class.
 fn postgres(code: &str) -> Option<&'static str> {
     match code {
         // What a transaction that met another, or a server that ends, is told.
@@ -14,7 +14,7 @@ fn postgres(code: &str) -> Option<&'static str> {
         "25006" => Some(
             "the server is a standby, or `default_transaction_read_only` is on for the user or the database",
         ),
-        // As of a database that is told to take no connections.
+        // For example, a database that accepts no connections.
         "55000" => Some("the server takes no connections for now"),
         "57P01" | "57P02" | "57P03" | "57P05" => Some("the server is stopping or starting"),
         "53100" => Some("the server's disk is full"),
@@ -30,7 +30,7 @@ fn postgres(code: &str) -> Option<&'static str> {
     }
 }
 
-/// Of MySQL and MariaDB.
+/// Classifies an error of MySQL and MariaDB.
 fn mysql(number: &str) -> Option<&'static str> {
     match number.parse().unwrap_or(0) {
         // The last two are of replicated groups, where another member's transaction came first.
@@ -56,44 +56,44 @@ fn mysql(number: &str) -> Option<&'static str> {
     }
 }
 
-pub(crate) fn passing(dialect: Dialect, code: &str) -> Option<&'static str> {
+pub(crate) fn passing(dialect: ServerDialect, code: &str) -> Option<&'static str> {
     match dialect {
-        Dialect::Postgres => postgres(code),
-        Dialect::Mysql => mysql(code),
+        ServerDialect::Postgres => postgres(code),
+        ServerDialect::Mysql => mysql(code),
     }
 }
 
-/// What a server says of damaged pages and rows.
-fn is_damage(dialect: Dialect, code: &str) -> bool {
+/// Whether a server's code stands for damaged pages or rows.
+fn is_damage(dialect: ServerDialect, code: &str) -> bool {
     match dialect {
-        Dialect::Postgres => matches!(code, "XX001" | "XX002"),
+        ServerDialect::Postgres => matches!(code, "XX001" | "XX002"),
         // Of tables and indexes that can't be read; MySQL's own checksum failure ends the server.
-        Dialect::Mysql => matches!(code, "1034" | "1035" | "1194" | "1195" | "1712" | "1877"),
+        ServerDialect::Mysql => matches!(code, "1034" | "1035" | "1194" | "1195" | "1712" | "1877"),
     }
 }
 
 /// Without the tables of a journal, or, in MySQL, without the database that was chosen.
-fn is_gone(dialect: Dialect, code: &str) -> bool {
+fn is_gone(dialect: ServerDialect, code: &str) -> bool {
     match dialect {
-        Dialect::Postgres => code == "42P01",
-        Dialect::Mysql => matches!(code, "1046" | "1146"),
+        ServerDialect::Postgres => code == "42P01",
+        ServerDialect::Mysql => matches!(code, "1046" | "1146"),
     }
 }
 
 /// The code of an error as its server numbers it.
-pub(crate) fn code(dialect: Dialect, error: &sqlx::Error) -> Option<String> {
+pub(crate) fn code(dialect: ServerDialect, error: &sqlx::Error) -> Option<String> {
     let told = error.as_database_error()?;
     match dialect {
-        Dialect::Postgres => told.code().map(std::borrow::Cow::into_owned),
-        Dialect::Mysql => {
+        ServerDialect::Postgres => told.code().map(std::borrow::Cow::into_owned),
+        ServerDialect::Mysql => {
             let told = told.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
             Some(told.number().to_string())
         }
     }
 }
 
-/// What a person has to do about an error that no waiting changes; `None` where it may pass.
-pub(crate) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static str> {
+/// The step for a person after an error that waiting does not mend; `None` if the error may pass.
+pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'static str> {
     const CERTIFICATE: &str = "name the authority that vouches for the server in the address (`sslrootcert=` for \
         PostgreSQL, `ssl-ca=` for MySQL and MariaDB), and the name that its certificate has";
     const LOGIN: &str = "correct the user or the password in the journal's address, or the rules by which the \
@@ -118,24 +118,24 @@ pub(crate) fn remedy(dialect: Dialect, error: &sqlx::Error) -> Option<&'static s
     }
     let code = code(dialect, error)?;
     match (dialect, code.as_str()) {
-        (Dialect::Postgres, "28000" | "28P01") => Some(LOGIN),
-        (Dialect::Mysql, "3159") => Some(ENCRYPT),
-        (Dialect::Mysql, "1045" | "1129" | "1130" | "1251" | "1524" | "1698") => Some(LOGIN),
-        (Dialect::Mysql, "1820" | "1862" | "3118" | "3955") => Some(LOGIN),
-        (Dialect::Postgres, "3D000") | (Dialect::Mysql, "1049") => Some(DATABASE),
-        (Dialect::Postgres, "3F000" | "42501") => Some(RIGHTS),
-        (Dialect::Mysql, "1044" | "1142" | "1143" | "1227") => Some(RIGHTS),
+        (ServerDialect::Postgres, "28000" | "28P01") => Some(LOGIN),
+        (ServerDialect::Mysql, "3159") => Some(ENCRYPT),
+        (ServerDialect::Mysql, "1045" | "1129" | "1130" | "1251" | "1524" | "1698") => Some(LOGIN),
+        (ServerDialect::Mysql, "1820" | "1862" | "3118" | "3955") => Some(LOGIN),
+        (ServerDialect::Postgres, "3D000") | (ServerDialect::Mysql, "1049") => Some(DATABASE),
+        (ServerDialect::Postgres, "3F000" | "42501") => Some(RIGHTS),
+        (ServerDialect::Mysql, "1044" | "1142" | "1143" | "1227") => Some(RIGHTS),
         _ => None,
     }
 }
 
-/// MySQL's kind of password is told to nobody who could be somebody else: the client says so when it
+/// The client sends MySQL's kind of password to no server that it can't identify: the client says so when it
 /// would have to be, and gives it no kind of error of its own.
 fn lacks_tls(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Configuration(why) if why.to_string().contains("RSA"))
 }
 
-pub(crate) fn classify(dialect: Dialect, error: sqlx::Error) -> JournalError {
+pub(crate) fn classify(dialect: ServerDialect, error: sqlx::Error) -> JournalError {
     if let Some(code) = code(dialect, &error) {
         return match passing(dialect, &code) {
             Some(what) => JournalError::Unavailable(format!("{what}: {error}")),
@@ -173,38 +173,40 @@ mod tests {
     fn what_passes_is_tried_again_and_damage_is_not() {
         for code in ["40001", "40P01", "55000", "53100", "53300", "57P01", "57P03", "25006", "08006", "53200"]
         {
-            assert!(passing(Dialect::Postgres, code).is_some(), "{code}");
+            assert!(passing(ServerDialect::Postgres, code).is_some(), "{code}");
         }
         for code in ["23505", "42P01", "XX001", "XX002", "22021"] {
-            assert!(passing(Dialect::Postgres, code).is_none(), "{code}");
+            assert!(passing(ServerDialect::Postgres, code).is_none(), "{code}");
         }
         for code in ["1205", "1213", "1040", "1114", "1290", "1053", "3101", "3159", "3168", "4031"] {
-            assert!(passing(Dialect::Mysql, code).is_some(), "{code}");
+            assert!(passing(ServerDialect::Mysql, code).is_some(), "{code}");
         }
         for code in ["1062", "1146", "1034", "1366"] {
-            assert!(passing(Dialect::Mysql, code).is_none(), "{code}");
+            assert!(passing(ServerDialect::Mysql, code).is_none(), "{code}");
         }
-        assert!(is_gone(Dialect::Postgres, "42P01") && is_gone(Dialect::Mysql, "1146"));
-        assert!(is_damage(Dialect::Postgres, "XX001") && is_damage(Dialect::Mysql, "1034"));
+        assert!(is_gone(ServerDialect::Postgres, "42P01") && is_gone(ServerDialect::Mysql, "1146"));
+        assert!(is_damage(ServerDialect::Postgres, "XX001") && is_damage(ServerDialect::Mysql, "1034"));
     }
 
     #[test]
     fn what_only_a_person_can_mend_is_told_from_what_passes() {
         let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionRefused.into());
-        assert_eq!(remedy(Dialect::Postgres, &lost), None);
+        assert_eq!(remedy(ServerDialect::Postgres, &lost), None);
         let other = sqlx::Error::Protocol("unknown message type: '4'".into());
-        assert!(remedy(Dialect::Mysql, &other).is_some_and(|remedy| remedy.contains("port")));
+        assert!(remedy(ServerDialect::Mysql, &other).is_some_and(|remedy| remedy.contains("port")));
         let untrusted = sqlx::Error::Tls("unknown issuer".into());
-        assert!(remedy(Dialect::Postgres, &untrusted).is_some_and(|remedy| remedy.contains("certificate")));
+        assert!(
+            remedy(ServerDialect::Postgres, &untrusted).is_some_and(|remedy| remedy.contains("certificate"))
+        );
     }
 
     #[test]
     fn a_lost_connection_is_tried_again() {
         let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
-        assert!(matches!(classify(Dialect::Postgres, lost), JournalError::Unavailable(_)));
+        assert!(matches!(classify(ServerDialect::Postgres, lost), JournalError::Unavailable(_)));
         let closed = sqlx::Error::PoolTimedOut;
-        assert!(matches!(classify(Dialect::Mysql, closed), JournalError::Unavailable(_)));
+        assert!(matches!(classify(ServerDialect::Mysql, closed), JournalError::Unavailable(_)));
         let row = sqlx::Error::ColumnNotFound("x".into());
-        assert!(matches!(classify(Dialect::Postgres, row), JournalError::Fatal(_)));
+        assert!(matches!(classify(ServerDialect::Postgres, row), JournalError::Fatal(_)));
     }
 }

@@ -3,16 +3,16 @@
 use async_trait::async_trait;
 use kubewitness_core::ports::JournalError;
 
-use super::dialect::Dialect;
-use super::table::{Batch, Delete, Insert, Update};
-use crate::store::rows::{Answer, Key};
+use super::dialect::ServerDialect;
+use super::table::{DeleteStatement, InsertStatement, RowsBatch, UpdateStatement};
+use crate::store::rows::{StateKey, StoreResult};
 
 /// All that the journal's tables hold.
-pub(crate) use crate::store::rows::checksum::Cell as Value;
+pub(crate) use crate::store::rows::checksum::SumCell as Value;
 
-/// What a text is given for its places.
+/// The values for the parameters of a statement.
 #[derive(Clone, Debug)]
-pub(crate) enum Param {
+pub(crate) enum SqlParam {
     Int(i64),
     Bytes(Vec<u8>),
     /// For `@numbers`.
@@ -21,19 +21,19 @@ pub(crate) enum Param {
     Pairs(Vec<(i64, Vec<u8>)>),
 }
 
-impl From<i64> for Param {
+impl From<i64> for SqlParam {
     fn from(number: i64) -> Self {
         Self::Int(number)
     }
 }
 
-impl From<&str> for Param {
+impl From<&str> for SqlParam {
     fn from(text: &str) -> Self {
         Self::Bytes(text.as_bytes().to_vec())
     }
 }
 
-impl From<&[i64]> for Param {
+impl From<&[i64]> for SqlParam {
     fn from(numbers: &[i64]) -> Self {
         Self::Numbers(numbers.to_vec())
     }
@@ -69,14 +69,14 @@ impl From<&str> for Value {
     }
 }
 
-impl From<&Key> for Value {
-    fn from(key: &Key) -> Self {
+impl From<&StateKey> for Value {
+    fn from(key: &StateKey) -> Self {
         Self::Bytes(key_bytes(key))
     }
 }
 
-impl From<Option<&Key>> for Value {
-    fn from(key: Option<&Key>) -> Self {
+impl From<Option<&StateKey>> for Value {
+    fn from(key: Option<&StateKey>) -> Self {
         key.map_or(Self::Null, Self::from)
     }
 }
@@ -85,42 +85,42 @@ const NUMBER: u8 = 1;
 const TEXT: u8 = 2;
 
 /// In the order of the numbers, so that new versions go to the end of the index.
-pub(crate) fn key_bytes(key: &Key) -> Vec<u8> {
+pub(crate) fn key_bytes(key: &StateKey) -> Vec<u8> {
     match key {
-        Key::Number(number) => {
+        StateKey::Number(number) => {
             let ordered = (*number as u64) ^ (1 << 63);
             [&[NUMBER], &ordered.to_be_bytes()[..]].concat()
         }
-        Key::Text(text) => [&[TEXT], text.as_bytes()].concat(),
+        StateKey::Text(text) => [&[TEXT], text.as_bytes()].concat(),
     }
 }
 
-fn key_of(bytes: &[u8]) -> Option<Key> {
+fn key_of(bytes: &[u8]) -> Option<StateKey> {
     match bytes.split_first()? {
         (&NUMBER, number) => {
             let ordered = u64::from_be_bytes(number.try_into().ok()?);
-            Some(Key::Number((ordered ^ (1 << 63)) as i64))
+            Some(StateKey::Number((ordered ^ (1 << 63)) as i64))
         }
-        (&TEXT, text) => Some(Key::Text(std::str::from_utf8(text).ok()?.into())),
+        (&TEXT, text) => Some(StateKey::Text(std::str::from_utf8(text).ok()?.into())),
         _ => None,
     }
 }
 
 /// One row of an answer. A column that is not what it has to be is damage.
 #[derive(Debug)]
-pub(crate) struct Row(pub Vec<Value>);
+pub(crate) struct SqlRow(pub Vec<Value>);
 
 fn malformed(column: usize) -> JournalError {
     JournalError::Fatal(format!("a row is not of this format: column {column} is something else"))
 }
 
-impl Row {
-    fn take(&mut self, column: usize) -> Answer<Value> {
+impl SqlRow {
+    fn take(&mut self, column: usize) -> StoreResult<Value> {
         let value = self.0.get_mut(column).ok_or_else(|| malformed(column))?;
         Ok(std::mem::replace(value, Value::Null))
     }
 
-    pub fn optional_int(&self, column: usize) -> Answer<Option<i64>> {
+    pub fn optional_int(&self, column: usize) -> StoreResult<Option<i64>> {
         match self.0.get(column) {
             Some(Value::Int(number)) => Ok(Some(*number)),
             Some(Value::Null) => Ok(None),
@@ -128,11 +128,11 @@ impl Row {
         }
     }
 
-    pub fn int(&self, column: usize) -> Answer<i64> {
+    pub fn int(&self, column: usize) -> StoreResult<i64> {
         self.optional_int(column)?.ok_or_else(|| malformed(column))
     }
 
-    pub fn optional_bytes(&mut self, column: usize) -> Answer<Option<Vec<u8>>> {
+    pub fn optional_bytes(&mut self, column: usize) -> StoreResult<Option<Vec<u8>>> {
         match self.take(column)? {
             Value::Bytes(bytes) => Ok(Some(bytes)),
             Value::Null => Ok(None),
@@ -140,51 +140,51 @@ impl Row {
         }
     }
 
-    pub fn bytes(&mut self, column: usize) -> Answer<Vec<u8>> {
+    pub fn bytes(&mut self, column: usize) -> StoreResult<Vec<u8>> {
         self.optional_bytes(column)?.ok_or_else(|| malformed(column))
     }
 
-    pub fn optional_text(&mut self, column: usize) -> Answer<Option<String>> {
+    pub fn optional_text(&mut self, column: usize) -> StoreResult<Option<String>> {
         let bytes = self.optional_bytes(column)?;
         bytes.map(|bytes| String::from_utf8(bytes).map_err(|_| malformed(column))).transpose()
     }
 
-    pub fn text(&mut self, column: usize) -> Answer<String> {
+    pub fn text(&mut self, column: usize) -> StoreResult<String> {
         self.optional_text(column)?.ok_or_else(|| malformed(column))
     }
 
-    pub fn optional_key(&mut self, column: usize) -> Answer<Option<Key>> {
+    pub fn optional_key(&mut self, column: usize) -> StoreResult<Option<StateKey>> {
         let bytes = self.optional_bytes(column)?;
         bytes.map(|bytes| key_of(&bytes).ok_or_else(|| malformed(column))).transpose()
     }
 
-    pub fn key(&mut self, column: usize) -> Answer<Key> {
+    pub fn key(&mut self, column: usize) -> StoreResult<StateKey> {
         self.optional_key(column)?.ok_or_else(|| malformed(column))
     }
 }
 
 /// A connection. After an error it is not used again: what it would answer next is not known.
 #[async_trait]
-pub(crate) trait Link: Send {
-    fn dialect(&self) -> Dialect;
+pub(crate) trait ServerLink: Send {
+    fn dialect(&self) -> ServerDialect;
 
-    /// `shared` as [`Dialect::text`] takes it.
-    async fn fetch(&mut self, shared: &str, params: Vec<Param>) -> Result<Vec<Row>, sqlx::Error>;
+    /// `shared` as [`ServerDialect::text`] takes it.
+    async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error>;
 
     /// Statements without places, sent together; the rows that they answer with.
-    async fn script(&mut self, text: &str) -> Result<Vec<Row>, sqlx::Error>;
+    async fn script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error>;
 
-    async fn insert(&mut self, insert: &Insert, rows: Batch) -> Result<(), sqlx::Error>;
+    async fn insert(&mut self, insert: &InsertStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;
 
-    async fn update(&mut self, update: &Update, rows: Batch) -> Result<(), sqlx::Error>;
+    async fn update(&mut self, update: &UpdateStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;
 
-    async fn delete(&mut self, delete: &Delete, rows: Batch) -> Result<(), sqlx::Error>;
+    async fn delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;
 }
 
-pub(crate) type Written = Result<(), sqlx::Error>;
+pub(crate) type WriteResult = Result<(), sqlx::Error>;
 
 /// Numbers are ours: a sequence would also count what was there already.
-pub(crate) async fn next(link: &mut dyn Link, text: &str) -> Result<i64, sqlx::Error> {
+pub(crate) async fn next(link: &mut dyn ServerLink, text: &str) -> Result<i64, sqlx::Error> {
     let rows = link.fetch(text, Vec::new()).await?;
     rows.first().and_then(|row| row.int(0).ok()).ok_or(sqlx::Error::RowNotFound)
 }
@@ -195,13 +195,13 @@ mod tests {
 
     #[test]
     fn keys_come_back_and_keep_the_order_of_their_numbers() {
-        let keys = [-1, 0, 1, 255, 256, 999_999_999_999_999_999].map(Key::Number);
+        let keys = [-1, 0, 1, 255, 256, 999_999_999_999_999_999].map(StateKey::Number);
         let stored = keys.clone().map(|key| key_bytes(&key));
         assert!(stored.is_sorted());
         for (key, bytes) in keys.into_iter().zip(&stored) {
             assert_eq!(key_of(bytes), Some(key));
         }
-        let text = Key::Text("=abc".into());
+        let text = StateKey::Text("=abc".into());
         assert_eq!(key_of(&key_bytes(&text)), Some(text));
         assert_eq!(key_of(&[NUMBER, 1]), None);
     }

@@ -5,9 +5,12 @@ use async_trait::async_trait;
 use sqlx::mysql::{MySqlArguments, MySqlColumn, MySqlConnection, MySqlRow};
 use sqlx::{Arguments, AssertSqlSafe, Column as _, Row as _, TypeInfo};
 
-use super::dialect::Dialect;
-use super::link::{Link, Param, Row, Value};
-use super::table::{Batch, Column, Conflict, Delete, Insert, Merge, Update, fitting, names};
+use super::dialect::ServerDialect;
+use super::link::{ServerLink, SqlParam, SqlRow, Value};
+use super::table::{
+    ColumnMerge, DeleteStatement, InsertStatement, KeyConflict, RowsBatch, TableColumn, UpdateStatement,
+    fitting, names,
+};
 
 /// Rows of one statement at most; with the widest table's 13 columns it has 3,328 of 65,535 places.
 const LARGEST: usize = 256;
@@ -31,7 +34,7 @@ fn bind(arguments: &mut MySqlArguments, value: Value) -> Result<(), sqlx::Error>
     bound.map_err(sqlx::Error::Encode)
 }
 
-fn row(row: &MySqlRow) -> Result<Row, sqlx::Error> {
+fn row(row: &MySqlRow) -> Result<SqlRow, sqlx::Error> {
     let value = |(index, column): (usize, &MySqlColumn)| {
         Ok(match column.type_info().name() {
             "BIGINT" | "INT" | "SMALLINT" | "TINYINT" | "BOOLEAN" => {
@@ -40,7 +43,7 @@ fn row(row: &MySqlRow) -> Result<Row, sqlx::Error> {
             _ => row.try_get_unchecked::<Option<Vec<u8>>, _>(index)?.map_or(Value::Null, Value::Bytes),
         })
     };
-    row.columns().iter().enumerate().map(value).collect::<Result<_, sqlx::Error>>().map(Row)
+    row.columns().iter().enumerate().map(value).collect::<Result<_, sqlx::Error>>().map(SqlRow)
 }
 
 fn places(width: usize) -> String {
@@ -48,15 +51,15 @@ fn places(width: usize) -> String {
 }
 
 /// How the text of many rows is put together.
-struct Text<'a> {
+struct RowsText<'a> {
     head: &'a str,
     row: &'a str,
     between: &'a str,
     tail: &'a str,
 }
 
-async fn run(link: &mut MySqlConnection, text: Text<'_>, batch: Batch) -> Result<(), sqlx::Error> {
-    let Text { head, row, between, tail } = text;
+async fn run(link: &mut MySqlConnection, text: RowsText<'_>, batch: RowsBatch) -> Result<(), sqlx::Error> {
+    let RowsText { head, row, between, tail } = text;
     for part in batch.parts(next_rows) {
         let text = format!("{head} {} {tail}", vec![row; part.len()].join(between));
         let mut arguments = MySqlArguments::default();
@@ -68,30 +71,31 @@ async fn run(link: &mut MySqlConnection, text: Text<'_>, batch: Batch) -> Result
     Ok(())
 }
 
-fn on_conflict(insert: &Insert) -> String {
+fn on_conflict(insert: &InsertStatement) -> String {
     let merges = match insert.conflict {
-        Conflict::Refuse => return String::new(),
+        KeyConflict::Refuse => return String::new(),
         // `INSERT IGNORE` would also cut what is too long.
-        Conflict::Keep => {
+        KeyConflict::Keep => {
             let key = insert.key[0];
             return format!("ON DUPLICATE KEY UPDATE {key} = {}.{key}", insert.table);
         }
-        Conflict::Merge(merges) => merges,
+        KeyConflict::Merge(merges) => merges,
     };
     let set = merges.iter().map(|(name, merge)| match merge {
-        Merge::New => format!("{name} = VALUES({name})"),
-        Merge::Sum => format!("{name} = {name} + VALUES({name})"),
+        ColumnMerge::New => format!("{name} = VALUES({name})"),
+        ColumnMerge::Sum => format!("{name} = {name} + VALUES({name})"),
     });
     format!("ON DUPLICATE KEY UPDATE {}", set.collect::<Vec<_>>().join(", "))
 }
 
 /// Rows as a JSON table. Only for numbers, which is all that is ever updated.
-fn update_text(update: &Update) -> String {
-    let Update { table, key, set } = update;
+fn update_text(update: &UpdateStatement) -> String {
+    let UpdateStatement { table, key, set } = update;
     let columns = key.iter().chain(*set).enumerate();
-    let columns = columns.map(|(index, Column { name, .. })| format!("{name} BIGINT PATH '$[{index}]'"));
-    let on = key.iter().map(|Column { name, .. }| format!("t.{name} = v.{name}")).collect::<Vec<_>>();
-    let values = set.iter().map(|Column { name, .. }| format!("t.{name} = v.{name}")).collect::<Vec<_>>();
+    let columns = columns.map(|(index, TableColumn { name, .. })| format!("{name} BIGINT PATH '$[{index}]'"));
+    let on = key.iter().map(|TableColumn { name, .. }| format!("t.{name} = v.{name}")).collect::<Vec<_>>();
+    let values =
+        set.iter().map(|TableColumn { name, .. }| format!("t.{name} = v.{name}")).collect::<Vec<_>>();
     format!(
         "UPDATE JSON_TABLE(?, '$[*]' COLUMNS ({})) AS v STRAIGHT_JOIN {table} t ON {} SET {}",
         columns.collect::<Vec<_>>().join(", "),
@@ -100,7 +104,7 @@ fn update_text(update: &Update) -> String {
     )
 }
 
-fn json(batch: &Batch) -> String {
+fn json(batch: &RowsBatch) -> String {
     let rows: Vec<Vec<Option<i64>>> = batch
         .values
         .chunks(batch.width)
@@ -111,21 +115,21 @@ fn json(batch: &Batch) -> String {
 }
 
 #[async_trait]
-impl Link for MySqlConnection {
-    fn dialect(&self) -> Dialect {
-        Dialect::Mysql
+impl ServerLink for MySqlConnection {
+    fn dialect(&self) -> ServerDialect {
+        ServerDialect::Mysql
     }
 
-    async fn fetch(&mut self, shared: &str, params: Vec<Param>) -> Result<Vec<Row>, sqlx::Error> {
+    async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error> {
         let mut arguments = MySqlArguments::default();
         for param in params {
             let bound = match param {
-                Param::Int(number) => arguments.add(number),
-                Param::Bytes(bytes) => arguments.add(bytes),
-                Param::Numbers(numbers) => {
+                SqlParam::Int(number) => arguments.add(number),
+                SqlParam::Bytes(bytes) => arguments.add(bytes),
+                SqlParam::Numbers(numbers) => {
                     arguments.add(serde_json::to_string(&numbers).expect("numbers always serialize"))
                 }
-                Param::Pairs(pairs) => {
+                SqlParam::Pairs(pairs) => {
                     let pairs: Vec<_> =
                         pairs.iter().map(|(number, bytes)| (number, hex::encode_upper(bytes))).collect();
                     arguments.add(serde_json::to_string(&pairs).expect("numbers and texts always serialize"))
@@ -133,23 +137,23 @@ impl Link for MySqlConnection {
             };
             bound.map_err(sqlx::Error::Encode)?;
         }
-        let text = AssertSqlSafe(Dialect::Mysql.text(shared));
+        let text = AssertSqlSafe(ServerDialect::Mysql.text(shared));
         let rows = sqlx::query_with(text, arguments).fetch_all(self).await?;
         rows.iter().map(row).collect()
     }
 
-    async fn script(&mut self, text: &str) -> Result<Vec<Row>, sqlx::Error> {
+    async fn script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error> {
         let rows = sqlx::raw_sql(AssertSqlSafe(text.to_owned())).fetch_all(self).await?;
         rows.iter().map(row).collect()
     }
 
-    async fn insert(&mut self, insert: &Insert, rows: Batch) -> Result<(), sqlx::Error> {
+    async fn insert(&mut self, insert: &InsertStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         let head = format!("INSERT INTO {} ({}) VALUES", insert.table, names(insert.columns));
         let (row, tail) = (places(rows.width), on_conflict(insert));
-        run(self, Text { head: &head, row: &row, between: ",", tail: &tail }, rows).await
+        run(self, RowsText { head: &head, row: &row, between: ",", tail: &tail }, rows).await
     }
 
-    async fn update(&mut self, update: &Update, rows: Batch) -> Result<(), sqlx::Error> {
+    async fn update(&mut self, update: &UpdateStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -159,11 +163,11 @@ impl Link for MySqlConnection {
         sqlx::query_with(text, arguments).execute(self).await.map(drop)
     }
 
-    async fn delete(&mut self, delete: &Delete, rows: Batch) -> Result<(), sqlx::Error> {
+    async fn delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         // Not a list of pairs: MariaDB would read the whole table for it.
-        let row = delete.key.iter().map(|Column { name, .. }| format!("{name} = ?")).collect::<Vec<_>>();
+        let row = delete.key.iter().map(|TableColumn { name, .. }| format!("{name} = ?")).collect::<Vec<_>>();
         let (head, row) = (format!("DELETE FROM {} WHERE", delete.table), format!("({})", row.join(" AND ")));
-        run(self, Text { head: &head, row: &row, between: " OR ", tail: "" }, rows).await
+        run(self, RowsText { head: &head, row: &row, between: " OR ", tail: "" }, rows).await
     }
 }
 

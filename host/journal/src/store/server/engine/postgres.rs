@@ -4,9 +4,12 @@ use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{Arguments, AssertSqlSafe, Column as _, Row as _, TypeInfo};
 
-use super::dialect::Dialect;
-use super::link::{Link, Param, Row, Value};
-use super::table::{Batch, Column, Conflict, Delete, Insert, Kind, Merge, Update, fitting, names};
+use super::dialect::ServerDialect;
+use super::link::{ServerLink, SqlParam, SqlRow, Value};
+use super::table::{
+    ColumnKind, ColumnMerge, DeleteStatement, InsertStatement, KeyConflict, RowsBatch, TableColumn,
+    UpdateStatement, fitting, names,
+};
 
 /// Bytes of one statement, unless one row alone is larger. A server holds all of it at once, several
 /// times over.
@@ -16,16 +19,16 @@ fn next_rows(values: &[Value], width: usize) -> usize {
     fitting(values, width, STATEMENT)
 }
 
-type Bound = Result<(), sqlx::error::BoxDynError>;
+type BoundQuery = Result<(), sqlx::error::BoxDynError>;
 
-fn arguments(params: Vec<Param>) -> Result<PgArguments, sqlx::Error> {
+fn arguments(params: Vec<SqlParam>) -> Result<PgArguments, sqlx::Error> {
     let mut arguments = PgArguments::default();
-    let mut bind = |param| -> Bound {
+    let mut bind = |param| -> BoundQuery {
         match param {
-            Param::Int(number) => arguments.add(number),
-            Param::Bytes(bytes) => arguments.add(bytes),
-            Param::Numbers(numbers) => arguments.add(numbers),
-            Param::Pairs(pairs) => {
+            SqlParam::Int(number) => arguments.add(number),
+            SqlParam::Bytes(bytes) => arguments.add(bytes),
+            SqlParam::Numbers(numbers) => arguments.add(numbers),
+            SqlParam::Pairs(pairs) => {
                 let (numbers, bytes): (Vec<i64>, Vec<Vec<u8>>) = pairs.into_iter().unzip();
                 arguments.add(numbers)?;
                 arguments.add(bytes)
@@ -36,7 +39,7 @@ fn arguments(params: Vec<Param>) -> Result<PgArguments, sqlx::Error> {
     Ok(arguments)
 }
 
-fn row(row: &PgRow) -> Result<Row, sqlx::Error> {
+fn row(row: &PgRow) -> Result<SqlRow, sqlx::Error> {
     let value = |(index, column): (usize, &sqlx::postgres::PgColumn)| {
         Ok(match column.type_info().name() {
             "INT4" => row.try_get::<Option<i32>, _>(index)?.map(i64::from).into(),
@@ -44,37 +47,37 @@ fn row(row: &PgRow) -> Result<Row, sqlx::Error> {
             _ => row.try_get::<Option<Vec<u8>>, _>(index)?.map_or(Value::Null, Value::Bytes),
         })
     };
-    row.columns().iter().enumerate().map(value).collect::<Result<_, sqlx::Error>>().map(Row)
+    row.columns().iter().enumerate().map(value).collect::<Result<_, sqlx::Error>>().map(SqlRow)
 }
 
 /// The columns of a batch as arrays.
-fn arrays(columns: &[&Column], batch: Batch) -> Result<PgArguments, sqlx::Error> {
-    enum Array {
+fn arrays(columns: &[&TableColumn], batch: RowsBatch) -> Result<PgArguments, sqlx::Error> {
+    enum ArrayParam {
         Ints(Vec<Option<i64>>),
         Bytes(Vec<Option<Vec<u8>>>),
     }
     let length = batch.len();
-    let mut arrays: Vec<Array> = columns
+    let mut arrays: Vec<ArrayParam> = columns
         .iter()
         .map(|column| match column.kind {
-            Kind::Int => Array::Ints(Vec::with_capacity(length)),
-            Kind::Bytes => Array::Bytes(Vec::with_capacity(length)),
+            ColumnKind::Int => ArrayParam::Ints(Vec::with_capacity(length)),
+            ColumnKind::Bytes => ArrayParam::Bytes(Vec::with_capacity(length)),
         })
         .collect();
     let width = columns.len();
     for (index, value) in batch.values.into_iter().enumerate() {
         match (&mut arrays[index % width], value) {
-            (Array::Ints(array), Value::Int(number)) => array.push(Some(number)),
-            (Array::Ints(array), _) => array.push(None),
-            (Array::Bytes(array), Value::Bytes(bytes)) => array.push(Some(bytes)),
-            (Array::Bytes(array), _) => array.push(None),
+            (ArrayParam::Ints(array), Value::Int(number)) => array.push(Some(number)),
+            (ArrayParam::Ints(array), _) => array.push(None),
+            (ArrayParam::Bytes(array), Value::Bytes(bytes)) => array.push(Some(bytes)),
+            (ArrayParam::Bytes(array), _) => array.push(None),
         }
     }
     let mut arguments = PgArguments::default();
-    let mut bind = |array| -> Bound {
+    let mut bind = |array| -> BoundQuery {
         match array {
-            Array::Ints(array) => arguments.add(array),
-            Array::Bytes(array) => arguments.add(array),
+            ArrayParam::Ints(array) => arguments.add(array),
+            ArrayParam::Bytes(array) => arguments.add(array),
         }
     };
     arrays.into_iter().try_for_each(&mut bind).map_err(sqlx::Error::Encode)?;
@@ -82,38 +85,38 @@ fn arrays(columns: &[&Column], batch: Batch) -> Result<PgArguments, sqlx::Error>
 }
 
 /// The arrays as a relation.
-fn unnest(columns: &[&Column]) -> String {
+fn unnest(columns: &[&TableColumn]) -> String {
     let casts = columns.iter().enumerate().map(|(index, column)| {
         let place = index + 1;
         match column.kind {
-            Kind::Int => format!("${place}::bigint[]"),
-            Kind::Bytes => format!("${place}::bytea[]"),
+            ColumnKind::Int => format!("${place}::bigint[]"),
+            ColumnKind::Bytes => format!("${place}::bytea[]"),
         }
     });
     format!("unnest({})", casts.collect::<Vec<_>>().join(", "))
 }
 
-fn relation(columns: &[&Column]) -> String {
+fn relation(columns: &[&TableColumn]) -> String {
     let names = columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
     format!("{} AS v ({names})", unnest(columns))
 }
 
-fn same_key(table: &str, key: &[Column]) -> String {
-    let pairs = key.iter().map(|Column { name, .. }| format!("{table}.{name} = v.{name}"));
+fn same_key(table: &str, key: &[TableColumn]) -> String {
+    let pairs = key.iter().map(|TableColumn { name, .. }| format!("{table}.{name} = v.{name}"));
     pairs.collect::<Vec<_>>().join(" AND ")
 }
 
-fn insert_text(insert: &Insert) -> String {
-    let Insert { table, columns, key, conflict } = insert;
-    let all: Vec<&Column> = columns.iter().collect();
+fn insert_text(insert: &InsertStatement) -> String {
+    let InsertStatement { table, columns, key, conflict } = insert;
+    let all: Vec<&TableColumn> = columns.iter().collect();
     let mut text = format!("INSERT INTO {table} ({}) SELECT * FROM {}", names(columns), unnest(&all));
     match conflict {
-        Conflict::Refuse => {}
-        Conflict::Keep => text.push_str(" ON CONFLICT DO NOTHING"),
-        Conflict::Merge(merges) => {
+        KeyConflict::Refuse => {}
+        KeyConflict::Keep => text.push_str(" ON CONFLICT DO NOTHING"),
+        KeyConflict::Merge(merges) => {
             let set = merges.iter().map(|(name, merge)| match merge {
-                Merge::New => format!("{name} = excluded.{name}"),
-                Merge::Sum => format!("{name} = {table}.{name} + excluded.{name}"),
+                ColumnMerge::New => format!("{name} = excluded.{name}"),
+                ColumnMerge::Sum => format!("{name} = {table}.{name} + excluded.{name}"),
             });
             let set = set.collect::<Vec<_>>().join(", ");
             text.push_str(&format!(" ON CONFLICT ({}) DO UPDATE SET {set}", key.join(", ")));
@@ -122,17 +125,17 @@ fn insert_text(insert: &Insert) -> String {
     text
 }
 
-fn update_text(update: &Update) -> String {
-    let Update { table, key, set } = update;
-    let all: Vec<&Column> = key.iter().chain(*set).collect();
-    let values = set.iter().map(|Column { name, .. }| format!("{name} = v.{name}"));
+fn update_text(update: &UpdateStatement) -> String {
+    let UpdateStatement { table, key, set } = update;
+    let all: Vec<&TableColumn> = key.iter().chain(*set).collect();
+    let values = set.iter().map(|TableColumn { name, .. }| format!("{name} = v.{name}"));
     let values = values.collect::<Vec<_>>().join(", ");
     format!("UPDATE {table} SET {values} FROM {} WHERE {}", relation(&all), same_key(table, key))
 }
 
-fn delete_text(delete: &Delete) -> String {
-    let Delete { table, key } = delete;
-    let all: Vec<&Column> = key.iter().collect();
+fn delete_text(delete: &DeleteStatement) -> String {
+    let DeleteStatement { table, key } = delete;
+    let all: Vec<&TableColumn> = key.iter().collect();
     format!("DELETE FROM {table} USING {} WHERE {}", relation(&all), same_key(table, key))
 }
 
@@ -141,43 +144,43 @@ async fn run(link: &mut PgConnection, text: String, arguments: PgArguments) -> R
 }
 
 #[async_trait]
-impl Link for PgConnection {
-    fn dialect(&self) -> Dialect {
-        Dialect::Postgres
+impl ServerLink for PgConnection {
+    fn dialect(&self) -> ServerDialect {
+        ServerDialect::Postgres
     }
 
-    async fn fetch(&mut self, shared: &str, params: Vec<Param>) -> Result<Vec<Row>, sqlx::Error> {
-        let text = AssertSqlSafe(Dialect::Postgres.text(shared));
+    async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error> {
+        let text = AssertSqlSafe(ServerDialect::Postgres.text(shared));
         let rows = sqlx::query_with(text, arguments(params)?).fetch_all(self).await?;
         rows.iter().map(row).collect()
     }
 
-    async fn script(&mut self, text: &str) -> Result<Vec<Row>, sqlx::Error> {
+    async fn script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error> {
         let rows = sqlx::raw_sql(AssertSqlSafe(text.to_owned())).fetch_all(self).await?;
         rows.iter().map(row).collect()
     }
 
-    async fn insert(&mut self, insert: &Insert, rows: Batch) -> Result<(), sqlx::Error> {
-        let all: Vec<&Column> = insert.columns.iter().collect();
+    async fn insert(&mut self, insert: &InsertStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
+        let all: Vec<&TableColumn> = insert.columns.iter().collect();
         for part in rows.parts(next_rows) {
             run(self, insert_text(insert), arrays(&all, part)?).await?;
         }
         Ok(())
     }
 
-    async fn update(&mut self, update: &Update, rows: Batch) -> Result<(), sqlx::Error> {
+    async fn update(&mut self, update: &UpdateStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         if rows.is_empty() {
             return Ok(());
         }
-        let all: Vec<&Column> = update.key.iter().chain(update.set).collect();
+        let all: Vec<&TableColumn> = update.key.iter().chain(update.set).collect();
         run(self, update_text(update), arrays(&all, rows)?).await
     }
 
-    async fn delete(&mut self, delete: &Delete, rows: Batch) -> Result<(), sqlx::Error> {
+    async fn delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         if rows.is_empty() {
             return Ok(());
         }
-        let all: Vec<&Column> = delete.key.iter().collect();
+        let all: Vec<&TableColumn> = delete.key.iter().collect();
         run(self, delete_text(delete), arrays(&all, rows)?).await
     }
 }

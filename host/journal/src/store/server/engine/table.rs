@@ -3,71 +3,71 @@
 use super::link::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnKind {
     Int,
     Bytes,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Column {
+pub(crate) struct TableColumn {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ColumnKind,
 }
 
-pub(crate) const fn int(name: &'static str) -> Column {
-    Column { name, kind: Kind::Int }
+pub(crate) const fn int(name: &'static str) -> TableColumn {
+    TableColumn { name, kind: ColumnKind::Int }
 }
 
-pub(crate) const fn bytes(name: &'static str) -> Column {
-    Column { name, kind: Kind::Bytes }
+pub(crate) const fn bytes(name: &'static str) -> TableColumn {
+    TableColumn { name, kind: ColumnKind::Bytes }
 }
 
-/// What a column becomes where its row is there already.
+/// The value of a column when its row exists already.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Merge {
+pub(crate) enum ColumnMerge {
     New,
     Sum,
 }
 
-/// What happens to a row whose key is there already.
+/// The treatment of a row whose key exists already.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Conflict {
+pub(crate) enum KeyConflict {
     Refuse,
     Keep,
-    Merge(&'static [(&'static str, Merge)]),
+    Merge(&'static [(&'static str, ColumnMerge)]),
 }
 
 /// One row a key at most: PostgreSQL refuses to merge twice in one statement.
 #[derive(Debug)]
-pub(crate) struct Insert {
+pub(crate) struct InsertStatement {
     pub table: &'static str,
-    pub columns: &'static [Column],
+    pub columns: &'static [TableColumn],
     pub key: &'static [&'static str],
-    pub conflict: Conflict,
+    pub conflict: KeyConflict,
 }
 
 /// Sets columns of the rows with these keys. A batch has the key's columns first.
 #[derive(Debug)]
-pub(crate) struct Update {
+pub(crate) struct UpdateStatement {
     pub table: &'static str,
-    pub key: &'static [Column],
-    pub set: &'static [Column],
+    pub key: &'static [TableColumn],
+    pub set: &'static [TableColumn],
 }
 
 #[derive(Debug)]
-pub(crate) struct Delete {
+pub(crate) struct DeleteStatement {
     pub table: &'static str,
-    pub key: &'static [Column],
+    pub key: &'static [TableColumn],
 }
 
 /// Rows of one width, one after the other.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct RowsBatch {
     pub width: usize,
     pub values: Vec<Value>,
 }
 
-impl Batch {
+impl RowsBatch {
     pub fn of<T, const WIDTH: usize>(
         rows: impl IntoIterator<Item = T>,
         values: impl Fn(T) -> [Value; WIDTH],
@@ -117,6 +117,6 @@ pub(crate) fn fitting(values: &[Value], width: usize, limit: usize) -> usize {
     fitting.count().max(1)
 }
 
-pub(crate) fn names(columns: &[Column]) -> String {
+pub(crate) fn names(columns: &[TableColumn]) -> String {
     columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
 }

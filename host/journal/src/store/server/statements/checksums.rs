@@ -1,20 +1,20 @@
 //! Reads rows with their checksums for `journal verify`, and fills them in for a migration.
 
-use crate::store::rows::checksum::{Cell, TABLES, Table};
-use crate::store::rows::{Answer, EndRow};
-use crate::store::server::connect::session::Session;
-use crate::store::server::engine::dialect::Dialect;
-use crate::store::server::engine::link::{Param, Row};
+use crate::store::rows::checksum::{SumCell, SummedTable, TABLES};
+use crate::store::rows::{EndRow, StoreResult};
+use crate::store::server::connect::session::ServerSession;
+use crate::store::server::engine::dialect::ServerDialect;
+use crate::store::server::engine::link::{SqlParam, SqlRow};
 
 /// Rows of one step of a migration, and owners of one.
 const PAGE: i64 = 512;
 const OWNERS: i64 = 64 * 1024;
 
-/// What is told of one kind of findings between rows.
+/// The most findings of one kind between rows that are reported.
 const SOME: i64 = 100;
 
 /// `key` is a word of MySQL's own.
-fn column(table: &Table, column: &'static str) -> &'static str {
+fn column(table: &SummedTable, column: &'static str) -> &'static str {
     match (table.name, column) {
         ("gaps", "key") => "bounds",
         ("kv", "key") => "name",
@@ -22,20 +22,20 @@ fn column(table: &Table, column: &'static str) -> &'static str {
     }
 }
 
-fn pair(row: &Row) -> Answer<(i64, i64)> {
+fn pair(row: &SqlRow) -> StoreResult<(i64, i64)> {
     Ok((row.int(0)?, row.int(1)?))
 }
 
-impl Session {
+impl ServerSession {
     pub(super) async fn read_sealed(
         &mut self,
-        table: &Table,
+        table: &SummedTable,
         after: i64,
         limit: i64,
-    ) -> Answer<Vec<Vec<Cell>>> {
+    ) -> StoreResult<Vec<Vec<SumCell>>> {
         let columns: Vec<_> = table.columns.iter().map(|name| column(table, name)).collect();
         let (all, key, name) = (columns.join(", "), columns[..table.keys].join(", "), table.name);
-        let (text, params): (_, Vec<Param>) = match table.is_numbered() {
+        let (text, params): (_, Vec<SqlParam>) = match table.is_numbered() {
             true => (
                 format!("SELECT {all}, sum FROM kw_{name} WHERE id > ? ORDER BY id LIMIT ?"),
                 vec![after.into(), limit.into()],
@@ -45,32 +45,36 @@ impl Session {
                 vec![limit.into(), after.into()],
             ),
         };
-        Ok(self.fetch(&text, params).await?.into_iter().map(|Row(cells)| cells).collect())
+        Ok(self.fetch(&text, params).await?.into_iter().map(|SqlRow(cells)| cells).collect())
     }
 
-    pub(super) async fn read_object_keys(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, i64, i64)>> {
+    pub(super) async fn read_object_keys(
+        &mut self,
+        after: i64,
+        limit: i64,
+    ) -> StoreResult<Vec<(i64, i64, i64)>> {
         let text = "SELECT id, uid_key, name_key FROM kw_objects WHERE id > ? ORDER BY id LIMIT ?";
         let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
         rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)?, row.int(2)?))).collect()
     }
 
-    pub(super) async fn read_misowned(&mut self) -> Answer<Vec<(i64, i64)>> {
+    pub(super) async fn read_misowned(&mut self) -> StoreResult<Vec<(i64, i64)>> {
         let text = "SELECT d.owner, d.object FROM kw_owned d WHERE d.sum <> 31 * d.owner + 17 * d.object \
                     OR NOT EXISTS (SELECT 1 FROM kw_objects o WHERE o.id = d.owner) LIMIT ?";
         self.fetch(text, vec![SOME.into()]).await?.iter().map(pair).collect()
     }
 
-    pub(super) async fn read_unowned(&mut self) -> Answer<Vec<i64>> {
+    pub(super) async fn read_unowned(&mut self) -> StoreResult<Vec<i64>> {
         let text = "SELECT o.id FROM kw_objects o WHERE o.owner > 0 AND NOT EXISTS \
                     (SELECT 1 FROM kw_owned d WHERE d.owner = o.owner AND d.object = o.id) LIMIT ?";
         self.numbers(text, vec![SOME.into()]).await
     }
 
-    pub(super) async fn read_ends(&mut self, after: i64, limit: i64) -> Answer<Vec<EndRow>> {
+    pub(super) async fn read_ends(&mut self, after: i64, limit: i64) -> StoreResult<Vec<EndRow>> {
         let text = "SELECT o.id, o.tail, o.newest, s.object, s.flags, s.version, s.at FROM kw_objects o \
                     LEFT JOIN kw_states s ON s.seq = o.newest WHERE o.id > ? AND o.stream > 0 \
                     ORDER BY o.id LIMIT ?";
-        let row = |mut row: Row| {
+        let row = |mut row: SqlRow| {
             Ok(EndRow {
                 object: row.int(0)?,
                 tail: row.optional_int(1)?,
@@ -83,7 +87,7 @@ impl Session {
     }
 
     /// Gives every row that has none its sum, as it is now. May be done twice.
-    pub(crate) async fn fill(&mut self) -> Answer<()> {
+    pub(crate) async fn fill(&mut self) -> StoreResult<()> {
         let last = self.numbers("SELECT coalesce(max(owner), 0) FROM kw_owned", Vec::new()).await?;
         for from in (0..=last.first().copied().unwrap_or_default()).step_by(OWNERS as usize) {
             let text = "UPDATE kw_owned SET sum = 31 * owner + 17 * object WHERE owner >= ? AND owner < ?";
@@ -110,22 +114,22 @@ impl Session {
         Ok(())
     }
 
-    async fn set_sum(&mut self, table: &Table, cells: &[Cell], sum: i64) -> Answer<()> {
+    async fn set_sum(&mut self, table: &SummedTable, cells: &[SumCell], sum: i64) -> StoreResult<()> {
         let keys: Vec<_> =
             table.columns[..table.keys].iter().map(|name| format!("{} = ?", column(table, name))).collect();
         let text = format!("UPDATE kw_{} SET sum = ? WHERE {}", table.name, keys.join(" AND "));
         let key = cells[..table.keys].iter().map(|cell| match cell {
-            Cell::Bytes(bytes) => Param::Bytes(bytes.clone()),
-            cell => Param::Int(cell.int().unwrap_or_default()),
+            SumCell::Bytes(bytes) => SqlParam::Bytes(bytes.clone()),
+            cell => SqlParam::Int(cell.int().unwrap_or_default()),
         });
-        self.fetch(&text, [Param::Int(sum)].into_iter().chain(key).collect()).await.map(drop)
+        self.fetch(&text, [SqlParam::Int(sum)].into_iter().chain(key).collect()).await.map(drop)
     }
 
     /// Whether a table of the journal has a column.
-    pub(crate) async fn has_column(&mut self, table: &str, column: &str) -> Answer<bool> {
+    pub(crate) async fn has_column(&mut self, table: &str, column: &str) -> StoreResult<bool> {
         let schema = match self.dialect() {
-            Dialect::Postgres => "current_schema()",
-            Dialect::Mysql => "database()",
+            ServerDialect::Postgres => "current_schema()",
+            ServerDialect::Mysql => "database()",
         };
         let text = format!(
             "SELECT 1 FROM information_schema.columns WHERE table_schema = {schema} AND table_name = '{table}' \
@@ -135,7 +139,7 @@ impl Session {
     }
 
     /// Asked of MySQL and MariaDB alone: PostgreSQL makes an index only where there is none.
-    pub(crate) async fn has_index(&mut self, table: &str, index: &str) -> Answer<bool> {
+    pub(crate) async fn has_index(&mut self, table: &str, index: &str) -> StoreResult<bool> {
         let text = format!(
             "SELECT 1 FROM information_schema.statistics WHERE table_schema = database() AND table_name = '{table}' \
              AND index_name = '{index}' LIMIT 1"

@@ -1,45 +1,46 @@
-//! The trait `Fetch`: the statements that read, by name.
+//! The trait `StoreReader`: the statements that read, by name.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{DeadLetter, Progress};
+use kubewitness_core::ports::{DeadLetter, PluginProgress};
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, reports};
 
 use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::checksum::{Cell, Table};
+use crate::store::rows::checksum::{SumCell, SummedTable};
 use crate::store::rows::{
-    Answer, CurrentRow, EndRow, Ends, Envelope, Flags, Kept, KeptSnapshot, LiveRow, Named, Placed,
-    SnapshotRow, Step, StoredDocument, StoredRow, Stream, Which, damaged,
+    ChainStep, CurrentRow, DocumentStorage, EndRow, KeptSnapshot, LiveRow, NamedObject, ObjectChoice,
+    ObjectEnds, PlacedObject, RowFlags, SnapshotRow, SourceEpoch, StateEnvelope, StoreResult, StoredDocument,
+    StoredRow, damaged,
 };
-use crate::store::server::connect::session::Session;
-use crate::store::server::engine::link::{Param, Row};
-use crate::store::{Connection, Fetch, Owned, Past};
+use crate::store::server::connect::session::ServerSession;
+use crate::store::server::engine::link::{SqlParam, SqlRow};
+use crate::store::{OwnedKind, RetentionReader, StoreConnection, StoreReader};
 
-fn key_and_value(mut row: Row) -> Answer<(String, Vec<u8>)> {
+fn key_and_value(mut row: SqlRow) -> StoreResult<(String, Vec<u8>)> {
     Ok((row.text(0)?, row.bytes(1)?))
 }
 
 #[async_trait]
-impl Connection for Session {
-    fn rows(&mut self) -> &mut dyn Fetch {
+impl StoreConnection for ServerSession {
+    fn rows(&mut self) -> &mut dyn StoreReader {
         self
     }
 
-    async fn begin(&mut self) -> Answer<()> {
+    async fn begin(&mut self) -> StoreResult<()> {
         Self::begin(self).await
     }
 
-    async fn end(&mut self) -> Answer<()> {
+    async fn end(&mut self) -> StoreResult<()> {
         Self::end(self).await
     }
 }
 
 #[async_trait]
-impl Fetch for Session {
-    async fn after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+impl StoreReader for ServerSession {
+    async fn after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
         self.read_after(after, limit).await
     }
 
@@ -49,43 +50,43 @@ impl Fetch for Session {
         through: i64,
         limit: i64,
         namespaces: &[String],
-    ) -> Answer<Vec<i64>> {
+    ) -> StoreResult<Vec<i64>> {
         self.read_outside(after, through, limit, namespaces).await
     }
 
-    async fn newest_within(&mut self, stream: i64, from: i64, upto: i64) -> Answer<Option<i64>> {
+    async fn newest_within(&mut self, stream: i64, from: i64, upto: i64) -> StoreResult<Option<i64>> {
         self.read_newest_within(stream, from, upto).await
     }
 
-    async fn end_of(&mut self, object: i64) -> Answer<Option<i64>> {
+    async fn end_of(&mut self, object: i64) -> StoreResult<Option<i64>> {
         self.read_end_of(object).await
     }
 
-    async fn at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
+    async fn at(&mut self, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>> {
         self.read_at(seqs).await
     }
 
-    async fn chain(&mut self, seq: i64, most: u32) -> Answer<Vec<(Envelope, Vec<u8>)>> {
+    async fn chain(&mut self, seq: i64, most: u32) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
         self.read_chain(seq, most).await
     }
 
-    async fn objects(&mut self, which: Which<'_>) -> Answer<Vec<(i64, Named)>> {
+    async fn objects(&mut self, which: ObjectChoice<'_>) -> StoreResult<Vec<(i64, NamedObject)>> {
         self.read_objects(which).await
     }
 
-    async fn statuses(&mut self, numbers: &[i64]) -> Answer<Vec<(i64, String, i64)>> {
+    async fn statuses(&mut self, numbers: &[i64]) -> StoreResult<Vec<(i64, String, i64)>> {
         self.read_statuses(numbers).await
     }
 
-    async fn streams(&mut self) -> Answer<Vec<Stream>> {
+    async fn streams(&mut self) -> StoreResult<Vec<SourceEpoch>> {
         self.read_streams().await
     }
 
-    async fn anchor(&mut self, number: i64) -> Answer<Option<(i64, Vec<u8>)>> {
+    async fn anchor(&mut self, number: i64) -> StoreResult<Option<(i64, Vec<u8>)>> {
         self.read_anchor(number).await
     }
 
-    async fn current(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<CurrentRow>> {
+    async fn current(&mut self, source: &str, after: i64, limit: i64) -> StoreResult<Vec<CurrentRow>> {
         let text = concat!(
             "SELECT ",
             envelope_columns!(),
@@ -95,7 +96,7 @@ impl Fetch for Session {
              WHERE c.object > ? AND t.source = ? ORDER BY c.object LIMIT ?"
         );
         let rows = self.fetch(text, vec![after.into(), source.into(), limit.into()]).await?;
-        let row = |mut row: Row| {
+        let row = |mut row: SqlRow| {
             let snapshot = row.optional_int(AFTER_ENVELOPE + 2)?.map(|seq| seq as u64);
             Ok(CurrentRow {
                 object: row.int(AFTER_ENVELOPE + 1)?,
@@ -107,22 +108,27 @@ impl Fetch for Session {
         rows.into_iter().map(row).collect()
     }
 
-    async fn links(&mut self, seqs: &[Seq]) -> Answer<Vec<StoredDocument>> {
+    async fn links(&mut self, seqs: &[Seq]) -> StoreResult<Vec<StoredDocument>> {
         let text = "SELECT s.seq, s.flags, s.back, s.anchor, s.sums, s.document \
                     FROM @numbers @JOIN kw_states s ON s.seq = q.v";
         let seqs = seqs.iter().map(|seq| *seq as i64).collect();
-        let link = |mut row: Row| {
+        let link = |mut row: SqlRow| {
             let (seq, before) = (row.int(0)? as u64, (row.int(0)? as u64).saturating_sub(row.int(2)? as u64));
-            let flags = Flags::unpack(row.int(1)?);
+            let flags = RowFlags::unpack(row.int(1)?);
             let flags = flags.ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
             let (anchor, checksum) = (row.optional_int(3)?, row.int(4)? as u32);
-            let kept = Kept { seq, encoding: flags.encoding, anchor, checksum };
+            let kept = DocumentStorage { seq, encoding: flags.encoding, anchor, checksum };
             Ok(StoredDocument { kept, before, stored: row.bytes(5)? })
         };
-        self.fetch(text, vec![Param::Numbers(seqs)]).await?.into_iter().map(link).collect()
+        self.fetch(text, vec![SqlParam::Numbers(seqs)]).await?.into_iter().map(link).collect()
     }
 
-    async fn present(&mut self, source: &str, after: i64, limit: i64) -> Answer<Vec<(i64, Envelope)>> {
+    async fn present(
+        &mut self,
+        source: &str,
+        after: i64,
+        limit: i64,
+    ) -> StoreResult<Vec<(i64, StateEnvelope)>> {
         let text = concat!(
             "SELECT ",
             envelope_columns!(),
@@ -131,11 +137,17 @@ impl Fetch for Session {
              WHERE c.object > ? AND t.source = ? ORDER BY c.object LIMIT ?"
         );
         let rows = self.fetch(text, vec![after.into(), source.into(), limit.into()]).await?;
-        let pair = |mut row: Row| Ok((row.int(AFTER_ENVELOPE)?, envelope(&mut row)?));
+        let pair = |mut row: SqlRow| Ok((row.int(AFTER_ENVELOPE)?, envelope(&mut row)?));
         rows.into_iter().map(pair).collect()
     }
 
-    async fn owned(&mut self, owners: &[i64], which: Owned, below: i64, limit: i64) -> Answer<Vec<i64>> {
+    async fn owned(
+        &mut self,
+        owners: &[i64],
+        which: OwnedKind,
+        below: i64,
+        limit: i64,
+    ) -> StoreResult<Vec<i64>> {
         macro_rules! of {
             ($kinds:literal) => {
                 concat!(
@@ -155,87 +167,93 @@ impl Fetch for Session {
             };
         }
         let text = match which {
-            Owned::Events => of!("(length(m.namespace) > 0 OR o.namespace = 'default') AND "),
-            Owned::Others => of!("NOT"),
+            OwnedKind::Events => of!("(length(m.namespace) > 0 OR o.namespace = 'default') AND "),
+            OwnedKind::Others => of!("NOT"),
         };
         self.numbers(text, vec![owners.into(), below.into(), limit.into()]).await
     }
 
-    async fn story(&mut self, objects: &[i64], before: i64, limit: i64, walked: i64) -> Answer<Vec<i64>> {
+    async fn story(
+        &mut self,
+        objects: &[i64],
+        before: i64,
+        limit: i64,
+        walked: i64,
+    ) -> StoreResult<Vec<i64>> {
         self.read_story(objects, before, limit, walked).await
     }
 
-    async fn moments(&mut self, from: i64, limit: i64) -> Answer<Vec<(i64, i64)>> {
+    async fn moments(&mut self, from: i64, limit: i64) -> StoreResult<Vec<(i64, i64)>> {
         self.read_moments(from, limit).await
     }
 
-    async fn ended(&mut self, ends: Ends) -> Answer<Vec<Placed>> {
+    async fn ended(&mut self, ends: ObjectEnds) -> StoreResult<Vec<PlacedObject>> {
         self.read_ended(ends).await
     }
 
-    async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> Answer<Vec<Placed>> {
+    async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> StoreResult<Vec<PlacedObject>> {
         self.read_living(streams, after, limit).await
     }
 
-    async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> Answer<Vec<Step>> {
+    async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> StoreResult<Vec<ChainStep>> {
         self.read_walk(heads, through, steps).await
     }
 
-    async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> Answer<Vec<(Seq, i64)>> {
+    async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> StoreResult<Vec<(Seq, i64)>> {
         self.read_letters_at(plugin, seqs).await
     }
 
-    async fn stats(&mut self, bytes: u64) -> Answer<JournalView> {
+    async fn stats(&mut self, bytes: u64) -> StoreResult<JournalView> {
         self.read_stats(bytes).await
     }
 
-    async fn source_counters(&mut self) -> Answer<Vec<SourceCounters>> {
+    async fn source_counters(&mut self) -> StoreResult<Vec<SourceCounters>> {
         self.read_source_counters().await
     }
 
-    async fn gaps(&mut self) -> Answer<Vec<Gap>> {
+    async fn gaps(&mut self) -> StoreResult<Vec<Gap>> {
         self.read_gaps().await
     }
 
-    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<(u64, Gap)>> {
+    async fn gaps_of(&mut self, query: &GapQuery) -> StoreResult<Vec<(u64, Gap)>> {
         self.read_gaps_of(query).await
     }
 
-    async fn poison(&mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>> {
+    async fn poison(&mut self, source: Option<&str>, limit: usize) -> StoreResult<Vec<PoisonRecord>> {
         self.read_poison(source, limit).await
     }
 
-    async fn poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
+    async fn poison_of(&mut self, query: &PoisonQuery) -> StoreResult<Vec<PoisonView>> {
         self.read_poison_of(query).await
     }
 
-    async fn poison_raw(&mut self, number: u64) -> Answer<Option<Vec<u8>>> {
+    async fn poison_raw(&mut self, number: u64) -> StoreResult<Option<Vec<u8>>> {
         let Ok(number) = i64::try_from(number) else { return Ok(None) };
         let row = self.fetch("SELECT raw FROM kw_poison WHERE id = ?", vec![number.into()]).await?.pop();
         row.map(|mut row| row.bytes(0)).transpose()
     }
 
-    async fn discrepancies(&mut self, source: &str) -> Answer<Vec<(i64, i64, String)>> {
+    async fn discrepancies(&mut self, source: &str) -> StoreResult<Vec<(i64, i64, String)>> {
         self.read_discrepancies(source).await
     }
 
-    async fn epochs(&mut self) -> Answer<Vec<(String, EpochView)>> {
+    async fn epochs(&mut self) -> StoreResult<Vec<(String, EpochView)>> {
         self.read_epochs().await
     }
 
-    async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64> {
+    async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> StoreResult<u64> {
         self.read_count(sources, after, through).await
     }
 
-    async fn progress(&mut self, plugin: &str) -> Answer<Option<Progress>> {
+    async fn progress(&mut self, plugin: &str) -> StoreResult<Option<PluginProgress>> {
         self.read_progress(plugin).await
     }
 
-    async fn letters(&mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>> {
+    async fn letters(&mut self, query: &LetterQuery) -> StoreResult<Vec<DeadLetter>> {
         self.read_letters(query).await
     }
 
-    async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
+    async fn kv(&mut self, plugin: &str) -> StoreResult<Vec<(String, Vec<u8>)>> {
         let text = "SELECT name, value FROM kw_kv WHERE plugin = ? \
                     AND (name < ? OR name >= ? OR name NOT LIKE 'report/%/%') ORDER BY name";
         let asked = vec![plugin.into(), reports::PREFIX.into(), reports::BEYOND.into()];
@@ -247,14 +265,14 @@ impl Fetch for Session {
         plugin: &str,
         (from, below): (&str, &str),
         limit: i64,
-    ) -> Answer<Vec<(String, Vec<u8>)>> {
+    ) -> StoreResult<Vec<(String, Vec<u8>)>> {
         let text =
             "SELECT name, value FROM kw_kv WHERE plugin = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?";
         let asked = vec![plugin.into(), from.into(), below.into(), limit.into()];
         self.fetch(text, asked).await?.into_iter().map(key_and_value).collect()
     }
 
-    async fn report_bytes(&mut self, plugin: &str) -> Answer<i64> {
+    async fn report_bytes(&mut self, plugin: &str) -> StoreResult<i64> {
         let text = "SELECT CAST(COALESCE(SUM(LENGTH(name) + LENGTH(value)), 0) AS @BIGINT) FROM kw_kv \
                     WHERE plugin = ? AND name >= ? AND name < ?";
         let asked = vec![plugin.into(), reports::PREFIX.into(), reports::BEYOND.into()];
@@ -262,42 +280,47 @@ impl Fetch for Session {
         rows.into_iter().next().map_or(Ok(0), |row| row.int(0))
     }
 
-    async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>> {
+    async fn pauses(&mut self) -> StoreResult<Vec<ReplayRecord>> {
         self.read_pauses().await
     }
 
-    async fn replays(&mut self, plugin: Option<&str>, before: i64, limit: i64) -> Answer<Vec<ReplayRecord>> {
+    async fn replays(
+        &mut self,
+        plugin: Option<&str>,
+        before: i64,
+        limit: i64,
+    ) -> StoreResult<Vec<ReplayRecord>> {
         self.read_replays(plugin, before, limit).await
     }
 
-    fn past(&mut self) -> &mut dyn Past {
+    fn retention_reader(&mut self) -> &mut dyn RetentionReader {
         self
     }
 
-    async fn structure(&mut self) -> Answer<Vec<String>> {
+    async fn structure(&mut self) -> StoreResult<Vec<String>> {
         // A server's own files are its operator's to check; each row's sum is compared anyway.
         Ok(Vec::new())
     }
 
-    async fn stored(&mut self, after: i64, limit: i64) -> Answer<Vec<StoredRow>> {
+    async fn stored(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StoredRow>> {
         let text = concat!(
             "SELECT ",
             envelope_columns!(),
             ", s.document FROM kw_states s WHERE s.seq > ? ORDER BY s.seq LIMIT ?"
         );
         let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
-        let row = |mut row: Row| {
+        let row = |mut row: SqlRow| {
             let (seq, document) = (row.int(0)?, row.bytes(AFTER_ENVELOPE)?);
             Ok((seq, envelope(&mut row), document))
         };
         rows.into_iter().map(row).collect()
     }
 
-    async fn live(&mut self, after: i64, limit: i64) -> Answer<Vec<LiveRow>> {
+    async fn live(&mut self, after: i64, limit: i64) -> StoreResult<Vec<LiveRow>> {
         let text = "SELECT c.object, c.tail, c.newest, s.version, s.object FROM kw_current c \
                     LEFT JOIN kw_states s ON s.seq = c.newest WHERE c.object > ? ORDER BY c.object LIMIT ?";
         let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
-        let row = |mut row: Row| {
+        let row = |mut row: SqlRow| {
             Ok(LiveRow {
                 object: row.int(0)?,
                 tail: row.int(1)? as u64,
@@ -309,12 +332,12 @@ impl Fetch for Session {
         rows.into_iter().map(row).collect()
     }
 
-    async fn snapshots(&mut self, after: i64, limit: i64) -> Answer<Vec<KeptSnapshot>> {
+    async fn snapshots(&mut self, after: i64, limit: i64) -> StoreResult<Vec<KeptSnapshot>> {
         let text = "SELECT p.object, p.seq, p.packed, s.object, s.sums, c.object FROM kw_snapshots p \
                     LEFT JOIN kw_states s ON s.seq = p.seq LEFT JOIN kw_current c ON c.object = p.object \
                     WHERE p.object > ? ORDER BY p.object LIMIT ?";
         let rows = self.fetch(text, vec![after.into(), limit.into()]).await?;
-        let row = |mut row: Row| {
+        let row = |mut row: SqlRow| {
             let (object, seq, packed) = (row.int(0)?, row.int(1)? as u64, row.bytes(2)?.into());
             Ok(KeptSnapshot {
                 snapshot: SnapshotRow { object, seq, packed },
@@ -326,44 +349,49 @@ impl Fetch for Session {
         rows.into_iter().map(row).collect()
     }
 
-    async fn ends(&mut self, after: i64, limit: i64) -> Answer<Vec<EndRow>> {
+    async fn ends(&mut self, after: i64, limit: i64) -> StoreResult<Vec<EndRow>> {
         self.read_ends(after, limit).await
     }
 
-    async fn object_keys(&mut self, after: i64, limit: i64) -> Answer<Vec<(i64, i64, i64)>> {
+    async fn object_keys(&mut self, after: i64, limit: i64) -> StoreResult<Vec<(i64, i64, i64)>> {
         self.read_object_keys(after, limit).await
     }
 
-    async fn sealed(&mut self, table: &Table, after: i64, limit: i64) -> Answer<Vec<Vec<Cell>>> {
+    async fn sealed(
+        &mut self,
+        table: &SummedTable,
+        after: i64,
+        limit: i64,
+    ) -> StoreResult<Vec<Vec<SumCell>>> {
         self.read_sealed(table, after, limit).await
     }
 
-    async fn misowned(&mut self) -> Answer<Vec<(i64, i64)>> {
+    async fn misowned(&mut self) -> StoreResult<Vec<(i64, i64)>> {
         self.read_misowned().await
     }
 
-    async fn unowned(&mut self) -> Answer<Vec<i64>> {
+    async fn unowned(&mut self) -> StoreResult<Vec<i64>> {
         self.read_unowned().await
     }
 
-    async fn tallies(&mut self) -> Answer<Vec<(i64, i64, i64)>> {
+    async fn tallies(&mut self) -> StoreResult<Vec<(i64, i64, i64)>> {
         let rows = self.fetch("SELECT segment, stream, states FROM kw_tallies", Vec::new()).await?;
         rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)?, row.int(2)?))).collect()
     }
 
-    async fn plugins(&mut self) -> Answer<Vec<(String, String)>> {
+    async fn plugins(&mut self) -> StoreResult<Vec<(String, String)>> {
         let rows = self.fetch("SELECT name, progress FROM kw_plugins ORDER BY name", Vec::new()).await?;
         rows.into_iter().map(|mut row| Ok((row.text(0)?, row.text(1)?))).collect()
     }
 
-    async fn letter_counts(&mut self, plugin: &str) -> Answer<(i64, i64)> {
+    async fn letter_counts(&mut self, plugin: &str) -> StoreResult<(i64, i64)> {
         let text = "SELECT count(*), CAST(coalesce(sum(CASE WHEN replaying = 0 THEN 1 ELSE 0 END), 0) AS @BIGINT) FROM kw_letters \
                     WHERE plugin = ?";
         let rows = self.fetch(text, vec![plugin.into()]).await?;
         rows.first().map_or(Ok((0, 0)), |row| Ok((row.int(0)?, row.int(1)?)))
     }
 
-    async fn orphans(&mut self, plugin: &str) -> Answer<Vec<i64>> {
+    async fn orphans(&mut self, plugin: &str) -> StoreResult<Vec<i64>> {
         let text = "SELECT l.seq FROM kw_letters l LEFT JOIN kw_states s ON s.seq = l.seq \
                     WHERE l.plugin = ? AND s.seq IS NULL LIMIT 100";
         self.numbers(text, vec![plugin.into()]).await

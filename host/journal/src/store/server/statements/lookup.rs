@@ -8,16 +8,16 @@ use kubewitness_core::ports::JournalError;
 
 use super::read::{AFTER_OBJECT, object, object_columns};
 use crate::store::memory::chain_ends::ChainEnd;
-use crate::store::memory::{Found, Identity, Memory, Next, Source};
-use crate::store::rows::{Answer, Encoding, Flags, Key, Known, uid};
-use crate::store::server::connect::session::Session;
-use crate::store::server::engine::link::{Param, Row, key_bytes};
+use crate::store::memory::{FoundObject, NextNumbers, ObjectIdentity, SourceMemory, StoreMemory};
+use crate::store::rows::{DocumentEncoding, KnownKeys, RowFlags, StateKey, StoreResult, uid};
+use crate::store::server::connect::session::ServerSession;
+use crate::store::server::engine::link::{SqlParam, SqlRow, key_bytes};
 
 /// Statuses that are known from the start; the rest come back as they are needed.
 const STATUSES: i64 = 2048;
 
-pub(crate) async fn memory(session: &mut Session) -> Answer<Memory> {
-    let mut memory = Memory { next: next(session).await?, ..Memory::default() };
+pub(crate) async fn memory(session: &mut ServerSession) -> StoreResult<StoreMemory> {
+    let mut memory = StoreMemory { next: next(session).await?, ..StoreMemory::default() };
     let kinds = session.fetch("SELECT id, api_group, version, kind FROM kw_kinds", Vec::new()).await?;
     for mut row in kinds {
         memory.kinds.insert((row.text(1)?, row.text(2)?, row.text(3)?), row.int(0)?);
@@ -30,14 +30,14 @@ pub(crate) async fn memory(session: &mut Session) -> Answer<Memory> {
     Ok(memory)
 }
 
-async fn next(session: &mut Session) -> Answer<Next> {
+async fn next(session: &mut ServerSession) -> StoreResult<NextNumbers> {
     let text = "SELECT coalesce((SELECT max(seq) FROM kw_states), 0), \
                 coalesce((SELECT max(id) FROM kw_objects), 0), coalesce((SELECT max(id) FROM kw_statuses), 0), \
                 coalesce((SELECT max(id) FROM kw_streams), 0), coalesce((SELECT max(id) FROM kw_kinds), 0), \
                 coalesce((SELECT max(id) FROM kw_anchors), 0)";
     let rows = session.fetch(text, Vec::new()).await?;
     let row = rows.first().ok_or_else(|| JournalError::Fatal("the server answered nothing".into()))?;
-    Ok(Next {
+    Ok(NextNumbers {
         seq: row.int(0)? as u64 + 1,
         object: row.int(1)? + 1,
         status: row.int(2)? + 1,
@@ -47,7 +47,7 @@ async fn next(session: &mut Session) -> Answer<Next> {
     })
 }
 
-async fn sources(session: &mut Session, memory: &mut Memory) -> Answer<()> {
+async fn sources(session: &mut ServerSession, memory: &mut StoreMemory) -> StoreResult<()> {
     let text = "SELECT stream, max(id) FROM kw_anchors GROUP BY stream";
     let mut newest = HashMap::new();
     for row in session.fetch(text, Vec::new()).await? {
@@ -56,7 +56,7 @@ async fn sources(session: &mut Session, memory: &mut Memory) -> Answer<()> {
     // By source and epoch: of a source the last stays.
     for stream in session.read_streams().await? {
         let number = stream.id;
-        let source: &mut Source = memory.sources.entry(stream.source.as_str().into()).or_default();
+        let source: &mut SourceMemory = memory.sources.entry(stream.source.as_str().into()).or_default();
         source.resume(stream)?;
         let Some(anchor) = newest.get(&number).copied() else { continue };
         let Some((sum, packed)) = session.read_anchor(anchor).await? else { continue };
@@ -67,10 +67,10 @@ async fn sources(session: &mut Session, memory: &mut Memory) -> Answer<()> {
 
 /// The rows of these objects, with the ends of their chains.
 pub(crate) async fn tails(
-    session: &mut Session,
-    memory: &Memory,
-    strangers: Vec<Identity>,
-) -> Answer<Vec<Found>> {
+    session: &mut ServerSession,
+    memory: &StoreMemory,
+    strangers: Vec<ObjectIdentity>,
+) -> StoreResult<Vec<FoundObject>> {
     if strangers.is_empty() {
         return Ok(Vec::new());
     }
@@ -86,26 +86,26 @@ pub(crate) async fn tails(
          LEFT JOIN kw_states t ON t.seq = coalesce(c.tail, o.tail) \
          LEFT JOIN kw_states n ON n.seq = coalesce(c.newest, o.newest)"
     );
-    let rows = session.fetch(text, vec![Param::Numbers(keys.into_iter().collect())]).await?;
+    let rows = session.fetch(text, vec![SqlParam::Numbers(keys.into_iter().collect())]).await?;
     let streams = memory.streams();
     let mut found = Vec::new();
     for mut row in rows {
         let (id, named) = object(&mut row)?;
         let stream = streams.get(&named.stream).cloned();
         let (source, epoch) = stream.unwrap_or_else(|| (Arc::from(""), 0));
-        let identity = Identity { source, object: named.object };
+        let identity = ObjectIdentity { source, object: named.object };
         if strangers.contains(&identity) {
             let tail = tail(&mut row, ChainEnd::of(id, named.stream as u32, named.owner))?;
-            found.push(Found { identity, epoch, tail });
+            found.push(FoundObject { identity, epoch, tail });
         }
     }
     Ok(found)
 }
 
-fn tail(row: &mut Row, mut tail: ChainEnd) -> Answer<ChainEnd> {
+fn tail(row: &mut SqlRow, mut tail: ChainEnd) -> StoreResult<ChainEnd> {
     const FIRST: usize = AFTER_OBJECT;
-    let flags = row.optional_int(FIRST + 3)?.and_then(Flags::unpack);
-    let newest_flags = row.optional_int(FIRST + 7)?.and_then(Flags::unpack);
+    let flags = row.optional_int(FIRST + 3)?.and_then(RowFlags::unpack);
+    let newest_flags = row.optional_int(FIRST + 7)?.and_then(RowFlags::unpack);
     // Of a deletion the key isn't the version.
     let version = match newest_flags.map(|flags| flags.change) {
         Some(Change::Gone | Change::Gap) => row.optional_key(FIRST + 6)?,
@@ -114,7 +114,7 @@ fn tail(row: &mut Row, mut tail: ChainEnd) -> Answer<ChainEnd> {
     tail.seq = row.int(FIRST)? as u64;
     tail.depth = flags.map_or(0, |flags| flags.depth as u8);
     tail.checksum = row.optional_int(FIRST + 4)?.unwrap_or_default() as u32;
-    tail.has_document = flags.is_some_and(|flags| flags.encoding != Encoding::Empty);
+    tail.has_document = flags.is_some_and(|flags| flags.encoding != DocumentEncoding::Empty);
     tail.live = row.optional_int(FIRST + 2)?.is_some();
     let newest = version.and_then(|key| key.version());
     tail.set_newest(newest.as_ref(), row.int(FIRST + 1)? as u64);
@@ -122,15 +122,18 @@ fn tail(row: &mut Row, mut tail: ChainEnd) -> Answer<ChainEnd> {
 }
 
 /// The positions of those keys that the journal has.
-pub(crate) async fn keys(session: &mut Session, questions: Vec<(i64, Key)>) -> Answer<Known> {
-    let mut known = Known::new();
+pub(crate) async fn keys(
+    session: &mut ServerSession,
+    questions: Vec<(i64, StateKey)>,
+) -> StoreResult<KnownKeys> {
+    let mut known = KnownKeys::new();
     if questions.is_empty() {
         return Ok(known);
     }
     let text = "SELECT s.object, s.version, s.seq FROM @pairs @JOIN kw_states s \
                 ON s.version = @b AND s.object = q.n";
     let pairs = questions.iter().map(|(object, key)| (*object, key_bytes(key))).collect();
-    for mut row in session.fetch(text, vec![Param::Pairs(pairs)]).await? {
+    for mut row in session.fetch(text, vec![SqlParam::Pairs(pairs)]).await? {
         known.insert((row.int(0)?, row.key(1)?), row.int(2)? as u64);
     }
     Ok(known)

@@ -2,12 +2,12 @@
 
 use kubewitness_core::Seq;
 
-use crate::store::rows::{Answer, Ends, Placed, Step};
-use crate::store::server::connect::session::Session;
-use crate::store::server::engine::link::{Param, Row};
+use crate::store::rows::{ChainStep, ObjectEnds, PlacedObject, StoreResult};
+use crate::store::server::connect::session::ServerSession;
+use crate::store::server::engine::link::{SqlParam, SqlRow};
 
-fn placed(mut row: Row) -> Answer<Placed> {
-    Ok(Placed {
+fn placed(mut row: SqlRow) -> StoreResult<PlacedObject> {
+    Ok(PlacedObject {
         object: row.int(0)?,
         stream: row.int(1)?,
         tail: row.int(2)? as Seq,
@@ -16,18 +16,18 @@ fn placed(mut row: Row) -> Answer<Placed> {
     })
 }
 
-fn numbers(seqs: &[Seq]) -> Param {
-    Param::Numbers(seqs.iter().map(|seq| *seq as i64).collect())
+fn numbers(seqs: &[Seq]) -> SqlParam {
+    SqlParam::Numbers(seqs.iter().map(|seq| *seq as i64).collect())
 }
 
-impl Session {
-    pub(super) async fn read_moments(&mut self, from: i64, limit: i64) -> Answer<Vec<(i64, i64)>> {
+impl ServerSession {
+    pub(super) async fn read_moments(&mut self, from: i64, limit: i64) -> StoreResult<Vec<(i64, i64)>> {
         let text = "SELECT s.seq, s.observed_ms FROM kw_states s WHERE s.seq >= ? ORDER BY s.seq LIMIT ?";
         let rows = self.fetch(text, vec![from.into(), limit.into()]).await?;
         rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)?))).collect()
     }
 
-    pub(super) async fn read_ended(&mut self, ends: Ends) -> Answer<Vec<Placed>> {
+    pub(super) async fn read_ended(&mut self, ends: ObjectEnds) -> StoreResult<Vec<PlacedObject>> {
         macro_rules! by {
             ($order:literal) => {
                 concat!(
@@ -40,7 +40,7 @@ impl Session {
             };
         }
         let text = if ends.newest_first { by!("DESC") } else { by!("ASC") };
-        let params = [ends.stream, ends.after, ends.before, ends.limit].map(Param::from).into();
+        let params = [ends.stream, ends.after, ends.before, ends.limit].map(SqlParam::from).into();
         self.fetch(text, params).await?.into_iter().map(placed).collect()
     }
 
@@ -49,7 +49,7 @@ impl Session {
         streams: &[i64],
         after: i64,
         limit: i64,
-    ) -> Answer<Vec<Placed>> {
+    ) -> StoreResult<Vec<PlacedObject>> {
         let text = "SELECT o.id, o.stream, c.tail, o.namespace, o.name FROM kw_current c \
                     @JOIN kw_objects o ON o.id = c.object \
                     WHERE c.object > ? AND o.stream IN (SELECT q.v FROM @numbers) ORDER BY c.object LIMIT ?";
@@ -57,7 +57,12 @@ impl Session {
         rows.into_iter().map(placed).collect()
     }
 
-    pub(super) async fn read_walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> Answer<Vec<Step>> {
+    pub(super) async fn read_walk(
+        &mut self,
+        heads: &[Seq],
+        through: Seq,
+        steps: i64,
+    ) -> StoreResult<Vec<ChainStep>> {
         // The lowest three bits of the flags are change and lateness: 0, 1 and 2 are states in their turn.
         let text = "WITH RECURSIVE chain (head, seq, back, flags, step) AS ( \
                SELECT s.seq, s.seq, s.back, s.flags, 1 FROM @numbers @JOIN kw_states s ON s.seq = q.v \
@@ -67,8 +72,8 @@ impl Session {
                  WHERE c.back > 0 AND c.step < ? AND (c.seq > ? OR (c.flags & 7) > 2)) \
              SELECT head, seq, back, flags FROM chain";
         let rows = self.fetch(text, vec![numbers(heads), steps.into(), (through as i64).into()]).await?;
-        let step = |row: Row| {
-            Ok(Step {
+        let step = |row: SqlRow| {
+            Ok(ChainStep {
                 head: row.int(0)? as Seq,
                 seq: row.int(1)? as Seq,
                 back: row.int(2)? as u64,
@@ -78,7 +83,11 @@ impl Session {
         rows.into_iter().map(step).collect()
     }
 
-    pub(super) async fn read_letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> Answer<Vec<(Seq, i64)>> {
+    pub(super) async fn read_letters_at(
+        &mut self,
+        plugin: &str,
+        seqs: &[Seq],
+    ) -> StoreResult<Vec<(Seq, i64)>> {
         let text =
             "SELECT l.seq, l.replaying FROM @numbers @JOIN kw_letters l ON l.seq = q.v WHERE l.plugin = ?";
         let rows = self.fetch(text, vec![numbers(seqs), plugin.into()]).await?;

@@ -1,17 +1,19 @@
-//! The trait `Past`: what retention asks about the history of a source.
+//! The trait `RetentionReader`: what retention asks about the history of a source.
 
 use std::collections::{BTreeMap, HashMap};
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::Progress;
+use kubewitness_core::ports::PluginProgress;
 
 use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
-use crate::store::rows::removal::{End, LinkRow, References, SharedRows, Taken, Tally};
-use crate::store::rows::{Act, Answer, Envelope, decoded};
-use crate::store::server::connect::session::Session;
-use crate::store::server::engine::link::{Param, Row};
-use crate::store::{Fetch, Past};
+use crate::store::rows::removal::{
+    LinkRow, ObjectEnd, SegmentTally, SharedRows, StateReferences, TakenStates,
+};
+use crate::store::rows::{OperatorAct, StateEnvelope, StoreResult, decoded};
+use crate::store::server::connect::session::ServerSession;
+use crate::store::server::engine::link::{SqlParam, SqlRow};
+use crate::store::{RetentionReader, StoreReader};
 
 macro_rules! link_columns {
     () => {
@@ -20,14 +22,14 @@ macro_rules! link_columns {
     };
 }
 
-fn link(mut row: Row) -> Answer<LinkRow> {
+fn link(mut row: SqlRow) -> StoreResult<LinkRow> {
     let position = |number: Option<i64>| number.unwrap_or_default() as Seq;
     let (seq, back) = (row.int(0)? as Seq, row.int(1)? as Seq);
     let end = match row.optional_int(9)? {
-        Some(newest) => End { live: true, newest: newest as Seq, tail: 0 },
+        Some(newest) => ObjectEnd { live: true, newest: newest as Seq, tail: 0 },
         None => {
             let (newest, tail) = (row.optional_int(10)?, row.optional_int(11)?);
-            End { live: false, newest: position(newest), tail: position(tail) }
+            ObjectEnd { live: false, newest: position(newest), tail: position(tail) }
         }
     };
     Ok(LinkRow {
@@ -44,27 +46,27 @@ fn link(mut row: Row) -> Answer<LinkRow> {
     })
 }
 
-fn numbers(seqs: &[Seq]) -> Param {
-    Param::Numbers(seqs.iter().map(|seq| *seq as i64).collect())
+fn numbers(seqs: &[Seq]) -> SqlParam {
+    SqlParam::Numbers(seqs.iter().map(|seq| *seq as i64).collect())
 }
 
 /// Engines differ in the largest limit that they take.
-fn cut(limit: usize) -> Param {
+fn cut(limit: usize) -> SqlParam {
     (limit.min(i32::MAX as usize) as i64).into()
 }
 
-fn pair(row: &Row) -> Answer<(i64, i64)> {
+fn pair(row: &SqlRow) -> StoreResult<(i64, i64)> {
     Ok((row.int(0)?, row.int(1)?))
 }
 
-impl Session {
+impl ServerSession {
     /// One number.
-    async fn figure(&mut self, text: &str, params: Vec<Param>) -> Answer<i64> {
+    async fn figure(&mut self, text: &str, params: Vec<SqlParam>) -> StoreResult<i64> {
         Ok(self.numbers(text, params).await?.first().copied().unwrap_or_default())
     }
 
     /// The end of the newest chain of an object's uid among these streams.
-    async fn end_of(&mut self, streams: &[i64], object: i64) -> Answer<Option<i64>> {
+    async fn end_of(&mut self, streams: &[i64], object: i64) -> StoreResult<Option<i64>> {
         let text = "SELECT s.seq, o.stream FROM kw_objects m \
              @JOIN kw_objects o ON o.uid_key = m.uid_key AND o.uid = m.uid AND o.kind = m.kind \
              LEFT JOIN kw_current c ON c.object = o.id @JOIN kw_states s ON s.seq = coalesce(c.tail, o.tail) \
@@ -80,18 +82,18 @@ impl Session {
 }
 
 #[async_trait]
-impl Past for Session {
-    async fn streams_of(&mut self, source: &str) -> Answer<Vec<(i64, u32, Option<String>)>> {
+impl RetentionReader for ServerSession {
+    async fn streams_of(&mut self, source: &str) -> StoreResult<Vec<(i64, u32, Option<String>)>> {
         let text = "SELECT id, epoch, checkpoint FROM kw_streams WHERE source = ? ORDER BY epoch";
         let rows = self.fetch(text, vec![source.into()]).await?;
         rows.into_iter().map(|mut row| Ok((row.int(0)?, row.int(1)? as u32, row.optional_text(2)?))).collect()
     }
 
-    async fn tallies_of(&mut self, streams: &[i64]) -> Answer<Vec<Tally>> {
+    async fn tallies_of(&mut self, streams: &[i64]) -> StoreResult<Vec<SegmentTally>> {
         let text = "SELECT t.segment, CAST(sum(t.states) AS @BIGINT), CAST(sum(t.bytes) AS @BIGINT) \
                     FROM @numbers @JOIN kw_tallies t ON t.stream = q.v GROUP BY t.segment ORDER BY t.segment";
-        let tally = |row: Row| {
-            Ok(Tally {
+        let tally = |row: SqlRow| {
+            Ok(SegmentTally {
                 segment: row.int(0)? as u64,
                 states: row.int(1)? as u64,
                 bytes: row.int(2)?.max(0) as u64,
@@ -100,7 +102,7 @@ impl Past for Session {
         self.fetch(text, vec![streams.into()]).await?.into_iter().map(tally).collect()
     }
 
-    async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>> {
+    async fn progress_of_all(&mut self) -> StoreResult<Vec<(String, PluginProgress)>> {
         let parse = |(plugin, body): (String, String)| {
             let progress = decoded(&body, || format!("the progress of {plugin}"))?;
             Ok((plugin, progress))
@@ -108,14 +110,14 @@ impl Past for Session {
         self.plugins().await?.into_iter().map(parse).collect()
     }
 
-    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<(Seq, bool)>> {
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>> {
         let text = "SELECT seq, min(replaying) FROM kw_letters WHERE seq >= ? AND seq <= ? GROUP BY seq";
         let rows = self.fetch(text, vec![(from as i64).into(), (through as i64).into()]).await?;
-        rows.iter().map(|row| Ok((row.int(0)? as Seq, Act::of_mark(row.int(1)?).1))).collect()
+        rows.iter().map(|row| Ok((row.int(0)? as Seq, OperatorAct::of_mark(row.int(1)?).1))).collect()
     }
 
     /// Those of other streams are left out here: they are few.
-    async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>> {
+    async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>> {
         let text = concat!(
             "SELECT ",
             link_columns!(),
@@ -127,7 +129,7 @@ impl Past for Session {
         links.filter(|link| link.as_ref().map_or(true, |link| streams.contains(&link.stream))).collect()
     }
 
-    async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> Answer<Vec<LinkRow>> {
+    async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> StoreResult<Vec<LinkRow>> {
         let text = concat!(
             "WITH RECURSIVE chain (seq, back, step) AS ( \
                SELECT s.seq, s.back, 1 FROM kw_objects o @JOIN kw_states s ON s.seq = o.tail \
@@ -149,7 +151,7 @@ impl Past for Session {
         object: i64,
         seq: Seq,
         limit: usize,
-    ) -> Answer<Vec<(Seq, Seq)>> {
+    ) -> StoreResult<Vec<(Seq, Seq)>> {
         let Some(end) = self.end_of(streams, object).await? else { return Ok(Vec::new()) };
         let text = "WITH RECURSIVE chain (seq, back, step) AS ( \
                SELECT seq, back, 1 FROM kw_states WHERE seq = ? \
@@ -159,11 +161,11 @@ impl Past for Session {
              SELECT seq, back FROM chain WHERE seq > ? ORDER BY seq DESC";
         let seq = seq as i64;
         let rows = self.fetch(text, vec![end.into(), seq.into(), cut(limit), seq.into()]).await?;
-        let step = |row: &Row| pair(row).map(|(seq, back)| (seq as Seq, (seq - back) as Seq));
+        let step = |row: &SqlRow| pair(row).map(|(seq, back)| (seq as Seq, (seq - back) as Seq));
         rows.iter().map(step).collect()
     }
 
-    async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> Answer<Vec<(Seq, Seq)>> {
+    async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> StoreResult<Vec<(Seq, Seq)>> {
         let text = "SELECT s.seq - s.back, s.seq FROM kw_states s WHERE s.seq > ? AND s.seq <= ? AND s.back > 0 \
                     AND s.seq - s.back IN (SELECT q.v FROM @numbers)";
         let params = vec![(after as i64).into(), (through as i64).into(), numbers(seqs)];
@@ -171,36 +173,36 @@ impl Past for Session {
         rows.iter().map(|row| pair(row).map(|(before, seq)| (before as Seq, seq as Seq))).collect()
     }
 
-    async fn stored_at(&mut self, seq: Seq) -> Answer<Option<(Envelope, Vec<u8>, i64)>> {
+    async fn stored_at(&mut self, seq: Seq) -> StoreResult<Option<(StateEnvelope, Vec<u8>, i64)>> {
         let text = concat!(
             "SELECT ",
             envelope_columns!(),
             ", s.document, o.stream FROM kw_states s @JOIN kw_objects o ON o.id = s.object WHERE s.seq = ?"
         );
         let row = self.fetch(text, vec![(seq as i64).into()]).await?.pop();
-        let stored = |mut row: Row| {
+        let stored = |mut row: SqlRow| {
             let (document, stream) = (row.bytes(AFTER_ENVELOPE)?, row.int(AFTER_ENVELOPE + 1)?);
             Ok((envelope(&mut row)?, document, stream))
         };
         row.map(stored).transpose()
     }
 
-    async fn there(&mut self, seqs: &[Seq]) -> Answer<usize> {
+    async fn count_existing(&mut self, seqs: &[Seq]) -> StoreResult<usize> {
         let text = "SELECT count(*) FROM @numbers @JOIN kw_states s ON s.seq = q.v";
         Ok(self.figure(text, vec![numbers(seqs)]).await? as usize)
     }
 
-    async fn still_ended(&mut self, streams: &[i64], ends: &[(i64, Seq, bool)]) -> Answer<usize> {
+    async fn still_ended(&mut self, streams: &[i64], ends: &[(i64, Seq, bool)]) -> StoreResult<usize> {
         let objects: Vec<i64> = ends.iter().map(|(object, ..)| *object).collect();
         let text = "SELECT o.id, o.tail FROM @numbers @JOIN kw_objects o ON o.id = q.v \
                     WHERE o.tail IS NOT NULL AND NOT EXISTS (SELECT 1 FROM kw_current c WHERE c.object = o.id)";
         let rows = self.fetch(text, vec![objects[..].into()]).await?;
-        let tails: HashMap<i64, i64> = rows.iter().map(pair).collect::<Answer<_>>()?;
+        let tails: HashMap<i64, i64> = rows.iter().map(pair).collect::<StoreResult<_>>()?;
         let text = "SELECT o.id, l.stream FROM @numbers @JOIN kw_objects o ON o.id = q.v \
                     @JOIN kw_objects l ON l.uid_key = o.uid_key AND l.uid = o.uid AND l.kind = o.kind \
                     WHERE l.id > o.id";
         let rows = self.fetch(text, vec![objects[..].into()]).await?;
-        let later: Vec<(i64, i64)> = rows.iter().map(pair).collect::<Answer<_>>()?;
+        let later: Vec<(i64, i64)> = rows.iter().map(pair).collect::<StoreResult<_>>()?;
         let goes_on =
             |object: i64| later.iter().any(|(before, stream)| *before == object && streams.contains(stream));
         let is_still = |(object, tail, goes): &&(i64, Seq, bool)| {
@@ -209,17 +211,17 @@ impl Past for Session {
         Ok(ends.iter().filter(is_still).count())
     }
 
-    async fn taken_of_streams(&mut self) -> Answer<BTreeMap<i64, u64>> {
+    async fn taken_of_streams(&mut self) -> StoreResult<BTreeMap<i64, u64>> {
         let rows = self.fetch("SELECT id, taken FROM kw_streams", Vec::new()).await?;
         rows.iter().map(|row| pair(row).map(|(stream, taken)| (stream, taken as u64))).collect()
     }
 
-    async fn sizes(&mut self) -> Answer<BTreeMap<(u64, i64), u64>> {
+    async fn sizes(&mut self) -> StoreResult<BTreeMap<(u64, i64), u64>> {
         let rows = self.fetch("SELECT segment, stream, bytes FROM kw_tallies", Vec::new()).await?;
         rows.iter().map(|row| Ok(((row.int(0)? as u64, row.int(1)?), row.int(2)? as u64))).collect()
     }
 
-    async fn objects_of(&mut self, streams: &[i64]) -> Answer<(u64, u64, u64)> {
+    async fn objects_of(&mut self, streams: &[i64]) -> StoreResult<(u64, u64, u64)> {
         let known = "SELECT count(*) FROM kw_objects WHERE stream IN (SELECT q.v FROM @numbers)";
         let there = "SELECT count(*) FROM kw_current c @JOIN kw_objects o ON o.id = c.object \
                      WHERE o.stream IN (SELECT q.v FROM @numbers)";
@@ -230,23 +232,23 @@ impl Past for Session {
         Ok((known, there, self.figure(anchors, vec![streams.into()]).await? as u64))
     }
 
-    async fn newest_object(&mut self) -> Answer<i64> {
+    async fn newest_object(&mut self) -> StoreResult<i64> {
         self.figure("SELECT coalesce(max(id), 0) FROM kw_objects", Vec::new()).await
     }
 
     /// A server keeps its free space to itself.
-    async fn free_bytes(&mut self) -> Answer<u64> {
+    async fn free_bytes(&mut self) -> StoreResult<u64> {
         Ok(0)
     }
 
-    async fn references(&mut self, after: Seq, limit: usize) -> Answer<References> {
+    async fn references(&mut self, after: Seq, limit: usize) -> StoreResult<StateReferences> {
         let text = "SELECT seq, status, previous, anchor FROM kw_states WHERE seq > ? ORDER BY seq LIMIT ?";
         let rows = self.fetch(text, vec![(after as i64).into(), cut(limit)]).await?;
-        let row = |row: Row| Ok((row.int(0)?, row.int(1)?, row.optional_int(2)?, row.optional_int(3)?));
-        Ok(References::of(rows.into_iter().map(row).collect::<Answer<_>>()?))
+        let row = |row: SqlRow| Ok((row.int(0)?, row.int(1)?, row.optional_int(2)?, row.optional_int(3)?));
+        Ok(StateReferences::of(rows.into_iter().map(row).collect::<StoreResult<_>>()?))
     }
 
-    async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> Answer<Vec<i64>> {
+    async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> StoreResult<Vec<i64>> {
         let text = match which {
             SharedRows::Statuses => {
                 "SELECT id FROM kw_statuses WHERE id > ? AND id < (SELECT max(m.id) FROM kw_statuses m) \
@@ -265,23 +267,23 @@ impl Past for Session {
         self.numbers(text, vec![after.into(), cut(limit)]).await
     }
 
-    async fn orphaned(&mut self, limit: usize) -> Answer<Vec<(i64, i64)>> {
+    async fn orphaned(&mut self, limit: usize) -> StoreResult<Vec<(i64, i64)>> {
         let text = "SELECT d.owner, d.object FROM kw_owned d \
                     WHERE NOT EXISTS (SELECT 1 FROM kw_objects o WHERE o.id = d.object) LIMIT ?";
         self.fetch(text, vec![cut(limit)]).await?.iter().map(pair).collect()
     }
 
-    async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> Answer<Vec<i64>> {
+    async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> StoreResult<Vec<i64>> {
         let text = "SELECT p.id FROM kw_poison p WHERE p.stream IN (SELECT q.v FROM @numbers) AND p.observed_ms < ? \
                     AND p.id < (SELECT max(m.id) FROM kw_poison m) ORDER BY p.id LIMIT ?";
         let before = before_ms.min(i64::MAX as u64) as i64;
         self.numbers(text, vec![streams.into(), before.into(), cut(limit)]).await
     }
 
-    async fn taken(&mut self) -> Answer<BTreeMap<String, Taken>> {
+    async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>> {
         let rows = self.fetch("SELECT plugin, finished, untold FROM kw_taken", Vec::new()).await?;
-        let taken = |mut row: Row| {
-            let taken = Taken { finished: row.int(1)? as u64, untold: row.int(2)? as u64 };
+        let taken = |mut row: SqlRow| {
+            let taken = TakenStates { finished: row.int(1)? as u64, untold: row.int(2)? as u64 };
             Ok((row.text(0)?, taken))
         };
         rows.into_iter().map(taken).collect()

@@ -1,8 +1,10 @@
 //! Reads states and the rows that they share, and compares each with its checksum.
 
-use crate::store::rows::{Answer, Envelope, Key, Named, ObjectRow, Stream, Which, check};
-use crate::store::server::connect::session::Session;
-use crate::store::server::engine::link::{Param, Row, key_bytes};
+use crate::store::rows::{
+    NamedObject, ObjectChoice, ObjectRow, SourceEpoch, StateEnvelope, StateKey, StoreResult, check,
+};
+use crate::store::server::connect::session::ServerSession;
+use crate::store::server::engine::link::{SqlParam, SqlRow, key_bytes};
 
 /// The columns of [`envelope`].
 macro_rules! envelope_columns {
@@ -13,11 +15,11 @@ macro_rules! envelope_columns {
 }
 pub(super) use envelope_columns;
 
-/// What follows them in a row.
+/// The index of the first column after them.
 pub(super) const AFTER_ENVELOPE: usize = 12;
 
 /// From the first column of a row on.
-pub(super) fn envelope(row: &mut Row) -> Answer<Envelope> {
+pub(super) fn envelope(row: &mut SqlRow) -> StoreResult<StateEnvelope> {
     check::envelope((
         row.int(0)?,
         row.int(1)?,
@@ -34,7 +36,7 @@ pub(super) fn envelope(row: &mut Row) -> Answer<Envelope> {
     ))
 }
 
-fn envelopes(rows: Vec<Row>) -> Answer<Vec<Envelope>> {
+fn envelopes(rows: Vec<SqlRow>) -> StoreResult<Vec<StateEnvelope>> {
     rows.into_iter().map(|mut row| envelope(&mut row)).collect()
 }
 
@@ -48,7 +50,7 @@ pub(super) use object_columns;
 
 pub(super) const AFTER_OBJECT: usize = 11;
 
-pub(super) fn object(row: &mut Row) -> Answer<(i64, Named)> {
+pub(super) fn object(row: &mut SqlRow) -> StoreResult<(i64, NamedObject)> {
     let stored = ObjectRow {
         id: row.int(0)?,
         stream: row.int(1)?,
@@ -62,8 +64,8 @@ pub(super) fn object(row: &mut Row) -> Answer<(i64, Named)> {
     check::object(stored, sum, (row.text(8)?, row.text(9)?, row.text(10)?))
 }
 
-impl Session {
-    pub(super) async fn read_after(&mut self, after: i64, limit: i64) -> Answer<Vec<Envelope>> {
+impl ServerSession {
+    pub(super) async fn read_after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
         let text = concat!(
             "SELECT ",
             envelope_columns!(),
@@ -79,13 +81,13 @@ impl Session {
         through: i64,
         limit: i64,
         namespaces: &[String],
-    ) -> Answer<Vec<i64>> {
+    ) -> StoreResult<Vec<i64>> {
         // Numbered, since the engines share texts for pairs and have none for single texts.
         let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
                     WHERE s.seq > ? AND s.seq <= ? AND o.namespace NOT IN (SELECT @b FROM @pairs) \
                     ORDER BY s.seq LIMIT ?";
         let pairs = (0..).zip(namespaces).map(|(n, name)| (n, name.as_bytes().to_vec())).collect();
-        self.numbers(text, vec![after.into(), through.into(), Param::Pairs(pairs), limit.into()]).await
+        self.numbers(text, vec![after.into(), through.into(), SqlParam::Pairs(pairs), limit.into()]).await
     }
 
     /// Down the index of versions: those of other streams are passed over.
@@ -94,24 +96,24 @@ impl Session {
         stream: i64,
         from: i64,
         upto: i64,
-    ) -> Answer<Option<i64>> {
+    ) -> StoreResult<Option<i64>> {
         // Ends have no version there, and gaps are no numbers.
         let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
                     WHERE s.version >= ? AND s.version <= ? AND o.stream = ? ORDER BY s.version DESC LIMIT 1";
-        let [from, upto] = [from, upto].map(|number| Param::Bytes(key_bytes(&Key::Number(number))));
+        let [from, upto] = [from, upto].map(|number| SqlParam::Bytes(key_bytes(&StateKey::Number(number))));
         let row = self.fetch(text, vec![from, upto, stream.into()]).await?.pop();
         row.map(|row| row.int(0)).transpose()
     }
 
     /// Ends have a key of their own, by which the index finds them.
-    pub(super) async fn read_end_of(&mut self, object: i64) -> Answer<Option<i64>> {
+    pub(super) async fn read_end_of(&mut self, object: i64) -> StoreResult<Option<i64>> {
         let text = "SELECT seq FROM kw_states WHERE version = ? AND object = ?";
-        let gone = Param::Bytes(key_bytes(&Key::GONE));
+        let gone = SqlParam::Bytes(key_bytes(&StateKey::GONE));
         let row = self.fetch(text, vec![gone, object.into()]).await?.pop();
         row.map(|row| row.int(0)).transpose()
     }
 
-    pub(super) async fn read_at(&mut self, seqs: &[i64]) -> Answer<Vec<Envelope>> {
+    pub(super) async fn read_at(&mut self, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>> {
         let text = concat!(
             "SELECT ",
             envelope_columns!(),
@@ -120,7 +122,11 @@ impl Session {
         envelopes(self.fetch(text, vec![seqs.into()]).await?)
     }
 
-    pub(super) async fn read_chain(&mut self, seq: i64, most: u32) -> Answer<Vec<(Envelope, Vec<u8>)>> {
+    pub(super) async fn read_chain(
+        &mut self,
+        seq: i64,
+        most: u32,
+    ) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
         // 2 is a delta on the state before.
         let text = concat!(
             "WITH RECURSIVE chain (seq, back, flags, step) AS ( \
@@ -131,11 +137,14 @@ impl Session {
             ", s.document FROM chain c @JOIN kw_states s ON s.seq = c.seq ORDER BY s.seq DESC"
         );
         let rows = self.fetch(text, vec![seq.into(), i64::from(most).into()]).await?;
-        let pair = |mut row: Row| Ok((envelope(&mut row)?, row.bytes(AFTER_ENVELOPE)?));
+        let pair = |mut row: SqlRow| Ok((envelope(&mut row)?, row.bytes(AFTER_ENVELOPE)?));
         rows.into_iter().map(pair).collect()
     }
 
-    pub(super) async fn read_objects(&mut self, which: Which<'_>) -> Answer<Vec<(i64, Named)>> {
+    pub(super) async fn read_objects(
+        &mut self,
+        which: ObjectChoice<'_>,
+    ) -> StoreResult<Vec<(i64, NamedObject)>> {
         macro_rules! found {
             ($by:literal) => {
                 concat!(
@@ -148,25 +157,25 @@ impl Session {
             };
         }
         let (text, numbers) = match which {
-            Which::Numbers(numbers) => (found!("o.id"), numbers.to_vec()),
-            Which::Uid(key) => (found!("o.uid_key"), vec![i64::from(key)]),
-            Which::Name(key) => (found!("o.name_key"), vec![i64::from(key)]),
+            ObjectChoice::Numbers(numbers) => (found!("o.id"), numbers.to_vec()),
+            ObjectChoice::Uid(key) => (found!("o.uid_key"), vec![i64::from(key)]),
+            ObjectChoice::Name(key) => (found!("o.name_key"), vec![i64::from(key)]),
         };
-        let rows = self.fetch(text, vec![Param::Numbers(numbers)]).await?;
+        let rows = self.fetch(text, vec![SqlParam::Numbers(numbers)]).await?;
         rows.into_iter().map(|mut row| object(&mut row)).collect()
     }
 
-    pub(super) async fn read_statuses(&mut self, numbers: &[i64]) -> Answer<Vec<(i64, String, i64)>> {
+    pub(super) async fn read_statuses(&mut self, numbers: &[i64]) -> StoreResult<Vec<(i64, String, i64)>> {
         let text = "SELECT s.id, s.body, s.sum FROM @numbers @JOIN kw_statuses s ON s.id = q.v";
         let rows = self.fetch(text, vec![numbers.into()]).await?;
         rows.into_iter().map(|mut row| Ok((row.int(0)?, row.text(1)?, row.int(2)?))).collect()
     }
 
-    pub(super) async fn read_streams(&mut self) -> Answer<Vec<Stream>> {
+    pub(super) async fn read_streams(&mut self) -> StoreResult<Vec<SourceEpoch>> {
         let text = "SELECT id, source, epoch, checkpoint, states, last_event_ms, sum FROM kw_streams \
                     ORDER BY source, epoch";
-        let stream = |mut row: Row| {
-            Ok(Stream {
+        let stream = |mut row: SqlRow| {
+            Ok(SourceEpoch {
                 id: row.int(0)?,
                 source: row.text(1)?,
                 epoch: row.int(2)? as u32,
@@ -179,7 +188,7 @@ impl Session {
         self.fetch(text, Vec::new()).await?.into_iter().map(stream).collect()
     }
 
-    pub(super) async fn read_anchor(&mut self, number: i64) -> Answer<Option<(i64, Vec<u8>)>> {
+    pub(super) async fn read_anchor(&mut self, number: i64) -> StoreResult<Option<(i64, Vec<u8>)>> {
         let text = "SELECT checksum, document FROM kw_anchors WHERE id = ?";
         let row = self.fetch(text, vec![number.into()]).await?.pop();
         row.map(|mut row| Ok((row.int(0)?, row.bytes(1)?))).transpose()

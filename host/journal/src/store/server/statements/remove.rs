@@ -4,56 +4,64 @@ use tokio::time::timeout;
 
 use super::save::KV_DELETE;
 use super::write::{GAPS, STATES, state_values};
-use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::rows::{Answer, GapRow, checksum};
-use crate::store::server::connect::session::{Session, WRITING};
-use crate::store::server::engine::link::{Link, Param, Written, next};
-use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, bytes, int};
+use crate::store::rows::removal::{RemovalPlan, UnusedRows};
+use crate::store::rows::{GapRow, StoreResult, checksum};
+use crate::store::server::connect::session::{ServerSession, WRITING};
+use crate::store::server::engine::link::{ServerLink, SqlParam, WriteResult, next};
+use crate::store::server::engine::table::{
+    ColumnMerge, DeleteStatement, InsertStatement, KeyConflict, RowsBatch, bytes, int,
+};
 
-const TAKE: Delete = Delete { table: "kw_states", key: &[int("seq")] };
-const TAKE_GAPS: Delete = Delete { table: "kw_gaps", key: &[int("stream"), int("seq")] };
-const TAKE_SNAPSHOTS: Delete = Delete { table: "kw_snapshots", key: &[int("object"), int("seq")] };
-const TAKE_OBJECTS: Delete = Delete { table: "kw_objects", key: &[int("id")] };
+const TAKE: DeleteStatement = DeleteStatement { table: "kw_states", key: &[int("seq")] };
+const TAKE_GAPS: DeleteStatement = DeleteStatement { table: "kw_gaps", key: &[int("stream"), int("seq")] };
+const TAKE_SNAPSHOTS: DeleteStatement =
+    DeleteStatement { table: "kw_snapshots", key: &[int("object"), int("seq")] };
+const TAKE_OBJECTS: DeleteStatement = DeleteStatement { table: "kw_objects", key: &[int("id")] };
 /// A state as it lies there from now on; the rest of it stays.
-const REBASE: Insert = Insert {
-    conflict: Conflict::Merge(&[
-        ("flags", Merge::New),
-        ("back", Merge::New),
-        ("anchor", Merge::New),
-        ("sums", Merge::New),
-        ("document", Merge::New),
+const REBASE: InsertStatement = InsertStatement {
+    conflict: KeyConflict::Merge(&[
+        ("flags", ColumnMerge::New),
+        ("back", ColumnMerge::New),
+        ("anchor", ColumnMerge::New),
+        ("sums", ColumnMerge::New),
+        ("document", ColumnMerge::New),
     ]),
     ..STATES
 };
-const TAKEN: Insert = Insert {
+const TAKEN: InsertStatement = InsertStatement {
     table: "kw_taken",
     columns: &[bytes("plugin"), int("finished"), int("untold"), int("sum")],
     key: &["plugin"],
-    conflict: Conflict::Merge(&[("finished", Merge::Sum), ("untold", Merge::Sum), ("sum", Merge::Sum)]),
+    conflict: KeyConflict::Merge(&[
+        ("finished", ColumnMerge::Sum),
+        ("untold", ColumnMerge::Sum),
+        ("sum", ColumnMerge::Sum),
+    ]),
 };
 
-impl Session {
-    /// What retention takes in one transaction.
-    pub(crate) async fn remove(&mut self, removal: &Removal) -> Answer<()> {
+impl ServerSession {
+    /// Removes the rows of one transaction of retention.
+    pub(crate) async fn remove(&mut self, removal: &RemovalPlan) -> StoreResult<()> {
         let done = timeout(WRITING, remove(self.ask()?, removal)).await;
         self.answered(done)
     }
 
     /// Rows that nothing refers to.
-    pub(crate) async fn sweep(&mut self, unused: &Sweep) -> Answer<()> {
+    pub(crate) async fn sweep(&mut self, unused: &UnusedRows) -> StoreResult<()> {
         let done = timeout(WRITING, sweep(self.ask()?, unused)).await;
         self.answered(done)
     }
 }
 
-async fn remove(link: &mut dyn Link, removal: &Removal) -> Written {
+async fn remove(link: &mut dyn ServerLink, removal: &RemovalPlan) -> WriteResult {
     let taken = || removal.taken.iter();
-    link.delete(&TAKE, Batch::of(taken(), |one| [(one.seq as i64).into()])).await?;
-    link.delete(&TAKE_GAPS, Batch::of(taken(), |one| [one.stream.into(), (one.seq as i64).into()])).await?;
-    let snapshots = Batch::of(taken(), |one| [one.object.into(), (one.seq as i64).into()]);
+    link.delete(&TAKE, RowsBatch::of(taken(), |one| [(one.seq as i64).into()])).await?;
+    link.delete(&TAKE_GAPS, RowsBatch::of(taken(), |one| [one.stream.into(), (one.seq as i64).into()]))
+        .await?;
+    let snapshots = RowsBatch::of(taken(), |one| [one.object.into(), (one.seq as i64).into()]);
     link.delete(&TAKE_SNAPSHOTS, snapshots).await?;
-    link.insert(&REBASE, Batch::of(removal.rebased.iter().cloned(), state_values)).await?;
-    link.delete(&TAKE_OBJECTS, Batch::of(&removal.objects, |object| [(*object).into()])).await?;
+    link.insert(&REBASE, RowsBatch::of(removal.rebased.iter().cloned(), state_values)).await?;
+    link.delete(&TAKE_OBJECTS, RowsBatch::of(&removal.objects, |object| [(*object).into()])).await?;
     figures(link, removal).await?;
     for gap in &removal.gaps {
         record(link, gap).await?;
@@ -61,14 +69,14 @@ async fn remove(link: &mut dyn Link, removal: &Removal) -> Written {
     Ok(())
 }
 
-async fn figures(link: &mut dyn Link, removal: &Removal) -> Written {
+async fn figures(link: &mut dyn ServerLink, removal: &RemovalPlan) -> WriteResult {
     let text =
         "UPDATE kw_tallies SET states = states - ?, bytes = bytes - ? WHERE segment = ? AND stream = ?";
     let empty = "DELETE FROM kw_tallies WHERE states = 0 AND segment = ? AND stream = ?";
     // One segment or two.
     for ((segment, stream), (states, bytes)) in removal.tallies() {
-        let place = [Param::Int(segment as i64), Param::Int(stream)];
-        let figures = [Param::Int(states as i64), Param::Int(bytes)];
+        let place = [SqlParam::Int(segment as i64), SqlParam::Int(stream)];
+        let figures = [SqlParam::Int(states as i64), SqlParam::Int(bytes)];
         link.fetch(text, figures.into_iter().chain(place.clone()).collect()).await?;
         link.fetch(empty, place.to_vec()).await?;
     }
@@ -76,21 +84,21 @@ async fn figures(link: &mut dyn Link, removal: &Removal) -> Written {
         let text = "UPDATE kw_streams SET taken = taken + ? WHERE id = ?";
         link.fetch(text, vec![(states as i64).into(), stream.into()]).await?;
     }
-    let plugins = Batch::of(&removal.plugins, |(name, taken)| {
+    let plugins = RowsBatch::of(&removal.plugins, |(name, taken)| {
         let (finished, untold) = (taken.finished as i64, taken.untold as i64);
-        [name.as_str().into(), finished.into(), untold.into(), checksum::taken(finished, untold).into()]
+        [name.as_str().into(), finished.into(), untold.into(), checksum::taken_sum(finished, untold).into()]
     });
     link.insert(&TAKEN, plugins).await
 }
 
 /// One a stream, which grows with each transaction of a pass.
-async fn record(link: &mut dyn Link, gap: &GapRow) -> Written {
+async fn record(link: &mut dyn ServerLink, gap: &GapRow) -> WriteResult {
     let GapRow { stream, seq, key, body } = gap;
     let place = || vec![(*stream).into(), (*seq as i64).into(), key.as_str().into()];
     let there = "SELECT id FROM kw_gaps WHERE stream = ? AND seq = ? AND bounds = ?";
     if link.fetch(there, place()).await?.is_empty() {
         let id = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_gaps").await?;
-        let row = Batch::of([gap], |gap| {
+        let row = RowsBatch::of([gap], |gap| {
             let (key, body) = (gap.key.as_str(), gap.body.as_str());
             [id.into(), gap.stream.into(), (gap.seq as i64).into(), key.into(), body.into(), gap.sum().into()]
         });
@@ -101,20 +109,21 @@ async fn record(link: &mut dyn Link, gap: &GapRow) -> Written {
     link.fetch(text, body.into_iter().chain(place()).collect()).await.map(drop)
 }
 
-const OWNED: Delete = Delete { table: "kw_owned", key: &[int("owner"), int("object")] };
-const BY_NUMBER: [Delete; 3] = [
-    Delete { table: "kw_statuses", key: &[int("id")] },
-    Delete { table: "kw_anchors", key: &[int("id")] },
-    Delete { table: "kw_poison", key: &[int("id")] },
+const OWNED: DeleteStatement = DeleteStatement { table: "kw_owned", key: &[int("owner"), int("object")] };
+const BY_NUMBER: [DeleteStatement; 3] = [
+    DeleteStatement { table: "kw_statuses", key: &[int("id")] },
+    DeleteStatement { table: "kw_anchors", key: &[int("id")] },
+    DeleteStatement { table: "kw_poison", key: &[int("id")] },
 ];
 
-async fn sweep(link: &mut dyn Link, sweep: &Sweep) -> Written {
-    let owned = Batch::of(&sweep.owned, |(owner, object)| [(*owner).into(), (*object).into()]);
+async fn sweep(link: &mut dyn ServerLink, sweep: &UnusedRows) -> WriteResult {
+    let owned = RowsBatch::of(&sweep.owned, |(owner, object)| [(*owner).into(), (*object).into()]);
     link.delete(&OWNED, owned).await?;
-    let reports = Batch::of(&sweep.reports, |(plugin, key)| [plugin.as_str().into(), key.as_str().into()]);
+    let reports =
+        RowsBatch::of(&sweep.reports, |(plugin, key)| [plugin.as_str().into(), key.as_str().into()]);
     link.delete(&KV_DELETE, reports).await?;
     for (table, numbers) in BY_NUMBER.iter().zip([&sweep.statuses, &sweep.anchors, &sweep.poison]) {
-        link.delete(table, Batch::of(numbers, |number| [(*number).into()])).await?;
+        link.delete(table, RowsBatch::of(numbers, |number| [(*number).into()])).await?;
     }
     if sweep.owners.is_empty() {
         return Ok(());

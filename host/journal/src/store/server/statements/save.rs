@@ -5,19 +5,21 @@ use std::collections::BTreeMap;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{DeadLetter, KvWrite};
 
-use crate::store::Left;
-use crate::store::rows::checksum::{self, Letter};
-use crate::store::rows::{Act, Replay};
-use crate::store::server::engine::link::{Link, Param, Written, next};
-use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, bytes, int};
+use crate::store::PluginWrites;
+use crate::store::rows::checksum::{self, LetterColumns};
+use crate::store::rows::{LetterMarking, OperatorAct};
+use crate::store::server::engine::link::{ServerLink, SqlParam, WriteResult, next};
+use crate::store::server::engine::table::{
+    ColumnMerge, DeleteStatement, InsertStatement, KeyConflict, RowsBatch, bytes, int,
+};
 
-const PLUGINS: Insert = Insert {
+const PLUGINS: InsertStatement = InsertStatement {
     table: "kw_plugins",
     columns: &[bytes("name"), bytes("progress"), int("sum")],
     key: &["name"],
-    conflict: Conflict::Merge(&[("progress", Merge::New), ("sum", Merge::New)]),
+    conflict: KeyConflict::Merge(&[("progress", ColumnMerge::New), ("sum", ColumnMerge::New)]),
 };
-const LETTERS: Insert = Insert {
+const LETTERS: InsertStatement = InsertStatement {
     table: "kw_letters",
     columns: &[
         bytes("plugin"),
@@ -32,26 +34,27 @@ const LETTERS: Insert = Insert {
         int("sum"),
     ],
     key: &["plugin", "seq"],
-    conflict: Conflict::Merge(&[
-        ("id", Merge::New),
-        ("attempts", Merge::New),
-        ("error", Merge::New),
-        ("first_ms", Merge::New),
-        ("last_ms", Merge::New),
-        ("replaying", Merge::New),
-        ("tries", Merge::New),
-        ("sum", Merge::New),
+    conflict: KeyConflict::Merge(&[
+        ("id", ColumnMerge::New),
+        ("attempts", ColumnMerge::New),
+        ("error", ColumnMerge::New),
+        ("first_ms", ColumnMerge::New),
+        ("last_ms", ColumnMerge::New),
+        ("replaying", ColumnMerge::New),
+        ("tries", ColumnMerge::New),
+        ("sum", ColumnMerge::New),
     ]),
 };
-const REVIVED: Delete = Delete { table: "kw_letters", key: &[bytes("plugin"), int("seq")] };
-const KV: Insert = Insert {
+const REVIVED: DeleteStatement = DeleteStatement { table: "kw_letters", key: &[bytes("plugin"), int("seq")] };
+const KV: InsertStatement = InsertStatement {
     table: "kw_kv",
     columns: &[bytes("plugin"), bytes("name"), bytes("value"), int("sum")],
     key: &["plugin", "name"],
-    conflict: Conflict::Merge(&[("value", Merge::New), ("sum", Merge::New)]),
+    conflict: KeyConflict::Merge(&[("value", ColumnMerge::New), ("sum", ColumnMerge::New)]),
 };
-pub(super) const KV_DELETE: Delete = Delete { table: "kw_kv", key: &[bytes("plugin"), bytes("name")] };
-const REPLAYS: Insert = Insert {
+pub(super) const KV_DELETE: DeleteStatement =
+    DeleteStatement { table: "kw_kv", key: &[bytes("plugin"), bytes("name")] };
+const REPLAYS: InsertStatement = InsertStatement {
     table: "kw_replays",
     columns: &[
         int("id"),
@@ -64,11 +67,11 @@ const REPLAYS: Insert = Insert {
         int("sum"),
     ],
     key: &["id"],
-    conflict: Conflict::Refuse,
+    conflict: KeyConflict::Refuse,
 };
 
 /// Progress, dead letters, keys and notes of several plugins. Of two saves of one plugin the last counts.
-pub(super) async fn saves(link: &mut dyn Link, left: &Left<'_>) -> Written {
+pub(super) async fn saves(link: &mut dyn ServerLink, left: &PluginWrites<'_>) -> WriteResult {
     let mut progress = BTreeMap::new();
     let mut parked: BTreeMap<(&str, Seq), &DeadLetter> = BTreeMap::new();
     let mut revived = Vec::new();
@@ -81,17 +84,18 @@ pub(super) async fn saves(link: &mut dyn Link, left: &Left<'_>) -> Written {
     for (plugin, KvWrite { key, value }) in left.kv() {
         kv.insert((plugin, key), value.as_ref());
     }
-    let progress = Batch::of(progress, |(plugin, progress)| {
+    let progress = RowsBatch::of(progress, |(plugin, progress)| {
         let body = serde_json::to_string(progress).expect("strings and numbers always serialize");
         let sum = checksum::plugin(plugin, &body);
         [plugin.into(), body.into(), sum.into()]
     });
     link.insert(&PLUGINS, progress).await?;
-    link.delete(&REVIVED, Batch::of(revived, |(plugin, seq)| [plugin.into(), (seq as i64).into()])).await?;
-    let parked = Batch::of(parked, |((plugin, seq), letter)| {
-        let mark = Act::mark_of(letter);
+    link.delete(&REVIVED, RowsBatch::of(revived, |(plugin, seq)| [plugin.into(), (seq as i64).into()]))
+        .await?;
+    let parked = RowsBatch::of(parked, |((plugin, seq), letter)| {
+        let mark = OperatorAct::mark_of(letter);
         let tries = serde_json::to_string(&letter.tries).expect("strings and numbers always serialize");
-        let sum = Letter::of(plugin, letter, &tries).sum(mark);
+        let sum = LetterColumns::of(plugin, letter, &tries).sum(mark);
         [
             plugin.into(),
             (seq as i64).into(),
@@ -107,33 +111,33 @@ pub(super) async fn saves(link: &mut dyn Link, left: &Left<'_>) -> Written {
     });
     link.insert(&LETTERS, parked).await?;
     let sets = kv.iter().filter_map(|(place, value)| Some((place, (*value)?)));
-    let sets = Batch::of(sets, |((plugin, key), value)| {
+    let sets = RowsBatch::of(sets, |((plugin, key), value)| {
         let sum = checksum::key_value(plugin, key, value);
         [(*plugin).into(), (*key).into(), value.clone().into(), sum.into()]
     });
     link.insert(&KV, sets).await?;
     let deletes = kv.iter().filter(|(_, value)| value.is_none());
-    let deletes = Batch::of(deletes, |((plugin, key), _)| [(*plugin).into(), (*key).into()]);
+    let deletes = RowsBatch::of(deletes, |((plugin, key), _)| [(*plugin).into(), (*key).into()]);
     link.delete(&KV_DELETE, deletes).await
 }
 
 /// Marks dead letters as taken back or dropped, and records who did it and why. A pause has the record alone.
-pub(super) async fn replays(link: &mut dyn Link, replays: &[Replay]) -> Written {
+pub(super) async fn replays(link: &mut dyn ServerLink, replays: &[LetterMarking]) -> WriteResult {
     if replays.is_empty() {
         return Ok(());
     }
     let text = "UPDATE kw_letters SET replaying = ?, \
                 sum = mod(sum, 4294967296) + CAST(? AS @BIGINT) * 4294967296 \
                 WHERE plugin = ? AND seq IN (SELECT q.v FROM @numbers)";
-    for Replay { act, plugin, seqs, .. } in replays {
+    for LetterMarking { act, plugin, seqs, .. } in replays {
         let seqs: Vec<i64> = seqs.iter().map(|seq| *seq as i64).collect();
         let Some(mark) = act.mark() else { continue };
-        let params = vec![mark.into(), mark.into(), plugin.as_str().into(), Param::Numbers(seqs)];
+        let params = vec![mark.into(), mark.into(), plugin.as_str().into(), SqlParam::Numbers(seqs)];
         link.fetch(text, params).await?;
     }
     let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_replays").await?;
-    let records = Batch::of((first..).zip(replays), |(id, replay)| {
-        let Replay { act, plugin, seqs, who, why, at_ms } = replay;
+    let records = RowsBatch::of((first..).zip(replays), |(id, replay)| {
+        let LetterMarking { act, plugin, seqs, who, why, at_ms } = replay;
         let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
         let sum = checksum::replay(plugin, act.as_str(), who, why, &seqs, *at_ms as i64);
         [

@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use kubewitness_core::kinds::is_kind;
-use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
+use kubewitness_core::ports::{DeadLetter, JournalError, PluginProgress};
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, StateId, calendar};
 
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::Past;
-use crate::store::rows::{Act, Answer, LetterRange, SEGMENT, Stream, bounded, check, decoded};
-use crate::store::server::connect::session::Session;
-use crate::store::server::engine::link::Row;
+use crate::store::RetentionReader;
+use crate::store::rows::{
+    LetterRange, OperatorAct, SEGMENT, SourceEpoch, StoreResult, bounded, check, decoded,
+};
+use crate::store::server::connect::session::ServerSession;
+use crate::store::server::engine::link::SqlRow;
 
 /// Gaps of one question to the server, while those are looked for that fit.
 const PAGE: i64 = 1000;
@@ -27,7 +29,7 @@ fn cut(limit: usize) -> i64 {
     limit.min(i32::MAX as usize) as i64
 }
 
-fn gap(id: i64, body: &str) -> Answer<Gap> {
+fn gap(id: i64, body: &str) -> StoreResult<Gap> {
     decoded(body, || format!("gap {id}"))
 }
 
@@ -43,8 +45,8 @@ fn fits(gap: &Gap, query: &GapQuery) -> bool {
         && query.kind.as_ref().is_none_or(kind)
 }
 
-impl Session {
-    pub(super) async fn read_stats(&mut self, bytes: u64) -> Answer<JournalView> {
+impl ServerSession {
+    pub(super) async fn read_stats(&mut self, bytes: u64) -> StoreResult<JournalView> {
         let text = "SELECT (SELECT CAST(coalesce(sum(states), 0) AS @BIGINT) FROM kw_tallies), \
                     coalesce((SELECT min(seq) FROM kw_states), 0), coalesce((SELECT max(seq) FROM kw_states), 0), \
                     (SELECT observed_ms FROM kw_states ORDER BY seq LIMIT 1)";
@@ -60,12 +62,12 @@ impl Session {
         })
     }
 
-    async fn per_stream(&mut self, text: &str) -> Answer<HashMap<i64, u64>> {
+    async fn per_stream(&mut self, text: &str) -> StoreResult<HashMap<i64, u64>> {
         let rows = self.fetch(text, Vec::new()).await?;
         rows.into_iter().map(|row| Ok((row.int(0)?, row.int(1)? as u64))).collect()
     }
 
-    pub(super) async fn read_source_counters(&mut self) -> Answer<Vec<SourceCounters>> {
+    pub(super) async fn read_source_counters(&mut self) -> StoreResult<Vec<SourceCounters>> {
         let gaps = self.per_stream("SELECT stream, count(*) FROM kw_gaps GROUP BY stream").await?;
         let poison = self.per_stream("SELECT stream, count(*) FROM kw_poison GROUP BY stream").await?;
         let taken = self.taken_of_streams().await?;
@@ -88,13 +90,13 @@ impl Session {
         Ok(sources.into_values().collect())
     }
 
-    pub(super) async fn read_gaps(&mut self) -> Answer<Vec<Gap>> {
+    pub(super) async fn read_gaps(&mut self) -> StoreResult<Vec<Gap>> {
         let rows = self.fetch("SELECT id, body FROM kw_gaps ORDER BY id", Vec::new()).await?;
         rows.into_iter().map(|mut row| gap(row.int(0)?, &row.text(1)?)).collect()
     }
 
     /// Newest first, each with its number. What they are about is compared here, part by part.
-    pub(super) async fn read_gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<(u64, Gap)>> {
+    pub(super) async fn read_gaps_of(&mut self, query: &GapQuery) -> StoreResult<Vec<(u64, Gap)>> {
         let text = "SELECT g.id, g.body, t.source FROM kw_gaps g @JOIN kw_streams t ON t.id = g.stream \
                     WHERE g.id < ? ORDER BY g.id DESC LIMIT ?";
         let limit = query.limit.unwrap_or(usize::MAX);
@@ -122,7 +124,7 @@ impl Session {
         &mut self,
         source: Option<&str>,
         limit: usize,
-    ) -> Answer<Vec<PoisonRecord>> {
+    ) -> StoreResult<Vec<PoisonRecord>> {
         let all = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM kw_poison p \
                    JOIN kw_streams t ON t.id = p.stream ORDER BY p.id DESC LIMIT ?";
         let of = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM kw_poison p \
@@ -131,7 +133,7 @@ impl Session {
             None => self.fetch(all, vec![cut(limit).into()]).await?,
             Some(source) => self.fetch(of, vec![source.into(), cut(limit).into()]).await?,
         };
-        let record = |mut row: Row| {
+        let record = |mut row: SqlRow| {
             Ok(PoisonRecord {
                 number: row.int(0)? as u64,
                 source: row.text(1)?,
@@ -144,7 +146,7 @@ impl Session {
         rows.into_iter().map(record).collect()
     }
 
-    pub(super) async fn read_discrepancies(&mut self, source: &str) -> Answer<Vec<(i64, i64, String)>> {
+    pub(super) async fn read_discrepancies(&mut self, source: &str) -> StoreResult<Vec<(i64, i64, String)>> {
         let text = "SELECT d.stream, d.number, d.body FROM kw_discrepancies d \
                     JOIN kw_streams t ON t.id = d.stream WHERE t.source = ? \
                     ORDER BY d.stream DESC, d.number DESC";
@@ -153,7 +155,7 @@ impl Session {
     }
 
     /// With its first 160 bytes: a line of a terminal and a half.
-    pub(super) async fn read_poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
+    pub(super) async fn read_poison_of(&mut self, query: &PoisonQuery) -> StoreResult<Vec<PoisonView>> {
         let all = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
                    substring(p.raw FROM 1 FOR 160) FROM kw_poison p \
                    JOIN kw_streams t ON t.id = p.stream WHERE p.id < ? ORDER BY p.id DESC LIMIT ?";
@@ -166,7 +168,7 @@ impl Session {
             None => self.fetch(all, vec![before.into(), limit.into()]).await?,
             Some(source) => self.fetch(of, vec![source.as_str().into(), before.into(), limit.into()]).await?,
         };
-        let view = |mut row: Row| {
+        let view = |mut row: SqlRow| {
             Ok(PoisonView {
                 number: row.int(0)? as u64,
                 source: row.text(1)?,
@@ -182,7 +184,7 @@ impl Session {
 
     /// A later history begins where the end of the one before is recorded as a hole, or where its own
     /// beginning is.
-    pub(super) async fn read_epochs(&mut self) -> Answer<Vec<(String, EpochView)>> {
+    pub(super) async fn read_epochs(&mut self) -> StoreResult<Vec<(String, EpochView)>> {
         let (mut begins, mut ends) = (HashMap::new(), HashMap::new());
         let holes = self.fetch("SELECT stream, id, body FROM kw_gaps WHERE seq = 0", Vec::new()).await?;
         for mut row in holes {
@@ -194,7 +196,7 @@ impl Session {
             }
         }
         let streams = self.read_streams().await?;
-        let before = |stream: &Stream| {
+        let before = |stream: &SourceEpoch| {
             let number = stream.epoch.checked_sub(1)?;
             let before = streams.iter().find(|other| other.source == stream.source && other.epoch == number);
             let end = before.and_then(|before| ends.get(&before.id));
@@ -219,7 +221,12 @@ impl Session {
 
     /// States of these sources in `(after, through]`: whole segments by their tallies, the two ends
     /// by the states themselves.
-    pub(super) async fn read_count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64> {
+    pub(super) async fn read_count(
+        &mut self,
+        sources: &[Arc<str>],
+        after: Seq,
+        through: Seq,
+    ) -> StoreResult<u64> {
         let through = through.min(i64::MAX as u64 - 1);
         if after >= through || sources.is_empty() {
             return Ok(0);
@@ -247,24 +254,24 @@ impl Session {
         Ok(count as u64)
     }
 
-    async fn count_of(&mut self, text: &str, streams: &[i64], from: i64, through: i64) -> Answer<i64> {
+    async fn count_of(&mut self, text: &str, streams: &[i64], from: i64, through: i64) -> StoreResult<i64> {
         let counts = self.numbers(text, vec![streams.into(), from.into(), through.into()]).await?;
         Ok(counts.first().copied().unwrap_or_default())
     }
 
-    pub(super) async fn read_progress(&mut self, plugin: &str) -> Answer<Option<Progress>> {
+    pub(super) async fn read_progress(&mut self, plugin: &str) -> StoreResult<Option<PluginProgress>> {
         let text = "SELECT progress, sum FROM kw_plugins WHERE name = ?";
         let Some(mut row) = self.fetch(text, vec![plugin.into()]).await?.pop() else { return Ok(None) };
         check::progress(plugin, &row.text(0)?, row.int(1)?).map(Some)
     }
 
-    pub(super) async fn read_letters(&mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>> {
+    pub(super) async fn read_letters(&mut self, query: &LetterQuery) -> StoreResult<Vec<DeadLetter>> {
         const OF: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
                           WHERE plugin = ? AND seq > ? AND replaying BETWEEN ? AND ? ORDER BY seq LIMIT ?";
         const BEHIND: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
                               WHERE plugin > ? AND replaying BETWEEN ? AND ? ORDER BY plugin, seq LIMIT ?";
         let limit = query.limit.unwrap_or(usize::MAX);
-        let (lowest, highest) = Act::marks_of(query.which);
+        let (lowest, highest) = OperatorAct::marks_of(query.which);
         let mut rows = Vec::new();
         for range in LetterRange::all(query) {
             let rest = cut(limit - rows.len()).into();
@@ -279,8 +286,8 @@ impl Session {
             };
             rows.extend(found.await?);
         }
-        let letter = |mut row: Row| {
-            let (seq, (replaying, dropped)) = (row.int(1)? as u64, Act::of_mark(row.int(7)?));
+        let letter = |mut row: SqlRow| {
+            let (seq, (replaying, dropped)) = (row.int(1)? as u64, OperatorAct::of_mark(row.int(7)?));
             let tries = decoded(&row.text(8)?, || format!("letter {seq}"))?;
             Ok(DeadLetter {
                 plugin: row.text(0)?,
@@ -303,7 +310,7 @@ impl Session {
         plugin: Option<&str>,
         before: i64,
         limit: i64,
-    ) -> Answer<Vec<ReplayRecord>> {
+    ) -> StoreResult<Vec<ReplayRecord>> {
         let all = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE id < ? ORDER BY id DESC LIMIT ?";
         let of = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE plugin = ? AND id < ? \
                   ORDER BY id DESC LIMIT ?";
@@ -315,15 +322,15 @@ impl Session {
         records(rows)
     }
 
-    pub(super) async fn read_pauses(&mut self) -> Answer<Vec<ReplayRecord>> {
+    pub(super) async fn read_pauses(&mut self) -> StoreResult<Vec<ReplayRecord>> {
         let text = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE what = 'pause' AND id IN \
                     (SELECT max(id) FROM kw_replays WHERE what IN ('pause', 'resume') GROUP BY plugin) ORDER BY id";
         records(self.fetch(text, Vec::new()).await?)
     }
 }
 
-fn records(rows: Vec<Row>) -> Answer<Vec<ReplayRecord>> {
-    let record = |mut row: Row| {
+fn records(rows: Vec<SqlRow>) -> StoreResult<Vec<ReplayRecord>> {
+    let record = |mut row: SqlRow| {
         let number = row.int(0)?;
         let seqs = decoded(&row.text(4)?, || format!("replay {number}"))?;
         Ok(ReplayRecord {

@@ -2,13 +2,13 @@
 
 use kubewitness_core::ports::JournalError;
 
-use crate::store::rows::Answer;
-use crate::store::server::connect::session::Session;
+use crate::store::rows::StoreResult;
+use crate::store::server::connect::session::ServerSession;
 
 /// Stands for a chain that is longer than may be walked.
 const TOO_FAR: i64 = i64::MAX;
 
-impl Session {
+impl ServerSession {
     /// A part of one object's story begins at the state where the part before it ended: it is looked up, and nothing
     /// newer is read. Of other objects what is newer is walked over. MySQL refuses a recursion of too many steps, and
     /// MariaDB cuts it without a word.
@@ -18,7 +18,7 @@ impl Session {
         before: i64,
         limit: i64,
         walked: i64,
-    ) -> Answer<Vec<i64>> {
+    ) -> StoreResult<Vec<i64>> {
         // Each chain is walked as far as the whole answer may go; no engine cuts a recursion where its answer ends. Only
         // states of the answer are steps.
         let text = "WITH RECURSIVE chain (seq, back, step, depth) AS ( \

@@ -6,14 +6,16 @@ use kubewitness_core::ports::JournalError;
 use tokio::time::timeout;
 
 use super::save::{replays, saves};
-use crate::store::Left;
-use crate::store::rows::discrepancies::{Change, Found};
-use crate::store::rows::{Answer, Outcome, Rows, StateRow, StreamRow, checksum, uid};
-use crate::store::server::connect::session::{Session, WRITING};
-use crate::store::server::engine::link::{Link, Value, Written, next};
-use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, Update, bytes, int};
+use crate::store::PluginWrites;
+use crate::store::rows::discrepancies::{FoundDifferences, StreamRowChange};
+use crate::store::rows::{ObjectOutcome, RowBatch, StateRow, StoreResult, StreamRow, checksum, uid};
+use crate::store::server::connect::session::{ServerSession, WRITING};
+use crate::store::server::engine::link::{ServerLink, Value, WriteResult, next};
+use crate::store::server::engine::table::{
+    ColumnMerge, DeleteStatement, InsertStatement, KeyConflict, RowsBatch, UpdateStatement, bytes, int,
+};
 
-const STREAMS: Insert = Insert {
+const STREAMS: InsertStatement = InsertStatement {
     table: "kw_streams",
     columns: &[
         int("id"),
@@ -25,20 +27,20 @@ const STREAMS: Insert = Insert {
         int("sum"),
     ],
     key: &["id"],
-    conflict: Conflict::Merge(&[
-        ("checkpoint", Merge::New),
-        ("states", Merge::Sum),
-        ("last_event_ms", Merge::New),
-        ("sum", Merge::New),
+    conflict: KeyConflict::Merge(&[
+        ("checkpoint", ColumnMerge::New),
+        ("states", ColumnMerge::Sum),
+        ("last_event_ms", ColumnMerge::New),
+        ("sum", ColumnMerge::New),
     ]),
 };
-const KINDS: Insert = Insert {
+const KINDS: InsertStatement = InsertStatement {
     table: "kw_kinds",
     columns: &[int("id"), bytes("api_group"), bytes("version"), bytes("kind"), int("sum")],
     key: &["id"],
-    conflict: Conflict::Refuse,
+    conflict: KeyConflict::Refuse,
 };
-const OBJECTS: Insert = Insert {
+const OBJECTS: InsertStatement = InsertStatement {
     table: "kw_objects",
     columns: &[
         int("id"),
@@ -53,27 +55,27 @@ const OBJECTS: Insert = Insert {
         int("sum"),
     ],
     key: &["id"],
-    conflict: Conflict::Refuse,
+    conflict: KeyConflict::Refuse,
 };
-const OWNED: Insert = Insert {
+const OWNED: InsertStatement = InsertStatement {
     table: "kw_owned",
     columns: &[int("owner"), int("object"), int("sum")],
     key: &["owner", "object"],
-    conflict: Conflict::Keep,
+    conflict: KeyConflict::Keep,
 };
-const STATUSES: Insert = Insert {
+const STATUSES: InsertStatement = InsertStatement {
     table: "kw_statuses",
     columns: &[int("id"), bytes("body"), int("sum")],
     key: &["id"],
-    conflict: Conflict::Refuse,
+    conflict: KeyConflict::Refuse,
 };
-const ANCHORS: Insert = Insert {
+const ANCHORS: InsertStatement = InsertStatement {
     table: "kw_anchors",
     columns: &[int("id"), int("stream"), int("checksum"), bytes("document"), int("sum")],
     key: &["id"],
-    conflict: Conflict::Refuse,
+    conflict: KeyConflict::Refuse,
 };
-pub(super) const STATES: Insert = Insert {
+pub(super) const STATES: InsertStatement = InsertStatement {
     table: "kw_states",
     columns: &[
         int("seq"),
@@ -91,36 +93,37 @@ pub(super) const STATES: Insert = Insert {
         bytes("document"),
     ],
     key: &["seq"],
-    conflict: Conflict::Refuse,
+    conflict: KeyConflict::Refuse,
 };
-const LIVE: Insert = Insert {
+const LIVE: InsertStatement = InsertStatement {
     table: "kw_current",
     columns: &[int("object"), int("newest"), int("tail")],
     key: &["object"],
-    conflict: Conflict::Merge(&[("newest", Merge::New), ("tail", Merge::New)]),
+    conflict: KeyConflict::Merge(&[("newest", ColumnMerge::New), ("tail", ColumnMerge::New)]),
 };
-const SNAPSHOTS: Insert = Insert {
+const SNAPSHOTS: InsertStatement = InsertStatement {
     table: "kw_snapshots",
     columns: &[int("object"), int("seq"), bytes("packed")],
     key: &["object"],
-    conflict: Conflict::Merge(&[("seq", Merge::New), ("packed", Merge::New)]),
+    conflict: KeyConflict::Merge(&[("seq", ColumnMerge::New), ("packed", ColumnMerge::New)]),
 };
-const NOT_CURRENT: Delete = Delete { table: "kw_current", key: &[int("object")] };
-const NO_SNAPSHOT: Delete = Delete { table: "kw_snapshots", key: &[int("object")] };
-const ENDED: Update = Update { table: "kw_objects", key: &[int("id")], set: &[int("tail"), int("newest")] };
-const TALLIES: Insert = Insert {
+const NOT_CURRENT: DeleteStatement = DeleteStatement { table: "kw_current", key: &[int("object")] };
+const NO_SNAPSHOT: DeleteStatement = DeleteStatement { table: "kw_snapshots", key: &[int("object")] };
+const ENDED: UpdateStatement =
+    UpdateStatement { table: "kw_objects", key: &[int("id")], set: &[int("tail"), int("newest")] };
+const TALLIES: InsertStatement = InsertStatement {
     table: "kw_tallies",
     columns: &[int("segment"), int("stream"), int("states"), int("bytes")],
     key: &["segment", "stream"],
-    conflict: Conflict::Merge(&[("states", Merge::Sum), ("bytes", Merge::Sum)]),
+    conflict: KeyConflict::Merge(&[("states", ColumnMerge::Sum), ("bytes", ColumnMerge::Sum)]),
 };
-pub(super) const GAPS: Insert = Insert {
+pub(super) const GAPS: InsertStatement = InsertStatement {
     table: "kw_gaps",
     columns: &[int("id"), int("stream"), int("seq"), bytes("bounds"), bytes("body"), int("sum")],
     key: &["id"],
-    conflict: Conflict::Keep,
+    conflict: KeyConflict::Keep,
 };
-const POISON: Insert = Insert {
+const POISON: InsertStatement = InsertStatement {
     table: "kw_poison",
     columns: &[
         int("id"),
@@ -133,26 +136,27 @@ const POISON: Insert = Insert {
         int("sum"),
     ],
     key: &["id"],
-    conflict: Conflict::Keep,
+    conflict: KeyConflict::Keep,
 };
 
-const DISCREPANCIES: Insert = Insert {
+const DISCREPANCIES: InsertStatement = InsertStatement {
     table: "kw_discrepancies",
     columns: &[int("stream"), int("number"), bytes("body"), int("sum")],
     key: &["stream", "number"],
-    conflict: Conflict::Refuse,
+    conflict: KeyConflict::Refuse,
 };
-const OUTDATED: Delete = Delete { table: "kw_discrepancies", key: &[int("stream"), int("number")] };
+const OUTDATED: DeleteStatement =
+    DeleteStatement { table: "kw_discrepancies", key: &[int("stream"), int("number")] };
 
-impl Session {
+impl ServerSession {
     /// All that one transaction of appends and saves writes.
-    pub(crate) async fn write(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answer<()> {
+    pub(crate) async fn write(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()> {
         let done = timeout(WRITING, all(self.ask()?, rows, left)).await;
         self.answered(done)
     }
 }
 
-async fn all(link: &mut dyn Link, written: Option<Rows>, left: &Left<'_>) -> Written {
+async fn all(link: &mut dyn ServerLink, written: Option<RowBatch>, left: &PluginWrites<'_>) -> WriteResult {
     if let Some(written) = written {
         rows(link, written).await?;
     }
@@ -160,10 +164,10 @@ async fn all(link: &mut dyn Link, written: Option<Rows>, left: &Left<'_>) -> Wri
     replays(link, &left.replays).await
 }
 
-async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
+async fn rows(link: &mut dyn ServerLink, rows: RowBatch) -> WriteResult {
     shared(link, &rows).await?;
     let streams = merged(rows.streams);
-    let streams = Batch::of(streams, |r| {
+    let streams = RowsBatch::of(streams, |r| {
         let sum = r.sum();
         let checkpoint = r.checkpoint.map_or(Value::Null, Value::from);
         [
@@ -177,7 +181,7 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
         ]
     });
     link.insert(&STREAMS, streams).await?;
-    let objects = Batch::of(rows.objects, |r| {
+    let objects = RowsBatch::of(rows.objects, |r| {
         let (uid_key, name_key, sum) = (uid::key(&r.uid), uid::key(&r.name), r.sum());
         [
             r.id.into(),
@@ -197,26 +201,26 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
     let owned: std::collections::BTreeSet<_> = rows.owned.into_iter().collect();
     link.insert(
         &OWNED,
-        Batch::of(owned, |(owner, object)| {
+        RowsBatch::of(owned, |(owner, object)| {
             [owner.into(), object.into(), checksum::owned(owner, object).into()]
         }),
     )
     .await?;
-    link.insert(&STATES, Batch::of(rows.states, state_values)).await?;
+    link.insert(&STATES, RowsBatch::of(rows.states, state_values)).await?;
     outcomes(link, rows.outcomes.into_iter().collect()).await?;
     let mut snapshots: Vec<_> = rows.snapshots.into_values().collect();
     snapshots.sort_unstable_by_key(|row| row.object);
     let snapshots =
-        Batch::of(snapshots, |r| [r.object.into(), (r.seq as i64).into(), r.packed.to_vec().into()]);
+        RowsBatch::of(snapshots, |r| [r.object.into(), (r.seq as i64).into(), r.packed.to_vec().into()]);
     link.insert(&SNAPSHOTS, snapshots).await?;
-    let tallies = Batch::of(rows.tallies, |((segment, stream), states)| {
+    let tallies = RowsBatch::of(rows.tallies, |((segment, stream), states)| {
         let bytes = rows.sizes.get(&(segment, stream)).copied().unwrap_or_default();
         [(segment as i64).into(), stream.into(), (states as i64).into(), (bytes as i64).into()]
     });
     link.insert(&TALLIES, tallies).await?;
     if !rows.gaps.is_empty() {
         let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_gaps").await?;
-        let gaps = Batch::of((first..).zip(rows.gaps), |(id, r)| {
+        let gaps = RowsBatch::of((first..).zip(rows.gaps), |(id, r)| {
             let sum = r.sum();
             [id.into(), r.stream.into(), (r.seq as i64).into(), r.key.into(), r.body.into(), sum.into()]
         });
@@ -224,7 +228,7 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
     }
     if !rows.poison.is_empty() {
         let first = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_poison").await?;
-        let poison = Batch::of((first..).zip(rows.poison), |(id, r)| {
+        let poison = RowsBatch::of((first..).zip(rows.poison), |(id, r)| {
             let sum = r.sum();
             [
                 id.into(),
@@ -245,7 +249,7 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
     Ok(())
 }
 
-async fn differences(link: &mut dyn Link, found: Found) -> Written {
+async fn differences(link: &mut dyn ServerLink, found: FoundDifferences) -> WriteResult {
     let stream = found.stream;
     let malformed = |error: JournalError| sqlx::Error::Decode(error.to_string().into());
     let text = "SELECT number, body FROM kw_discrepancies WHERE stream = ?";
@@ -253,9 +257,9 @@ async fn differences(link: &mut dyn Link, found: Found) -> Written {
     for mut row in link.fetch(text, vec![stream.into()]).await? {
         kept.push((row.int(0).map_err(malformed)?, row.text(1).map_err(malformed)?));
     }
-    let Change { insert, remove } = found.change(&kept);
-    link.delete(&OUTDATED, Batch::of(remove, |number| [stream.into(), number.into()])).await?;
-    let fresh = Batch::of(insert, |(number, body)| {
+    let StreamRowChange { insert, remove } = found.change(&kept);
+    link.delete(&OUTDATED, RowsBatch::of(remove, |number| [stream.into(), number.into()])).await?;
+    let fresh = RowsBatch::of(insert, |(number, body)| {
         let sum = checksum::discrepancy(stream, number, &body);
         [stream.into(), number.into(), body.into(), sum.into()]
     });
@@ -298,44 +302,44 @@ fn merged(rows: Vec<StreamRow>) -> Vec<StreamRow> {
     streams.into_values().collect()
 }
 
-/// What other rows point to; rare once the journal has run for a while.
-async fn shared(link: &mut dyn Link, rows: &Rows) -> Written {
-    let kinds = Batch::of(rows.kinds.iter().cloned(), |(id, group, version, kind)| {
+/// Writes the rows that other rows point to. They are rare once the journal has run for a while.
+async fn shared(link: &mut dyn ServerLink, rows: &RowBatch) -> WriteResult {
+    let kinds = RowsBatch::of(rows.kinds.iter().cloned(), |(id, group, version, kind)| {
         let sum = checksum::kind(id, &group, &version, &kind);
         [id.into(), group.into(), version.into(), kind.into(), sum.into()]
     });
     link.insert(&KINDS, kinds).await?;
-    let statuses = Batch::of(&rows.statuses, |(id, body)| {
+    let statuses = RowsBatch::of(&rows.statuses, |(id, body)| {
         [(*id).into(), body.as_str().into(), checksum::status(*id, body).into()]
     });
     link.insert(&STATUSES, statuses).await?;
-    let anchors = Batch::of(&rows.anchors, |r| {
+    let anchors = RowsBatch::of(&rows.anchors, |r| {
         let (checksum, sum) = (i64::from(r.checksum), r.sum());
         [r.id.into(), r.stream.into(), checksum.into(), r.packed.to_vec().into(), sum.into()]
     });
     link.insert(&ANCHORS, anchors).await
 }
 
-async fn outcomes(link: &mut dyn Link, outcomes: Vec<(i64, Outcome)>) -> Written {
+async fn outcomes(link: &mut dyn ServerLink, outcomes: Vec<(i64, ObjectOutcome)>) -> WriteResult {
     let mut live = Vec::new();
     let mut ended = Vec::new();
     for (object, outcome) in outcomes {
         match outcome {
-            Outcome::Live { newest, tail } => live.push((object, newest, tail)),
-            Outcome::Ended { newest, tail } => ended.push((object, newest, tail)),
+            ObjectOutcome::Live { newest, tail } => live.push((object, newest, tail)),
+            ObjectOutcome::Ended { newest, tail } => ended.push((object, newest, tail)),
         }
     }
     // In the order of the table, which is kinder to its pages.
     live.sort_unstable();
     ended.sort_unstable();
-    let live = Batch::of(live, |(object, newest, tail)| {
+    let live = RowsBatch::of(live, |(object, newest, tail)| {
         [object.into(), (newest as i64).into(), (tail as i64).into()]
     });
     link.insert(&LIVE, live).await?;
     for table in [&NOT_CURRENT, &NO_SNAPSHOT] {
-        link.delete(table, Batch::of(&ended, |(object, ..)| [(*object).into()])).await?;
+        link.delete(table, RowsBatch::of(&ended, |(object, ..)| [(*object).into()])).await?;
     }
-    let ended = Batch::of(ended, |(object, newest, tail)| {
+    let ended = RowsBatch::of(ended, |(object, newest, tail)| {
         [object.into(), (tail as i64).into(), (newest != 0).then_some(newest as i64).into()]
     });
     link.update(&ENDED, ended).await

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
+use kubewitness_core::ports::{DeadLetter, JournalError, PluginProgress};
 use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{Seq, StateId, reports};
 use sqlx::SqliteConnection;
 
 use crate::report::ReplayRecord;
-use crate::store::rows::{Act, LetterRange, SEGMENT, bounded, check, decoded};
+use crate::store::rows::{LetterRange, OperatorAct, SEGMENT, bounded, check, decoded};
 use crate::store::sqlite::fault::classify;
 
 pub(super) async fn progress(
     connection: &mut SqliteConnection,
     plugin: &str,
-) -> Result<Option<Progress>, JournalError> {
+) -> Result<Option<PluginProgress>, JournalError> {
     let row: Option<(String, i64)> = sqlx::query_as("SELECT progress, sum FROM plugins WHERE name = ?")
         .bind(plugin)
         .fetch_optional(connection)
@@ -28,21 +28,21 @@ pub(super) async fn letters(
     connection: &mut SqliteConnection,
     query: &LetterQuery,
 ) -> Result<Vec<DeadLetter>, JournalError> {
-    type Letter = (String, i64, String, u32, String, i64, i64, i64, String);
+    type LetterRow = (String, i64, String, u32, String, i64, i64, i64, String);
     const OF: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
                       WHERE plugin = ? AND seq > ? AND replaying BETWEEN ? AND ? ORDER BY seq LIMIT ?";
     const BEHIND: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
                           WHERE plugin > ? AND replaying BETWEEN ? AND ? ORDER BY plugin, seq LIMIT ?";
     let limit = query.limit.unwrap_or(usize::MAX);
-    let (lowest, highest) = Act::marks_of(query.which);
-    let mut rows: Vec<Letter> = Vec::new();
+    let (lowest, highest) = OperatorAct::marks_of(query.which);
+    let mut rows: Vec<LetterRow> = Vec::new();
     for range in LetterRange::all(query) {
         let rest = bounded((limit - rows.len()) as u64);
         let asked = match range {
             LetterRange::Of(plugin, seq) => sqlx::query_as(OF).bind(plugin).bind(seq),
             LetterRange::Behind(plugin) => sqlx::query_as(BEHIND).bind(plugin),
         };
-        let found: Vec<Letter> = asked
+        let found: Vec<LetterRow> = asked
             .bind(lowest)
             .bind(highest)
             .bind(rest)
@@ -51,9 +51,9 @@ pub(super) async fn letters(
             .map_err(classify)?;
         rows.extend(found);
     }
-    let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): Letter| {
+    let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): LetterRow| {
         let tries = decoded(&tries, || format!("letter {seq}"))?;
-        let (replaying, dropped) = Act::of_mark(mark);
+        let (replaying, dropped) = OperatorAct::of_mark(mark);
         Ok(DeadLetter {
             plugin,
             seq: seq as u64,
@@ -118,10 +118,10 @@ pub(super) async fn pauses(connection: &mut SqliteConnection) -> Result<Vec<Repl
     records(sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?)
 }
 
-type Record = (i64, String, String, String, String, String, i64);
+type ProgressRow = (i64, String, String, String, String, String, i64);
 
-fn records(rows: Vec<Record>) -> Result<Vec<ReplayRecord>, JournalError> {
-    let record = |(number, plugin, what, who, why, seqs, at_ms): Record| {
+fn records(rows: Vec<ProgressRow>) -> Result<Vec<ReplayRecord>, JournalError> {
+    let record = |(number, plugin, what, who, why, seqs, at_ms): ProgressRow| {
         let seqs = decoded(&seqs, || format!("replay {number}"))?;
         Ok(ReplayRecord { number: number as u64, plugin, what, who, why, seqs, at_ms: at_ms as u64 })
     };

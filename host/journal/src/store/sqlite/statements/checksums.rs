@@ -3,31 +3,31 @@
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection, TypeInfo, ValueRef};
 
-use crate::store::rows::Answer;
-use crate::store::rows::checksum::{Cell, TABLES, Table};
+use crate::store::rows::StoreResult;
+use crate::store::rows::checksum::{SumCell, SummedTable, TABLES};
 use crate::store::sqlite::fault::classify;
 
 /// Rows of one step of a migration.
 const PAGE: i64 = 512;
 
-fn cell(row: &SqliteRow, column: usize) -> Result<Cell, sqlx::Error> {
+fn cell(row: &SqliteRow, column: usize) -> Result<SumCell, sqlx::Error> {
     let raw = row.try_get_raw(column)?;
     if raw.is_null() {
-        return Ok(Cell::Null);
+        return Ok(SumCell::Null);
     }
     Ok(match raw.type_info().name() {
-        "TEXT" | "BLOB" => Cell::Bytes(row.try_get_unchecked(column)?),
-        _ => Cell::Int(row.try_get_unchecked(column)?),
+        "TEXT" | "BLOB" => SumCell::Bytes(row.try_get_unchecked(column)?),
+        _ => SumCell::Int(row.try_get_unchecked(column)?),
     })
 }
 
 async fn read(
     connection: &mut SqliteConnection,
-    table: &Table,
+    table: &SummedTable,
     after: i64,
     limit: i64,
-) -> Result<Vec<Vec<Cell>>, sqlx::Error> {
-    let Table { name, columns, keys, .. } = table;
+) -> Result<Vec<Vec<SumCell>>, sqlx::Error> {
+    let SummedTable { name, columns, keys, .. } = table;
     let (all, key) = (columns.join(", "), columns[..*keys].join(", "));
     let text = match table.is_numbered() {
         true => format!("SELECT {all}, sum FROM {name} WHERE id > ?1 ORDER BY id LIMIT ?2"),
@@ -41,10 +41,10 @@ async fn read(
 
 pub(super) async fn sealed(
     connection: &mut SqliteConnection,
-    table: &Table,
+    table: &SummedTable,
     after: i64,
     limit: i64,
-) -> Answer<Vec<Vec<Cell>>> {
+) -> StoreResult<Vec<Vec<SumCell>>> {
     read(connection, table, after, limit).await.map_err(classify)
 }
 
@@ -73,8 +73,8 @@ pub(crate) async fn fill(connection: &mut SqliteConnection) -> Result<(), sqlx::
 
 async fn set(
     connection: &mut SqliteConnection,
-    table: &Table,
-    cells: &[Cell],
+    table: &SummedTable,
+    cells: &[SumCell],
     sum: i64,
 ) -> Result<(), sqlx::Error> {
     let keys: Vec<_> = table.columns[..table.keys].iter().map(|column| format!("{column} = ?")).collect();

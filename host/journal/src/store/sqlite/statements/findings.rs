@@ -75,7 +75,7 @@ pub(super) async fn poison_raw(
     asked.fetch_optional(connection).await.map_err(classify)
 }
 
-/// Of all streams of a source, each with its stream, newest first.
+/// The findings of all streams of a source, each with its stream, newest first.
 pub(super) async fn discrepancies(
     connection: &mut SqliteConnection,
     source: &str,
@@ -117,7 +117,7 @@ fn cut(limit: usize) -> i64 {
     limit.min(i64::MAX as usize) as i64
 }
 
-/// What was never set is kept as 0 by older writers.
+/// Older writers keep 0 for a value that was never set.
 pub(super) fn moment(ms: Option<i64>) -> Option<String> {
     ms.filter(|ms| *ms > 0).map(|ms| calendar::rfc3339(ms as u64))
 }

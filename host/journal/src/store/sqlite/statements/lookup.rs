@@ -10,15 +10,15 @@ use sqlx::{Row, SqliteConnection};
 
 use super::read::{key, object, object_column, streams};
 use crate::store::memory::chain_ends::ChainEnd;
-use crate::store::memory::{Found, Identity, Memory, Next, Source};
-use crate::store::rows::{Encoding, Flags, Key, Known, uid};
+use crate::store::memory::{FoundObject, NextNumbers, ObjectIdentity, SourceMemory, StoreMemory};
+use crate::store::rows::{DocumentEncoding, KnownKeys, RowFlags, StateKey, uid};
 use crate::store::sqlite::fault::classify;
 
 /// Statuses that are known from the start; the rest come back as they are needed.
 const STATUSES: i64 = 2048;
 
-pub(crate) async fn memory(connection: &mut SqliteConnection) -> Result<Memory, JournalError> {
-    let mut memory = Memory { next: next(connection).await?, ..Memory::default() };
+pub(crate) async fn memory(connection: &mut SqliteConnection) -> Result<StoreMemory, JournalError> {
+    let mut memory = StoreMemory { next: next(connection).await?, ..StoreMemory::default() };
     let kinds: Vec<(i64, String, String, String)> =
         sqlx::query_as("SELECT id, api_group, version, kind FROM kinds")
             .fetch_all(&mut *connection)
@@ -36,13 +36,13 @@ pub(crate) async fn memory(connection: &mut SqliteConnection) -> Result<Memory, 
     Ok(memory)
 }
 
-async fn next(connection: &mut SqliteConnection) -> Result<Next, JournalError> {
+async fn next(connection: &mut SqliteConnection) -> Result<NextNumbers, JournalError> {
     let text = "SELECT coalesce((SELECT max(seq) FROM states), 0), coalesce((SELECT max(id) FROM objects), 0), \
                 coalesce((SELECT max(id) FROM statuses), 0), coalesce((SELECT max(id) FROM streams), 0), \
                 coalesce((SELECT max(id) FROM kinds), 0), coalesce((SELECT max(id) FROM anchors), 0)";
     let (seq, object, status, stream, kind, anchor): (i64, i64, i64, u32, i64, i64) =
         sqlx::query_as(text).fetch_one(connection).await.map_err(classify)?;
-    Ok(Next {
+    Ok(NextNumbers {
         seq: seq as u64 + 1,
         object: object + 1,
         status: status + 1,
@@ -52,7 +52,7 @@ async fn next(connection: &mut SqliteConnection) -> Result<Next, JournalError> {
     })
 }
 
-async fn sources(connection: &mut SqliteConnection, memory: &mut Memory) -> Result<(), JournalError> {
+async fn sources(connection: &mut SqliteConnection, memory: &mut StoreMemory) -> Result<(), JournalError> {
     let newest: Vec<(i64, i64)> = sqlx::query_as("SELECT stream, max(id) FROM anchors GROUP BY stream")
         .fetch_all(&mut *connection)
         .await
@@ -60,7 +60,7 @@ async fn sources(connection: &mut SqliteConnection, memory: &mut Memory) -> Resu
     let newest: HashMap<i64, i64> = newest.into_iter().collect();
     // By source and epoch: of a source the last stays.
     for stream in streams(connection).await? {
-        let source: &mut Source = memory.sources.entry(stream.source.as_str().into()).or_default();
+        let source: &mut SourceMemory = memory.sources.entry(stream.source.as_str().into()).or_default();
         let number = stream.id;
         source.resume(stream)?;
         let Some(anchor) = newest.get(&number).copied() else { continue };
@@ -78,9 +78,9 @@ async fn sources(connection: &mut SqliteConnection, memory: &mut Memory) -> Resu
 /// The rows of these objects, with the ends of their chains.
 pub(crate) async fn tails(
     connection: &mut SqliteConnection,
-    memory: &Memory,
-    strangers: Vec<Identity>,
-) -> Result<Vec<Found>, JournalError> {
+    memory: &StoreMemory,
+    strangers: Vec<ObjectIdentity>,
+) -> Result<Vec<FoundObject>, JournalError> {
     if strangers.is_empty() {
         return Ok(Vec::new());
     }
@@ -104,10 +104,10 @@ pub(crate) async fn tails(
         let (id, known) = object(row.try_get(0).map_err(classify)?)?;
         let stream = streams.get(&known.stream).cloned();
         let (source, epoch) = stream.unwrap_or_else(|| (Arc::from(""), 0));
-        let identity = Identity { source, object: known.object };
+        let identity = ObjectIdentity { source, object: known.object };
         if strangers.contains(&identity) {
             let tail = tail(row, id, known.stream as u32, known.owner).map_err(classify)?;
-            found.push(Found { identity, epoch, tail });
+            found.push(FoundObject { identity, epoch, tail });
         }
     }
     Ok(found)
@@ -120,8 +120,8 @@ fn tail(
     owner: i64,
 ) -> Result<ChainEnd, sqlx::Error> {
     const FIRST: usize = 1;
-    let flags = row.try_get::<Option<i64>, _>(FIRST + 3)?.and_then(Flags::unpack);
-    let newest_flags = row.try_get::<Option<i64>, _>(FIRST + 7)?.and_then(Flags::unpack);
+    let flags = row.try_get::<Option<i64>, _>(FIRST + 3)?.and_then(RowFlags::unpack);
+    let newest_flags = row.try_get::<Option<i64>, _>(FIRST + 7)?.and_then(RowFlags::unpack);
     // Of a deletion the key isn't the version.
     let version = match newest_flags.map(|flags| flags.change) {
         Some(kubewitness_core::Change::Gone | kubewitness_core::Change::Gap) => key(row, FIRST + 6)?,
@@ -131,7 +131,7 @@ fn tail(
     tail.seq = row.try_get::<i64, _>(FIRST)? as u64;
     tail.depth = flags.map_or(0, |flags| flags.depth as u8);
     tail.checksum = row.try_get::<Option<i64>, _>(FIRST + 4)?.unwrap_or_default() as u32;
-    tail.has_document = flags.is_some_and(|flags| flags.encoding != Encoding::Empty);
+    tail.has_document = flags.is_some_and(|flags| flags.encoding != DocumentEncoding::Empty);
     tail.live = row.try_get::<i64, _>(FIRST + 2)? != 0;
     let newest = version.and_then(|key| key.version());
     tail.set_newest(newest.as_ref(), row.try_get::<i64, _>(FIRST + 1)? as u64);
@@ -141,23 +141,23 @@ fn tail(
 /// The positions of those keys that the journal has.
 pub(crate) async fn keys(
     connection: &mut SqliteConnection,
-    questions: Vec<(i64, Key)>,
-) -> Result<Known, JournalError> {
+    questions: Vec<(i64, StateKey)>,
+) -> Result<KnownKeys, JournalError> {
     if questions.is_empty() {
-        return Ok(Known::new());
+        return Ok(KnownKeys::new());
     }
     let asked: Vec<Value> = questions
         .into_iter()
         .map(|(object, key)| match key {
-            Key::Number(number) => json!([object, number]),
-            Key::Text(text) => json!([object, &*text]),
+            StateKey::Number(number) => json!([object, number]),
+            StateKey::Text(text) => json!([object, &*text]),
         })
         .collect();
     let text = "SELECT s.object, s.version, s.seq FROM json_each(?) q CROSS JOIN states s \
                 ON s.version = q.value ->> 1 AND s.object = q.value ->> 0";
     let asked = Value::Array(asked).to_string();
     let rows = sqlx::query(text).bind(asked).fetch_all(connection).await.map_err(classify)?;
-    let mut known = Known::new();
+    let mut known = KnownKeys::new();
     for row in &rows {
         if let Some(key) = key(row, 1).map_err(classify)? {
             let seq: i64 = row.try_get(2).map_err(classify)?;

@@ -1,18 +1,20 @@
-//! The trait `Past`: what retention asks about the history of a source.
+//! The trait `RetentionReader`: what retention asks about the history of a source.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::Progress;
+use kubewitness_core::ports::PluginProgress;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::proof;
 use super::read::{envelope, envelope_column, key};
-use crate::store::Past;
-use crate::store::rows::removal::{End, LinkRow, Reference, References, SharedRows, Taken, Tally};
-use crate::store::rows::{Act, Answer, Envelope, decoded};
+use crate::store::RetentionReader;
+use crate::store::rows::removal::{
+    LinkRow, ObjectEnd, SegmentTally, SharedRows, StateReference, StateReferences, TakenStates,
+};
+use crate::store::rows::{OperatorAct, StateEnvelope, StoreResult, decoded};
 use crate::store::sqlite::fault::classify;
 
 fn json<T: serde::Serialize>(values: &[T]) -> String {
@@ -43,25 +45,25 @@ fn link(row: &SqliteRow) -> Result<LinkRow, sqlx::Error> {
         key: key(row, 7)?,
         version: key(row, 8)?,
         end: match current {
-            Some(newest) => End { live: true, newest: newest as Seq, tail: 0 },
-            None => End { live: false, newest: optional(10)?, tail: optional(11)? },
+            Some(newest) => ObjectEnd { live: true, newest: newest as Seq, tail: 0 },
+            None => ObjectEnd { live: false, newest: optional(10)?, tail: optional(11)? },
         },
     })
 }
 
 #[async_trait]
-impl Past for SqliteConnection {
-    async fn streams_of(&mut self, source: &str) -> Answer<Vec<(i64, u32, Option<String>)>> {
+impl RetentionReader for SqliteConnection {
+    async fn streams_of(&mut self, source: &str) -> StoreResult<Vec<(i64, u32, Option<String>)>> {
         let text = "SELECT id, epoch, checkpoint FROM streams WHERE source = ? ORDER BY epoch";
         sqlx::query_as(text).bind(source).fetch_all(&mut *self).await.map_err(classify)
     }
 
-    async fn tallies_of(&mut self, streams: &[i64]) -> Answer<Vec<Tally>> {
+    async fn tallies_of(&mut self, streams: &[i64]) -> StoreResult<Vec<SegmentTally>> {
         let text = "SELECT segment, sum(states), sum(bytes) FROM tallies \
                     WHERE stream IN (SELECT value FROM json_each(?)) GROUP BY segment ORDER BY segment";
         let rows: Vec<(i64, i64, i64)> =
             sqlx::query_as(text).bind(json(streams)).fetch_all(&mut *self).await.map_err(classify)?;
-        let tally = |(segment, states, bytes): (i64, i64, i64)| Tally {
+        let tally = |(segment, states, bytes): (i64, i64, i64)| SegmentTally {
             segment: segment as u64,
             states: states as u64,
             bytes: bytes.max(0) as u64,
@@ -69,14 +71,14 @@ impl Past for SqliteConnection {
         Ok(rows.into_iter().map(tally).collect())
     }
 
-    async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<(Seq, bool)>> {
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>> {
         let text = "SELECT seq, min(replaying) FROM letters WHERE seq BETWEEN ? AND ? GROUP BY seq";
         let query = sqlx::query_as(text).bind(from as i64).bind(through as i64);
         let letters: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify)?;
-        Ok(letters.into_iter().map(|(seq, mark)| (seq as Seq, Act::of_mark(mark).1)).collect())
+        Ok(letters.into_iter().map(|(seq, mark)| (seq as Seq, OperatorAct::of_mark(mark).1)).collect())
     }
 
-    async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>> {
+    async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>> {
         let text = concat!(
             "SELECT ",
             link_columns!(),
@@ -88,7 +90,7 @@ impl Past for SqliteConnection {
         rows.iter().map(link).collect::<Result<_, _>>().map_err(classify)
     }
 
-    async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> Answer<Vec<LinkRow>> {
+    async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> StoreResult<Vec<LinkRow>> {
         let text = concat!(
             "WITH RECURSIVE chain (seq, back) AS ( \
                SELECT s.seq, s.back FROM objects o JOIN states s ON s.seq = o.tail WHERE o.id = ?1 AND s.object = o.id \
@@ -109,7 +111,7 @@ impl Past for SqliteConnection {
         object: i64,
         seq: Seq,
         limit: usize,
-    ) -> Answer<Vec<(Seq, Seq)>> {
+    ) -> StoreResult<Vec<(Seq, Seq)>> {
         let text = "WITH RECURSIVE chain (seq, back) AS ( \
                SELECT max(s.seq), s.back FROM objects m CROSS JOIN objects o ON o.uid_key = m.uid_key AND o.uid = m.uid \
                  AND o.kind = m.kind AND o.stream IN (SELECT value FROM json_each(?1)) \
@@ -123,7 +125,7 @@ impl Past for SqliteConnection {
         Ok(rows.into_iter().map(|(seq, back)| (seq as Seq, (seq - back) as Seq)).collect())
     }
 
-    async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> Answer<Vec<(Seq, Seq)>> {
+    async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> StoreResult<Vec<(Seq, Seq)>> {
         let text = "SELECT seq - back, seq FROM states WHERE seq > ? AND seq <= ? AND back > 0 \
                     AND seq - back IN (SELECT value FROM json_each(?))";
         let query = sqlx::query_as(text).bind(after as i64).bind(through as i64).bind(json(seqs));
@@ -131,14 +133,14 @@ impl Past for SqliteConnection {
         Ok(rows.into_iter().map(|(before, seq)| (before as Seq, seq as Seq)).collect())
     }
 
-    async fn there(&mut self, seqs: &[Seq]) -> Answer<usize> {
+    async fn count_existing(&mut self, seqs: &[Seq]) -> StoreResult<usize> {
         let text = "SELECT count(*) FROM states WHERE seq IN (SELECT value FROM json_each(?))";
         let count: i64 =
             sqlx::query_scalar(text).bind(json(seqs)).fetch_one(&mut *self).await.map_err(classify)?;
         Ok(count as usize)
     }
 
-    async fn stored_at(&mut self, seq: Seq) -> Answer<Option<(Envelope, Vec<u8>, i64)>> {
+    async fn stored_at(&mut self, seq: Seq) -> StoreResult<Option<(StateEnvelope, Vec<u8>, i64)>> {
         let text = concat!(
             "SELECT ",
             envelope_column!(),
@@ -149,7 +151,7 @@ impl Past for SqliteConnection {
         row.map(|(text, document, stream)| Ok((envelope(&text)?, document, stream))).transpose()
     }
 
-    async fn still_ended(&mut self, streams: &[i64], ends: &[(i64, Seq, bool)]) -> Answer<usize> {
+    async fn still_ended(&mut self, streams: &[i64], ends: &[(i64, Seq, bool)]) -> StoreResult<usize> {
         let text = "SELECT count(*) FROM json_each(?1) e CROSS JOIN objects o ON o.id = e.value ->> 0 \
              WHERE o.tail = e.value ->> 1 AND NOT EXISTS (SELECT 1 FROM current c WHERE c.object = o.id) \
              AND (e.value ->> 2 OR NOT EXISTS (SELECT 1 FROM objects l WHERE l.uid_key = o.uid_key AND l.uid = o.uid \
@@ -159,23 +161,23 @@ impl Past for SqliteConnection {
         Ok(count as usize)
     }
 
-    async fn taken(&mut self) -> Answer<BTreeMap<String, Taken>> {
+    async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>> {
         let text = "SELECT plugin, finished, untold FROM taken";
         let rows: Vec<(String, i64, i64)> =
             sqlx::query_as(text).fetch_all(&mut *self).await.map_err(classify)?;
         let taken = |(plugin, finished, untold): (String, i64, i64)| {
-            (plugin, Taken { finished: finished as u64, untold: untold as u64 })
+            (plugin, TakenStates { finished: finished as u64, untold: untold as u64 })
         };
         Ok(rows.into_iter().map(taken).collect())
     }
 
-    async fn taken_of_streams(&mut self) -> Answer<BTreeMap<i64, u64>> {
+    async fn taken_of_streams(&mut self) -> StoreResult<BTreeMap<i64, u64>> {
         let rows: Vec<(i64, i64)> =
             sqlx::query_as("SELECT id, taken FROM streams").fetch_all(self).await.map_err(classify)?;
         Ok(rows.into_iter().map(|(stream, taken)| (stream, taken as u64)).collect())
     }
 
-    async fn sizes(&mut self) -> Answer<BTreeMap<(u64, i64), u64>> {
+    async fn sizes(&mut self) -> StoreResult<BTreeMap<(u64, i64), u64>> {
         let text = "SELECT segment, stream, bytes FROM tallies";
         let rows: Vec<(i64, i64, i64)> = sqlx::query_as(text).fetch_all(self).await.map_err(classify)?;
         Ok(rows
@@ -184,7 +186,7 @@ impl Past for SqliteConnection {
             .collect())
     }
 
-    async fn objects_of(&mut self, streams: &[i64]) -> Answer<(u64, u64, u64)> {
+    async fn objects_of(&mut self, streams: &[i64]) -> StoreResult<(u64, u64, u64)> {
         let text = "SELECT (SELECT count(*) FROM objects WHERE stream IN (SELECT value FROM json_each(?1))), \
              (SELECT count(*) FROM current c JOIN objects o ON o.id = c.object \
                 WHERE o.stream IN (SELECT value FROM json_each(?1))), \
@@ -195,26 +197,26 @@ impl Past for SqliteConnection {
         Ok((known as u64, there as u64, anchors as u64))
     }
 
-    async fn newest_object(&mut self) -> Answer<i64> {
+    async fn newest_object(&mut self) -> StoreResult<i64> {
         let number: Option<i64> =
             sqlx::query_scalar("SELECT max(id) FROM objects").fetch_one(self).await.map_err(classify)?;
         Ok(number.unwrap_or_default())
     }
 
-    async fn free_bytes(&mut self) -> Answer<u64> {
+    async fn free_bytes(&mut self) -> StoreResult<u64> {
         let text = "SELECT f.freelist_count * p.page_size FROM pragma_freelist_count f, pragma_page_size p";
         let bytes: i64 = sqlx::query_scalar(text).fetch_one(self).await.map_err(classify)?;
         Ok(bytes as u64)
     }
 
-    async fn references(&mut self, after: Seq, limit: usize) -> Answer<References> {
+    async fn references(&mut self, after: Seq, limit: usize) -> StoreResult<StateReferences> {
         let text = "SELECT seq, status, previous, anchor FROM states WHERE seq > ? ORDER BY seq LIMIT ?";
         let query = sqlx::query_as(text).bind(after as i64).bind(limit as i64);
-        let rows: Vec<Reference> = query.fetch_all(self).await.map_err(classify)?;
-        Ok(References::of(rows))
+        let rows: Vec<StateReference> = query.fetch_all(self).await.map_err(classify)?;
+        Ok(StateReferences::of(rows))
     }
 
-    async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> Answer<Vec<i64>> {
+    async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> StoreResult<Vec<i64>> {
         let text = match which {
             SharedRows::Statuses => {
                 "SELECT id FROM statuses WHERE id > ? AND id < (SELECT max(id) FROM statuses) ORDER BY id LIMIT ?"
@@ -232,20 +234,20 @@ impl Past for SqliteConnection {
         query.fetch_all(self).await.map_err(classify)
     }
 
-    async fn orphaned(&mut self, limit: usize) -> Answer<Vec<(i64, i64)>> {
+    async fn orphaned(&mut self, limit: usize) -> StoreResult<Vec<(i64, i64)>> {
         let text = "SELECT d.owner, d.object FROM owned d \
                     WHERE NOT EXISTS (SELECT 1 FROM objects o WHERE o.id = d.object) LIMIT ?";
         sqlx::query_as(text).bind(limit as i64).fetch_all(self).await.map_err(classify)
     }
 
-    async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> Answer<Vec<i64>> {
+    async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> StoreResult<Vec<i64>> {
         let text = "SELECT id FROM poison WHERE stream IN (SELECT value FROM json_each(?)) AND observed_ms < ? \
                     AND id < (SELECT max(id) FROM poison) LIMIT ?";
         let query = sqlx::query_scalar(text).bind(json(streams)).bind(before_ms.min(i64::MAX as u64) as i64);
         query.bind(limit as i64).fetch_all(self).await.map_err(classify)
     }
 
-    async fn progress_of_all(&mut self) -> Answer<Vec<(String, Progress)>> {
+    async fn progress_of_all(&mut self) -> StoreResult<Vec<(String, PluginProgress)>> {
         let parse = |(plugin, body): (String, String)| {
             let progress = decoded(&body, || format!("the progress of {plugin}"))?;
             Ok((plugin, progress))

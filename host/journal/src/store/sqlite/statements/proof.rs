@@ -4,14 +4,14 @@ use kubewitness_core::Seq;
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{envelope, envelope_column, key};
-use crate::store::rows::{Answer, EndRow, KeptSnapshot, LiveRow, SnapshotRow, StoredRow};
+use crate::store::rows::{EndRow, KeptSnapshot, LiveRow, SnapshotRow, StoreResult, StoredRow};
 use crate::store::sqlite::fault::classify;
 use crate::store::sqlite::schema::triggers;
 
 /// Findings of SQLite's own check.
 const STORE_FINDINGS: u32 = 100;
 
-pub(super) async fn structure(connection: &mut SqliteConnection) -> Answer<Vec<String>> {
+pub(super) async fn structure(connection: &mut SqliteConnection) -> StoreResult<Vec<String>> {
     let text = format!("PRAGMA integrity_check({STORE_FINDINGS})");
     let lines: Vec<String> =
         sqlx::query_scalar(sqlx::AssertSqlSafe(text)).fetch_all(&mut *connection).await.map_err(classify)?;
@@ -25,7 +25,7 @@ pub(super) async fn stored(
     connection: &mut SqliteConnection,
     after: i64,
     limit: i64,
-) -> Answer<Vec<StoredRow>> {
+) -> StoreResult<Vec<StoredRow>> {
     let text = concat!(
         "SELECT ",
         envelope_column!(),
@@ -36,7 +36,11 @@ pub(super) async fn stored(
     Ok(rows.into_iter().map(|(text, document, seq)| (seq, envelope(&text), document)).collect())
 }
 
-pub(super) async fn live(connection: &mut SqliteConnection, after: i64, limit: i64) -> Answer<Vec<LiveRow>> {
+pub(super) async fn live(
+    connection: &mut SqliteConnection,
+    after: i64,
+    limit: i64,
+) -> StoreResult<Vec<LiveRow>> {
     let text = "SELECT c.object, c.tail, c.newest, s.version, s.object FROM current c \
                 LEFT JOIN states s ON s.seq = c.newest WHERE c.object > ? ORDER BY c.object LIMIT ?";
     let rows = sqlx::query(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)?;
@@ -56,7 +60,7 @@ pub(super) async fn snapshots(
     connection: &mut SqliteConnection,
     after: i64,
     limit: i64,
-) -> Answer<Vec<KeptSnapshot>> {
+) -> StoreResult<Vec<KeptSnapshot>> {
     type Columns = (i64, i64, Vec<u8>, Option<i64>, Option<i64>, bool);
     let text = "SELECT p.object, p.seq, p.packed, s.object, s.sums, c.object IS NOT NULL FROM snapshots p \
                 LEFT JOIN states s ON s.seq = p.seq LEFT JOIN current c ON c.object = p.object \
@@ -72,7 +76,11 @@ pub(super) async fn snapshots(
     Ok(rows.into_iter().map(kept).collect())
 }
 
-pub(super) async fn ends(connection: &mut SqliteConnection, after: i64, limit: i64) -> Answer<Vec<EndRow>> {
+pub(super) async fn ends(
+    connection: &mut SqliteConnection,
+    after: i64,
+    limit: i64,
+) -> StoreResult<Vec<EndRow>> {
     let text = "SELECT o.id, o.tail, o.newest, s.object, s.flags, s.version, s.at FROM objects o \
                 LEFT JOIN states s ON s.seq = o.newest WHERE o.id > ? AND o.stream > 0 ORDER BY o.id LIMIT ?";
     let rows = sqlx::query(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)?;
@@ -92,42 +100,45 @@ pub(super) async fn object_keys(
     connection: &mut SqliteConnection,
     after: i64,
     limit: i64,
-) -> Answer<Vec<(i64, i64, i64)>> {
+) -> StoreResult<Vec<(i64, i64, i64)>> {
     let text = "SELECT id, uid_key, name_key FROM objects WHERE id > ? ORDER BY id LIMIT ?";
     sqlx::query_as(text).bind(after).bind(limit).fetch_all(connection).await.map_err(classify)
 }
 
-/// What is told of one kind of findings between rows.
+/// The most findings of one kind between rows that are reported.
 const SOME: i64 = 100;
 
-pub(super) async fn misowned(connection: &mut SqliteConnection) -> Answer<Vec<(i64, i64)>> {
+pub(super) async fn misowned(connection: &mut SqliteConnection) -> StoreResult<Vec<(i64, i64)>> {
     let text = "SELECT d.owner, d.object FROM owned d WHERE d.sum <> 31 * d.owner + 17 * d.object \
                 OR NOT EXISTS (SELECT 1 FROM objects o WHERE o.id = d.owner) LIMIT ?";
     sqlx::query_as(text).bind(SOME).fetch_all(connection).await.map_err(classify)
 }
 
-pub(super) async fn unowned(connection: &mut SqliteConnection) -> Answer<Vec<i64>> {
+pub(super) async fn unowned(connection: &mut SqliteConnection) -> StoreResult<Vec<i64>> {
     let text = "SELECT o.id FROM objects o WHERE o.owner > 0 \
                 AND NOT EXISTS (SELECT 1 FROM owned d WHERE d.owner = o.owner AND d.object = o.id) LIMIT ?";
     sqlx::query_scalar(text).bind(SOME).fetch_all(connection).await.map_err(classify)
 }
 
-pub(super) async fn tallies(connection: &mut SqliteConnection) -> Answer<Vec<(i64, i64, i64)>> {
+pub(super) async fn tallies(connection: &mut SqliteConnection) -> StoreResult<Vec<(i64, i64, i64)>> {
     let text = "SELECT segment, stream, states FROM tallies";
     sqlx::query_as(text).fetch_all(connection).await.map_err(classify)
 }
 
-pub(super) async fn plugins(connection: &mut SqliteConnection) -> Answer<Vec<(String, String)>> {
+pub(super) async fn plugins(connection: &mut SqliteConnection) -> StoreResult<Vec<(String, String)>> {
     let text = "SELECT name, progress FROM plugins ORDER BY name";
     sqlx::query_as(text).fetch_all(connection).await.map_err(classify)
 }
 
-pub(super) async fn letter_counts(connection: &mut SqliteConnection, plugin: &str) -> Answer<(i64, i64)> {
+pub(super) async fn letter_counts(
+    connection: &mut SqliteConnection,
+    plugin: &str,
+) -> StoreResult<(i64, i64)> {
     let text = "SELECT count(*), coalesce(sum(replaying = 0), 0) FROM letters WHERE plugin = ?";
     sqlx::query_as(text).bind(plugin).fetch_one(connection).await.map_err(classify)
 }
 
-pub(super) async fn orphans(connection: &mut SqliteConnection, plugin: &str) -> Answer<Vec<i64>> {
+pub(super) async fn orphans(connection: &mut SqliteConnection, plugin: &str) -> StoreResult<Vec<i64>> {
     let text = "SELECT l.seq FROM letters l LEFT JOIN states s ON s.seq = l.seq \
                 WHERE l.plugin = ? AND s.seq IS NULL LIMIT 100";
     sqlx::query_scalar(text).bind(plugin).fetch_all(connection).await.map_err(classify)

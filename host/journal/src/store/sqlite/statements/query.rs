@@ -9,9 +9,10 @@ use sqlx::SqliteConnection;
 use super::findings::moment;
 use super::read::{envelope, envelope_column, json};
 use crate::report::{PoisonRecord, SourceCounters};
-use crate::store::Owned;
+use crate::store::OwnedKind;
 use crate::store::rows::{
-    Answer, CurrentRow, Ends, Envelope, Flags, Kept, Placed, Step, StoredDocument, damaged, decoded,
+    ChainStep, CurrentRow, DocumentStorage, ObjectEnds, PlacedObject, RowFlags, StateEnvelope, StoreResult,
+    StoredDocument, damaged, decoded,
 };
 use crate::store::sqlite::fault::classify;
 
@@ -50,8 +51,9 @@ pub(super) async fn links(
     let rows: Vec<Columns> = sqlx::query_as(text).bind(seqs).fetch_all(connection).await.map_err(classify)?;
     let link = |(seq, flags, back, anchor, sums, stored): Columns| {
         let seq = seq as u64;
-        let flags = Flags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
-        let kept = Kept { seq, encoding: flags.encoding, anchor, checksum: sums as u32 };
+        let flags =
+            RowFlags::unpack(flags).ok_or_else(|| damaged(seq, "its flags are not of this format"))?;
+        let kept = DocumentStorage { seq, encoding: flags.encoding, anchor, checksum: sums as u32 };
         Ok(StoredDocument { kept, before: seq.saturating_sub(back as u64), stored })
     };
     rows.into_iter().map(link).collect()
@@ -63,7 +65,7 @@ pub(super) async fn present(
     source: &str,
     after: i64,
     limit: i64,
-) -> Result<Vec<(i64, Envelope)>, JournalError> {
+) -> Result<Vec<(i64, StateEnvelope)>, JournalError> {
     let text = concat!(
         "SELECT c.object, ",
         envelope_column!(),
@@ -94,7 +96,7 @@ pub(super) async fn stats(
     })
 }
 
-/// Of whole sources and of single objects, in the order in which they were recorded.
+/// The gaps of sources and of single objects, in the order in which they were recorded.
 pub(super) async fn gaps(connection: &mut SqliteConnection) -> Result<Vec<Gap>, JournalError> {
     let rows: Vec<(i64, String)> = sqlx::query_as("SELECT id, body FROM gaps ORDER BY id")
         .fetch_all(connection)
@@ -157,7 +159,7 @@ pub(super) async fn poison(
 pub(super) async fn owned(
     connection: &mut SqliteConnection,
     owners: &[i64],
-    which: Owned,
+    which: OwnedKind,
     below: i64,
     limit: i64,
 ) -> Result<Vec<i64>, JournalError> {
@@ -174,7 +176,7 @@ pub(super) async fn owned(
              WHERE w.uid_key = m.uid_key AND w.uid = m.uid AND (w.tail IS NOT NULL OR c.object IS NOT NULL))) \
          AND (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) = ?2 \
          AND d.object < ?3 ORDER BY d.object DESC LIMIT ?4";
-    let is_event = which == Owned::Events;
+    let is_event = which == OwnedKind::Events;
     let query = sqlx::query_scalar(text).bind(json(owners)).bind(is_event).bind(below).bind(limit);
     query.fetch_all(connection).await.map_err(classify)
 }
@@ -207,18 +209,21 @@ pub(super) async fn moments(
     connection: &mut SqliteConnection,
     from: i64,
     limit: i64,
-) -> Answer<Vec<(i64, i64)>> {
+) -> StoreResult<Vec<(i64, i64)>> {
     let text = "SELECT seq, observed_ms FROM states WHERE seq >= ? ORDER BY seq LIMIT ?";
     sqlx::query_as(text).bind(from).bind(limit).fetch_all(connection).await.map_err(classify)
 }
 
 type Columns = (i64, i64, i64, String, String);
 
-fn placed((object, stream, tail, namespace, name): Columns) -> Placed {
-    Placed { object, stream, tail: tail as Seq, namespace, name }
+fn placed((object, stream, tail, namespace, name): Columns) -> PlacedObject {
+    PlacedObject { object, stream, tail: tail as Seq, namespace, name }
 }
 
-pub(super) async fn ended(connection: &mut SqliteConnection, ends: Ends) -> Answer<Vec<Placed>> {
+pub(super) async fn ended(
+    connection: &mut SqliteConnection,
+    ends: ObjectEnds,
+) -> StoreResult<Vec<PlacedObject>> {
     macro_rules! by {
         ($order:literal) => {
             concat!(
@@ -241,7 +246,7 @@ pub(super) async fn living(
     streams: &[i64],
     after: i64,
     limit: i64,
-) -> Answer<Vec<Placed>> {
+) -> StoreResult<Vec<PlacedObject>> {
     let text = "SELECT o.id, o.stream, c.tail, o.namespace, o.name FROM current c \
                 CROSS JOIN objects o ON o.id = c.object \
                 WHERE c.object > ? AND o.stream IN (SELECT value FROM json_each(?)) ORDER BY c.object LIMIT ?";
@@ -259,7 +264,7 @@ pub(super) async fn walk(
     heads: &[Seq],
     through: Seq,
     steps: i64,
-) -> Answer<Vec<Step>> {
+) -> StoreResult<Vec<ChainStep>> {
     // The lowest three bits of the flags are change and lateness: 0, 1 and 2 are states in their turn.
     let text = "WITH RECURSIVE chain (head, seq, back, flags, step) AS ( \
            SELECT s.seq, s.seq, s.back, s.flags, 1 FROM json_each(?1) q CROSS JOIN states s ON s.seq = q.value \
@@ -270,7 +275,7 @@ pub(super) async fn walk(
          SELECT head, seq, back, flags FROM chain";
     let query = sqlx::query_as(text).bind(seqs_json(heads)).bind(through as i64).bind(steps);
     let rows: Vec<(i64, i64, i64, i64)> = query.fetch_all(connection).await.map_err(classify)?;
-    let step = |(head, seq, back, flags): (i64, i64, i64, i64)| Step {
+    let step = |(head, seq, back, flags): (i64, i64, i64, i64)| ChainStep {
         head: head as Seq,
         seq: seq as Seq,
         back: back as u64,
@@ -283,7 +288,7 @@ pub(super) async fn letters_at(
     connection: &mut SqliteConnection,
     plugin: &str,
     seqs: &[Seq],
-) -> Answer<Vec<(Seq, i64)>> {
+) -> StoreResult<Vec<(Seq, i64)>> {
     let text = "SELECT l.seq, l.replaying FROM json_each(?2) q CROSS JOIN letters l \
                 ON l.plugin = ?1 AND l.seq = q.value";
     let query = sqlx::query_as(text).bind(plugin).bind(seqs_json(seqs));

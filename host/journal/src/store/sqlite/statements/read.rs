@@ -5,7 +5,9 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection, TypeInfo, ValueRef};
 
 use crate::store::rows::check::{self, EnvelopeColumns};
-use crate::store::rows::{Answer, Envelope, Key, Named, ObjectRow, Stream, Which, uid};
+use crate::store::rows::{
+    NamedObject, ObjectChoice, ObjectRow, SourceEpoch, StateEnvelope, StateKey, StoreResult, uid,
+};
 use crate::store::sqlite::fault::classify;
 
 /// An envelope as one column. The driver's price is by row and column: a JSON array that SQLite
@@ -18,14 +20,14 @@ macro_rules! envelope_column {
 }
 pub(super) use envelope_column;
 
-pub(super) fn key(row: &SqliteRow, column: usize) -> Result<Option<Key>, sqlx::Error> {
+pub(super) fn key(row: &SqliteRow, column: usize) -> Result<Option<StateKey>, sqlx::Error> {
     let raw = row.try_get_raw(column)?;
     if raw.is_null() {
         return Ok(None);
     }
     Ok(Some(match raw.type_info().name() {
-        "TEXT" => Key::Text(row.try_get_unchecked::<String, _>(column)?.into()),
-        _ => Key::Number(row.try_get_unchecked(column)?),
+        "TEXT" => StateKey::Text(row.try_get_unchecked::<String, _>(column)?.into()),
+        _ => StateKey::Number(row.try_get_unchecked(column)?),
     }))
 }
 
@@ -33,13 +35,13 @@ fn malformed(error: &serde_json::Error) -> JournalError {
     JournalError::Fatal(format!("rows that are not of this format: {error}"))
 }
 
-/// What [`envelope_column`] gave, compared with its seal.
-pub(super) fn envelope(text: &str) -> Result<Envelope, JournalError> {
+/// Decodes the value of [`envelope_column`], and compares it with its checksum.
+pub(super) fn envelope(text: &str) -> Result<StateEnvelope, JournalError> {
     check::envelope(serde_json::from_str(text).map_err(|error| malformed(&error))?)
 }
 
 /// The same of many, in one array.
-fn envelopes(text: &str) -> Result<Vec<Envelope>, JournalError> {
+fn envelopes(text: &str) -> Result<Vec<StateEnvelope>, JournalError> {
     let rows: Vec<EnvelopeColumns> = serde_json::from_str(text).map_err(|error| malformed(&error))?;
     rows.into_iter().map(check::envelope).collect()
 }
@@ -56,15 +58,15 @@ pub(super) use object_column;
 type ObjectColumns =
     (i64, i64, i64, String, String, Option<String>, Option<String>, i64, i64, String, String, String);
 
-fn known(row: ObjectColumns) -> Result<(i64, Named), JournalError> {
+fn known(row: ObjectColumns) -> Result<(i64, NamedObject), JournalError> {
     let (id, stream, kind, namespace, name, hex, text, owner, sum, group, version, kind_name) = row;
     let uid = text.or_else(|| uid::from_hex(&hex?)).unwrap_or_default();
     let row = ObjectRow { id, stream, kind, namespace, name, uid, owner };
     check::object(row, sum, (group, version, kind_name))
 }
 
-/// What [`object_column`] gave, compared with its sum.
-pub(super) fn object(text: &str) -> Result<(i64, Named), JournalError> {
+/// Decodes the value of [`object_column`], and compares it with its checksum.
+pub(super) fn object(text: &str) -> Result<(i64, NamedObject), JournalError> {
     known(serde_json::from_str(text).map_err(|error| malformed(&error))?)
 }
 
@@ -77,7 +79,7 @@ pub(super) async fn after(
     connection: &mut SqliteConnection,
     after: i64,
     limit: i64,
-) -> Answer<Vec<Envelope>> {
+) -> StoreResult<Vec<StateEnvelope>> {
     let text = concat!(
         "SELECT json_group_array(",
         envelope_column!(),
@@ -96,7 +98,7 @@ pub(super) async fn outside(
     through: i64,
     limit: i64,
     namespaces: &[String],
-) -> Answer<Vec<i64>> {
+) -> StoreResult<Vec<i64>> {
     let text = "SELECT s.seq FROM states s CROSS JOIN objects o ON o.id = s.object \
                 WHERE s.seq > ?1 AND s.seq <= ?2 AND o.namespace NOT IN (SELECT value FROM json_each(?3)) \
                 ORDER BY s.seq LIMIT ?4";
@@ -111,7 +113,7 @@ pub(super) async fn newest_within(
     stream: i64,
     from: i64,
     upto: i64,
-) -> Answer<Option<i64>> {
+) -> StoreResult<Option<i64>> {
     // Ends have no version there, and gaps are no numbers.
     let text = "SELECT s.seq FROM states s CROSS JOIN objects o ON o.id = s.object \
                 WHERE s.version BETWEEN ?1 AND ?2 AND o.stream = ?3 ORDER BY s.version DESC LIMIT 1";
@@ -120,12 +122,12 @@ pub(super) async fn newest_within(
 }
 
 /// Ends have a key of their own, by which the index finds them.
-pub(super) async fn end_of(connection: &mut SqliteConnection, object: i64) -> Answer<Option<i64>> {
+pub(super) async fn end_of(connection: &mut SqliteConnection, object: i64) -> StoreResult<Option<i64>> {
     let text = "SELECT seq FROM states WHERE version = -1 AND object = ?";
     sqlx::query_scalar(text).bind(object).fetch_optional(connection).await.map_err(classify)
 }
 
-pub(super) async fn at(connection: &mut SqliteConnection, seqs: &[i64]) -> Answer<Vec<Envelope>> {
+pub(super) async fn at(connection: &mut SqliteConnection, seqs: &[i64]) -> StoreResult<Vec<StateEnvelope>> {
     let text = concat!(
         "SELECT json_group_array(",
         envelope_column!(),
@@ -140,7 +142,7 @@ pub(super) async fn chain(
     connection: &mut SqliteConnection,
     seq: i64,
     most: u32,
-) -> Answer<Vec<(Envelope, Vec<u8>)>> {
+) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
     // 2 is a delta on the state before.
     let text = concat!(
         "WITH RECURSIVE chain (seq, back, flags) AS (SELECT seq, back, flags FROM states WHERE seq = ? \
@@ -156,8 +158,8 @@ pub(super) async fn chain(
 
 pub(super) async fn objects(
     connection: &mut SqliteConnection,
-    which: Which<'_>,
-) -> Answer<Vec<(i64, Named)>> {
+    which: ObjectChoice<'_>,
+) -> StoreResult<Vec<(i64, NamedObject)>> {
     macro_rules! found {
         ($by:literal) => {
             concat!(
@@ -169,11 +171,11 @@ pub(super) async fn objects(
         };
     }
     let query = match which {
-        Which::Numbers(numbers) => {
+        ObjectChoice::Numbers(numbers) => {
             sqlx::query_scalar(found!("o.id IN (SELECT value FROM json_each(?))")).bind(json(numbers))
         }
-        Which::Uid(key) => sqlx::query_scalar(found!("o.uid_key = ?")).bind(key),
-        Which::Name(key) => sqlx::query_scalar(found!("o.name_key = ?")).bind(key),
+        ObjectChoice::Uid(key) => sqlx::query_scalar(found!("o.uid_key = ?")).bind(key),
+        ObjectChoice::Name(key) => sqlx::query_scalar(found!("o.name_key = ?")).bind(key),
     };
     let found: String = query.fetch_one(connection).await.map_err(classify)?;
     let rows: Vec<ObjectColumns> = serde_json::from_str(&found).map_err(|error| malformed(&error))?;
@@ -183,16 +185,16 @@ pub(super) async fn objects(
 pub(super) async fn statuses(
     connection: &mut SqliteConnection,
     numbers: &[i64],
-) -> Answer<Vec<(i64, String, i64)>> {
+) -> StoreResult<Vec<(i64, String, i64)>> {
     let text = "SELECT id, body, sum FROM statuses WHERE id IN (SELECT value FROM json_each(?))";
     sqlx::query_as(text).bind(json(numbers)).fetch_all(connection).await.map_err(classify)
 }
 
-pub(super) async fn streams(connection: &mut SqliteConnection) -> Answer<Vec<Stream>> {
+pub(super) async fn streams(connection: &mut SqliteConnection) -> StoreResult<Vec<SourceEpoch>> {
     type Row = (i64, String, u32, Option<String>, i64, Option<i64>, i64);
     let text = "SELECT id, source, epoch, checkpoint, states, last_event_ms, sum FROM streams ORDER BY source, epoch";
     let rows: Vec<Row> = sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?;
-    let stream = |(id, source, epoch, checkpoint, states, last_event_ms, sum): Row| Stream {
+    let stream = |(id, source, epoch, checkpoint, states, last_event_ms, sum): Row| SourceEpoch {
         id,
         source,
         epoch,
@@ -204,7 +206,10 @@ pub(super) async fn streams(connection: &mut SqliteConnection) -> Answer<Vec<Str
     Ok(rows.into_iter().map(stream).collect())
 }
 
-pub(super) async fn anchor(connection: &mut SqliteConnection, number: i64) -> Answer<Option<(i64, Vec<u8>)>> {
+pub(super) async fn anchor(
+    connection: &mut SqliteConnection,
+    number: i64,
+) -> StoreResult<Option<(i64, Vec<u8>)>> {
     let text = "SELECT checksum, document FROM anchors WHERE id = ?";
     sqlx::query_as(text).bind(number).fetch_optional(connection).await.map_err(classify)
 }

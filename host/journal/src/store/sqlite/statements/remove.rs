@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::write::{each, gaps};
-use crate::store::rows::removal::{Removal, Sweep, Taken};
+use crate::store::rows::removal::{RemovalPlan, TakenStates, UnusedRows};
 use crate::store::rows::{StateRow, checksum};
 
 const TAKE: &str = "DELETE FROM states WHERE seq = ?";
@@ -22,10 +22,10 @@ const TAKEN: &str = "INSERT OR FAIL INTO taken (plugin, finished, untold, sum) V
 const GAP: &str = "INSERT OR FAIL INTO gaps (stream, seq, key, body, sum) VALUES (?,?,?,?,?) \
     ON CONFLICT (stream, seq, key) DO UPDATE SET body = excluded.body, sum = excluded.sum";
 
-type Done = rusqlite::Result<()>;
+type RemoveDone = rusqlite::Result<()>;
 
 /// The whole removal, within a transaction.
-pub(crate) fn remove(connection: &Connection, removal: &Removal) -> Done {
+pub(crate) fn remove(connection: &Connection, removal: &RemovalPlan) -> RemoveDone {
     let taken = &removal.taken;
     each(connection, TAKE, taken, |statement, link| statement.execute((link.seq as i64,)))?;
     each(connection, TAKE_GAP, taken, |statement, link| statement.execute((link.stream, link.seq as i64)))?;
@@ -40,7 +40,7 @@ pub(crate) fn remove(connection: &Connection, removal: &Removal) -> Done {
     gaps(connection, GAP, &removal.gaps)
 }
 
-fn figures(connection: &Connection, removal: &Removal) -> Done {
+fn figures(connection: &Connection, removal: &RemovalPlan) -> RemoveDone {
     let tallies = removal.tallies();
     each(connection, TALLY, &tallies, |statement, ((segment, stream), (states, bytes))| {
         statement.execute((*segment as i64, stream, *states as i64, bytes))
@@ -51,9 +51,9 @@ fn figures(connection: &Connection, removal: &Removal) -> Done {
     each(connection, STREAM, removal.by_stream(), |statement, (stream, states)| {
         statement.execute((stream, states as i64))
     })?;
-    each(connection, TAKEN, &removal.plugins, |statement, (name, Taken { finished, untold })| {
+    each(connection, TAKEN, &removal.plugins, |statement, (name, TakenStates { finished, untold })| {
         let (finished, untold) = (*finished as i64, *untold as i64);
-        statement.execute((name, finished, untold, checksum::taken(finished, untold)))
+        statement.execute((name, finished, untold, checksum::taken_sum(finished, untold)))
     })
 }
 
@@ -66,7 +66,7 @@ const SWEEP_POISON: &str = "DELETE FROM poison WHERE id = ?";
 const SWEEP_REPORT: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
 /// Within a transaction.
-pub(crate) fn sweep(connection: &Connection, sweep: &Sweep) -> Done {
+pub(crate) fn sweep(connection: &Connection, sweep: &UnusedRows) -> RemoveDone {
     each(connection, SWEEP_OWNED, &sweep.owned, |statement, owned| statement.execute(*owned))?;
     each(connection, SWEEP_REPORT, &sweep.reports, |statement, (plugin, key)| {
         statement.execute((plugin, key))
@@ -82,7 +82,7 @@ pub(crate) fn sweep(connection: &Connection, sweep: &Sweep) -> Done {
     })
 }
 
-/// What a plugin saved.
+/// Removes the saved progress of a plugin.
 pub fn forget(transaction: &Connection, plugin: &str) -> Result<(), rusqlite::Error> {
     for text in [
         "DELETE FROM plugins WHERE name = ?",

@@ -6,11 +6,12 @@ use kubewitness_core::ports::{DeadLetter, KvWrite};
 use rusqlite::types::{ToSqlOutput, Value};
 use rusqlite::{CachedStatement, Connection, ToSql, params};
 
-use crate::store::Left;
-use crate::store::rows::checksum::{self, Letter};
-use crate::store::rows::discrepancies::{Change, Found};
+use crate::store::PluginWrites;
+use crate::store::rows::checksum::{self, LetterColumns};
+use crate::store::rows::discrepancies::{FoundDifferences, StreamRowChange};
 use crate::store::rows::{
-    Act, GapRow, Key, ObjectRow, Outcome, Replay, Rows, SnapshotRow, StateRow, StreamRow, uid,
+    GapRow, LetterMarking, ObjectOutcome, ObjectRow, OperatorAct, RowBatch, SnapshotRow, StateKey, StateRow,
+    StreamRow, uid,
 };
 
 // `OR FAIL`: the default may keep a journal of each statement, to undo it alone; here an error undoes the
@@ -43,7 +44,7 @@ const POISON: &str = "INSERT OR IGNORE INTO poison (stream, digest, checksum, ob
 const DISCREPANCY: &str = "INSERT OR FAIL INTO discrepancies (stream, number, body, sum) VALUES (?,?,?,?)";
 const OUTDATED: &str = "DELETE FROM discrepancies WHERE stream = ? AND number = ?";
 
-type Done = rusqlite::Result<()>;
+type WriteDone = rusqlite::Result<()>;
 
 /// One statement for each of the rows.
 pub(super) fn each<T>(
@@ -60,7 +61,7 @@ pub(super) fn each<T>(
     rows.try_for_each(|row| run(&mut statement, row).map(drop))
 }
 
-impl ToSql for Key {
+impl ToSql for StateKey {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         match self {
             Self::Number(number) => number.to_sql(),
@@ -69,7 +70,7 @@ impl ToSql for Key {
     }
 }
 
-pub(crate) fn rows(connection: &Connection, rows: Rows) -> Done {
+pub(crate) fn rows(connection: &Connection, rows: RowBatch) -> WriteDone {
     shared(connection, &rows)?;
     each(connection, STREAM, &rows.streams, |statement, row| {
         let StreamRow { id, source, epoch, checkpoint, states, last_event_ms } = row;
@@ -125,17 +126,17 @@ pub(crate) fn rows(connection: &Connection, rows: Rows) -> Done {
     rows.differences.into_iter().try_for_each(|found| differences(connection, found))
 }
 
-pub(super) fn gaps(connection: &Connection, text: &str, rows: &[GapRow]) -> Done {
+pub(super) fn gaps(connection: &Connection, text: &str, rows: &[GapRow]) -> WriteDone {
     each(connection, text, rows, |statement, r| {
         statement.execute((r.stream, r.seq as i64, &r.key, &r.body, r.sum()))
     })
 }
 
-fn differences(connection: &Connection, found: Found) -> Done {
+fn differences(connection: &Connection, found: FoundDifferences) -> WriteDone {
     let stream = found.stream;
     let mut kept = connection.prepare_cached("SELECT number, body FROM discrepancies WHERE stream = ?")?;
     let kept = kept.query_map([stream], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let Change { insert, remove } = found.change(&kept.collect::<Result<Vec<_>, _>>()?);
+    let StreamRowChange { insert, remove } = found.change(&kept.collect::<Result<Vec<_>, _>>()?);
     each(connection, OUTDATED, remove, |statement, number| statement.execute((stream, number)))?;
     each(connection, DISCREPANCY, insert, |statement, (number, body)| {
         let sum = checksum::discrepancy(stream, number, &body);
@@ -143,8 +144,8 @@ fn differences(connection: &Connection, found: Found) -> Done {
     })
 }
 
-/// What other rows point to; rare once the journal has run for a while.
-fn shared(connection: &Connection, rows: &Rows) -> Done {
+/// Writes the rows that other rows point to. They are rare once the journal has run for a while.
+fn shared(connection: &Connection, rows: &RowBatch) -> WriteDone {
     each(connection, KIND, &rows.kinds, |statement, (id, group, version, kind)| {
         statement.execute((id, group, version, kind, checksum::kind(*id, group, version, kind)))
     })?;
@@ -163,13 +164,13 @@ fn stored_uid(uid: &str) -> Value {
     }
 }
 
-fn outcomes(connection: &Connection, outcomes: Vec<(i64, Outcome)>) -> Done {
+fn outcomes(connection: &Connection, outcomes: Vec<(i64, ObjectOutcome)>) -> WriteDone {
     let mut live = Vec::new();
     let mut ended = Vec::new();
     for (object, outcome) in outcomes {
         match outcome {
-            Outcome::Live { newest, tail } => live.push((object, newest, tail)),
-            Outcome::Ended { newest, tail } => ended.push((object, newest, tail)),
+            ObjectOutcome::Live { newest, tail } => live.push((object, newest, tail)),
+            ObjectOutcome::Ended { newest, tail } => ended.push((object, newest, tail)),
         }
     }
     // In the order of the table, which is kinder to its pages.
@@ -186,7 +187,7 @@ fn outcomes(connection: &Connection, outcomes: Vec<(i64, Outcome)>) -> Done {
     })
 }
 
-fn snapshots(connection: &Connection, mut rows: Vec<SnapshotRow>) -> Done {
+fn snapshots(connection: &Connection, mut rows: Vec<SnapshotRow>) -> WriteDone {
     rows.sort_unstable_by_key(|row| row.object);
     each(connection, SNAPSHOT, rows, |statement, row| {
         statement.execute((row.object, row.seq as i64, &*row.packed))
@@ -211,7 +212,7 @@ const NO_KEY: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
 /// Progress, dead letters and keys of several plugins, on their way to the thread that writes.
 #[derive(Default)]
-pub(crate) struct Saved {
+pub(crate) struct QueuedSaves {
     progress: Vec<(String, String)>,
     revived: Vec<(String, i64)>,
     parked: Vec<(String, DeadLetter)>,
@@ -219,8 +220,8 @@ pub(crate) struct Saved {
     kv: BTreeMap<(String, String), Option<Vec<u8>>>,
 }
 
-impl Saved {
-    pub fn of(left: &Left<'_>) -> Self {
+impl QueuedSaves {
+    pub fn of(left: &PluginWrites<'_>) -> Self {
         let mut saved = Self::default();
         for (plugin, save) in &left.saves {
             let body = serde_json::to_string(&save.progress).expect("strings and numbers always serialize");
@@ -235,7 +236,7 @@ impl Saved {
         saved
     }
 
-    pub fn write(self, connection: &Connection) -> Done {
+    pub fn write(self, connection: &Connection) -> WriteDone {
         each(connection, PLUGIN, self.progress, |statement, (plugin, body)| {
             let sum = checksum::plugin(&plugin, &body);
             statement.execute((plugin, body, sum))
@@ -252,20 +253,20 @@ impl Saved {
     }
 }
 
-fn letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> Done {
+fn letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> WriteDone {
     each(connection, LETTER, parked, |statement, (plugin, letter)| {
-        let mark = Act::mark_of(&letter);
+        let mark = OperatorAct::mark_of(&letter);
         let tries = serde_json::to_string(&letter.tries).expect("numbers and texts always serialize");
-        let sealed = Letter::of(&plugin, &letter, &tries);
-        let Letter { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = sealed;
+        let sealed = LetterColumns::of(&plugin, &letter, &tries);
+        let LetterColumns { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = sealed;
         let sum = sealed.sum(mark);
         statement.execute(params![plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries, sum])
     })
 }
 
 /// Marks dead letters as taken back or dropped, and records who did it and why. A pause has the record alone.
-pub(crate) fn marks(connection: &Connection, replay: &Replay) -> Done {
-    let Replay { act, plugin, seqs, who, why, at_ms } = replay;
+pub(crate) fn marks(connection: &Connection, replay: &LetterMarking) -> WriteDone {
+    let LetterMarking { act, plugin, seqs, who, why, at_ms } = replay;
     if let Some(mark) = act.mark() {
         each(connection, MARK, seqs, |statement, seq| statement.execute((plugin, *seq as i64, mark)))?;
     }

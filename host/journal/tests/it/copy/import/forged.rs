@@ -3,7 +3,7 @@
 use super::*;
 
 #[derive(Clone, Debug)]
-enum Forgery {
+enum ExportForgery {
     Reverse,
     Swap(usize, usize),
     Repeat(usize, usize),
@@ -11,13 +11,13 @@ enum Forgery {
     Late(usize),
 }
 
-fn forgery() -> impl Strategy<Value = Forgery> {
+fn forgery() -> impl Strategy<Value = ExportForgery> {
     prop_oneof![
-        Just(Forgery::Reverse),
-        (0..64_usize, 0..64_usize).prop_map(|(one, other)| Forgery::Swap(one, other)),
-        (0..64_usize, 0..64_usize).prop_map(|(one, place)| Forgery::Repeat(one, place)),
-        (0..64_usize).prop_map(Forgery::Drop),
-        (0..64_usize).prop_map(Forgery::Late),
+        Just(ExportForgery::Reverse),
+        (0..64_usize, 0..64_usize).prop_map(|(one, other)| ExportForgery::Swap(one, other)),
+        (0..64_usize, 0..64_usize).prop_map(|(one, place)| ExportForgery::Repeat(one, place)),
+        (0..64_usize).prop_map(ExportForgery::Drop),
+        (0..64_usize).prop_map(ExportForgery::Late),
     ]
 }
 
@@ -47,9 +47,9 @@ fn is_refused(states: &[State]) -> bool {
     })
 }
 
-async fn whatever_is_written_is_taken_in(batches: Vec<Vec<(usize, u8, u64)>>, changes: Vec<Forgery>) {
-    let desk = Desk::new().await;
-    let mut ends = Ends::default();
+async fn whatever_is_written_is_taken_in(batches: Vec<Vec<(usize, u8, u64)>>, changes: Vec<ExportForgery>) {
+    let desk = TestJournal::new().await;
+    let mut ends = RandomHistory::default();
     for batch in batches {
         let batch = batch.into_iter().filter(|one| ends.may_come(*one));
         let states = batch.map(|(object, change, version)| {
@@ -71,19 +71,19 @@ async fn whatever_is_written_is_taken_in(batches: Vec<Vec<(usize, u8, u64)>>, ch
     assert_eq!(exported(&again.place).await, text);
 
     for change in changes {
-        let mut forged = Forged::of(&text);
+        let mut forged = ForgedExport::of(&text);
         let count = forged.states.len();
         if count == 0 {
             return;
         }
         match change {
-            Forgery::Reverse => forged.states.reverse(),
-            Forgery::Swap(one, other) => forged.states.swap(one % count, other % count),
-            Forgery::Repeat(one, place) => {
+            ExportForgery::Reverse => forged.states.reverse(),
+            ExportForgery::Swap(one, other) => forged.states.swap(one % count, other % count),
+            ExportForgery::Repeat(one, place) => {
                 forged.states.insert(place % count, forged.states[one % count].clone());
             }
-            Forgery::Drop(one) => drop(forged.states.remove(one % count)),
-            Forgery::Late(one) => {
+            ExportForgery::Drop(one) => drop(forged.states.remove(one % count)),
+            ExportForgery::Late(one) => {
                 let late = &mut forged.states[one % count]["state"]["late"];
                 *late = (!late.as_bool().unwrap()).into();
             }
@@ -96,7 +96,7 @@ async fn whatever_is_written_is_taken_in(batches: Vec<Vec<(usize, u8, u64)>>, ch
             Ok(_) => {
                 // Then it is a story as good as any, and nothing was made of it but what it says.
                 taken.assert_sound().await;
-                let said = states_of(&Forged::of(&exported(&taken.place).await).states);
+                let said = states_of(&ForgedExport::of(&exported(&taken.place).await).states);
                 assert_eq!(said, states_of(&forged.states));
             }
             Err(_) => {
@@ -118,6 +118,6 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let body = whatever_is_written_is_taken_in(batches, changes);
-        runtime.block_on(on(Kind::Sqlite, "import::whatever_is_written_is_taken_in", body));
+        runtime.block_on(on(StoreKind::Sqlite, "import::whatever_is_written_is_taken_in", body));
     }
 }

@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::document::{checksum, checksum_behind};
-use kubewitness_core::ports::{Append, Backlog, Witness, Witnessed};
+use kubewitness_core::ports::{AppendBatch, Backlog, StateWitness, WitnessedState};
 use kubewitness_core::{Change, ObjectRef, State, Version};
 use kubewitness_journal::{
-    ExportError, ExportQuery, ImportError, Journal, JournalOptions, OpenError, Place, Retention, discard,
-    export, stats, verify_at,
+    ExportError, ExportQuery, ImportError, Journal, JournalLocation, JournalOptions, OpenError,
+    SourceRetention, discard, export, stats, verify_at,
 };
 use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::support::{
-    Desk, Ends, Kind, SOURCE, document, gap, in_source, job, of, on, on_every_store, open_at, options,
-    present, state,
+    RandomHistory, SOURCE, StoreKind, TestJournal, document, gap, in_source, job, of, on, on_every_store,
+    open_at, options, present, state,
 };
 
-async fn exported(place: &Place) -> String {
+async fn exported(place: &JournalLocation) -> String {
     let (mut out, query) = (Vec::new(), ExportQuery { documents: true, ..ExportQuery::default() });
     export(place, &query, &mut out).await.unwrap();
     String::from_utf8(out).unwrap()
@@ -31,14 +31,14 @@ async fn exported(place: &Place) -> String {
 
 /// An export that was changed, with the sums of whoever knows how they are made.
 #[derive(Clone)]
-struct Forged {
+struct ForgedExport {
     header: String,
     /// Lines, without their sums.
     states: Vec<Value>,
     end: Value,
 }
 
-impl Forged {
+impl ForgedExport {
     fn of(text: &str) -> Self {
         let mut lines = text.lines();
         let header = lines.next().unwrap().to_owned();
@@ -72,8 +72,8 @@ impl Forged {
     }
 }
 
-async fn import(text: &str) -> (Desk, Result<u64, ImportError>) {
-    let desk = Desk::new().await;
+async fn import(text: &str) -> (TestJournal, Result<u64, ImportError>) {
+    let desk = TestJournal::new().await;
     let done = desk.journal.import(&mut BufReader::new(text.as_bytes())).await;
     (desk, done.map(|done| done.states))
 }
@@ -83,18 +83,18 @@ async fn refusal(text: &str) -> String {
 }
 
 /// Again, with the same file or another.
-async fn go_on(desk: Desk, text: &str) -> (Desk, Result<u64, ImportError>) {
+async fn go_on(desk: TestJournal, text: &str) -> (TestJournal, Result<u64, ImportError>) {
     desk.journal.close().await.unwrap();
-    let Desk { folder, place, .. } = desk;
+    let TestJournal { folder, place, .. } = desk;
     let options = JournalOptions { continues_import: true, ..options() };
     let journal = Journal::open_at(&place, options).await.unwrap();
     let done = journal.import(&mut BufReader::new(text.as_bytes())).await;
-    (Desk { folder, place, journal }, done.map(|done| done.states))
+    (TestJournal { folder, place, journal }, done.map(|done| done.states))
 }
 
 /// 600 states of 8 objects, in more than one batch; ends, a gap, something late, two epochs.
-async fn story() -> Desk {
-    let desk = Desk::new().await;
+async fn story() -> TestJournal {
+    let desk = TestJournal::new().await;
     for round in 0..70u64 {
         let states = (0..8).map(|n| present(&job(n), round * 8 + n as u64 + 10)).collect();
         desk.append(states).await;
@@ -106,13 +106,13 @@ async fn story() -> Desk {
         desk.journal.append(of("pods", epoch, versions.collect())).await.unwrap();
     }
     let checkpoint = Some(Version::new("720"));
-    desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
+    desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
     desk
 }
 
 async fn lines_that_run_backwards_are_refused_by_number_and_nothing_behind_them_is_taken_in() {
     let desk = story().await;
-    let whole = Forged::of(&exported(&desk.place).await);
+    let whole = ForgedExport::of(&exported(&desk.place).await);
     let mut reversed = whole.clone();
     reversed.states.reverse();
     let told = refusal(&reversed.text()).await;
@@ -152,7 +152,7 @@ async fn lines_that_run_backwards_are_refused_by_number_and_nothing_behind_them_
 
 async fn a_state_that_no_store_or_watch_writes_is_refused() {
     let desk = story().await;
-    let whole = Forged::of(&exported(&desk.place).await);
+    let whole = ForgedExport::of(&exported(&desk.place).await);
     let told = |place: usize, change: fn(&mut Value)| {
         let mut forged = whole.clone();
         change(&mut forged.states[place]["state"]);
@@ -194,7 +194,7 @@ async fn unchanged_lines_are_refused_where_they_do_not_follow_the_lines_before_t
     let other = exported(&desk.place).await;
     let [one, other] = [&one, &other].map(|text| text.lines().collect::<Vec<_>>());
     // Of another journal, which differs in one document.
-    let mut foreign = Forged::of(&one.join("\n"));
+    let mut foreign = ForgedExport::of(&one.join("\n"));
     let document = foreign.states[9]["document"].as_str().unwrap().replace("\"x\":1", "\"x\":2");
     foreign.states[9]["document"] = document.into();
     let foreign = foreign.text();
@@ -236,7 +236,7 @@ async fn an_export_of_a_program_that_chained_no_lines_is_taken_in() {
 }
 
 async fn a_document_of_another_object_or_version_than_its_state_is_refused() {
-    let whole = Forged::of(&exported(&story().await.place).await);
+    let whole = ForgedExport::of(&exported(&story().await.place).await);
     for (change, said) in [
         ((|text| "hello".replace('x', text)) as fn(&str) -> String, "is no object"),
         (|_| String::new(), "is no object"),
@@ -261,7 +261,7 @@ async fn a_document_of_another_object_or_version_than_its_state_is_refused() {
 }
 
 async fn a_checkpoint_from_which_no_watch_can_go_on_is_refused() {
-    let whole = Forged::of(&exported(&story().await.place).await);
+    let whole = ForgedExport::of(&exported(&story().await.place).await);
     let line = 602;
     for (source, epoch, checkpoint, said) in [
         (SOURCE, 0, "junk".to_owned(), "the checkpoint of jobs is no version: `junk`"),
@@ -296,7 +296,7 @@ async fn a_checkpoint_from_which_no_watch_can_go_on_is_refused() {
 /// Not even what stands in the same batch behind it.
 async fn what_only_the_store_knows_to_be_there_is_found_where_it_stands() {
     let desk = story().await;
-    let mut twice = Forged::of(&exported(&desk.place).await);
+    let mut twice = ForgedExport::of(&exported(&desk.place).await);
     let late = twice.states.iter().position(|line| line["state"]["late"] == true).unwrap();
     let again = twice.states[late].clone();
     twice.states.insert(late + 3, again);
@@ -309,15 +309,15 @@ async fn what_only_the_store_knows_to_be_there_is_found_where_it_stands() {
     assert_eq!(*taken.journal.newest().borrow(), late as u64 + 3);
 }
 
-/// What retention took or a selection leaves out is no contradiction.
+/// States that retention removed or a selection leaves out are no contradiction.
 async fn a_story_without_its_beginning_is_taken_in_also_where_something_was_late_for_it() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     for states in [vec![present(&job(0), 10)], vec![present(&job(0), 9)], vec![present(&job(0), 11)]] {
         let checkpoint = Some(Version::new("20"));
-        desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+        desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
     }
     let keep = RetentionSpec { count: Some(2), ..RetentionSpec::default() };
-    assert_eq!(Retention::new(desk.journal.clone(), SOURCE).pass(&keep).await.unwrap().states, 1);
+    assert_eq!(SourceRetention::new(desk.journal.clone(), SOURCE).pass(&keep).await.unwrap().states, 1);
     desk.assert_sound().await;
     let states = desk.journal.read(0, 10).await.unwrap();
     assert!(states.len() == 2 && states[0].late);
@@ -331,17 +331,17 @@ async fn a_story_without_its_beginning_is_taken_in_also_where_something_was_late
 }
 
 async fn a_journal_whose_states_contradict_each_other_is_found_by_the_proof() {
-    let desk = Desk::new().await;
+    let desk = TestJournal::new().await;
     desk.append(vec![present(&job(0), 5), state(&job(0), Change::Gone, "6"), present(&job(0), 7)]).await;
     desk.append(vec![gap(&job(1), "9", "4")]).await;
     let foreign = document(&job(3), "20");
-    desk.append(vec![Witnessed { document: foreign, ..present(&job(2), 20) }]).await;
+    desk.append(vec![WitnessedState { document: foreign, ..present(&job(2), 20) }]).await;
     desk.append(vec![present(&job(4), 30), present(&job(4), 35), gap(&job(4), "30", "40")]).await;
     desk.append(vec![present(&job(5), 50), state(&job(5), Change::Gone, "45")]).await;
     let former = Arc::new(ObjectRef { uid: "former".into(), ..(*job(6)).clone() });
     desk.append(vec![present(&former, 60), present(&job(6), 61), present(&former, 62)]).await;
     let checkpoint = Some(Version::new("junk"));
-    desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
+    desk.journal.append(AppendBatch { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
     let report = desk.verify().await;
     let found: Vec<_> = report.problems.iter().map(|problem| (problem.code.as_str(), problem.seq)).collect();
     let expected = [

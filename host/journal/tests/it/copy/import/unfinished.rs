@@ -12,7 +12,7 @@ async fn an_import_whose_first_state_is_refused_is_not_whole_and_can_be_thrown_a
     let report = taken.verify().await;
     let codes: Vec<_> = report.problems.iter().map(|problem| problem.code.as_str()).collect();
     assert_eq!(codes, ["unfinished"], "{:#?}", report.problems);
-    let Desk { folder: _folder, place, journal } = taken;
+    let TestJournal { folder: _folder, place, journal } = taken;
     journal.close().await.unwrap();
     discard(&place).await.unwrap();
     // What is no export at all leaves nothing to throw away.
@@ -44,8 +44,8 @@ async fn an_import_that_failed_is_not_whole_until_it_went_on_to_its_end() {
     let run = Journal::open_at(&taken.place, options()).await.err().unwrap();
     assert!(matches!(run, OpenError::Unfinished { .. }), "{run}");
     // A program that knows of no mark takes it for a format that it doesn't know.
-    let format = match Kind::here() {
-        Kind::Sqlite => taken.ask("SELECT user_version FROM pragma_user_version").await,
+    let format = match StoreKind::here() {
+        StoreKind::Sqlite => taken.ask("SELECT user_version FROM pragma_user_version").await,
         _ => taken.ask("SELECT format FROM kw_journal").await,
     };
     assert!(format.parse::<i64>().unwrap() > 1_000_000, "{format}");
@@ -69,7 +69,7 @@ async fn an_import_goes_on_with_the_file_that_it_began_with_and_no_other() {
     let there = *taken.journal.newest().borrow();
     assert!((256..550).contains(&there), "{there}");
 
-    let mut other = Forged::of(&text);
+    let mut other = ForgedExport::of(&text);
     other.states[99]["state"]["status"]["phase"] = "Pending".into();
     let (taken, refused) = go_on(taken, &other.text()).await;
     let told = refused.unwrap_err().to_string();
@@ -77,12 +77,12 @@ async fn an_import_goes_on_with_the_file_that_it_began_with_and_no_other() {
         told.starts_with("line 101: its state is not the one that the journal has at position 100"),
         "{told}"
     );
-    let mut other = Forged::of(&text);
+    let mut other = ForgedExport::of(&text);
     let document = other.states[99]["document"].as_str().unwrap().replace("\"x\":1", "\"x\":2");
     other.states[99]["document"] = document.into();
     let (taken, refused) = go_on(taken, &other.text()).await;
     assert!(refused.unwrap_err().to_string().starts_with("line 101: "));
-    let mut shorter = Forged::of(&text);
+    let mut shorter = ForgedExport::of(&text);
     shorter.states.truncate(100);
     let (taken, refused) = go_on(taken, &shorter.renumbered().text()).await;
     let told = refused.unwrap_err().to_string();
@@ -100,7 +100,7 @@ async fn what_an_import_left_is_thrown_away_and_a_whole_journal_never() {
     let refused = discard(&desk.place).await.unwrap_err();
     let in_use = matches!(refused, OpenError::InUse(_) | OpenError::Held { .. });
     assert!(in_use, "{refused}");
-    let Desk { folder, place, journal } = desk;
+    let TestJournal { folder, place, journal } = desk;
     journal.close().await.unwrap();
     let refused = discard(&place).await.unwrap_err();
     assert!(matches!(refused, OpenError::NothingToDiscard { .. }), "{refused}");
@@ -110,18 +110,18 @@ async fn what_an_import_left_is_thrown_away_and_a_whole_journal_never() {
     let cut: String = text.split_inclusive('\n').take(400).collect();
     let (taken, refused) = import(&cut).await;
     refused.unwrap_err();
-    let Desk { folder, place, journal } = taken;
+    let TestJournal { folder, place, journal } = taken;
     assert!(discard(&place).await.is_err(), "while it is open");
     journal.close().await.unwrap();
     discard(&place).await.unwrap();
     let refused = discard(&place).await.unwrap_err();
     assert!(matches!(refused, OpenError::NothingToDiscard { .. }), "{refused}");
-    if Kind::here() == Kind::Sqlite {
+    if StoreKind::here() == StoreKind::Sqlite {
         let left: Vec<_> =
             folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["journal.db.lock"]);
     }
-    let again = Desk { journal: open_at(&place).await, folder, place };
+    let again = TestJournal { journal: open_at(&place).await, folder, place };
     assert_eq!(again.journal.import(&mut BufReader::new(text.as_bytes())).await.unwrap().states, 600);
     again.assert_sound().await;
 }
@@ -129,14 +129,14 @@ async fn what_an_import_left_is_thrown_away_and_a_whole_journal_never() {
 /// Set for the child: the path of its journal, or the address.
 const PATH: &str = "KUBEWITNESS_TEST_IMPORT_JOURNAL";
 
-fn place_of(text: &str) -> Place {
-    Place::server(text).unwrap_or_else(|_| Place::file(text.as_ref()))
+fn place_of(text: &str) -> JournalLocation {
+    JournalLocation::server(text).unwrap_or_else(|_| JournalLocation::file(text.as_ref()))
 }
 
 /// Says how much of its input it was given.
-struct Telling<R>(R);
+struct TellingReader<R>(R);
 
-impl<R: Read> Read for Telling<R> {
+impl<R: Read> Read for TellingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let read = self.0.read(buffer)?;
         let mut out = std::io::stdout().lock();
@@ -152,7 +152,7 @@ fn child_imports_until_it_is_killed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async move {
         let journal = open_at(&place_of(&path)).await;
-        journal.import(&mut BufReader::new(Telling(std::io::stdin()))).await.unwrap();
+        journal.import(&mut BufReader::new(TellingReader(std::io::stdin()))).await.unwrap();
     });
 }
 
@@ -160,7 +160,7 @@ async fn an_import_that_was_killed_is_told_from_a_whole_one_and_goes_on() {
     let desk = story().await;
     let text = exported(&desk.place).await;
     let folder = tempfile::tempdir().unwrap();
-    let path = match Kind::here().server() {
+    let path = match StoreKind::here().server() {
         None => folder.path().join("journal.db").to_str().unwrap().to_owned(),
         Some(server) => server.create_database().unwrap(),
     };

@@ -9,9 +9,9 @@ use axum::body::{Body, BodyDataStream};
 use bytes::Bytes;
 use futures::StreamExt;
 
-use crate::apiserver::cluster::front::Front;
-use crate::apiserver::faults::What;
-use crate::apiserver::server::failing::frames::{Frames, Next};
+use crate::apiserver::cluster::front::ServerFront;
+use crate::apiserver::faults::FaultKind;
+use crate::apiserver::server::failing::frames::{FrameFaults, NextLine};
 
 /// Long enough for a connection to send its buffer before it breaks.
 const FLUSH: Duration = Duration::from_millis(5);
@@ -24,33 +24,33 @@ const ITEMS: &[u8] = b"\"items\":[";
 
 /// How an incomplete body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum BodyEnd {
     Clean,
     Breaks,
     Silent,
 }
 
-struct Faulty {
-    front: Arc<Front>,
+struct FaultyBody {
+    front: Arc<ServerFront>,
     inner: BodyDataStream,
-    frames: Option<Frames>,
+    frames: Option<FrameFaults>,
     /// What is inserted before the first item of a list, until it is inserted.
     item: Option<String>,
     piece: usize,
     pause: Option<Duration>,
     /// The bytes that may still be sent, and what happens then.
-    limit: Option<(u64, End)>,
+    limit: Option<(u64, BodyEnd)>,
     waiting: VecDeque<Bytes>,
     begun: bool,
     ended: bool,
 }
 
 /// The body with the faults applied.
-pub fn shaped(front: &Arc<Front>, body: Body, faults: &[What]) -> Body {
-    let mut faulty = Faulty {
+pub fn shaped(front: &Arc<ServerFront>, body: Body, faults: &[FaultKind]) -> Body {
+    let mut faulty = FaultyBody {
         front: Arc::clone(front),
         inner: body.into_data_stream(),
-        frames: Frames::new(faults),
+        frames: FrameFaults::new(faults),
         item: None,
         piece: usize::MAX,
         pause: None,
@@ -61,17 +61,17 @@ pub fn shaped(front: &Arc<Front>, body: Body, faults: &[What]) -> Body {
     };
     for what in faults {
         match what {
-            What::Cut(at) => faulty.limit = Some((at.place(), End::Breaks)),
-            What::End(at) => faulty.limit = Some((at.place(), End::Clean)),
-            What::Silent(at) => faulty.limit = Some((at.place(), End::Silent)),
-            What::Chunks { size } => faulty.piece = (*size).max(1),
-            What::Slow { bytes_per_second } => {
+            FaultKind::Cut(at) => faulty.limit = Some((at.place(), BodyEnd::Breaks)),
+            FaultKind::End(at) => faulty.limit = Some((at.place(), BodyEnd::Clean)),
+            FaultKind::Silent(at) => faulty.limit = Some((at.place(), BodyEnd::Silent)),
+            FaultKind::Chunks { size } => faulty.piece = (*size).max(1),
+            FaultKind::Slow { bytes_per_second } => {
                 let rate = (*bytes_per_second).max(1);
                 let piece = (rate / PIECES_A_SECOND).max(1);
                 faulty.piece = usize::try_from(piece).unwrap_or(usize::MAX);
                 faulty.pause = Some(Duration::from_micros(piece * 1_000_000 / rate));
             }
-            What::InsertItem { item } => faulty.item = Some(item.clone()),
+            FaultKind::InsertItem { item } => faulty.item = Some(item.clone()),
             _ => {}
         }
     }
@@ -81,7 +81,7 @@ pub fn shaped(front: &Arc<Front>, body: Body, faults: &[What]) -> Body {
     }))
 }
 
-impl Faulty {
+impl FaultyBody {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
             if let Some((0, end)) = self.limit {
@@ -97,7 +97,7 @@ impl Faulty {
                 && let Some(frames) = &mut self.frames
             {
                 let mut out = Vec::new();
-                self.ended = frames.begin(&mut out) == Next::Ends;
+                self.ended = frames.begin(&mut out) == NextLine::Ends;
                 self.queue(out);
                 continue;
             }
@@ -119,7 +119,7 @@ impl Faulty {
     fn take(&mut self, bytes: &Bytes) {
         let mut out = Vec::new();
         match &mut self.frames {
-            Some(frames) => self.ended = frames.take(bytes, &mut out) == Next::Ends,
+            Some(frames) => self.ended = frames.take(bytes, &mut out) == NextLine::Ends,
             None => out.extend_from_slice(bytes),
         }
         if let Some(at) = out.windows(ITEMS.len()).position(|window| window == ITEMS)
@@ -158,14 +158,14 @@ impl Faulty {
         piece
     }
 
-    async fn end(&mut self, end: End) -> Option<io::Result<Bytes>> {
+    async fn end(&mut self, end: BodyEnd) -> Option<io::Result<Bytes>> {
         match end {
-            End::Clean => None,
-            End::Silent => {
+            BodyEnd::Clean => None,
+            BodyEnd::Silent => {
                 self.front.stop.cancelled().await;
                 None
             }
-            End::Breaks => {
+            BodyEnd::Breaks => {
                 self.limit = None;
                 self.waiting.clear();
                 self.ended = true;

@@ -9,59 +9,61 @@ use axum::body::Body;
 use http::Response;
 use serde_json::json;
 
-use crate::apiserver::cluster::front::Front;
-use crate::apiserver::faults::{Drawn, What};
-use crate::apiserver::wire::error::{ApiError, Cause};
-use crate::apiserver::wire::incoming::Incoming;
-use crate::apiserver::wire::query::Continue;
+use crate::apiserver::cluster::front::ServerFront;
+use crate::apiserver::faults::{DrawnFaults, FaultKind};
+use crate::apiserver::wire::error::{ApiError, FieldCause};
+use crate::apiserver::wire::incoming::IncomingRequest;
+use crate::apiserver::wire::query::ContinueToken;
 use crate::apiserver::wire::respond;
 
 /// Marks an answer for which the connection ends instead.
 #[derive(Debug, Clone, Copy)]
 pub struct HangUp;
 
-impl Drawn {
+impl DrawnFaults {
     /// Applies faults before the request is handled. They answer in its place, or change how it is read.
     pub async fn before(
         &self,
-        front: &Front,
-        request: &mut Incoming,
+        front: &ServerFront,
+        request: &mut IncomingRequest,
     ) -> Result<Option<Response<Body>>, ApiError> {
         for what in &self.0 {
             match what {
-                What::Refuse { code, retry_after } => return Err(refusal(*code, *retry_after)),
-                What::TooLarge => {
+                FaultKind::Refuse { code, retry_after } => return Err(refusal(*code, *retry_after)),
+                FaultKind::TooLarge => {
                     let current = front.store.version();
                     let asked = request.query.get("resourceVersion").parse().unwrap_or(current + 1);
                     return Err(ApiError::version_too_large(asked, current));
                 }
-                What::Expired if request.verb() == "watch" => {
+                FaultKind::Expired if request.verb() == "watch" => {
                     let asked = request.query.get("resourceVersion").parse().unwrap_or(0);
                     return Err(ApiError::watch_expired(asked, front.store.version()));
                 }
-                What::Expired => return Err(ApiError::list_expired()),
-                What::ExpiredAsStatus => request.expired_as_status = true,
-                What::ExpiredContinue => {
-                    let token = Continue::parse(request.query.get("continue"))?;
-                    return Err(ApiError::continue_expired(Continue { version: None, ..token }.encode()));
+                FaultKind::Expired => return Err(ApiError::list_expired()),
+                FaultKind::ExpiredAsStatus => request.expired_as_status = true,
+                FaultKind::ExpiredContinue => {
+                    let token = ContinueToken::parse(request.query.get("continue"))?;
+                    return Err(ApiError::continue_expired(
+                        ContinueToken { version: None, ..token }.encode(),
+                    ));
                 }
-                What::RefuseExact { code } => {
+                FaultKind::RefuseExact { code } => {
                     let why = "resourceVersionMatch is forbidden on this server";
                     return Err(refused_parameter(*code, "resourceVersionMatch", why));
                 }
-                What::IgnoreExact => request.query.remove(&["resourceVersion", "resourceVersionMatch"]),
-                What::RefuseInitialEvents { code } => {
+                FaultKind::IgnoreExact => request.query.remove(&["resourceVersion", "resourceVersionMatch"]),
+                FaultKind::RefuseInitialEvents { code } => {
                     let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
                     return Err(refused_parameter(*code, "sendInitialEvents", why));
                 }
-                What::IgnoreInitialEvents => {
+                FaultKind::IgnoreInitialEvents => {
                     request.query.remove(&["sendInitialEvents", "resourceVersionMatch"]);
                 }
-                What::Hang => {
+                FaultKind::Hang => {
                     front.stop.cancelled().await;
                     return Ok(Some(hang_up()));
                 }
-                What::HangUp => return Ok(Some(hang_up())),
+                FaultKind::HangUp => return Ok(Some(hang_up())),
                 _ => {}
             }
         }
@@ -69,7 +71,7 @@ impl Drawn {
     }
 
     /// Applies faults to the body of an answer.
-    pub fn after(&self, front: &Arc<Front>, response: Response<Body>) -> Response<Body> {
+    pub fn after(&self, front: &Arc<ServerFront>, response: Response<Body>) -> Response<Body> {
         if self.0.is_empty() || !response.status().is_success() {
             return response;
         }
@@ -102,7 +104,7 @@ fn refusal(code: u16, retry_after: Option<u32>) -> ApiError {
 
 fn refused_parameter(code: u16, parameter: &str, why: &str) -> ApiError {
     if code == 422 {
-        let cause = Cause::forbidden(parameter, why);
+        let cause = FieldCause::forbidden(parameter, why);
         return ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", &[cause]);
     }
     ApiError::new(code, if code == 400 { "BadRequest" } else { "" }, why)

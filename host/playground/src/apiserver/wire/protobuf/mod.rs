@@ -8,7 +8,7 @@ mod schema;
 use serde_json::{Map, Value, json};
 
 use crate::apiserver::values::base64;
-use schema::{Field, Type};
+use schema::{FieldType, SchemaField};
 
 /// The first bytes of every body.
 const MAGIC: &[u8] = b"k8s\0";
@@ -22,8 +22,8 @@ pub fn decode(body: &[u8]) -> Result<Value, String> {
     let (mut kind, mut raw) = (Value::Null, None);
     for entry in entries(body)? {
         match (entry.number, entry.wire) {
-            (1, Wire::Bytes(bytes)) => kind = Value::Object(message(bytes, schema::TYPE, 0)?),
-            (2, Wire::Bytes(bytes)) => raw = Some(bytes),
+            (1, WireValue::Bytes(bytes)) => kind = Value::Object(message(bytes, schema::TYPE, 0)?),
+            (2, WireValue::Bytes(bytes)) => raw = Some(bytes),
             _ => {}
         }
     }
@@ -36,32 +36,32 @@ pub fn decode(body: &[u8]) -> Result<Value, String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wire<'a> {
+enum WireValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-struct Entry<'a> {
+struct MapEntry<'a> {
     number: u64,
-    wire: Wire<'a>,
+    wire: WireValue<'a>,
 }
 
-fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, String> {
+fn entries(bytes: &[u8]) -> Result<Vec<MapEntry<'_>>, String> {
     let mut rest = bytes;
     let mut found = Vec::new();
     while !rest.is_empty() {
         let tag = varint(&mut rest)?;
         let wire = match tag & 7 {
-            0 => Wire::Number(varint(&mut rest)?),
+            0 => WireValue::Number(varint(&mut rest)?),
             2 => {
                 let length = usize::try_from(varint(&mut rest)?).unwrap_or(usize::MAX);
                 let (value, after) = rest.split_at_checked(length).ok_or("the body is cut off")?;
                 rest = after;
-                Wire::Bytes(value)
+                WireValue::Bytes(value)
             }
             other => return Err(format!("wire type {other} is not used by Kubernetes")),
         };
-        found.push(Entry { number: tag >> 3, wire });
+        found.push(MapEntry { number: tag >> 3, wire });
     }
     Ok(found)
 }
@@ -79,7 +79,7 @@ fn varint(rest: &mut &[u8]) -> Result<u64, String> {
     Err("a number is too long".to_owned())
 }
 
-fn message(bytes: &[u8], fields: &[Field], depth: u32) -> Result<Map<String, Value>, String> {
+fn message(bytes: &[u8], fields: &[SchemaField], depth: u32) -> Result<Map<String, Value>, String> {
     if depth > MAX_DEPTH {
         return Err("messages are nested too deeply".to_owned());
     }
@@ -87,7 +87,7 @@ fn message(bytes: &[u8], fields: &[Field], depth: u32) -> Result<Map<String, Val
     for entry in entries(bytes)? {
         match fields.iter().find(|field| u64::from(field.0) == entry.number) {
             Some((_, name, kind)) => insert(&mut object, name, kind, entry.wire, depth)?,
-            None if matches!(entry.wire, Wire::Number(0) | Wire::Bytes(&[])) => {}
+            None if matches!(entry.wire, WireValue::Number(0) | WireValue::Bytes(&[])) => {}
             None => return Err(format!("field {} cannot be read as protobuf", entry.number)),
         }
     }
@@ -97,24 +97,26 @@ fn message(bytes: &[u8], fields: &[Field], depth: u32) -> Result<Map<String, Val
 fn insert(
     object: &mut Map<String, Value>,
     name: &str,
-    kind: &Type,
-    wire: Wire<'_>,
+    kind: &FieldType,
+    wire: WireValue<'_>,
     depth: u32,
 ) -> Result<(), String> {
     let value = match (kind, wire) {
-        (Type::Ignored, _) => return Ok(()),
-        (Type::Text | Type::Texts, Wire::Bytes(bytes)) => text(bytes)?.into(),
+        (FieldType::Ignored, _) => return Ok(()),
+        (FieldType::Text | FieldType::Texts, WireValue::Bytes(bytes)) => text(bytes)?.into(),
         // Negative numbers are written as very large ones.
-        (Type::Number, Wire::Number(number)) => number.cast_signed().into(),
-        (Type::Flag, Wire::Number(number)) => (number != 0).into(),
-        (Type::Map | Type::ByteMap, Wire::Bytes(bytes)) => return insert_pair(object, name, kind, bytes),
-        (Type::One(fields) | Type::Many(fields), Wire::Bytes(bytes)) => {
+        (FieldType::Number, WireValue::Number(number)) => number.cast_signed().into(),
+        (FieldType::Flag, WireValue::Number(number)) => (number != 0).into(),
+        (FieldType::Map | FieldType::ByteMap, WireValue::Bytes(bytes)) => {
+            return insert_pair(object, name, kind, bytes);
+        }
+        (FieldType::One(fields) | FieldType::Many(fields), WireValue::Bytes(bytes)) => {
             Value::Object(message(bytes, fields, depth + 1)?)
         }
         _ => return Err(format!("{name} has the wrong wire type")),
     };
     match kind {
-        Type::Texts | Type::Many(_) => {
+        FieldType::Texts | FieldType::Many(_) => {
             if let Value::Array(values) = object.entry(name).or_insert_with(|| json!([])) {
                 values.push(value);
             }
@@ -126,13 +128,20 @@ fn insert(
     Ok(())
 }
 
-fn insert_pair(object: &mut Map<String, Value>, name: &str, kind: &Type, bytes: &[u8]) -> Result<(), String> {
+fn insert_pair(
+    object: &mut Map<String, Value>,
+    name: &str,
+    kind: &FieldType,
+    bytes: &[u8],
+) -> Result<(), String> {
     let (mut key, mut value) = (String::new(), String::new());
     for entry in entries(bytes)? {
         match (entry.number, entry.wire) {
-            (1, Wire::Bytes(bytes)) => key = text(bytes)?,
-            (2, Wire::Bytes(bytes)) if matches!(kind, Type::ByteMap) => value = base64::encode(bytes),
-            (2, Wire::Bytes(bytes)) => value = text(bytes)?,
+            (1, WireValue::Bytes(bytes)) => key = text(bytes)?,
+            (2, WireValue::Bytes(bytes)) if matches!(kind, FieldType::ByteMap) => {
+                value = base64::encode(bytes);
+            }
+            (2, WireValue::Bytes(bytes)) => value = text(bytes)?,
             _ => return Err(format!("{name} is no map")),
         }
     }

@@ -1,7 +1,7 @@
 //! Numbers and names of fields, from the `generated.proto` files of Kubernetes, as far as commands send them.
 
 /// How a field is encoded, and what it becomes.
-pub enum Type {
+pub enum FieldType {
     Text,
     Texts,
     /// Written only if it is set, so zero is kept.
@@ -11,20 +11,20 @@ pub enum Type {
     Map,
     /// A map of bytes, which become base64.
     ByteMap,
-    One(&'static [Field]),
-    Many(&'static [Field]),
+    One(&'static [SchemaField]),
+    Many(&'static [SchemaField]),
     /// A field that only the server sets.
     Ignored,
 }
 
-pub type Field = (u32, &'static str, Type);
+pub type SchemaField = (u32, &'static str, FieldType);
 
-use Type::{ByteMap, Flag, Ignored, Many, Map, Number, One, Text, Texts};
+use FieldType::{ByteMap, Flag, Ignored, Many, Map, Number, One, Text, Texts};
 
-pub const TYPE: &[Field] = &[(1, "apiVersion", Text), (2, "kind", Text)];
+pub const TYPE: &[SchemaField] = &[(1, "apiVersion", Text), (2, "kind", Text)];
 
 /// The fields of a kind. The names of known kinds are unique.
-pub fn of(kind: &str) -> Option<&'static [Field]> {
+pub fn of(kind: &str) -> Option<&'static [SchemaField]> {
     Some(match kind {
         "ConfigMap" => CONFIG_MAP,
         "Secret" => SECRET,
@@ -42,7 +42,7 @@ pub fn of(kind: &str) -> Option<&'static [Field]> {
     })
 }
 
-const METADATA: &[Field] = &[
+const METADATA: &[SchemaField] = &[
     (1, "name", Text),
     (2, "generateName", Text),
     (3, "namespace", Text),
@@ -56,7 +56,7 @@ const METADATA: &[Field] = &[
     (14, "finalizers", Texts),
 ];
 
-const OWNER: &[Field] = &[
+const OWNER: &[SchemaField] = &[
     (1, "kind", Text),
     (3, "name", Text),
     (4, "uid", Text),
@@ -65,12 +65,12 @@ const OWNER: &[Field] = &[
     (7, "blockOwnerDeletion", Flag),
 ];
 
-const BARE: &[Field] = &[(1, "metadata", One(METADATA)), (2, "spec", Ignored), (3, "status", Ignored)];
+const BARE: &[SchemaField] = &[(1, "metadata", One(METADATA)), (2, "spec", Ignored), (3, "status", Ignored)];
 
-const CONFIG_MAP: &[Field] =
+const CONFIG_MAP: &[SchemaField] =
     &[(1, "metadata", One(METADATA)), (2, "data", Map), (3, "binaryData", ByteMap), (4, "immutable", Flag)];
 
-const SECRET: &[Field] = &[
+const SECRET: &[SchemaField] = &[
     (1, "metadata", One(METADATA)),
     (2, "data", ByteMap),
     (3, "type", Text),
@@ -78,9 +78,10 @@ const SECRET: &[Field] = &[
     (5, "immutable", Flag),
 ];
 
-const JOB: &[Field] = &[(1, "metadata", One(METADATA)), (2, "spec", One(JOB_SPEC)), (3, "status", Ignored)];
+const JOB: &[SchemaField] =
+    &[(1, "metadata", One(METADATA)), (2, "spec", One(JOB_SPEC)), (3, "status", Ignored)];
 
-const JOB_SPEC: &[Field] = &[
+const JOB_SPEC: &[SchemaField] = &[
     (1, "parallelism", Number),
     (2, "completions", Number),
     (3, "activeDeadlineSeconds", Number),
@@ -93,10 +94,10 @@ const JOB_SPEC: &[Field] = &[
     (10, "suspend", Flag),
 ];
 
-const CRON_JOB: &[Field] =
+const CRON_JOB: &[SchemaField] =
     &[(1, "metadata", One(METADATA)), (2, "spec", One(CRON_JOB_SPEC)), (3, "status", Ignored)];
 
-const CRON_JOB_SPEC: &[Field] = &[
+const CRON_JOB_SPEC: &[SchemaField] = &[
     (1, "schedule", Text),
     (2, "startingDeadlineSeconds", Number),
     (3, "concurrencyPolicy", Text),
@@ -107,12 +108,12 @@ const CRON_JOB_SPEC: &[Field] = &[
     (8, "timeZone", Text),
 ];
 
-const JOB_TEMPLATE: &[Field] = &[(1, "metadata", One(METADATA)), (2, "spec", One(JOB_SPEC))];
+const JOB_TEMPLATE: &[SchemaField] = &[(1, "metadata", One(METADATA)), (2, "spec", One(JOB_SPEC))];
 
-const DEPLOYMENT: &[Field] =
+const DEPLOYMENT: &[SchemaField] =
     &[(1, "metadata", One(METADATA)), (2, "spec", One(DEPLOYMENT_SPEC)), (3, "status", Ignored)];
 
-const DEPLOYMENT_SPEC: &[Field] = &[
+const DEPLOYMENT_SPEC: &[SchemaField] = &[
     (1, "replicas", Number),
     (2, "selector", One(SELECTOR)),
     (3, "template", One(TEMPLATE)),
@@ -121,13 +122,13 @@ const DEPLOYMENT_SPEC: &[Field] = &[
     (9, "progressDeadlineSeconds", Number),
 ];
 
-const SELECTOR: &[Field] = &[(1, "matchLabels", Map), (2, "matchExpressions", Many(EXPRESSION))];
+const SELECTOR: &[SchemaField] = &[(1, "matchLabels", Map), (2, "matchExpressions", Many(EXPRESSION))];
 
-const EXPRESSION: &[Field] = &[(1, "key", Text), (2, "operator", Text), (3, "values", Texts)];
+const EXPRESSION: &[SchemaField] = &[(1, "key", Text), (2, "operator", Text), (3, "values", Texts)];
 
-const TEMPLATE: &[Field] = &[(1, "metadata", One(METADATA)), (2, "spec", One(POD_SPEC))];
+const TEMPLATE: &[SchemaField] = &[(1, "metadata", One(METADATA)), (2, "spec", One(POD_SPEC))];
 
-const POD_SPEC: &[Field] = &[
+const POD_SPEC: &[SchemaField] = &[
     (2, "containers", Many(CONTAINER)),
     (3, "restartPolicy", Text),
     (4, "terminationGracePeriodSeconds", Number),
@@ -143,7 +144,7 @@ const POD_SPEC: &[Field] = &[
     (20, "initContainers", Many(CONTAINER)),
 ];
 
-const CONTAINER: &[Field] = &[
+const CONTAINER: &[SchemaField] = &[
     (1, "name", Text),
     (2, "image", Text),
     (3, "command", Texts),
@@ -156,11 +157,11 @@ const CONTAINER: &[Field] = &[
     (20, "terminationMessagePolicy", Text),
 ];
 
-const PORT: &[Field] = &[(1, "name", Text), (3, "containerPort", Number), (4, "protocol", Text)];
+const PORT: &[SchemaField] = &[(1, "name", Text), (3, "containerPort", Number), (4, "protocol", Text)];
 
-const ROLE: &[Field] = &[(1, "metadata", One(METADATA)), (2, "rules", Many(RULE))];
+const ROLE: &[SchemaField] = &[(1, "metadata", One(METADATA)), (2, "rules", Many(RULE))];
 
-const RULE: &[Field] = &[
+const RULE: &[SchemaField] = &[
     (1, "verbs", Texts),
     (2, "apiGroups", Texts),
     (3, "resources", Texts),
@@ -168,7 +169,7 @@ const RULE: &[Field] = &[
     (5, "nonResourceURLs", Texts),
 ];
 
-const BINDING: &[Field] = &[
+const BINDING: &[SchemaField] = &[
     (1, "metadata", One(METADATA)),
     (
         2,
@@ -178,15 +179,15 @@ const BINDING: &[Field] = &[
     (3, "roleRef", One(&[(1, "apiGroup", Text), (2, "kind", Text), (3, "name", Text)])),
 ];
 
-const ACCESS_REVIEW: &[Field] =
+const ACCESS_REVIEW: &[SchemaField] =
     &[(1, "metadata", One(METADATA)), (2, "spec", One(ACCESS_SPEC)), (3, "status", Ignored)];
 
-const ACCESS_SPEC: &[Field] = &[
+const ACCESS_SPEC: &[SchemaField] = &[
     (1, "resourceAttributes", One(ATTRIBUTES)),
     (2, "nonResourceAttributes", One(&[(1, "path", Text), (2, "verb", Text)])),
 ];
 
-const ATTRIBUTES: &[Field] = &[
+const ATTRIBUTES: &[SchemaField] = &[
     (1, "namespace", Text),
     (2, "verb", Text),
     (3, "group", Text),
@@ -196,15 +197,15 @@ const ATTRIBUTES: &[Field] = &[
     (7, "name", Text),
 ];
 
-const RULES_REVIEW: &[Field] =
+const RULES_REVIEW: &[SchemaField] =
     &[(1, "metadata", One(METADATA)), (2, "spec", One(&[(1, "namespace", Text)])), (3, "status", Ignored)];
 
-const TOKEN_REQUEST: &[Field] =
+const TOKEN_REQUEST: &[SchemaField] =
     &[(1, "metadata", One(METADATA)), (2, "spec", One(TOKEN_SPEC)), (3, "status", Ignored)];
 
-const TOKEN_SPEC: &[Field] = &[(1, "audiences", Texts), (4, "expirationSeconds", Number)];
+const TOKEN_SPEC: &[SchemaField] = &[(1, "audiences", Texts), (4, "expirationSeconds", Number)];
 
-const DELETE_OPTIONS: &[Field] = &[
+const DELETE_OPTIONS: &[SchemaField] = &[
     (1, "gracePeriodSeconds", Number),
     (2, "preconditions", One(&[(1, "uid", Text), (2, "resourceVersion", Text)])),
     (3, "orphanDependents", Flag),

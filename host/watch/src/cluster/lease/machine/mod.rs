@@ -17,50 +17,50 @@
 
 use tokio::time::Instant;
 
-use super::record::Lease;
-use super::timing::Timing;
-use crate::connect::backoff::Dice;
+use super::record::LeaseRecord;
+use super::timing::LeaseTiming;
+use crate::connect::backoff::JitterDice;
 
-/// What is to be done now.
+/// The next step of the machine.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum LeaseStep {
     Wait(Instant),
     Read,
     Create,
     /// In place of this version and of no other.
-    Claim(Lease),
+    Claim(LeaseRecord),
 }
 
 /// A hold that ran out and is regained is another term. So is one whose Lease somebody else has written in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hold {
+pub(crate) struct LeaseHold {
     pub term: u64,
     pub until: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextRequest {
     Read,
     Create,
     Claim,
 }
 
-struct Seen {
-    lease: Lease,
+struct SeenLease {
+    lease: LeaseRecord,
     /// When it was first seen to say what it says.
     since: Instant,
 }
 
-pub(crate) struct Machine {
+pub(crate) struct LeaseMachine {
     identity: String,
-    timing: Timing,
-    dice: Dice,
-    next: Next,
+    timing: LeaseTiming,
+    dice: JitterDice,
+    next: NextRequest,
     due: Instant,
-    seen: Option<Seen>,
+    seen: Option<SeenLease>,
     /// The holder of a Lease that was deleted may believe until then.
     deleted: Option<Instant>,
-    hold: Option<Hold>,
+    hold: Option<LeaseHold>,
     terms: u64,
     /// The last write was overtaken, and reading anew at once didn't help.
     hurried: bool,
@@ -68,13 +68,13 @@ pub(crate) struct Machine {
     unsure: bool,
 }
 
-impl Machine {
-    pub fn new(identity: String, timing: Timing, dice: Dice, now: Instant) -> Self {
+impl LeaseMachine {
+    pub fn new(identity: String, timing: LeaseTiming, dice: JitterDice, now: Instant) -> Self {
         Self {
             identity,
             timing,
             dice,
-            next: Next::Read,
+            next: NextRequest::Read,
             due: now,
             seen: None,
             deleted: None,
@@ -85,21 +85,21 @@ impl Machine {
         }
     }
 
-    pub fn step(&self, now: Instant) -> Step {
+    pub fn step(&self, now: Instant) -> LeaseStep {
         match (&self.next, &self.seen) {
-            _ if now < self.due => Step::Wait(self.due),
-            (Next::Create, _) => Step::Create,
-            (Next::Claim, Some(seen)) => Step::Claim(seen.lease.clone()),
-            (Next::Read | Next::Claim, _) => Step::Read,
+            _ if now < self.due => LeaseStep::Wait(self.due),
+            (NextRequest::Create, _) => LeaseStep::Create,
+            (NextRequest::Claim, Some(seen)) => LeaseStep::Claim(seen.lease.clone()),
+            (NextRequest::Read | NextRequest::Claim, _) => LeaseStep::Read,
         }
     }
 
     /// Our own, while it lasts.
-    pub fn hold(&self, now: Instant) -> Option<Hold> {
+    pub fn hold(&self, now: Instant) -> Option<LeaseHold> {
         self.hold.filter(|hold| now < hold.until)
     }
 
-    pub fn lease(&self) -> Option<&Lease> {
+    pub fn lease(&self) -> Option<&LeaseRecord> {
         self.seen.as_ref().map(|seen| &seen.lease)
     }
 
@@ -107,12 +107,12 @@ impl Machine {
         &self.identity
     }
 
-    /// What a read showed; `None`: there is no such Lease.
-    pub fn found(&mut self, now: Instant, lease: Option<Lease>) {
+    /// Takes the result of a read; `None` if the Lease does not exist.
+    pub fn lease_read(&mut self, now: Instant, lease: Option<LeaseRecord>) {
         let may_be_our_write = std::mem::take(&mut self.unsure);
         let Some(lease) = lease else {
             self.forget();
-            return if self.is_over(now) { self.at(Next::Create, now) } else { self.pause(now) };
+            return if self.is_over(now) { self.at(NextRequest::Create, now) } else { self.pause(now) };
         };
         // Otherwise another replica may have held it between two reads, and have begun a term of its own in the store.
         let is_as_we_left_it =
@@ -121,25 +121,25 @@ impl Machine {
             self.hold = None;
         }
         self.see(now, lease);
-        if self.is_over(now) { self.at(Next::Claim, now) } else { self.pause(now) }
+        if self.is_over(now) { self.at(NextRequest::Claim, now) } else { self.pause(now) }
     }
 
     /// The answer to a write that was sent at `sent`.
-    pub fn wrote(&mut self, sent: Instant, now: Instant, lease: Lease) {
+    pub fn wrote(&mut self, sent: Instant, now: Instant, lease: LeaseRecord) {
         if lease.holder != self.identity {
-            return self.found(now, Some(lease));
+            return self.lease_read(now, Some(lease));
         }
         (self.hurried, self.unsure, self.deleted) = (false, false, None);
-        self.seen = Some(Seen { lease, since: now });
+        self.seen = Some(SeenLease { lease, since: now });
         let until = sent + self.timing.renew_deadline();
         let held = self.hold(now);
         // An answer may come after all that it proves is over.
         self.hold = (now < until).then(|| {
             self.terms += u64::from(held.is_none());
-            Hold { term: self.terms, until }
+            LeaseHold { term: self.terms, until }
         });
         let pause = self.timing.pause(&mut self.dice);
-        self.at(Next::Claim, now.max(sent + pause));
+        self.at(NextRequest::Claim, now.max(sent + pause));
     }
 
     /// The API server has refused a write: the Lease is no longer the one that was seen.
@@ -148,14 +148,14 @@ impl Machine {
         if self.hurried {
             self.pause(now);
         } else {
-            self.at(Next::Read, now);
+            self.at(NextRequest::Read, now);
         }
         self.hurried = !self.hurried;
     }
 
     /// No answer, or one that says nothing about the Lease.
     pub fn failed(&mut self, now: Instant) {
-        self.unsure |= self.next != Next::Read;
+        self.unsure |= self.next != NextRequest::Read;
         self.pause(now);
     }
 
@@ -166,25 +166,25 @@ impl Machine {
         ours || self.unsure
     }
 
-    fn see(&mut self, now: Instant, lease: Lease) {
+    fn see(&mut self, now: Instant, lease: LeaseRecord) {
         match &mut self.seen {
             Some(seen) if seen.lease.says_the_same(&lease) => seen.lease = lease,
-            Some(seen) if seen.lease.uid == lease.uid => *seen = Seen { lease, since: now },
+            Some(seen) if seen.lease.uid == lease.uid => *seen = SeenLease { lease, since: now },
             _ => {
                 self.forget();
-                self.seen = Some(Seen { lease, since: now });
+                self.seen = Some(SeenLease { lease, since: now });
             }
         }
     }
 
-    /// The Lease is gone; who held it doesn't know that yet.
+    /// The Lease was deleted, and its holder does not know that yet.
     fn forget(&mut self) {
         self.deleted = self.deleted.max(self.over());
         self.seen = None;
     }
 
-    /// When another's hold ends of which the Lease tells. Its holder's release ends it, and so
-    /// does whoever writes it over, since the API server compares versions.
+    /// The moment at which the hold that the Lease records ends, if another process holds it. A release by
+    /// its holder ends the hold too, and so does any write over it, since the API server compares versions.
     fn over(&self) -> Option<Instant> {
         let seen = self.seen.as_ref()?;
         let others = !seen.lease.holder.is_empty() && seen.lease.holder != self.identity;
@@ -192,7 +192,7 @@ impl Machine {
         others.then(|| seen.since + seen.lease.lasts.map_or(own, |lasts| lasts.min(own)))
     }
 
-    /// Whether the hold of which the Lease tells is over, and nobody has taken it since.
+    /// Whether the hold that the Lease records is over, and no process has taken the Lease since.
     pub fn is_left(&self, now: Instant) -> bool {
         self.over().is_some_and(|over| over <= now)
     }
@@ -201,13 +201,13 @@ impl Machine {
         self.over().max(self.deleted).is_none_or(|over| over <= now)
     }
 
-    fn at(&mut self, next: Next, due: Instant) {
+    fn at(&mut self, next: NextRequest, due: Instant) {
         (self.next, self.due) = (next, due);
     }
 
     fn pause(&mut self, now: Instant) {
         let pause = self.timing.pause(&mut self.dice);
-        self.at(Next::Read, now + pause);
+        self.at(NextRequest::Read, now + pause);
     }
 }
 

@@ -9,48 +9,48 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::lease::record::{Claim, Stamps, first};
+use crate::cluster::lease::record::{LeaseClaim, LeaseStamps, first};
 
 /// Milliseconds since the beginning.
-type Ms = u64;
+type SimMillis = u64;
 
-const TROUBLE: Ms = 240_000;
+const TROUBLE: SimMillis = 240_000;
 /// A lease that nobody releases, a request that hangs, and some pauses.
-const RECOVERY: Ms = 30_000;
-const QUIET: Ms = 60_000;
+const RECOVERY: SimMillis = 30_000;
+const QUIET: SimMillis = 60_000;
 
 #[derive(Clone, Debug)]
-enum Asked {
+enum SimRequest {
     Read,
     Create(Value),
     Put(Value),
 }
 
 #[derive(Clone, Debug)]
-enum Answer {
-    Lease(Lease),
+enum SimAnswer {
+    Lease(LeaseRecord),
     Absent,
     Conflict,
 }
 
 #[derive(Debug)]
-enum Event {
+enum SimEvent {
     /// A replica looks what is to be done.
     Turn(usize),
     Arrives {
         from: usize,
         life: u64,
         id: u64,
-        sent: Ms,
-        asked: Asked,
+        sent: SimMillis,
+        asked: SimRequest,
     },
     Answered {
         to: usize,
         life: u64,
         id: u64,
-        sent: Ms,
+        sent: SimMillis,
         wrote: bool,
-        answer: Answer,
+        answer: SimAnswer,
     },
     TimesOut {
         to: usize,
@@ -59,7 +59,7 @@ enum Event {
     },
     Stops {
         who: usize,
-        until: Ms,
+        until: SimMillis,
     },
     /// It begins again as somebody else.
     Restarts {
@@ -68,31 +68,31 @@ enum Event {
     },
 }
 
-struct Replica {
-    machine: Machine,
-    stamps: Stamps,
+struct SimReplica {
+    machine: LeaseMachine,
+    stamps: LeaseStamps,
     /// How far its wall clock is off, in seconds; it jumps.
     wrong_by: i64,
-    stopped_until: Ms,
+    stopped_until: SimMillis,
     life: u64,
     waits_for: Option<u64>,
 }
 
 /// How bad it gets.
 #[derive(Clone, Debug)]
-struct Trouble {
+struct TroubleLevel {
     seed: u64,
     replicas: usize,
-    longest_delay: Ms,
+    longest_delay: SimMillis,
     lost_percent: u64,
     stops: u64,
-    longest_stop: Ms,
+    longest_stop: SimMillis,
     restarts: u64,
 }
 
-fn trouble() -> impl Strategy<Value = Trouble> {
+fn trouble() -> impl Strategy<Value = TroubleLevel> {
     (any::<u64>(), 2usize..=3, 0u64..30_000, 0u64..50, 0u64..12, 1u64..40_000, 0u64..6).prop_map(
-        |(seed, replicas, longest_delay, lost_percent, stops, longest_stop, restarts)| Trouble {
+        |(seed, replicas, longest_delay, lost_percent, stops, longest_stop, restarts)| TroubleLevel {
             seed,
             replicas,
             longest_delay,
@@ -104,24 +104,24 @@ fn trouble() -> impl Strategy<Value = Trouble> {
     )
 }
 
-struct World {
-    trouble: Trouble,
-    dice: Dice,
+struct LeaseWorld {
+    trouble: TroubleLevel,
+    dice: JitterDice,
     base: Instant,
-    now: Ms,
-    events: BTreeMap<(Ms, u64), Event>,
+    now: SimMillis,
+    events: BTreeMap<(SimMillis, u64), SimEvent>,
     numbers: u64,
     lease: Option<Value>,
     version: u64,
-    replicas: Vec<Replica>,
+    replicas: Vec<SimReplica>,
     /// Who held it one after the other, with the term.
     holds: Vec<(usize, u64, u64)>,
 }
 
-impl World {
-    fn new(trouble: Trouble) -> Self {
+impl LeaseWorld {
+    fn new(trouble: TroubleLevel) -> Self {
         let mut world = Self {
-            dice: Dice::new(Some(trouble.seed)),
+            dice: JitterDice::new(Some(trouble.seed)),
             base: Instant::now(),
             now: 0,
             events: BTreeMap::new(),
@@ -135,17 +135,17 @@ impl World {
         for who in 0..world.trouble.replicas {
             let replica = world.replica(who);
             world.replicas.push(replica);
-            world.at(0, Event::Turn(who));
+            world.at(0, SimEvent::Turn(who));
         }
         for _ in 0..world.trouble.stops {
             let (when, who) = (world.dice.between(0, TROUBLE), world.anybody());
             let until = when + world.dice.between(1, world.trouble.longest_stop);
-            world.at(when, Event::Stops { who, until });
+            world.at(when, SimEvent::Stops { who, until });
         }
         for _ in 0..world.trouble.restarts {
             let (when, who) = (world.dice.between(0, TROUBLE), world.anybody());
             let releases = world.dice.between(0, 1) == 1;
-            world.at(when, Event::Restarts { who, releases });
+            world.at(when, SimEvent::Restarts { who, releases });
         }
         world
     }
@@ -159,23 +159,31 @@ impl World {
         self.numbers
     }
 
-    fn replica(&mut self, who: usize) -> Replica {
+    fn replica(&mut self, who: usize) -> SimReplica {
         let life = self.number();
-        let dice = Dice::new(Some(self.trouble.seed ^ life));
-        let machine = Machine::new(format!("{who}_{life}"), Timing::default(), dice, self.instant(self.now));
-        Replica { machine, stamps: Stamps::default(), wrong_by: 0, stopped_until: 0, life, waits_for: None }
+        let dice = JitterDice::new(Some(self.trouble.seed ^ life));
+        let machine =
+            LeaseMachine::new(format!("{who}_{life}"), LeaseTiming::default(), dice, self.instant(self.now));
+        SimReplica {
+            machine,
+            stamps: LeaseStamps::default(),
+            wrong_by: 0,
+            stopped_until: 0,
+            life,
+            waits_for: None,
+        }
     }
 
-    fn instant(&self, at: Ms) -> Instant {
+    fn instant(&self, at: SimMillis) -> Instant {
         self.base + Duration::from_millis(at)
     }
 
-    fn at(&mut self, when: Ms, event: Event) {
+    fn at(&mut self, when: SimMillis, event: SimEvent) {
         let number = self.number();
         self.events.insert((when.max(self.now), number), event);
     }
 
-    fn delay(&mut self) -> Ms {
+    fn delay(&mut self) -> SimMillis {
         let longest = if self.now < TROUBLE { self.trouble.longest_delay } else { 50 };
         // Most are quick, or nobody would ever hold anything.
         let longest = if self.dice.between(0, 2) == 0 { longest } else { longest.min(300) };
@@ -196,7 +204,7 @@ impl World {
     }
 
     /// Runs until then and checks at each moment at which a hold can begin.
-    fn run(&mut self, until: Ms) -> Result<(), TestCaseError> {
+    fn run(&mut self, until: SimMillis) -> Result<(), TestCaseError> {
         while let Some(entry) = self.events.first_entry() {
             if entry.key().0 > until {
                 break;
@@ -224,11 +232,11 @@ impl World {
         each.filter_map(|(who, one)| one.machine.hold(now).map(|hold| (who, one.life, hold.term))).collect()
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: SimEvent) {
         let who = match &event {
-            Event::Arrives { .. } => None,
-            Event::Turn(who) | Event::Restarts { who, .. } | Event::Stops { who, .. } => Some(*who),
-            Event::Answered { to, .. } | Event::TimesOut { to, .. } => Some(*to),
+            SimEvent::Arrives { .. } => None,
+            SimEvent::Turn(who) | SimEvent::Restarts { who, .. } | SimEvent::Stops { who, .. } => Some(*who),
+            SimEvent::Answered { to, .. } | SimEvent::TimesOut { to, .. } => Some(*to),
         };
         if let Some(who) = who
             && self.replicas[who].stopped_until > self.now
@@ -236,28 +244,28 @@ impl World {
             return self.at(self.replicas[who].stopped_until, event);
         }
         match event {
-            Event::Turn(who) => self.turn(who),
-            Event::Stops { who, until } => self.replicas[who].stopped_until = until,
-            Event::Restarts { who, releases } => self.restart(who, releases),
-            Event::Arrives { from, life, id, sent, asked } => {
-                let wrote = !matches!(asked, Asked::Read);
+            SimEvent::Turn(who) => self.turn(who),
+            SimEvent::Stops { who, until } => self.replicas[who].stopped_until = until,
+            SimEvent::Restarts { who, releases } => self.restart(who, releases),
+            SimEvent::Arrives { from, life, id, sent, asked } => {
+                let wrote = !matches!(asked, SimRequest::Read);
                 let answer = self.serve(asked);
                 if !self.is_lost() {
                     let when = self.now + self.delay();
-                    self.at(when, Event::Answered { to: from, life, id, sent, wrote, answer });
+                    self.at(when, SimEvent::Answered { to: from, life, id, sent, wrote, answer });
                 }
             }
-            Event::Answered { to, life, id, sent, wrote, answer } => {
+            SimEvent::Answered { to, life, id, sent, wrote, answer } => {
                 if self.ends(to, life, id) {
                     self.take(to, sent, wrote, answer);
-                    self.at(self.now, Event::Turn(to));
+                    self.at(self.now, SimEvent::Turn(to));
                 }
             }
-            Event::TimesOut { to, life, id } => {
+            SimEvent::TimesOut { to, life, id } => {
                 if self.ends(to, life, id) {
                     let now = self.instant(self.now);
                     self.replicas[to].machine.failed(now);
-                    self.at(self.now, Event::Turn(to));
+                    self.at(self.now, SimEvent::Turn(to));
                 }
             }
         }
@@ -280,41 +288,43 @@ impl World {
         let step = self.replicas[who].machine.step(self.instant(self.now));
         let stamp = self.stamp(who);
         let identity = self.replicas[who].machine.identity().to_string();
-        let claim = Claim { identity: &identity, lasts_seconds: 15, stamp };
+        let claim = LeaseClaim { identity: &identity, lasts_seconds: 15, stamp };
         match step {
-            Step::Wait(until) => {
-                let when = until.duration_since(self.base).as_millis() as Ms + 1;
-                self.at(when, Event::Turn(who));
+            LeaseStep::Wait(until) => {
+                let when = until.duration_since(self.base).as_millis() as SimMillis + 1;
+                self.at(when, SimEvent::Turn(who));
             }
-            Step::Read => self.ask(who, Asked::Read),
-            Step::Create => self.ask(who, Asked::Create(first("ns", "l", &claim))),
-            Step::Claim(lease) => self.ask(who, Asked::Put(lease.claimed(&claim))),
+            LeaseStep::Read => self.ask(who, SimRequest::Read),
+            LeaseStep::Create => self.ask(who, SimRequest::Create(first("ns", "l", &claim))),
+            LeaseStep::Claim(lease) => self.ask(who, SimRequest::Put(lease.claimed(&claim))),
         }
     }
 
-    fn ask(&mut self, who: usize, asked: Asked) {
+    fn ask(&mut self, who: usize, asked: SimRequest) {
         let (id, life, sent) = (self.number(), self.replicas[who].life, self.now);
         self.replicas[who].waits_for = Some(id);
         if !self.is_lost() {
             let when = sent + self.delay();
-            self.at(when, Event::Arrives { from: who, life, id, sent, asked });
+            self.at(when, SimEvent::Arrives { from: who, life, id, sent, asked });
         }
-        let patience = Timing::default().answer().as_millis() as Ms;
-        self.at(sent + patience, Event::TimesOut { to: who, life, id });
+        let patience = LeaseTiming::default().answer().as_millis() as SimMillis;
+        self.at(sent + patience, SimEvent::TimesOut { to: who, life, id });
     }
 
     /// As the API server does it: a write counts if nobody was faster.
-    fn serve(&mut self, asked: Asked) -> Answer {
+    fn serve(&mut self, asked: SimRequest) -> SimAnswer {
         let text = |object: &Value, pointer| object.pointer(pointer).cloned();
         let mut object = match (asked, &self.lease) {
-            (Asked::Read, None) => return Answer::Absent,
-            (Asked::Read, Some(held)) => return Answer::Lease(Lease::from_value(held.clone()).unwrap()),
-            (Asked::Create(_), Some(_)) | (Asked::Put(_), None) => return Answer::Conflict,
-            (Asked::Create(new), None) => new,
-            (Asked::Put(new), Some(held)) => {
+            (SimRequest::Read, None) => return SimAnswer::Absent,
+            (SimRequest::Read, Some(held)) => {
+                return SimAnswer::Lease(LeaseRecord::from_value(held.clone()).unwrap());
+            }
+            (SimRequest::Create(_), Some(_)) | (SimRequest::Put(_), None) => return SimAnswer::Conflict,
+            (SimRequest::Create(new), None) => new,
+            (SimRequest::Put(new), Some(held)) => {
                 let version = "/metadata/resourceVersion";
                 if text(&new, version) != text(held, version) {
-                    return Answer::Conflict;
+                    return SimAnswer::Conflict;
                 }
                 new
             }
@@ -323,17 +333,17 @@ impl World {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         object["metadata"]["uid"] = json!("u");
         self.lease = Some(object.clone());
-        Answer::Lease(Lease::from_value(object).unwrap())
+        SimAnswer::Lease(LeaseRecord::from_value(object).unwrap())
     }
 
-    fn take(&mut self, who: usize, sent: Ms, wrote: bool, answer: Answer) {
+    fn take(&mut self, who: usize, sent: SimMillis, wrote: bool, answer: SimAnswer) {
         let (sent, now) = (self.instant(sent), self.instant(self.now));
         let machine = &mut self.replicas[who].machine;
         match answer {
-            Answer::Lease(lease) if wrote => machine.wrote(sent, now, lease),
-            Answer::Lease(lease) => machine.found(now, Some(lease)),
-            Answer::Absent => machine.found(now, None),
-            Answer::Conflict => machine.overtaken(now),
+            SimAnswer::Lease(lease) if wrote => machine.wrote(sent, now, lease),
+            SimAnswer::Lease(lease) => machine.lease_read(now, Some(lease)),
+            SimAnswer::Absent => machine.lease_read(now, None),
+            SimAnswer::Conflict => machine.overtaken(now),
         }
     }
 
@@ -345,16 +355,16 @@ impl World {
             && releases
             && let Some(lease) = lease
         {
-            self.ask(who, Asked::Put(lease.released(stamp)));
+            self.ask(who, SimRequest::Put(lease.released(stamp)));
         }
         // What it has sent may still come through.
         self.replicas[who] = self.replica(who);
-        self.at(self.now, Event::Turn(who));
+        self.at(self.now, SimEvent::Turn(who));
     }
 }
 
-fn simulate(trouble: Trouble) -> Result<World, TestCaseError> {
-    let mut world = World::new(trouble);
+fn simulate(trouble: TroubleLevel) -> Result<LeaseWorld, TestCaseError> {
+    let mut world = LeaseWorld::new(trouble);
     world.run(TROUBLE)?;
     world.run(TROUBLE + world.trouble.longest_stop + RECOVERY)?;
     let holder = world.holders();
@@ -377,7 +387,7 @@ proptest! {
 #[test]
 fn holds_begin_and_end_many_times_in_the_trouble() {
     let worlds = (1..=20).map(|seed| {
-        let trouble = Trouble {
+        let trouble = TroubleLevel {
             seed,
             replicas: 3,
             longest_delay: 20_000,

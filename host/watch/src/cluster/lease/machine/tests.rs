@@ -4,19 +4,20 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::cluster::lease::record::{Claim, first};
+use crate::cluster::lease::record::{LeaseClaim, first};
 
 /// A machine `a` and the Leases that it is shown.
-struct Bench {
-    machine: Machine,
+struct MachineBench {
+    machine: LeaseMachine,
     began: Instant,
     writes: i64,
 }
 
-impl Bench {
+impl MachineBench {
     fn new() -> Self {
         let began = Instant::now();
-        let machine = Machine::new("a".to_string(), Timing::default(), Dice::new(Some(5)), began);
+        let machine =
+            LeaseMachine::new("a".to_string(), LeaseTiming::default(), JitterDice::new(Some(5)), began);
         Self { machine, began, writes: 0 }
     }
 
@@ -25,13 +26,13 @@ impl Bench {
     }
 
     /// A Lease as the next write of it would be.
-    fn lease(&mut self, uid: &str, holder: &str) -> Lease {
+    fn lease(&mut self, uid: &str, holder: &str) -> LeaseRecord {
         self.writes += 1;
         let stamp = Timestamp::from_second(self.writes).unwrap();
-        let mut object = first("ns", "l", &Claim { identity: holder, lasts_seconds: 15, stamp });
+        let mut object = first("ns", "l", &LeaseClaim { identity: holder, lasts_seconds: 15, stamp });
         object["metadata"]["uid"] = json!(uid);
         object["metadata"]["resourceVersion"] = json!(self.writes.to_string());
-        Lease::from_value(object).unwrap()
+        LeaseRecord::from_value(object).unwrap()
     }
 
     fn held(&self, seconds: f64) -> Option<u64> {
@@ -39,7 +40,7 @@ impl Bench {
     }
 
     fn takes(&self, seconds: f64) -> bool {
-        matches!(self.machine.step(self.at(seconds)), Step::Claim(_))
+        matches!(self.machine.step(self.at(seconds)), LeaseStep::Claim(_))
     }
 
     fn wins(&mut self, sent: f64, answered: f64) {
@@ -48,25 +49,25 @@ impl Bench {
         self.machine.wrote(sent, answered, lease);
     }
 
-    fn finds(&mut self, seconds: f64, lease: Option<Lease>) {
+    fn finds(&mut self, seconds: f64, lease: Option<LeaseRecord>) {
         let now = self.at(seconds);
-        self.machine.found(now, lease);
+        self.machine.lease_read(now, lease);
     }
 }
 
 #[test]
 fn a_lease_that_is_not_there_is_made_at_once() {
-    let mut bench = Bench::new();
-    assert_eq!(bench.machine.step(bench.at(0.0)), Step::Read);
+    let mut bench = MachineBench::new();
+    assert_eq!(bench.machine.step(bench.at(0.0)), LeaseStep::Read);
     bench.finds(0.1, None);
-    assert_eq!(bench.machine.step(bench.at(0.1)), Step::Create);
+    assert_eq!(bench.machine.step(bench.at(0.1)), LeaseStep::Create);
     bench.wins(0.1, 0.2);
     assert_eq!(bench.held(0.2), Some(1));
 }
 
 #[test]
 fn anothers_hold_is_over_when_its_record_stood_still_for_as_long_as_it_says() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     let theirs = bench.lease("u", "b");
     for seconds in [1.0, 8.0, 15.9] {
         bench.finds(seconds, Some(theirs.clone()));
@@ -78,7 +79,7 @@ fn anothers_hold_is_over_when_its_record_stood_still_for_as_long_as_it_says() {
 
 #[test]
 fn whatever_changes_in_anothers_record_begins_its_time_anew() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     let (theirs, renewed) = (bench.lease("u", "b"), bench.lease("u", "b"));
     bench.finds(0.0, Some(theirs));
     bench.finds(14.0, Some(renewed.clone()));
@@ -91,7 +92,7 @@ fn whatever_changes_in_anothers_record_begins_its_time_anew() {
 #[test]
 fn what_was_released_is_taken_at_once_and_so_is_what_is_ours_without_our_knowing() {
     for holder in ["", "a"] {
-        let mut bench = Bench::new();
+        let mut bench = MachineBench::new();
         let theirs = bench.lease("u", "b");
         bench.finds(0.0, Some(theirs));
         let freed = bench.lease("u", holder);
@@ -102,7 +103,7 @@ fn what_was_released_is_taken_at_once_and_so_is_what_is_ours_without_our_knowing
 
 #[test]
 fn our_hold_counts_from_before_the_request_and_not_from_the_answer() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     bench.finds(0.0, None);
     bench.wins(1.0, 4.0);
     assert_eq!((bench.held(10.9), bench.held(11.0)), (Some(1), None));
@@ -110,7 +111,7 @@ fn our_hold_counts_from_before_the_request_and_not_from_the_answer() {
 
 #[test]
 fn a_renewal_goes_on_with_the_term_and_one_after_the_end_begins_another() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     bench.finds(0.0, None);
     bench.wins(0.0, 0.1);
     bench.wins(9.0, 9.9);
@@ -122,7 +123,7 @@ fn a_renewal_goes_on_with_the_term_and_one_after_the_end_begins_another() {
 
 #[test]
 fn an_answer_that_comes_too_late_proves_nothing_any_more() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     bench.finds(0.0, None);
     bench.wins(0.0, 10.0);
     assert_eq!(bench.held(10.0), None);
@@ -132,7 +133,7 @@ fn an_answer_that_comes_too_late_proves_nothing_any_more() {
 
 #[test]
 fn a_hold_ends_at_once_when_another_is_read() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     bench.finds(0.0, None);
     bench.wins(0.0, 0.1);
     let theirs = bench.lease("u", "b");
@@ -143,7 +144,7 @@ fn a_hold_ends_at_once_when_another_is_read() {
 #[test]
 fn a_lease_that_somebody_else_wrote_between_two_reads_begins_another_term_and_our_own_late_write_does_not() {
     for (is_unanswered, term) in [(false, 2), (true, 1)] {
-        let mut bench = Bench::new();
+        let mut bench = MachineBench::new();
         bench.wins(0.0, 0.1);
         if is_unanswered {
             bench.machine.failed(bench.at(2.0));
@@ -160,50 +161,50 @@ fn a_lease_that_somebody_else_wrote_between_two_reads_begins_another_term_and_ou
 
 #[test]
 fn a_holder_renews_every_period_and_reads_at_once_after_a_conflict_but_not_twice() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     bench.finds(0.0, None);
     // Somebody sets a label meanwhile: what the holder wrote stands in it.
     let labelled = bench.lease("u", "a");
     let (sent, answered) = (bench.at(0.0), bench.at(0.1));
     bench.machine.wrote(sent, answered, labelled.clone());
-    assert!(matches!(bench.machine.step(bench.at(1.9)), Step::Wait(_)));
+    assert!(matches!(bench.machine.step(bench.at(1.9)), LeaseStep::Wait(_)));
     assert!(bench.takes(2.5));
     let now = bench.at(2.6);
     bench.machine.overtaken(now);
-    assert_eq!(bench.machine.step(now), Step::Read);
+    assert_eq!(bench.machine.step(now), LeaseStep::Read);
     bench.finds(2.7, Some(labelled));
     assert_eq!((bench.takes(2.7), bench.held(2.7)), (true, Some(1)));
     let now = bench.at(2.8);
     bench.machine.overtaken(now);
-    assert!(matches!(bench.machine.step(now), Step::Wait(_)));
+    assert!(matches!(bench.machine.step(now), LeaseStep::Wait(_)));
 }
 
 #[test]
 fn a_deleted_lease_is_made_again_at_once_by_its_holder_and_by_others_when_its_hold_is_over() {
-    let mut holder = Bench::new();
+    let mut holder = MachineBench::new();
     holder.finds(0.0, None);
     holder.wins(0.0, 0.1);
     holder.finds(3.0, None);
-    assert_eq!((holder.machine.step(holder.at(3.0)), holder.held(3.0)), (Step::Create, Some(1)));
+    assert_eq!((holder.machine.step(holder.at(3.0)), holder.held(3.0)), (LeaseStep::Create, Some(1)));
 
-    let mut other = Bench::new();
+    let mut other = MachineBench::new();
     let theirs = other.lease("u", "b");
     other.finds(1.0, Some(theirs));
     other.finds(3.0, None);
-    assert!(matches!(other.machine.step(other.at(3.0)), Step::Wait(_)));
+    assert!(matches!(other.machine.step(other.at(3.0)), LeaseStep::Wait(_)));
     other.finds(15.9, None);
-    assert!(matches!(other.machine.step(other.at(15.9)), Step::Wait(_)));
+    assert!(matches!(other.machine.step(other.at(15.9)), LeaseStep::Wait(_)));
     // Nor does one that a third has made and released meanwhile end it.
     let anew = other.lease("v", "");
     other.finds(15.95, Some(anew));
     assert!(!other.takes(15.95));
     other.finds(16.0, None);
-    assert_eq!(other.machine.step(other.at(16.0)), Step::Create);
+    assert_eq!(other.machine.step(other.at(16.0)), LeaseStep::Create);
 }
 
 #[test]
 fn a_lease_is_waited_for_no_longer_than_our_own_whatever_duration_it_says() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     let mut theirs = bench.lease("u", "b");
     theirs.lasts = None;
     bench.finds(0.0, Some(theirs.clone()));
@@ -223,14 +224,14 @@ fn a_lease_is_waited_for_no_longer_than_our_own_whatever_duration_it_says() {
     theirs.uid = "w".to_string();
     bench.finds(32.0, Some(theirs));
     bench.finds(33.0, None);
-    assert!(matches!(bench.machine.step(bench.at(33.0)), Step::Wait(_)));
+    assert!(matches!(bench.machine.step(bench.at(33.0)), LeaseStep::Wait(_)));
     bench.finds(47.0, None);
-    assert_eq!(bench.machine.step(bench.at(47.0)), Step::Create);
+    assert_eq!(bench.machine.step(bench.at(47.0)), LeaseStep::Create);
 }
 
 #[test]
 fn a_shorter_duration_than_our_own_counts_as_it_says() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     let mut theirs = bench.lease("u", "b");
     theirs.lasts = Some(Duration::from_secs(5));
     bench.finds(0.0, Some(theirs.clone()));
@@ -240,7 +241,7 @@ fn a_shorter_duration_than_our_own_counts_as_it_says() {
 
 #[test]
 fn who_resigns_holds_nothing_and_knows_whether_there_is_something_to_give_back() {
-    let mut bench = Bench::new();
+    let mut bench = MachineBench::new();
     assert!(!bench.machine.resign());
     bench.finds(0.0, None);
     let now = bench.at(0.1);

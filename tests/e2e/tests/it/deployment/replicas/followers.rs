@@ -4,9 +4,9 @@ use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_stands_by_says_so_and_who_does_not_belong_is_told_what_to_do() {
-    let Some(server) = shared_server(Service::Postgres, "replicas::stands_by") else { return };
+    let Some(server) = shared_server(SqlService::Postgres, "replicas::stands_by") else { return };
     in_scratch("replicas-told", async |scratch| {
-        let world = World::new(scratch, server).await?;
+        let world = ReplicaWorld::new(scratch, server).await?;
         let mut runs = [world.start("run-a")?, world.start("run-b")?];
         let leads = dispatcher(&mut runs).await?;
         create_job(&world.simulator, "one").await?;
@@ -73,9 +73,9 @@ async fn who_stands_by_says_so_and_who_does_not_belong_is_told_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() {
-    let Some(server) = shared_server(Service::Postgres, "replicas::paused") else { return };
+    let Some(server) = shared_server(SqlService::Postgres, "replicas::paused") else { return };
     in_scratch("replicas-paused", async |scratch| {
-        let world = World::new(scratch, server).await?;
+        let world = ReplicaWorld::new(scratch, server).await?;
         let mut runs = [world.start("run-a")?, world.start("run-b")?];
         let leads = dispatcher(&mut runs).await?;
         create_job(&world.simulator, "one").await?;
@@ -127,9 +127,9 @@ async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_leader_goes_on_with_the_last_good_settings_while_the_new_ones_have_a_fault() {
-    let Some(server) = shared_server(Service::Postgres, "replicas::last_good") else { return };
+    let Some(server) = shared_server(SqlService::Postgres, "replicas::last_good") else { return };
     in_scratch("replicas-last-good", async |scratch| {
-        let mut world = World::new(scratch, server).await?;
+        let mut world = ReplicaWorld::new(scratch, server).await?;
         // The one test that waits for a Lease as long as production does.
         world.options.has_real_timers = true;
         let mut runs = [world.start("run-a")?, world.start("run-b")?];
@@ -160,9 +160,9 @@ async fn the_next_leader_goes_on_with_the_last_good_settings_while_the_new_ones_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_replica_that_dispatches_ticks_and_the_next_goes_on() {
-    let Some(server) = shared_server(Service::Postgres, "replicas::ticks") else { return };
+    let Some(server) = shared_server(SqlService::Postgres, "replicas::ticks") else { return };
     in_scratch("replicas-ticks", async |scratch| {
-        let world = World::new(scratch, server).await?;
+        let world = ReplicaWorld::new(scratch, server).await?;
         let config = world.options.config.clone().context("the configuration")?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         write(&config, "host.yaml", &(host + FOR_PROBE))?;
@@ -194,9 +194,9 @@ async fn only_the_replica_that_dispatches_ticks_and_the_next_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_logs_out_at_one_is_logged_out_at_all_also_at_one_that_comes_later() {
-    let Some(server) = shared_server(Service::Postgres, "replicas::log_out") else { return };
+    let Some(server) = shared_server(SqlService::Postgres, "replicas::log_out") else { return };
     in_scratch("replicas-log-out", async |scratch| {
-        let mut world = World::new(scratch, server).await?;
+        let mut world = ReplicaWorld::new(scratch, server).await?;
         let key = scratch.path().join("session-key");
         std::fs::write(&key, "5c".repeat(32))?;
         let key = key.to_string_lossy().into_owned();
@@ -238,9 +238,9 @@ async fn who_logs_out_at_one_is_logged_out_at_all_also_at_one_that_comes_later()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_muted_at_one_is_muted_at_all_and_undone_at_any() {
-    let Some(server) = shared_server(Service::Postgres, "replicas::muted") else { return };
+    let Some(server) = shared_server(SqlService::Postgres, "replicas::muted") else { return };
     in_scratch("replicas-muted", async |scratch| {
-        let world = World::new(scratch, server).await?;
+        let world = ReplicaWorld::new(scratch, server).await?;
         let mut runs = [world.start("run-a")?, world.start("run-b")?];
         let leads = dispatcher(&mut runs).await?;
         let url = |run: &Kubewitness| format!("http://{}", run.address());
@@ -272,6 +272,6 @@ async fn refused(scratch: &Scratch, name: &str, options: &RunOptions, why: &str)
     let mut run = Kubewitness::start(name, options, scratch.path())?;
     let ended = run.process().wait(WITHIN).await?;
     let said = run.process().stderr();
-    ensure!(ended == Ended::Code(1) && said.contains(why), "{name}: {ended:?}, {said}");
+    ensure!(ended == ProcessEnd::Code(1) && said.contains(why), "{name}: {ended:?}, {said}");
     Ok(())
 }

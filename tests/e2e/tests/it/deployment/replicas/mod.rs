@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::views::{PluginView, ReplicaView, SourceView, StatusView};
 use kubewitness_harness::{
-    DatabaseServer, Dice, Ended, Kubewitness, PlatformAddress, RunOptions, Scratch, Service, Simulator,
-    SimulatorOptions, command, command_json, command_json_in, http, in_scratch, kills, seed, shared_server,
-    skip, until,
+    DatabaseServer, Dice, Kubewitness, PlatformAddress, ProcessEnd, RunOptions, Scratch, Simulator,
+    SimulatorOptions, SqlService, command, command_json, command_json_in, http, in_scratch, kills, seed,
+    shared_server, skip, until,
 };
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
@@ -21,7 +21,9 @@ use serde_json::Value;
 
 use crate::plugins::probing::{FOR_PROBE, manifest};
 use crate::storage::databases::{ADDRESS, configuration};
-use crate::support::{Load, SOURCES, create_job, everything_arrives, lists, same_story_in, version, write};
+use crate::support::{
+    BackgroundLoad, SOURCES, create_job, everything_arrives, lists, same_story_in, version, write,
+};
 
 /// Each way in which one can go comes once.
 const ROUNDS: u64 = 5;
@@ -31,7 +33,7 @@ const WITHIN: Duration = Duration::from_secs(180);
 const LEASE: &str = "default/kubewitness";
 const LEASE_PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/kubewitness";
 
-struct World<'a> {
+struct ReplicaWorld<'a> {
     scratch: &'a Scratch,
     simulator: Simulator,
     options: RunOptions,
@@ -39,7 +41,7 @@ struct World<'a> {
     platform: PlatformAddress,
 }
 
-impl<'a> World<'a> {
+impl<'a> ReplicaWorld<'a> {
     async fn new(scratch: &'a Scratch, server: &DatabaseServer) -> Result<Self> {
         Self::with_bookmarks(scratch, server, "1s").await
     }
@@ -84,8 +86,8 @@ impl<'a> World<'a> {
     }
 
     /// A load, and how many rows there are when the notes of effects begin.
-    async fn begin(&self) -> Result<(Load, i64)> {
-        Load::start_noted(self.start("run-first")?, &self.simulator, &self.platform, RATE).await
+    async fn begin(&self) -> Result<(BackgroundLoad, i64)> {
+        BackgroundLoad::start_noted(self.start("run-first")?, &self.simulator, &self.platform, RATE).await
     }
 
     async fn lease(&self) -> Result<Value> {
@@ -163,7 +165,7 @@ async fn dispatcher(runs: &mut [Kubewitness]) -> Result<usize> {
 }
 
 async fn survive(scratch: &Scratch, server: &DatabaseServer) -> Result<()> {
-    let world = World::new(scratch, server).await?;
+    let world = ReplicaWorld::new(scratch, server).await?;
     let (load, before) = world.begin().await?;
     let mut runs = vec![world.start("run-a")?, world.start("run-b")?];
     let mut dice = Dice::new(seed());
@@ -217,7 +219,7 @@ async fn survive(scratch: &Scratch, server: &DatabaseServer) -> Result<()> {
     world.proves(before).await
 }
 
-async fn on_server(service: Service, test: &str) {
+async fn on_server(service: SqlService, test: &str) {
     let Some(server) = DatabaseServer::shared(service).expect("the server starts") else {
         return skip(test, &format!("{service} is not installed"));
     };
@@ -226,25 +228,25 @@ async fn on_server(service: Service, test: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_has_every_version_once_whichever_replica_is_killed_or_stopped() {
-    on_server(Service::Postgres, "replicas::postgres").await;
+    on_server(SqlService::Postgres, "replicas::postgres").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_has_every_version_once_whichever_replica_is_killed_or_stopped() {
-    on_server(Service::MariaDb, "replicas::mariadb").await;
+    on_server(SqlService::MariaDb, "replicas::mariadb").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_has_every_version_once_whichever_replica_is_killed_or_stopped() {
-    on_server(Service::MySql, "replicas::mysql").await;
+    on_server(SqlService::MySql, "replicas::mysql").await;
 }
 
 /// Somebody gives the Lease to the other replica, again and again. Jobs are made until that one dispatches, so that either
 /// may have some in its hands.
-async fn a_lease_that_is_taken_away_doubles_nothing(service: Service, test: &str) {
+async fn a_lease_that_is_taken_away_doubles_nothing(service: SqlService, test: &str) {
     let Some(server) = shared_server(service, test) else { return };
     in_scratch("replicas-taken", async |scratch| {
-        let world = World::new(scratch, server).await?;
+        let world = ReplicaWorld::new(scratch, server).await?;
         let mut first = world.start("run-first")?;
         create_job(&world.simulator, "first").await?;
         world.grows("the first row").await?;
@@ -280,21 +282,21 @@ async fn a_lease_that_is_taken_away_doubles_nothing(service: Service, test: &str
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_taken_away_doubles_nothing_in_postgres() {
-    a_lease_that_is_taken_away_doubles_nothing(Service::Postgres, "replicas::taken_postgres").await;
+    a_lease_that_is_taken_away_doubles_nothing(SqlService::Postgres, "replicas::taken_postgres").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_taken_away_doubles_nothing_in_mariadb() {
-    a_lease_that_is_taken_away_doubles_nothing(Service::MariaDb, "replicas::taken_mariadb").await;
+    a_lease_that_is_taken_away_doubles_nothing(SqlService::MariaDb, "replicas::taken_mariadb").await;
 }
 
 /// What one of them no longer gets from the API server, the other has witnessed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_was_stopped_past_compaction_goes_on_where_the_other_is_and_leaves_no_gap() {
     let test = "replicas::past_compaction";
-    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    let Some(server) = shared_server(SqlService::Postgres, test) else { return };
     in_scratch("replicas-behind", async |scratch| {
-        let world = World::new(scratch, server).await?;
+        let world = ReplicaWorld::new(scratch, server).await?;
         let (load, before) = world.begin().await?;
         let mut runs = [world.start_at(0, "run-a")?, world.start_at(1, "run-b")?];
         let leads = dispatcher(&mut runs).await?;
@@ -332,7 +334,11 @@ async fn one_that_was_stopped_past_compaction_goes_on_where_the_other_is_and_lea
 
 /// Nothing happens in the sources and no bookmark comes, so that no checkpoint tells how far the one is that
 /// was there all the time, when the other comes back past compaction. Answers who that one is.
-async fn quiet_past_compaction(world: &World<'_>, load: Load, runs: &mut [Kubewitness; 2]) -> Result<usize> {
+async fn quiet_past_compaction(
+    world: &ReplicaWorld<'_>,
+    load: BackgroundLoad,
+    runs: &mut [Kubewitness; 2],
+) -> Result<usize> {
     let leads = dispatcher(runs).await?;
     runs[1 - leads].answers().await?;
     runs[1 - leads].listed(SOURCES.len(), WITHIN).await?;
@@ -370,9 +376,9 @@ async fn whole_gaps(run: &Kubewitness) -> Result<Vec<Value>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_missed_in_a_quiet_time_is_no_gap_where_the_others_watch_went_on() {
     let test = "replicas::quiet_time";
-    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    let Some(server) = shared_server(SqlService::Postgres, test) else { return };
     in_scratch("replicas-quiet", async |scratch| {
-        let world = World::with_bookmarks(scratch, server, "1h").await?;
+        let world = ReplicaWorld::with_bookmarks(scratch, server, "1h").await?;
         let (load, before) = world.begin().await?;
         let mut runs = [world.start_at(0, "run-a")?, world.start_at(1, "run-b")?];
         let leads = quiet_past_compaction(&world, load, &mut runs).await?;
@@ -382,7 +388,7 @@ async fn what_one_missed_in_a_quiet_time_is_no_gap_where_the_others_watch_went_o
         let waiting = runs[1 - leads].status().await?;
         ensure!(waiting.sources.iter().all(|it| checkpoint(it) < listed), "{:?}", waiting.sources);
         ensure!(whole_gaps(&runs[leads]).await?.is_empty(), "{:?}", whole_gaps(&runs[leads]).await?);
-        let load = Load::start(&world.simulator, seed(), RATE);
+        let load = BackgroundLoad::start(&world.simulator, seed(), RATE);
         let has_heard = |status: &StatusView| status.sources.iter().all(|it| checkpoint(it) >= listed);
         let what = "it to hear that the other has seen everything";
         runs[1 - leads].status_when(WITHIN, what, has_heard).await?;
@@ -402,9 +408,9 @@ async fn what_one_missed_in_a_quiet_time_is_no_gap_where_the_others_watch_went_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_missed_in_a_quiet_time_is_a_gap_once_the_other_is_killed_before_it_knew_more() {
     let test = "replicas::quiet_time_killed";
-    let Some(server) = shared_server(Service::Postgres, test) else { return };
+    let Some(server) = shared_server(SqlService::Postgres, test) else { return };
     in_scratch("replicas-quiet-killed", async |scratch| {
-        let world = World::with_bookmarks(scratch, server, "1h").await?;
+        let world = ReplicaWorld::with_bookmarks(scratch, server, "1h").await?;
         let (load, before) = world.begin().await?;
         let mut runs = [world.start_at(0, "run-a")?, world.start_at(1, "run-b")?];
         let leads = quiet_past_compaction(&world, load, &mut runs).await?;

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use kubewitness_harness::Wire;
+use kubewitness_harness::TestWire;
 use reqwest::Url;
 
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_no_longer_reaches_the_journal_leaves_the_lease_to_a_replica_that_does() {
-    let Some(server) = shared_server(Service::Postgres, "replicas::without_journal") else { return };
+    let Some(server) = shared_server(SqlService::Postgres, "replicas::without_journal") else { return };
     in_scratch("replicas-cut-off", async |scratch| {
-        let world = World::new(scratch, server).await?;
+        let world = ReplicaWorld::new(scratch, server).await?;
         let (load, before) = world.begin().await?;
         let (wire, wired) = wired(&world).await?;
         let mut leader = Kubewitness::start("run-wired", &wired, scratch.path())?;
@@ -39,11 +39,11 @@ async fn a_leader_that_no_longer_reaches_the_journal_leaves_the_lease_to_a_repli
 }
 
 /// How a replica is started whose way to the journal can be cut.
-async fn wired(world: &World<'_>) -> Result<(Arc<Wire>, RunOptions)> {
+async fn wired(world: &ReplicaWorld<'_>) -> Result<(Arc<TestWire>, RunOptions)> {
     let mut address: Url = std::fs::read_to_string(world.scratch.path().join("journal-address"))?.parse()?;
     let server = (address.host_str().context("a host")?.to_owned(), address.port().context("a port")?);
     let server = tokio::net::lookup_host(server).await?.next().context("the server's address")?;
-    let wire = Wire::to(server).await?;
+    let wire = TestWire::to(server).await?;
     address.set_port(Some(wire.address().port())).ok().context("a port")?;
     address.set_host(Some("127.0.0.1"))?;
     write(world.scratch.path(), "wired-address", address.as_str())?;

@@ -1,7 +1,7 @@
 //! Where the simulated API server deliberately differs from a real one, and why. An entry that
 //! no longer matches anything fails the test, so that this list stays true.
 
-use super::relation::Difference;
+use super::relation::AnswerDifference;
 
 struct Differs {
     /// The recordings in which it differs; in each of them it must.
@@ -85,7 +85,7 @@ const DIFFERS: &[Differs] = &[
     },
 ];
 
-pub fn judge(transcript: &str, differences: &[Difference]) -> Vec<String> {
+pub fn judge(transcript: &str, differences: &[AnswerDifference]) -> Vec<String> {
     let mut needed = vec![false; DIFFERS.len()];
     let mut faults = Vec::new();
     for difference in differences {

@@ -11,11 +11,11 @@ mod transcript;
 
 use anyhow::{Context, Result};
 use kubewitness_harness::{Scratch, Simulator, SimulatorOptions};
-use relation::Difference;
+use relation::AnswerDifference;
 use transcript::Transcript;
 
 /// Replays one recording against a fresh server and gives what differs, in words.
-async fn replay(name: &str) -> Result<Vec<Difference>> {
+async fn replay(name: &str) -> Result<Vec<AnswerDifference>> {
     let transcript = Transcript::load(name)?;
     let scratch = Scratch::new("conformance")?;
     let options = SimulatorOptions { enforce_rbac: true, ..SimulatorOptions::default() };

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// One place where the two differ (and not by value alone).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct AnswerDifference {
     /// Such as `3.body.items[0].metadata.name`: step, part, path.
     pub path: String,
     pub recorded: String,
@@ -17,7 +17,7 @@ pub struct Difference {
 
 /// What the recording's values stand for in this replay.
 #[derive(Default)]
-pub struct Relations {
+pub struct ValueRelations {
     uids: HashMap<String, String>,
     versions: BTreeMap<u64, u64>,
     /// Recorded times and the latest that stood for them.
@@ -31,7 +31,7 @@ pub struct Relations {
 const FUTURE: u64 = 900_000_000;
 const ANCIENT: u64 = 10;
 
-impl Relations {
+impl ValueRelations {
     /// A version that this replay gave to what the recording knows as `recorded`. False where
     /// that contradicts what is known.
     pub fn bind_version(&mut self, recorded: u64, here: u64) -> bool {
@@ -104,7 +104,7 @@ impl Relations {
         text
     }
 
-    pub fn compare(&mut self, path: &str, recorded: &Value, here: &Value, found: &mut Vec<Difference>) {
+    pub fn compare(&mut self, path: &str, recorded: &Value, here: &Value, found: &mut Vec<AnswerDifference>) {
         match (recorded, here) {
             (Value::Object(one), Value::Object(other)) => {
                 self.learn_name(one, other);
@@ -174,9 +174,9 @@ impl Relations {
         let (one, other) = (pieces(one), pieces(other));
         one.len() == other.len()
             && one.iter().zip(&other).all(|pair| match pair {
-                (Piece::Uid(one), Piece::Uid(other)) => self.same_uid(one, other),
-                (Piece::Time(one), Piece::Time(other)) => self.same_time(one, other),
-                (Piece::Number(one), Piece::Number(other)) => {
+                (ValuePiece::Uid(one), ValuePiece::Uid(other)) => self.same_uid(one, other),
+                (ValuePiece::Time(one), ValuePiece::Time(other)) => self.same_time(one, other),
+                (ValuePiece::Number(one), ValuePiece::Number(other)) => {
                     one == other || (versions_may_be_named && self.bind_version(*one, *other))
                 }
                 (one, other) => one == other,
@@ -213,9 +213,9 @@ impl Relations {
     }
 }
 
-fn differ(path: &str, recorded: Option<&Value>, here: Option<&Value>, found: &mut Vec<Difference>) {
+fn differ(path: &str, recorded: Option<&Value>, here: Option<&Value>, found: &mut Vec<AnswerDifference>) {
     let show = |value: Option<&Value>| value.map_or_else(|| "(nothing)".to_owned(), Value::to_string);
-    found.push(Difference { path: path.to_owned(), recorded: show(recorded), here: show(here) });
+    found.push(AnswerDifference { path: path.to_owned(), recorded: show(recorded), here: show(here) });
 }
 
 /// `3s`, `2m5s`, `1d`: how long ago, in a table.
@@ -226,7 +226,7 @@ fn is_age(text: &str) -> bool {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Piece<'a> {
+enum ValuePiece<'a> {
     Uid(&'a str),
     Time(&'a str),
     Number(u64),
@@ -234,23 +234,23 @@ enum Piece<'a> {
 }
 
 /// Splits a text into what is compared by relation and what is compared as it is.
-fn pieces(text: &str) -> Vec<Piece<'_>> {
+fn pieces(text: &str) -> Vec<ValuePiece<'_>> {
     let (mut pieces, mut rest, mut plain) = (Vec::new(), text, 0);
     let mut at = 0;
     while at < rest.len() {
         let tail = &rest[at..];
         let piece = if let Some(uid) = tail.get(..36).filter(|uid| is_uid(uid)) {
-            Some((Piece::Uid(uid), 36))
+            Some((ValuePiece::Uid(uid), 36))
         } else if let Some(time) = tail.get(..20).filter(|time| is_time(time)) {
-            Some((Piece::Time(time), 20))
+            Some((ValuePiece::Time(time), 20))
         } else {
             let digits = tail.bytes().take_while(u8::is_ascii_digit).count();
-            tail[..digits].parse().ok().map(|number| (Piece::Number(number), digits))
+            tail[..digits].parse().ok().map(|number| (ValuePiece::Number(number), digits))
         };
         match piece {
             Some((piece, length)) => {
                 if at > plain {
-                    pieces.push(Piece::Other(&rest[plain..at]));
+                    pieces.push(ValuePiece::Other(&rest[plain..at]));
                 }
                 pieces.push(piece);
                 rest = &rest[at + length..];
@@ -260,7 +260,7 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
         }
     }
     if rest.len() > plain {
-        pieces.push(Piece::Other(&rest[plain..]));
+        pieces.push(ValuePiece::Other(&rest[plain..]));
     }
     pieces
 }
@@ -310,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    fn differences(relations: &mut Relations, recorded: &Value, here: &Value) -> usize {
+    fn differences(relations: &mut ValueRelations, recorded: &Value, here: &Value) -> usize {
         let mut found = Vec::new();
         relations.compare("", recorded, here, &mut found);
         found.len()
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_uid_stands_for_one_uid_wherever_it_is_mentioned() {
-        let mut relations = Relations::default();
+        let mut relations = ValueRelations::default();
         assert_eq!(differences(&mut relations, &json!({"uid": A}), &json!({"uid": B})), 0);
         let message = |uid: &str| json!({"message": format!("the record ({uid}) is gone")});
         assert_eq!(differences(&mut relations, &message(A), &message(B)), 0);
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn versions_keep_their_order_and_what_was_equal_stays_equal() {
         let version = |version: u64| json!({"resourceVersion": version.to_string()});
-        let mut relations = Relations::default();
+        let mut relations = ValueRelations::default();
         assert_eq!(differences(&mut relations, &version(100), &version(7)), 0);
         assert_eq!(differences(&mut relations, &version(105), &version(9)), 0);
         assert_eq!(differences(&mut relations, &version(100), &version(8)), 1, "the same one changed");
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn times_may_grow_apart_but_not_turn_around() {
         let time = |seconds: u32| json!({"at": format!("2026-11-20T10:48:{seconds:02}Z")});
-        let mut relations = Relations::default();
+        let mut relations = ValueRelations::default();
         assert_eq!(differences(&mut relations, &time(40), &time(10)), 0);
         assert_eq!(differences(&mut relations, &time(40), &time(11)), 0);
         assert_eq!(differences(&mut relations, &time(41), &time(11)), 0);
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn shapes_and_numbers_that_are_no_versions_must_be_the_same() {
-        let mut relations = Relations::default();
+        let mut relations = ValueRelations::default();
         assert_eq!(differences(&mut relations, &json!({"a": 1}), &json!({"b": 1})), 2);
         assert_eq!(differences(&mut relations, &json!([1, 2]), &json!([1])), 1);
         assert_eq!(differences(&mut relations, &json!({"code": 409}), &json!({"code": 410})), 1);
@@ -368,7 +368,7 @@ mod tests {
     fn a_continue_token_is_compared_by_what_it_says_and_carried_into_requests() {
         let one = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6OTA5LCJzdGFydCI6Ii9wMVx1MDAwMCJ9";
         let other = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MTMsInN0YXJ0IjoiL3AxXHUwMDAwIn0";
-        let mut relations = Relations::default();
+        let mut relations = ValueRelations::default();
         assert_eq!(differences(&mut relations, &json!({"continue": one}), &json!({"continue": other})), 0);
         assert_eq!(relations.version(909), 13);
         assert_eq!(
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn a_generated_name_stands_for_another_with_the_same_beginning() {
         let named = |name: &str| json!({"metadata": {"generateName": "gen-", "name": name}});
-        let mut relations = Relations::default();
+        let mut relations = ValueRelations::default();
         assert_eq!(differences(&mut relations, &named("gen-6hp5m"), &named("gen-abcde")), 0);
         assert_eq!(relations.request_path("/gen-6hp5m"), "/gen-abcde");
         assert_eq!(differences(&mut relations, &named("gen-zzzzz"), &named("other")), 1);

@@ -7,17 +7,22 @@ use kubewitness_harness::{Simulator, http};
 use reqwest::{Method, Response};
 use serde_json::Value;
 
-use super::relation::{Difference, Relations};
+use super::relation::{AnswerDifference, ValueRelations};
 use super::script::{self, Write};
-use super::transcript::{Step, Transcript};
+use super::transcript::{Transcript, TranscriptStep};
 
 /// A frame that a real server had already sent comes within this.
 const FRAME_WITHIN: Duration = Duration::from_secs(10);
 /// How long a stream is watched for frames that should not be there.
 const QUIET: Duration = Duration::from_millis(300);
 
-pub async fn replay(simulator: &Simulator, transcript: &Transcript) -> Result<Vec<Difference>> {
-    let mut replay = Replay { simulator, client: http(), relations: Relations::default(), found: Vec::new() };
+pub async fn replay(simulator: &Simulator, transcript: &Transcript) -> Result<Vec<AnswerDifference>> {
+    let mut replay = TranscriptReplay {
+        simulator,
+        client: http(),
+        relations: ValueRelations::default(),
+        found: Vec::new(),
+    };
     replay.prepare().await?;
     for (index, step) in transcript.steps.iter().enumerate() {
         let writes = script::before(transcript, index);
@@ -29,14 +34,14 @@ pub async fn replay(simulator: &Simulator, transcript: &Transcript) -> Result<Ve
     Ok(replay.found)
 }
 
-struct Replay<'a> {
+struct TranscriptReplay<'a> {
     simulator: &'a Simulator,
     client: reqwest::Client,
-    relations: Relations,
-    found: Vec<Difference>,
+    relations: ValueRelations,
+    found: Vec<AnswerDifference>,
 }
 
-impl Replay<'_> {
+impl TranscriptReplay<'_> {
     /// The namespace of the recordings was there before them.
     async fn prepare(&mut self) -> Result<()> {
         let namespace =
@@ -97,7 +102,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    async fn step(&mut self, index: usize, step: &Step, during: &[Write]) -> Result<()> {
+    async fn step(&mut self, index: usize, step: &TranscriptStep, during: &[Write]) -> Result<()> {
         let response = self.send(step).await?;
         let status = response.status().as_u16();
         if status != step.response.status {
@@ -122,7 +127,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    async fn send(&self, step: &Step) -> Result<Response> {
+    async fn send(&self, step: &TranscriptStep) -> Result<Response> {
         let method: Method = step.request.method.parse().context("the method")?;
         let path = self.relations.request_path(&step.request.path);
         let mut request = self.client.request(method, format!("{}{path}", self.simulator.url()));
@@ -145,7 +150,7 @@ impl Replay<'_> {
     }
 
     /// How an answer is cut into chunks is the server's choice, except that a watch has no end.
-    fn headers(&mut self, index: usize, step: &Step, response: &Response) {
+    fn headers(&mut self, index: usize, step: &TranscriptStep, response: &Response) {
         for (name, recorded) in &step.response.headers {
             if name == "transfer-encoding" && step.response.frames.is_none() {
                 continue;
@@ -166,7 +171,7 @@ impl Replay<'_> {
         closed: bool,
         response: Response,
     ) -> Result<()> {
-        let mut stream = Frames { response, buffer: Vec::new() };
+        let mut stream = WatchFrames { response, buffer: Vec::new() };
         for (number, recorded) in frames.iter().enumerate() {
             let Some(here) = stream.next(FRAME_WITHIN).await? else {
                 self.differ(format!("{index}.frames[{number}]"), &recorded.to_string(), "(nothing)");
@@ -176,49 +181,49 @@ impl Replay<'_> {
         }
         let wait = if closed { FRAME_WITHIN } else { QUIET };
         match (stream.more(wait).await?, closed) {
-            (More::Frame(extra), _) => {
+            (NextFrame::Frame(extra), _) => {
                 self.differ(format!("{index}.frames[{}]", frames.len()), "(nothing)", &extra.to_string());
             }
-            (More::End, false) => self.differ(format!("{index}.closed_by_server"), "false", "true"),
-            (More::Nothing, true) => self.differ(format!("{index}.closed_by_server"), "true", "false"),
-            (More::End, true) | (More::Nothing, false) => {}
+            (NextFrame::End, false) => self.differ(format!("{index}.closed_by_server"), "false", "true"),
+            (NextFrame::Nothing, true) => self.differ(format!("{index}.closed_by_server"), "true", "false"),
+            (NextFrame::End, true) | (NextFrame::Nothing, false) => {}
         }
         Ok(())
     }
 
     fn differ(&mut self, path: String, recorded: &str, here: &str) {
-        self.found.push(Difference { path, recorded: recorded.to_owned(), here: here.to_owned() });
+        self.found.push(AnswerDifference { path, recorded: recorded.to_owned(), here: here.to_owned() });
     }
 }
 
 /// A watch's lines.
-struct Frames {
+struct WatchFrames {
     response: Response,
     buffer: Vec<u8>,
 }
 
-enum More {
+enum NextFrame {
     Frame(Value),
     End,
     Nothing,
 }
 
-impl Frames {
+impl WatchFrames {
     /// `None` where none comes in time or the stream has ended.
     async fn next(&mut self, within: Duration) -> Result<Option<Value>> {
         Ok(match self.more(within).await? {
-            More::Frame(frame) => Some(frame),
-            More::End | More::Nothing => None,
+            NextFrame::Frame(frame) => Some(frame),
+            NextFrame::End | NextFrame::Nothing => None,
         })
     }
 
-    async fn more(&mut self, within: Duration) -> Result<More> {
+    async fn more(&mut self, within: Duration) -> Result<NextFrame> {
         match tokio::time::timeout(within, self.line()).await {
             Ok(line) => match line? {
-                Some(line) => Ok(More::Frame(serde_json::from_slice(&line).context("a frame")?)),
-                None => Ok(More::End),
+                Some(line) => Ok(NextFrame::Frame(serde_json::from_slice(&line).context("a frame")?)),
+                None => Ok(NextFrame::End),
             },
-            Err(_) => Ok(More::Nothing),
+            Err(_) => Ok(NextFrame::Nothing),
         }
     }
 

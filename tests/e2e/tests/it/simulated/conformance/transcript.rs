@@ -14,20 +14,20 @@ pub struct Transcript {
     pub name: String,
     #[serde(rename = "about")]
     _about: String,
-    pub steps: Vec<Step>,
+    pub steps: Vec<TranscriptStep>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct TranscriptStep {
     pub why: String,
-    pub request: Request,
-    pub response: Response,
+    pub request: TranscriptRequest,
+    pub response: TranscriptResponse,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Request {
+pub struct TranscriptRequest {
     pub method: String,
     pub path: String,
     pub headers: BTreeMap<String, String>,
@@ -38,7 +38,7 @@ pub struct Request {
 /// Exactly one of `body`, `text` and `frames` is there.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Response {
+pub struct TranscriptResponse {
     pub status: u16,
     pub headers: BTreeMap<String, String>,
     #[serde(default)]

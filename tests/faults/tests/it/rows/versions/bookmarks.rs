@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::seeds::Row;
-use crate::wire::Passed;
+use crate::seeds::RowOptions;
+use crate::wire::PassedLine;
 use crate::workload::ROLES;
-use crate::world::{Options, World};
+use crate::world::{FaultWorld, WorldOptions};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_12_without_bookmarks_nothing_is_lost() {
-    let options = Options { bookmark_every: None, ..Options::default() };
-    let row = Row { options, ..Row::new("row_12") };
+    let options = WorldOptions { bookmark_every: None, ..WorldOptions::default() };
+    let row = RowOptions { options, ..RowOptions::new("row_12") };
     row.run(async |world, _| {
         world.herd.create_some(5).await?;
         world.start_synced().await?;
@@ -43,8 +43,8 @@ async fn row_12_without_bookmarks_nothing_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_13_what_a_bookmark_passed_over_is_found_by_the_audit() {
-    let options = Options { audit: Duration::from_millis(300), ..Options::default() };
-    let row = Row { options, sometimes: &["an end was passed over"], ..Row::new("row_13") };
+    let options = WorldOptions { audit: Duration::from_millis(300), ..WorldOptions::default() };
+    let row = RowOptions { options, sometimes: &["an end was passed over"], ..RowOptions::new("row_13") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -78,16 +78,16 @@ async fn row_13_what_a_bookmark_passed_over_is_found_by_the_audit() {
 }
 
 /// Nobody is sent these events of the victim.
-fn swallow(world: &World, of: fn(&[u8]) -> bool) {
+fn swallow(world: &FaultWorld, of: fn(&[u8]) -> bool) {
     let needle = b"\"name\":\"victim\"";
     world.wire.tap(move |line| {
         let hit = line.windows(needle.len()).any(|window| window == needle) && of(&line);
-        Passed::As(if hit { Vec::new() } else { vec![line] })
+        PassedLine::As(if hit { Vec::new() } else { vec![line] })
     });
 }
 
 /// A victim that was witnessed lives on, and its name is given to another one in the end.
-async fn begins_anew(world: &mut World, is_met: bool) -> Result<()> {
+async fn begins_anew(world: &mut FaultWorld, is_met: bool) -> Result<()> {
     for _ in 0..world.dice.below(3) {
         world.herd.touch("victim").await?;
     }
@@ -102,8 +102,9 @@ async fn begins_anew(world: &mut World, is_met: bool) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_13_a_name_that_was_given_anew_unseen_is_found_by_the_audit_and_told_in_order() {
-    let options = Options { audit: Duration::from_millis(300), ..Options::default() };
-    let row = Row { options, seeds: 8, sometimes: &["it ends, too"], ..Row::new("row_13_a_name") };
+    let options = WorldOptions { audit: Duration::from_millis(300), ..WorldOptions::default() };
+    let row =
+        RowOptions { options, seeds: 8, sometimes: &["it ends, too"], ..RowOptions::new("row_13_a_name") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.herd.create("victim").await?;
@@ -130,7 +131,8 @@ async fn row_13_a_name_that_was_given_anew_unseen_is_found_by_the_audit_and_told
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_13_a_new_bearer_of_a_name_whose_old_one_never_ended_is_read_back_without_an_audit() {
-    let row = Row { seeds: 8, sometimes: &["killed meanwhile"], ..Row::new("row_13_a_new_bearer") };
+    let row =
+        RowOptions { seeds: 8, sometimes: &["killed meanwhile"], ..RowOptions::new("row_13_a_new_bearer") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.herd.create("victim").await?;
@@ -159,7 +161,11 @@ async fn row_13_a_new_bearer_of_a_name_whose_old_one_never_ended_is_read_back_wi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_13_a_lost_event_before_a_broken_connection_is_read_back_and_no_other_history() {
-    let row = Row { seeds: 8, sometimes: &["it ended", "it began anew"], ..Row::new("row_13_a_lost_event") };
+    let row = RowOptions {
+        seeds: 8,
+        sometimes: &["it ended", "it began anew"],
+        ..RowOptions::new("row_13_a_lost_event")
+    };
     row.run(async |world, marks| {
         // What is streamed would be swallowed, too.
         world.wire.refuse_streamed_lists();
@@ -182,7 +188,7 @@ async fn row_13_a_lost_event_before_a_broken_connection_is_read_back_and_no_othe
             }
         }
         let passed = world.server.version();
-        let is_passed = |world: &World| {
+        let is_passed = |world: &FaultWorld| {
             world.view().checkpoint.parse::<u64>().is_ok_and(|checkpoint| checkpoint >= passed)
         };
         world.until("a bookmark passes over it", is_passed).await?;
@@ -200,8 +206,8 @@ async fn row_13_a_lost_event_before_a_broken_connection_is_read_back_and_no_othe
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_13_names_of_any_characters_are_read_back_and_found_by_audits() {
     const NAMES: [&str; 6] = ["system:node", "a,b", "a=b\\c", "sp ace", "q?z", "ümlaut+&#"];
-    let options = Options { kind: ROLES, audit: Duration::from_millis(300), ..Options::default() };
-    let row = Row { options, seeds: 4, ..Row::new("row_13_names") };
+    let options = WorldOptions { kind: ROLES, audit: Duration::from_millis(300), ..WorldOptions::default() };
+    let row = RowOptions { options, seeds: 4, ..RowOptions::new("row_13_names") };
     row.run(async |world, _| {
         for name in NAMES {
             world.herd.create(name).await?;
@@ -218,7 +224,7 @@ async fn row_13_names_of_any_characters_are_read_back_and_found_by_audits() {
         let needles = NAMES.map(|name| serde_json::to_vec(name).unwrap());
         world.wire.tap(move |line| {
             let has = |needle: &Vec<u8>| line.windows(needle.len()).any(|window| window == needle);
-            Passed::As(if needles.iter().any(has) { Vec::new() } else { vec![line] })
+            PassedLine::As(if needles.iter().any(has) { Vec::new() } else { vec![line] })
         });
         for (number, name) in NAMES.into_iter().enumerate() {
             match number % 2 {
@@ -240,12 +246,12 @@ async fn row_13_names_of_any_characters_are_read_back_and_found_by_audits() {
 async fn row_13_more_beginnings_that_never_came_than_may_wait_are_all_read_back() {
     /// More than wait at a time.
     const MANY: u64 = 300;
-    let row = Row { seeds: 1, ..Row::new("row_13_more_beginnings") };
+    let row = RowOptions { seeds: 1, ..RowOptions::new("row_13_more_beginnings") };
     row.run(async |world, _| {
         world.start_synced().await?;
         world.wire.tap(|line| {
             let is_added = line.starts_with(b"{\"type\":\"ADDED\"");
-            Passed::As(if is_added { Vec::new() } else { vec![line] })
+            PassedLine::As(if is_added { Vec::new() } else { vec![line] })
         });
         for number in 0..MANY {
             world.herd.create(&format!("job-{number}")).await?;

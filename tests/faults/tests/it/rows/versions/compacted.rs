@@ -6,19 +6,23 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use kubewitness_watch::WalkBudget;
 
-use crate::seeds::Row;
-use crate::wire::{Asked, Fate};
-use crate::world::Options;
+use crate::seeds::RowOptions;
+use crate::wire::{RequestFate, WireRequest};
+use crate::world::WorldOptions;
 
 /// The version that a request is for.
-fn version(asked: &Asked) -> Option<String> {
+fn version(asked: &WireRequest) -> Option<String> {
     let value = asked.target.split("resourceVersion=").nth(1)?;
     Some(value.split('&').next().unwrap_or(value).to_string())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_23_one_answer_alone_takes_no_version_that_can_be_read() {
-    let row = Row { seeds: 8, sometimes: &["versions were read back"], ..Row::new("row_23_one_answer") };
+    let row = RowOptions {
+        seeds: 8,
+        sometimes: &["versions were read back"],
+        ..RowOptions::new("row_23_one_answer")
+    };
     row.run(async |world, marks| {
         world.herd.create_some(5).await?;
         world.start_synced().await?;
@@ -29,7 +33,7 @@ async fn row_23_one_answer_alone_takes_no_version_that_can_be_read() {
         let mut refused = HashSet::new();
         world.wire.rule(move |asked| {
             let version = version(asked).filter(|_| asked.is_exact())?;
-            refused.insert(version).then(|| Fate::status(410, "Expired"))
+            refused.insert(version).then(|| RequestFate::status(410, "Expired"))
         });
         world.back_expired();
         world.level().await?;
@@ -46,7 +50,10 @@ async fn row_23_how_far_compaction_has_been_takes_a_few_questions_however_many_a
     const MOST: usize = 80;
     // Each object alone would have to be asked for, which the budget does not allow.
     let walk = WalkBudget { requests: 20, ..WalkBudget::default() };
-    let row = Row { options: Options { walk, ..Options::default() }, ..Row::new("row_23_how_far") };
+    let row = RowOptions {
+        options: WorldOptions { walk, ..WorldOptions::default() },
+        ..RowOptions::new("row_23_how_far")
+    };
     row.run(async |world, _| {
         world.herd.create_some(3).await?;
         world.start_synced().await?;
@@ -57,7 +64,7 @@ async fn row_23_how_far_compaction_has_been_takes_a_few_questions_however_many_a
         world.compact(None);
         world.back_expired();
         world.level().await?;
-        let asked = world.wire.asked(Asked::is_exact).len();
+        let asked = world.wire.asked(WireRequest::is_exact).len();
         ensure!(asked < MOST, "{asked} questions");
         let told = world.finish().await?;
         ensure!(told.gaps.iter().all(|gap| gap.reason == "Compacted"), "{:?}", told.gaps);
@@ -70,8 +77,8 @@ async fn row_23_how_far_compaction_has_been_takes_a_few_questions_however_many_a
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_version_that_never_comes_is_asked_for_again_and_is_no_gap() {
     const WITHIN: Duration = Duration::from_secs(30);
-    let options = Options { one_answer: Duration::from_millis(200), ..Options::default() };
-    let row = Row { seeds: 4, options, ..Row::new("an_old_version_that_never_comes") };
+    let options = WorldOptions { one_answer: Duration::from_millis(200), ..WorldOptions::default() };
+    let row = RowOptions { seeds: 4, options, ..RowOptions::new("an_old_version_that_never_comes") };
     row.run(async |world, _| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -82,8 +89,9 @@ async fn an_old_version_that_never_comes_is_asked_for_again_and_is_no_gap() {
         }
         let times = world.dice.between(1, 6) as u32;
         // The server accepts the question, and never answers.
-        let of_one: fn(&Asked) -> bool = |asked| asked.is_exact() && asked.target.contains("fieldSelector");
-        world.wire.spoil(times, of_one, || Fate::Silence);
+        let of_one: fn(&WireRequest) -> bool =
+            |asked| asked.is_exact() && asked.target.contains("fieldSelector");
+        world.wire.spoil(times, of_one, || RequestFate::Silence);
         let since = Instant::now();
         world.back_expired();
         world.level().await?;
@@ -99,8 +107,8 @@ async fn an_old_version_that_never_comes_is_asked_for_again_and_is_no_gap() {
 async fn row_17_a_search_whose_budget_runs_out_leaves_a_gap_and_takes_nothing_back() {
     let sometimes = &["a life was found", "a life lies in a gap"];
     let walk = WalkBudget { sweep_requests: 12, ..WalkBudget::default() };
-    let options = Options { walk, ..Options::default() };
-    let row = Row { seeds: 8, options, sometimes, ..Row::new("row_17_a_search") };
+    let options = WorldOptions { walk, ..WorldOptions::default() };
+    let row = RowOptions { seeds: 8, options, sometimes, ..RowOptions::new("row_17_a_search") };
     row.run(async |world, marks| {
         world.herd.create_some(3).await?;
         world.start_synced().await?;

@@ -2,12 +2,12 @@
 
 use anyhow::ensure;
 
-use crate::seeds::Row;
-use crate::wire::Fate;
+use crate::seeds::RowOptions;
+use crate::wire::RequestFate;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_04_an_expired_watch_is_walked_back_without_a_gap() {
-    let row = Row { seeds: 6, sometimes: &["versions were read back"], ..Row::new("row_04") };
+    let row = RowOptions { seeds: 6, sometimes: &["versions were read back"], ..RowOptions::new("row_04") };
     row.run(async |world, marks| {
         world.herd.create_some(5).await?;
         world.start_synced().await?;
@@ -30,7 +30,7 @@ async fn row_04_an_expired_watch_is_walked_back_without_a_gap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_05_an_expired_watch_as_an_http_status_is_the_same_and_no_endless_loop() {
-    let row = Row { sometimes: &["versions were read back"], ..Row::new("row_05") };
+    let row = RowOptions { sometimes: &["versions were read back"], ..RowOptions::new("row_05") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -45,7 +45,7 @@ async fn row_05_an_expired_watch_as_an_http_status_is_the_same_and_no_endless_lo
         let steps = world.dice.between(1, 12);
         world.herd.live_on(steps).await?;
         let asked = world.wire.asked(|asked| asked.is_watch()).len();
-        world.wire.spoil(times, |asked| asked.is_watch(), move || Fate::status(410, reason));
+        world.wire.spoil(times, |asked| asked.is_watch(), move || RequestFate::status(410, reason));
         world.wire.down(false);
         world.level().await?;
         world.until("it was refused", |world| world.view().counts.expired >= u64::from(times)).await?;
@@ -65,7 +65,11 @@ async fn row_05_an_expired_watch_as_an_http_status_is_the_same_and_no_endless_lo
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_16_a_name_that_is_used_again_ends_its_old_bearer_first() {
-    let row = Row { seeds: 6, sometimes: &["a bearer in between was never seen"], ..Row::new("row_16") };
+    let row = RowOptions {
+        seeds: 6,
+        sometimes: &["a bearer in between was never seen"],
+        ..RowOptions::new("row_16")
+    };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -104,7 +108,7 @@ async fn row_16_a_name_that_is_used_again_ends_its_old_bearer_first() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_17_what_came_and_went_meanwhile_is_found_or_lies_in_a_gap_that_says_so() {
     let sometimes = &["a life lies in a gap", "a life was found"];
-    let row = Row { seeds: 8, sometimes, ..Row::new("row_17") };
+    let row = RowOptions { seeds: 8, sometimes, ..RowOptions::new("row_17") };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
@@ -140,7 +144,7 @@ async fn row_17_what_came_and_went_meanwhile_is_found_or_lies_in_a_gap_that_says
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_23_compaction_during_an_outage_leaves_an_exact_gap_for_each_object() {
     let sometimes = &["an object's gap", "the source's gap", "versions were read back"];
-    let row = Row { seeds: 10, sometimes, ..Row::new("row_23") };
+    let row = RowOptions { seeds: 10, sometimes, ..RowOptions::new("row_23") };
     row.run(async |world, marks| {
         world.herd.create_some(5).await?;
         world.start_synced().await?;

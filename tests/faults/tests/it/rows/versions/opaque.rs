@@ -2,21 +2,21 @@
 
 use anyhow::ensure;
 
-use crate::seeds::Row;
-use crate::world::Options;
+use crate::seeds::RowOptions;
+use crate::world::WorldOptions;
 
-fn opaque() -> Options {
-    Options { opaque: true, ..Options::default() }
+fn opaque() -> WorldOptions {
+    WorldOptions { opaque: true, ..WorldOptions::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_an_order_of_versions_what_is_watched_is_whole_over_breaks_and_kills() {
     let sometimes = &["it was killed"];
-    let row = Row {
+    let row = RowOptions {
         seeds: 6,
         options: opaque(),
         sometimes,
-        ..Row::new("without_an_order_of_versions_what_is_watched")
+        ..RowOptions::new("without_an_order_of_versions_what_is_watched")
     };
     row.run(async |world, marks| {
         world.herd.create_some(4).await?;
@@ -46,7 +46,11 @@ async fn without_an_order_of_versions_what_is_watched_is_whole_over_breaks_and_k
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_an_order_of_versions_what_was_missed_lies_in_gaps_and_that_is_said() {
-    let row = Row { seeds: 6, options: opaque(), ..Row::new("without_an_order_of_versions_what_was_missed") };
+    let row = RowOptions {
+        seeds: 6,
+        options: opaque(),
+        ..RowOptions::new("without_an_order_of_versions_what_was_missed")
+    };
     row.run(async |world, _| {
         world.herd.create_some(4).await?;
         world.start_synced().await?;
