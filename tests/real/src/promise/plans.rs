@@ -66,7 +66,7 @@ pub(super) enum Need {
     Nothing,
     /// A second minor that was built.
     OtherMinor,
-    /// No peers: etcd's guide says that clients of a restored etcd have to be started anew.
+    /// No peers: Kubernetes' guide to restoring etcd tells to start its clients anew.
     NoPeers,
     /// The right to mount, and no peers: they have no journal whose disk could be full.
     SmallDisk,

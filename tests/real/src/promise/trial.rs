@@ -65,6 +65,8 @@ impl<'a> PromiseTrial<'a> {
             kubeconfig: kubeconfig.clone(),
             config: Some(project_root().join(EXAMPLE)),
             data,
+            // Peers have the pauses of their defaults, too.
+            has_real_timers: !options.peers.is_empty(),
             ..RunOptions::default()
         };
         let mut run = Kubewitness::start("run-00", &run_options, scratch.path())?;
