@@ -20,9 +20,8 @@ const REMEMBERED: f64 = 0.5;
 const USUAL_SHARE: f64 = 0.75;
 /// What the servers that tests share do for a test, in processors. No measurement of the test contains it.
 const SERVERS_SHARE: f64 = 0.1;
-/// How much of a longer duration is believed. A test beside many others waits for a processor, and then seems to need less
-/// of one than it does. If that were believed at once, each run would put more tests beside each other than the one before.
-const BELIEVED_DELAY: f64 = 0.2;
+/// A test whose processor time grew no more than so does what it did before.
+const SAME_WORK: f64 = 1.5;
 /// The name of the job that has all the short tests of a program.
 const SHORT_TESTS: &str = "(short tests)";
 /// What nobody has measured yet: a test with servers, and a test without.
@@ -46,10 +45,13 @@ impl TestEstimate {
         self.own_share() + SERVERS_SHARE
     }
 
-    /// The same after one more run.
+    /// The same after one more run. A test beside many others waits for a processor, and then seems to need less of one than it
+    /// does: if that were believed, each run would put more tests beside each other than the one before. So its quickest run
+    /// counts, until it has more to do.
     fn after(self, measured: Self) -> Self {
-        let delay = (measured.wall - self.wall).max(0.0);
-        Self { wall: measured.wall - delay * (1.0 - BELIEVED_DELAY), ..measured }
+        let does_more = measured.processor > self.processor * SAME_WORK + REMEMBERED;
+        let wall = if does_more { measured.wall } else { measured.wall.min(self.wall) };
+        Self { wall, ..measured }
     }
 }
 
@@ -116,11 +118,16 @@ impl TestDurations {
 
     fn remember(&mut self, program: &str, test: &str, measured: TestEstimate) {
         let key = (program.to_owned(), test.to_owned());
-        if measured.wall < REMEMBERED && test != SHORT_TESTS {
-            self.known.remove(&key);
-        } else {
-            let estimate = self.known.get(&key).map_or(measured, |known| known.after(measured));
-            self.known.insert(key, estimate);
+        match self.known.get(&key) {
+            // Also if it is short now: the file for fresh machines may call it long.
+            Some(known) => {
+                let estimate = known.after(measured);
+                self.known.insert(key, estimate);
+            }
+            None if measured.wall < REMEMBERED && test != SHORT_TESTS => {}
+            None => {
+                self.known.insert(key, measured);
+            }
         }
     }
 
@@ -208,12 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_was_kept_waiting_seems_little_idler_than_before_and_a_quicker_one_is_believed() {
+    fn a_test_that_was_kept_waiting_seems_no_idler_than_before_and_one_with_more_to_do_is_believed() {
         let known = TestEstimate { wall: 10.0, processor: 8.0 };
-        let slower = known.after(TestEstimate { wall: 20.0, processor: 8.0 });
-        assert!((slower.wall - 12.0).abs() < 1e-9, "{}", slower.wall);
-        let quicker = known.after(TestEstimate { wall: 4.0, processor: 3.0 });
-        assert!((quicker.wall - 4.0).abs() < 1e-9 && (quicker.processor - 3.0).abs() < 1e-9);
+        let after = |wall, processor| known.after(TestEstimate { wall, processor }).wall;
+        for (wall, processor, expected) in [(20.0, 8.0, 10.0), (4.0, 3.0, 4.0), (30.0, 20.0, 30.0)] {
+            assert!((after(wall, processor) - expected).abs() < 1e-9, "{wall}");
+        }
     }
 
     #[test]
