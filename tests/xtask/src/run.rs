@@ -105,6 +105,9 @@ pub fn test_with(selection: &TestSelection, lints: LintMode, variables: impl Fn(
     if !skipped.is_empty() {
         eprintln!("xtask: {} tests skipped:", skipped.lines().count());
         skipped.lines().for_each(|line| eprintln!("  SKIPPED {line}"));
+        if selection.skips_nothing {
+            result = result.and(Err(anyhow::anyhow!("what was skipped is not proved")));
+        }
     }
     result.with_context(|| repeat_command(&seed))
 }
