@@ -88,7 +88,7 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
             _ => bail!("`build` takes --release, --image or nothing"),
         },
         "plugins" => build::plugins::shipped(&build::plugins::SHIPPED).map(|()| ExitCode::SUCCESS),
-        "bench" => measure::bench(args, None, LintMode::Ignored).map(|()| ExitCode::SUCCESS),
+        "bench" => measure::bench(args, None).map(|()| ExitCode::SUCCESS),
         "prove" => proof::command(args),
         "real" => real::command(args),
         "figures" => figures::command(args),

@@ -263,11 +263,13 @@ pub fn gate_profile() -> impl Iterator<Item = String> {
 }
 
 /// The programs that the benchmarks of the gate start.
-pub fn gated_programs(lints: LintMode) -> Result<()> {
+pub fn gated_programs() -> Result<()> {
     step("building the programs of the gate");
     let mut command = cargo();
     command.args(["build", "--locked", "--workspace", "--bins"]).args(gate_profile());
-    lints.apply(&mut command);
+    // Incremental builds have other instructions.
+    command.env("CARGO_INCREMENTAL", "0");
+    LintMode::Denied.apply(&mut command);
     check(&mut command)
 }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use super::bench;
-use crate::build::{self, LintMode, cargo, check, root, step};
+use crate::build::{self, cargo, check, root, step};
 use crate::run;
 
 pub fn command(args: &[String]) -> Result<ExitCode> {
@@ -18,7 +18,7 @@ pub fn command(args: &[String]) -> Result<ExitCode> {
         [flag] if flag == "--check" => keeper(&["check"]),
         [flag] if flag == "--stale" => keeper(&["stale"]),
         [flag] if flag == "--write" => keeper(&["write"]),
-        [flag] if flag == "--gate" => gate(LintMode::Ignored),
+        [flag] if flag == "--gate" => gate(),
         [flag, ..] if flag.starts_with('-') => {
             bail!("`figures` takes names of benchmarks, or one of --check, --stale, --write and --gate")
         }
@@ -48,7 +48,7 @@ fn measure(names: &[String]) -> Result<ExitCode> {
 
 fn measure_by(way: &str, name: &String, records: &Path) -> Result<()> {
     match way {
-        "bench" => bench(std::slice::from_ref(name), Some(records), LintMode::Ignored),
+        "bench" => bench(std::slice::from_ref(name), Some(records)),
         "tests" => run::test_recorded(name, records),
         "first-build" => first_build(records),
         _ => bail!("the program of tests/figures knows a way to measure that this one does not"),
@@ -57,12 +57,12 @@ fn measure_by(way: &str, name: &String, records: &Path) -> Result<()> {
 
 /// What CI measures: the pipeline beside client-go, and the instructions of the hottest paths. If something moved too far,
 /// a second run decides: what else a machine does may have slowed one of two programs that ran by turns.
-pub fn gate(lints: LintMode) -> Result<ExitCode> {
+pub fn gate() -> Result<ExitCode> {
     let mut ended = ExitCode::FAILURE;
     for _ in 0..2 {
         let records = begin()?;
         for name in super::MEASURED_BY_GATE {
-            bench(&[name.to_owned()], Some(&records), lints)?;
+            bench(&[name.to_owned()], Some(&records))?;
         }
         ended = keeper(&["gate", &records.display().to_string()])?;
         if ended == ExitCode::SUCCESS {

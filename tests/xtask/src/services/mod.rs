@@ -9,6 +9,7 @@ mod shared;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 pub use shared::SharedServers;
 
@@ -54,10 +55,9 @@ pub fn ensure_valgrind() -> bool {
 /// Debian's own build of the allocator that production has. Compiling its C code takes a minute and a half of processor
 /// time, which a build that is only linked and asked for its help does not need.
 pub fn installed_jemalloc() -> Option<PathBuf> {
-    let find = || {
-        let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-        folders.map(|folder| folder.path().join("libjemalloc.so")).find(|file| file.is_file())
-    };
+    let folder = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let library = Path::new(&folder).join("libjemalloc.so");
+    let find = || library.is_file().then(|| library.clone());
     find().or_else(|| {
         install(&["libjemalloc-dev"]);
         find()
@@ -75,12 +75,16 @@ pub fn ensure() -> Vec<&'static str> {
     missing.chain(languages).chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
 }
 
+/// Debian installs for one at a time, and one's end would remove the other's policy.
+static INSTALLING: Mutex<()> = Mutex::new(());
+
 /// Installs packages as root on a Debian machine, and does nothing elsewhere. If one of them can't be had, the others are
 /// installed one by one.
 pub fn install(packages: &[&str]) {
     if !is_root() || !runs("apt-get") {
         return;
     }
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     step(&format!("installing {}", packages.join(", ")));
     // An installation must not start a service. This file prevents it. It is removed afterwards, and an
     // existing one is left alone.
