@@ -205,6 +205,28 @@ mod tests {
     }
 
     #[test]
+    fn the_beginning_of_a_column_in_an_index_of_mysql_is_no_call() {
+        for good in [
+            "CREATE INDEX i ON t (observed_at(24), uid)",
+            "CREATE TABLE t (a TEXT NOT NULL, KEY i (a(10)))",
+            "CREATE TABLE t (a TEXT NOT NULL, UNIQUE KEY i (a(10)), PRIMARY KEY (a(20)))",
+            "ALTER TABLE t ADD INDEX i (`a`(10))",
+        ] {
+            assert!(
+                rendered(good, SqlDialect::Mysql).is_ok(),
+                "{good}: {:?}",
+                rendered(good, SqlDialect::Mysql)
+            );
+        }
+        for bad in
+            ["CREATE INDEX i ON t (evil(a))", "CREATE INDEX i ON t ((evil(24)))", "SELECT evil(24) FROM t"]
+        {
+            assert!(rendered(bad, SqlDialect::Mysql).is_err(), "{bad}");
+        }
+        assert!(rendered("CREATE INDEX i ON t (evil(24))", SqlDialect::Postgres).is_err());
+    }
+
+    #[test]
     fn what_reads_files_waits_locks_or_runs_texts_is_not_listed() {
         let refused = "\
             load_extension readfile writefile edit fts3_tokenizer zeroblob randomblob printf format pg_sleep \

@@ -8,6 +8,7 @@
 #[cfg(test)]
 pub mod differential;
 mod functions;
+mod index_prefixes;
 mod names;
 mod rendered;
 mod rules;

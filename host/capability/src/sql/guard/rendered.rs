@@ -16,6 +16,7 @@ use sqlparser::dialect::{self, MySqlDialect, PostgreSqlDialect, SQLiteDialect};
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
+use super::index_prefixes::prefixed_columns;
 use super::{check_text, functions, invalid};
 
 /// Brackets and queries within each other.
@@ -86,7 +87,11 @@ pub fn rendered(statement: &str, dialect: SqlDialect) -> Result<String, GrantErr
             "send one statement at a time"
         });
     };
-    match statement.visit(&mut StatementJudge { dialect }) {
+    let prefixed_columns = match dialect {
+        SqlDialect::Mysql => prefixed_columns(statement),
+        SqlDialect::Sqlite | SqlDialect::Postgres => Vec::new(),
+    };
+    match statement.visit(&mut StatementJudge { dialect, prefixed_columns }) {
         ControlFlow::Break(message) => invalid(message),
         ControlFlow::Continue(()) => Ok(statement.to_string()),
     }
@@ -165,6 +170,8 @@ fn with_quoted_names(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
 /// Refuses with a sentence that says what to write.
 struct StatementJudge {
     dialect: SqlDialect,
+    /// What looks like a call, and is a part of a column.
+    prefixed_columns: Vec<String>,
 }
 
 impl StatementJudge {
@@ -258,6 +265,9 @@ impl Visitor for StatementJudge {
             Expr::Function(function) if sets_session(function) => ControlFlow::Break(
                 "LAST_INSERT_ID with a value is refused: it would stay with the session".into(),
             ),
+            Expr::Function(function) if self.prefixed_columns.contains(&function.to_string()) => {
+                ControlFlow::Continue(())
+            }
             Expr::Function(function) => self.function(&function.name),
             Expr::Prefixed { .. } => {
                 ControlFlow::Break("strings have no prefix but X: they are UTF-8".into())

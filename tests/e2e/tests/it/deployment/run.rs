@@ -147,7 +147,7 @@ async fn a_bad_change_leaves_the_last_good_one_running_also_across_a_restart_and
                 good.replace("source: jobs", "source: jobz"),
                 vec!["persistence.yaml:", "spec.subscribe[0].source", "jobz"],
             ),
-            (good.replace("batch: 256", "batch: many"), vec!["persistence.yaml:", "spec.delivery.batch"]),
+            (good.replace("batch: 1024", "batch: many"), vec!["persistence.yaml:", "spec.delivery.batch"]),
             (good.replace("persistence.wasm", "missing.wasm"), vec!["persistence.yaml", "missing.wasm"]),
             (good.replace("grants:", "grants: ["), vec!["persistence.yaml:", "while parsing"]),
         ] {

@@ -96,7 +96,7 @@ async fn a_pause_outlives_a_kill_and_another_manifest_and_a_resume_hands_on_ever
         run.status_when(WITHIN, "retention to be held by the pause", is_held).await?;
 
         let manifest = std::fs::read_to_string(config.join("persistence.yaml"))?;
-        write(&config, "persistence.yaml", &manifest.replace("batch: 256", "batch: 100"))?;
+        write(&config, "persistence.yaml", &manifest.replace("batch: 1024", "batch: 100"))?;
         let taken = until(WITHIN, "the other manifest to be taken", async || {
             let log = run.process().stderr();
             let is_it = |line: &str| line.contains("drained") && line.contains("persistence");

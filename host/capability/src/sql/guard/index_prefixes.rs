@@ -1,0 +1,44 @@
+//! `KEY (a(24))` of MySQL: an index over the first 24 characters of a column. The tree has it as a call of a function.
+
+use sqlparser::ast::{AlterTableOperation, Expr, Function, IndexColumn, Statement, TableConstraint};
+
+/// The columns with a length, each as the tree writes it.
+pub fn prefixed_columns(statement: &Statement) -> Vec<String> {
+    match statement {
+        Statement::CreateIndex(index) => prefixes(&index.columns),
+        Statement::CreateTable(table) => table.constraints.iter().flat_map(of_constraint).collect(),
+        Statement::AlterTable(table) => table.operations.iter().flat_map(of_operation).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn of_operation(operation: &AlterTableOperation) -> Vec<String> {
+    match operation {
+        AlterTableOperation::AddConstraint { constraint, .. } => of_constraint(constraint),
+        _ => Vec::new(),
+    }
+}
+
+fn of_constraint(constraint: &TableConstraint) -> Vec<String> {
+    match constraint {
+        TableConstraint::Unique(key) => prefixes(&key.columns),
+        TableConstraint::PrimaryKey(key) => prefixes(&key.columns),
+        TableConstraint::Index(key) => prefixes(&key.columns),
+        _ => Vec::new(),
+    }
+}
+
+/// A call would stand in brackets of its own.
+fn prefixes(columns: &[IndexColumn]) -> Vec<String> {
+    let prefix = |column: &IndexColumn| match &column.column.expr {
+        Expr::Function(function) if has_length_alone(function) => Some(function.to_string()),
+        _ => None,
+    };
+    columns.iter().filter_map(prefix).collect()
+}
+
+fn has_length_alone(function: &Function) -> bool {
+    let arguments = function.args.to_string();
+    let length = arguments.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or_default();
+    function.name.0.len() == 1 && !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit())
+}
