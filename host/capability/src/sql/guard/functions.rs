@@ -1,9 +1,12 @@
 //! The functions that a plugin's statement may call, by database.
 //!
 //! A list of what is refused would have to know each function of each version and extension of three servers, and a new one
-//! would be allowed on the day that it is installed. So this lists what is allowed: functions of their arguments alone, and of
-//! the clock, chance and sequences. None of them reads a file, a setting or another schema, takes a lock, waits, runs a
-//! statement from a text, or makes a value as long as a number says.
+//! would be allowed on the day that it is installed. So this lists what is allowed: functions of their arguments alone, of the
+//! clock and of chance, and the key of a row that was just inserted. By its own definition, none of them reads a file, a setting
+//! or another table, takes a lock, waits, or runs a statement from a text. Sequences are not among them: their functions take
+//! any text for a name, so also that of a sequence elsewhere. A column's default may count by one.
+//!
+//! Functions are known by name. What a database's owner makes under such a name is called instead.
 
 use kubewitness_core::ports::SqlDialect;
 
@@ -15,27 +18,27 @@ const EVERYWHERE: &str = "\
     radians rank replace round row_number rtrim sign sin sqrt substr substring sum tan trim upper";
 
 const SQLITE: &str = "\
-    changes char date datetime glob group_concat hex ifnull iif instr json jsonb json_array json_array_length \
+    char date datetime glob group_concat hex ifnull iif instr json jsonb json_array json_array_length \
     json_each json_extract json_group_array json_group_object json_insert json_object json_patch json_quote \
     json_remove json_replace json_set json_tree json_type json_valid julianday last_insert_rowid like likelihood \
-    likely log10 log2 quote random strftime string_agg time timediff total total_changes trunc typeof unhex \
+    likely log10 log2 quote random strftime string_agg time timediff total trunc typeof unhex \
     unicode unixepoch unlikely";
 
 const POSTGRES: &str = "\
     age any_value array_agg array_append array_cat array_length array_position array_prepend array_remove \
     array_to_string ascii bit_and bit_or bool_and bool_or btrim cardinality cbrt character_length char_length \
-    chr clock_timestamp corr currval date_bin date_part date_trunc decode div encode every gen_random_uuid \
+    chr clock_timestamp corr date_bin date_part date_trunc decode div encode every gen_random_uuid \
     generate_series greatest initcap isfinite jsonb_agg jsonb_array_elements jsonb_array_elements_text \
     jsonb_array_length jsonb_build_array jsonb_build_object jsonb_each jsonb_each_text jsonb_extract_path \
     jsonb_extract_path_text jsonb_insert jsonb_object_agg jsonb_object_keys jsonb_path_exists jsonb_path_match \
     jsonb_path_query jsonb_path_query_array jsonb_path_query_first jsonb_pretty jsonb_set jsonb_strip_nulls \
     jsonb_typeof json_agg json_array_elements json_array_elements_text json_array_length json_build_array \
     json_build_object json_each json_each_text json_extract_path json_extract_path_text json_object_agg \
-    json_object_keys json_typeof justify_days justify_hours justify_interval lastval least left localtime \
-    localtimestamp make_date make_interval make_time make_timestamp make_timestamptz md5 mode nextval now \
+    json_object_keys json_typeof justify_days justify_hours justify_interval least left localtime \
+    localtimestamp make_date make_interval make_time make_timestamp make_timestamptz md5 mode now \
     num_nonnulls num_nulls percentile_cont percentile_disc random regexp_count regexp_instr regexp_like \
     regexp_match regexp_matches regexp_replace regexp_split_to_array regexp_split_to_table regexp_substr reverse \
-    right row row_to_json scale setval sha224 sha256 sha384 sha512 split_part starts_with statement_timestamp \
+    right row row_to_json scale sha224 sha256 sha384 sha512 split_part starts_with statement_timestamp \
     stddev stddev_pop stddev_samp string_agg string_to_array strpos to_char to_date to_hex to_json to_jsonb \
     to_number to_timestamp transaction_timestamp translate trunc unnest variance var_pop var_samp width_bucket";
 
@@ -47,9 +50,9 @@ const MYSQL: &str = "\
     json_array_append json_array_insert json_contains json_contains_path json_depth json_extract json_insert \
     json_keys json_length json_merge_patch json_merge_preserve json_object json_objectagg json_overlaps \
     json_quote json_remove json_replace json_search json_set json_type json_unquote json_valid json_value \
-    last_day last_insert_id lastval least left localtime localtimestamp locate log10 log2 makedate maketime md5 microsecond mid \
-    minute month monthname nextval now ord period_add period_diff quarter quote rand regexp_instr regexp_like \
-    regexp_replace regexp_substr reverse right second sec_to_time setval sha sha1 sha2 stddev stddev_pop \
+    last_day last_insert_id least left localtime localtimestamp locate log10 log2 makedate maketime md5 microsecond mid \
+    minute month monthname now ord period_add period_diff quarter quote rand regexp_instr regexp_like \
+    regexp_replace regexp_substr reverse right second sec_to_time sha sha1 sha2 stddev stddev_pop \
     stddev_samp strcmp str_to_date subdate substring_index subtime sysdate time timediff timestamp timestampadd \
     timestampdiff time_format time_to_sec to_base64 to_days to_seconds truncate unhex unix_timestamp utc_date \
     utc_time utc_timestamp uuid uuid_to_bin value values variance var_pop var_samp week weekday weekofyear year \
@@ -91,8 +94,9 @@ mod tests {
         };
         let mut page = format!(
             "{GENERATED}# Functions in statements\n\nA [statement of a plugin](../how-to/databases.md#rules-for-statements) may \
-             call these functions. Each depends on its arguments, the clock, chance or a sequence. Everything else is \
-             refused, also a function that somebody made in the database.\n\n## On every database\n\n{}\n",
+             call these functions. Each depends on its arguments, the clock or chance, or tells the key of the last row. \
+             Other names are refused, also of functions that somebody made in the database. A column counts by its default: \
+             functions of sequences are refused.\n\n## On every database\n\n{}\n",
             list(EVERYWHERE)
         );
         for (dialect, title) in ALL {
@@ -227,13 +231,30 @@ mod tests {
     }
 
     #[test]
+    fn no_sequence_is_counted_and_a_function_in_quotes_is_the_database_s_own() {
+        for bad in [
+            "SELECT nextval('s')",
+            "SELECT nextval(('other.s'))",
+            "SELECT setval('other' || '.s', 1)",
+            "SELECT NEXT VALUE FOR other.s",
+            "SELECT \"Lower\"(a) FROM t",
+        ] {
+            assert!(rendered(bad, SqlDialect::Postgres).is_err(), "{bad}");
+        }
+        for bad in ["SELECT setval(otherdb.s, 1)", "SELECT NEXT VALUE FOR otherdb.s"] {
+            assert!(rendered(bad, SqlDialect::Mysql).is_err(), "{bad}");
+        }
+        assert!(rendered("SELECT \"lower\"(a) FROM t", SqlDialect::Postgres).is_ok());
+    }
+
+    #[test]
     fn what_reads_files_waits_locks_or_runs_texts_is_not_listed() {
         let refused = "\
             load_extension readfile writefile edit fts3_tokenizer zeroblob randomblob printf format pg_sleep \
             pg_read_file pg_notify pg_advisory_lock lo_import dblink set_config current_setting query_to_xml \
             ts_stat ts_rewrite connectby crosstab xpath_table repeat lpad rpad inet_server_addr version \
             current_user load_file sleep benchmark get_lock release_lock master_pos_wait sys_exec space user \
-            database connection_id row_count";
+            database connection_id row_count nextval currval setval lastval changes";
         for name in refused.split(' ') {
             for (dialect, _) in ALL {
                 assert!(!is_allowed(name, dialect), "{dialect:?}: {name}");

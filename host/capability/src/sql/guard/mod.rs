@@ -189,7 +189,6 @@ impl<'a> GuardedStatement<'a> {
                 || token.is("REPLACE") && !called(at)
                 || token.is("FOR") && self.tokens.get(at + 1).is_some_and(|next| next.is("SHARE"))
                 || token.is("NEXT") && self.tokens.get(at + 1).is_some_and(|next| next.is("VALUE"))
-                || called(at) && rules::WRITING.iter().any(|name| token.name().eq_ignore_ascii_case(name))
         };
         if self.tokens.iter().enumerate().any(writes) { SqlAccess::Write } else { SqlAccess::Read }
     }

@@ -47,8 +47,6 @@ const BEFORE_COLUMN: [&str; 37] = [
     "ZONE",
     "FOR",
 ];
-/// Functions whose first text names a sequence.
-const OF_SEQUENCES: [&str; 4] = ["NEXTVAL", "CURRVAL", "SETVAL", "LASTVAL"];
 
 pub fn check(tokens: &[SqlToken<'_>]) -> Result<(), GrantError> {
     let is_first = |words: &[&str]| tokens.first().is_some_and(|first| first.is_any(words));
@@ -58,14 +56,6 @@ pub fn check(tokens: &[SqlToken<'_>]) -> Result<(), GrantError> {
         return invalid("DELETE names one table: DELETE FROM t");
     }
     for (at, token) in tokens.iter().enumerate() {
-        let is_sequence = OF_SEQUENCES.iter().any(|name| token.name().eq_ignore_ascii_case(name));
-        if is_sequence
-            && tokens
-                .get(at + 2)
-                .is_some_and(|text| text.kind == TokenKind::Quoted && text.text.contains('.'))
-        {
-            return refused();
-        }
         if !token.is_symbol(b'.') {
             continue;
         }

@@ -177,8 +177,14 @@ struct StatementJudge {
 impl StatementJudge {
     fn function(&self, name: &ObjectName) -> ControlFlow<String> {
         self.name(name)?;
-        let called = name.0.last().and_then(|part| part.as_ident()).map_or("", |part| part.value.as_str());
-        match functions::is_allowed(called, self.dialect) {
+        let part = name.0.last().and_then(|part| part.as_ident());
+        let called = part.map_or("", |part| part.value.as_str());
+        // In quotes, PostgreSQL takes large letters for others: "Lower" is not its own function.
+        let is_its_own = self.dialect != SqlDialect::Postgres
+            || part.is_none_or(|part| {
+                part.quote_style.is_none() || !called.contains(|c: char| c.is_ascii_uppercase())
+            });
+        match is_its_own && functions::is_allowed(called, self.dialect) {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(format!(
                 "the function {called} is refused: docs/reference/sql-functions.md lists those that a statement may call"

@@ -18,9 +18,6 @@ pub struct GuardRules {
     pub made: &'static [&'static str],
 }
 
-/// Functions that write though a `SELECT` calls them.
-pub const WRITING: [&str; 2] = ["NEXTVAL", "SETVAL"];
-
 const SQLITE: GuardRules = GuardRules {
     words: &[
         "ATTACH",
@@ -55,6 +52,14 @@ const POSTGRES: GuardRules = GuardRules {
         "COPY",
         "EXECUTE",
         "TRIGGER",
+        // They tell who the controller is to the database.
+        "CURRENT_CATALOG",
+        "CURRENT_ROLE",
+        "CURRENT_SCHEMA",
+        "CURRENT_USER",
+        "SESSION_USER",
+        "SYSTEM_USER",
+        "USER",
         "TEMP",
         "TEMPORARY",
         "UNLOGGED",
@@ -86,6 +91,11 @@ const MYSQL: GuardRules = GuardRules {
         "OUTFILE",
         "DUMPFILE",
         "INFILE",
+        // They tell who the controller is to the database.
+        "CURRENT_ROLE",
+        "CURRENT_USER",
+        "SESSION_USER",
+        "SYSTEM_USER",
         "TRIGGER",
         "TEMPORARY",
         "ENGINE",
