@@ -124,7 +124,7 @@ fn it_is_built_by_the_command_for_production_and_takes_what_that_makes() -> Resu
     let image = Image::read()?;
     let built: Vec<_> = image.all("RUN").filter(|run| run.starts_with("cargo ")).collect();
     ensure!(built == ["cargo xtask build --image"], "it is built by {built:?}");
-    ensure!(read(RUNNER)?.contains("\"--image\" => built(Host::Image)"), "{RUNNER} has no such command");
+    ensure!(read(RUNNER)?.contains("\"--image\" => built(HostBuild::Image)"), "{RUNNER} has no such command");
     let rust = image.all("FROM").next().and_then(|from| from.strip_prefix("rust:")).context("no Rust")?;
     let rust = rust.split('-').next().unwrap_or(rust);
     let asked = format!("rust-version = \"{rust}\"");

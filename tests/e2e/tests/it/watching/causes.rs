@@ -34,6 +34,12 @@ async fn some_cause(portal: &str) -> Result<Option<&'static str>> {
 async fn what_a_list_says_of_a_cause_is_what_the_story_the_portal_and_the_metrics_say() {
     in_scratch("causes", async |scratch| {
         at_a_playground(scratch, &["--rate", "30"], async |_, portal| {
+            let ready = format!("{portal}/readyz");
+            until(WITHIN, "the journal to be open", async || {
+                let answer = reqwest::get(&ready).await?;
+                Ok(answer.status().is_success().then_some(()))
+            })
+            .await?;
             let cause = until(WITHIN, "a job that failed", async || some_cause(portal).await).await?;
             agrees(portal, cause).await
         })
