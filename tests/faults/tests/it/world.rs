@@ -33,6 +33,8 @@ use crate::workload::{JOBS, OURS, TEAM, WatchedKind, WriterHerd};
 const BACKUP: &str = "backup";
 
 pub const SOURCE: &str = "watched";
+/// Objects of one page of a list.
+pub const PAGE: usize = 3;
 
 /// Nothing that is waited for takes this long, however slow the machine is.
 const DEADLINE: Duration = Duration::from_secs(40);
@@ -190,7 +192,7 @@ impl FaultWorld {
 
     fn tuning(&mut self) -> WatchTuning {
         WatchTuning {
-            page: 3,
+            page: PAGE,
             idle: self.options.idle,
             first_pause: Duration::from_millis(5),
             longest_pause: LONGEST_PAUSE,

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
 use crate::seeds::RowOptions;
+use crate::world::PAGE;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_06_a_page_that_expires_starts_the_list_again_without_half_a_checkpoint() {
@@ -80,12 +81,14 @@ async fn row_07_names_that_are_given_anew_between_two_pages_live_on() {
             world.herd.delete(name).await?;
         }
         let before = world.wire.asked(|asked| asked.is_later_page()).len();
-        let gate = world.wire.hold(|asked| asked.is_later_page(), inconsistent);
+        // Of a list that fits one page, the first later page would be one of an old version, and it would be refused.
+        let is_one_page = world.herd.live.len() <= PAGE;
+        let gate = (!is_one_page).then(|| world.wire.hold(|asked| asked.is_later_page(), inconsistent));
         world.back_expired();
         world
-            .until("the second page is asked for, or there is none", |world| {
-                world.wire.asked(|asked| asked.is_later_page()).len() > before
-                    || world.wire.open_watches() > 0
+            .until("the second page is asked for, or there is none", |world| match is_one_page {
+                true => world.wire.open_watches() > 0,
+                false => world.wire.asked(|asked| asked.is_later_page()).len() > before,
             })
             .await?;
         for name in &ended {
