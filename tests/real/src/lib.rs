@@ -13,8 +13,8 @@ mod promise;
 mod record;
 
 pub use cluster::ServerPrograms;
-pub use page::write_page;
+pub use page::{PeerRuns, write_page};
 pub use peers::{PEERS, run_peer};
-pub use promise::plans::{PLANS, named};
+pub use promise::plans::{NO_FAULT, named};
 pub use promise::{PromiseReport, TrialOptions, known_failures, survives_faults};
 pub use record::record_histories;

@@ -3,22 +3,28 @@
 //!
 //! | flag | |
 //! |---|---|
-//! | `--faults 12` | so many faults, in an order of the seed; without it: each fault once |
+//! | `--faults 12` | so many faults, in an order of the seed; without it: each possible fault once |
 //! | `--fault NAME,NAME` | these faults in this order |
 //! | `--seeds 3` | so many runs, from the seed on |
 //! | `--page FILE` | runs the peers beside the controller, and writes what they missed into the file |
+//! | `--command TEXT` | how the caller was called, for the page |
 //! | `--record FOLDER`, `--case NAME` | records labelled histories into the folder instead |
 //! | `--peer NAME --kubeconfig FILE --file FILE` | is a peer until it is killed |
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{Scratch, seed};
 use kubewitness_real::{
-    PEERS, PLANS, PromiseReport, ServerPrograms, TrialOptions, known_failures, named, record_histories,
-    run_peer, survives_faults, write_page,
+    NO_FAULT, PEERS, PeerRuns, PromiseReport, ServerPrograms, TrialOptions, known_failures, named,
+    record_histories, run_peer, survives_faults, write_page,
 };
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A process that was killed is gone within milliseconds.
+const KILLED_WITHIN: Duration = Duration::from_millis(500);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -44,6 +50,7 @@ struct Flags {
     peer: Option<String>,
     kubeconfig: Option<PathBuf>,
     file: Option<PathBuf>,
+    command: Option<String>,
 }
 
 fn flags() -> Result<Flags> {
@@ -63,6 +70,7 @@ fn flags() -> Result<Flags> {
             "--case" => flags.cases.push(value),
             "--peer" => flags.peer = Some(value),
             "--kubeconfig" => flags.kubeconfig = Some(value.into()),
+            "--command" => flags.command = Some(value),
             "--file" => flags.file = Some(value.into()),
             _ => bail!("there is no flag {flag}"),
         }
@@ -76,62 +84,125 @@ async fn run() -> Result<()> {
         let kubeconfig = flags.kubeconfig.as_deref().context("a peer needs --kubeconfig")?;
         return run_peer(peer, kubeconfig, flags.file.as_deref().context("a peer needs --file")?).await;
     }
+    ensure!(
+        flags.page.is_none() || flags.minors.len() == 1,
+        "--page takes one --minor: the page is about one"
+    );
+    let mut stop = StopSignals::listen()?;
     let folder = flags.servers.clone().context("--servers names the folder of the servers")?;
-    let mut reports = Vec::new();
     for minor in &flags.minors {
         let programs = ServerPrograms { folder: folder.clone(), minor: minor.clone() };
         if let Some(histories) = &flags.record {
-            let scratch = Scratch::new(&format!("real-{minor}"))?;
-            record_histories(&programs, &scratch, histories, &flags.cases).await?;
-            continue;
-        }
-        for options in trials(&flags, &programs)? {
-            reports.push(promise(&options).await?);
+            let record =
+                async |scratch: &Scratch| record_histories(&programs, scratch, histories, &flags.cases).await;
+            in_folder(minor, &mut stop, record).await?;
+        } else if let Some(page) = &flags.page {
+            measure_peers(&flags, &programs, page, &mut stop).await?;
+        } else {
+            for options in trials(&flags, &programs)? {
+                promise(&options, &mut stop).await?;
+            }
         }
     }
-    match &flags.page {
-        Some(page) => {
-            let seeds = flags.seeds.unwrap_or(1);
-            write_page(
-                page,
-                &format!("KUBEWITNESS_SEED={} cargo xtask real --peers --seeds {seeds}", seed()),
-                &reports,
-            )
-        }
-        None => Ok(()),
-    }
+    Ok(())
+}
+
+fn options(flags: &Flags, programs: &ServerPrograms, seed: u64) -> Result<TrialOptions> {
+    let others = flags.minors.iter().filter(|minor| **minor != programs.minor);
+    Ok(TrialOptions {
+        programs: programs.clone(),
+        other_minors: others.cloned().collect(),
+        seed,
+        faults: flags.faults,
+        plans: named(&flags.fault)?,
+        ..TrialOptions::default()
+    })
+}
+
+/// From the seed of this process on.
+fn seeds(flags: &Flags) -> impl Iterator<Item = u64> {
+    (0..flags.seeds.unwrap_or(1)).map(|more| seed().wrapping_add(more))
 }
 
 /// The runs of a minor: those that once failed, unless certain faults were asked for, and then the new ones.
 fn trials(flags: &Flags, programs: &ServerPrograms) -> Result<Vec<TrialOptions>> {
-    let others = flags.minors.iter().filter(|minor| **minor != programs.minor).cloned();
-    let others: Vec<_> = others.collect();
-    let peers: Vec<_> = if flags.page.is_some() { PEERS.iter().collect() } else { Vec::new() };
-    let options = |seed, plans| TrialOptions {
-        programs: programs.clone(),
-        other_minors: others.clone(),
-        seed,
-        faults: flags.faults.unwrap_or(PLANS.len() as u64),
-        plans,
-        peers: peers.clone(),
-    };
     let mut trials = Vec::new();
-    if flags.fault.is_empty() && flags.page.is_none() {
-        let known = known_failures()?.into_iter().filter(|known| known.minor == programs.minor);
-        trials.extend(known.map(|known| options(known.seed, known.plans)));
+    if flags.fault.is_empty() {
+        for known in known_failures()?.into_iter().filter(|known| known.minor == programs.minor) {
+            let options = options(flags, programs, known.seed)?;
+            trials.push(TrialOptions { plans: known.plans, is_known: true, ..options });
+        }
     }
-    for more in 0..flags.seeds.unwrap_or(1) {
-        trials.push(options(seed().wrapping_add(more), named(&flags.fault)?));
+    for seed in seeds(flags) {
+        trials.push(options(flags, programs, seed)?);
     }
     Ok(trials)
 }
 
-async fn promise(options: &TrialOptions) -> Result<PromiseReport> {
-    let minor = &options.programs.minor;
-    let scratch = Scratch::new(&format!("real-{minor}"))?;
-    let report = survives_faults(options, &scratch).await.with_context(|| {
-        format!("against Kubernetes {minor}; repeat with KUBEWITNESS_SEED={}", options.seed)
-    })?;
-    println!("{}", serde_json::to_string(&report)?);
+/// A run without faults, and then those with them.
+async fn measure_peers(
+    flags: &Flags,
+    programs: &ServerPrograms,
+    page: &Path,
+    stop: &mut StopSignals,
+) -> Result<()> {
+    let command = flags.command.as_deref().context("--page needs --command, which the page shows")?;
+    let with_peers = |seed| -> Result<TrialOptions> {
+        Ok(TrialOptions { peers: PEERS.iter().collect(), ..options(flags, programs, seed)? })
+    };
+    let undisturbed = TrialOptions { plans: vec![&NO_FAULT], ..with_peers(seed())? };
+    let undisturbed = promise(&undisturbed, stop).await?.context("a run without faults")?;
+    let mut disturbed = Vec::new();
+    for seed in seeds(flags) {
+        disturbed.extend(promise(&with_peers(seed)?, stop).await?);
+    }
+    let command = format!("KUBEWITNESS_SEED={} {command}", seed());
+    write_page(page, &PeerRuns { command, undisturbed, disturbed })
+}
+
+/// `None`: it was skipped.
+async fn promise(options: &TrialOptions, stop: &mut StopSignals) -> Result<Option<PromiseReport>> {
+    let run = async |scratch: &Scratch| survives_faults(options, scratch).await;
+    let report = in_folder(&options.programs.minor, stop, run).await?;
+    if let Some(report) = &report {
+        println!("{}", serde_json::to_string(report)?);
+    }
     Ok(report)
+}
+
+/// SIGINT and SIGTERM. What comes while nobody waits is not lost.
+struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> Result<Self> {
+        let listen = |kind| signal(kind).context("listening to signals");
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Runs in a folder of its own. A signal ends the run as an error does: its processes are killed, its disk is unmounted, and
+/// its folder is removed.
+async fn in_folder<T>(
+    minor: &str,
+    stop: &mut StopSignals,
+    run: impl AsyncFnOnce(&Scratch) -> Result<T>,
+) -> Result<T> {
+    let scratch = Scratch::new(&format!("real-{minor}"))?;
+    tokio::select! {
+        result = run(&scratch) => return result,
+        () = stop.next() => {}
+    }
+    // The run is dropped by now. Its processes were killed, and may still write for a moment.
+    tokio::time::sleep(KILLED_WITHIN).await;
+    bail!("ended by a signal; nothing of the run is left")
 }

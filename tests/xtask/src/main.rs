@@ -33,8 +33,8 @@ cargo xtask COMMAND
   build --image        the same for production: optimised, without the simulated cluster
   real [MINOR...] [--all] [--faults NUMBER] [--fault NAME,NAME] [--seeds NUMBER]
                        builds real API servers (1.36; or the minors that you name, or all) and proves against them that
-                       each version arrives once and in order, or lies in a gap, while faults happen: each fault once,
-                       a number of faults, or those that you name; needs Go
+                       each version arrives once and in order, or lies in a gap, while faults happen: each possible
+                       fault once, a number of faults, or those that you name; needs Go
   real --peers [MINOR] [--seeds NUMBER]
                        runs client-go, controller-runtime and kube-rs beside the controller, and writes what each of them
                        misses under the same faults into docs/reference/peers.md; needs Go

@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 const BUFFER: usize = 16 * 1024;
+/// Too many open files, for example, are fewer a moment later.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Every second connection begins so much later where connections are reordered.
 const OVERTAKEN: Duration = Duration::from_millis(400);
 
@@ -67,7 +69,11 @@ impl LoadBalancer {
         let shared = Arc::new(Shared { servers: Mutex::new(vec![server]), ..Shared::default() });
         let of_task = shared.clone();
         let accepting = AbortOnDropHandle::new(tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
+            loop {
+                let Ok((client, _)) = listener.accept().await else {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                };
                 let Some((number, server)) = of_task.next_server() else { continue };
                 if of_task.is_shut.load(Ordering::Relaxed) {
                     continue;

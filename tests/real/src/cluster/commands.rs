@@ -14,7 +14,7 @@ pub(super) const ADMIN: &str = "admin";
 const ETCD_QUOTA: &str = "--quota-backend-bytes=1073741824";
 
 /// The folder with the programs of one minor, and with etcd.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ServerPrograms {
     pub folder: PathBuf,
     /// Such as `1.36`.

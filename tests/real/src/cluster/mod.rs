@@ -154,6 +154,15 @@ impl RealCluster {
         Ok(())
     }
 
+    /// SIGKILL for each process that still runs.
+    pub async fn kill_all(&mut self) {
+        let second = self.second.as_mut().map(|second| &mut second.process);
+        for process in [&mut self.api, &mut self.etcd].into_iter().chain(second) {
+            // One that has ended already can't be killed.
+            process.kill().await.ok();
+        }
+    }
+
     async fn is_ready(&mut self) -> Result<()> {
         let ready = until(READY_WITHIN, "the API server to be ready", async || {
             for process in [&mut self.etcd, &mut self.api] {

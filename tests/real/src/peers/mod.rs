@@ -21,8 +21,8 @@ use tokio::process::Command;
 pub use kube_rs::run_peer;
 
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
-/// Both client-go and kube-rs wait for half a minute at most before they try again.
-const SEEN_WITHIN: Duration = Duration::from_secs(45);
+/// client-go's longest back-off is half a minute, which its jitter may double. kube-rs waits for less.
+const SEEN_WITHIN: Duration = Duration::from_secs(75);
 
 /// Of which language a peer's program is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +77,6 @@ pub struct PeerFigures {
     pub missed_versions: usize,
     /// Objects that were deleted, and of which the peer does not say so.
     pub missed_ends: usize,
-    /// Of both, those that it says itself that it missed.
-    pub named: usize,
     /// Lines that say again what an earlier line said.
     pub repeated: usize,
     /// An older version after a newer one.
@@ -91,7 +89,6 @@ impl PeerFigures {
     pub(crate) fn add(&mut self, other: &Self) {
         self.missed_versions += other.missed_versions;
         self.missed_ends += other.missed_ends;
-        self.named += other.named;
         self.repeated += other.repeated;
         self.out_of_order += other.out_of_order;
         self.peak_megabytes = self.peak_megabytes.max(other.peak_megabytes);
@@ -103,6 +100,31 @@ struct RunningPeer {
     process: ChildProcess,
     notes: PathBuf,
     peak_kibibytes: u64,
+}
+
+impl RunningPeer {
+    /// How often it has said that it made a list.
+    fn lists(&self) -> usize {
+        let text = fs::read_to_string(&self.notes).unwrap_or_default();
+        text.lines().filter(|line| *line == "listed").count()
+    }
+
+    async fn has_listed(&mut self, times: usize) -> Result<()> {
+        let what = format!("list {times} of {}", self.kind.name);
+        until(LISTED_WITHIN, &what, async || {
+            self.still_runs()?;
+            Ok((self.lists() >= times).then_some(()))
+        })
+        .await
+        .with_context(|| self.process.say())
+    }
+
+    fn still_runs(&mut self) -> Result<()> {
+        match self.process.ended()? {
+            Some(ended) => bail!("the peer {} ended with {ended:?}; {}", self.kind.name, self.process.say()),
+            None => Ok(()),
+        }
+    }
 }
 
 /// All peers of a run.
@@ -122,29 +144,36 @@ impl PeerCrowd {
             crowd.peers.push(RunningPeer { kind, process, notes, peak_kibibytes: 0 });
         }
         for peer in &mut crowd.peers {
-            let what = format!("the first list of {}", peer.kind.name);
-            let listed = until(LISTED_WITHIN, &what, async || {
-                if let Some(ended) = peer.process.ended()? {
-                    bail!("it ended with {ended:?}");
-                }
-                Ok(fs::read_to_string(&peer.notes).is_ok_and(|text| text.contains("listed\n")).then_some(()))
-            });
-            listed.await.with_context(|| peer.process.say())?;
+            peer.has_listed(1).await?;
         }
         Ok(crowd)
     }
 
     pub(crate) async fn kill(&mut self) -> Result<()> {
         for peer in &mut self.peers {
+            peer.still_runs()?;
             peer.peak_kibibytes = peer.peak_kibibytes.max(peak_kibibytes(&peer.process)?);
             peer.process.kill().await?;
         }
         Ok(())
     }
 
-    pub(crate) fn start_again(&mut self) -> Result<()> {
+    /// SIGKILL for each peer that still runs, after a run that failed.
+    pub(crate) async fn kill_all(&mut self) {
+        for peer in &mut self.peers {
+            // One that has ended already can't be killed.
+            peer.process.kill().await.ok();
+        }
+    }
+
+    /// Of peers that were killed. Waits until each has made a list again.
+    pub(crate) async fn start_again(&mut self) -> Result<()> {
+        let before: Vec<_> = self.peers.iter().map(RunningPeer::lists).collect();
         for peer in &mut self.peers {
             peer.process = start(peer.kind, &self.kubeconfig, &peer.notes, &self.logs)?;
+        }
+        for (peer, before) in self.peers.iter_mut().zip(before) {
+            peer.has_listed(before + 1).await?;
         }
         Ok(())
     }
@@ -249,6 +278,8 @@ pub(crate) fn compare(notes: &str, history: &[&WrittenEntry]) -> Result<PeerFigu
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_harness::Scratch;
+
     use super::*;
 
     fn entry(name: &str, version: u64, event: TruthEvent) -> WrittenEntry {
@@ -275,5 +306,34 @@ mod tests {
     #[test]
     fn a_line_that_no_peer_writes_is_an_error() {
         compare("present a x", &[]).expect_err("no version");
+    }
+
+    fn of_script(script: &str, scratch: &Scratch) -> PeerCrowd {
+        let (logs, notes) = (scratch.path().to_path_buf(), scratch.path().join("notes"));
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&notes);
+        let process = ChildProcess::start("peer", &mut command, &logs).expect("starts");
+        let peer = RunningPeer { kind: &PEERS[0], process, notes, peak_kibibytes: 0 };
+        PeerCrowd { peers: vec![peer], kubeconfig: PathBuf::new(), logs }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_has_ended_is_told_with_its_name_and_what_it_said() {
+        let scratch = Scratch::new("peers").expect("a folder");
+        let mut crowd = of_script("echo broken >&2; exit 3", &scratch);
+        crowd.peers[0].process.wait(Duration::from_secs(10)).await.expect("ends");
+        let text = format!("{:#}", crowd.kill().await.expect_err("it ended by itself"));
+        assert!(text.contains("the peer watcher ended with Code(3)") && text.contains("broken"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_was_started_again_is_waited_for_until_it_has_listed_again() {
+        let scratch = Scratch::new("peers").expect("a folder");
+        let script = "echo listed > \"$0\"; sleep 0.5; echo listed >> \"$0\"; exec sleep 60";
+        let mut crowd = of_script(script, &scratch);
+        crowd.peers[0].has_listed(1).await.expect("lists");
+        assert_eq!(crowd.peers[0].lists(), 1);
+        crowd.peers[0].has_listed(2).await.expect("lists again");
+        assert_eq!(crowd.peers[0].lists(), 2);
     }
 }

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use kubewitness_harness::project_root;
 
-use super::plans::{self, FaultPlan};
+use super::TrialOptions;
+use super::plans::{self, FaultPlan, NO_FAULT};
 
 const FILE: &str = "tests/real/known_failures.txt";
 
@@ -43,9 +44,8 @@ fn parse(line: &str) -> Result<KnownFailure> {
 }
 
 /// Adds a run that failed. In CI nobody commits the file, so it is only printed there.
-pub(super) fn keep(minor: &str, seed: u64, plans: &[&FaultPlan]) -> Result<()> {
-    let names: Vec<_> = plans.iter().map(|plan| plan.name).collect();
-    let line = format!("{minor} {seed} {}", names.join(","));
+pub(super) fn keep(options: &TrialOptions, plans: &[&FaultPlan]) -> Result<()> {
+    let Some(line) = line(options, plans) else { return Ok(()) };
     eprintln!("real: FAILED, for {FILE}: {line}");
     let is_known = fs::read_to_string(file()).is_ok_and(|text| text.lines().any(|known| known == line));
     if is_known || kubewitness_harness::nothing_may_be_skipped() {
@@ -56,9 +56,30 @@ pub(super) fn keep(minor: &str, seed: u64, plans: &[&FaultPlan]) -> Result<()> {
     writeln!(file, "{line}").with_context(|| format!("writing {FILE}"))
 }
 
+/// The whole command of this run alone.
+pub(super) fn repeat_command(options: &TrialOptions, plans: &[&'static FaultPlan]) -> String {
+    let minors: Vec<_> =
+        [&options.programs.minor].into_iter().chain(&options.other_minors).cloned().collect();
+    let peers = if options.peers.is_empty() { "" } else { " --peers" };
+    let faults = match plans {
+        [] => " --faults 0".to_owned(),
+        // It comes before each run with peers.
+        [plan] if *plan == &NO_FAULT => String::new(),
+        plans => format!(" --fault {}", plans::names(plans)),
+    };
+    format!("KUBEWITNESS_SEED={} cargo xtask real {}{peers}{faults}", options.seed, minors.join(" "))
+}
+
+/// `None` for a run that a line can't repeat: one without faults, or one with peers.
+fn line(options: &TrialOptions, plans: &[&FaultPlan]) -> Option<String> {
+    let can_be_repeated = options.peers.is_empty() && !plans.is_empty();
+    can_be_repeated.then(|| format!("{} {} {}", options.programs.minor, options.seed, plans::names(plans)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::PEERS;
 
     #[test]
     fn each_kept_failure_can_be_run() {
@@ -76,5 +97,33 @@ mod tests {
         parse("1.36 7").expect_err("no faults");
         parse("1.36 seven restore").expect_err("no seed");
         parse("1.36 7 moon").expect_err("no such fault");
+    }
+
+    #[test]
+    fn a_run_without_faults_or_with_peers_is_not_kept() {
+        let plans = plans::named(&["restore".into(), "etcd-kill".into()]).expect("faults");
+        let mut options = TrialOptions { seed: 7, ..TrialOptions::default() };
+        options.programs.minor = "1.36".into();
+        let kept = line(&options, &plans).expect("a line");
+        let failure = parse(&kept).expect("a line that can be read");
+        assert_eq!((failure.minor.as_str(), failure.seed, failure.plans), ("1.36", 7, plans.clone()));
+        assert_eq!(line(&options, &[]), None);
+        options.peers = PEERS.iter().collect();
+        assert_eq!(line(&options, &plans), None);
+    }
+
+    #[test]
+    fn the_command_to_repeat_a_run_names_its_seed_its_minors_and_its_faults() {
+        let plans = plans::named(&["minor-switch".into(), "etcd-kill".into()]).expect("faults");
+        let mut options =
+            TrialOptions { seed: 7, other_minors: vec!["1.37".into()], ..TrialOptions::default() };
+        options.programs.minor = "1.36".into();
+        let command = "KUBEWITNESS_SEED=7 cargo xtask real 1.36 1.37";
+        let faults = "--fault minor-switch,etcd-kill";
+        assert_eq!(repeat_command(&options, &plans), format!("{command} {faults}"));
+        assert_eq!(repeat_command(&options, &[]), format!("{command} --faults 0"));
+        options.peers = PEERS.iter().collect();
+        assert_eq!(repeat_command(&options, &plans), format!("{command} --peers {faults}"));
+        assert_eq!(repeat_command(&options, &[&NO_FAULT]), format!("{command} --peers"));
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, anyhow, ensure};
 use kubewitness_faults::{ResourceHistory, ServerTruth, TruthEvent, TruthFloor, WrittenEntry};
 use kubewitness_harness::until;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::cluster::{EtcdChange, EtcdStream};
@@ -177,15 +178,20 @@ fn entry(change: &EtcdChange) -> Result<WrittenEntry> {
         name: text("name").into(),
         uid: text("uid").into(),
         in_scope: true,
-        document: None,
+        document: (!change.is_delete).then(|| Arc::new(content(&object))),
     })
+}
+
+/// What etcd and the API server show alike. The API server adds fields about the object to what etcd has, and labels to a Job
+/// that has none, so of labels only the one that is written here is compared.
+pub(super) fn content(object: &Value) -> Value {
+    json!({"turn": object["metadata"]["labels"]["turn"], "spec": object["spec"], "status": object["status"]})
 }
 
 #[cfg(test)]
 mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;
-    use serde_json::{Value, json};
 
     use super::*;
     use crate::cluster::changes_of;
@@ -199,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_put_and_a_delete_are_versions_of_the_object_that_the_value_names() {
-        let value = r#"{"metadata": {"namespace": "a", "name": "b", "uid": "u"}}"#;
+        let value = r#"{"metadata": {"namespace": "a", "name": "b", "uid": "u"}, "status": {"active": 1}}"#;
         let line = json!({"result": {"events": [
             {"kv": pair(7, value)},
             {"type": "DELETE", "kv": {"key": STANDARD.encode("/registry/jobs/a/b"), "mod_revision": "9"},
@@ -213,5 +219,8 @@ mod tests {
             reading.entries.iter().map(|entry| (entry.event, entry.version, &*entry.uid)).collect();
         assert_eq!(shown, [(TruthEvent::Written, 7, "u"), (TruthEvent::Deleted, 9, "u")]);
         assert_eq!(reading.next_revision, 10);
+        let documents: Vec<_> = reading.entries.iter().map(|entry| entry.document.as_deref()).collect();
+        let written = json!({"turn": null, "spec": null, "status": {"active": 1}});
+        assert_eq!(documents, [Some(&written), None]);
     }
 }

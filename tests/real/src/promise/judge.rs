@@ -3,15 +3,17 @@
 //!
 //! Nothing of the product takes part but its command line, its API and its plugin's tables, which say what it witnessed.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_core::{Gap, State};
+use kubewitness_core::{Change, Gap, Seq, State};
 use kubewitness_faults::{JournalRecord, ServerTruth, judge};
 use kubewitness_harness::{Kubewitness, Platform, RunOptions, command_in, command_json, compare_newest};
 use serde_json::Value;
 
 use super::SOURCE;
+use super::history::content;
 
 const SHOWN: usize = 12;
 /// More than any run has.
@@ -35,9 +37,10 @@ pub(super) async fn verdict(truth: &ServerTruth, options: &RunOptions, gaps: Vec
     let data = options.data.to_string_lossy();
     let verified = command_json(&["journal", "verify", "--data", &data, "-o", "json"]).await?;
     ensure!(verified["ok"] == true, "journal verify said {verified}");
-    let states = exported(&data).await?;
+    let JournalExport { states, documents } = exported(&data).await?;
     let told = JournalRecord {
         states: states.clone(),
+        documents,
         gaps: gaps.clone(),
         late_allowed: true,
         ..JournalRecord::default()
@@ -76,19 +79,38 @@ pub(super) fn own_entries(
     history.entries.iter().filter(|entry| entry.version > history.listed)
 }
 
-/// The journal's states of the source, by position.
-async fn exported(data: &str) -> Result<Vec<Arc<State>>> {
-    let (code, lines, said) =
-        command_in(&["journal", "export", "--data", data, "--source", SOURCE], &[]).await?;
+struct JournalExport {
+    /// By position.
+    states: Vec<Arc<State>>,
+    /// What is compared of each object that was present.
+    documents: HashMap<Seq, Option<Value>>,
+}
+
+/// All that the journal has of the source.
+async fn exported(data: &str) -> Result<JournalExport> {
+    let export = ["journal", "export", "--documents", "--data", data, "--source", SOURCE];
+    let (code, lines, said) = command_in(&export, &[]).await?;
     ensure!(code == Some(0), "journal export ended with {code:?}: {said}");
-    let mut states = Vec::new();
+    let mut export = JournalExport { states: Vec::new(), documents: HashMap::new() };
     for line in lines.lines() {
         let mut line: Value = serde_json::from_str(line).with_context(|| format!("the line {line}"))?;
-        if line["state"].is_object() {
-            states.push(Arc::new(serde_json::from_value(line["state"].take()).context("a state")?));
+        if !line["state"].is_object() {
+            continue;
         }
+        let state: State = serde_json::from_value(line["state"].take()).context("a state")?;
+        if state.change == Change::Present {
+            export.documents.insert(state.seq, told_content(&line)?);
+        }
+        export.states.push(Arc::new(state));
     }
-    Ok(states)
+    Ok(export)
+}
+
+/// `None`: the line has no document, which etcd's value never equals.
+fn told_content(line: &Value) -> Result<Option<Value>> {
+    let Some(document) = line["document"].as_str() else { return Ok(None) };
+    let object = serde_json::from_str(document).with_context(|| format!("the document {document}"))?;
+    Ok(Some(content(&object)))
 }
 
 #[cfg(test)]

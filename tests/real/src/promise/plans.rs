@@ -1,9 +1,8 @@
-//! The faults, as data: each has a name and the steps of which it is made. A run deals them in an order of its seed.
+//! The faults, as data: each has a name and the steps of which it is made. [`choices`](super::choices) deals them.
 //!
 //! A new fault is a row here. Only one that needs a step of a new kind needs code, in `trial.rs`.
 
 use anyhow::{Context, Result};
-use kubewitness_harness::Dice;
 
 use crate::cluster::ServerPart;
 
@@ -199,24 +198,8 @@ pub const PLANS: &[FaultPlan] = &[
     },
 ];
 
-/// What a run can do.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Means {
-    pub has_other_minor: bool,
-    pub has_small_disk: bool,
-    pub has_peers: bool,
-}
-
-impl FaultPlan {
-    pub(super) fn is_possible(&self, means: Means) -> bool {
-        match self.need {
-            Need::Nothing => true,
-            Need::OtherMinor => means.has_other_minor,
-            Need::NoPeers => !means.has_peers,
-            Need::SmallDisk => means.has_small_disk && !means.has_peers,
-        }
-    }
-}
+/// What is measured beside the faults: changes, and nothing that disturbs the watchers.
+pub static NO_FAULT: FaultPlan = plan("no-fault", &[Change; 20]);
 
 /// The plans with these names, in this order.
 pub fn named(names: &[String]) -> Result<Vec<&'static FaultPlan>> {
@@ -228,35 +211,14 @@ pub fn named(names: &[String]) -> Result<Vec<&'static FaultPlan>> {
     names.iter().map(find).collect()
 }
 
-/// So many plans in an order of the dice. Each comes once before any comes again.
-pub(super) fn deal(dice: &mut Dice, means: Means, count: u64) -> Vec<&'static FaultPlan> {
-    let mut dealt: Vec<&FaultPlan> = Vec::new();
-    let mut deck: Vec<&FaultPlan> = Vec::new();
-    for _ in 0..count {
-        if deck.is_empty() {
-            deck = PLANS.iter().filter(|plan| plan.is_possible(means)).collect();
-        }
-        dealt.push(deck.swap_remove(dice.index(deck.len())));
-    }
-    dealt
+/// As `--fault` takes them.
+pub fn names(plans: &[&FaultPlan]) -> String {
+    plans.iter().map(|plan| plan.name).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-
-    #[test]
-    fn each_fault_comes_once_before_any_comes_again() {
-        let means = Means { has_peers: true, ..Means::default() };
-        let possible = PLANS.iter().filter(|plan| plan.need == Need::Nothing).count();
-        let dealt = deal(&mut Dice::new(7), means, possible as u64);
-        let names: BTreeSet<_> = dealt.iter().map(|plan| plan.name).collect();
-        assert_eq!(names.len(), possible);
-        let again = deal(&mut Dice::new(7), means, possible as u64);
-        assert_eq!(dealt, again, "a seed deals the same order");
-    }
 
     /// A fault leaves everything as it found it: the next one may be any.
     #[test]

@@ -11,9 +11,9 @@ use kubewitness_harness::{
 };
 
 use super::history::EtcdHistory;
-use super::plans::{FaultPlan, Means, Part, Route, Step};
+use super::plans::{FaultPlan, Part, Route, Step};
 use super::workload::JobWorkload;
-use super::{SOURCE, TrialOptions};
+use super::{DATA, SOURCE, TrialOptions};
 use crate::cluster::{LoadBalancer, RealCluster};
 use crate::peers::{PeerCrowd, peak_kibibytes};
 
@@ -24,8 +24,6 @@ const SOURCES: usize = 2;
 const ARRIVES_WITHIN: Duration = Duration::from_secs(180);
 /// Changes of one step.
 const CHANGES: (u64, u64) = (8, 40);
-/// Compiled plugins, journal and granted database of a run fit several times.
-const SMALL_DISK: &str = "512m";
 
 pub(super) struct PromiseTrial<'a> {
     scratch: &'a Scratch,
@@ -40,7 +38,7 @@ pub(super) struct PromiseTrial<'a> {
     pub(super) run_options: RunOptions,
     run: Kubewitness,
     starts: u32,
-    disk: Option<SmallDisk>,
+    disk: Option<&'a SmallDisk>,
     pub(super) peers: PeerCrowd,
     dice: Dice,
     workload: JobWorkload,
@@ -53,18 +51,22 @@ pub(super) struct PromiseTrial<'a> {
 }
 
 impl<'a> PromiseTrial<'a> {
-    pub(super) async fn start(options: &'a TrialOptions, scratch: &'a Scratch) -> Result<Self> {
+    /// `disk` is where the controller's data are, if it is small.
+    pub(super) async fn start(
+        options: &'a TrialOptions,
+        scratch: &'a Scratch,
+        disk: Option<&'a SmallDisk>,
+        dice: Dice,
+    ) -> Result<Self> {
         let cluster = RealCluster::start(&options.programs, scratch).await?;
         let history = EtcdHistory::of(cluster.etcd_url(), SOURCE).await?;
         let balancer = LoadBalancer::to(cluster.api_address()).await?;
         let link = LoadBalancer::to(cluster.etcd_address()).await?;
         let kubeconfig = cluster.kubeconfig_by(balancer.address())?;
-        let data = scratch.folder("data")?;
-        let disk = SmallDisk::mount(&data, SMALL_DISK);
         let run_options = RunOptions {
             kubeconfig: kubeconfig.clone(),
             config: Some(project_root().join(EXAMPLE)),
-            data,
+            data: scratch.folder(DATA)?,
             // Peers have the pauses of their defaults, too.
             has_real_timers: !options.peers.is_empty(),
             ..RunOptions::default()
@@ -73,7 +75,7 @@ impl<'a> PromiseTrial<'a> {
         run.answers().await?;
         run.listed(SOURCES, ARRIVES_WITHIN).await?;
         let peers = PeerCrowd::start(&options.peers, &kubeconfig, scratch.path()).await?;
-        let (dice, workload) = (Dice::new(options.seed), JobWorkload::new(options.seed));
+        let workload = JobWorkload::new(options.seed);
         let mut trial = Self {
             scratch,
             options,
@@ -100,19 +102,6 @@ impl<'a> PromiseTrial<'a> {
 
     pub(super) fn ready_after(&self) -> Duration {
         self.cluster.ready_after
-    }
-
-    /// The plans of this run, in their order.
-    pub(super) fn plans(&mut self) -> Vec<&'static FaultPlan> {
-        let means = Means {
-            has_other_minor: !self.options.other_minors.is_empty(),
-            has_small_disk: self.disk.is_some(),
-            has_peers: !self.options.peers.is_empty(),
-        };
-        match &self.options.plans[..] {
-            [] => super::plans::deal(&mut self.dice, means, self.options.faults),
-            plans => plans.iter().copied().filter(|plan| plan.is_possible(means)).collect(),
-        }
     }
 
     pub(super) async fn suffer(&mut self, plan: &'static FaultPlan) -> Result<()> {
@@ -152,8 +141,8 @@ impl<'a> PromiseTrial<'a> {
                 self.cluster.stop_second().await
             }
             Step::Route(route) => self.route(route),
-            Step::FillDisk => self.disk.as_ref().context("a small disk")?.fill(),
-            Step::MakeRoom => self.disk.as_ref().context("a small disk")?.make_room(),
+            Step::FillDisk => self.disk.context("a small disk")?.fill(),
+            Step::MakeRoom => self.disk.context("a small disk")?.make_room(),
             Step::Cut
             | Step::Shut(_)
             | Step::Delay(_)
@@ -239,7 +228,7 @@ impl<'a> PromiseTrial<'a> {
                 let name = format!("run-{:02}", self.starts);
                 self.starts += 1;
                 self.run = Kubewitness::start(&name, &self.run_options, self.scratch.path())?;
-                self.peers.start_again()?;
+                self.peers.start_again().await?;
                 self.run.answers().await.map(drop)
             }
         }
@@ -319,6 +308,14 @@ impl<'a> PromiseTrial<'a> {
         self.peers.kill().await?;
         let mut platform = Platform::open(&self.granted()).await?;
         platform.one_effect_each(self.rows_before).await.context("the granted database")
+    }
+
+    /// Kills everything after a failure, so that nothing writes any more into what is kept.
+    pub(super) async fn kill_all(mut self) {
+        // One that has ended already can't be killed.
+        self.run.kill().await.ok();
+        self.peers.kill_all().await;
+        self.cluster.kill_all().await;
     }
 
     pub(super) async fn stop_servers(self) -> Result<()> {

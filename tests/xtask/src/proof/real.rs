@@ -93,13 +93,16 @@ pub fn in_ci() -> Result<ExitCode> {
 struct RealArguments {
     minors: Vec<&'static GoModule>,
     has_peers: bool,
+    /// As they were typed, for the page of peers.
+    typed: String,
     /// For the suite.
     more: Vec<String>,
 }
 
 impl RealArguments {
     fn read(args: &[String]) -> Result<Self> {
-        let mut read = Self { minors: Vec::new(), has_peers: false, more: Vec::new() };
+        let typed = args.join(" ");
+        let mut read = Self { minors: Vec::new(), has_peers: false, typed, more: Vec::new() };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             match arg.as_str() {
@@ -142,6 +145,7 @@ fn prove(go: &Path, asked: &RealArguments) -> Result<ExitCode> {
     }
     if asked.has_peers {
         suite.arg("--page").arg(root().join(PEERS_PAGE));
+        suite.args(["--command", &format!("cargo xtask real {}", asked.typed)]);
         suite.env("KUBEWITNESS_GO_PEERS", folder().join(PEERS.name).join(PEERS.name));
     }
     suite.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
