@@ -29,7 +29,7 @@ CREATE INDEX causes_without_word ON causes (source, due) WHERE kind IS NULL AND 
 
 /// An explanation that fails is tried so often. Each time it waits twice as long as before.
 const TRIES: u32 = 6;
-/// Of what ended badly under one owner, so many are explained again for a pod that comes late: the newest.
+/// So many ends under one owner are explained again for a pod that comes late: the newest.
 const REOPENED: i64 = 16;
 
 /// Which outcomes are asked for.

@@ -112,7 +112,7 @@ impl IndexAttempts {
         Self(failures.iter().filter_map(attempt).collect())
     }
 
-    /// Of the index whose pod is the cause; where no pod is, of the index that failed most often.
+    /// Takes the index whose pod is the cause. If no pod is, it takes the one that failed most often.
     pub fn used_of(&self, cause: Option<&Cause>) -> Option<u32> {
         let pod = cause.filter(|cause| cause.object.is_some());
         let named = pod.and_then(|pod| self.0.iter().find(|attempt| attempt.seq == pod.seq));
