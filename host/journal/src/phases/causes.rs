@@ -2,7 +2,8 @@
 //! explained, and the word that the explanation came to. What a cause is, `core::story` decides.
 //!
 //! A row has the position of the state that was the end. `due` is set while the object is to be explained, or to be
-//! explained again; its old word stays until then. The row goes with its object.
+//! explained again; its old word stays until then. `tries` counts the times that its explanation failed since. `owner` is the
+//! outermost owner, by which a pod that comes late finds what lies between them. The row goes with its object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,11 +18,19 @@ use super::{PhasePage, TimeInPhase};
 
 pub(super) const TABLES: &str = "
 CREATE TABLE causes (
-    object INTEGER PRIMARY KEY, source TEXT NOT NULL, seq INTEGER NOT NULL, due INTEGER, kind TEXT
+    object INTEGER PRIMARY KEY, source TEXT NOT NULL, seq INTEGER NOT NULL, owner TEXT,
+    due INTEGER, tries INTEGER NOT NULL DEFAULT 0, kind TEXT
 ) STRICT;
 CREATE INDEX causes_by_kind ON causes (kind, source, seq) WHERE kind IS NOT NULL;
-CREATE INDEX causes_due ON causes (due) WHERE due IS NOT NULL;
+CREATE INDEX causes_by_owner ON causes (owner, seq) WHERE owner IS NOT NULL;
+CREATE INDEX causes_due ON causes (due, seq) WHERE due IS NOT NULL;
+CREATE INDEX causes_without_word ON causes (source, due) WHERE kind IS NULL AND due IS NOT NULL;
 ";
+
+/// An explanation that fails is tried so often. Each time it waits twice as long as before.
+const TRIES: u32 = 6;
+/// So many ends under one owner are explained again for a pod that comes late: the newest.
+const REOPENED: i64 = 16;
 
 /// Which outcomes are asked for.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +57,15 @@ pub struct OpenOutcome {
     pub seq: Seq,
     /// It has no word yet.
     pub is_new: bool,
+    /// Its explanation failed so often.
+    tries: u32,
+}
+
+impl OpenOutcome {
+    /// Whether its explanation may fail once more. After that it gets the word that says so.
+    pub fn may_wait(&self) -> bool {
+        self.tries < TRIES
+    }
 }
 
 /// Writes down what a state says of its object's outcome. `open` is the phase that the object was in before.
@@ -61,10 +79,12 @@ pub(super) fn take(
     let due = signed(now_ms.saturating_add(SETTLE_MS));
     if outcomes::is_bad_end(state) {
         let mut statement = rows.prepare_cached(
-            "INSERT INTO causes (object, source, seq, due) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT (object) DO UPDATE SET seq = excluded.seq, due = excluded.due",
+            "INSERT INTO causes (object, source, seq, owner, due) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (object) DO UPDATE SET seq = excluded.seq, owner = excluded.owner, due = excluded.due,
+             tries = 0",
         )?;
-        statement.execute(params![object, &*state.source, signed(state.seq), due])?;
+        let owner = state.owner.as_ref().map(|owner| owner.uid.as_str());
+        statement.execute(params![object, &*state.source, signed(state.seq), owner, due])?;
     } else if state.change == Change::Present && open.is_some_and(outcomes::is_bad_phase) {
         // It runs on.
         rows.prepare_cached("DELETE FROM causes WHERE object = ?1")?.execute([object])?;
@@ -72,23 +92,50 @@ pub(super) fn take(
     Ok(())
 }
 
-/// Has the owner of a pod explained again, if it has ended.
+/// Has the outermost owner of a pod explained again, if it has ended, and what ended badly between the two. A state does
+/// not say which of those the pod belongs to, so it is the newest ones. They do not wait for the pods of each other.
 pub(super) fn reopen(rows: &Transaction<'_>, owner: &str, now_ms: u64) -> rusqlite::Result<()> {
     let mut statement = rows.prepare_cached(
-        "UPDATE causes SET due = ?2 WHERE object IN (SELECT id FROM objects WHERE uid = ?1)",
+        "UPDATE causes SET due = ?2, tries = 0 WHERE object IN (SELECT id FROM objects WHERE uid = ?1)",
     )?;
-    statement.execute(params![owner, signed(now_ms.saturating_add(SETTLE_MS))])?;
+    let due = signed(now_ms.saturating_add(SETTLE_MS));
+    statement.execute(params![owner, due])?;
+    let mut statement = rows.prepare_cached(
+        "UPDATE causes SET due = ?2, tries = 0 WHERE due IS NULL AND object IN
+         (SELECT object FROM causes WHERE owner = ?1 ORDER BY seq DESC LIMIT ?3)",
+    )?;
+    statement.execute(params![owner, due, REOPENED])?;
     Ok(())
 }
 
-/// Those that are due, the newest outcome first.
+/// Those that are due: what became due last comes first, and of that the newest outcome.
 pub(super) fn due(connection: &Connection, now_ms: u64, limit: usize) -> rusqlite::Result<Vec<OpenOutcome>> {
+    let mut found = due_between(connection, 0, now_ms, limit)?;
     // A clock that was set back would leave what it had dated far ahead.
+    let ahead = now_ms.saturating_add(wait_ms(TRIES)).saturating_add(1);
+    let rest = limit.saturating_sub(found.len());
+    found.extend(due_between(connection, ahead, u64::MAX, rest)?);
+    Ok(found)
+}
+
+/// How long an outcome waits whose explanation failed so often.
+fn wait_ms(tries: u32) -> u64 {
+    SETTLE_MS << tries.min(TRIES)
+}
+
+/// One range of an index, in its order: nothing is sorted, however many are due.
+fn due_between(
+    connection: &Connection,
+    from_ms: u64,
+    until_ms: u64,
+    limit: usize,
+) -> rusqlite::Result<Vec<OpenOutcome>> {
     let mut statement = connection.prepare_cached(
-        "SELECT c.object, c.source, o.uid, c.seq, c.kind IS NULL FROM causes c JOIN objects o ON o.id = c.object
-         WHERE c.due <= ?1 OR c.due > ?2 ORDER BY c.seq DESC LIMIT ?3",
+        "SELECT c.object, c.source, o.uid, c.seq, c.kind IS NULL, c.tries
+         FROM causes c CROSS JOIN objects o ON o.id = c.object
+         WHERE c.due BETWEEN ?1 AND ?2 ORDER BY c.due DESC, c.seq DESC LIMIT ?3",
     )?;
-    let bounds = params![signed(now_ms), signed(now_ms.saturating_add(SETTLE_MS)), limit as i64];
+    let bounds = params![signed(from_ms), signed(until_ms), limit as i64];
     let found = statement.query_map(bounds, |row| {
         Ok(OpenOutcome {
             object: row.get(0)?,
@@ -96,14 +143,46 @@ pub(super) fn due(connection: &Connection, now_ms: u64, limit: usize) -> rusqlit
             uid: row.get(2)?,
             seq: row.get::<_, i64>(3)? as Seq,
             is_new: row.get(4)?,
+            tries: row.get(5)?,
         })
     })?;
     found.collect()
 }
 
-/// Whether any outcome is to be explained, now or soon.
-pub(super) fn is_any_open(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.prepare_cached("SELECT 1 FROM causes WHERE due IS NOT NULL LIMIT 1")?.exists([])
+/// When the next outcome is to be explained. `None`: there is none.
+pub(super) fn next_due_ms(connection: &Connection) -> rusqlite::Result<Option<u64>> {
+    let mut statement =
+        connection.prepare_cached("SELECT due FROM causes WHERE due IS NOT NULL ORDER BY due LIMIT 1")?;
+    let due = statement.query_row([], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(due.map(|due| due as u64))
+}
+
+/// Whether an outcome of these sources has no word though it was due before this moment, or its explanation failed.
+pub(super) fn lacks_words(
+    connection: &Connection,
+    sources: &[String],
+    before_ms: u64,
+) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare_cached(
+        "SELECT 1 FROM causes WHERE source = ?1 AND kind IS NULL AND due IS NOT NULL AND (due < ?2 OR tries > 0)
+         ORDER BY due LIMIT 1",
+    )?;
+    for source in sources {
+        if statement.exists(params![source, signed(before_ms)])? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Has an outcome explained later, because its explanation failed.
+pub(super) fn put_off(connection: &Connection, outcome: &OpenOutcome, now_ms: u64) -> rusqlite::Result<()> {
+    let tries = outcome.tries.saturating_add(1);
+    let due = signed(now_ms.saturating_add(wait_ms(tries)));
+    let mut statement =
+        connection.prepare_cached("UPDATE causes SET due = ?2, tries = ?3 WHERE object = ?1")?;
+    statement.execute(params![outcome.object, due, tries])?;
+    Ok(())
 }
 
 /// Keeps the words for these outcomes. `None`: there is nothing to say of it any more.
@@ -115,7 +194,7 @@ pub(super) fn keep(
     for (outcome, kind) in explained {
         match kind {
             Some(kind) => transaction
-                .prepare_cached("UPDATE causes SET kind = ?2, due = NULL WHERE object = ?1")?
+                .prepare_cached("UPDATE causes SET kind = ?2, due = NULL, tries = 0 WHERE object = ?1")?
                 .execute(params![outcome.object, kind.as_str()])?,
             None => transaction
                 .prepare_cached("DELETE FROM causes WHERE object = ?1")?

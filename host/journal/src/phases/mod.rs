@@ -181,14 +181,24 @@ impl PhaseIndex {
         self.with(move |table| table.ended(&query)).await
     }
 
-    /// Outcomes that are to be explained now, the newest first.
+    /// Outcomes that are to be explained now: what became due last comes first, and of that the newest.
     pub async fn due_outcomes(&self, now_ms: u64, limit: usize) -> StoreResult<Vec<OpenOutcome>> {
         self.with(move |table| table.due_outcomes(now_ms, limit)).await
     }
 
-    /// Whether outcomes are to be explained, now or soon.
-    pub async fn has_open_outcomes(&self) -> StoreResult<bool> {
-        self.with(|table| table.has_open_outcomes()).await
+    /// When the next outcome is to be explained, in milliseconds since 1970. `None`: none is.
+    pub async fn next_due_ms(&self) -> StoreResult<Option<u64>> {
+        self.with(|table| table.next_due_ms()).await
+    }
+
+    /// Whether an outcome of these sources has no word though it was due before this moment, or its explanation failed.
+    pub async fn lacks_words(&self, sources: Vec<String>, before_ms: u64) -> StoreResult<bool> {
+        self.with(move |table| table.lacks_words(&sources, before_ms)).await
+    }
+
+    /// Has an outcome explained later, because its explanation failed.
+    pub async fn put_off(&self, outcome: OpenOutcome, now_ms: u64) -> StoreResult<()> {
+        self.with(move |table| table.put_off(&outcome, now_ms)).await
     }
 
     /// Keeps the words for outcomes, and counts those that are new. `None`: the object has not ended badly after all.

@@ -32,8 +32,9 @@ use crate::store::rows::StoreResult;
 
 /// "KWP1".
 const APPLICATION_ID: i64 = 0x4B57_5031;
-/// Up to version 1 no index had the names of what has ended, and up to version 2 none had causes.
-const VERSION: i64 = 3;
+/// Up to version 1 no index had the names of what has ended, and up to version 2 none had causes. Up to version 3 those had
+/// no owners.
+const VERSION: i64 = 4;
 /// The rank of a time that goes on is beyond all positions.
 pub(super) const OPEN: u64 = 1 << 62;
 /// Only a tool that somebody runs on the file can hold its lock.
@@ -177,13 +178,21 @@ impl PhaseTable {
         ended::find(&self.connection, query)
     }
 
-    /// Outcomes that are to be explained now, the newest first.
+    /// Outcomes that are to be explained now: what became due last comes first, and of that the newest.
     pub fn due_outcomes(&self, now_ms: u64, limit: usize) -> rusqlite::Result<Vec<OpenOutcome>> {
         causes::due(&self.connection, now_ms, limit)
     }
 
-    pub fn has_open_outcomes(&self) -> rusqlite::Result<bool> {
-        causes::is_any_open(&self.connection)
+    pub fn next_due_ms(&self) -> rusqlite::Result<Option<u64>> {
+        causes::next_due_ms(&self.connection)
+    }
+
+    pub fn lacks_words(&self, sources: &[String], before_ms: u64) -> rusqlite::Result<bool> {
+        causes::lacks_words(&self.connection, sources, before_ms)
+    }
+
+    pub fn put_off(&self, outcome: &OpenOutcome, now_ms: u64) -> rusqlite::Result<()> {
+        causes::put_off(&self.connection, outcome, now_ms)
     }
 
     pub fn keep_causes(&mut self, explained: &[(OpenOutcome, Option<CauseKind>)]) -> rusqlite::Result<()> {

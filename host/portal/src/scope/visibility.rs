@@ -359,22 +359,34 @@ impl ViewerVisibility {
         if self.is_whole() {
             return Ok(None);
         }
-        let mut resources = BTreeSet::new();
+        let (mut resources, mut hides_causes) = (BTreeSet::new(), false);
         let is_of_source =
             |known: &&WatchedResource| query.source.as_ref().is_none_or(|name| *name == known.source);
         for known in self.of_kind(query.kind.as_deref()).filter(is_of_source) {
+            // For a cause, rights count in the namespaces in which something was.
+            let past = query.cause.is_some();
+            let sees_all = query.namespace.is_none() && self.sees_source(verb, &known.source).await?;
+            if sees_all && (!past || self.sees_causes_in("").await?) {
+                return Ok(None);
+            }
             let namespaces: BTreeSet<String> = match &query.namespace {
                 Some(name) => [name.clone()].into(),
-                None if self.sees_source(verb, &known.source).await? => return Ok(None),
-                None => self.views.namespaces(&known.source, false, NAMESPACES).await?,
+                None => self.views.namespaces(&known.source, past, NAMESPACES).await?,
             };
+            hides_causes |= sees_all;
             for namespace in &namespaces {
-                if self.right(verb, &known.group, &known.kind, namespace).await? != AccessRight::Nowhere {
+                let may =
+                    self.right(verb, &known.group, &known.kind, namespace).await? != AccessRight::Nowhere;
+                if may && (!past || self.sees_causes_in(namespace).await?) {
                     return Ok(None);
                 }
+                hides_causes |= may;
             }
             let dot = if known.group.is_empty() { "" } else { "." };
             resources.insert(format!("{}{dot}{}", known.resource, known.group));
+        }
+        if hides_causes {
+            return Ok(Some(format!("{} pods", AccessVerb::Get.word())));
         }
         let named: Vec<_> = resources.into_iter().take(NAMED_RESOURCES).collect();
         Ok((!named.is_empty()).then(|| format!("{} {}", verb.word(), named.join(", "))))

@@ -197,7 +197,14 @@ async fn a_job_that_ended_badly_shows_its_cause_with_a_way_to_its_story() {
     let text = get(&portal, "/").await.text;
     let words = "#why\" title=\"Why it ended so\">out of memory</a>";
     assert!(text.contains("<th scope=\"col\">Cause</th>") && text.contains(words), "{text}");
-    for path in ["/?kind=Event", "/?kind=Pod", "/?at=2026-11-20T12:00:00Z"] {
+    for path in [
+        "/?kind=Event",
+        "/?kind=Pod",
+        "/?kind=deploy",
+        "/?kind=CronJob",
+        "/?kind=wl",
+        "/?at=2026-11-20T12:00:00Z",
+    ] {
         let text = get(&portal, path).await.text;
         assert!(!text.contains(">Cause</th>"), "{path} has a column that would be empty");
     }

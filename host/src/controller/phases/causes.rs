@@ -8,11 +8,11 @@ use bytes::Bytes;
 use kubewitness_core::events;
 use kubewitness_core::ports::{DocumentReader, JournalError};
 use kubewitness_core::views::{
-    CauseKind, DocumentsBySeq, EventView, ExplainedStates, Outcome, TimelineQuery,
+    CauseKind, DocumentsBySeq, EventView, ExplainedStates, Outcome, TimelineQuery, WhyView,
 };
 use kubewitness_core::{Seq, State};
 use kubewitness_journal::{Journal, OpenOutcome, PhaseIndex};
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// Outcomes that are explained before the journal is read on, so that a burst of failures keeps no list waiting.
 const PART: usize = 16;
@@ -20,25 +20,38 @@ const PART: usize = 16;
 const STATES: usize = 2_000;
 
 /// Explains a part of the outcomes that are due. False: no other ones are.
+///
+/// An outcome whose states can't be read now is put off, and the part ends with it. If the journal can't be read at all, the
+/// follower says so before it asks for the next part.
 pub(super) async fn explain_some(
     index: &PhaseIndex,
-    journal: &Journal,
+    outcomes: &impl OutcomeReader,
     now_ms: u64,
 ) -> Result<bool, JournalError> {
     let due = index.due_outcomes(now_ms, PART).await?;
-    let goes_on = due.len() == PART;
     if due.is_empty() {
         return Ok(false);
     }
+    let mut goes_on = due.len() == PART;
     let mut explained: Vec<(OpenOutcome, Option<CauseKind>)> = Vec::with_capacity(due.len());
     for outcome in due {
-        let cause = match cause_of(journal, &outcome.uid, now_ms).await {
+        let cause = match outcomes.cause_of(&outcome.uid, now_ms).await {
             // A damaged state stays so. Whoever waited for it would keep the index from going on.
             Err(JournalError::Fatal(error)) => {
                 warn!(uid = outcome.uid, "an outcome is not explained: {error}");
                 Some(CauseKind::Unknown)
             }
-            cause => cause?,
+            Err(error) if outcome.may_wait() => {
+                debug!(uid = outcome.uid, "an outcome is explained later: {error}");
+                index.put_off(outcome, now_ms).await?;
+                goes_on = true;
+                break;
+            }
+            Err(error) => {
+                warn!(uid = outcome.uid, "an outcome is not explained: {error}");
+                Some(CauseKind::Unknown)
+            }
+            Ok(cause) => cause,
         };
         explained.push((outcome, cause));
         tokio::task::yield_now().await;
@@ -47,7 +60,22 @@ pub(super) async fn explain_some(
     Ok(goes_on)
 }
 
-/// The cause of one object's outcome. `None`: it has not ended badly.
+/// Where outcomes are read.
+pub(super) trait OutcomeReader: Sync {
+    /// The cause of one object's outcome. `None`: it has not ended badly.
+    fn cause_of(
+        &self,
+        uid: &str,
+        now_ms: u64,
+    ) -> impl Future<Output = Result<Option<CauseKind>, JournalError>> + Send;
+}
+
+impl OutcomeReader for Journal {
+    async fn cause_of(&self, uid: &str, now_ms: u64) -> Result<Option<CauseKind>, JournalError> {
+        cause_of(self, uid, now_ms).await
+    }
+}
+
 async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<CauseKind>, JournalError> {
     let query = TimelineQuery {
         uid: Some(uid.to_owned()),
@@ -64,8 +92,14 @@ async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<Ca
         documents.extend(document(journal, seq).await?.map(|document| (seq, document.into())));
     }
     let why = story.explain(&documents, now_ms);
+    Ok(word(why, is_cut))
+}
+
+/// The word for an explanation. Of a story that is cut another pod may have failed first, which a word can't say.
+fn word(why: WhyView, is_cut: bool) -> Option<CauseKind> {
     let is_bad = matches!(why.outcome, Outcome::Failed | Outcome::Deleted);
-    Ok(is_bad.then(|| why.cause.map(|cause| cause.kind).unwrap_or_default()))
+    let cause = why.cause.filter(|cause| !is_cut || cause.object.is_none());
+    is_bad.then(|| cause.map(|cause| cause.kind).unwrap_or_default())
 }
 
 async fn events_of(journal: &Journal, states: &[Arc<State>]) -> Result<Vec<EventView>, JournalError> {
@@ -93,6 +127,7 @@ mod tests {
     use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
     use kubewitness_core::status::StatusRules;
     use kubewitness_core::story::outcomes::SETTLE_MS;
+    use kubewitness_core::views::Cause;
     use kubewitness_core::{Change, ObjectRef, StateId, Version};
     use kubewitness_journal::{CauseQuery, JournalOptions};
     use serde_json::{Value, json};
@@ -207,22 +242,76 @@ mod tests {
         assert_eq!(bench.causes().await, [(CauseKind::ExitCode, vec!["train".to_owned()])].into());
     }
 
+    /// A journal that can't be read where it is about one object.
+    struct FailingReader<'a> {
+        journal: &'a Journal,
+        uid: &'static str,
+    }
+
+    impl OutcomeReader for FailingReader<'_> {
+        async fn cause_of(&self, uid: &str, now_ms: u64) -> Result<Option<CauseKind>, JournalError> {
+            match uid == self.uid {
+                true => Err(JournalError::Unavailable("no answer in time".into())),
+                false => self.journal.cause_of(uid, now_ms).await,
+            }
+        }
+    }
+
+    fn job_number(number: u64) -> WitnessedState {
+        let mut job = failed_job();
+        job["metadata"]["uid"] = format!("uid-{number}").into();
+        job["metadata"]["name"] = format!("train-{number}").into();
+        witnessed(number, None, &job)
+    }
+
+    #[tokio::test]
+    async fn an_outcome_that_cannot_be_read_now_holds_up_no_other_one_and_ends_as_unknown() {
+        let bench = Bench::new().await;
+        let states = (1..=3).map(job_number).collect();
+        let append = AppendBatch { source: "all".into(), states, ..AppendBatch::default() };
+        bench.journal.append(append).await.unwrap();
+        while bench.index.advance(&bench.journal, NOW).await.unwrap() {}
+        let reader = FailingReader { journal: &bench.journal, uid: "uid-2" };
+        let mut now_ms = NOW + SETTLE_MS;
+        while explain_some(&bench.index, &reader, now_ms).await.unwrap() {}
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let others = named(&["train-3", "train-1"]);
+        assert_eq!(bench.causes().await, [(CauseKind::Unknown, others)].into());
+        while let Some(due_ms) = bench.index.next_due_ms().await.unwrap() {
+            assert!(due_ms > now_ms, "not at once");
+            now_ms = due_ms;
+            explain_some(&bench.index, &reader, now_ms).await.unwrap();
+        }
+        let all = named(&["train-3", "train-2", "train-1"]);
+        assert_eq!(bench.causes().await, [(CauseKind::Unknown, all)].into(), "after a bounded time");
+    }
+
+    #[test]
+    fn a_story_that_is_cut_gives_no_word_for_a_pod() {
+        let cause = Cause { kind: CauseKind::Signal, object: Some(ObjectRef::default()), ..Cause::default() };
+        let deadline = Cause { kind: CauseKind::Deadline, ..Cause::default() };
+        let why = |cause: &Cause| WhyView {
+            outcome: Outcome::Failed,
+            cause: Some(cause.clone()),
+            ..WhyView::default()
+        };
+        assert_eq!(word(why(&cause), false), Some(CauseKind::Signal));
+        assert_eq!(word(why(&cause), true), Some(CauseKind::Unknown), "another may have failed first");
+        assert_eq!(word(why(&deadline), true), Some(CauseKind::Deadline), "the object says so itself");
+        assert_eq!(word(WhyView { outcome: Outcome::Running, ..why(&cause) }, false), None);
+    }
+
     #[tokio::test]
     async fn a_burst_of_outcomes_is_explained_in_parts_between_which_the_journal_is_read() {
         let bench = Bench::new().await;
-        let jobs = (0..PART as u64 + 1).map(|number| {
-            let mut job = failed_job();
-            job["metadata"]["uid"] = format!("uid-{number}").into();
-            job["metadata"]["name"] = format!("train-{number}").into();
-            witnessed(number + 1, None, &job)
-        });
+        let jobs = (1..=PART as u64 + 1).map(job_number);
         let append = AppendBatch { source: "all".into(), states: jobs.collect(), ..AppendBatch::default() };
         bench.journal.append(append).await.unwrap();
         while bench.index.advance(&bench.journal, NOW).await.unwrap() {}
         let explained = async || explain_some(&bench.index, &bench.journal, NOW + SETTLE_MS).await.unwrap();
         assert!(explained().await, "others are due");
-        assert!(bench.index.has_open_outcomes().await.unwrap());
+        assert!(bench.index.next_due_ms().await.unwrap().is_some());
         assert!(!explained().await);
-        assert!(!bench.index.has_open_outcomes().await.unwrap());
+        assert_eq!(bench.index.next_due_ms().await.unwrap(), None);
     }
 }

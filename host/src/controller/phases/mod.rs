@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::Result;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, JournalError};
-use kubewitness_core::story::outcomes::SETTLE_MS;
 use kubewitness_journal::{Journal, PhaseIndex};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -31,14 +30,14 @@ pub async fn follow(index: PhaseIndex, journal: Journal, stop: CancellationToken
     loop {
         let went = stop.run_until_cancelled(go_on(&index, &journal, &mut sweep)).await;
         let Some(went) = went else { return Ok(()) };
+        let is_more_due = matches!(went, Ok(true));
         let pause = async {
-            match log_outcome(&index, went) {
+            match log_outcome(&index, went.map(drop)) {
+                true if is_more_due => {}
                 true => {
                     tokio::time::timeout(BETWEEN, index.wanted()).await.ok();
                     // What retention took is looked for while nothing comes, too, and outcomes are explained.
-                    let is_any_open = index.has_open_outcomes().await.unwrap_or_default();
-                    let most = if is_any_open { Duration::from_millis(SETTLE_MS) } else { SWEEP };
-                    tokio::time::timeout(most, newest.changed()).await.ok();
+                    tokio::time::timeout(longest_pause(&index).await, newest.changed()).await.ok();
                 }
                 false => tokio::time::sleep(AGAIN).await,
             }
@@ -55,22 +54,25 @@ struct PhaseSweep {
     after: Option<(i64, u64)>,
 }
 
-/// Reads all that the journal has more, and explains what is due.
-async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut PhaseSweep) -> Result<(), JournalError> {
+/// Until the next outcome is due, or a part is to be looked at for what retention took.
+async fn longest_pause(index: &PhaseIndex) -> Duration {
+    let due_ms = index.next_due_ms().await.unwrap_or_default();
+    let now_ms = SystemClock::default().now_ms();
+    due_ms.map_or(SWEEP, |due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms)).min(SWEEP))
+}
+
+/// Reads all that the journal has more, looks for what retention took, and explains a part of what is due. False: no
+/// more is due.
+async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut PhaseSweep) -> Result<bool, JournalError> {
     let clock = SystemClock::default();
-    loop {
-        while index.advance(journal, clock.now_ms()).await? {
-            tokio::task::yield_now().await;
-        }
-        if !causes::explain_some(index, journal, clock.now_ms()).await? {
-            break;
-        }
+    while index.advance(journal, clock.now_ms()).await? {
+        tokio::task::yield_now().await;
     }
     if sweep.next <= Instant::now() {
         sweep.after = index.sweep(journal, sweep.after).await?;
         sweep.next = Instant::now() + if sweep.after.is_some() { SWEEP } else { ROUND };
     }
-    Ok(())
+    causes::explain_some(index, journal, clock.now_ms()).await
 }
 
 /// Whether it goes on without a pause. Trouble is logged once.
@@ -87,4 +89,69 @@ fn log_outcome(index: &PhaseIndex, went: Result<(), JournalError>) -> bool {
         index.set_trouble(now);
     }
     goes_on
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kubewitness_core::ports::{AppendBatch, StateWitness, WitnessedState};
+    use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
+    use kubewitness_journal::JournalOptions;
+
+    use super::*;
+
+    fn failed_job(number: u64) -> WitnessedState {
+        let object = Arc::new(ObjectRef {
+            group: "batch".into(),
+            version: "v1".into(),
+            kind: "Job".into(),
+            namespace: "team".into(),
+            name: format!("train-{number}"),
+            uid: format!("uid-{number}"),
+        });
+        let version = Version::new(&number.to_string());
+        WitnessedState {
+            id: StateId::of("all", 0, &object, Change::Present, &version, None),
+            change: Change::Present,
+            status: Arc::new(Status { phase: "Failed".into(), terminal: true, ..Status::default() }),
+            object,
+            owner: None,
+            controller: None,
+            resource_version: version,
+            previous: None,
+            observed_ms: 1,
+            document: "{}".into(),
+            base: None,
+            quotes_none_under: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_retention_took_is_looked_for_while_outcomes_are_due_and_the_pause_ends_with_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = JournalOptions::default();
+        let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
+        let index = PhaseIndex::new(folder.path().join("phases.db"));
+        let states = (1..=40).map(failed_job).collect();
+        let append = AppendBatch { source: "all".into(), states, ..AppendBatch::default() };
+        journal.append(append).await.unwrap();
+        // As of an hour ago, so that all of them are due.
+        let now_ms = SystemClock::default().now_ms();
+        while index.advance(&journal, now_ms - 3_600_000).await.unwrap() {}
+        let mut sweep = PhaseSweep { next: Instant::now(), after: None };
+        assert!(go_on(&index, &journal, &mut sweep).await.unwrap(), "more are due");
+        assert!(sweep.next > Instant::now(), "and parts of the index were looked at");
+        assert_eq!(longest_pause(&index).await, Duration::ZERO);
+        while go_on(&index, &journal, &mut sweep).await.unwrap() {}
+        assert_eq!(longest_pause(&index).await, SWEEP);
+        let states = vec![failed_job(41)];
+        let append = AppendBatch { source: "all".into(), states, ..AppendBatch::default() };
+        journal.append(append).await.unwrap();
+        while index.advance(&journal, now_ms - 1_000).await.unwrap() {}
+        assert!(
+            longest_pause(&index).await <= Duration::from_secs(1),
+            "not for two seconds from the last look"
+        );
+    }
 }

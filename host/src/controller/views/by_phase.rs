@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_capability::AnswerPatience;
+use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{Backlog, CurrentObject, ObjectLister, ObjectSelection, SourceVisibility};
+use kubewitness_core::story::outcomes;
 use kubewitness_core::views::{
     CauseKind, GoneFilter, ObjectPage, ObjectQuery, ObjectView, ViewError, WasView,
 };
-use kubewitness_core::{ObjectRef, Seq, State, calendar, kinds};
+use kubewitness_core::{Seq, State, calendar};
 use kubewitness_journal::{CauseQuery, PhaseIndex, PhasePage, PhaseQuery, TimeInPhase};
 
 use super::gone::{DOCUMENTS, is_named};
@@ -29,8 +31,11 @@ pub(super) const INCOMPLETE: &str = "The index of phases is still being read fro
 /// Parts that are counted: a number is for people, and no list waits long for it.
 const COUNTED: usize = 2;
 
-/// Said while outcomes are not explained yet.
-const UNEXPLAINED: &str = "The causes of the last outcomes are still being looked for, so objects may be missing here. Ask \
+/// A word that became due more recently is no news: the follower is about to look for it.
+const OVERDUE_MS: u64 = 1_000;
+
+/// Said while outcomes that are asked for are overdue.
+const UNEXPLAINED: &str = "The causes of some outcomes are still being looked for, so objects may be missing here. Ask \
     again in a moment.";
 
 /// What is asked about the past.
@@ -123,8 +128,7 @@ impl HostViews {
         let mut page = ObjectPage::default();
         if !is_whole {
             page.notices.push(INCOMPLETE.into());
-        } else if matches!(past, PastQuery::Cause(_)) && self.phases.has_open_outcomes().await.unwrap_or(true)
-        {
+        } else if matches!(past, PastQuery::Cause(_)) && self.lacks_words(query).await {
             page.notices.push(UNEXPLAINED.into());
         }
         let (mut found, mut documents) = (Vec::new(), DOCUMENTS);
@@ -148,6 +152,12 @@ impl HostViews {
         page.next = asked.cursor().map(|rank| rank.to_string());
         page.objects = self.views_of(found, past).await?;
         Ok(page)
+    }
+
+    /// Whether words of the asked sources are overdue.
+    async fn lacks_words(&self, query: &ObjectQuery) -> bool {
+        let before_ms = self.clock.now_ms().saturating_sub(OVERDUE_MS);
+        self.phases.lacks_words(self.asked(query), before_ms).await.unwrap_or(true)
     }
 
     /// How many there are. `None`: too many to count, or each would have to be read.
@@ -195,11 +205,8 @@ impl HostViews {
     /// Adds the word for its cause to each object that may have one: one look at the index for all of them.
     pub(super) async fn add_causes(&self, views: &mut [ObjectView]) -> Result<(), ViewError> {
         let has_ended = |view: &ObjectView| view.status.terminal || view.ended_at.is_some();
-        let is_part = |object: &ObjectRef| {
-            kinds::is_event(&object.group, &object.kind) || (object.group.is_empty() && object.kind == "Pod")
-        };
         let mut asked: Vec<_> =
-            views.iter_mut().filter(|view| has_ended(view) && !is_part(&view.object)).collect();
+            views.iter_mut().filter(|view| has_ended(view) && !outcomes::is_part(&view.object)).collect();
         let objects = asked.iter().map(|view| (view.source.clone(), view.object.uid.clone())).collect();
         // A list is told without causes where the index can't be used: the question for one is refused.
         let causes = self.phases.causes(objects).await.unwrap_or_default();

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use kubewitness_capability::{GrantUses, ShippingStatus};
-use kubewitness_core::ObjectRef;
 use kubewitness_core::calendar;
 use kubewitness_core::config::{RetentionSpec, SourceSpec, SqlAccess};
 use kubewitness_core::kinds;
@@ -79,14 +78,8 @@ pub fn source_view(
 
 /// Of a source of jobs each cause, so that a count begins at 0; of others those that came up.
 pub fn outcomes_of(spec: &SourceSpec, counts: &OutcomeCounts) -> BTreeMap<String, u64> {
-    let (group, version) = spec.api_version.split_once('/').unwrap_or(("", &spec.api_version));
-    let object = ObjectRef {
-        group: group.into(),
-        version: version.into(),
-        kind: spec.kind.clone(),
-        ..ObjectRef::default()
-    };
-    let is_of_jobs = has_outcome(&object);
+    let group = spec.api_version.split_once('/').map_or("", |(group, _)| group);
+    let is_of_jobs = has_outcome(group, &spec.kind);
     let count = |kind: CauseKind| {
         let count = counts.get(&(spec.name.clone(), kind)).copied().unwrap_or_default();
         (is_of_jobs || count > 0).then(|| (kind.as_str().to_owned(), count))

@@ -15,8 +15,8 @@
 //!
 //! Objects that wait have no kept cause: what they wait for changes with each state of their pods. The story says it.
 
-use super::why::CauseKind;
-use crate::kinds::is_event;
+use super::why::{CauseKind, KUEUE};
+use crate::kinds::{is_event, is_kind};
 use crate::state::{Change, ObjectRef, State, Status};
 use crate::status::phase;
 
@@ -53,11 +53,43 @@ impl CauseKind {
     }
 }
 
+/// Groups, and their kinds that do work which comes to an end.
+const ENDING: [(&str, &[&str]); 9] = [
+    ("batch", &["Job"]),
+    ("batch.volcano.sh", &["Job"]),
+    ("kubeflow.org", &["PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob"]),
+    ("trainer.kubeflow.org", &["TrainJob"]),
+    ("jobset.x-k8s.io", &["JobSet"]),
+    ("ray.io", &["RayJob"]),
+    ("sparkoperator.k8s.io", &["SparkApplication"]),
+    ("argoproj.io", &["Workflow"]),
+    ("tekton.dev", &["PipelineRun", "TaskRun"]),
+];
+
+/// The same of kinds that have no cause: they go on without an end, or their owner is explained in their place.
+const WITHOUT: [(&str, &[&str]); 9] = [
+    ("", &["Pod", "Event", "Node", "Service", "ConfigMap", "Namespace", "ReplicationController"]),
+    ("apps", &["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"]),
+    ("batch", &["CronJob"]),
+    ("apps.kruise.io", &["AdvancedCronJob"]),
+    ("keda.sh", &["ScaledJob"]),
+    (KUEUE, &["Workload"]),
+    ("ray.io", &["RayCluster", "RayService", "RayCronJob"]),
+    ("scheduling.volcano.sh", &["PodGroup"]),
+    ("argoproj.io", &["CronWorkflow"]),
+];
+
 /// Whether objects of a kind do work that comes to an end. Only those can be deleted before it.
-pub fn has_outcome(object: &ObjectRef) -> bool {
-    let kind = object.kind.as_str();
-    (kind.ends_with("Job") && kind != "CronJob")
-        || matches!(kind, "JobSet" | "SparkApplication" | "Workflow" | "PipelineRun" | "TaskRun")
+pub fn has_outcome(group: &str, kind: &str) -> bool {
+    ENDING.iter().any(|(of, kinds)| *of == group && kinds.contains(&kind))
+}
+
+/// Whether a list of this kind, as people type it, may have causes. Objects of a kind that nobody knows here may fail.
+pub fn may_have_causes(kind: &str) -> bool {
+    let is_among = |known: &[(&str, &[&str])]| {
+        known.iter().any(|(group, kinds)| kinds.iter().any(|known| is_kind(group, known, kind)))
+    };
+    is_among(&ENDING) || !is_among(&WITHOUT)
 }
 
 /// Whether a phase is a bad end, given that the status is terminal.
@@ -75,7 +107,8 @@ pub fn is_bad_end(state: &State) -> bool {
     match state.change {
         Change::Present => has_failed(&state.status) && !is_part(object),
         Change::Gone => {
-            has_outcome(object) && state.previous.as_ref().is_some_and(|previous| !previous.terminal)
+            has_outcome(&object.group, &object.kind)
+                && state.previous.as_ref().is_some_and(|previous| !previous.terminal)
         }
         Change::Left | Change::Gap => false,
     }
@@ -88,7 +121,7 @@ pub fn bears_on_owner(state: &State) -> bool {
 }
 
 /// Pods, Kueue's Workloads and Events are told of by what they belong to.
-fn is_part(object: &ObjectRef) -> bool {
+pub fn is_part(object: &ObjectRef) -> bool {
     super::why::is_pod(object) || super::why::is_workload(object) || is_event(&object.group, &object.kind)
 }
 
@@ -134,6 +167,28 @@ mod tests {
         assert!(!is("batch", "Job", phase::SUCCEEDED, true, Change::Gone));
         assert!(!is("batch", "CronJob", phase::RUNNING, false, Change::Gone), "it has no end");
         assert!(!is("apps", "Deployment", phase::RUNNING, false, Change::Gone));
+        assert!(is("kubeflow.org", "PyTorchJob", phase::RUNNING, false, Change::Gone));
+        for (group, kind) in
+            [("keda.sh", "ScaledJob"), ("apps.kruise.io", "AdvancedCronJob"), ("ray.io", "RayCronJob")]
+        {
+            assert!(
+                !is(group, kind, phase::RUNNING, false, Change::Gone),
+                "{kind} starts jobs and has no end"
+            );
+        }
+    }
+
+    #[test]
+    fn a_list_has_causes_unless_nothing_in_it_can_have_one() {
+        for kind in ["Job", "jobs.batch", "vcjob", "js", "rayjobs", "TrainJob", "all", "trainings.x.example"]
+        {
+            assert!(may_have_causes(kind), "{kind}");
+        }
+        for kind in
+            ["po", "events", "workloads", "cj", "deploy", "ScaledJob", "rayclusters", "pg", "cronjobs.batch"]
+        {
+            assert!(!may_have_causes(kind), "{kind}");
+        }
     }
 
     #[test]

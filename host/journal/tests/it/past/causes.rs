@@ -81,10 +81,10 @@ async fn each_bad_end_is_explained_once_after_a_moment_and_found_by_its_cause() 
     let index = index(&desk).await;
     let early = index.due_outcomes(NOW + SETTLE_MS - 1, 100).await.unwrap();
     assert!(early.is_empty(), "pods may still come");
-    assert!(index.has_open_outcomes().await.unwrap());
+    assert_eq!(index.next_due_ms().await.unwrap(), Some(NOW + SETTLE_MS));
     assert_eq!(explain(&index, CauseKind::OutOfMemory).await, [9, 7, 5], "the newest first");
     assert!(explain(&index, CauseKind::Signal).await.is_empty(), "once");
-    assert!(!index.has_open_outcomes().await.unwrap());
+    assert_eq!(index.next_due_ms().await.unwrap(), None);
     assert_eq!(names(&index, query(CauseKind::OutOfMemory)).await, ["train-4", "train-3", "train-1"]);
     assert_eq!(names(&index, query(CauseKind::Signal)).await, Vec::<String>::new());
     let within = CauseQuery { after: 5, before: 9, ..query(CauseKind::OutOfMemory) };
@@ -107,6 +107,56 @@ async fn a_pod_that_comes_late_has_its_job_explained_again_and_a_job_that_runs_o
     assert_eq!(due.iter().map(|it| (it.seq, it.is_new)).collect::<Vec<_>>(), [(1, false)]);
     assert_eq!(explain(&index, CauseKind::ExitCode).await, [1]);
     assert_eq!(names(&index, query(CauseKind::ExitCode)).await, ["train-1"]);
+}
+
+/// An outcome whose object is owned by the job 30.
+fn owned(number: usize, phase: &str, version: u64) -> WitnessedState {
+    WitnessedState { owner: Some(job(30)), ..is(number, phase, version) }
+}
+
+async fn a_late_pod_has_what_ended_between_it_and_its_outermost_owner_explained_again() {
+    let desk = TestJournal::new().await;
+    let ended = (1..=18).map(|number| owned(number, "Failed", number as u64));
+    desk.append(ended.chain([is(30, "Running", 20), is(31, "Failed", 21)]).collect()).await;
+    let index = index(&desk).await;
+    assert_eq!(explain(&index, CauseKind::Unknown).await.len(), 19);
+    desk.append(vec![WitnessedState { owner: Some(job(30)), ..failed_pod(4, 30) }]).await;
+    read_all(&index, &desk).await;
+    let again = explain(&index, CauseKind::ExitCode).await;
+    assert_eq!(again, (3..=18).rev().collect::<Vec<_>>(), "the newest of that owner");
+}
+
+async fn an_explanation_that_failed_is_tried_again_later_and_not_for_ever() {
+    let desk = TestJournal::new().await;
+    desk.append(vec![is(1, "Failed", 1), is(2, "Failed", 2)]).await;
+    let index = index(&desk).await;
+    let of_here = || vec![SOURCE.to_owned()];
+    assert!(!index.lacks_words(of_here(), NOW + SETTLE_MS).await.unwrap(), "its pods may still come");
+    assert!(index.lacks_words(of_here(), NOW + SETTLE_MS + 1).await.unwrap());
+    assert!(!index.lacks_words(vec!["pods".into()], NOW + SETTLE_MS + 1).await.unwrap(), "of another source");
+    let mut now = NOW + SETTLE_MS;
+    let due = index.due_outcomes(now, 100).await.unwrap();
+    index.keep_causes(vec![(due[1].clone(), Some(CauseKind::Signal))]).await.unwrap();
+    let mut outcome = due[0].clone();
+    let mut failed = 0;
+    while outcome.may_wait() {
+        index.put_off(outcome, now).await.unwrap();
+        failed += 1;
+        assert!(index.due_outcomes(now, 100).await.unwrap().is_empty(), "not at once");
+        assert!(index.lacks_words(of_here(), NOW).await.unwrap(), "it has no word meanwhile");
+        now = index.next_due_ms().await.unwrap().unwrap();
+        outcome = index.due_outcomes(now, 100).await.unwrap().remove(0);
+    }
+    assert_eq!((failed, now), (6, NOW + SETTLE_MS * 127));
+}
+
+async fn what_a_clock_dated_far_ahead_is_explained_after_it_was_set_back() {
+    let desk = TestJournal::new().await;
+    desk.append(vec![is(1, "Failed", 1), is(2, "Failed", 2)]).await;
+    let index = index(&desk).await;
+    let back = NOW - 1_000 * SETTLE_MS.min(NOW / 2_000);
+    assert_eq!(index.due_outcomes(back, 1).await.unwrap().len(), 1);
+    assert_eq!(index.due_outcomes(back, 100).await.unwrap().len(), 2);
 }
 
 async fn outcomes_are_counted_once_and_those_of_an_earlier_process_are_not() {
@@ -147,6 +197,9 @@ async fn a_cause_goes_with_its_object() {
 on_every_store!(
     each_bad_end_is_explained_once_after_a_moment_and_found_by_its_cause,
     a_pod_that_comes_late_has_its_job_explained_again_and_a_job_that_runs_on_has_no_cause,
+    a_late_pod_has_what_ended_between_it_and_its_outermost_owner_explained_again,
+    an_explanation_that_failed_is_tried_again_later_and_not_for_ever,
+    what_a_clock_dated_far_ahead_is_explained_after_it_was_set_back,
     outcomes_are_counted_once_and_those_of_an_earlier_process_are_not,
     a_cause_goes_with_its_object,
 );

@@ -2,6 +2,7 @@
 
 use axum::http::Uri;
 use kubewitness_core::order::{ObjectOrder, UnknownOrder};
+use kubewitness_core::story::outcomes;
 use kubewitness_core::views::{CauseKind, GoneFilter, ObjectQuery};
 use kubewitness_core::{calendar, kinds};
 
@@ -116,9 +117,9 @@ impl JobsQuery {
         kinds::is_kind("", "Event", &self.kind)
     }
 
-    /// Events and pods have no cause of their own, and a cause is not that of an earlier moment.
+    /// Not where all would be empty. A cause is not that of an earlier moment.
     pub fn shows_causes(&self) -> bool {
-        !self.is_of_events() && !kinds::is_kind("", "Pod", &self.kind) && self.at.is_none()
+        outcomes::may_have_causes(&self.kind) && self.at.is_none()
     }
 
     /// Whether it is about what is there now, and so is kept up to date.

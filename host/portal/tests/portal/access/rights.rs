@@ -299,8 +299,9 @@ async fn a_cause_tells_of_pods_so_it_is_for_whoever_may_get_pods() {
         assert!(text.contains("red-train") && !text.contains(r#""cause":"out-of-memory""#), "{path}: {text}");
         assert!(!text.contains(">out of memory</a>"), "{path}: {text}");
     }
-    let found = portal.as_token("red", asked).await.text;
-    assert_eq!(found, "[]", "which jobs ended so would tell it as well");
+    let found = portal.as_token("red", asked).await;
+    assert_eq!(found.text, "[]", "which jobs ended so would tell it as well");
+    assert_eq!(found.header("kubewitness-forbidden"), "get pods");
     assert!(!portal.as_token("red", page).await.text.contains("red-train"));
 }
 

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::status::phase;
+use kubewitness_core::story::outcomes;
 use kubewitness_core::views::{CauseKind, GoneFilter, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, ObjectRef, calendar, kinds};
 
@@ -180,9 +181,9 @@ impl GetQuery {
         TextTable::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.is_wide())
     }
 
-    /// In a column of its own, unless one is there already. An earlier moment has none.
+    /// In a column of its own, unless one is there already or all would be empty. An earlier moment has none.
     fn shows_causes(&self) -> bool {
-        !matches!(self.when, QueryTime::Outcome | QueryTime::At(_))
+        outcomes::may_have_causes(&self.kind) && !matches!(self.when, QueryTime::Outcome | QueryTime::At(_))
     }
 
     fn is_wide(&self) -> bool {
@@ -457,8 +458,10 @@ pub(super) mod tests {
             text.contains("CAUSE           CHANGED\n") && text.contains("out-of-memory   not a time"),
             "{text}"
         );
-        let wide = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[ended]);
+        let wide = asked(&["jobs", "-o", "wide"]).unwrap().table_of(std::slice::from_ref(&ended));
         assert!(wide.contains(" CAUSE ") && wide.contains(" out-of-memory "), "{wide}");
+        let deployments = asked(&["deploy", "-o", "wide"]).unwrap().table_of(&[ended]);
+        assert!(!deployments.contains(" CAUSE "), "a column that would be empty: {deployments}");
         for wrong in [
             &["--cause", "oom"][..],
             &["--cause", "signal", "-w"],

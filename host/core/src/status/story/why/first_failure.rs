@@ -93,9 +93,32 @@ impl FailureStates<'_> {
     }
 }
 
-/// The attempt of the index that failed most often, where indexes have limits of their own.
-pub(super) fn index_attempt(failures: &[PodFailure]) -> Option<u32> {
-    failures.iter().filter_map(|failure| failure.index_failures).max().map(|before| before + 1)
+/// How often indexes were tried, where they have limits of their own.
+pub(super) struct IndexAttempts(Vec<IndexAttempt>);
+
+struct IndexAttempt {
+    /// The position of the state that says how the pod ended.
+    seq: Seq,
+    index: Option<u32>,
+    number: u32,
+}
+
+impl IndexAttempts {
+    pub fn of(failures: &[PodFailure]) -> Self {
+        let attempt = |failure: &PodFailure| {
+            let number = failure.index_failures?.saturating_add(1);
+            Some(IndexAttempt { seq: failure.cause.seq, index: failure.completion_index, number })
+        };
+        Self(failures.iter().filter_map(attempt).collect())
+    }
+
+    /// Takes the index whose pod is the cause. If no pod is, it takes the one that failed most often.
+    pub fn used_of(&self, cause: Option<&Cause>) -> Option<u32> {
+        let pod = cause.filter(|cause| cause.object.is_some());
+        let named = pod.and_then(|pod| self.0.iter().find(|attempt| attempt.seq == pod.seq));
+        let is_meant = |attempt: &&IndexAttempt| named.is_none_or(|named| named.index == attempt.index);
+        self.0.iter().filter(is_meant).map(|attempt| attempt.number).max()
+    }
 }
 
 fn is_pod_itself(story: &ExplainedStates<'_>) -> bool {

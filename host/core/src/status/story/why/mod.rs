@@ -21,7 +21,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::documents::OwnerDocument;
-use self::first_failure::PodFailures;
+use self::first_failure::{IndexAttempts, PodFailures};
 use super::events::EventView;
 use super::last_work_status;
 use crate::state::{Change, ObjectRef, Seq, State, Status};
@@ -31,7 +31,7 @@ use crate::status::phase;
 const PODS_READ: usize = 12;
 
 /// The group of Kueue's kinds.
-const KUEUE: &str = "kueue.x-k8s.io";
+pub(super) const KUEUE: &str = "kueue.x-k8s.io";
 
 /// Why an object failed, or waits, in one word for programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -219,7 +219,7 @@ impl<'a> ExplainedStates<'a> {
         let status = last_work_status(last);
         let outcome = outcome(self, &status, last);
         let failures = PodFailures::of(self).ends(documents, self.events);
-        let index_attempt = first_failure::index_attempt(&failures);
+        let attempts = IndexAttempts::of(&failures);
         let (cause, also) = match outcome {
             Outcome::Succeeded => (None, Vec::new()),
             _ if outcome == Outcome::Failed || is_failing(&status) => {
@@ -236,6 +236,7 @@ impl<'a> ExplainedStates<'a> {
         };
         let doubt = self.doubt(outcome, cause.as_ref());
         let mut why = WhyView { outcome, cause, also, doubt, ..WhyView::default() };
+        let index_attempt = attempts.used_of(why.cause.as_ref());
         why.sentence = sentence::of(self, &owner, index_attempt, &why, now_ms);
         why
     }

@@ -16,7 +16,7 @@ const MESSAGE_BYTES: usize = 240;
 /// A shorter wait is no news.
 const NOTED_MS: u64 = 1_000;
 
-/// `index_attempt` is that of the index that failed most often, where indexes have limits of their own.
+/// `index_attempt` is that of the index whose pod is the cause, where indexes have limits of their own.
 pub(super) fn of(
     story: &ExplainedStates<'_>,
     owner: &OwnerDocument,

@@ -509,6 +509,13 @@ fn pods_of_other_indexes_that_failed_are_no_attempts_of_one() {
         .at(13, &failed("1", 2))
         .why();
     assert!(twice.sentence.ends_with("attempt 2 of 3 of its index"), "{}", twice.sentence);
+    let another = two_run()
+        .at(7, &of_index(ended("a", 8, "Error", 7), 1, 0))
+        .at(8, &of_index(ended("b", 8, "Error", 8), 1, 1))
+        .at(9, &of_index(ended("c", 8, "Error", 9), 4, 2))
+        .at(12, &failed("1,4", 2))
+        .why();
+    assert!(another.sentence.ends_with("attempt 2 of 3 of its index"), "not that of 4: {}", another.sentence);
 }
 
 #[test]
