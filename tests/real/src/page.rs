@@ -34,9 +34,9 @@ None of these libraries promises every version. They keep a cache of what exists
 matter. The documentation of kube-rs says that deletions may be missed, and that finalizers are the way not to miss one. An\n\
 observer of other people's objects can't add finalizers to them.";
 
-/// What is on the page: runs with faults, and one without.
+/// The measurements on the page: runs with faults, and one without.
 pub struct PeerRuns {
-    /// What a reader types to measure it again.
+    /// The command that a reader types to measure it again.
     pub command: String,
     pub undisturbed: PromiseReport,
     pub disturbed: Vec<PromiseReport>,
@@ -48,7 +48,7 @@ pub fn write_page(path: &Path, runs: &PeerRuns) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// What is added up must be of the same.
+/// Figures are added up only if they are of the same.
 fn are_alike(runs: &PeerRuns) -> Result<()> {
     ensure!(!runs.disturbed.is_empty(), "nothing was run");
     let names = |report: &PromiseReport| report.peers.iter().map(|row| row.name.clone()).collect::<Vec<_>>();

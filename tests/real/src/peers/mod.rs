@@ -69,7 +69,7 @@ pub const PEERS: [PeerKind; 5] = [
     },
 ];
 
-/// What a peer, or the controller itself, missed.
+/// The versions that a peer, or the controller itself, missed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PeerFigures {
     pub name: String,

@@ -1,4 +1,4 @@
-//! What a run does by its seed: which faults, in which order, and how much changes meanwhile.
+//! The choices that a seed makes for a run: which faults, in which order, and how much changes meanwhile.
 //!
 //! Faults are dealt with dice of their own. A run that names the same faults in the same order throws the other dice as
 //! often, so it makes the same changes: a failure can be repeated by its seed and its faults.
@@ -12,7 +12,7 @@ use super::plans::{FaultPlan, Need, PLANS};
 /// Makes other dice of the same seed.
 const DEALING: u64 = 0x6661_756c_7473;
 
-/// What a run can do.
+/// The abilities of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Means {
     pub has_other_minor: bool,
@@ -20,7 +20,7 @@ pub(super) struct Means {
     pub has_peers: bool,
 }
 
-/// What a run does.
+/// The faults and changes of a run.
 #[derive(Clone, Debug)]
 pub(super) struct RunChoices {
     pub plans: Vec<&'static FaultPlan>,
@@ -29,7 +29,7 @@ pub(super) struct RunChoices {
 }
 
 impl FaultPlan {
-    /// What the fault needs and this run does not have. `None`: it is possible.
+    /// The need of the fault that this run does not meet. `None`: it is possible.
     fn lacks(&self, means: Means) -> Option<&'static str> {
         match self.need {
             Need::Nothing => None,

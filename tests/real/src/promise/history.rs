@@ -182,7 +182,7 @@ fn entry(change: &EtcdChange) -> Result<WrittenEntry> {
     })
 }
 
-/// What etcd and the API server show alike. The API server adds fields about the object to what etcd has, and labels to a Job
+/// The part that etcd and the API server show alike. The API server adds fields about the object to what etcd has, and labels to a Job
 /// that has none, so of labels only the one that is written here is compared.
 pub(super) fn content(object: &Value) -> Value {
     json!({"turn": object["metadata"]["labels"]["turn"], "spec": object["spec"], "status": object["status"]})

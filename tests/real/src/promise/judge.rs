@@ -19,7 +19,7 @@ const SHOWN: usize = 12;
 /// More than any run has.
 const GAPS: usize = 10_000;
 
-/// What was found to be right.
+/// The counts of what was found to be right.
 pub(super) struct Verdict {
     pub states: Vec<Arc<State>>,
     pub gaps: Vec<Gap>,
@@ -82,7 +82,7 @@ pub(super) fn own_entries(
 struct JournalExport {
     /// By position.
     states: Vec<Arc<State>>,
-    /// What is compared of each object that was present.
+    /// The content that is compared of each object that was present.
     documents: HashMap<Seq, Option<Value>>,
 }
 

@@ -198,7 +198,7 @@ pub const PLANS: &[FaultPlan] = &[
     },
 ];
 
-/// What is measured beside the faults: changes, and nothing that disturbs the watchers.
+/// The plan that is measured beside the faults: changes, and nothing that disturbs the watchers.
 pub static NO_FAULT: FaultPlan = plan("no-fault", &[Change; 20]);
 
 /// The plans with these names, in this order.

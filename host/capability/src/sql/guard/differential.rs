@@ -37,7 +37,7 @@ const WHOLE: &[&str] = &[
     "DROP TABLE u",
 ];
 
-/// What is put in between: the beginning and end of comments and quotes, words that write, and odd blanks.
+/// Fragments that are put in between: the beginning and end of comments and quotes, words that write, and odd blanks.
 const PARTS: &[&str] = &[
     "--",
     "--\r",

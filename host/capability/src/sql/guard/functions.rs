@@ -58,7 +58,7 @@ const MYSQL: &str = "\
     utc_time utc_timestamp uuid uuid_to_bin value values variance var_pop var_samp week weekday weekofyear year \
     yearweek";
 
-/// What only this database has.
+/// Functions that only this database has.
 fn own(dialect: SqlDialect) -> &'static str {
     match dialect {
         SqlDialect::Sqlite => SQLITE,

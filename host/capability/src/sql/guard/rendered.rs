@@ -170,7 +170,7 @@ fn with_quoted_names(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
 /// Refuses with a sentence that says what to write.
 struct StatementJudge {
     dialect: SqlDialect,
-    /// What looks like a call, and is a part of a column.
+    /// Parts of columns that look like calls.
     prefixed_columns: Vec<String>,
 }
 
