@@ -28,7 +28,7 @@ const TWICE: &[(&str, &str)] = &[];
 const OPENINGS: &[(&str, usize)] = &[
     // begin: openings
     ("host", 165),
-    ("host/capability", 48),
+    ("host/capability", 46),
     ("host/core", 103),
     ("host/journal", 17),
     ("host/playground", 24),
@@ -51,7 +51,7 @@ const OPENINGS: &[(&str, usize)] = &[
     ("tests/guests/hostile", 2),
     ("tests/harness", 22),
     ("tests/processes", 6),
-    ("tests/real", 31),
+    ("tests/real", 28),
     ("tests/simulation", 13),
     ("tests/xtask", 21),
     // end: openings
