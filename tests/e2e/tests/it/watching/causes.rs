@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{command, in_scratch, until};
+use kubewitness_harness::{command, http, in_scratch, until};
 use serde_json::Value;
 
 use crate::portal::browser::at_a_playground;
@@ -36,7 +36,7 @@ async fn what_a_list_says_of_a_cause_is_what_the_story_the_portal_and_the_metric
         at_a_playground(scratch, &["--rate", "30"], async |_, portal| {
             let ready = format!("{portal}/readyz");
             until(WITHIN, "the journal to be open", async || {
-                let answer = reqwest::get(&ready).await?;
+                let answer = http().get(&ready).send().await?;
                 Ok(answer.status().is_success().then_some(()))
             })
             .await?;
@@ -60,10 +60,10 @@ async fn agrees(portal: &str, cause: &str) -> Result<()> {
     ensure!(other.iter().all(|job| job["cause"] == "configuration"), "{other:?}");
     let wide = ask(portal, &["jobs", "--cause", cause, "-o", "wide"]).await?;
     ensure!(wide.contains(" CAUSE ") && wide.contains(cause), "{wide}");
-    let page = reqwest::get(format!("{portal}/?cause={cause}&range=hour")).await?.text().await?;
+    let page = http().get(format!("{portal}/?cause={cause}&range=hour")).send().await?.text().await?;
     let words = cause.replace('-', " ");
     ensure!(page.contains(&format!(">{words}</a>")) && page.contains("class=\"chip\""), "{page}");
-    let metrics = reqwest::get(format!("{portal}/metrics")).await?.text().await?;
+    let metrics = http().get(format!("{portal}/metrics")).send().await?.text().await?;
     let line = format!("kubewitness_source_outcomes_total{{source=\"jobs\",cause=\"{cause}\"}} ");
     let count = metrics.lines().find_map(|it| it.strip_prefix(&line)).context("the metric")?;
     ensure!(count.parse::<f64>()? >= 1.0, "{count}");
