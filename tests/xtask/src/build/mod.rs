@@ -266,7 +266,10 @@ pub fn gate_profile() -> impl Iterator<Item = String> {
 pub fn gated_programs() -> Result<()> {
     step("building the programs of the gate");
     let mut command = cargo();
-    command.args(["build", "--locked", "--workspace", "--bins"]).args(gate_profile());
+    command
+        .args(["build", "--locked", "--bins", "--package", "kubewitness"])
+        .args(HostBuild::Tests.arguments());
+    command.args(gate_profile());
     // Incremental builds have other instructions.
     command.env("CARGO_INCREMENTAL", "0");
     LintMode::Denied.apply(&mut command);

@@ -78,9 +78,10 @@ fn optimised(chosen: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// The same with what tests start, but for the crates that each state passes.
-/// Always by clippy's compiler, which CI has compiled the tests by: it optimises otherwise than the plain one, so figures of one
-/// are not those of the other.
+/// The same for the gate, over the dependencies of the tests.
+///
+/// CI has compiled the tests by clippy's compiler. It optimises otherwise than the plain one, so figures of one are not those
+/// of the other: the gate is always of clippy's.
 fn as_gate() -> Result<Command> {
     build::tests(&[], LintMode::Denied, &mut BuildTimes::default())?;
     build::gated_programs()?;

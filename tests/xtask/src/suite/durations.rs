@@ -118,16 +118,10 @@ impl TestDurations {
 
     fn remember(&mut self, program: &str, test: &str, measured: TestEstimate) {
         let key = (program.to_owned(), test.to_owned());
-        match self.known.get(&key) {
-            // Also if it is short now: the file for fresh machines may call it long.
-            Some(known) => {
-                let estimate = known.after(measured);
-                self.known.insert(key, estimate);
-            }
-            None if measured.wall < REMEMBERED && test != SHORT_TESTS => {}
-            None => {
-                self.known.insert(key, measured);
-            }
+        let known = self.known.get(&key).copied();
+        // One that is known stays so if it is short now: the file for fresh machines may call it long.
+        if known.is_some() || measured.wall >= REMEMBERED || test == SHORT_TESTS {
+            self.known.insert(key, known.map_or(measured, |known| known.after(measured)));
         }
     }
 
