@@ -362,6 +362,11 @@ mod tests {
 
     use super::*;
 
+    fn holding(kept: Vec<(String, Vec<u8>)>) -> PluginKv {
+        let (notes, shared) = (WriteNotes::default(), SharedValue::default());
+        PluginKv::new(kept, notes, shared, KvLimits::default(), ReportRoom::default())
+    }
+
     #[test]
     fn reports_are_written_and_neither_kept_here_nor_counted_but_bounded() {
         let (most, room) = (KvLimits::default(), ReportRoom::default());
@@ -386,13 +391,7 @@ mod tests {
 
     #[test]
     fn a_call_sees_its_own_writes_and_others_see_them_after_the_commit() {
-        let kv = PluginKv::new(
-            vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())],
-            WriteNotes::default(),
-            SharedValue::default(),
-            KvLimits::default(),
-            ReportRoom::default(),
-        );
+        let kv = holding(vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())]);
         let mut call = kv.open();
         call.set("c", b"3".to_vec()).unwrap();
         call.delete("a").unwrap();
@@ -414,13 +413,7 @@ mod tests {
     #[test]
     fn the_bound_counts_keys_and_values_of_both_layers() {
         let kept = vec![("a".into(), vec![0; KV_BYTES as usize - 11])];
-        let kv = PluginKv::new(
-            kept,
-            WriteNotes::default(),
-            SharedValue::default(),
-            KvLimits::default(),
-            ReportRoom::default(),
-        );
+        let kv = holding(kept);
         let mut call = kv.open();
         call.set("b", vec![0; 9]).unwrap();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
@@ -484,13 +477,7 @@ mod tests {
     #[test]
     fn a_call_that_writes_and_lists_many_keys_looks_at_each_a_few_times() {
         let entries = (0..100_000).map(|key| (format!("{key:06}"), vec![0; 8]));
-        let kv = PluginKv::new(
-            entries.collect(),
-            WriteNotes::default(),
-            SharedValue::default(),
-            KvLimits::default(),
-            ReportRoom::default(),
-        );
+        let kv = holding(entries.collect());
         let mut call = kv.open();
         // Counting all keys each time takes minutes.
         for key in 0..20_000 {
@@ -564,13 +551,7 @@ mod tests {
     fn a_plugin_deletes_its_own_keys_alone_and_others_cost_the_journal_nothing() {
         let request = "\0request/1".to_owned();
         let kept = vec![("a".into(), vec![0; 8]), (request.clone(), vec![0; 8])];
-        let kv = PluginKv::new(
-            kept,
-            WriteNotes::default(),
-            SharedValue::default(),
-            KvLimits::default(),
-            ReportRoom::default(),
-        );
+        let kv = holding(kept);
         let mut call = kv.open();
         assert!(matches!(call.delete(&request), Err(GrantError::Invalid(_))));
         for n in 0..1000 {

@@ -11,8 +11,8 @@ use kubewitness_harness::{SqlService, shared_server};
 use super::mysql::MysqlLink;
 use super::postgres::PostgresLink;
 use super::proof::{DatabaseProof, ReceiptProof};
-use super::receipt::StoredReceipt;
 use super::receipt::claims::{TransactionClaims, WriteClaim};
+use super::receipt::{StoredReceipt, receipt};
 use super::servers::RemoteDatabase;
 use super::sqlite::SqliteDatabase;
 use super::values::QUERY_ROWS;
@@ -91,17 +91,6 @@ impl SuiteDatabase {
             "CREATE TABLE IF NOT EXISTS {table} (k {text} NOT NULL UNIQUE, n BIGINT NOT NULL, \
              \"change\" {text}, small SMALLINT, f DOUBLE PRECISION, b {blob})"
         )
-    }
-}
-
-fn receipt(token: &str, seqs: &[Seq]) -> StoredReceipt {
-    let marks = seqs.iter().map(|seq| ReceiptMark { seq: *seq, print: IdPrint::of("9") }).collect();
-    StoredReceipt {
-        plugin: "p".into(),
-        marks,
-        token: token.into(),
-        at_ms: 1,
-        claims: TransactionClaims::default(),
     }
 }
 

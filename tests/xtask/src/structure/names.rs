@@ -28,7 +28,7 @@ const TWICE: &[(&str, &str)] = &[];
 const OPENINGS: &[(&str, usize)] = &[
     // begin: openings
     ("host", 165),
-    ("host/capability", 46),
+    ("host/capability", 45),
     ("host/core", 103),
     ("host/journal", 17),
     ("host/playground", 24),
@@ -59,7 +59,7 @@ const OPENINGS: &[(&str, usize)] = &[
 
 /// The names and comments of all files, by crate.
 #[derive(Default)]
-pub struct Names {
+pub struct DefinedNames {
     /// The files below `src` that define each type of a crate.
     types: BTreeMap<(PathBuf, String), BTreeSet<PathBuf>>,
     /// Types and public functions with a bare word as their name: file, kind and name.
@@ -68,15 +68,15 @@ pub struct Names {
     openings: BTreeMap<PathBuf, usize>,
 }
 
-impl Names {
+impl DefinedNames {
     /// Takes one file. `package` is the folder of its crate.
     pub fn read(&mut self, package: &Path, file: &Path, text: &str) -> Result<()> {
         let tokens: TokenStream =
             text.parse().map_err(|error| anyhow!("{} is no Rust: {error}", file.display()))?;
         let mut defined = Vec::new();
-        collect(&tokens.into_iter().collect::<Vec<_>>(), Place::Module, &mut defined);
+        collect(&tokens.into_iter().collect::<Vec<_>>(), NamePlace::Module, &mut defined);
         let is_source = file.strip_prefix(package).is_ok_and(|inside| inside.starts_with("src"));
-        for Defined { kind, name, is_public, is_inner } in defined {
+        for NameDefinition { kind, name, is_public, is_inner } in defined {
             if kind == "type" && is_source && !is_inner {
                 let files = self.types.entry((package.to_path_buf(), name.clone())).or_default();
                 files.insert(file.to_path_buf());
@@ -181,7 +181,7 @@ fn openings(text: &str) -> usize {
     count
 }
 
-struct Defined {
+struct NameDefinition {
     kind: &'static str,
     name: String,
     is_public: bool,
@@ -190,7 +190,7 @@ struct Defined {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum NamePlace {
     Module,
     /// The body of a public trait, whose functions are as public as it is.
     Trait,
@@ -199,7 +199,7 @@ enum Place {
 }
 
 /// The types and functions among these tokens, and those within their braces.
-fn collect(tokens: &[TokenTree], place: Place, defined: &mut Vec<Defined>) {
+fn collect(tokens: &[TokenTree], place: NamePlace, defined: &mut Vec<NameDefinition>) {
     let mut inner = place;
     let mut is_public = false;
     for (at, token) in tokens.iter().enumerate() {
@@ -218,24 +218,24 @@ fn collect(tokens: &[TokenTree], place: Place, defined: &mut Vec<Defined>) {
                     Some(TokenTree::Ident(name)) => Some(name.to_string()),
                     _ => None,
                 };
-                let is_inner = place == Place::Function;
+                let is_inner = place == NamePlace::Function;
                 match (word.to_string().as_str(), name) {
                     ("pub", _) => is_public = true,
-                    ("impl", _) if inner == place => inner = Place::Impl,
+                    ("impl", _) if inner == place => inner = NamePlace::Impl,
                     ("struct" | "enum" | "union" | "trait", Some(name)) => {
                         if word == "trait" {
-                            inner = if is_public { Place::Trait } else { Place::Impl };
+                            inner = if is_public { NamePlace::Trait } else { NamePlace::Impl };
                         }
-                        defined.push(Defined { kind: "type", name, is_public, is_inner });
+                        defined.push(NameDefinition { kind: "type", name, is_public, is_inner });
                     }
                     // An associated type is named by its trait.
-                    ("type", Some(name)) if matches!(place, Place::Module | Place::Function) => {
-                        defined.push(Defined { kind: "type", name, is_public, is_inner });
+                    ("type", Some(name)) if matches!(place, NamePlace::Module | NamePlace::Function) => {
+                        defined.push(NameDefinition { kind: "type", name, is_public, is_inner });
                     }
                     ("fn", Some(name)) => {
-                        let is_public = !is_inner && (is_public || place == Place::Trait);
-                        defined.push(Defined { kind: "function", name, is_public, is_inner });
-                        inner = Place::Function;
+                        let is_public = !is_inner && (is_public || place == NamePlace::Trait);
+                        defined.push(NameDefinition { kind: "function", name, is_public, is_inner });
+                        inner = NamePlace::Function;
                     }
                     _ => {}
                 }
@@ -248,8 +248,8 @@ fn collect(tokens: &[TokenTree], place: Place, defined: &mut Vec<Defined>) {
 mod tests {
     use super::*;
 
-    fn names(files: &[(&str, &str)]) -> Names {
-        let mut names = Names::default();
+    fn names(files: &[(&str, &str)]) -> DefinedNames {
+        let mut names = DefinedNames::default();
         for (file, text) in files {
             names.read(Path::new("c"), Path::new(file), text).unwrap();
         }

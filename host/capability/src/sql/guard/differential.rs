@@ -1,4 +1,4 @@
-//! What the guard takes for a read is a read for the database, and what it takes for a write touches tables that are named.
+//! The guard's judgement against the database's: a read is one for both, and a write touches tables that are named.
 //!
 //! The statements are made of others by chance: parts are cut out, doubled, exchanged, and filled with what servers read in
 //! their own ways. The database is the judge. `KUBEWITNESS_STATEMENTS` says how many there are.

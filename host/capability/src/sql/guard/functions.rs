@@ -88,9 +88,10 @@ mod tests {
     #[test]
     fn the_reference_lists_the_functions_that_statements_may_call() {
         let list = |names: &str| {
-            let mut names: Vec<_> = names.split(' ').map(|name| format!("`{name}`")).collect();
-            names.sort();
-            names.join(", ")
+            let mut names: Vec<_> = names.split(' ').collect();
+            names.sort_unstable();
+            let rows: Vec<_> = names.chunks(6).map(|row| row.join("  ")).collect();
+            format!("```text\n{}\n```", rows.join("\n"))
         };
         let mut page = format!(
             "{GENERATED}# Functions in statements\n\nA [statement of a plugin](../how-to/databases.md#rules-for-statements) may \

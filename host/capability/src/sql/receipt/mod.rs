@@ -40,3 +40,13 @@ impl From<ReceiptColumns> for ReceiptRow {
         Self { plugin, first, last, states, token }
     }
 }
+
+/// The receipt of a call of the plugin `p` in tests.
+#[cfg(test)]
+pub fn receipt(token: &str, seqs: &[kubewitness_core::Seq]) -> StoredReceipt {
+    use kubewitness_core::intents::prints::IdPrint;
+
+    let marks = seqs.iter().map(|seq| ReceiptMark { seq: *seq, print: IdPrint::of("9") }).collect();
+    let claims = TransactionClaims::default();
+    StoredReceipt { plugin: "p".into(), marks, token: token.into(), at_ms: 1, claims }
+}

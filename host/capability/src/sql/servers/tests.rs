@@ -116,14 +116,7 @@ impl ServerWorld {
 }
 
 fn receipt(seq: Seq) -> StoredReceipt {
-    let marks = vec![ReceiptMark { seq, print: IdPrint::of("9") }];
-    StoredReceipt {
-        plugin: "p".into(),
-        marks,
-        token: format!("p.{seq}"),
-        at_ms: 1,
-        claims: crate::sql::receipt::claims::TransactionClaims::default(),
-    }
+    crate::sql::receipt::receipt(&format!("p.{seq}"), &[seq])
 }
 
 fn row(key: Seq) -> TableWrite {

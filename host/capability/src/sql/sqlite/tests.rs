@@ -1,9 +1,8 @@
-use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::ports::OnConflict;
 use kubewitness_harness::until;
 
 use super::*;
-use crate::sql::receipt::claims::TransactionClaims;
+use crate::sql::receipt::receipt;
 
 struct TestDatabase {
     folder: tempfile::TempDir,
@@ -20,17 +19,6 @@ async fn store() -> TestDatabase {
         .unwrap();
     transaction.commit(&receipt("setup", &[])).await.unwrap();
     TestDatabase { folder, sqlite }
-}
-
-fn receipt(token: &str, seqs: &[Seq]) -> StoredReceipt {
-    let marks = seqs.iter().map(|seq| ReceiptMark { seq: *seq, print: IdPrint::of("9") }).collect();
-    StoredReceipt {
-        plugin: "p".into(),
-        marks,
-        token: token.into(),
-        at_ms: 1,
-        claims: TransactionClaims::default(),
-    }
 }
 
 fn row(key: &str, n: i64) -> Vec<SqlValue> {
