@@ -38,7 +38,7 @@ async fn main() -> ExitCode {
 }
 
 #[derive(Default)]
-struct Flags {
+struct SuiteFlags {
     servers: Option<PathBuf>,
     minors: Vec<String>,
     faults: Option<u64>,
@@ -53,8 +53,8 @@ struct Flags {
     command: Option<String>,
 }
 
-fn flags() -> Result<Flags> {
-    let mut flags = Flags::default();
+fn flags() -> Result<SuiteFlags> {
+    let mut flags = SuiteFlags::default();
     let mut args = std::env::args().skip(1);
     while let Some(flag) = args.next() {
         let value = args.next().with_context(|| format!("{flag} needs a value"))?;
@@ -107,7 +107,7 @@ async fn run() -> Result<()> {
     Ok(())
 }
 
-fn options(flags: &Flags, programs: &ServerPrograms, seed: u64) -> Result<TrialOptions> {
+fn options(flags: &SuiteFlags, programs: &ServerPrograms, seed: u64) -> Result<TrialOptions> {
     let others = flags.minors.iter().filter(|minor| **minor != programs.minor);
     Ok(TrialOptions {
         programs: programs.clone(),
@@ -120,12 +120,12 @@ fn options(flags: &Flags, programs: &ServerPrograms, seed: u64) -> Result<TrialO
 }
 
 /// From the seed of this process on.
-fn seeds(flags: &Flags) -> impl Iterator<Item = u64> {
+fn seeds(flags: &SuiteFlags) -> impl Iterator<Item = u64> {
     (0..flags.seeds.unwrap_or(1)).map(|more| seed().wrapping_add(more))
 }
 
 /// The runs of a minor: those that once failed, unless certain faults were asked for, and then the new ones.
-fn trials(flags: &Flags, programs: &ServerPrograms) -> Result<Vec<TrialOptions>> {
+fn trials(flags: &SuiteFlags, programs: &ServerPrograms) -> Result<Vec<TrialOptions>> {
     let mut trials = Vec::new();
     if flags.fault.is_empty() {
         for known in known_failures()?.into_iter().filter(|known| known.minor == programs.minor) {
@@ -141,7 +141,7 @@ fn trials(flags: &Flags, programs: &ServerPrograms) -> Result<Vec<TrialOptions>>
 
 /// A run without faults, and then those with them.
 async fn measure_peers(
-    flags: &Flags,
+    flags: &SuiteFlags,
     programs: &ServerPrograms,
     page: &Path,
     stop: &mut StopSignals,

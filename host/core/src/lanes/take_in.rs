@@ -39,7 +39,7 @@ impl Lanes {
         self.counted = self.counted.max(through);
     }
 
-    /// Whether the unread states are exactly those after the reading position.
+    /// Tells whether the unread states are exactly those after the reading position.
     pub fn is_countable(&self) -> bool {
         self.unread > 0 && self.positions.is_one_piece()
     }

@@ -77,7 +77,7 @@ impl<'r> SecretSearch<'r> {
         self.is_settings && self.is_secret_name_in_text(name)
     }
 
-    /// Whether a name within a text is one of a secret. In the operator's settings all names count.
+    /// Tells whether a name within a text is one of a secret. In the operator's settings all names count.
     fn is_secret_name_in_text(&self, name: &str) -> bool {
         let is_reference = REFERENCES.contains(&name) && (self.within > 0 || !self.is_settings);
         !is_reference && self.redactor.is_secret_name(name)

@@ -88,14 +88,14 @@ struct PhasesInner {
     wanted: Notify,
     /// Why it can't be used.
     trouble: Mutex<Option<String>>,
-    outcomes: Mutex<Outcomes>,
+    outcomes: Mutex<CountedOutcomes>,
 }
 
 /// Outcomes that were explained, by source and cause.
 pub type OutcomeCounts = BTreeMap<(String, CauseKind), u64>;
 
 #[derive(Default)]
-struct Outcomes {
+struct CountedOutcomes {
     /// Those up to here ended before this process looked, and are not counted.
     counted_after: Option<Seq>,
     counts: OutcomeCounts,

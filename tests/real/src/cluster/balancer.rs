@@ -21,7 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const OVERTAKEN: Duration = Duration::from_millis(400);
 
 #[derive(Default)]
-struct Shared {
+struct BalancerState {
     servers: Mutex<Vec<SocketAddr>>,
     accepted: AtomicU64,
     delay_ms: AtomicU64,
@@ -30,7 +30,7 @@ struct Shared {
     cut: Mutex<CancellationToken>,
 }
 
-impl Shared {
+impl BalancerState {
     /// Connections take turns among the servers.
     fn next_server(&self) -> Option<(u64, SocketAddr)> {
         let number = self.accepted.fetch_add(1, Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl Shared {
 
 pub struct LoadBalancer {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<BalancerState>,
     accepting: AbortOnDropHandle<()>,
 }
 
@@ -66,7 +66,8 @@ impl LoadBalancer {
     pub async fn to(server: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listening")?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared { servers: Mutex::new(vec![server]), ..Shared::default() });
+        let shared =
+            Arc::new(BalancerState { servers: Mutex::new(vec![server]), ..BalancerState::default() });
         let of_task = shared.clone();
         let accepting = AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
@@ -116,7 +117,7 @@ impl LoadBalancer {
     }
 }
 
-async fn pipe(mut client: TcpStream, server: SocketAddr, number: u64, shared: &Shared) {
+async fn pipe(mut client: TcpStream, server: SocketAddr, number: u64, shared: &BalancerState) {
     if shared.is_reordered.load(Ordering::Relaxed) && number.is_multiple_of(2) {
         tokio::time::sleep(OVERTAKEN).await;
     }

@@ -21,7 +21,7 @@ pub async fn run_peer(name: &str, kubeconfig: &Path, file: &Path) -> Result<()> 
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let jobs: Api<Job> = Api::all(Client::try_from(config)?);
     let file = File::options().create(true).append(true).open(file).context("opening the file")?;
-    let notes = Notes { file, known: BTreeSet::new(), listed: BTreeSet::new() };
+    let notes = PeerNotes { file, known: BTreeSet::new(), listed: BTreeSet::new() };
     match name {
         "watcher" => watch(jobs, notes).await,
         "reflector" => reflect(jobs, notes).await,
@@ -29,14 +29,14 @@ pub async fn run_peer(name: &str, kubeconfig: &Path, file: &Path) -> Result<()> 
     }
 }
 
-struct Notes {
+struct PeerNotes {
     file: File,
     known: BTreeSet<String>,
     /// By the list that is being read.
     listed: BTreeSet<String>,
 }
 
-impl Notes {
+impl PeerNotes {
     /// In one write.
     fn line(&mut self, text: &str) -> Result<()> {
         self.file.write_all(format!("{text}\n").as_bytes()).context("writing a line")
@@ -63,7 +63,7 @@ impl Notes {
     }
 }
 
-async fn watch(jobs: Api<Job>, mut notes: Notes) -> Result<()> {
+async fn watch(jobs: Api<Job>, mut notes: PeerNotes) -> Result<()> {
     let mut events = pin!(watcher(jobs, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
         match event {
@@ -82,7 +82,7 @@ async fn watch(jobs: Api<Job>, mut notes: Notes) -> Result<()> {
     bail!("the watcher ended")
 }
 
-async fn reflect(jobs: Api<Job>, mut notes: Notes) -> Result<()> {
+async fn reflect(jobs: Api<Job>, mut notes: PeerNotes) -> Result<()> {
     let (store, writer) = reflector::store();
     let events = watcher(jobs, watcher::Config::default()).default_backoff();
     let mut events = pin!(reflector::reflector(writer, events));
@@ -104,7 +104,7 @@ async fn reflect(jobs: Api<Job>, mut notes: Notes) -> Result<()> {
     bail!("the reflector ended")
 }
 
-fn look_up(store: &Store<Job>, job: &Job, notes: &mut Notes) -> Result<()> {
+fn look_up(store: &Store<Job>, job: &Job, notes: &mut PeerNotes) -> Result<()> {
     match store.get(&reflector::ObjectRef::from_obj(job)) {
         Some(job) => notes.present(&job),
         None => notes.gone(&job.name_any()),

@@ -7,14 +7,14 @@ use anyhow::{Result, bail};
 use kubewitness_harness::Dice;
 
 use super::TrialOptions;
-use super::plans::{FaultPlan, Need, PLANS};
+use super::plans::{FaultNeed, FaultPlan, PLANS};
 
 /// Makes other dice of the same seed.
 const DEALING: u64 = 0x6661_756c_7473;
 
 /// The abilities of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Means {
+pub(super) struct RunAbilities {
     pub has_other_minor: bool,
     pub has_small_disk: bool,
     pub has_peers: bool,
@@ -30,20 +30,20 @@ pub(super) struct RunChoices {
 
 impl FaultPlan {
     /// The need of the fault that this run does not meet. `None`: it is possible.
-    fn lacks(&self, means: Means) -> Option<&'static str> {
+    fn lacks(&self, means: RunAbilities) -> Option<&'static str> {
         match self.need {
-            Need::Nothing => None,
-            Need::OtherMinor => (!means.has_other_minor)
+            FaultNeed::Nothing => None,
+            FaultNeed::OtherMinor => (!means.has_other_minor)
                 .then_some("a second minor, as `cargo xtask real 1.36 1.37` has, and no --peers"),
-            Need::NoPeers | Need::SmallDisk if means.has_peers => Some("a run without --peers"),
-            Need::NoPeers => None,
-            Need::SmallDisk => (!means.has_small_disk).then_some("the right to mount: run it as root"),
+            FaultNeed::NoPeers | FaultNeed::SmallDisk if means.has_peers => Some("a run without --peers"),
+            FaultNeed::NoPeers => None,
+            FaultNeed::SmallDisk => (!means.has_small_disk).then_some("the right to mount: run it as root"),
         }
     }
 }
 
 /// The faults that were asked for, or so many of those that are possible. Fails if one that was asked for is not possible.
-pub(super) fn choose(options: &TrialOptions, means: Means) -> Result<RunChoices> {
+pub(super) fn choose(options: &TrialOptions, means: RunAbilities) -> Result<RunChoices> {
     for plan in &options.plans {
         if let Some(needed) = plan.lacks(means) {
             bail!("the fault {} needs {needed}", plan.name);
@@ -72,7 +72,7 @@ fn deal(dice: &mut Dice, possible: &[&'static FaultPlan], count: u64) -> Vec<&'s
 }
 
 /// The names of faults that are not possible, and what each needs.
-pub(super) fn left_out(means: Means) -> impl Iterator<Item = (&'static str, &'static str)> {
+pub(super) fn left_out(means: RunAbilities) -> impl Iterator<Item = (&'static str, &'static str)> {
     PLANS.iter().filter_map(move |plan| plan.lacks(means).map(|needed| (plan.name, needed)))
 }
 
@@ -83,8 +83,9 @@ mod tests {
     use super::*;
     use crate::promise::plans::named;
 
-    const ALL: Means = Means { has_other_minor: true, has_small_disk: true, has_peers: false };
-    const NONE: Means = Means { has_other_minor: false, has_small_disk: false, has_peers: false };
+    const ALL: RunAbilities = RunAbilities { has_other_minor: true, has_small_disk: true, has_peers: false };
+    const NONE: RunAbilities =
+        RunAbilities { has_other_minor: false, has_small_disk: false, has_peers: false };
 
     fn options(faults: Option<u64>, plans: &[&'static FaultPlan]) -> TrialOptions {
         TrialOptions { seed: 7, faults, plans: plans.to_vec(), ..TrialOptions::default() }
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn each_possible_fault_comes_once_before_any_comes_again() {
-        for means in [ALL, NONE, Means { has_peers: true, ..ALL }] {
+        for means in [ALL, NONE, RunAbilities { has_peers: true, ..ALL }] {
             let dealt = choose(&options(None, &[]), means).expect("faults").plans;
             let names: BTreeSet<_> = dealt.iter().map(|plan| plan.name).collect();
             assert_eq!(names.len(), dealt.len(), "none comes twice");
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_fault_that_is_not_possible_is_refused_with_what_it_needs() {
-        let with_peers = Means { has_peers: true, ..ALL };
+        let with_peers = RunAbilities { has_peers: true, ..ALL };
         for (name, means, needed) in [
             ("minor-switch", NONE, "a second minor"),
             ("disk-full", NONE, "the right to mount"),

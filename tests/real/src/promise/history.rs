@@ -21,7 +21,7 @@ const AWAY_TRIES: u32 = 1200;
 
 /// What is read of the present history, and where reading goes on after etcd was away.
 #[derive(Default)]
-struct Reading {
+struct HistoryCursor {
     entries: Vec<WrittenEntry>,
     next_revision: u64,
 }
@@ -34,7 +34,7 @@ pub struct EtcdHistory {
     over: Vec<ResourceHistory>,
     /// How the present one begins: what it inherited, up to which revision, and what was compacted.
     inherited: ResourceHistory,
-    reading: Arc<Mutex<Reading>>,
+    reading: Arc<Mutex<HistoryCursor>>,
     task: JoinHandle<Result<()>>,
 }
 
@@ -48,7 +48,7 @@ impl EtcdHistory {
     /// Begins to read the history of all objects of a resource, such as `jobs`.
     pub async fn of(etcd: &str, resource: &str) -> Result<Self> {
         let (etcd, prefix) = (etcd.to_owned(), format!("/registry/{resource}/"));
-        let reading = Arc::new(Mutex::new(Reading { next_revision: 1, ..Reading::default() }));
+        let reading = Arc::new(Mutex::new(HistoryCursor { next_revision: 1, ..HistoryCursor::default() }));
         let stream = EtcdStream::of(&etcd, &prefix).await?;
         let task = spawn_reader(etcd.clone(), prefix.clone(), stream, reading.clone());
         let inherited = ResourceHistory::new(Vec::new(), 0);
@@ -96,7 +96,7 @@ impl EtcdHistory {
         self.over.push(old);
         let (listed, listed_until) = (revision, revision);
         self.inherited = ResourceHistory { entries, listed, listed_until, floors, over: false };
-        let reading = Reading { next_revision: revision + 1, ..Reading::default() };
+        let reading = HistoryCursor { next_revision: revision + 1, ..HistoryCursor::default() };
         self.reading = Arc::new(Mutex::new(reading));
         let stream = EtcdStream::from(&self.etcd, &self.prefix, revision + 1).await?;
         self.task = spawn_reader(self.etcd.clone(), self.prefix.clone(), stream, self.reading.clone());
@@ -121,7 +121,7 @@ impl EtcdHistory {
     }
 }
 
-fn lock(reading: &Mutex<Reading>) -> Result<MutexGuard<'_, Reading>> {
+fn lock(reading: &Mutex<HistoryCursor>) -> Result<MutexGuard<'_, HistoryCursor>> {
     reading.lock().map_err(|_| anyhow!("the reader of etcd's history panicked"))
 }
 
@@ -130,7 +130,7 @@ fn spawn_reader(
     etcd: String,
     prefix: String,
     stream: EtcdStream,
-    reading: Arc<Mutex<Reading>>,
+    reading: Arc<Mutex<HistoryCursor>>,
 ) -> JoinHandle<Result<()>> {
     tokio::spawn(async move {
         let mut stream = Some(stream);
@@ -157,7 +157,7 @@ fn spawn_reader(
     })
 }
 
-fn keep(changes: &[EtcdChange], reading: &Mutex<Reading>) -> Result<()> {
+fn keep(changes: &[EtcdChange], reading: &Mutex<HistoryCursor>) -> Result<()> {
     let entries = changes.iter().map(entry).collect::<Result<Vec<_>>>()?;
     let mut reading = lock(reading)?;
     if let Some(last) = entries.last() {
@@ -212,7 +212,7 @@ mod tests {
                 "prev_kv": pair(7, value)},
         ]}});
         let changes = changes_of(line.to_string().as_bytes()).expect("two changes");
-        let reading = Mutex::new(Reading::default());
+        let reading = Mutex::new(HistoryCursor::default());
         keep(&changes, &reading).expect("two entries");
         let reading = reading.into_inner().expect("nobody panicked");
         let shown: Vec<_> =

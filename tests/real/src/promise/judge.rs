@@ -20,7 +20,7 @@ const SHOWN: usize = 12;
 const GAPS: usize = 10_000;
 
 /// The counts of what was found to be right.
-pub(super) struct Verdict {
+pub(super) struct JudgedRun {
     pub states: Vec<Arc<State>>,
     pub gaps: Vec<Gap>,
 }
@@ -33,7 +33,7 @@ pub(super) async fn gaps(run: &Kubewitness) -> Result<Vec<Gap>> {
 }
 
 /// Of a controller that has ended.
-pub(super) async fn verdict(truth: &ServerTruth, options: &RunOptions, gaps: Vec<Gap>) -> Result<Verdict> {
+pub(super) async fn verdict(truth: &ServerTruth, options: &RunOptions, gaps: Vec<Gap>) -> Result<JudgedRun> {
     let data = options.data.to_string_lossy();
     let verified = command_json(&["journal", "verify", "--data", &data, "-o", "json"]).await?;
     ensure!(verified["ok"] == true, "journal verify said {verified}");
@@ -59,7 +59,7 @@ pub(super) async fn verdict(truth: &ServerTruth, options: &RunOptions, gaps: Vec
     }
     each_once(&journaled, &granted)?;
     compare_newest(&rows, &platform.status(SOURCE).await?).context("the newest states")?;
-    Ok(Verdict { states, gaps })
+    Ok(JudgedRun { states, gaps })
 }
 
 /// The granted database has what the journal has, in the same order.

@@ -24,9 +24,9 @@ use serde::Serialize;
 
 use crate::cluster::{ServerPrograms, copy_folder};
 use crate::peers::{PeerFigures, PeerKind, compare};
-use choices::{Means, RunChoices};
+use choices::{RunAbilities, RunChoices};
 pub use failures::known_failures;
-use judge::Verdict;
+use judge::JudgedRun;
 use plans::FaultPlan;
 use trial::PromiseTrial;
 
@@ -82,7 +82,7 @@ pub struct PromiseReport {
 pub async fn survives_faults(options: &TrialOptions, scratch: &Scratch) -> Result<Option<PromiseReport>> {
     // It is unmounted last: what a failure left is in it.
     let disk = SmallDisk::mount(&scratch.folder(DATA)?, SMALL_DISK);
-    let means = Means {
+    let means = RunAbilities {
         has_other_minor: !options.other_minors.is_empty(),
         has_small_disk: disk.is_some(),
         has_peers: !options.peers.is_empty(),
@@ -200,7 +200,7 @@ async fn suffer_all(
 }
 
 /// The controller's own, counted as those of peers are. The verdict holds, so all that is missing lies in gaps.
-fn own_figures(verdict: &Verdict, entries: &[&WrittenEntry], peak_kibibytes: u64) -> Result<PeerFigures> {
+fn own_figures(verdict: &JudgedRun, entries: &[&WrittenEntry], peak_kibibytes: u64) -> Result<PeerFigures> {
     let mut notes = String::new();
     for state in &verdict.states {
         let (name, version) = (&state.object.name, &state.resource_version);

@@ -8,7 +8,7 @@ use crate::cluster::ServerPart;
 
 /// Who is killed, stopped or started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum FaultTarget {
     /// The controller, and each peer beside it.
     Watchers,
     Server(ServerPart),
@@ -16,24 +16,24 @@ pub(super) enum Part {
 
 /// Which API servers the address of the watchers leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum WatcherRoute {
     First,
     Second,
     InTurn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum FaultStep {
     /// Some changes of Jobs, through the first API server.
     Change,
     /// Waits until the watchers have all that etcd has.
     Settle,
     /// Seconds in which nothing happens.
     Wait(u64),
-    Kill(Part),
-    Start(Part),
-    Stop(Part),
-    Continue(Part),
+    Kill(FaultTarget),
+    Start(FaultTarget),
+    Stop(FaultTarget),
+    Continue(FaultTarget),
     /// All that etcd has is compacted, whether it was witnessed or not.
     Compact,
     BackUp,
@@ -50,7 +50,7 @@ pub(super) enum Step {
     Reorder(bool),
     StartSecond,
     StopSecond,
-    Route(Route),
+    Route(WatcherRoute),
     /// How late the second API server hears of etcd, in milliseconds.
     LinkDelay(u64),
     /// Cuts the second API server off from etcd, or lets it in again.
@@ -61,7 +61,7 @@ pub(super) enum Step {
 
 /// What a fault needs beside one minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum FaultNeed {
     Nothing,
     /// A second minor that was built.
     OtherMinor,
@@ -74,19 +74,19 @@ pub(super) enum Need {
 #[derive(Debug, PartialEq, Eq)]
 pub struct FaultPlan {
     pub name: &'static str,
-    pub(super) need: Need,
-    pub(super) steps: &'static [Step],
+    pub(super) need: FaultNeed,
+    pub(super) steps: &'static [FaultStep],
 }
 
-const WATCHERS: Part = Part::Watchers;
-const API: Part = Part::Server(ServerPart::ApiServer);
-const ETCD: Part = Part::Server(ServerPart::Etcd);
+const WATCHERS: FaultTarget = FaultTarget::Watchers;
+const API: FaultTarget = FaultTarget::Server(ServerPart::ApiServer);
+const ETCD: FaultTarget = FaultTarget::Server(ServerPart::Etcd);
 
-const fn plan(name: &'static str, steps: &'static [Step]) -> FaultPlan {
-    FaultPlan { name, need: Need::Nothing, steps }
+const fn plan(name: &'static str, steps: &'static [FaultStep]) -> FaultPlan {
+    FaultPlan { name, need: FaultNeed::Nothing, steps }
 }
 
-use Step::{
+use FaultStep::{
     BackUp, Change, Compact, Continue, Cut, Delay, FillDisk, Kill, LinkDelay, LinkShut, MakeRoom,
     RenewCertificate, Reorder, Restore, Settle, Shut, Start, StartSecond, Stop, StopSecond, SwitchMinor,
     Wait,
@@ -120,12 +120,12 @@ pub const PLANS: &[FaultPlan] = &[
     ),
     FaultPlan {
         name: "restore",
-        need: Need::NoPeers,
+        need: FaultNeed::NoPeers,
         steps: &[Settle, BackUp, Change, Settle, Restore, Change, Settle],
     },
     FaultPlan {
         name: "unseen-restore",
-        need: Need::NoPeers,
+        need: FaultNeed::NoPeers,
         steps: &[
             Settle,
             BackUp,
@@ -153,18 +153,18 @@ pub const PLANS: &[FaultPlan] = &[
             StartSecond,
             Change,
             LinkDelay(300),
-            Step::Route(Route::Second),
+            FaultStep::Route(WatcherRoute::Second),
             Cut,
             Change,
-            Step::Route(Route::First),
+            FaultStep::Route(WatcherRoute::First),
             Cut,
             Change,
-            Step::Route(Route::InTurn),
+            FaultStep::Route(WatcherRoute::InTurn),
             Cut,
             Change,
             Cut,
             Change,
-            Step::Route(Route::First),
+            FaultStep::Route(WatcherRoute::First),
             Cut,
             StopSecond,
             Change,
@@ -175,7 +175,7 @@ pub const PLANS: &[FaultPlan] = &[
         &[
             LinkDelay(0),
             StartSecond,
-            Step::Route(Route::Second),
+            FaultStep::Route(WatcherRoute::Second),
             Cut,
             Change,
             LinkShut(true),
@@ -185,15 +185,15 @@ pub const PLANS: &[FaultPlan] = &[
             LinkShut(false),
             Change,
             Settle,
-            Step::Route(Route::First),
+            FaultStep::Route(WatcherRoute::First),
             Cut,
             StopSecond,
         ],
     ),
-    FaultPlan { name: "minor-switch", need: Need::OtherMinor, steps: &[Change, SwitchMinor, Change] },
+    FaultPlan { name: "minor-switch", need: FaultNeed::OtherMinor, steps: &[Change, SwitchMinor, Change] },
     FaultPlan {
         name: "disk-full",
-        need: Need::SmallDisk,
+        need: FaultNeed::SmallDisk,
         steps: &[Change, FillDisk, Change, Wait(2), MakeRoom, Change],
     },
 ];
@@ -237,13 +237,13 @@ mod tests {
                 }
             }
             assert!(open.is_empty() && !second, "{} leaves {open:?}", plan.name);
-            let last = |is_one: fn(&Step) -> bool| plan.steps.iter().rfind(|step| is_one(step)).copied();
+            let last = |is_one: fn(&FaultStep) -> bool| plan.steps.iter().rfind(|step| is_one(step)).copied();
             assert!(last(|step| matches!(step, Shut(_))).is_none_or(|step| step == Shut(false)));
             assert!(last(|step| matches!(step, LinkShut(_))).is_none_or(|step| step == LinkShut(false)));
             assert!(last(|step| matches!(step, Delay(_))).is_none_or(|step| step == Delay(0)));
             assert!(last(|step| matches!(step, Reorder(_))).is_none_or(|step| step == Reorder(false)));
-            let route = last(|step| matches!(step, Step::Route(_)));
-            assert!(route.is_none_or(|step| step == Step::Route(Route::First)));
+            let route = last(|step| matches!(step, FaultStep::Route(_)));
+            assert!(route.is_none_or(|step| step == FaultStep::Route(WatcherRoute::First)));
             let disk = last(|step| matches!(step, FillDisk | MakeRoom));
             assert!(disk.is_none_or(|step| step == MakeRoom));
         }

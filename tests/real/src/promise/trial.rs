@@ -11,7 +11,7 @@ use kubewitness_harness::{
 };
 
 use super::history::EtcdHistory;
-use super::plans::{FaultPlan, Part, Route, Step};
+use super::plans::{FaultPlan, FaultStep, FaultTarget, WatcherRoute};
 use super::workload::JobWorkload;
 use super::{DATA, SOURCE, TrialOptions};
 use crate::cluster::{LoadBalancer, RealCluster};
@@ -112,57 +112,57 @@ impl<'a> PromiseTrial<'a> {
         Ok(())
     }
 
-    async fn step(&mut self, step: Step) -> Result<()> {
+    async fn step(&mut self, step: FaultStep) -> Result<()> {
         match step {
-            Step::Change => self.change().await,
-            Step::Settle => self.settle().await,
-            Step::Wait(seconds) => {
+            FaultStep::Change => self.change().await,
+            FaultStep::Settle => self.settle().await,
+            FaultStep::Wait(seconds) => {
                 tokio::time::sleep(Duration::from_secs(seconds)).await;
                 Ok(())
             }
-            Step::Kill(part) => self.kill(part).await,
-            Step::Start(part) => self.start_again(part).await,
-            Step::Stop(part) => self.signal(part, "STOP").await,
-            Step::Continue(part) => self.signal(part, "CONT").await,
-            Step::Compact => self.compact().await,
-            Step::BackUp => {
+            FaultStep::Kill(part) => self.kill(part).await,
+            FaultStep::Start(part) => self.start_again(part).await,
+            FaultStep::Stop(part) => self.signal(part, "STOP").await,
+            FaultStep::Continue(part) => self.signal(part, "CONT").await,
+            FaultStep::Compact => self.compact().await,
+            FaultStep::BackUp => {
                 self.backup_floors = self.history.floors();
                 self.cluster.back_up().await
             }
-            Step::Restore => self.restore().await,
-            Step::SwitchMinor => self.switch_minor().await,
-            Step::RenewCertificate => self.cluster.renew_certificate(),
-            Step::StartSecond => {
+            FaultStep::Restore => self.restore().await,
+            FaultStep::SwitchMinor => self.switch_minor().await,
+            FaultStep::RenewCertificate => self.cluster.renew_certificate(),
+            FaultStep::StartSecond => {
                 self.second = Some(self.cluster.start_second(self.link.address()).await?);
                 Ok(())
             }
-            Step::StopSecond => {
+            FaultStep::StopSecond => {
                 self.second = None;
                 self.cluster.stop_second().await
             }
-            Step::Route(route) => self.route(route),
-            Step::FillDisk => self.disk.context("a small disk")?.fill(),
-            Step::MakeRoom => self.disk.context("a small disk")?.make_room(),
-            Step::Cut
-            | Step::Shut(_)
-            | Step::Delay(_)
-            | Step::Reorder(_)
-            | Step::LinkDelay(_)
-            | Step::LinkShut(_) => {
+            FaultStep::Route(route) => self.route(route),
+            FaultStep::FillDisk => self.disk.context("a small disk")?.fill(),
+            FaultStep::MakeRoom => self.disk.context("a small disk")?.make_room(),
+            FaultStep::Cut
+            | FaultStep::Shut(_)
+            | FaultStep::Delay(_)
+            | FaultStep::Reorder(_)
+            | FaultStep::LinkDelay(_)
+            | FaultStep::LinkShut(_) => {
                 self.trouble_connections(step);
                 Ok(())
             }
         }
     }
 
-    fn trouble_connections(&self, step: Step) {
+    fn trouble_connections(&self, step: FaultStep) {
         match step {
-            Step::Cut => self.balancer.cut(),
-            Step::Shut(is_shut) => self.balancer.shut(is_shut),
-            Step::Delay(milliseconds) => self.balancer.delay(milliseconds),
-            Step::Reorder(is_reordered) => self.balancer.reorder(is_reordered),
-            Step::LinkDelay(milliseconds) => self.link.delay(milliseconds),
-            Step::LinkShut(is_shut) => {
+            FaultStep::Cut => self.balancer.cut(),
+            FaultStep::Shut(is_shut) => self.balancer.shut(is_shut),
+            FaultStep::Delay(milliseconds) => self.balancer.delay(milliseconds),
+            FaultStep::Reorder(is_reordered) => self.balancer.reorder(is_reordered),
+            FaultStep::LinkDelay(milliseconds) => self.link.delay(milliseconds),
+            FaultStep::LinkShut(is_shut) => {
                 self.link.shut(is_shut);
                 self.link.cut();
             }
@@ -205,10 +205,10 @@ impl<'a> PromiseTrial<'a> {
         self.peers.have_seen(&name).await
     }
 
-    async fn kill(&mut self, part: Part) -> Result<()> {
+    async fn kill(&mut self, part: FaultTarget) -> Result<()> {
         match part {
-            Part::Server(part) => self.cluster.kill(part).await,
-            Part::Watchers => {
+            FaultTarget::Server(part) => self.cluster.kill(part).await,
+            FaultTarget::Watchers => {
                 self.look_at_memory()?;
                 self.peers.kill().await?;
                 self.run.kill().await
@@ -221,10 +221,10 @@ impl<'a> PromiseTrial<'a> {
         Ok(())
     }
 
-    async fn start_again(&mut self, part: Part) -> Result<()> {
+    async fn start_again(&mut self, part: FaultTarget) -> Result<()> {
         match part {
-            Part::Server(part) => self.cluster.start_again(part).await,
-            Part::Watchers => {
+            FaultTarget::Server(part) => self.cluster.start_again(part).await,
+            FaultTarget::Watchers => {
                 let name = format!("run-{:02}", self.starts);
                 self.starts += 1;
                 self.run = Kubewitness::start(&name, &self.run_options, self.scratch.path())?;
@@ -234,10 +234,10 @@ impl<'a> PromiseTrial<'a> {
         }
     }
 
-    async fn signal(&mut self, part: Part, signal: &str) -> Result<()> {
+    async fn signal(&mut self, part: FaultTarget, signal: &str) -> Result<()> {
         match part {
-            Part::Server(part) => self.cluster.signal(part, signal).await,
-            Part::Watchers => {
+            FaultTarget::Server(part) => self.cluster.signal(part, signal).await,
+            FaultTarget::Watchers => {
                 self.peers.signal(signal).await?;
                 self.run.process().signal(signal).await
             }
@@ -267,12 +267,12 @@ impl<'a> PromiseTrial<'a> {
         self.cluster.switch_to(chosen).await
     }
 
-    fn route(&self, route: Route) -> Result<()> {
+    fn route(&self, route: WatcherRoute) -> Result<()> {
         let (first, second) = (self.cluster.api_address(), self.second);
         match route {
-            Route::First => self.balancer.route(&[first]),
-            Route::Second => self.balancer.route(&[second.context("a second API server")?]),
-            Route::InTurn => self.balancer.route(&[first, second.context("a second API server")?]),
+            WatcherRoute::First => self.balancer.route(&[first]),
+            WatcherRoute::Second => self.balancer.route(&[second.context("a second API server")?]),
+            WatcherRoute::InTurn => self.balancer.route(&[first, second.context("a second API server")?]),
         }
         Ok(())
     }

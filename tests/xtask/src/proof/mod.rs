@@ -14,7 +14,7 @@ use crate::measure::peer;
 use crate::run;
 use crate::suite::TestSelection;
 
-struct Claim {
+struct ReadmeClaim {
     name: &'static str,
     sentence: &'static str,
     proof: ClaimProof,
@@ -27,18 +27,18 @@ enum ClaimProof {
     RealServers,
 }
 
-const CLAIMS: [Claim; 9] = [
-    Claim {
+const CLAIMS: [ReadmeClaim; 9] = [
+    ReadmeClaim {
         name: "lost",
         sentence: "No version is lost silently: after each fault of docs/repair.md it is there, or in a gap",
         proof: ClaimProof::Tests(&["rows::", "planted_bugs::", "storage::kills::", "watching::restart::"]),
     },
-    Claim {
+    ReadmeClaim {
         name: "order",
         sentence: "States of one object reach a plugin in order, one at a time, through kills and replays",
         proof: ClaimProof::Tests(&["seeds::", "lanes::tests::model::", "simulation::"]),
     },
-    Claim {
+    ReadmeClaim {
         name: "once",
         sentence: "A state's rows in a granted database are there once, whatever is killed",
         proof: ClaimProof::Tests(&[
@@ -47,7 +47,7 @@ const CLAIMS: [Claim; 9] = [
             "storage::kills::",
         ]),
     },
-    Claim {
+    ReadmeClaim {
         name: "authority",
         sentence: "A plugin has what it was granted and nothing else, also one that means harm",
         proof: ClaimProof::Tests(&[
@@ -58,22 +58,22 @@ const CLAIMS: [Claim; 9] = [
             "only_reads_is_held_to_it",
         ]),
     },
-    Claim {
+    ReadmeClaim {
         name: "documents",
         sentence: "Every version comes back byte for byte, or as an error that names its position",
         proof: ClaimProof::Tests(&["documents_are_exact", "proof::damage::"]),
     },
-    Claim {
+    ReadmeClaim {
         name: "accounts",
         sentence: "For each plugin, observed = delivered + filtered + dead + waiting + taken; a journal that was changed is noticed",
         proof: ClaimProof::Tests(&["lanes::tests::model::", "proof::"]),
     },
-    Claim {
+    ReadmeClaim {
         name: "access",
         sentence: "People see what Kubernetes lets them see, on each route, and no secret of a document",
         proof: ClaimProof::Tests(&["access::", "portal::secrets::"]),
     },
-    Claim {
+    ReadmeClaim {
         name: "causes",
         sentence: "An object's first line names what happened; docs/reference/causes.md says how often it is right",
         proof: ClaimProof::Tests(&[
@@ -83,7 +83,7 @@ const CLAIMS: [Claim; 9] = [
             "every_recorded_history_shows_the_facts_of_its_label",
         ]),
     },
-    Claim {
+    ReadmeClaim {
         name: "real-servers",
         sentence: "What etcd has is in the journal, once and in order, with a real API server and kills of each process",
         proof: ClaimProof::RealServers,
@@ -122,7 +122,7 @@ fn list() {
     println!("\nFigures: each has its command in docs/reference/figures.md.");
 }
 
-fn find(name: &str) -> Result<&'static Claim> {
+fn find(name: &str) -> Result<&'static ReadmeClaim> {
     match CLAIMS.iter().find(|claim| claim.name == name) {
         Some(claim) => Ok(claim),
         None => {
@@ -133,7 +133,7 @@ fn find(name: &str) -> Result<&'static Claim> {
 }
 
 /// The parts of names of all these claims, each once.
-fn filters(claims: &[&Claim]) -> Vec<String> {
+fn filters(claims: &[&ReadmeClaim]) -> Vec<String> {
     let mut filters: Vec<_> =
         claims.iter().flat_map(|claim| claim.tests()).map(|&part| part.to_owned()).collect();
     filters.sort();
@@ -141,7 +141,7 @@ fn filters(claims: &[&Claim]) -> Vec<String> {
     filters
 }
 
-impl Claim {
+impl ReadmeClaim {
     fn tests(&self) -> &'static [&'static str] {
         match self.proof {
             ClaimProof::Tests(parts) => parts,

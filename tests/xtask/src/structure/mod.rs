@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use crate::build;
 use circles::FolderCircle;
 use modules::{FileEdges, ModuleTree};
-use names::Names;
+use names::DefinedNames;
 
 /// The most entries that a reader takes in at a glance.
 const ENTRIES: usize = 12;
@@ -42,7 +42,7 @@ struct FolderFindings {
     silent: BTreeSet<PathBuf>,
     circles: Vec<FolderCircle>,
     of_files: Vec<BTreeSet<PathBuf>>,
-    names: Names,
+    names: DefinedNames,
 }
 
 pub fn command() -> Result<ExitCode> {

@@ -14,7 +14,7 @@ use super::text::{RawForm, RawString};
 /// rest of the controller use, refuses it too.
 pub(crate) const NESTING: u32 = 127;
 
-/// Whether the caller of [`JsonScanner::members`] wants more.
+/// The answer of the caller of [`JsonScanner::members`]: whether it wants more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanFlow {
     Next,

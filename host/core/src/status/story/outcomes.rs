@@ -79,7 +79,7 @@ const WITHOUT: [(&str, &[&str]); 9] = [
     ("argoproj.io", &["CronWorkflow"]),
 ];
 
-/// Whether objects of a kind do work that comes to an end. Only those can be deleted before it.
+/// Objects of some kinds do work that comes to an end. Only those can be deleted before it.
 pub fn has_outcome(group: &str, kind: &str) -> bool {
     ENDING.iter().any(|(of, kinds)| *of == group && kinds.contains(&kind))
 }

@@ -143,7 +143,7 @@ pub(super) enum InterruptionKind {
 }
 
 /// A time in which an object that had run was held back.
-pub(super) struct Interruption<'a> {
+pub(super) struct RunInterruption<'a> {
     pub kind: InterruptionKind,
     /// What the cluster says of a preemption, or the reason of an eviction.
     pub message: &'a str,
@@ -153,14 +153,14 @@ pub(super) struct Interruption<'a> {
 
 /// The times in which an object did not run after it had run, in their order. A job that Kueue preempts says no more than
 /// that it is suspended; its Workload has said why shortly before.
-pub(super) fn interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) -> Vec<Interruption<'a>> {
+pub(super) fn interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) -> Vec<RunInterruption<'a>> {
     let held = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
     let versions: Vec<&State> = story.states.iter().map(|state| &**state).collect();
     let Some(first_run) = versions.iter().position(|state| state.status.phase == phase::RUNNING) else {
         return Vec::new();
     };
     let later = &versions[first_run..];
-    let mut found: Vec<Interruption<'a>> = Vec::new();
+    let mut found: Vec<RunInterruption<'a>> = Vec::new();
     let (mut is_held, mut ran_from) = (false, later[0].observed_ms);
     for (at, state) in later.iter().enumerate().filter(|(_, state)| state.change == Change::Present) {
         let phase = state.status.phase.as_str();
@@ -195,7 +195,7 @@ fn interruption<'a>(
     begins: &'a State,
     ran_from: u64,
     until_ms: u64,
-) -> Interruption<'a> {
+) -> RunInterruption<'a> {
     let workloads = story.related.iter().map(|state| &**state).filter(|state| is_workload(&state.object));
     let taken_back = workloads
         .filter(|state| state.status.phase == phase::PREEMPTED)
@@ -208,7 +208,7 @@ fn interruption<'a>(
         }
         None => (InterruptionKind::Suspended, ""),
     };
-    Interruption { kind, message, idle_ms: 0 }
+    RunInterruption { kind, message, idle_ms: 0 }
 }
 
 /// The API server refused the pods that the object wants. Only an Event says so.
@@ -245,13 +245,13 @@ fn has_quota(workload: &State) -> bool {
 
 /// What it waits for at one moment.
 #[derive(Default)]
-struct Moment<'a> {
+struct WaitingMoment<'a> {
     own: Option<&'a State>,
     workload: Option<&'a State>,
     pods: BTreeMap<&'a str, WaitReason>,
 }
 
-impl<'a> Moment<'a> {
+impl<'a> WaitingMoment<'a> {
     fn take(&mut self, state: &'a State) {
         let uid = state.object.uid.as_str();
         match (is_workload(&state.object), state.change == Change::Gone) {
@@ -284,7 +284,7 @@ pub(super) fn before_first_run(
     changes.retain(|(state, _)| state.change != Change::Gap);
     changes.sort_by_key(|(state, _)| (state.observed_ms, state.seq));
     let mut waits: Vec<(WaitReason, u64)> = Vec::new();
-    let mut moment = Moment::default();
+    let mut moment = WaitingMoment::default();
     let ends = changes.iter().skip(1).map(|(next, _)| next.observed_ms).chain([now_ms]);
     for ((state, is_own), end) in changes.iter().zip(ends) {
         match is_own {
