@@ -136,8 +136,7 @@ async fn alone(path: &Path, config: Map<String, Value>) -> Result<TrialSubject> 
 
 /// A plugin that comes with the controller. Its compiled code lies beside that of another plugin.
 pub async fn shipped(name: &str, folder: Option<&Path>, beside: &SandboxEngine) -> Result<TrialSubject> {
-    let found = component::shipped(name, folder).await;
-    let bytes = found.map_err(|message| anyhow::anyhow!("{message}"))?;
+    let bytes = component::shipped(name, folder).await?;
     of_bytes(bytes, beside.clone(), Map::new()).await
 }
 

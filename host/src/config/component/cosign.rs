@@ -11,6 +11,7 @@ use ring::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 pub const LAYER: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 pub const ANNOTATION: &str = "dev.cosignproject.cosign/signature";
@@ -44,42 +45,61 @@ struct CosignImage {
     digest: String,
 }
 
+/// Why an image does not count as signed.
+#[derive(Debug, Error)]
+pub enum SignatureError {
+    #[error("has no signature of cosign, and the host's settings ask for one")]
+    Unsigned,
+    #[error("a signature is no base64")]
+    NoBase64,
+    #[error("none of the keys in `modules.signedBy` has made its signature")]
+    OtherKey,
+    #[error("what is signed is no text of cosign: {0}")]
+    OtherText(#[source] serde_json::Error),
+    #[error("its signature is one of another image, {0}")]
+    OtherImage(String),
+    #[error("the host's settings: spec.modules.signedBy[{place}]: {problem}")]
+    Key { place: usize, problem: KeyProblem },
+}
+
+/// What a key in the host's settings lacks.
+#[derive(Debug, Error)]
+pub enum KeyProblem {
+    #[error("is no public key as PEM: `cosign public-key --key …` prints one")]
+    NoPem,
+    #[error("is no ECDSA key of P-256, which `cosign generate-key-pair` makes")]
+    OtherCurve,
+}
+
 /// The tag under which the signatures of an image lie.
 pub fn tag(digest: &str) -> String {
     format!("sha256-{digest}.sig")
 }
 
 /// The place, among `keys`, of the key that has signed the image with this digest.
-pub fn signer(keys: &[String], digest: &str, found: &CosignSignature) -> Result<usize, String> {
-    let Ok(signature) = STANDARD.decode(found.signature.trim()) else {
-        return Err("a signature is no base64".into());
-    };
+pub fn signer(keys: &[String], digest: &str, found: &CosignSignature) -> Result<usize, SignatureError> {
+    let signature = STANDARD.decode(found.signature.trim()).map_err(|_| SignatureError::NoBase64)?;
     let keys: Result<Vec<_>, _> = keys.iter().enumerate().map(|(place, key)| point(place, key)).collect();
     let by = |key: &Vec<u8>| {
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key);
         key.verify(found.payload.as_bytes(), &signature).is_ok()
     };
-    let Some(signer) = keys?.iter().position(by) else {
-        return Err("none of the keys in `modules.signedBy` has made its signature".into());
-    };
+    let signer = keys?.iter().position(by).ok_or(SignatureError::OtherKey)?;
     // Only now is it known who wrote the text.
-    let payload: CosignPayload = serde_json::from_str(&found.payload)
-        .map_err(|error| format!("what is signed is no text of cosign: {error}"))?;
+    let payload: CosignPayload = serde_json::from_str(&found.payload).map_err(SignatureError::OtherText)?;
     match payload.critical.image.digest == format!("sha256:{digest}") {
         true => Ok(signer),
-        false => Err(format!("its signature is one of another image, {}", payload.critical.image.digest)),
+        false => Err(SignatureError::OtherImage(payload.critical.image.digest)),
     }
 }
 
 /// The point of a public key.
-fn point(place: usize, key: &str) -> Result<Vec<u8>, String> {
-    let told = |why: &str| format!("the host's settings: spec.modules.signedBy[{place}]: {why}");
-    let key = SubjectPublicKeyInfoDer::from_pem_slice(key.as_bytes())
-        .map_err(|_| told("is no public key as PEM: `cosign public-key --key …` prints one"))?;
+fn point(place: usize, key: &str) -> Result<Vec<u8>, SignatureError> {
+    let refused = |problem| SignatureError::Key { place, problem };
+    let key =
+        SubjectPublicKeyInfoDer::from_pem_slice(key.as_bytes()).map_err(|_| refused(KeyProblem::NoPem))?;
     let point = key.as_ref().strip_prefix(&P256).filter(|point| point.len() == 65);
-    point
-        .map(<[u8]>::to_vec)
-        .ok_or_else(|| told("is no ECDSA key of P-256, which `cosign generate-key-pair` makes"))
+    point.map(<[u8]>::to_vec).ok_or_else(|| refused(KeyProblem::OtherCurve))
 }
 
 #[cfg(test)]
@@ -104,15 +124,16 @@ mod tests {
 
     #[test]
     fn what_the_key_has_signed_is_known_by_its_place() {
-        assert_eq!(signer(&[KEY.into()], DIGEST, &made()), Ok(0));
+        assert_eq!(signer(&[KEY.into()], DIGEST, &made()).unwrap(), 0);
         assert_eq!(tag(DIGEST), format!("sha256-{DIGEST}.sig"));
     }
 
     #[test]
     fn another_text_image_or_key_is_refused_with_the_reason() {
         let keys = [KEY.to_owned()];
-        let told =
-            |keys: &[String], digest: &str, found: CosignSignature| signer(keys, digest, &found).unwrap_err();
+        let told = |keys: &[String], digest: &str, found: CosignSignature| {
+            signer(keys, digest, &found).unwrap_err().to_string()
+        };
         let other = "00".repeat(32);
         assert!(told(&keys, &other, made()).contains("of another image"));
         let changed = CosignSignature { payload: made().payload.replace("9f86", "0000"), ..made() };

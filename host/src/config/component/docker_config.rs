@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use thiserror::Error;
 
 #[derive(Deserialize)]
 struct DockerConfig {
@@ -28,12 +29,19 @@ pub struct RegistryLogin {
     pub password: String,
 }
 
+/// Why a configuration has no login. No text quotes the configuration, which is a secret.
+#[derive(Debug, PartialEq, Error)]
+pub enum LoginError {
+    #[error("is no config.json of Docker (line {line}, column {column})")]
+    NoConfig { line: usize, column: usize },
+    #[error("has no name and password for {0}: `docker login` writes them as `auth`")]
+    NoPassword(String),
+}
+
 /// The login for this repository. The entry that names most of it counts, as for Kubernetes.
-pub fn login(config: &str, registry: &str, repository: &str) -> Result<Option<RegistryLogin>, String> {
-    // The text is a secret, so the error does not quote it.
-    let config: DockerConfig = serde_json::from_str(config).map_err(|error| {
-        format!("is no config.json of Docker (line {}, column {})", error.line(), error.column())
-    })?;
+pub fn login(config: &str, registry: &str, repository: &str) -> Result<Option<RegistryLogin>, LoginError> {
+    let config: DockerConfig = serde_json::from_str(config)
+        .map_err(|error| LoginError::NoConfig { line: error.line(), column: error.column() })?;
     let wanted = format!("{registry}/{repository}");
     let of = |entry: &str| {
         entry.split_once("://").map_or(entry, |(_, rest)| rest).trim_end_matches('/').to_owned()
@@ -45,7 +53,7 @@ pub fn login(config: &str, registry: &str, repository: &str) -> Result<Option<Re
     };
     let found = config.auths.iter().filter(|(entry, _)| fits(entry)).max_by_key(|(entry, _)| of(entry).len());
     let Some((entry, auth)) = found else { return Ok(None) };
-    let wrong = || format!("has no name and password for {entry}: `docker login` writes them as `auth`");
+    let wrong = || LoginError::NoPassword(entry.clone());
     if let Some(text) = auth.auth.as_deref().filter(|text| !text.is_empty()) {
         let decoded = STANDARD.decode(text.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
@@ -69,7 +77,7 @@ mod tests {
         "registry.example.com/team": {"username": "team", "password": "quiet"},
         "other.example.com": {}, "broken.example.com": {"auth": "%"}}, "credsStore": "desktop"}"#;
 
-    fn of(registry: &str, repository: &str) -> Result<Option<(String, String)>, String> {
+    fn of(registry: &str, repository: &str) -> Result<Option<(String, String)>, LoginError> {
         login(CONFIG, registry, repository).map(|found| found.map(|login| (login.user, login.password)))
     }
 
@@ -86,9 +94,9 @@ mod tests {
     #[test]
     fn what_is_no_login_is_told_without_what_stands_there() {
         for registry in ["other.example.com", "broken.example.com"] {
-            assert!(of(registry, "a").unwrap_err().contains(registry));
+            assert!(of(registry, "a").unwrap_err().to_string().contains(registry));
         }
-        let told = login(r#"{"auths": "hush"}"#, "a.example", "b").err().unwrap();
+        let told = login(r#"{"auths": "hush"}"#, "a.example", "b").err().unwrap().to_string();
         assert!(told.contains("config.json") && !told.contains("hush"), "{told}");
     }
 }

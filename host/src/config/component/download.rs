@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use kubewitness_core::files;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 use ring::digest::{Context, SHA256};
+use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -27,6 +28,62 @@ const SILENCE: Duration = Duration::from_secs(30);
 const BYTES_A_SECOND: u64 = 16 << 10;
 /// Registries lead to where they keep their files.
 const REDIRECTS: usize = 5;
+
+/// Why nothing was fetched. Each text goes on after the name of what was asked for.
+#[derive(Debug, Error)]
+pub enum DownloadError {
+    #[error("leads to {0}, which `spec.modules.addresses` of the host's settings does not name")]
+    ForbiddenAddress(AddressKind),
+    #[error("no HTTP client can be made: {0}")]
+    Client(#[source] reqwest::Error),
+    #[error("has {length} bytes or more, and {most} are allowed")]
+    TooLong { length: u64, most: u64 },
+    #[error("comes too slowly: {bytes} bytes in {} s, and {BYTES_A_SECOND} a second are needed", elapsed.as_secs())]
+    TooSlow { bytes: u64, elapsed: Duration },
+    #[error("broke off: {0}")]
+    BrokenOff(#[source] RequestError),
+    #[error("can't be kept in {} while it comes: {source}", folder.display())]
+    NoFile { folder: PathBuf, source: io::Error },
+    #[error("can't be kept while it comes: {0}")]
+    Unwritten(#[source] io::Error),
+    #[error("can't be read from where it was kept: {0}")]
+    Unread(#[source] io::Error),
+}
+
+/// Why a request has no answer. It never names an address: one may be signed, and is a secret then.
+#[derive(Debug, Error)]
+pub enum RequestError {
+    /// A redirect or a name leads there.
+    #[error(transparent)]
+    Forbidden(Box<DownloadError>),
+    #[error("{}", innermost(.0))]
+    Failed(#[source] reqwest::Error),
+}
+
+impl From<reqwest::Error> for RequestError {
+    fn from(error: reqwest::Error) -> Self {
+        let error = error.without_url();
+        let mut causes =
+            std::iter::successors(Some(&error as &dyn std::error::Error), |cause| cause.source());
+        let forbidden = causes.find_map(|cause| match cause.downcast_ref() {
+            Some(ResolveFailure::Forbidden(forbidden)) => Some(forbidden),
+            _ => cause.downcast_ref(),
+        });
+        match forbidden {
+            Some(ForbiddenName(kind)) => Self::Forbidden(DownloadError::ForbiddenAddress(*kind).into()),
+            None => Self::Failed(error),
+        }
+    }
+}
+
+/// The outer errors of a request repeat that it failed.
+fn innermost(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
 
 /// A proxy resolves names itself. Where there is one, only addresses without a name are judged here.
 #[derive(Clone)]
@@ -46,9 +103,9 @@ impl DownloadNetwork {
     }
 
     /// For the network, and for this machine, where a proxy has nothing to do.
-    pub fn client(&self, url: &Url) -> Result<Client, String> {
+    pub fn client(&self, url: &Url) -> Result<Client, DownloadError> {
         if let Some(kind) = self.forbidden(url) {
-            return Err(refused_kind(kind));
+            return Err(DownloadError::ForbiddenAddress(kind));
         }
         let (is_local, network) = (is_local(url.authority()), self.clone());
         let guard = AddressGuard::of_modules(self.reachable.to_vec());
@@ -68,7 +125,7 @@ impl DownloadNetwork {
                 }
             }));
         let builder = if is_local { builder.no_proxy() } else { builder };
-        builder.build().map_err(|error| format!("no HTTP client can be made: {error}"))
+        builder.build().map_err(DownloadError::Client)
     }
 
     /// The client resolves no address that stands in the place of a name.
@@ -79,16 +136,12 @@ impl DownloadNetwork {
     }
 }
 
-fn refused_kind(kind: AddressKind) -> String {
-    format!("leads to {kind}, which `spec.modules.addresses` of the host's settings does not name")
-}
-
 fn is_of_this_machine(url: &Url) -> bool {
     url.scheme() == "http" && is_local(url.authority())
 }
 
 /// The whole body of something short, if it is no longer than `most`.
-pub async fn body(response: Response, most: u64) -> Result<Vec<u8>, String> {
+pub async fn body(response: Response, most: u64) -> Result<Vec<u8>, DownloadError> {
     let mut bytes = Vec::new();
     take(response, most, &mut bytes).await.map(|_| bytes)
 }
@@ -102,8 +155,8 @@ pub struct DownloadedFile {
 }
 
 /// The whole body, if it is no longer than `most`.
-pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<DownloadedFile, String> {
-    let unkept = |error: io::Error| format!("can't be kept in {} while it comes: {error}", folder.display());
+pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<DownloadedFile, DownloadError> {
+    let unkept = |source| DownloadError::NoFile { folder: folder.to_owned(), source };
     let place = folder.to_owned();
     let file = files::within(folder, files::WORK, move || files::unnamed(&place)).await.map_err(unkept)?;
     let mut file = tokio::fs::File::from_std(file);
@@ -113,14 +166,14 @@ pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<Dow
 
 impl DownloadedFile {
     /// Once there is room for it.
-    pub async fn read(mut self) -> Result<Bytes, String> {
-        let place = memory_budget::ALL.place(self.length).await?;
+    pub async fn read(mut self) -> Result<Bytes, DownloadError> {
+        let place = memory_budget::ALL.place(self.length).await;
         let mut bytes = Vec::with_capacity(usize::try_from(self.length).unwrap_or_default());
         let read = async {
             self.file.rewind().await?;
             self.file.read_to_end(&mut bytes).await
         };
-        read.await.map_err(|error| format!("can't be read from where it was kept: {error}"))?;
+        read.await.map_err(DownloadError::Unread)?;
         Ok(place.filled(bytes))
     }
 }
@@ -130,52 +183,30 @@ async fn take(
     response: Response,
     most: u64,
     to: &mut (impl AsyncWrite + Unpin),
-) -> Result<(u64, String), String> {
-    let too_long = |length: u64| format!("has {length} bytes or more, and {most} are allowed");
+) -> Result<(u64, String), DownloadError> {
+    let too_long = |length| DownloadError::TooLong { length, most };
     if let Some(length) = response.content_length().filter(|length| *length > most) {
         return Err(too_long(length));
     }
     let begun = Instant::now();
     let (mut taken, mut digest, mut stream) = (0, Context::new(&SHA256), response.bytes_stream());
     while let Some(piece) = stream.next().await {
-        let piece = piece.map_err(|error| format!("broke off: {}", cause(error)))?;
+        let piece = piece.map_err(|error| DownloadError::BrokenOff(error.into()))?;
         taken += piece.len() as u64;
         if taken > most {
             return Err(too_long(taken));
         }
         digest.update(&piece);
-        to.write_all(&piece).await.map_err(|error| format!("can't be kept while it comes: {error}"))?;
-        if is_too_slow(taken, begun.elapsed()) {
-            return Err(format!(
-                "comes too slowly: {taken} bytes in {} s, and {BYTES_A_SECOND} a second are needed",
-                begun.elapsed().as_secs()
-            ));
+        to.write_all(&piece).await.map_err(DownloadError::Unwritten)?;
+        let elapsed = begun.elapsed();
+        if is_too_slow(taken, elapsed) {
+            return Err(DownloadError::TooSlow { bytes: taken, elapsed });
         }
     }
-    to.flush().await.map_err(|error| format!("can't be kept while it comes: {error}"))?;
+    to.flush().await.map_err(DownloadError::Unwritten)?;
     Ok((taken, hex::encode(digest.finish())))
 }
 
 fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
     elapsed > SILENCE && bytes < elapsed.as_secs() * BYTES_A_SECOND
-}
-
-/// The innermost cause, which has no address in it: one may be signed, and is a secret then.
-pub fn cause(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut cause: &dyn std::error::Error = &error;
-    loop {
-        let of_name = match cause.downcast_ref() {
-            Some(ResolveFailure::Forbidden(forbidden)) => Some(forbidden),
-            _ => None,
-        };
-        // A redirect, or a name.
-        if let Some(ForbiddenName(kind)) = cause.downcast_ref().or(of_name) {
-            return refused_kind(*kind);
-        }
-        match cause.source() {
-            Some(source) => cause = source,
-            None => return cause.to_string(),
-        }
-    }
 }

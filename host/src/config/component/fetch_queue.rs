@@ -30,14 +30,15 @@ pub struct FetchTurn {
 
 impl FetchTurn {
     /// Waits for it. What is before it ends in time.
-    pub async fn wait(server: &str, name: String) -> Result<Self, String> {
-        let closed = |error: tokio::sync::AcquireError| error.to_string();
+    pub async fn wait(server: &str, name: String) -> Self {
         // Nobody waits while it holds the lock.
         let places = turns().server(server);
-        let of_server = places.acquire_owned().await.map_err(closed)?;
-        let of_all = ALL.acquire().await.map_err(closed)?;
+        let (Ok(of_server), Ok(of_all)) = (places.acquire_owned().await, ALL.acquire().await) else {
+            // Nobody closes the semaphores.
+            return std::future::pending().await;
+        };
         turns().fetching.push(name.clone());
-        Ok(Self { name, _of_all: of_all, _of_server: of_server })
+        Self { name, _of_all: of_all, _of_server: of_server }
     }
 }
 

@@ -11,22 +11,49 @@ mod registry;
 mod remote;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use kubewitness_core::config::{HostSpec, ManifestFault, PluginSpec};
 use kubewitness_core::files;
 use ring::digest::SHA256;
+use thiserror::Error;
 
 use super::manifest::{ManifestProblem, ParsedManifest};
 pub use fetch_queue::is_fetching;
-pub use on_disk::{KeptComponents, digest_of};
-pub use remote::{PulledFrom, RemoteComponent, is_signed};
+pub use on_disk::{KeptComponents, KeptError, digest_of};
+pub use remote::{FetchError, PulledFrom, RemoteComponent, is_signed};
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 /// A component larger than this is a mistake: the shipped ones are under 1 MiB.
 pub const COMPONENT_BYTES: u64 = 64 << 20;
+
+/// Why no component was found.
+#[derive(Debug, Error)]
+pub enum FindError {
+    #[error("looking for it in {folders}: {source}")]
+    NoAnswer { folders: String, source: io::Error },
+    #[error("{} can't be read: {source}", path.display())]
+    Unread { path: PathBuf, source: io::Error },
+    #[error(
+        "`{file}` is not there; looked in {folders}; a `..` or a link that leads out of these folders is refused. Name \
+         the folder of the file with --plugins"
+    )]
+    Missing { file: String, folders: String },
+}
+
+/// Why a component that comes with the controller can't be had.
+#[derive(Debug, Error)]
+pub enum ShippedError {
+    #[error(transparent)]
+    Find(#[from] FindError),
+    #[error(transparent)]
+    Read(#[from] KeptError),
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+}
 
 /// The folders that may hold components, besides a manifest's own.
 #[derive(Clone, Default)]
@@ -99,17 +126,20 @@ impl ComponentSource {
         let fetched = match self {
             Self::Here(bytes) => FetchedComponent { bytes, pulled: None },
             Self::File(kept) => {
-                let told = |why| refused("spec.module.file", format!("the component can't be read: {why}"));
-                FetchedComponent { bytes: kept.read().await.map_err(told)?, pulled: None }
+                let unread =
+                    |error| refused("spec.module.file", format!("the component can't be read: {error}"));
+                FetchedComponent { bytes: kept.read().await.map_err(unread)?, pulled: None }
             }
             Self::Kept(kept) => {
-                let told =
-                    |why| refused("spec.module", format!("the last good component can't be started: {why}"));
-                FetchedComponent { bytes: kept.read().await.map_err(told)?, pulled: None }
+                let unread = |error| {
+                    refused("spec.module", format!("the last good component can't be started: {error}"))
+                };
+                FetchedComponent { bytes: kept.read().await.map_err(unread)?, pulled: None }
             }
             Self::Remote(remote) => {
                 let field = remote.field();
-                let (bytes, pulled) = remote.fetch().await.map_err(|message| refused(field, message))?;
+                let (bytes, pulled) =
+                    remote.fetch().await.map_err(|error| refused(field, error.to_string()))?;
                 FetchedComponent { bytes, pulled: Some(pulled) }
             }
         };
@@ -137,9 +167,10 @@ pub async fn find(
     let bytes = match (&module.file, &module.config_map_key) {
         (Some(file), _) => {
             let found = asked(file, parsed.entry.origin.folder.as_deref(), folders).await;
-            let refused =
-                |message| parsed.problems(vec![ManifestFault { field: "spec.module.file".into(), message }]);
-            return found.map_err(refused);
+            return found.map_err(|error| {
+                let (field, message) = ("spec.module.file".into(), error.to_string());
+                parsed.problems(vec![ManifestFault { field, message }])
+            });
         }
         (None, Some(key)) => parsed.entry.binary.get(key).cloned().ok_or_else(|| {
             let keys: Vec<_> = parsed.entry.binary.keys().map(String::as_str).collect();
@@ -156,12 +187,12 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 /// A component that comes with the controller: in its folders, or in this binary.
-pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Bytes, String> {
+pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Bytes, ShippedError> {
     let folders = default_folders(folder.map(Path::to_path_buf));
     match asked(&format!("{name}.wasm"), None, &folders).await? {
         ComponentSource::Here(bytes) => Ok(bytes),
-        ComponentSource::File(kept) | ComponentSource::Kept(kept) => kept.read().await,
-        ComponentSource::Remote(remote) => remote.fetch().await.map(|(bytes, _)| bytes),
+        ComponentSource::File(kept) | ComponentSource::Kept(kept) => Ok(kept.read().await?),
+        ComponentSource::Remote(remote) => Ok(remote.fetch().await?.0),
     }
 }
 
@@ -180,13 +211,13 @@ async fn asked(
     file: &str,
     beside: Option<&Path>,
     folders: &ComponentFolders,
-) -> Result<ComponentSource, String> {
+) -> Result<ComponentSource, FindError> {
     let path = beside.unwrap_or(Path::new("")).join(file);
     let (file, beside, folders) = (file.to_owned(), beside.map(Path::to_path_buf), folders.clone());
     let looked = looked_in(&each_of(beside.as_deref(), &folders.plugins));
     let looking = move || Ok(find_file(&file, beside.as_deref(), &folders));
     let found = files::within(&path, files::ANSWER, looking).await;
-    found.unwrap_or_else(|error| Err(format!("looking for it in {looked}: {error}")))
+    found.unwrap_or_else(|source| Err(FindError::NoAnswer { folders: looked, source }))
 }
 
 fn each_of<'a>(beside: Option<&'a Path>, folders: &'a [PathBuf]) -> Vec<&'a Path> {
@@ -204,7 +235,7 @@ fn find_file(
     file: &str,
     beside: Option<&Path>,
     folders: &ComponentFolders,
-) -> Result<ComponentSource, String> {
+) -> Result<ComponentSource, FindError> {
     let candidates = each_once(each_of(beside, &folders.plugins).into_iter());
     let data = folders.data.as_ref().and_then(|data| data.canonicalize().ok());
     for folder in &candidates {
@@ -214,19 +245,14 @@ fn find_file(
         if let Some(real) =
             path.canonicalize().ok().filter(|real| may_hold(&candidates, data.as_deref(), real))
         {
-            let digest =
-                digest_of(&real).map_err(|error| format!("{} can't be read: {error}", path.display()))?;
+            let digest = digest_of(&real).map_err(|source| FindError::Unread { path, source })?;
             return Ok(ComponentSource::File(KeptComponents::in_files(digest, vec![real])));
         }
     }
     if let Some(bytes) = embedded(file) {
         return Ok(ComponentSource::Here(Bytes::from_static(bytes)));
     }
-    let looked = looked_in(&candidates);
-    Err(format!(
-        "`{file}` is not there; looked in {looked}; a `..` or a link that leads out of these folders is refused. Name the \
-         folder of the file with --plugins"
-    ))
+    Err(FindError::Missing { file: file.to_owned(), folders: looked_in(&candidates) })
 }
 
 /// Whether one of the folders has the file, and not only because the data folder lies in it.
@@ -254,7 +280,7 @@ mod tests {
     use super::*;
 
     /// The digest of what is found.
-    fn found(file: &str, beside: Option<&Path>, folders: &ComponentFolders) -> Result<String, String> {
+    fn found(file: &str, beside: Option<&Path>, folders: &ComponentFolders) -> Result<String, FindError> {
         find_file(file, beside, folders).map(|found| found.mark())
     }
 
@@ -266,7 +292,7 @@ mod tests {
         assert_eq!(found("p.wasm", Some(near.path()), &folders).unwrap(), digest(b"far"));
         std::fs::write(near.path().join("p.wasm"), b"near").unwrap();
         assert_eq!(found("p.wasm", Some(near.path()), &folders).unwrap(), digest(b"near"));
-        let error = found("q.wasm", Some(near.path()), &folders).unwrap_err();
+        let error = found("q.wasm", Some(near.path()), &folders).unwrap_err().to_string();
         assert!(error.contains(&far.path().display().to_string()), "{error}");
     }
 
@@ -289,7 +315,7 @@ mod tests {
         };
         let absolute = of("p.wasm").display().to_string();
         for file in ["../p.wasm", &absolute, "out.wasm", "data/last-good/p.wasm", "../absent.wasm"] {
-            let told = read(file, "config/data").unwrap_err();
+            let told = read(file, "config/data").unwrap_err().to_string();
             assert!(told.starts_with(&format!("`{file}` is not there; looked in ")), "{told}");
         }
         let named = of("plugins/p.wasm").display().to_string();
@@ -306,7 +332,8 @@ mod tests {
 
     #[test]
     fn a_manifest_that_is_named_without_a_folder_lies_in_the_one_of_the_process() {
-        let told = found("q.wasm", Some(Path::new("")), &ComponentFolders::default()).unwrap_err();
+        let told =
+            found("q.wasm", Some(Path::new("")), &ComponentFolders::default()).unwrap_err().to_string();
         assert!(told.contains("looked in .; a"), "{told}");
     }
 
@@ -317,7 +344,11 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         std::fs::create_dir(folder.path().join("d.wasm")).unwrap();
         for (file, kind) in [("p.wasm", "it is a pipe"), ("d.wasm", "it is a folder")] {
-            let told = asked(file, Some(folder.path()), &ComponentFolders::default()).await.err().unwrap();
+            let told = asked(file, Some(folder.path()), &ComponentFolders::default())
+                .await
+                .err()
+                .unwrap()
+                .to_string();
             assert!(told.contains(&format!("{file} can't be read: {kind}")), "{told}");
         }
     }
@@ -327,7 +358,7 @@ mod tests {
         let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (same, gone) = (near.path().join("."), far.path().join("gone"));
         let folders = vec![near.path().to_path_buf(), same, gone.clone(), gone.clone()].into();
-        let error = found("q.wasm", Some(near.path()), &folders).unwrap_err();
+        let error = found("q.wasm", Some(near.path()), &folders).unwrap_err().to_string();
         for folder in [near.path(), &gone] {
             assert_eq!(error.matches(&folder.display().to_string()).count(), 1, "{error}");
         }

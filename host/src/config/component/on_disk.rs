@@ -10,12 +10,39 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::files;
 use ring::digest::{Context, SHA256};
+use thiserror::Error;
 
 use super::memory_budget::{self, MemoryRoom};
 use super::{COMPONENT_BYTES, digest};
 
 /// What is read of a file at once to know its digest.
 const PIECE: usize = 64 << 10;
+
+/// Why a component that this controller has can't be read, or kept.
+#[derive(Debug, Error)]
+pub enum KeptError {
+    #[error("it can't be kept in {}: {source}", folder.display())]
+    NoFile { folder: PathBuf, source: io::Error },
+    #[error("the component that was compared can't be read again: {0}")]
+    Unread(#[source] io::Error),
+    #[error("the component that was compared has other bytes now")]
+    Changed,
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Files(Vec<FileProblem>),
+    #[error(transparent)]
+    Folder(io::Error),
+}
+
+/// What lies where a component should.
+#[derive(Debug, Error)]
+pub enum FileProblem {
+    #[error("{} has other bytes than before", .0.display())]
+    Changed(PathBuf),
+    #[error("{} can't be read: {source}", path.display())]
+    Unread { path: PathBuf, source: io::Error },
+    #[error("{} is not there", .0.display())]
+    Missing(PathBuf),
+}
 
 #[derive(Clone, Debug)]
 pub struct KeptComponents {
@@ -37,7 +64,7 @@ impl KeptComponents {
     }
 
     /// Lets go of the memory.
-    pub async fn on_disk(bytes: Bytes, folder: &Path) -> Result<Self, String> {
+    pub async fn on_disk(bytes: Bytes, folder: &Path) -> Result<Self, KeptError> {
         let digest = digest(&bytes);
         let place = folder.to_owned();
         let writing = move || {
@@ -46,7 +73,7 @@ impl KeptComponents {
             Ok(file)
         };
         let file = files::within(folder, files::WORK, writing).await;
-        let file = file.map_err(|error| format!("it can't be kept in {}: {error}", folder.display()))?;
+        let file = file.map_err(|source| KeptError::NoFile { folder: folder.to_owned(), source })?;
         Ok(Self { digest, place: KeptPlace::Unnamed(Arc::new(file)) })
     }
 
@@ -55,24 +82,24 @@ impl KeptComponents {
     }
 
     /// Once there is room for it.
-    pub async fn read(self) -> Result<Bytes, String> {
+    pub async fn read(self) -> Result<Bytes, KeptError> {
         self.read_within(&memory_budget::ALL).await
     }
 
-    async fn read_within(self, room: &MemoryRoom) -> Result<Bytes, String> {
+    async fn read_within(self, room: &MemoryRoom) -> Result<Bytes, KeptError> {
         let length = self.length().await;
-        let place = room.place(length).await?;
+        let place = room.place(length).await;
         let wanted = self.digest;
         let bytes = match self.place {
             KeptPlace::Unnamed(file) => {
                 let reading = tokio::task::spawn_blocking(move || again(&file, &wanted)).await;
-                reading.unwrap_or_else(|error| Err(error.to_string()))
+                reading.unwrap_or_else(|error| Err(KeptError::Unread(error.into())))
             }
             KeptPlace::Files(paths) => {
                 let first = paths.first().cloned().unwrap_or_default();
                 let reading = move || Ok(read(&paths, &wanted, length.min(COMPONENT_BYTES)));
                 let read = files::within(&first, files::WORK, reading).await;
-                read.unwrap_or_else(|error| Err(error.to_string()))
+                read.unwrap_or_else(|error| Err(KeptError::Folder(error)))
             }
         };
         Ok(place.filled(bytes?))
@@ -93,31 +120,30 @@ impl KeptComponents {
     }
 }
 
-fn again(file: &File, wanted: &str) -> Result<Vec<u8>, String> {
-    let unread = |error: io::Error| format!("the component that was compared can't be read again: {error}");
-    let length = file.metadata().map_err(unread)?.len().min(COMPONENT_BYTES);
+fn again(file: &File, wanted: &str) -> Result<Vec<u8>, KeptError> {
+    let length = file.metadata().map_err(KeptError::Unread)?.len().min(COMPONENT_BYTES);
     let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
-    file.read_exact_at(&mut bytes, 0).map_err(unread)?;
+    file.read_exact_at(&mut bytes, 0).map_err(KeptError::Unread)?;
     match digest(&bytes) == wanted {
         true => Ok(bytes),
-        false => Err("the component that was compared has other bytes now".into()),
+        false => Err(KeptError::Changed),
     }
 }
 
-fn read(paths: &[PathBuf], wanted: &str, most: u64) -> Result<Vec<u8>, String> {
-    let mut told = Vec::new();
+fn read(paths: &[PathBuf], wanted: &str, most: u64) -> Result<Vec<u8>, KeptError> {
+    let mut problems = Vec::new();
     for path in paths {
         match files::read(path, most) {
             Ok(bytes) if digest(&bytes) == wanted => return Ok(bytes),
-            Ok(_) => told.push(format!("{} has other bytes than before", path.display())),
+            Ok(_) => problems.push(FileProblem::Changed(path.clone())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => told.push(format!("{} can't be read: {error}", path.display())),
+            Err(source) => problems.push(FileProblem::Unread { path: path.clone(), source }),
         }
     }
-    if told.is_empty() {
-        told.extend(paths.first().map(|path| format!("{} is not there", path.display())));
+    if problems.is_empty() {
+        problems.extend(paths.first().cloned().map(FileProblem::Missing));
     }
-    Err(told.join("; "))
+    Err(KeptError::Files(problems))
 }
 
 /// Of a file, without having all of it in memory.
@@ -147,7 +173,7 @@ mod tests {
         let path = folder.path().join("p.wasm");
         std::fs::write(&path, b"there").unwrap();
         let room = MemoryRoom::of(COMPONENT_BYTES);
-        let all = room.place(u64::MAX).await.unwrap();
+        let all = room.place(u64::MAX).await;
         let kept = KeptComponents::in_files(digest_of(&path).unwrap(), vec![path.clone()]);
         let mut reading = pin!(kept.read_within(&room));
         assert!(tokio::time::timeout(Duration::from_millis(200), &mut reading).await.is_err());
@@ -167,16 +193,17 @@ mod tests {
         assert_eq!(digest_of(&paths[1]).unwrap(), digest(b"bytes"));
         let kept = |paths: &[PathBuf]| KeptComponents::in_files(digest(b"bytes"), paths.to_vec());
         assert_eq!(&kept(&paths).read().await.unwrap()[..], b"bytes");
-        let told = kept(&paths[..1]).read().await.unwrap_err();
+        let told = kept(&paths[..1]).read().await.unwrap_err().to_string();
         assert!(told.contains("damaged has other bytes"), "{told}");
-        let told = kept(&[folder.path().join("gone")]).read().await.unwrap_err();
+        let told = kept(&[folder.path().join("gone")]).read().await.unwrap_err().to_string();
         assert!(told.contains("gone is not there"), "{told}");
         let aside = KeptComponents::on_disk(Bytes::from_static(b"x"), folder.path()).await.unwrap();
         for again in [aside.clone(), aside] {
             assert_eq!(&again.read().await.unwrap()[..], b"x");
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "it has no name");
-        let told = KeptComponents::on_disk(Bytes::new(), &folder.path().join("gone")).await.unwrap_err();
+        let told =
+            KeptComponents::on_disk(Bytes::new(), &folder.path().join("gone")).await.unwrap_err().to_string();
         assert!(told.contains("gone"), "{told}");
     }
 }

@@ -5,16 +5,19 @@
 //! bounds time and size. Of the protocol, a manifest, a layer and a token are enough.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use kubewitness_core::config::{OciReference, is_local};
 use reqwest::header::{ACCEPT, WWW_AUTHENTICATE};
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
+use thiserror::Error;
 
 use super::cosign::{self, CosignSignature};
 use super::digest;
 use super::docker_config::RegistryLogin;
-use super::download::{self, DownloadNetwork, DownloadedFile};
+use super::download::{self, DownloadError, DownloadNetwork, DownloadedFile, RequestError};
 
 /// A manifest names a few layers.
 const MANIFEST_BYTES: u64 = 1 << 20;
@@ -26,6 +29,64 @@ const SIGNATURES: usize = 16;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const WASM: &str = "application/wasm";
+
+/// Why a registry gave no component. Each text goes on after the name of the image.
+#[derive(Debug, Error)]
+pub enum RegistryError {
+    #[error("makes no address: {0}")]
+    NoAddress(#[source] <Url as FromStr>::Err),
+    #[error(transparent)]
+    Network(#[from] DownloadError),
+    #[error("{server} can't be asked: {source}")]
+    NoAnswer { server: AskedServer, source: RequestError },
+    #[error("{server} answers {status}{hint}")]
+    Refused { server: AskedServer, status: StatusCode, hint: &'static str },
+    #[error("the {part} {source}")]
+    Broken { part: &'static str, source: DownloadError },
+    #[error("the registry has no {0} of it")]
+    Missing(String),
+    #[error("the registry answered with another image, sha256:{0}")]
+    OtherImage(String),
+    #[error("the registry answered with other bytes than the image names")]
+    OtherBytes,
+    #[error("the image has {0} layers, and a component is one")]
+    Layers(usize),
+    #[error("its layer is {}, and a component is {WASM}", shortened(.0))]
+    OtherLayer(String),
+    #[error("has {length} bytes, and {most} are allowed")]
+    TooLong { length: u64, most: u64 },
+    #[error("the digest {} is no SHA-256", shortened(.0))]
+    OtherDigest(String),
+    #[error("a signed text is no UTF-8")]
+    NoText,
+    #[error("the image's manifest can't be read: {}", shortened(&.0.to_string()))]
+    NoManifest(#[source] serde_json::Error),
+    #[error("it is an index of several images: name the one of the component by its digest")]
+    ImageIndex,
+    #[error("its manifest is {}, and {MANIFEST} is read", shortened(.0))]
+    OtherManifest(String),
+    #[error("the registry names no place that gives a token")]
+    NoTokenServer,
+    #[error("the registry wants a token from an address without https")]
+    PlainTokenServer,
+    #[error("the registry's token can't be read")]
+    NoToken,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum AskedServer {
+    Registry,
+    TokenServer,
+}
+
+impl fmt::Display for AskedServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Registry => "the registry",
+            Self::TokenServer => "the place that gives the registry's tokens",
+        })
+    }
+}
 
 #[derive(Deserialize)]
 struct ImageManifest {
@@ -46,16 +107,16 @@ struct ImageLayer {
 }
 
 impl ImageLayer {
-    fn sha256(&self) -> Result<&str, String> {
+    fn sha256(&self) -> Result<&str, RegistryError> {
         let hex = self.digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64);
-        hex.ok_or_else(|| format!("the digest {} is no SHA-256", shortened(&self.digest)))
+        hex.ok_or_else(|| RegistryError::OtherDigest(self.digest.clone()))
     }
 }
 
-fn is_what_it_says(found: &str, layer: &ImageLayer) -> Result<(), String> {
+fn check_digest(found: &str, layer: &ImageLayer) -> Result<(), RegistryError> {
     match layer.sha256()? == found {
         true => Ok(()),
-        false => Err("the registry answered with other bytes than the image names".into()),
+        false => Err(RegistryError::OtherBytes),
     }
 }
 
@@ -79,41 +140,41 @@ impl<'a> OciRegistry<'a> {
         reference: &'a OciReference,
         login: Option<RegistryLogin>,
         network: DownloadNetwork,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, RegistryError> {
         let scheme = if is_local(&reference.registry) { "http" } else { "https" };
         let base = format!("{scheme}://{}/v2/{}/", reference.registry, reference.repository);
-        let base = base.parse().map_err(|error| format!("makes no address: {error}"))?;
+        let base = base.parse().map_err(RegistryError::NoAddress)?;
         Ok(Self { reference, network, base, login, shown: None })
     }
 
     /// The digest of the manifest, and the component.
-    pub async fn component(&mut self, most: u64) -> Result<(String, DownloadedFile), String> {
+    pub async fn component(&mut self, most: u64) -> Result<(String, DownloadedFile), RegistryError> {
         let name = match (&self.reference.digest, &self.reference.tag) {
             (Some(digest), _) => format!("sha256:{digest}"),
             (None, tag) => tag.clone().unwrap_or_default(),
         };
-        let bytes = self.manifest(&name).await?.ok_or_else(|| format!("the registry has no {name} of it"))?;
+        let bytes = self.manifest(&name).await?.ok_or(RegistryError::Missing(name))?;
         let found = digest(&bytes);
         if self.reference.digest.as_ref().is_some_and(|wanted| *wanted != found) {
-            return Err(format!("the registry answered with another image, sha256:{found}"));
+            return Err(RegistryError::OtherImage(found));
         }
         let manifest = parse(&bytes)?;
         let [layer] = &manifest.layers[..] else {
-            return Err(format!("the image has {} layers, and a component is one", manifest.layers.len()));
+            return Err(RegistryError::Layers(manifest.layers.len()));
         };
         if layer.media_type != WASM {
-            return Err(format!("its layer is {}, and a component is {WASM}", shortened(&layer.media_type)));
+            return Err(RegistryError::OtherLayer(layer.media_type.clone()));
         }
         let folder = self.network.folder().to_owned();
         let arrived =
             self.blob(layer, most, async |answer| download::to_disk(answer, layer.size, &folder).await);
         let arrived = arrived.await?;
-        is_what_it_says(&arrived.digest, layer)?;
+        check_digest(&arrived.digest, layer)?;
         Ok((found, arrived))
     }
 
     /// The signatures of the image with this digest.
-    pub async fn signatures(&mut self, image: &str) -> Result<Vec<CosignSignature>, String> {
+    pub async fn signatures(&mut self, image: &str) -> Result<Vec<CosignSignature>, RegistryError> {
         let Some(bytes) = self.manifest(&cosign::tag(image)).await? else { return Ok(Vec::new()) };
         let manifest = parse(&bytes)?;
         let mut found = Vec::new();
@@ -123,22 +184,22 @@ impl<'a> OciRegistry<'a> {
             let payload =
                 self.blob(layer, PAYLOAD_BYTES, async |answer| download::body(answer, layer.size).await);
             let payload = payload.await?;
-            is_what_it_says(&digest(&payload), layer)?;
-            let payload = String::from_utf8(payload).map_err(|_| "a signed text is no UTF-8")?;
+            check_digest(&digest(&payload), layer)?;
+            let payload = String::from_utf8(payload).map_err(|_| RegistryError::NoText)?;
             found.push(CosignSignature { payload, signature: text.clone() });
         }
         Ok(found)
     }
 
-    async fn manifest(&mut self, name: &str) -> Result<Option<Vec<u8>>, String> {
+    async fn manifest(&mut self, name: &str) -> Result<Option<Vec<u8>>, RegistryError> {
         let answer = self.get(&format!("manifests/{name}"), &format!("{MANIFEST}, {INDEX}")).await?;
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(None),
             status if status.is_success() => {
                 let body = download::body(answer, MANIFEST_BYTES).await;
-                body.map(Some).map_err(|error| format!("the manifest {error}"))
+                body.map(Some).map_err(|source| RegistryError::Broken { part: "manifest", source })
             }
-            status => Err(format!("the registry answers {status}{}", self.hint(status))),
+            status => Err(self.refused(AskedServer::Registry, status)),
         }
     }
 
@@ -146,22 +207,22 @@ impl<'a> OciRegistry<'a> {
         &mut self,
         layer: &ImageLayer,
         most: u64,
-        take: impl AsyncFnOnce(Response) -> Result<T, String>,
-    ) -> Result<T, String> {
+        take: impl AsyncFnOnce(Response) -> Result<T, DownloadError>,
+    ) -> Result<T, RegistryError> {
         if layer.size > most {
-            return Err(format!("has {} bytes, and {most} are allowed", layer.size));
+            return Err(RegistryError::TooLong { length: layer.size, most });
         }
         layer.sha256()?;
         let answer = self.get(&format!("blobs/{}", layer.digest), "*/*").await?;
         let status = answer.status();
         if !status.is_success() {
-            return Err(format!("the registry answers {status}{}", self.hint(status)));
+            return Err(self.refused(AskedServer::Registry, status));
         }
-        take(answer).await.map_err(|error| format!("the layer {error}"))
+        take(answer).await.map_err(|source| RegistryError::Broken { part: "layer", source })
     }
 
-    fn hint(&self, status: StatusCode) -> &'static str {
-        match status {
+    fn refused(&self, server: AskedServer, status: StatusCode) -> RegistryError {
+        let hint = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.login.is_none() => {
                 ": give a name and a password with `spec.modules.credentials` of the host's settings"
             }
@@ -169,12 +230,13 @@ impl<'a> OciRegistry<'a> {
                 ": the name and the password in `spec.modules.credentials` may not pull it"
             }
             _ => "",
-        }
+        };
+        RegistryError::Refused { server, status, hint }
     }
 
     /// Asks as a stranger first, and then with what the registry wants to see.
-    async fn get(&mut self, path: &str, accept: &str) -> Result<Response, String> {
-        let url = self.base.join(path).map_err(|error| format!("makes no address: {error}"))?;
+    async fn get(&mut self, path: &str, accept: &str) -> Result<Response, RegistryError> {
+        let url = self.base.join(path).map_err(RegistryError::NoAddress)?;
         let client = self.network.client(&url)?;
         let ask = async |shown: &Option<ShownCredentials>| {
             let request = client.get(url.clone()).header(ACCEPT, accept);
@@ -185,7 +247,7 @@ impl<'a> OciRegistry<'a> {
                     request.basic_auth(&login.user, Some(&login.password))
                 }
             };
-            send(request, "the registry").await
+            send(request, AskedServer::Registry).await
         };
         let answer = ask(&self.shown).await?;
         // A redirect may lead anywhere. Only the registry itself may ask for the login, or say who gives a token for it.
@@ -199,7 +261,7 @@ impl<'a> OciRegistry<'a> {
         ask(&self.shown).await
     }
 
-    async fn to_show(&self, challenge: &str) -> Result<Option<ShownCredentials>, String> {
+    async fn to_show(&self, challenge: &str) -> Result<Option<ShownCredentials>, RegistryError> {
         let (scheme, rest) = challenge.split_once(' ').unwrap_or((challenge, ""));
         if scheme.eq_ignore_ascii_case("basic") {
             return Ok(self.login.clone().map(ShownCredentials::Login));
@@ -210,10 +272,10 @@ impl<'a> OciRegistry<'a> {
         let fields = fields(rest);
         let realm: Url = match fields.get("realm").and_then(|realm| realm.parse().ok()) {
             Some(realm) => realm,
-            None => return Err("the registry names no place that gives a token".into()),
+            None => return Err(RegistryError::NoTokenServer),
         };
         if realm.scheme() != "https" && !(is_local(realm.authority()) && is_local(&self.reference.registry)) {
-            return Err("the registry wants a token from an address without https".into());
+            return Err(RegistryError::PlainTokenServer);
         }
         let scope = format!("repository:{}:pull", self.reference.repository);
         let mut request = self.network.client(&realm)?.get(realm).query(&[("scope", &scope)]);
@@ -223,14 +285,13 @@ impl<'a> OciRegistry<'a> {
         if let Some(login) = &self.login {
             request = request.basic_auth(&login.user, Some(&login.password));
         }
-        let answer = send(request, "the place that gives the registry's tokens").await?;
+        let answer = send(request, AskedServer::TokenServer).await?;
         let status = answer.status();
         if !status.is_success() {
-            let hint = self.hint(status);
-            return Err(format!("the place that gives the registry's tokens answers {status}{hint}"));
+            return Err(self.refused(AskedServer::TokenServer, status));
         }
         let body = download::body(answer, TOKEN_BYTES).await;
-        let body = body.map_err(|error| format!("the token {error}"))?;
+        let body = body.map_err(|source| RegistryError::Broken { part: "token", source })?;
         #[derive(Deserialize)]
         struct RegistryToken {
             token: Option<String>,
@@ -238,26 +299,21 @@ impl<'a> OciRegistry<'a> {
         }
         let token: Option<RegistryToken> = serde_json::from_slice(&body).ok();
         let token = token.and_then(|token| token.token.or(token.access_token));
-        token
-            .map(ShownCredentials::Token)
-            .map(Some)
-            .ok_or_else(|| "the registry's token can't be read".into())
+        token.map(ShownCredentials::Token).map(Some).ok_or(RegistryError::NoToken)
     }
 }
 
-async fn send(request: RequestBuilder, who: &str) -> Result<Response, String> {
-    request.send().await.map_err(|error| format!("{who} can't be asked: {}", download::cause(error)))
+async fn send(request: RequestBuilder, server: AskedServer) -> Result<Response, RegistryError> {
+    let answer = request.send().await;
+    answer.map_err(|error| RegistryError::NoAnswer { server, source: error.into() })
 }
 
-fn parse(bytes: &[u8]) -> Result<ImageManifest, String> {
-    let manifest: ImageManifest = serde_json::from_slice(bytes)
-        .map_err(|error| format!("the image's manifest can't be read: {}", shortened(&error.to_string())))?;
+fn parse(bytes: &[u8]) -> Result<ImageManifest, RegistryError> {
+    let manifest: ImageManifest = serde_json::from_slice(bytes).map_err(RegistryError::NoManifest)?;
     match manifest.media_type.as_deref() {
         None | Some(MANIFEST) => Ok(manifest),
-        Some(INDEX) => {
-            Err("it is an index of several images: name the one of the component by its digest".into())
-        }
-        Some(other) => Err(format!("its manifest is {}, and {MANIFEST} is read", shortened(other))),
+        Some(INDEX) => Err(RegistryError::ImageIndex),
+        Some(other) => Err(RegistryError::OtherManifest(other.to_owned())),
     }
 }
 
@@ -297,7 +353,7 @@ mod tests {
     #[test]
     fn a_manifest_of_another_kind_says_what_is_read() {
         assert!(parse(br#"{"layers":[]}"#).is_ok());
-        let told = |text: &str| parse(text.as_bytes()).err().unwrap();
+        let told = |text: &str| parse(text.as_bytes()).err().unwrap().to_string();
         assert!(told(r#"{"mediaType":"application/vnd.oci.image.index.v1+json"}"#).contains("by its digest"));
         assert!(told(r#"{"mediaType":"x"}"#).contains("is x"));
         assert!(told("[").contains("can't be read"));

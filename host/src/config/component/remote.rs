@@ -2,24 +2,57 @@
 //! document names, is not fetched again: so a tag is resolved once, and a restart needs no registry.
 
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use kubewitness_capability::secrets;
 use kubewitness_core::config::{HostSpec, ModuleSpec, OciReference, SecretRef};
-use reqwest::Url;
+use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::COMPONENT_BYTES;
-use super::cosign::{CosignSignature, signer};
-use super::docker_config;
-use super::download::{self, DownloadNetwork, DownloadedFile};
+use super::cosign::{CosignSignature, SignatureError, signer};
+use super::docker_config::{self, LoginError};
+use super::download::{self, DownloadError, DownloadNetwork, DownloadedFile, RequestError};
 use super::fetch_queue::FetchTurn;
 use super::on_disk::KeptComponents;
-use super::registry::OciRegistry;
+use super::registry::{OciRegistry, RegistryError};
 
 /// For all that one component needs, from when its turn has come.
 const ALL: Duration = Duration::from_secs(120);
+
+/// Why a component was not fetched, under the name that its manifest gives it.
+#[derive(Debug, Error)]
+#[error("{name}: {problem}")]
+pub struct FetchError {
+    name: String,
+    #[source]
+    problem: FetchProblem,
+}
+
+#[derive(Debug, Error)]
+pub enum FetchProblem {
+    #[error("was not there within {} s", ALL.as_secs())]
+    TooLate,
+    #[error("the host's settings: spec.modules.credentials: {0}")]
+    NoSecret(String),
+    #[error("the host's settings: spec.modules.credentials: {0}")]
+    NoLogin(#[from] LoginError),
+    #[error("is no address: {0}")]
+    NoAddress(#[source] <Url as FromStr>::Err),
+    #[error(transparent)]
+    NoAnswer(#[from] RequestError),
+    #[error("the server answers {0}")]
+    Refused(StatusCode),
+    #[error(transparent)]
+    Download(#[from] DownloadError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+}
 
 /// A component that has to be fetched.
 pub struct RemoteComponent {
@@ -112,14 +145,14 @@ impl RemoteComponent {
         }
     }
 
-    pub async fn fetch(mut self) -> Result<(Bytes, PulledFrom), String> {
+    pub async fn fetch(mut self) -> Result<(Bytes, PulledFrom), FetchError> {
         if let Some((kept, pulled)) = self.kept.take() {
             match kept.read().await {
                 Ok(bytes) => return Ok((bytes, pulled)),
                 Err(error) => tracing::warn!("{}: {error}: it is fetched again", self.name()),
             }
         }
-        let _turn = FetchTurn::wait(self.server(), self.name()).await?;
+        let _turn = FetchTurn::wait(self.server(), self.name()).await;
         let fetching = async {
             match &self.place {
                 RemoteAddress::Oci(reference) => self.pull(reference).await,
@@ -127,21 +160,20 @@ impl RemoteComponent {
             }
         };
         let fetched = tokio::time::timeout(ALL, fetching).await;
-        let fetched = fetched.unwrap_or_else(|_| Err(format!("was not there within {} s", ALL.as_secs())));
-        let told = |error| format!("{}: {error}", self.name());
-        let (arrived, pulled) = fetched.map_err(told)?;
+        let fetched = fetched.unwrap_or(Err(FetchProblem::TooLate));
+        let named = |problem| FetchError { name: self.name(), problem };
+        let (arrived, pulled) = fetched.map_err(named)?;
         // It holds its turn meanwhile: no more of them lie on disk than there are turns.
-        Ok((arrived.read().await.map_err(told)?, pulled))
+        Ok((arrived.read().await.map_err(|error| named(error.into()))?, pulled))
     }
 
-    async fn pull(&self, reference: &OciReference) -> Result<(DownloadedFile, PulledFrom), String> {
+    async fn pull(&self, reference: &OciReference) -> Result<(DownloadedFile, PulledFrom), FetchProblem> {
         let OciReference { registry, repository, .. } = reference;
         let login = match &self.credentials {
             None => None,
             Some(credentials) => {
-                let told = |error: String| format!("the host's settings: spec.modules.credentials: {error}");
-                let text = secrets::resolve(credentials).await.map_err(told)?;
-                docker_config::login(text.expose(), registry, repository).map_err(told)?
+                let text = secrets::resolve(credentials).await.map_err(FetchProblem::NoSecret)?;
+                docker_config::login(text.expose(), registry, repository)?
             }
         };
         let mut registry = OciRegistry::new(reference, login, self.network.clone())?;
@@ -156,11 +188,11 @@ impl RemoteComponent {
         Ok((component, pulled))
     }
 
-    async fn download(&self, url: &str) -> Result<(DownloadedFile, PulledFrom), String> {
-        let url: Url = url.parse().map_err(|error| format!("is no address: {error}"))?;
-        let answer = self.network.client(&url)?.get(url).send().await.map_err(download::cause)?;
+    async fn download(&self, url: &str) -> Result<(DownloadedFile, PulledFrom), FetchProblem> {
+        let url: Url = url.parse().map_err(FetchProblem::NoAddress)?;
+        let answer = self.network.client(&url)?.get(url).send().await.map_err(RequestError::from)?;
         if !answer.status().is_success() {
-            return Err(format!("the server answers {}", answer.status()));
+            return Err(FetchProblem::Refused(answer.status()));
         }
         let component = download::to_disk(answer, COMPONENT_BYTES, self.network.folder()).await?;
         let digest = component.digest.clone();
@@ -168,7 +200,7 @@ impl RemoteComponent {
         Ok((component, pulled))
     }
 
-    fn judge(&self, pulled: &PulledFrom) -> Result<(), String> {
+    fn judge(&self, pulled: &PulledFrom) -> Result<(), SignatureError> {
         judge(&self.signed_by, pulled)
     }
 }
@@ -180,19 +212,19 @@ pub fn is_signed(module: &ModuleSpec, pulled: Option<&PulledFrom>, signed_by: &[
 }
 
 /// Whether it is signed, where that is asked for.
-fn judge(signed_by: &[String], pulled: &PulledFrom) -> Result<(), String> {
+fn judge(signed_by: &[String], pulled: &PulledFrom) -> Result<(), SignatureError> {
     if signed_by.is_empty() {
         return Ok(());
     }
     let image = pulled.image.as_deref().unwrap_or_default();
-    let mut told = Err("has no signature of cosign, and the host's settings ask for one".to_owned());
+    let mut refused = Err(SignatureError::Unsigned);
     for found in &pulled.signatures {
         match signer(signed_by, image, found) {
             Ok(_) => return Ok(()),
-            Err(error) => told = Err(error),
+            Err(error) => refused = Err(error),
         }
     }
-    told
+    refused
 }
 
 #[cfg(test)]
