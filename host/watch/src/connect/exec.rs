@@ -3,6 +3,7 @@
 //! The client library would run it too, but for as long as it likes, twice, and with all that it prints in memory.
 //! Here it has a time, and what it prints a size. A command that is over either is ended.
 
+use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use kube::config::{AuthInfo, ExecConfig, ExecInteractiveMode};
 use kubewitness_core::calendar;
 use kubewitness_core::clock::{Clock, SystemClock};
 use serde::Deserialize;
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
@@ -25,6 +27,36 @@ const PRINTED: usize = 1 << 20;
 const SAID: usize = 4 << 10;
 /// A token is renewed this long before it expires, so that no request carries an old one.
 const EARLY: Duration = Duration::from_secs(60);
+
+/// Why a command gave no credentials. Nothing that it printed is quoted but its error output.
+#[derive(Debug, Error)]
+pub(crate) enum ExecError {
+    #[error("`exec` of the kubeconfig names no `command`")]
+    NoCommand,
+    #[error("`provideClusterInfo` is set, and the kubeconfig has no cluster")]
+    NoCluster,
+    #[error("the kubeconfig's cluster can't be written as JSON: {0}")]
+    ClusterInfo(#[source] serde_json::Error),
+    #[error("it can't be started: {0}")]
+    NotStarted(#[source] io::Error),
+    #[error("it has no output")]
+    NoOutput,
+    #[error("reading what it prints: {0}")]
+    Unread(#[source] io::Error),
+    #[error("it prints more than {} MiB: that is no credential", PRINTED >> 20)]
+    TooLong,
+    #[error("waiting for its end: {0}")]
+    NoEnd(#[source] io::Error),
+    #[error("it ended with {status}{}{said}", if said.is_empty() { "" } else { ": " })]
+    Failed { status: ExitStatus, said: String },
+    /// Without the parser's own words, which may quote a secret.
+    #[error("what it prints is no ExecCredential: run it by hand to see what it prints")]
+    NoCredential,
+    #[error("the `expirationTimestamp` that it prints is no time")]
+    NoExpiration,
+    #[error("its token has characters that no header takes")]
+    NoHeader,
+}
 
 pub(crate) struct ExecLogin {
     config: ExecConfig,
@@ -52,10 +84,10 @@ impl CredentialStatus {
         expires_ms.is_none_or(|expires| now_ms.saturating_add(EARLY.as_millis() as u64) < expires)
     }
 
-    fn header(&self) -> Result<Option<HeaderValue>, String> {
+    fn header(&self) -> Result<Option<HeaderValue>, ExecError> {
         let Some(token) = &self.token else { return Ok(None) };
         let header = HeaderValue::try_from(format!("Bearer {token}"));
-        let mut header = header.map_err(|_| "its token has characters that no header takes".to_owned())?;
+        let mut header = header.map_err(|_| ExecError::NoHeader)?;
         header.set_sensitive(true);
         Ok(Some(header))
     }
@@ -76,7 +108,7 @@ impl ExecLogin {
     }
 
     /// Logs in for the first time. Connections use the certificate that the command gives, if it gives one.
-    pub async fn log_in(&self, user: &mut AuthInfo) -> Result<(), String> {
+    pub async fn log_in(&self, user: &mut AuthInfo) -> Result<(), ExecError> {
         let status = self.renewed().await?;
         if let (Some(certificate), Some(key)) = (status.client_certificate_data, status.client_key_data) {
             user.client_certificate_data = Some(STANDARD.encode(certificate));
@@ -86,7 +118,7 @@ impl ExecLogin {
     }
 
     /// The header of a request that is made now. Runs the command again where its token is about to expire.
-    pub async fn header(&self) -> Result<Option<HeaderValue>, String> {
+    pub async fn header(&self) -> Result<Option<HeaderValue>, ExecError> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match kept.filter(|kept| kept.token.is_none() || kept.lasts(SystemClock::default().now_ms())) {
             Some(kept) => kept.header(),
@@ -94,7 +126,7 @@ impl ExecLogin {
         }
     }
 
-    async fn renewed(&self) -> Result<CredentialStatus, String> {
+    async fn renewed(&self) -> Result<CredentialStatus, ExecError> {
         let status = run(&self.config).await?;
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
         Ok(status)
@@ -102,36 +134,32 @@ impl ExecLogin {
 }
 
 /// The process ends with the future.
-async fn run(config: &ExecConfig) -> Result<CredentialStatus, String> {
+async fn run(config: &ExecConfig) -> Result<CredentialStatus, ExecError> {
     let mut child = start(config)?;
-    let printed = child.stdout.take().ok_or("it has no output")?;
+    let printed = child.stdout.take().ok_or(ExecError::NoOutput)?;
     let errors = child.stderr.take();
     let (printed, said) = tokio::try_join!(all(printed), async { Ok(first(errors).await) })?;
-    let ended = child.wait().await.map_err(|error| format!("waiting for its end: {error}"))?;
-    if !ended.success() {
-        return Err(exit_text(ended, &said));
+    let status = child.wait().await.map_err(ExecError::NoEnd)?;
+    if !status.success() {
+        return Err(ExecError::Failed { status, said });
     }
-    // The parser's own words may quote a secret.
-    let no_credential = "what it prints is no ExecCredential: run it by hand to see what it prints";
-    let credential: ExecCredential = serde_saphyr::from_slice(&printed).map_err(|_| no_credential)?;
-    let status = credential.status.ok_or(no_credential)?;
+    let credential: ExecCredential =
+        serde_saphyr::from_slice(&printed).map_err(|_| ExecError::NoCredential)?;
+    let status = credential.status.ok_or(ExecError::NoCredential)?;
     let expires = status.expiration_timestamp.as_deref();
     match expires.is_none_or(|expires| calendar::moment(expires).is_some()) {
         true => Ok(status),
-        false => Err("the `expirationTimestamp` that it prints is no time".into()),
+        false => Err(ExecError::NoExpiration),
     }
 }
 
-fn start(config: &ExecConfig) -> Result<Child, String> {
-    let name = config.command.as_deref().ok_or("`exec` of the kubeconfig names no `command`")?;
+fn start(config: &ExecConfig) -> Result<Child, ExecError> {
+    let name = config.command.as_deref().ok_or(ExecError::NoCommand)?;
     let is_interactive = config.interactive_mode != Some(ExecInteractiveMode::Never);
     let mut spec = serde_json::json!({"interactive": is_interactive});
     if config.provide_cluster_info {
-        let cluster = config
-            .cluster
-            .as_ref()
-            .ok_or("`provideClusterInfo` is set, and the kubeconfig has no cluster")?;
-        spec["cluster"] = serde_json::to_value(cluster).map_err(|error| error.to_string())?;
+        let cluster = config.cluster.as_ref().ok_or(ExecError::NoCluster)?;
+        spec["cluster"] = serde_json::to_value(cluster).map_err(ExecError::ClusterInfo)?;
     }
     let info = serde_json::json!({"apiVersion": config.api_version, "kind": "ExecCredential", "spec": spec});
     let mut command = Command::new(name);
@@ -146,16 +174,16 @@ fn start(config: &ExecConfig) -> Result<Child, String> {
         true => command.stdin(Stdio::inherit()).stderr(Stdio::inherit()),
         false => command.stdin(Stdio::null()).stderr(Stdio::piped()),
     };
-    command.spawn().map_err(|error| format!("it can't be started: {error}"))
+    command.spawn().map_err(ExecError::NotStarted)
 }
 
 /// All that a command prints, up to its bound.
-async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, String> {
+async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, ExecError> {
     let mut bytes = Vec::new();
     let read = printed.take(PRINTED as u64 + 1).read_to_end(&mut bytes).await;
-    read.map_err(|error| format!("reading what it prints: {error}"))?;
+    read.map_err(ExecError::Unread)?;
     match bytes.len() > PRINTED {
-        true => Err(format!("it prints more than {} MiB: that is no credential", PRINTED >> 20)),
+        true => Err(ExecError::TooLong),
         false => Ok(bytes),
     }
 }
@@ -171,13 +199,6 @@ async fn first(errors: Option<impl AsyncRead + Unpin>) -> String {
     }
     let text = String::from_utf8_lossy(&said);
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-fn exit_text(ended: ExitStatus, said: &str) -> String {
-    match said {
-        "" => format!("it ended with {ended}"),
-        said => format!("it ended with {ended}: {said}"),
-    }
 }
 
 #[cfg(test)]
@@ -197,7 +218,7 @@ mod tests {
     }
 
     async fn refused(script: &str) -> String {
-        exec(script).renewed().await.err().unwrap()
+        exec(script).renewed().await.err().unwrap().to_string()
     }
 
     fn giving(status: &str) -> String {

@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use tower::BoxError;
 
 use crate::connect::client::KeepAlive;
-use crate::connect::exec::ExecLogin;
+use crate::connect::exec::{ExecError, ExecLogin};
 use crate::connect::kubeconfig::{KubeconfigChoice, configuration};
 use crate::connect::login::LoginService;
 use crate::connect::request::{ApiClient, causes};
@@ -188,8 +188,8 @@ async fn logged_in(
         format!("the command `{}`, which the kubeconfig names for logging in to {server},", exec.command());
     let advice = "run it by hand to see what it waits for, and log in before you start";
     let logged_in = within(&what, limit, advice, exec.log_in(&mut config.auth_info)).await?;
-    let failed = |why: String| format!("the command `{}` for logging in: {why}", exec.command());
-    logged_in.map_err(|why| ConnectError::Client { server: server.into(), why: failed(why) })?;
+    let failed = |error: ExecError| format!("the command `{}` for logging in: {error}", exec.command());
+    logged_in.map_err(|error| ConnectError::Client { server: server.into(), why: failed(error) })?;
     Ok(LoginService::by(exec, limit))
 }
 
