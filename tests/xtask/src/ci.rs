@@ -30,14 +30,19 @@ pub fn all() -> Result<ExitCode> {
     dependencies.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     fuzz::compiles()?;
     // They include the tests that compare docs/reference with the code, and the figures of pages with those measured.
-    if run::test(&TestSelection::default(), LintMode::Denied)? != ExitCode::SUCCESS {
+    let (tested, servers) = std::thread::scope(|scope| {
+        let servers = scope.spawn(real::build_for_ci);
+        (run::test(&TestSelection::default(), LintMode::Denied), servers.join())
+    });
+    if tested? != ExitCode::SUCCESS {
         return Ok(ExitCode::FAILURE);
     }
+    let servers = servers.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     step("what a state costs");
     if figures::gate()? != ExitCode::SUCCESS {
         return Ok(ExitCode::FAILURE);
     }
-    real::in_ci()
+    real::in_ci(servers)
 }
 
 /// Compiles everything that tests do not compile, under the same lints.

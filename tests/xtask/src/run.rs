@@ -113,7 +113,7 @@ pub fn test_with(selection: &TestSelection, lints: LintMode, variables: impl Fn(
 }
 
 /// The random choices of all tests follow from it.
-const SEED: &str = "KUBEWITNESS_SEED";
+pub const SEED: &str = "KUBEWITNESS_SEED";
 
 /// Another one in each run, unless the environment names it.
 fn seed() -> String {
