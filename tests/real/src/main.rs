@@ -8,6 +8,9 @@
 //! | `--seeds 3` | so many runs, from the seed on |
 //! | `--page FILE` | runs the peers beside the controller, and writes what they missed into the file |
 //! | `--command TEXT` | how the caller was called, for the page |
+//! | `--access` | proves what the shipped account needs, and what people see |
+//! | `--play FOLDER` | is a playground with its data in the folder, until it is stopped |
+//! | `--listen ADDRESS`, `--for SECONDS` | where its portal is, and how long it plays |
 //! | `--record FOLDER`, `--case NAME` | records labelled histories into the folder instead |
 //! | `--peer NAME --kubeconfig FILE --file FILE` | is a peer until it is killed |
 
@@ -18,11 +21,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{Scratch, seed};
 use kubewitness_real::{
-    NO_FAULT, PEERS, PeerRuns, PromiseReport, ServerPrograms, TrialOptions, known_failures, named,
-    record_histories, run_peer, survives_faults, write_page,
+    NO_FAULT, PEERS, PeerRuns, PlayOptions, PromiseReport, ServerPrograms, TrialOptions, access_holds,
+    known_failures, named, play, record_histories, run_peer, survives_faults, write_page,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
+/// As `kubewitness playground` has it.
+const LISTEN: &str = "127.0.0.1:8787";
 /// A process that was killed is gone within milliseconds.
 const KILLED_WITHIN: Duration = Duration::from_millis(500);
 
@@ -46,6 +52,10 @@ struct SuiteFlags {
     seeds: Option<u64>,
     page: Option<PathBuf>,
     record: Option<PathBuf>,
+    play: Option<PathBuf>,
+    has_access: bool,
+    listen: Option<String>,
+    seconds: Option<u64>,
     cases: Vec<String>,
     peer: Option<String>,
     kubeconfig: Option<PathBuf>,
@@ -57,6 +67,10 @@ fn flags() -> Result<SuiteFlags> {
     let mut flags = SuiteFlags::default();
     let mut args = std::env::args().skip(1);
     while let Some(flag) = args.next() {
+        if flag == "--access" {
+            flags.has_access = true;
+            continue;
+        }
         let value = args.next().with_context(|| format!("{flag} needs a value"))?;
         let number = || value.parse().with_context(|| format!("{flag} takes a number"));
         match flag.as_str() {
@@ -67,6 +81,9 @@ fn flags() -> Result<SuiteFlags> {
             "--seeds" => flags.seeds = Some(number()?),
             "--page" => flags.page = Some(value.into()),
             "--record" => flags.record = Some(value.into()),
+            "--play" => flags.play = Some(value.into()),
+            "--listen" => flags.listen = Some(value),
+            "--for" => flags.seconds = Some(number()?),
             "--case" => flags.cases.push(value),
             "--peer" => flags.peer = Some(value),
             "--kubeconfig" => flags.kubeconfig = Some(value.into()),
@@ -92,7 +109,13 @@ async fn run() -> Result<()> {
     let folder = flags.servers.clone().context("--servers names the folder of the servers")?;
     for minor in &flags.minors {
         let programs = ServerPrograms { folder: folder.clone(), minor: minor.clone() };
-        if let Some(histories) = &flags.record {
+        if let Some(data) = &flags.play {
+            play_in(data, &flags, programs, &mut stop).await?;
+        } else if flags.has_access {
+            let prove = async |scratch: &Scratch| access_holds(&programs, scratch).await;
+            let report = in_folder(minor, &mut stop, prove).await?;
+            println!("{}", serde_json::to_string(&report)?);
+        } else if let Some(histories) = &flags.record {
             let record =
                 async |scratch: &Scratch| record_histories(&programs, scratch, histories, &flags.cases).await;
             in_folder(minor, &mut stop, record).await?;
@@ -105,6 +128,34 @@ async fn run() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The first signal ends the playing and begins the proof. A second one ends everything.
+async fn play_in(
+    data: &Path,
+    flags: &SuiteFlags,
+    programs: ServerPrograms,
+    stop: &mut StopSignals,
+) -> Result<()> {
+    let ending = CancellationToken::new();
+    let options = PlayOptions {
+        programs,
+        data: std::path::absolute(data).with_context(|| format!("finding {}", data.display()))?,
+        listen: flags.listen.clone().unwrap_or_else(|| LISTEN.to_owned()),
+        lasts: flags.seconds.map(Duration::from_secs),
+        seed: seed(),
+    };
+    let scratch = Scratch::new("real-playground")?;
+    let playing = play(&options, &scratch, &ending);
+    tokio::pin!(playing);
+    tokio::select! {
+        result = &mut playing => return result,
+        () = stop.next() => ending.cancel(),
+    }
+    tokio::select! {
+        result = playing => result,
+        () = stop.next() => bail!("ended before the journal was compared"),
+    }
 }
 
 fn options(flags: &SuiteFlags, programs: &ServerPrograms, seed: u64) -> Result<TrialOptions> {

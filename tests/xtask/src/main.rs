@@ -24,6 +24,8 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   playground [FLAGS]   build everything and run the playground (flags of `kubewitness playground`)
+  playground --real [MINOR] [--data FOLDER] [--listen ADDRESS] [--for SECONDS]
+                       the same on a real cluster: API server, controllers and scheduler are Kubernetes' own; needs Go
   test [--timings] [--complete]
                        build everything and run all tests. Of two tests that differ by MySQL and MariaDB alone, or by
                        Python and JavaScript, the seed takes one; with --complete both run. With --timings: what took
@@ -38,6 +40,9 @@ cargo xtask COMMAND
   real --peers [MINOR] [--seeds NUMBER]
                        runs client-go, controller-runtime and kube-rs beside the controller, and writes what each of them
                        misses under the same faults into docs/reference/peers.md; needs Go
+  real --access [MINOR...]
+                       applies deploy/kustomize to a real API server and runs the controller as its account: its roles
+                       are exactly enough, and people see on each route what the API server lets them see; needs Go
   real --record [CASE...]
                        records labelled histories of Jobs against real controllers into tests/causes/histories: all
                        cases in two minutes, or those whose names contain a word; needs Go
@@ -61,7 +66,7 @@ cargo xtask COMMAND
                        takes the pictures of docs/images from a playground; needs chromium. With --pages: a picture
                        of each page of the portal into the folder, light and dark, wide and narrow
   ci                   what CI runs: format, structure, lints, dependencies, all tests, and the gate of figures. Nothing
-                       is skipped: what can't be installed is named. With KUBEWITNESS_REAL=1 also a short `real`
+                       is skipped: what can't be installed is named. A short `real` is the last of it
   help                 prints this text
 ";
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::build::BuildTimes;
 use crate::build::plugins::PluginProfile;
 use crate::build::{self, HostBuild, LintMode, cargo, check, step};
+use crate::proof::real;
 use crate::services::SharedServers;
 use crate::suite::{TestSelection, packages};
 use crate::{services, suite};
@@ -17,6 +18,11 @@ const FIRST_BUILD: &str = "the first build compiles everything, dependencies inc
     long it took us. Later starts take seconds";
 
 pub fn playground(args: &[String]) -> Result<ExitCode> {
+    if let Some((first, rest)) = args.split_first()
+        && first == "--real"
+    {
+        return real::playground(rest);
+    }
     let binary = build::playground_program();
     if !binary.is_file() {
         step(FIRST_BUILD);
@@ -26,7 +32,7 @@ pub fn playground(args: &[String]) -> Result<ExitCode> {
 }
 
 /// Replaces this process by the command, so that the command owns the signals and the terminal.
-fn replace(command: &mut Command) -> Result<ExitCode> {
+pub fn replace(command: &mut Command) -> Result<ExitCode> {
     use std::os::unix::process::CommandExt;
     let error = command.exec();
     Err(error).with_context(|| format!("starting {:?}", command.get_program()))

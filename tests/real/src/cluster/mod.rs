@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::tls::{self, TestCertificates};
 use kubewitness_harness::{ChildProcess, Scratch, free_port, http_trusting, until};
 use reqwest::Method;
@@ -144,6 +144,21 @@ impl RealCluster {
     /// Asks the API server as its administrator, and returns the code and the object of the answer.
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
         self.client.request(method, path, body).await
+    }
+
+    pub async fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        let (code, answer) = self.client.request(Method::POST, path, Some(object)).await?;
+        ensure!(code == 201, "{path} was answered with {code}: {answer}");
+        Ok(answer)
+    }
+
+    /// Starts a controller manager that has these controllers alone.
+    pub fn start_manager(&self, controllers: &str, scratch: &Scratch) -> Result<ChildProcess> {
+        let mut manager = self.programs.command("kube-controller-manager");
+        manager.arg(format!("--kubeconfig={}", self.kubeconfig.display()));
+        manager.arg(format!("--controllers={controllers}"));
+        manager.args(["--leader-elect=false", "--use-service-account-credentials=false", "--secure-port=0"]);
+        ChildProcess::start("kube-controller-manager", &mut manager, scratch.path())
     }
 
     pub async fn stop(mut self) -> Result<()> {

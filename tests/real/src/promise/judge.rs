@@ -20,20 +20,20 @@ const SHOWN: usize = 12;
 const GAPS: usize = 10_000;
 
 /// The counts of what was found to be right.
-pub(super) struct JudgedRun {
+pub(crate) struct JudgedRun {
     pub states: Vec<Arc<State>>,
     pub gaps: Vec<Gap>,
 }
 
 /// The gaps of the source and of its objects.
-pub(super) async fn gaps(run: &Kubewitness) -> Result<Vec<Gap>> {
+pub(crate) async fn gaps(run: &Kubewitness) -> Result<Vec<Gap>> {
     let (code, text) = run.get(&format!("/api/v1/gaps?source={SOURCE}&limit={GAPS}")).await?;
     ensure!(code == 200, "the gaps were answered with {code}: {text}");
     serde_json::from_str(&text).with_context(|| format!("the gaps {text}"))
 }
 
 /// Of a controller that has ended.
-pub(super) async fn verdict(truth: &ServerTruth, options: &RunOptions, gaps: Vec<Gap>) -> Result<JudgedRun> {
+pub(crate) async fn verdict(truth: &ServerTruth, options: &RunOptions, gaps: Vec<Gap>) -> Result<JudgedRun> {
     let data = options.data.to_string_lossy();
     let verified = command_json(&["journal", "verify", "--data", &data, "-o", "json"]).await?;
     ensure!(verified["ok"] == true, "journal verify said {verified}");

@@ -26,12 +26,14 @@ use crate::cluster::{ServerPrograms, copy_folder};
 use crate::peers::{PeerFigures, PeerKind, compare};
 use choices::{RunAbilities, RunChoices};
 pub use failures::known_failures;
+pub(crate) use history::EtcdHistory;
 use judge::JudgedRun;
+pub(crate) use judge::{gaps, verdict};
 use plans::FaultPlan;
 use trial::PromiseTrial;
 
 /// The example's source, and its resource in etcd.
-const SOURCE: &str = "jobs";
+pub(crate) const SOURCE: &str = "jobs";
 
 /// The folder of the controller's data in that of the run.
 const DATA: &str = "data";

@@ -10,6 +10,7 @@ mod cases;
 mod controllers;
 mod kubelet;
 mod lab;
+mod play;
 
 use std::fs;
 use std::path::Path;
@@ -25,6 +26,7 @@ use crate::cluster::ServerPrograms;
 use cases::Case;
 use controllers::ControlledCluster;
 use lab::{RecordLab, Recording};
+pub use play::{PlayOptions, play};
 
 /// A file that is larger is no test that a person reads.
 const LARGEST: usize = 120_000;

@@ -1,6 +1,7 @@
 //! `cargo xtask real`: builds real servers of Kubernetes from their Go modules, and proves the promises against them.
 //! With `--peers` it runs other ways of watching beside the controller, and writes the page on what they miss. With
-//! `--record` it records labelled histories of Jobs instead, for which it builds Kubernetes' controllers, too.
+//! `--record` it records labelled histories of Jobs instead, for which it builds Kubernetes' controllers, too. So does
+//! `cargo xtask playground --real`.
 //!
 //! `tests/real/modules` has a Go module for each program, or for each minor of Kubernetes: their dependencies exclude
 //! each other. A module pins what it needs by version and by hash. What was built stays in `target/real`, with the module's
@@ -15,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::build::plugins::PluginProfile;
 use crate::build::{self, HostBuild, cargo, check, root, step};
 use crate::measure::peer;
-use crate::run::SEED;
+use crate::run::{self, SEED};
 use crate::services::{self, apt};
 
 const MODULES: &str = "tests/real/modules";
@@ -144,6 +145,7 @@ impl<'a> GoBuild<'a> {
 struct RealArguments {
     minors: Vec<&'static GoModule>,
     has_peers: bool,
+    has_access: bool,
     /// As they were typed, for the page of peers.
     typed: String,
     /// Instead of that of the environment.
@@ -155,12 +157,20 @@ struct RealArguments {
 impl RealArguments {
     fn read(args: &[String]) -> Result<Self> {
         let typed = args.join(" ");
-        let mut read = Self { minors: Vec::new(), has_peers: false, typed, seed: None, more: Vec::new() };
+        let mut read = Self {
+            minors: Vec::new(),
+            has_peers: false,
+            has_access: false,
+            typed,
+            seed: None,
+            more: Vec::new(),
+        };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--all" => read.minors = KUBERNETES.iter().collect(),
                 "--peers" => read.has_peers = true,
+                "--access" => read.has_access = true,
                 "--faults" | "--fault" | "--seeds" => {
                     let value = args.next().with_context(|| format!("{arg} needs a value"))?;
                     read.more.extend([arg.clone(), value.clone()]);
@@ -189,6 +199,11 @@ fn prove(go: &Path, asked: &RealArguments) -> Result<ExitCode> {
     for module in [&ETCD].into_iter().chain(peers).chain(asked.minors.iter().copied()) {
         ensure_built(&GoBuild::alone(go), module, module.programs, BUILT_OF)?;
     }
+    if asked.has_access {
+        for module in &asked.minors {
+            ensure_built(&GoBuild::alone(go), module, &CONTROLLERS, CONTROLLERS_BUILT_OF)?;
+        }
+    }
     step("building the controller and the suite");
     build::everything(HostBuild::Playground)?;
     let mut suite = suite()?;
@@ -199,6 +214,9 @@ fn prove(go: &Path, asked: &RealArguments) -> Result<ExitCode> {
     for module in &asked.minors {
         suite.args(["--minor", module.minor()]);
     }
+    if asked.has_access {
+        suite.arg("--access");
+    }
     if asked.has_peers {
         suite.arg("--page").arg(root().join(PEERS_PAGE));
         suite.args(["--command", &format!("cargo xtask real {}", asked.typed)]);
@@ -208,6 +226,42 @@ fn prove(go: &Path, asked: &RealArguments) -> Result<ExitCode> {
     suite.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
     let status = suite.status().context("starting the suite")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Where the playground on a real cluster keeps its data.
+const PLAY_DATA: &str = "kubewitness-real-playground";
+
+/// The playground on a real cluster.
+pub fn playground(args: &[String]) -> Result<ExitCode> {
+    let (mut minor, mut data, mut more) = (USUAL.to_owned(), PLAY_DATA.to_owned(), Vec::new());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--data" => data = value()?.clone(),
+            "--listen" | "--for" => more.extend([arg.clone(), value()?.clone()]),
+            other if other.starts_with('-') => {
+                bail!(
+                    "`playground --real` knows no {other}: it takes a minor, --data, --listen and --for SECONDS"
+                )
+            }
+            named => minor = named.to_owned(),
+        }
+    }
+    let module = of_minor(&minor)?;
+    let go = peer::go().context("real servers are built with Go; `cargo xtask playground` needs none")?;
+    let go = GoBuild::alone(&go);
+    for needed in [&ETCD, module] {
+        ensure_built(&go, needed, needed.programs, BUILT_OF)?;
+    }
+    ensure_built(&go, module, &CONTROLLERS, CONTROLLERS_BUILT_OF)?;
+    step("building the controller and the playground");
+    build::everything(HostBuild::Playground)?;
+    let mut suite = suite()?;
+    suite.args(["--minor", &minor, "--play", &data]).args(more);
+    suite.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
+    suite.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
+    run::replace(&mut suite)
 }
 
 /// Records all cases, or those whose names contain one of `cases`.
@@ -245,8 +299,8 @@ fn of_minor(minor: &str) -> Result<&'static GoModule> {
     KUBERNETES.iter().find(|module| module.minor() == minor).with_context(|| {
         let known: Vec<_> = KUBERNETES.iter().map(GoModule::minor).collect();
         format!(
-            "`real` takes minors of Kubernetes ({}), --all, --faults NUMBER, --fault NAME,NAME, --seeds NUMBER and \
-             --peers; or --record first",
+            "`real` takes minors of Kubernetes ({}), --all, --faults NUMBER, --fault NAME,NAME, --seeds NUMBER, \
+             --peers and --access; or --record first",
             known.join(", ")
         )
     })
