@@ -6,7 +6,7 @@ use super::job::TestJob;
 const MOST_JOBS: usize = 8;
 /// How much more than the processors have is begun. No share is exact, and two tests that compute alone need more than two
 /// processors with what servers do for them.
-const SLACK: f64 = 0.25;
+const SLACK: f64 = 0.5;
 /// Tests that measure processor time, memory or delay: nothing runs beside them.
 const EXCLUSIVE: [&str; 1] = ["tests/e2e: it limits::processors::"];
 
