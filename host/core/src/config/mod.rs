@@ -1,6 +1,6 @@
-//! What an operator writes: the host's settings, and one document for each plugin. Deserialization refuses a
-//! wrong shape. [`check`](HostSpec::check) finds names that point nowhere. Reads no file, no variable and no
-//! secret: the controller does.
+//! The manifests that an operator writes: the host's settings, and one document for each plugin.
+//! Deserialization refuses a wrong shape; [`check`](HostSpec::check) finds names that point nowhere. This
+//! module reads no file, no environment variable and no secret: the controller does.
 
 mod check;
 mod components;

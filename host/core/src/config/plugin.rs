@@ -48,8 +48,8 @@ pub struct PluginSpec {
 }
 
 impl PluginSpec {
-    /// A call holds its ledger from its first look to its commit. Others beside it would only wait, each with an instance,
-    /// and be refused in the end.
+    /// A call locks its ledger from its first read to its commit. Concurrent calls would only wait for the
+    /// lock, each holding an instance, and be refused in the end.
     pub fn batches_at_once(&self) -> u32 {
         if self.grants.ledger.is_empty() { self.limits.concurrency } else { 1 }
     }
@@ -176,7 +176,7 @@ pub enum Start {
     Position(u64),
 }
 
-/// A time, or how long ago it is when the subscription begins.
+/// A time, or an age at the moment when the subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum StartTime {

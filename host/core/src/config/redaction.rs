@@ -1,4 +1,4 @@
-//! Which values people and plugins do not see.
+//! Which values are hidden from people and plugins.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Streams between controllers: which sources a controller carries to a stream, and which partitions a controller reads.
+//! Streams between controllers: which sources a controller publishes to a stream, and which partitions it
+//! reads.
 
 use serde::{Deserialize, Serialize};
 

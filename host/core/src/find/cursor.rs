@@ -1,5 +1,5 @@
-//! Where the next part of a list begins: a text that a client takes from one answer and gives back with the next
-//! question. A list of one number has that number.
+//! The cursor of a list: a text that a client takes from one answer and sends with its next request. A list
+//! with a single position uses that number as the text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +15,7 @@ use crate::state::Seq;
 pub struct StoryCursor {
     pub states: Seq,
     pub related: Seq,
-    /// An answer is about so many of the objects that it owns, the newest first: those whose number in the journal is
-    /// below this one.
+    /// The next page has the owned objects whose journal position is less than this; the newest come first.
     pub owned: u64,
 }
 
@@ -33,7 +32,7 @@ pub struct LetterCursor {
     pub seq: Seq,
 }
 
-/// It is no cursor of this list.
+/// The text is not a cursor of this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongCursor;
 

@@ -1,6 +1,5 @@
-//! Finds objects by indexes over their documents, by label selectors and by a part of what names them.
-//!
-//! Works on bytes and texts alone, and stores no objects.
+//! Finds objects by indexes over their documents, by label selectors, and by parts of their names. Works on
+//! bytes and texts alone, and stores no objects.
 
 mod about;
 pub mod cursor;

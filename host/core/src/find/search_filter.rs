@@ -1,10 +1,11 @@
-//! Rules objects out of a search without a look at their documents.
+//! Rules objects out of a search without reading their documents.
 //!
-//! A set has the pairs and triples of bytes in some texts, each as one bit of a few. A text whose pairs and triples are
-//! not all in the set is in none of these texts. The other way around, nothing is said: bits are shared, so what passes
-//! is looked at. An object has one set for its name and uid, which are at hand, and one for what its document says.
+//! A signature is a small Bloom filter over the pairs and triples of bytes in some texts. If one pair or
+//! triple of the searched text is missing from it, none of these texts contains the searched text. Bits are
+//! shared, so a match proves nothing and the document is read. An object has one signature for its name and
+//! uid, and one for the texts in its document.
 
-/// 32 bytes a set, and two sets an object. What a Job is known by sets about a third of the bits of each.
+/// 32 bytes a signature, two signatures an object. The texts of a Job set about a third of the bits of each.
 const WORDS: usize = 4;
 const BITS: u32 = (WORDS * 64) as u32;
 
@@ -20,7 +21,7 @@ pub struct SearchSignature {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BitSet([u64; WORDS]);
 
-/// The pairs and triples of what is looked for.
+/// The pairs and triples of the searched text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchGrams(Vec<u16>);
 
@@ -38,17 +39,17 @@ impl SearchSignature {
         self.said.add(text);
     }
 
-    /// Whatever the document says, it is looked at.
+    /// Makes every search read the document.
     pub fn open(&mut self) {
         self.said = BitSet([u64::MAX; WORDS]);
     }
 
-    /// Whether the name or the uid may have these pairs and triples.
+    /// Whether the name or the uid may contain the searched text.
     pub fn may_be_named(&self, grams: &SearchGrams) -> bool {
         self.named.may_hold(grams)
     }
 
-    /// Whether a text of the document may have them.
+    /// Whether the document may contain the searched text.
     pub fn may_say(&self, grams: &SearchGrams) -> bool {
         self.said.may_hold(grams)
     }
@@ -76,7 +77,7 @@ impl SearchGrams {
         Self(bits)
     }
 
-    /// Whether every object may hold them.
+    /// Whether no object can be ruled out.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,6 +1,7 @@
 //! The parts of a state: versions, identities, documents as bytes, times, and their bounds.
 //!
-//! Of the rest of this crate it uses only [`files`](crate::files): no configuration, no status rules, no lanes.
+//! The parts must not depend on how they are used. So this module uses only [`files`](crate::files) from the
+//! rest of the crate: no configuration, no status rules, no lanes.
 
 pub mod address;
 pub mod calendar;

@@ -14,7 +14,7 @@ pub struct StateDelivery {
     pub state: Arc<State>,
     /// 1 for the first try.
     pub attempt: u32,
-    /// Whether a resync of its source hands the state over once more.
+    /// Whether the state is delivered again by a resync of its source.
     pub resync: bool,
 }
 
@@ -48,19 +48,20 @@ pub struct CallOutcome {
     pub is_apart: bool,
 }
 
-/// What becomes of a call's writes. A call has one transaction, so nobody can tell which of its writes belong to which
-/// state. They are kept only if all of its states are done.
+/// What happens to the writes of a call. A call has one transaction, so its writes can't be assigned to
+/// single states. They are committed only if all of its states are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritesFate {
     Commit,
-    /// Nothing is kept, and the verdicts count: no other state loses anything by it.
+    /// Nothing is committed, and the verdicts count: no other state loses anything.
     RollBack,
-    /// Nothing is kept, and the states are handed over again in smaller calls ([`apart`]).
+    /// Nothing is committed, and the states are delivered again in smaller calls ([`apart`]).
     Apart,
 }
 
 impl WritesFate {
-    /// A state that is rejected among others may have been rejected for what another one wrote.
+    /// A state that is rejected together with others may have been rejected because of what another one
+    /// wrote.
     pub fn of(verdicts: &[Verdict]) -> Self {
         if verdicts.iter().all(Verdict::is_done) {
             Self::Commit
@@ -103,7 +104,7 @@ pub enum CallError {
     /// The plugin says that its tick failed.
     #[error("the plugin says: {0}")]
     Failed(String),
-    /// Not the plugin's fault: a database, a ledger or the controller itself failed.
+    /// The plugin is not at fault: a database, a ledger or the controller itself failed.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -112,7 +113,7 @@ crate::words! {
     /// How a call ended.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum CallEnd {
-        /// The plugin answered. If all states of the call are done, what it wrote is committed.
+        /// The plugin answered. If all states of the call are done, its writes are committed.
         Answered = "answered",
         /// The plugin trapped, or ended its process.
         Trapped = "trapped",
@@ -122,7 +123,7 @@ crate::words! {
         OutOfMemory = "out-of-memory",
         /// The plugin's answer was not one verdict a state, each of a kind that the controller knows.
         Invalid = "invalid",
-        /// A database refused what the plugin wrote.
+        /// A database refused a write of the plugin.
         Refused = "refused",
         /// A database, a ledger or the controller failed. The plugin is not to blame.
         Unavailable = "unavailable",
@@ -142,26 +143,26 @@ impl CallError {
         }
     }
 
-    /// Whether splitting the batch can find the state that causes it.
+    /// Whether splitting the batch can isolate the state that causes it.
     pub fn is_plugins_fault(&self) -> bool {
         !matches!(self, Self::Unavailable(_))
     }
 }
 
-/// One call on the schedule of a plugin's manifest.
+/// One call that the schedule of a plugin's manifest demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduledCall {
     /// When it was due, in milliseconds since 1970. The call may begin later.
     pub due_ms: u64,
-    /// How long it may take, the controller's work included, and without waiting for turns of the processor.
+    /// Its deadline, including the controller's work but not the time spent waiting for a CPU ticket.
     pub timeout: Duration,
 }
 
-/// No call begins for so long: the plugin has taken ahead of what it may.
+/// How long no call may begin, because the plugin has exceeded its share in advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallPause {
     pub wait: Duration,
-    /// For people.
+    /// The reason, for people.
     pub why: Arc<str>,
 }
 
@@ -170,7 +171,7 @@ pub struct CallPause {
 pub trait PluginHandler: Send + Sync {
     async fn handle(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError>;
 
-    /// Calls the plugin without a state. It answers the writes to `kv`. A plugin without a schedule refuses.
+    /// Calls the plugin without a state. Returns its writes to `kv`. A plugin without a schedule refuses.
     async fn tick(&self, _tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         Err(CallError::Protocol("it exports no `ticker`".into()))
     }

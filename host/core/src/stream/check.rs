@@ -1,5 +1,6 @@
-//! Judges a carried state before anything else is made of it. Whoever may publish on the subjects of a stream can send
-//! any bytes; what is no state of this partition is poison, and the states behind it go on.
+//! Checks a carried state before it is used. Anybody who may publish on the subjects of a stream can send any
+//! bytes. A message that is not a state of this partition becomes a poison message, and the states after it
+//! continue.
 
 use super::{GarbledMessage, JournalPosition, partition, state_check};
 use crate::limits::SEQ_MOST;
@@ -31,7 +32,7 @@ impl PartitionStates<'_> {
         if partition(&state.object, self.partitions) != self.partition {
             return Err(format!("its object does not belong to partition {}", self.partition));
         }
-        // All true states behind it would be repeats.
+        // All true states after it would look like repeats.
         if stood.position != state.seq || stood.position > SEQ_MOST {
             return Err("its position is not that of its state, or is beyond what a journal has".into());
         }

@@ -1,4 +1,4 @@
-//! How far a reader is in each partition, as text. The journal keeps it as the source's checkpoint, in the
+//! A reader's position in each partition, as text. The journal stores it as the source's checkpoint, in the
 //! transaction that stores the states.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub struct PartitionPosition {
 }
 
 impl PartitionPosition {
-    /// Whether this state was taken before.
+    /// Whether this state was accepted before.
     pub fn has(&self, stood: &JournalPosition) -> bool {
         let is_former =
             |(line, position): &(Arc<str>, Seq)| *line == stood.line && stood.position <= *position;
@@ -28,8 +28,8 @@ impl PartitionPosition {
             || self.former.as_ref().is_some_and(is_former)
     }
 
-    /// How far the history that leads to this state was read; `None` if it is the history of another journal. A line that
-    /// continues an earlier one names it.
+    /// The last position that was read of the history that leads to this state; `None` if that is the history
+    /// of another journal. A line that continues an earlier one names it.
     pub fn read_through(&self, stood: &JournalPosition) -> Option<Seq> {
         let line = if self.line == stood.line { &stood.line } else { stood.before_line.as_ref()? };
         if self.line == *line {

@@ -29,7 +29,7 @@ const OPENINGS: &[(&str, usize)] = &[
     // begin: openings
     ("host", 165),
     ("host/capability", 45),
-    ("host/core", 103),
+    ("host/core", 78),
     ("host/journal", 17),
     ("host/playground", 24),
     ("host/portal", 80),

@@ -1,5 +1,5 @@
-//! Checks a configuration: names that point nowhere, lists that are empty, numbers out of range. It reads no component and
-//! asks nobody.
+//! Checks a configuration for names that point nowhere, empty lists and numbers out of range. It reads no
+//! component and makes no request.
 
 mod host;
 mod plugin;

@@ -1,4 +1,4 @@
-//! The ceiling of the operator's: what a plugin manifest may ask for. A manifest that asks for more is refused.
+//! The operator's ceiling on what a plugin manifest may request. A manifest that requests more is refused.
 
 use std::fmt::Display;
 

@@ -1,9 +1,10 @@
-//! Checks a plugin's configuration against the JSON Schema that its component brings, before the component runs. It knows
-//! the part of JSON Schema that schemas of types use. Anything else of a schema is passed over: then the component's own
-//! check decides. A full JSON Schema crate would change the features of crates that production shares with tests, and so
-//! build them twice.
+//! Checks a plugin's configuration against the JSON Schema in its component, before the component runs.
 //!
-//! The schema is a guest's: nothing in it costs more than its bounds.
+//! Only the keywords that schemas generated from types use are implemented. Other keywords are ignored; the
+//! component's own check decides those. A full JSON Schema crate was rejected: it would change the features
+//! of crates that production shares with the tests, so those crates would be built twice.
+//!
+//! The schema comes from an untrusted guest, so the cost of evaluating it is bounded.
 
 use std::collections::HashMap;
 
@@ -13,19 +14,20 @@ use serde_json::{Map, Value};
 use crate::model::fault::{ManifestFault, fault};
 use crate::model::nearest::nearest;
 
-/// A person mends no more at once.
+/// More faults than one person fixes at once.
 const FAULTS: usize = 50;
 /// Types within types, and references to themselves.
 const DEPTH: usize = 64;
 /// Comparisons of one configuration. A schema of many alternatives could ask for any number.
 const STEPS: usize = 100_000;
-/// A compiled pattern, and what it keeps of the texts that it has seen.
+/// The memory limit of one compiled pattern, with its cache of texts already matched.
 const PATTERN_BYTES: usize = 64 << 10;
 /// A longer pattern is passed over: reading it takes time and memory before its compiled size has a bound.
 const PATTERN_TEXT: usize = 1024;
 /// Different patterns that are compiled. The others are passed over.
 const PATTERNS: usize = 256;
-/// Words among which the one that is probably meant is looked for, and the comparisons that one of them counts for.
+/// How many known words are compared to find the one that was probably meant, and how many steps one
+/// comparison counts as.
 const NEAR: usize = 256;
 const NEAR_STEPS: usize = 8;
 /// Bytes of a text that count for a comparison.
@@ -34,7 +36,7 @@ const STEP_BYTES: usize = 64;
 const TOLD: usize = 1024;
 /// A longer value is not repeated in a message.
 const SHOWN: usize = 60;
-/// Alternatives that are named where none fits.
+/// How many alternatives a message names if none matches.
 const NAMED: usize = 20;
 
 /// Lists the faults of a configuration against its schema. The fields begin below the configuration.
@@ -140,8 +142,8 @@ impl<'a> SchemaCheck<'a> {
         faults
     }
 
-    /// The faults of the alternative that is nearest: one that the value has the type of, and the fewest faults. A list of
-    /// words is told as such.
+    /// Reports the faults of the closest alternative: one of the value's type, with the fewest faults. For an
+    /// enumeration of words it reports the allowed words.
     fn alternatives(
         &mut self,
         all: &'a [Value],
@@ -226,7 +228,7 @@ impl<'a> SchemaCheck<'a> {
         compiled.as_ref().is_some_and(|compiled| !compiled.is_match(text))
     }
 
-    /// Says what is there instead, and which of it is probably meant.
+    /// Reports an unknown name with the names that exist and the one that was probably meant.
     fn unknown(&mut self, name: &str, known: &[&str]) -> String {
         self.steps += NEAR_STEPS * known.len().min(NEAR);
         let looked = if self.is_over() { &[] } else { &known[..known.len().min(NEAR)] };
@@ -425,7 +427,7 @@ mod tests {
         let bomb = json!({"$defs": {"w": {"enum": words}}, "anyOf": refs});
         let mut check = SchemaCheck { root: &bomb, steps: 0, patterns: HashMap::new() };
         assert_eq!(check.compare(&bomb, &json!("nobody"), "", 0), [], "what was not looked at is no fault");
-        // What is beyond the bound is not looked at: each of the first few looks costs thousands of comparisons.
+        // The check stops soon after the bound: each of the first few steps costs thousands of comparisons.
         assert!(check.steps < STEPS + 20_000, "{}", check.steps);
         let odd = json!({"type": 7, "properties": [], "required": "a", "enum": {}, "anyOf": 1, "items": 2, "not": {}});
         assert_eq!(conform(&odd, &json!({"a": [1]})), []);

@@ -1,4 +1,4 @@
-//! The limits of components, and of compiling them. This module reads no component and compiles none.
+//! The limits on components and on compiling them. This module neither reads nor compiles components.
 
 mod ceiling;
 mod conform;
@@ -83,9 +83,9 @@ pub struct ComponentsSpec {
 }
 
 /// A Python component of 18 MB has 13,000 functions, the largest of 417 KiB with 271 locals, 81 loops and 781
-/// levels. It compiles to 33 MiB within 600 MiB of address space and 17 s, by a compiler that is itself built for
-/// debugging. Each default is several times that, but for the memory: a container has to have it. Components are
-/// compiled one after the other.
+/// levels. It compiles to 33 MiB within 600 MiB of address space and 17 s, by a compiler that is itself built
+/// for debugging. Each default is several times that. Memory is the exception, because the container has to
+/// have it. Components are compiled one after the other.
 impl Default for ComponentsSpec {
     fn default() -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! The addresses at which a destination may be reached. A name is resolved for each connection, and whoever owns the
-//! name decides what it resolves to. So the controller judges the address and not the name.
+//! The addresses at which a destination may be reached. A name is resolved for each connection, and its owner
+//! decides what it resolves to. So the controller judges the address instead of the name.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,8 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// Where a cloud tells a machine its credentials, beyond the addresses that are link-local.
+/// Addresses of cloud metadata services outside the link-local range. They hand out the machine's
+/// credentials.
 const METADATA: [IpAddr; 5] = [
     // Alibaba Cloud
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
@@ -91,7 +92,7 @@ fn of_v6(address: Ipv6Addr) -> AddressKind {
         [0xfe80..=0xfebf, ..] => AddressKind::LinkLocal,
         [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] | [0x64, 0xff9b, 1, ..] => AddressKind::Private,
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] => AddressKind::Reserved,
-        // What is routed lies in 2000::/3.
+        // Globally routed addresses are in 2000::/3.
         [0x2000..=0x3fff, ..] => AddressKind::Public,
         _ => AddressKind::Reserved,
     }

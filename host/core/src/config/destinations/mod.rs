@@ -1,5 +1,5 @@
-//! The settings of the destinations of `http`, and what each lets a plugin send. This module opens no connection,
-//! resolves no name, and reads no secret.
+//! The settings of `http` destinations and what each lets a plugin send. This module opens no connection,
+//! resolves no name and reads no secret.
 
 mod addresses;
 mod mail;
@@ -173,10 +173,11 @@ impl DestinationSpec {
         }
     }
 
-    /// The addresses that the controller connects to for this destination, whose address is this.
+    /// The addresses that the controller may connect to for a destination with this URL.
     ///
-    /// An operator who writes an address means that address. A name of the cluster means its Services and what they
-    /// lead to. Any other name is somebody else's to answer, and has public addresses only.
+    /// If the operator wrote an IP address, exactly that address is allowed. A cluster name may resolve to
+    /// the addresses of Services and pods. Any other name is resolved by a third party, so only public
+    /// addresses are allowed.
     pub fn reachable(&self, url: &str) -> Vec<AddressRange> {
         if !self.addresses.is_empty() {
             return self.addresses.clone();
@@ -193,8 +194,8 @@ impl DestinationSpec {
         self.scheme.as_ref().and_then(SchemeSpec::one)
     }
 
-    /// What is wrong with the address `url`, without a word of it. An address in the place of a name never changes, so
-    /// it is judged before anything is sent.
+    /// Checks the address `url` and describes its fault without quoting it. An IP address in place of a name
+    /// never changes, so it is judged before anything is sent.
     pub fn wrong_address(&self, url: &str) -> Option<String> {
         let address = match Url::parse(url).ok()?.host()? {
             Host::Ipv4(address) => address.into(),
@@ -312,7 +313,7 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Manife
     }
 }
 
-/// What a plugin's path can't have, a prefix of it can't have either.
+/// Whether a prefix is acceptable: it may not contain what a plugin's path may not contain.
 fn is_path(path: &str) -> bool {
     let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '\\' | '#' | '?' | '%');
     path.starts_with('/')

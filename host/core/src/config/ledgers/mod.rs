@@ -1,5 +1,5 @@
-//! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped to. This
-//! module opens no file and no bucket, and reads no key.
+//! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped.
+//! This module opens no file and no bucket, and reads no key.
 
 pub mod files;
 mod ship;
@@ -109,7 +109,7 @@ impl LedgerSpec {
     }
 }
 
-/// `keys` are the names of those that the controller has.
+/// `keys` are the names of the controller's keys.
 pub(super) fn check(ledgers: &[LedgerSpec], keys: &[&str], faults: &mut Vec<ManifestFault>) {
     let mut shipped = BTreeMap::new();
     for (index, ledger) in ledgers.iter().enumerate() {
@@ -168,7 +168,8 @@ fn check_signing(field: &str, signing: &SigningSpec, keys: &[&str], faults: &mut
     }
 }
 
-/// A plugin signs what it likes, also what a ledger would say.
+/// Refuses a ledger key that is granted to a plugin: a plugin signs anything, so it could forge a statement
+/// of the ledger.
 pub(super) fn check_granted_keys(
     grants: &[KeyGrant],
     ledgers: &[LedgerSpec],
@@ -189,8 +190,8 @@ pub(super) fn check_granted_keys(
     }
 }
 
-/// What is valid but probably not meant: a ledger that nobody signs beside a key that nobody uses. `plugins` are all
-/// that the controller has.
+/// Finds settings that are valid but probably not intended: an unsigned ledger while a key is unused.
+/// `plugins` are all plugins of the controller.
 pub(super) fn unsigned<'p>(
     ledgers: &[LedgerSpec],
     keys: &[&str],
@@ -212,7 +213,8 @@ pub(super) fn unsigned<'p>(
     ledgers.map(warning).collect()
 }
 
-/// A plugin that may sign what it appends, where the controller does not sign.
+/// Reports a plugin that may sign what it appends to a ledger that the controller does not sign. No verifier
+/// checks a plugin's signature.
 pub(super) fn signed_by_plugin(grants: &GrantsSpec, ledgers: &[LedgerSpec]) -> Option<ManifestFault> {
     let own = |grant: &&LedgerGrant| {
         ledgers.iter().any(|ledger| ledger.name == grant.ledger && ledger.signing.is_none())

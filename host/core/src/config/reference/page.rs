@@ -143,7 +143,7 @@ fn bounds(field: &Value) -> String {
     }
 }
 
-/// Whether the text begins with a digit and still needs no quotes.
+/// Whether the text begins with a digit and needs no quotes all the same.
 fn is_quantity(text: &str) -> bool {
     text.parse::<super::Duration>().is_ok()
         || (text.ends_with('i') && super::Bytes::try_from(text.to_owned()).is_ok())
@@ -191,7 +191,7 @@ fn row(name: &str, path: &str, field: &Value, of: &Value, examples: &[Value]) ->
 
 const HEAD: &str = "| field | meaning | type | default | bounds | example |\n|---|---|---|---|---|---|\n";
 
-/// The values of an enum, with what each means.
+/// The values of an enum, each with its meaning.
 fn values(of: &Value) -> String {
     let value = |one: &Value| {
         let about = one["description"].as_str().unwrap_or_default();

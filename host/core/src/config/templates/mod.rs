@@ -1,8 +1,8 @@
-//! Templates of Jobs: what an operator offers, and how a person's values make a Job of it. This module asks nobody
-//! and sends nothing: the portal submits what is made here.
+//! Templates of Jobs: an operator offers a template, and a person's values complete it to a Job. This module
+//! makes no request; the portal submits the Job.
 //!
-//! A value goes to the places that its parameter names, as a JSON value. No text is put together, so no value
-//! changes anything beside its places.
+//! A value is inserted as a JSON value at the places that its parameter names. Rendering the manifest as text
+//! was rejected: there, a value could change other parts of the Job.
 
 mod credentials;
 mod field;

@@ -1,4 +1,5 @@
-//! Values as operators write them: times, sizes, and where a secret is. They hold no secret: a reference is all.
+//! Values as operators write them: durations, sizes, and references to secrets. The secrets themselves are
+//! never held here.
 
 mod quantity;
 mod secret;
@@ -6,7 +7,7 @@ mod secret;
 pub use quantity::{Bytes, Duration};
 pub(super) use secret::check_secret;
 
-/// The message about a name that nothing has.
+/// The message about an unknown name.
 pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     if known.is_empty() {
         return format!(

@@ -1,7 +1,7 @@
-//! Defines the port through which the portal asks the API server who a person is and what that person may
-//! see.
+//! The port through which the portal asks the API server who a person is and what that person may see.
 //!
-//! Nothing here keeps an answer. The portal decides how long it keeps one, and what it does without one.
+//! Implementations keep no answer. The portal decides how long an answer is valid, and what happens if the
+//! API server does not answer.
 
 mod shares;
 
@@ -64,6 +64,6 @@ pub trait AccessReviewer: Send + Sync {
 
     async fn allows(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError>;
 
-    /// The namespace of this name; `None` if there is none.
+    /// The namespace with this name; `None` if it does not exist.
     async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError>;
 }

@@ -1,5 +1,5 @@
-//! Where the secrets of one text are: in a command line, in YAML or JSON among other words, and in addresses. It reads
-//! texts as people write them, and knows nothing of the document around them.
+//! Finds the secrets of one text: in command lines, in YAML or JSON among other words, and in addresses. It
+//! reads texts as people write them, and knows nothing of the document around them.
 
 pub(super) mod addresses;
 pub(super) mod commands;
