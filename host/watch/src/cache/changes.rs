@@ -1,4 +1,5 @@
-//! The changes of objects by phase, so that the objects of one phase are found and counted, too.
+//! Orders objects by phase and last change, so that the objects of one phase are found and counted without a
+//! search.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,7 +110,7 @@ impl ChangePositions {
     }
 }
 
-/// Changes the value of a name, which is copied only if it is new.
+/// Applies `change` to the value of a name. The name is copied only if it is new.
 pub(super) fn with<T: Default>(map: &mut BTreeMap<String, T>, name: &str, change: impl FnOnce(&mut T)) {
     match map.get_mut(name) {
         Some(found) => change(found),

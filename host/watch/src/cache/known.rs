@@ -1,5 +1,5 @@
-//! The known version of an object when its next version arrives: from the batch that is being made, or from
-//! the cache.
+//! The known version of an object when its next version arrives: from the batch in progress, or from the
+//! cache.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Reads what a process needs of the cluster beside its sources: its configuration, the Lease of the leader, who
-//! may see what, the way of a command to the portal, and what a checkup tells.
+//! What a process needs of the cluster beside its sources: its configuration, the leader's Lease, reviews of
+//! rights, the connection of a command to the portal, and checkups.
 //!
 //! Uses `connect` alone, and knows nothing about sources, the cache or the journal.
 

@@ -1,5 +1,5 @@
-//! Sends single requests to the API server: the address, the bounded answer, and the meaning of a failure.
-//! Knows HTTP and the `Status` object, and nothing about sources.
+//! Sends single requests to the API server: the address, the bounded answer, and the meaning of a failure. It
+//! knows HTTP and the `Status` object, and nothing about sources.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use tokio::time::timeout;
 
 /// Everything except RFC 3986's unreserved characters.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// The largest answer in one piece. A page of 500 objects of 1.5 MiB would be larger. Such a source needs
-/// smaller pages, and its condition says so.
+/// The largest single answer. A page of 500 objects of 1.5 MiB would be larger. Such a source needs smaller
+/// pages, and its condition says so.
 const ANSWER_BYTES: usize = 512 * 1024 * 1024;
 const JSON: &str = "application/json";
 /// A server that does not know the first form sends whole objects.
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
-/// How much of an error's body is read. A `Status` takes a few hundred bytes.
+/// How much of an error's body is read. A `Status` has a few hundred bytes.
 const ERROR_BYTES: usize = 64 * 1024;
 /// The time from the request to the whole answer. A page of 500 objects takes a second on a slow server.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(90);
@@ -38,7 +38,7 @@ pub(crate) enum RequestFailure {
         reason: String,
         message: String,
         retry_after: Option<Duration>,
-        /// A token with which an expired list may go on inconsistently.
+        /// A token with which an expired list may continue inconsistently.
         token: Option<String>,
     },
     #[error("the API server can't be reached: {0}")]
@@ -68,7 +68,7 @@ impl RequestFailure {
             || matches!(self, Self::Status { reason, .. } if reason == "Expired" || reason == "Gone")
     }
 
-    /// Whether the same request may succeed in a moment.
+    /// Whether the failure is temporary, so that a retry may succeed.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Status { code, .. } => *code == 429 || *code >= 500,
@@ -103,7 +103,7 @@ pub(crate) fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, RequestFailure> {
     })
 }
 
-/// Reads a `Status` from an ERROR frame or an answer's body. If it is none, the body becomes the message.
+/// Reads a `Status` from an ERROR frame or an answer's body. Any other body becomes the message.
 pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Duration>) -> RequestFailure {
     let status = project::error_status(body);
     let code = code.or((status.code > 0).then_some(status.code)).unwrap_or(500);
@@ -232,7 +232,7 @@ impl ApiClient {
         Ok((collect(body, bytes).await?, date))
     }
 
-    /// Opens an answer that goes on. Returns its body once the server has accepted the request.
+    /// Opens a streaming answer. Returns its body once the server has accepted the request.
     pub async fn open(&self, address: &str, within: Duration) -> Result<Body, RequestFailure> {
         timeout(within, self.send(Method::GET, address, None))
             .await
@@ -290,7 +290,7 @@ impl ApiClient {
         headers: Vec<(HeaderName, HeaderValue)>,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<(Parts, Body), RequestFailure> {
-        // No compression is asked for: from Kubernetes 1.37 on a compressed stream would need a decoder for
+        // Compression is not requested: since Kubernetes 1.37 a compressed stream would need a decoder for
         // each frame.
         let mut request = Request::builder().method(method).uri(address).header(ACCEPT_ENCODING, "identity");
         if headers.iter().all(|(name, _)| *name != ACCEPT) {

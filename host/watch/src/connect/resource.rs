@@ -1,4 +1,4 @@
-//! Finds the address of a kind's resource. Knows nothing about objects.
+//! Finds the address of a kind's resource. It knows nothing about objects.
 
 use kubewitness_core::Version;
 use kubewitness_core::config::SourceSpec;
@@ -22,7 +22,7 @@ struct ListedResource {
     verbs: Option<Vec<String>>,
 }
 
-/// The verbs without which nothing can be witnessed.
+/// A source needs all of these verbs.
 const NEEDED_VERBS: [&str; 2] = ["list", "watch"];
 
 /// The resource of a source.
@@ -37,7 +37,7 @@ pub(crate) struct SourceResource {
 }
 
 impl SourceResource {
-    /// As rules name it, such as `jobs`.
+    /// The name in RBAC rules, such as `jobs`.
     pub fn plural(&self) -> &str {
         &self.plural
     }

@@ -1,5 +1,4 @@
-//! Talks to the API server for one source: it lists and watches, and hands everything to the writer, in
-//! order.
+//! Reads one source from the API server: it lists and watches, and passes everything to the writer, in order.
 //!
 //! [`NextAction`] decides what to do next, for example after a 410. The writer decides what an object means.
 //! The reader neither changes the cache nor writes to the journal.

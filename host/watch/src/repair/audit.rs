@@ -1,6 +1,6 @@
-//! Audits a source: compares a consistent list with the witnessed states while the watch goes on. The list has
-//! the metadata alone, because names and versions tell what differs. Some differences remain once the watch has
-//! passed the list's version. Those versions were lost or never sent, so they are read back, journaled and
+//! Audits a source: compares a consistent list with the witnessed states while the watch continues. The list
+//! has only metadata, because names and versions show what differs. Differences that remain after the watch
+//! has passed the list's version were lost or never sent. Those versions are read back, journaled and
 //! counted.
 
 use std::borrow::Cow;
@@ -53,7 +53,7 @@ pub(crate) struct ListAuditor {
 enum AuditFailure {
     Closed,
     Failed(RequestFailure),
-    /// There is no watch, so nothing can be compared.
+    /// No watch is open, so nothing can be compared.
     NotWatching,
     /// The server was restored after it listed.
     OtherHistory,
@@ -244,8 +244,8 @@ impl ListAuditor {
         self.parts.shared.read().brief(uid).map(|held| held.resource_version)
     }
 
-    /// Gets the whole of a listed object, as it is now; `None` if it has ended since. If the server now shows less
-    /// of it than it listed, it was restored meanwhile, and its list belongs to the past.
+    /// Gets a listed object in full, as it is now; `None` if it has ended since. If the server now shows an
+    /// older version than it listed, it was restored meanwhile, and its list belongs to the past.
     async fn as_now(
         &self,
         resource: &SourceResource,
@@ -282,7 +282,7 @@ impl ListAuditor {
         is_it.then(|| with_kind(answer.slice_ref(item), &envelope, &spec.api_version, &spec.kind))
     }
 
-    /// An object whose end was witnessed can't exist again: the history is another one. The reader checks
+    /// An object whose end was witnessed can't exist again, so the history is another one. The reader checks
     /// that.
     async fn revived(&self, object: &ObjectRef) -> Result<AuditFailure, WriterClosed> {
         say_revived(&self.parts, object);
@@ -291,7 +291,7 @@ impl ListAuditor {
         Ok(AuditFailure::OtherHistory)
     }
 
-    /// Another uid that has the object's name, as far as was witnessed.
+    /// Another uid that has the object's name, as far as is known.
     fn rival(&self, object: &ObjectRef) -> Option<(Arc<ObjectRef>, CompleteSince)> {
         let held = self.parts.shared.read().brief_of_name(&object.namespace, &object.name)?;
         (held.object.uid != object.uid).then_some((held.object, CompleteSince::at(held.resource_version)))
@@ -322,7 +322,7 @@ impl ListAuditor {
         if self.is_watching() { Ok(()) } else { Err(AuditFailure::NotWatching) }
     }
 
-    /// The differences that remain. For each it asks the server again whether the object exists.
+    /// The differences that remain. For each, it asks the server again whether the object exists.
     async fn still(
         &self,
         candidates: Vec<DifferingObject>,
@@ -341,8 +341,8 @@ impl ListAuditor {
                 AuditDifference::Newer => FormerEnd::Unknown,
             };
             let Some((version, document)) = self.as_now(resource, &object, &listed_at).await? else {
-                // An unknown object came and went with the watch. The end of a known one comes with the watch, or
-                // has come; what lies before it is late.
+                // An unknown object came and went during the watch. The end of a known one is delivered by
+                // the watch, or was; earlier versions are late.
                 if let Some(floor) = known.filter(|_| difference == AuditDifference::Newer) {
                     let document = self.as_listed(resource, &object, &listed_at).await;
                     found.push(discrepancy(&self.parts, &object, Some(&floor), Some(&listed_at)));

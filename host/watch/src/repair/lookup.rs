@@ -1,4 +1,5 @@
-//! Looks up one object: whether the server has it now, and whether the journal has its end. Decides nothing.
+//! Looks up one object: whether the server has it now, and whether the journal has its end. It decides
+//! nothing.
 
 use bytes::Bytes;
 use kubewitness_core::Version;

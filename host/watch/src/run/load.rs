@@ -1,5 +1,5 @@
-//! Loads a source's objects from the journal into its cache. It asks the server nothing. One task reads the
-//! journal while another places what was read.
+//! Loads a source's objects from the journal into its cache. It sends no request to the server. One task
+//! reads the journal while another fills the cache.
 
 use kubewitness_core::Seq;
 use kubewitness_core::document::unpack;

@@ -1,7 +1,8 @@
 //! Runs one source: it loads the source from the journal, then starts the tasks that list, watch, repair and
 //! write.
 //!
-//! Wires the other folders, and decides nothing about objects.
+//! Reading, judging and writing are separate tasks, so that the socket is read while the journal syncs. This
+//! folder wires them and decides nothing about objects.
 
 mod carried;
 mod load;

@@ -11,7 +11,7 @@ pub(crate) struct LeaseRecord {
     pub uid: String,
     /// Empty: it was released.
     pub holder: String,
-    /// For how long its holder wants others to wait.
+    /// How long the holder asks others to wait.
     pub lasts: Option<Duration>,
     object: Value,
 }
@@ -37,8 +37,8 @@ impl LeaseRecord {
         Ok(Self { uid, holder, lasts, object })
     }
 
-    /// Whether nobody has renewed, taken or released it in between. Labels don't count: who sets
-    /// one doesn't keep a dead holder alive.
+    /// Whether nobody has renewed, taken or released it in between. Labels don't count, so setting one does
+    /// not keep a dead holder alive.
     pub fn says_the_same(&self, other: &Self) -> bool {
         self.uid == other.uid && self.object.get("spec") == other.object.get("spec")
     }
@@ -60,7 +60,7 @@ impl LeaseRecord {
         object
     }
 
-    /// Nobody has it: the next takes it at once.
+    /// A Lease without a holder: the next replica takes it at once.
     pub fn released(&self, stamp: Timestamp) -> Value {
         let mut object = self.object.clone();
         let spec = spec(&mut object);
@@ -70,7 +70,7 @@ impl LeaseRecord {
     }
 }
 
-/// Somebody may have made a Lease without one.
+/// Somebody may have created a Lease without a spec.
 fn spec(object: &mut Value) -> &mut Value {
     if !object["spec"].is_object() {
         object["spec"] = json!({});
@@ -95,8 +95,8 @@ fn micro_time(stamp: Timestamp) -> String {
     stamp.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
 
-/// The times that one process writes. Others only look whether they change, so none comes twice,
-/// whatever is done to the wall clock.
+/// The timestamps that one process writes. Others only check whether they change, so no timestamp repeats,
+/// whatever happens to the wall clock.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseStamps {
     last: Option<Timestamp>,

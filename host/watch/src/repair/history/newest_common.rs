@@ -4,11 +4,11 @@
 //! A version can be equal in both by chance: a restored server counts on from the backup, and controllers
 //! repeat their writes. Two facts can't be equal by chance. No object gets another's uid. And a write records
 //! its time in `managedFields` to the second, while a restore takes longer than a second. So an object's
-//! creation counts, and so does an equal write that changed such a time. A write that only removed something
-//! does not count. A store's versions are one counter, so everything below an equal write is equal as well.
+//! creation is evidence, and so is an equal write that changed such a time. A write that only removed
+//! something is not. A store's versions are one counter, so everything below an equal write is equal as well.
 //!
-//! If compaction has passed that write, the new history is read from the compaction on, and the versions in
-//! between are a gap.
+//! If that write is compacted, the new history is read from the oldest version that remains, and the versions
+//! in between are a gap.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::repair::walk_back::compaction::CompactionBounds;
 use crate::repair::walk_back::versions::ExactAnswer;
 use crate::source::parts::SourceParts;
 
-/// The histories that are compared. A backup of an older one has nothing in common with them.
+/// How many former histories are compared. A backup older than all of them has nothing in common with them.
 const EPOCHS: usize = 8;
 
 /// How many inconclusive writes in a row are skipped.
@@ -39,9 +39,9 @@ const UNCLEAR: u32 = 16;
 pub(crate) struct HistoryBase {
     /// It is read from this version on.
     pub at: Version,
-    /// It equals the former history up to here; empty if that is known of no version.
+    /// It equals the former history up to here; empty if no version is known to be equal.
     pub common: Version,
-    /// It differs beyond this version; with the time of that, if it is known.
+    /// It differs after this version; with the time of that version, if known.
     pub edge: u64,
     pub parted: Option<String>,
     /// The server's version.
@@ -144,7 +144,7 @@ impl NewestCommon {
         (0..self.epoch).rev().take(EPOCHS)
     }
 
-    /// Searches the witnessed versions for the newest equal one, as far as the new history can be read.
+    /// Searches the witnessed versions for the newest equal one, as far back as the new history can be read.
     async fn newest_of_both(&self, epoch: u32) -> Result<HistoryBisection, UnknownVersion> {
         let (mut low, mut high, mut common, mut time) = (1, self.newest.saturating_add(1), None, None);
         while low < high {
@@ -194,12 +194,13 @@ impl NewestCommon {
         Ok(common)
     }
 
-    /// Whether a version of an object that existed at another version was witnessed.
+    /// Whether the journal has a version of the object that was written there and existed at the other
+    /// version.
     async fn witnessed(&self, written: u64, at: &Version) -> Result<FormerMatch, UnknownVersion> {
         for epoch in self.former_epochs() {
             let Some((_, former)) = self.former(epoch, written..=written).await? else { continue };
             let found = match self.compared_at(&former, at).await? {
-                // What was there before can't be read any more. The journal may have it.
+                // The earlier content can't be read from the server any more, but the journal may have it.
                 (FormerMatch::Same, Some(now)) => {
                     let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
                     if is_dated && !write_times(&parsed(&now)).is_empty() {
@@ -249,7 +250,7 @@ impl NewestCommon {
         }
     }
 
-    /// Whether the same content is there, and the content.
+    /// Whether the same content exists there, and the content.
     async fn compared_at(
         &self,
         former: &FormerVersion,

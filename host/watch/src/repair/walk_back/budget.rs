@@ -1,5 +1,5 @@
-//! Limits what one round of reading old versions back costs: requests, and time in which the server was there.
-//! How fast requests come is a matter of the whole connection, and of its
+//! Limits the cost of one round of reading old versions back: requests, and time in which the server was
+//! reachable. The rate of requests belongs to the whole connection and its
 //! [budget](crate::source::repair_budget).
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ pub(crate) struct RequestBudget {
 
 #[derive(Default)]
 struct BudgetState {
-    /// How long the server was away, and since when it is.
+    /// How long the server has been unreachable in total, and since when it is.
     away: Duration,
     away_since: Option<Instant>,
 }
@@ -38,7 +38,7 @@ impl RequestBudget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time since the beginning, without the time in which the server was away.
+    /// The time since the beginning, without the time in which the server was unreachable.
     pub fn spent(&self) -> Duration {
         let state = self.state();
         let away = state.away + state.away_since.map(|since| since.elapsed()).unwrap_or_default();

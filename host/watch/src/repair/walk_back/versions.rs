@@ -1,9 +1,9 @@
-//! Walks one object back, version by version. Pure: it says which version to ask for next and takes the
+//! Walks one object back, version by version. Pure: it decides which version to request next and takes the
 //! answer; the caller sends the requests.
 //!
 //! An exact list at version N shows the object as it was then, with the version that it had. So below a known
-//! version the walk asks for the number before it. The answer's version is the next known one. It goes on
-//! down to the last witnessed version, or to compaction.
+//! version the walk requests the number before it, and the answer's version is the next known one. It
+//! continues down to the last witnessed version, or to compaction.
 
 use std::cmp::Ordering;
 
@@ -59,7 +59,7 @@ impl VersionWalk {
         walk
     }
 
-    /// Doubts the floor if what was found contradicts it.
+    /// Doubts the floor if an answer contradicts it.
     fn doubt(&mut self) {
         if self.since.lost(&self.oldest) {
             self.since.sink();
@@ -67,15 +67,15 @@ impl VersionWalk {
         }
     }
 
-    /// Everything up to `gone` is known to be compacted and is not asked for.
+    /// Everything up to `gone` is known to be compacted and is not requested.
     pub fn next(&mut self, gone: u128) -> NextQuestion {
         let Some(ask) = self.oldest.before() else {
-            // Versions without order can't be counted back, and nothing lies before version 1.
+            // Versions without order can't be counted back, and nothing comes before version 1.
             let ordered = self.oldest.is_comparable() && self.since.floor.is_comparable();
             return self
                 .done((!ordered).then_some((reason::UNREADABLE, "the server's versions have no order")));
         };
-        // Directly above the floor, the content at the floor still tells whether the floor is right.
+        // Directly above the floor, the content at the floor still shows whether the floor is right.
         let is_doubtful = ask == self.since.floor && self.since.last.is_some();
         if !is_doubtful && ask.compare(&self.since.floor).is_none_or(Ordering::is_le) {
             return self.done(None);
@@ -132,12 +132,12 @@ impl VersionWalk {
 #[derive(Debug)]
 pub(crate) struct EndSearch {
     uid: String,
-    /// It existed here, or nobody can tell any more.
+    /// It existed here, or that is unknown by now.
     there: u128,
     /// It did not exist here.
     absent: u128,
     last: Option<(Version, Bytes)>,
-    /// Whether `there` is where compaction has been.
+    /// Whether `there` is the limit of compaction.
     compacted: bool,
     /// Other objects that had its name in between.
     met: Vec<MetObject>,
@@ -171,7 +171,7 @@ impl EndSearch {
         Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false, met: Vec::new() })
     }
 
-    /// Everything up to `gone` is known to be compacted and is not asked for.
+    /// Everything up to `gone` is known to be compacted and is not requested.
     pub fn next(&mut self, gone: u128) -> SearchStep {
         let hidden = gone.min(self.absent.saturating_sub(1));
         if self.there < hidden {
@@ -217,7 +217,7 @@ impl EndSearch {
     }
 }
 
-/// The hole strictly between two versions; `None` if nothing can lie there.
+/// The hole strictly between two versions; `None` if nothing can be between them.
 pub(crate) fn between(
     after: &Version,
     before: &Version,
