@@ -113,7 +113,7 @@ crate::words! {
     /// How a call ended.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum CallEnd {
-        /// The plugin answered. If all states of the call are done, its writes are committed.
+        /// The plugin answered. If all states of the call are done, what it wrote is committed.
         Answered = "answered",
         /// The plugin trapped, or ended its process.
         Trapped = "trapped",
@@ -123,7 +123,7 @@ crate::words! {
         OutOfMemory = "out-of-memory",
         /// The plugin's answer was not one verdict a state, each of a kind that the controller knows.
         Invalid = "invalid",
-        /// A database refused a write of the plugin.
+        /// A database refused what the plugin wrote.
         Refused = "refused",
         /// A database, a ledger or the controller failed. The plugin is not to blame.
         Unavailable = "unavailable",

@@ -1,4 +1,4 @@
-//! The journal as the watch, the dispatcher and the portal see it: the traits of `core::ports`.
+//! The journal as the watch, the dispatcher and the portal see it: it implements the traits of `core::ports`.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError};

@@ -1,4 +1,4 @@
-//! Finds the objects that have ended by their names.
+//! Finds ended objects by their names.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use rusqlite::types::Value;
 /// Which of the objects that have ended are asked for. Events are not among them.
 #[derive(Clone, Debug, Default)]
 pub struct NamedEndQuery {
-    /// Sources, each in one of its namespaces or in all of them.
+    /// Sources, each with one of its namespaces or with all of them.
     pub within: Vec<(String, Option<String>)>,
-    /// In the order of namespaces, and within one of names. Otherwise of names alone.
+    /// Whether to order by namespace and then by name, or by name alone.
     pub by_namespace: bool,
     /// The last name first.
     pub descends: bool,
-    /// Those behind this one. What is not ordered by namespaces needs none here.
+    /// Only those after this position. Its namespace is empty unless the order is by namespace.
     pub beyond: Option<NamePlace>,
     pub limit: usize,
 }
 
-/// Where an object stands among the names.
+/// The position of an object in the order of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamePlace {
-    /// Empty where namespaces order nothing.
+    /// Empty unless the order is by namespace.
     pub namespace: String,
     pub name: String,
     pub uid: String,

@@ -23,7 +23,7 @@ pub(super) async fn anchor(
     anchor.ok_or_else(|| damaged(seq, "the anchor of its document is missing or damaged"))
 }
 
-/// One document from what it is stored against.
+/// Decodes one document from its stored form.
 pub(crate) async fn decode(
     rows: &mut dyn StoreReader,
     names: &SharedNames,
@@ -80,8 +80,7 @@ pub(crate) async fn document(
     Ok(base)
 }
 
-/// The version of the same object that was journaled before. Holes, and deletions whose content
-/// nobody saw, are no versions.
+/// The previous version of the same object. Holes, and deletions whose content nobody saw, don't count.
 pub(super) async fn before(
     rows: &mut dyn StoreReader,
     names: &SharedNames,

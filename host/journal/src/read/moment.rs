@@ -1,12 +1,12 @@
-//! Tells what was there at a moment: the position of a time, and the state of each object at a position.
+//! Reconstructs a past moment: the position of a time, and the state of each object at a position.
 //!
-//! Positions ascend with the time at which states were observed, as long as the controller's clock is not set back. So
-//! the position of a time is found by halving. Where the clock was set back, a time has several positions: the last
-//! of those that lie near each other counts.
+//! Positions ascend with the observation times of states, unless the controller's clock was set back. So the
+//! position of a time is found by binary search. If the clock was set back, a time has several positions: the
+//! last of the nearby ones counts.
 //!
-//! An object's state is found along its chain, from its end backwards. States that were read back late and gaps lie
-//! in the chain where they were found, and not where they belong. Both make it doubtful which version the object
-//! had at the moment, and the answer says so.
+//! An object's state is found along its chain, from its end backwards. Gaps and states that were read back
+//! late are in the chain where they were found, not where they belong. Both make it uncertain which version
+//! the object had at the moment, and the answer says so.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,21 +22,21 @@ use crate::store::rows::{ChainStep, PlacedObject, StoreResult};
 
 /// States after a crossing that are looked at for a clock that was set back.
 const NEAR: i64 = 1024;
-/// So often the clock may be set back near a time.
+/// How often the clock may have been set back near a time.
 const CROSSINGS: usize = 16;
 /// Objects whose chains are walked together.
 const PART: usize = 128;
 /// Steps of one question to the store, for each chain.
 const STEPS: i64 = 512;
-/// States that one page walks over, about a second of a reader. What takes more is asked for in a narrower way.
+/// The most states that one page walks over, about a second of a reader. A larger query must be narrowed.
 pub const WALKED: usize = 200_000;
 /// Irregular states of one object that are read.
 const IRREGULAR: usize = 64;
 
-/// Where a time lies.
+/// The position of a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimePosition {
-    /// The last state that was observed by then; 0 where there is none.
+    /// The last state that was observed by then; 0 if there was none.
     pub seq: Seq,
     /// When the oldest state that the journal has was observed.
     pub oldest_ms: Option<u64>,
@@ -81,8 +81,8 @@ pub struct AtQuery<'a> {
     pub fits: ObjectFilter<'a>,
 }
 
-/// How far the objects were looked at: first those that have ended since, by their ends, and then those that are
-/// still there, by their numbers.
+/// The progress through the objects: first those that have ended since, by their ends, and then the living
+/// ones, by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThenCursor {
     Ended(Seq),
@@ -91,14 +91,14 @@ pub enum ThenCursor {
 
 #[derive(Clone, Debug)]
 pub struct ObjectAt {
-    /// The object's state at the moment; of what retention took, the first that is left.
+    /// The object's state at the moment. If retention removed it, the first remaining one.
     pub state: Arc<State>,
     /// The next version that was witnessed.
     pub next: Option<Arc<State>>,
     pub known: MomentKnowledge,
 }
 
-/// How well a state at a moment is known.
+/// How certain a state at a moment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentKnowledge {
     Exact,
@@ -164,7 +164,7 @@ impl MomentCandidates {
         Ok(Self { ended, streams: sources.keys().copied().collect(), sources, living_after })
     }
 
-    /// The next of them, at most so many, and where the part after them begins.
+    /// At most `limit` of them, and the start of the next part.
     async fn part(
         &mut self,
         rows: &mut dyn StoreReader,
@@ -252,7 +252,7 @@ struct MomentFindings {
 fn find(chain: &[ChainStep], through: Seq) -> Option<MomentFindings> {
     let then = chain.iter().position(|step| step.seq <= through && step.is_in_turn());
     let Some(at) = then else {
-        // It was not there yet, or its states from then were taken.
+        // It did not exist yet, or its states of that time were removed.
         let first = chain.iter().rfind(|step| step.is_in_turn())?;
         return Some(MomentFindings { state: first.seq, next: None, irregular: Vec::new(), is_taken: true });
     };
@@ -292,7 +292,7 @@ async fn judge(
     Ok(told)
 }
 
-/// Whether an object was there before the first state that is left of it.
+/// Whether an object existed before the first of its states that remains.
 async fn was_there(
     rows: &mut dyn StoreReader,
     names: &SharedNames,

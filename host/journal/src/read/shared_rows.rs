@@ -1,5 +1,5 @@
-//! Makes states of rows. Reads what many states share (objects, statuses, streams, anchors) once, and
-//! keeps it.
+//! Makes states from rows. Values that many states share (objects, statuses, streams, anchors) are read once
+//! and cached.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -40,7 +40,7 @@ pub(crate) struct SharedNames {
 
 impl SharedNames {
     fn lock(&self) -> std::sync::MutexGuard<'_, SharedRowCache> {
-        // Only whole entries are inserted: a panic in between leaves nothing half done.
+        // Only complete entries are inserted, so a panic in between leaves nothing inconsistent.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

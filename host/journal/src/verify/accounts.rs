@@ -37,9 +37,9 @@ pub(super) struct VerifiedAccounts {
     plugins: Vec<VerifiedPlugin>,
     /// States and bytes by segment and stream.
     tallies: BTreeMap<(u64, i64), (u64, u64)>,
-    /// By stream, what retention took.
+    /// By stream, the number of states that retention removed.
     taken: BTreeMap<i64, u64>,
-    /// By stream, the greatest number among the versions of its states.
+    /// By stream, the greatest numeric version of its states.
     versions: BTreeMap<i64, u64>,
     pub newest: Seq,
 }
@@ -219,7 +219,7 @@ async fn letters(
     let (all, parked) = rows.letter_counts(name).await?;
     let (all, parked) = (all as u64, parked as u64);
     let PluginProgress { delivered, filtered, dead, .. } = progress;
-    // A letter that was taken back is owed again, and counted as dead until the next save.
+    // A letter that is being replayed is owed again, and counts as dead until the next save.
     if !(parked..=all).contains(dead) {
         let text = format!("{name} counts {dead} dead letters, and there are {parked}");
         findings.add(code::COMPLETENESS, None, text);

@@ -95,8 +95,8 @@ async fn snapshots(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> St
     }
 }
 
-/// Objects that are not kept as current must have been ended by the writer, at their last state.
-/// (Not always by a state: an object can leave its selector at a version that is there already.)
+/// Objects that are not stored as current must have been ended by the writer, at their last state. (Not
+/// always by a state of its own: an object can leave its selector at a version that is already stored.)
 async fn ends(
     rows: &mut dyn StoreReader,
     chains: &ChainCheck,

@@ -1,4 +1,4 @@
-//! The findings of a proof so far.
+//! The findings of the verification so far.
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::JournalError;

@@ -1,4 +1,4 @@
-//! What a process needs of the cluster beside its sources: its configuration, the leader's Lease, reviews of
+//! Everything else that a process needs of the cluster: its configuration, the leader's Lease, reviews of
 //! rights, the connection of a command to the portal, and checkups.
 //!
 //! Uses `connect` alone, and knows nothing about sources, the cache or the journal.

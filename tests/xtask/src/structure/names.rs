@@ -30,7 +30,7 @@ const OPENINGS: &[(&str, usize)] = &[
     ("host", 165),
     ("host/capability", 45),
     ("host/core", 78),
-    ("host/journal", 17),
+    ("host/journal", 7),
     ("host/playground", 24),
     ("host/portal", 80),
     ("host/sandbox", 22),

@@ -1,5 +1,9 @@
-//! Decides what a batch of appends means: positions, duplicates, lateness, deltas, and the rows that follow
-//! from them. Touches no disk: the caller first reads what [`strangers`] and [`questions`] ask for.
+//! Decides what a batch of appends means: positions, duplicates, lateness, deltas, and the rows for these.
+//! Pure: the caller first reads what [`strangers`] and [`questions`] ask for, and writes the rows afterwards.
+//!
+//! Two witnesses, a replay after a crash or an import may bring the same state twice. So the plan compares
+//! each state with the end of its object's chain: a known key gets no new position, and an older version is
+//! marked as late. The invariant is one position for each id, in the order of the journal.
 
 mod lookups;
 mod placed;
@@ -31,8 +35,7 @@ use placed::StatePlace;
 /// object at most, and a state costs that much less than one that carried its object whole.
 const SNAPSHOT_STEPS: u8 = 8;
 
-/// One batch in the making. Planning changes the memory; should the transaction fail, both are
-/// thrown away.
+/// A batch that is being planned. Planning changes the memory; if the transaction fails, both are discarded.
 pub(crate) struct BatchPlan<'a> {
     memory: &'a mut StoreMemory,
     known: &'a KnownKeys,
@@ -76,7 +79,7 @@ impl<'a> BatchPlan<'a> {
         placed
     }
 
-    /// How the stream stands now, where that is news.
+    /// The stream's new row, if anything in it has changed.
     fn stream_row(&mut self, append: &AppendBatch, stream: u32, seqs: &[Option<Seq>]) {
         let fresh = append.states.iter().zip(seqs).filter(|(_, seq)| seq.is_some());
         let states = fresh.clone().count() as u64;
@@ -169,7 +172,7 @@ impl<'a> BatchPlan<'a> {
         Some(StatePlace::Fresh(seq))
     }
 
-    /// The object's tail in this epoch, with a new row where it has none yet. It is out of the
+    /// The end of the object's chain in this epoch, with a new row if it has none yet. It is out of the
     /// memory until it is [kept](Self::keep).
     fn enter(&mut self, stream: u32, state: &WitnessedState, mark: ObjectMark) -> ChainEnd {
         let mut tail = match self.memory.objects.take(mark) {
@@ -189,7 +192,7 @@ impl<'a> BatchPlan<'a> {
         tail
     }
 
-    /// To its outermost owner, which may become known late, and to its direct one.
+    /// Links the object to its outermost owner, which may become known late, and to its direct one.
     fn belongs(&mut self, state: &WitnessedState, owner: i64, object: i64) {
         if owner != 0 {
             self.rows.owned.push((owner, object));
@@ -258,7 +261,7 @@ impl<'a> BatchPlan<'a> {
         key: StateKey,
         late: bool,
     ) -> StateRow {
-        // The caller's base is a hint: it counts only if it is what the chain ends with.
+        // The caller's base is a hint: it counts only if the chain ends with it.
         let base = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
         let quotes_none_under = state.quotes_none_under.filter(|_| base.is_some() == state.base.is_some());
         let encoded = self.encode(&append.source, tail, state, base);
@@ -338,7 +341,7 @@ impl<'a> BatchPlan<'a> {
         self.rows.snapshots.insert(object, SnapshotRow { object, seq, packed });
     }
 
-    /// A known state can still be news: the object may have been taken for gone.
+    /// A known state can still change something: the object may have been considered deleted.
     fn again(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seen: Seq) {
         let stale = tail.compare(&state.resource_version) == Some(Ordering::Less);
         let was_live = tail.live;
@@ -360,7 +363,7 @@ impl<'a> BatchPlan<'a> {
         }
     }
 
-    /// Writes down where the object's chain ends, and what it is now if that is certain.
+    /// Records the end of the object's chain, and its present state if that is certain.
     fn place(&mut self, tail: &mut ChainEnd, certain: Option<&WitnessedState>) {
         if let Some(state) = certain {
             tail.live = state.change == Change::Present;

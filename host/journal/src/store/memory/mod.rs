@@ -1,6 +1,6 @@
 //! The writer's memory between batches: the next free numbers and, for each live object, the end of its
-//! chain. All of it is also on disk. The writer looks up again what it forgot, and after a failed transaction
-//! it reads everything anew. It touches no disk itself.
+//! chain. All of it is also on disk. The writer looks up what it forgot, and reads everything again after a
+//! failed transaction. This module touches no disk itself.
 
 pub(crate) mod anchors;
 pub(crate) mod chain_ends;
@@ -16,15 +16,15 @@ use crate::store::memory::anchors::AnchorSearch;
 use crate::store::memory::chain_ends::{ChainEnd, ChainEnds, MarkKeys, ObjectMark};
 use crate::store::rows::{SourceEpoch, StoreResult, checksum, damaged, parse_status};
 
-/// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
-/// that still change are looked up again, one query a batch.
+/// The most objects whose chain ends are kept, at about 90 bytes each. At this number all are forgotten, and
+/// those that still change are looked up again, with one query for each batch.
 const OBJECTS: usize = 256 * 1024;
 
 /// Owners that are known by number.
 const OWNERS: usize = 64 * 1024;
 
-/// Statuses that are known by number. Most states share one of a few dozen; what is beyond is
-/// stored again.
+/// The most statuses that are known by number. Most states share one of a few dozen; further ones are stored
+/// again.
 const STATUSES: usize = 8 * 1024;
 
 /// The object that an id means: within one source, whatever its epoch. Owners have no source.
@@ -43,7 +43,8 @@ impl ObjectIdentity {
 impl PartialEq for ObjectIdentity {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&*self.object, &*other.object);
-        // Of an owner nobody has checked anything: who writes another's uid must not give it a name.
+        // Owner references are unverified: an object that names another's uid as its owner must not be able
+        // to rename that one.
         let named = !self.source.is_empty()
             || (&a.namespace, &a.name, &a.version) == (&b.namespace, &b.name, &b.version);
         a.uid == b.uid && a.kind == b.kind && a.group == b.group && named && self.source == other.source
@@ -70,13 +71,13 @@ pub(crate) struct SourceMemory {
     pub checkpoint: Option<String>,
     pub last_event_ms: Option<i64>,
     pub anchors: AnchorSearch,
-    /// Its newest epoch begins with the batch that is being made.
+    /// Its newest epoch begins with the current batch.
     pub is_new: bool,
 }
 
 impl SourceMemory {
-    /// Takes in the row of a newer epoch. One that nobody wrote must not be written on: the next
-    /// append would give it a sum that is right.
+    /// Loads the row of a newer epoch. A forged row must not be continued: the next append would give it a
+    /// valid checksum.
     pub fn resume(&mut self, stream: SourceEpoch) -> StoreResult<()> {
         stream.check()?;
         self.streams.push((stream.epoch, stream.id as u32));
@@ -84,8 +85,8 @@ impl SourceMemory {
         Ok(())
     }
 
-    /// Whether an append moves the checkpoint to this version: a witness that lags behind another must
-    /// not take back how far that one is.
+    /// Whether an append moves the checkpoint to this version. A witness that lags behind another must not
+    /// move it back.
     pub fn goes_to(&self, version: &Version, append: &AppendBatch) -> bool {
         let held = self.checkpoint.as_deref().map(Version::new);
         append.rewinds || held.is_none_or(|held| !held.is_newer_than(version))
@@ -127,7 +128,7 @@ pub(crate) struct FoundObject {
 }
 
 impl StoreMemory {
-    /// Between batches only: within one, what was planned must stay.
+    /// Called between batches only: within a batch, what was planned must stay.
     pub fn shrink(&mut self) {
         if self.objects.len() > OBJECTS {
             self.objects.clear();
@@ -140,7 +141,7 @@ impl StoreMemory {
         }
     }
 
-    /// Takes in a row of a status. A damaged one must not be referred to: a new one is made.
+    /// Loads the row of a status. A damaged one must not be referred to, so a new one is made.
     pub fn learn_status(&mut self, id: i64, body: &str, sum: i64) {
         if let Some(status) = parse_status(body).ok().filter(|_| checksum::status(id, body) == sum) {
             self.statuses.insert(Arc::new(status), id);
@@ -156,9 +157,8 @@ impl StoreMemory {
         self.sources.iter().flat_map(of).collect()
     }
 
-    /// Takes in what was looked up: the newest epoch of an object is the object, and an older
-    /// one that is still current is remembered with it. What comes after an object's newest state
-    /// must not be written before it.
+    /// Loads what was looked up. The newest epoch of an object becomes the object; an older one that is still
+    /// current is remembered with it. A chain may not end after the journal's end.
     pub fn learn(&mut self, mut found: Vec<FoundObject>) -> StoreResult<()> {
         if let Some(beyond) = found.iter().map(|found| found.tail.seq).find(|seq| *seq >= self.next.seq) {
             let text =
@@ -180,7 +180,7 @@ impl StoreMemory {
         Ok(())
     }
 
-    /// The dead are looked up should they stir again.
+    /// Ended objects are looked up if they change again.
     pub fn forget_ended(&mut self, ended: &[ObjectMark]) {
         for mark in ended {
             if self.objects.get(*mark).is_some_and(|tail| !tail.live && tail.older().is_none()) {

@@ -17,7 +17,7 @@ pub(crate) const SEGMENT: u64 = 1024;
 /// The bytes of a row without its document: its columns and its entry in the index.
 pub(crate) const ROW_BYTES: u64 = 100;
 
-/// Where keys that were asked for are.
+/// The positions of the keys that were looked up.
 pub(crate) type KnownKeys = HashMap<(i64, StateKey), Seq>;
 
 /// Rows that one transaction writes.
@@ -32,7 +32,7 @@ pub(crate) struct RowBatch {
     pub anchors: Vec<AnchorRow>,
     pub states: Vec<StateRow>,
     pub outcomes: HashMap<i64, ObjectOutcome>,
-    /// By object: one that ends has none.
+    /// By object; an ended object has none.
     pub snapshots: HashMap<i64, SnapshotRow>,
     pub tallies: BTreeMap<(u64, i64), u64>,
     /// Bytes of the states that `tallies` counts, as retention counts them.
@@ -48,11 +48,11 @@ impl RowBatch {
         self.states.last().map(|state| state.envelope.seq)
     }
 
-    /// Nothing that another process would have to learn.
+    /// Whether another process would have to learn nothing of it.
     pub fn is_empty(&self) -> bool {
         let Self { streams, objects, owned, states, outcomes, snapshots, gaps, poison, differences, .. } =
             self;
-        // The others are written with one of these.
+        // All other rows are written only together with one of these.
         streams.is_empty()
             && objects.is_empty()
             && owned.is_empty()
@@ -92,7 +92,7 @@ pub(crate) enum ObjectOutcome {
         newest: Seq,
         tail: Seq,
     },
-    /// 0 where there is none.
+    /// 0 if there is none.
     Ended {
         newest: Seq,
         tail: Seq,
@@ -107,7 +107,7 @@ pub(crate) struct SnapshotRow {
     pub packed: PackedDocument,
 }
 
-/// A stream as it is from now on.
+/// The new row of a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamRow {
     pub id: i64,
@@ -172,7 +172,7 @@ impl AnchorRow {
     }
 }
 
-/// A status as it is stored: positions instead of names, since it is stored for each phase.
+/// The stored form of a status: positions instead of names, because one is stored for each phase.
 pub(crate) fn status_text(status: &Status) -> String {
     let Status { phase, reason, message, attempt, ready, total, exit_code, terminal } = status;
     let parts = (phase, reason, message, attempt, ready, total, exit_code, u8::from(*terminal));

@@ -1,8 +1,8 @@
-//! The checksums of rows. The writer makes them, and `journal verify` makes them again: a row that
-//! somebody or something changed no longer matches its checksum.
+//! The checksums of rows. The writer makes them, and `journal verify` makes them again: a row that somebody
+//! or something changed no longer matches its checksum.
 //!
-//! Each covers every column of its row, the number by which others refer to it included, but for
-//! numbers that the store itself gives. Figures that a store adds up have sums that add up with them.
+//! Each checksum covers every column of its row, including the number by which others refer to it, but not
+//! numbers that the store itself assigns. Counters that a store adds up have checksums that add up with them.
 
 use kubewitness_core::document::checksum;
 use kubewitness_core::ports::DeadLetter;
@@ -57,7 +57,7 @@ pub(crate) fn anchor(id: i64, stream: i64, checksum: i64) -> i64 {
     ChecksumParts::default().int(id).int(stream).int(checksum).sum()
 }
 
-/// Without what is counted anew: states, and those of them that retention took.
+/// Without the columns that are counted again: states, and those that retention removed.
 pub(crate) fn stream(
     id: i64,
     source: &str,
@@ -83,7 +83,7 @@ pub(crate) fn discrepancy(stream: i64, number: i64, body: &str) -> i64 {
     ChecksumParts::default().int(stream).int(number).text(body).sum()
 }
 
-/// `checksum` is that of the bytes as they came.
+/// `checksum` is that of the bytes as received.
 pub(crate) fn poison(stream: i64, digest: i64, checksum: i64, observed_ms: i64, error: &str) -> i64 {
     ChecksumParts::default().int(stream).int(digest).int(checksum).int(observed_ms).text(error).sum()
 }
@@ -92,7 +92,7 @@ pub(crate) fn plugin(name: &str, progress: &str) -> i64 {
     ChecksumParts::default().text(name).text(progress).sum()
 }
 
-/// A dead letter but for what was done with it.
+/// The columns of a dead letter, except what was done with it.
 pub(crate) struct LetterColumns<'a> {
     pub plugin: &'a str,
     pub seq: i64,
@@ -141,7 +141,7 @@ pub(crate) fn taken_sum(finished: i64, untold: i64) -> i64 {
     3i64.wrapping_mul(finished).wrapping_add(5i64.wrapping_mul(untold))
 }
 
-/// A column of a row as it lies in whatever store.
+/// A column of a row in any store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SumCell {
     Null,
@@ -192,7 +192,7 @@ pub(crate) struct SummedTable {
 }
 
 impl SummedTable {
-    /// Whether its key is a number that ascends.
+    /// Whether its key is an ascending number.
     pub fn is_numbered(&self) -> bool {
         self.keys == 1 && self.columns[0] == "id"
     }
@@ -202,21 +202,21 @@ impl SummedTable {
         if cells.len() < self.columns.len() { None } else { (self.sum)(&cells[..self.columns.len()]) }
     }
 
-    /// Whether it is the row that was written; its sum follows its columns.
+    /// Whether it is the row that was written. Its checksum follows its columns.
     pub fn is_sound(&self, cells: &[SumCell]) -> bool {
         let stored = cells.get(self.columns.len()).and_then(SumCell::int);
         stored.is_some() && stored == self.sum(cells)
     }
 
-    /// The sum that a row of an older format is given; `None` where it has it, or where its old one
-    /// says that it is not what was written.
+    /// The checksum for a row of an older format. `None` if it already has it, or if its old checksum shows
+    /// that the row was changed.
     pub fn refill(&self, cells: &[SumCell]) -> Option<i64> {
         let stored = cells.get(self.columns.len()).and_then(SumCell::int);
         let is_damaged = self.name == STATUSES.name && stored != cells[1].text().map(status_before);
         self.sum(cells).filter(|sum| !is_damaged && stored != Some(*sum))
     }
 
-    /// For a message.
+    /// Describes the row in a message.
     pub fn place(&self, cells: &[SumCell]) -> String {
         let part = |cell: &SumCell| match cell {
             SumCell::Null => "-".to_owned(),
@@ -260,8 +260,8 @@ pub(crate) const REPLAYS: SummedTable = SummedTable {
     sum: |c| Some(replay(c[1].text()?, c[2].text()?, c[3].text()?, c[4].text()?, c[5].text()?, c[6].int()?)),
 };
 
-/// All of them. What states, objects and their documents carry is compared as they are read, and
-/// figures are counted anew.
+/// All of them. The checksums of states, objects and documents are compared when these are read, and counters
+/// are counted again.
 pub(crate) const TABLES: [SummedTable; 12] = [
     SummedTable {
         name: "streams",

@@ -39,7 +39,8 @@ impl<'de> Deserialize<'de> for StateKey {
 }
 
 impl StateKey {
-    /// A uid dies once. Below every version, so that these stay out of the way of the newest.
+    /// A uid ends once. The number is below every version, so that ends don't come between the newest
+    /// versions in the index.
     pub const GONE: Self = Self::Number(-1);
 
     pub fn of_version(version: &Version) -> Self {

@@ -1,5 +1,5 @@
-//! The rows of a journal, whatever store they lie in: their columns, encodings and checksums. Knows no
-//! SQL, no connection and no clock.
+//! The rows of a journal, independent of the store: their columns, encodings and checksums. It knows no SQL,
+//! no connection and no clock.
 
 mod batch;
 pub(crate) mod check;

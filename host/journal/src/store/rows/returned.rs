@@ -23,7 +23,7 @@ pub(crate) struct NamedObject {
     pub owner: i64,
 }
 
-/// Which objects; several can share what the indexes hold of a uid or a name.
+/// Which objects to find. Several can share the index entry of a uid or a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ObjectChoice<'a> {
     Numbers(&'a [i64]),
@@ -41,12 +41,12 @@ pub(crate) struct SourceEpoch {
     pub checkpoint: Option<String>,
     pub states: u64,
     pub last_event_ms: Option<i64>,
-    /// As it was written with the row.
+    /// As written with the row.
     pub sum: i64,
 }
 
 impl SourceEpoch {
-    /// A checkpoint that nobody wrote must not be resumed from.
+    /// A forged checkpoint must not be resumed from.
     pub fn check(&self) -> StoreResult<()> {
         let Self { id, source, epoch, checkpoint, last_event_ms, sum, .. } = self;
         let written = checksum::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
@@ -57,7 +57,7 @@ impl SourceEpoch {
     }
 }
 
-/// An object that is kept as current, with what its newest state says.
+/// An object that is stored as current, with the content of its newest state.
 #[derive(Debug)]
 pub(crate) struct LiveRow {
     pub object: i64,
@@ -68,7 +68,7 @@ pub(crate) struct LiveRow {
     pub newest_object: Option<i64>,
 }
 
-/// An object of a source, and how it stands where it has ended.
+/// An object of a source, and its end if it has ended.
 #[derive(Debug)]
 pub(crate) struct EndRow {
     pub object: i64,
@@ -89,7 +89,7 @@ impl EndRow {
     }
 }
 
-/// A snapshot, with what the state that it is of says.
+/// A snapshot, with the content of its state.
 #[derive(Debug)]
 pub(crate) struct KeptSnapshot {
     pub snapshot: SnapshotRow,
@@ -116,10 +116,10 @@ pub(crate) struct StoredDocument {
     pub stored: Vec<u8>,
 }
 
-/// A row of states as it lies there; the envelope may turn out to be damaged.
+/// A stored row of states; its envelope may turn out to be damaged.
 pub(crate) type StoredRow = (i64, StoreResult<StateEnvelope>, Vec<u8>);
 
-/// An object, with where its states are: enough to choose by, before anything of it is read.
+/// An object, with the positions of its states: enough to choose it without reading any state.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacedObject {
     pub object: i64,
@@ -144,7 +144,7 @@ pub(crate) struct ObjectEnds {
 /// A state that a walk back along chains came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChainStep {
-    /// Where the walk began.
+    /// The position where the walk began.
     pub head: Seq,
     pub seq: Seq,
     pub back: u64,
@@ -152,13 +152,13 @@ pub(crate) struct ChainStep {
 }
 
 impl ChainStep {
-    /// Whether it is a version that came in its turn, or an end: neither late nor a gap.
+    /// Whether it is a version in order, or an end: neither late nor a gap.
     pub fn is_in_turn(&self) -> bool {
         self.flags & 0b111 <= 2
     }
 }
 
-/// How a document is kept, and what it must be once it is read.
+/// How a document is stored, and its checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DocumentStorage {
     pub seq: Seq,
@@ -174,8 +174,8 @@ impl From<&StateEnvelope> for DocumentStorage {
     }
 }
 
-/// A run of letters that an index has together. Two of them are behind a letter: the others of its plugin, and those of the
-/// plugins behind it.
+/// A range of letters that is contiguous in an index. After a given letter come two ranges: the later letters
+/// of its plugin, and those of later plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LetterRange<'a> {
     /// The letters of a plugin after a position.

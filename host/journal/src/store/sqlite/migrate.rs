@@ -1,8 +1,8 @@
 //! Migrates older formats to the present one, a version at a time.
 //!
-//! A step is one transaction that also moves `user_version`: a process that is killed in between
-//! leaves the file as it was before the step, or as it is after it, and the next start goes on from
-//! there. Steps are never changed once a version was released; a new version is a new step.
+//! A step is one transaction that also moves `user_version`. A process that is killed leaves the file as
+//! before or as after the step, and the next start continues from there. Released steps never change; a new
+//! version is a new step.
 
 use std::path::Path;
 
@@ -63,7 +63,7 @@ const STEPS: [&str; VERSION as usize - 1] = [
     "",
 ];
 
-/// The version from which on rows have sums.
+/// The version since which rows have checksums.
 const SEALED: i64 = 6;
 
 /// Brings a file of version `from` to the present one. `unfinished`: an import that has not come to its

@@ -1,11 +1,11 @@
-//! The identity of what was committed: a number that moves with every transaction, and the line in which it moves. A
-//! line is a random number that a writer draws when it opens the journal or comes back to it, and the journal keeps the
-//! ends of earlier lines.
+//! The identity of the committed history: a number that grows with every transaction, and the line in which
+//! it grows. A line is a random number that a writer draws when it opens the journal or reconnects to it, and
+//! the journal keeps the ends of earlier lines.
 //!
-//! A standby server that takes over without the newest commits ends the present line early, since every writer has to
-//! connect again. So whoever knew a commit beyond that end learns it with the next transaction, whatever the lost
-//! commits were, and however many others have written since. Positions of states alone do not show it: a lost gap or
-//! save has none, and new states take the positions of lost ones.
+//! A standby server that takes over without the newest commits ends the present line early, because every
+//! writer has to reconnect. So a writer that knew a later commit notices the loss in its next transaction,
+//! whatever was lost, and however many others have written since. Comparing positions of states was rejected:
+//! a lost gap or save has none, and new states take the positions of lost ones.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -17,7 +17,7 @@ use crate::store::rows::StoreResult;
 
 /// Under this name `kw_agreed` has the ends of earlier lines.
 const LINES: &str = "lines";
-/// Lines whose ends are kept: a writer that comes back after more of them is refused.
+/// How many ends of lines are kept. A writer that reconnects after more lines is refused.
 const MOST_LINES: usize = 256;
 
 /// Moves the number, and with it locks the row up to the end of the transaction.
@@ -31,7 +31,7 @@ pub(crate) struct CommitIdentity {
 }
 
 impl CommitIdentity {
-    /// As a transaction finds it that has moved the number.
+    /// The identity before the present transaction moved the number.
     pub fn before_move(moves: i64, line: i64) -> Self {
         Self { moves: moves - 1, line }
     }
@@ -40,15 +40,15 @@ impl CommitIdentity {
         Self { moves: self.moves + 1, ..self }
     }
 
-    /// Whether what `known` says is a part of this history, whose earlier lines ended so.
+    /// Whether `known` is part of this history, whose earlier lines ended as given.
     fn descends(self, known: Self, ended: &[Self]) -> bool {
         let same_line = self.line == known.line && self.moves >= known.moves;
         same_line || ended.iter().any(|end| end.line == known.line && end.moves >= known.moves)
     }
 }
 
-/// Expects that nothing of what is known was lost. Others may have committed since. Where something was, the transaction
-/// that is under way ends: it holds the row that every writer needs.
+/// Expects that no known commit was lost; others may have committed since. If one was lost, the present
+/// transaction ends, because it holds the row that every writer needs.
 pub(crate) async fn expect(
     session: &mut ServerSession,
     found: CommitIdentity,
@@ -62,7 +62,7 @@ pub(crate) async fn expect(
     Err(lost(found, known))
 }
 
-/// Begins a line, in a transaction of its own. A writer that comes back says what it knew.
+/// Begins a line, in its own transaction. A writer that reconnects passes the identity that it knew.
 pub(crate) async fn begin_line(
     session: &mut ServerSession,
     known: Option<CommitIdentity>,

@@ -1,5 +1,5 @@
-//! Sessions with a server: how one begins, which locks it holds, and which other replicas have one.
-//! Knows no row of a state.
+//! Sessions with a server: how one begins, which locks it holds, and which other replicas have one. It knows
+//! nothing about states.
 
 pub(super) mod commits;
 pub(super) mod lock;

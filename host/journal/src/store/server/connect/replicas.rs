@@ -1,5 +1,5 @@
-//! Replicas that share a journal. Each has a seat: an advisory lock that ends with its session, and a
-//! row with its name.
+//! Replicas that share a journal. Each has a seat: an advisory lock that ends with its session, and a row
+//! with its name.
 
 use kubewitness_core::ports::JournalError;
 
@@ -12,16 +12,17 @@ use crate::store::server::engine::dialect::ServerDialect;
 /// Replicas of one journal at most.
 pub(crate) const MOST: u8 = 16;
 
-/// A replica that holds the journal and says nothing to the server for so long has been stopped: the
-/// others don't wait for it any longer.
+/// A replica that holds the journal's row and sends nothing for this many seconds is considered suspended.
+/// The others don't wait for it any longer.
 const STALLED_SECONDS: i64 = 10;
 
 /// How a replica shares the journal with others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaSharing {
-    /// As people know the replica; unique.
+    /// The unique name by which people know the replica.
     pub name: String,
-    /// By which the replicas elect who dispatches: those of another one are of another cluster.
+    /// The Lease with which the replicas elect the leader. A replica with another Lease belongs to another
+    /// cluster.
     pub lease: String,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct PresentReplica {
     pub seat: LockRight,
 }
 
-/// Those whose sessions live.
+/// The replicas with living sessions.
 pub(crate) async fn seated(session: &mut ServerSession) -> StoreResult<Vec<PresentReplica>> {
     let text = "SELECT r.slot, r.name, r.lease, r.since_ms, r.term, j.term FROM kw_replicas r \
                 JOIN kw_journal j ON j.id = 1 ORDER BY r.slot";
@@ -78,9 +79,8 @@ pub(crate) async fn take_replica_slot(
     Ok(None)
 }
 
-/// Ends sessions of replicas that were stopped in the middle of a transaction: nobody else could write
-/// until the server gives them up, which one of them does after hours. One that is wrongly taken for
-/// stopped connects again.
+/// Ends sessions of replicas that were suspended in the middle of a transaction. Nobody else could write
+/// until the server ends them, which may take hours. A replica whose session is ended by mistake reconnects.
 pub(crate) async fn end_stalled(session: &mut ServerSession, mine: LockRight) -> StoreResult<()> {
     for other in seated(session).await?.into_iter().filter(|other| other.seat != mine) {
         if is_stalled(session, other.session).await? {
@@ -92,7 +92,7 @@ pub(crate) async fn end_stalled(session: &mut ServerSession, mine: LockRight) ->
     Ok(())
 }
 
-/// Nothing has come from it for a while. A replica that is well asks every second.
+/// Whether nothing has come from it for a while. A healthy replica sends a query every second.
 pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> StoreResult<bool> {
     match session.dialect() {
         ServerDialect::Postgres => {
@@ -101,8 +101,8 @@ pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> Stor
             let params = vec![number.into(), STALLED_SECONDS.into()];
             Ok(!session.fetch(text, params).await?.is_empty())
         }
-        // MySQL's table of sessions has what each of them asks as a text, and is refused as a whole while
-        // there are bytes in one of these, as in what other replicas write.
+        // MySQL's table of sessions has the current query of each session as text. The whole table fails
+        // while one of them contains binary bytes, as other replicas' writes do.
         ServerDialect::Mysql => {
             for mut row in session.answers("SHOW PROCESSLIST").await? {
                 if row.int(0)? == number {
@@ -117,7 +117,7 @@ pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> Stor
 /// Marks the holder of the lock as a replica that comes in, and not as a process that has the journal for itself.
 const COMES_IN: &str = "a replica that comes in, ";
 
-/// Takes the journal's own lock for as long as it takes to come in.
+/// Holds the journal's own lock while it joins.
 pub(crate) async fn come_in(
     session: &mut ServerSession,
     sharing: &ReplicaSharing,
@@ -130,7 +130,7 @@ pub(crate) async fn come_in(
             session.fetch(text, vec![name.as_str().into()]).await?;
         }
         LockAttempt::Others(holder) if holder.name.starts_with(COMES_IN) => {
-            // It was stopped on its way.
+            // It was suspended while it joined.
             if let Some(number) = holder.session
                 && is_stalled(session, number).await?
             {
@@ -162,7 +162,7 @@ pub(crate) async fn agree(session: &mut ServerSession, name: &str, text: &str) -
     Ok(text.to_owned())
 }
 
-/// Only who knows the newest text changes it.
+/// Changes the text only if the caller knows the newest one.
 pub(crate) async fn agree_anew(
     session: &mut ServerSession,
     name: &str,
@@ -171,8 +171,8 @@ pub(crate) async fn agree_anew(
 ) -> StoreResult<bool> {
     let update = "UPDATE kw_agreed SET text = ? WHERE name = ? AND text = ?";
     session.fetch(update, vec![text.into(), name.into(), before.into()]).await?;
-    // Not every server tells how many rows an update has changed. What is there now may also be the text of another
-    // that came to the same.
+    // Not every server reports how many rows an update has changed. The present text may also come from
+    // another replica that wrote the same.
     Ok(agree(session, name, text).await? == text)
 }
 
@@ -189,7 +189,7 @@ pub(crate) async fn elect_by(session: &mut ServerSession, slot: u8, lease: &str)
     session.fetch(text, vec![lease.into(), i64::from(slot).into()]).await.map(drop)
 }
 
-/// Until the next term begins, there is no leader.
+/// Until the next term begins, no leader exists.
 pub(crate) async fn end_term(session: &mut ServerSession) -> StoreResult<()> {
     session.script("UPDATE kw_journal SET term = term + 1 WHERE id = 1").await
 }

@@ -1,5 +1,4 @@
-//! Classifies the errors of a server: the caller tries again, a person mends something, or the process
-//! stops.
+//! Classifies the errors of a server: the caller retries, a person fixes something, or the process stops.
 
 use kubewitness_core::ports::JournalError;
 
@@ -9,7 +8,7 @@ use crate::report::{DOUBTFUL, LOST, RESTORE};
 /// Classifies an error of PostgreSQL. The first two characters of its code are a class.
 fn postgres(code: &str) -> Option<&'static str> {
     match code {
-        // What a transaction that met another, or a server that ends, is told.
+        // The errors of a transaction that conflicts with another one, or of a server that stops.
         "40001" | "40P01" | "55P03" | "57014" => Some("the server gave up a transaction"),
         "25006" => Some(
             "the server is a standby, or `default_transaction_read_only` is on for the user or the database",
@@ -33,7 +32,7 @@ fn postgres(code: &str) -> Option<&'static str> {
 /// Classifies an error of MySQL and MariaDB.
 fn mysql(number: &str) -> Option<&'static str> {
     match number.parse().unwrap_or(0) {
-        // The last two are of replicated groups, where another member's transaction came first.
+        // The last two come from replicated groups, if another member's transaction came first.
         1205 | 1206 | 1213 | 1317 | 3024 | 1969 | 1020 | 1180 | 3100 | 3101 => {
             Some("the server gave up a transaction")
         }
@@ -44,7 +43,8 @@ fn mysql(number: &str) -> Option<&'static str> {
         1040 | 1203 | 1226 => Some("the server has no connection left"),
         1142 | 1143 | 1227 => Some("the user lacks a right on the journal's tables"),
         1044 => Some("the user has no right on the database"),
-        // Also a host, a way to tell a password, and an account that is locked or whose password is old.
+        // These include a blocked host, an unsupported authentication method, and an account that is locked
+        // or whose password has expired.
         1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
             Some("the server refuses the user or the password")
         }
@@ -67,7 +67,7 @@ pub(crate) fn passing(dialect: ServerDialect, code: &str) -> Option<&'static str
 fn is_damage(dialect: ServerDialect, code: &str) -> bool {
     match dialect {
         ServerDialect::Postgres => matches!(code, "XX001" | "XX002"),
-        // Of tables and indexes that can't be read; MySQL's own checksum failure ends the server.
+        // For unreadable tables and indexes; MySQL's own checksum failure ends the server.
         ServerDialect::Mysql => matches!(code, "1034" | "1035" | "1194" | "1195" | "1712" | "1877"),
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'st
             return Some("correct the address's settings of TLS, or the server's certificate");
         }
         sqlx::Error::Protocol(_) | sqlx::Error::Configuration(_) => return Some(PROTOCOL),
-        // Told by the client's TLS, in its words.
+        // Reported by the client's TLS library, in its words.
         sqlx::Error::Io(_) if error.to_string().contains("peer certificate") => {
             return Some(CERTIFICATE);
         }
@@ -153,7 +153,7 @@ pub(crate) fn classify(dialect: ServerDialect, error: sqlx::Error) -> JournalErr
             "the server wants the password as `caching_sha2_password` has it, which is told over TLS alone"
                 .into(),
         ),
-        // Of a row: what is there is not of this format.
+        // The content of a row is not of this format.
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
         | sqlx::Error::Encode(_)

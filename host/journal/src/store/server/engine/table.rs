@@ -22,14 +22,14 @@ pub(crate) const fn bytes(name: &'static str) -> TableColumn {
     TableColumn { name, kind: ColumnKind::Bytes }
 }
 
-/// The value of a column when its row exists already.
+/// The value of a column if its row already exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ColumnMerge {
     New,
     Sum,
 }
 
-/// The treatment of a row whose key exists already.
+/// The treatment of a row whose key already exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyConflict {
     Refuse,
@@ -37,7 +37,7 @@ pub(crate) enum KeyConflict {
     Merge(&'static [(&'static str, ColumnMerge)]),
 }
 
-/// One row a key at most: PostgreSQL refuses to merge twice in one statement.
+/// At most one row for each key: PostgreSQL refuses to merge twice in one statement.
 #[derive(Debug)]
 pub(crate) struct InsertStatement {
     pub table: &'static str,
@@ -83,7 +83,7 @@ impl RowsBatch {
         self.values.len() / self.width
     }
 
-    /// In parts that `rows` measures: it is given what is left, and says how many rows come next.
+    /// Splits the rows into parts. `rows` gets the remaining values, and returns how many rows come next.
     pub fn parts(self, rows: fn(&[Value], usize) -> usize) -> Vec<Self> {
         let width = self.width;
         let (mut left, mut counts) = (&self.values[..], Vec::new());
@@ -98,7 +98,7 @@ impl RowsBatch {
     }
 }
 
-/// As the engines send it.
+/// The size that the engines send.
 fn size_of(value: &Value) -> usize {
     match value {
         Value::Null => 1,
@@ -107,7 +107,7 @@ fn size_of(value: &Value) -> usize {
     }
 }
 
-/// Rows that fit into so many bytes; one at least, however large it is.
+/// How many rows fit into so many bytes; at least one, however large it is.
 pub(crate) fn fitting(values: &[Value], width: usize, limit: usize) -> usize {
     let mut bytes = 0;
     let fitting = values.chunks(width).take_while(|row| {

@@ -86,7 +86,7 @@ impl ServerSession {
         self.fetch(text, vec![after.into(), limit.into()]).await?.into_iter().map(row).collect()
     }
 
-    /// Gives every row that has none its sum, as it is now. May be done twice.
+    /// Computes the checksum of every row that has none. May be repeated.
     pub(crate) async fn fill(&mut self) -> StoreResult<()> {
         let last = self.numbers("SELECT coalesce(max(owner), 0) FROM kw_owned", Vec::new()).await?;
         for from in (0..=last.first().copied().unwrap_or_default()).step_by(OWNERS as usize) {
@@ -138,7 +138,7 @@ impl ServerSession {
         Ok(!self.fetch(&text, Vec::new()).await?.is_empty())
     }
 
-    /// Asked of MySQL and MariaDB alone: PostgreSQL makes an index only where there is none.
+    /// For MySQL and MariaDB only: PostgreSQL itself creates an index only if it is missing.
     pub(crate) async fn has_index(&mut self, table: &str, index: &str) -> StoreResult<bool> {
         let text = format!(
             "SELECT 1 FROM information_schema.statistics WHERE table_schema = database() AND table_name = '{table}' \

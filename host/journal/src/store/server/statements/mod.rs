@@ -1,5 +1,5 @@
-//! The statements of the journal, in texts that every server understands. They know tables and columns,
-//! and nothing of locks, seats or what rows mean.
+//! The statements of the journal, in texts that every server understands. They know tables and columns, but
+//! no locks, no seats, and not what rows mean.
 
 mod checksums;
 mod fetch;

@@ -1,4 +1,4 @@
-//! Reads what was there at a moment: ends by their index, and chains from their ends backwards.
+//! Reads a past moment: ends by their index, and chains from their ends backwards.
 
 use kubewitness_core::Seq;
 

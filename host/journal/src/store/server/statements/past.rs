@@ -1,4 +1,4 @@
-//! The trait `RetentionReader`: what retention asks about the history of a source.
+//! The trait `RetentionReader`: the queries of retention about the history of a source.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -116,7 +116,7 @@ impl RetentionReader for ServerSession {
         rows.iter().map(|row| Ok((row.int(0)? as Seq, OperatorAct::of_mark(row.int(1)?).1))).collect()
     }
 
-    /// Those of other streams are left out here: they are few.
+    /// States of other streams are filtered out here, because they are few.
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>> {
         let text = concat!(
             "SELECT ",

@@ -74,7 +74,7 @@ impl ServerSession {
         envelopes(self.fetch(text, vec![after.into(), limit.into()]).await?)
     }
 
-    /// Looks at the namespace of each state's object and at nothing else of it.
+    /// Reads only the namespace of each state's object.
     pub(super) async fn read_outside(
         &mut self,
         after: i64,
@@ -90,14 +90,14 @@ impl ServerSession {
         self.numbers(text, vec![after.into(), through.into(), SqlParam::Pairs(pairs), limit.into()]).await
     }
 
-    /// Down the index of versions: those of other streams are passed over.
+    /// Descends the index of versions, and skips those of other streams.
     pub(super) async fn read_newest_within(
         &mut self,
         stream: i64,
         from: i64,
         upto: i64,
     ) -> StoreResult<Option<i64>> {
-        // Ends have no version there, and gaps are no numbers.
+        // Ends have no version in this index, and gaps are not numeric.
         let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
                     WHERE s.version >= ? AND s.version <= ? AND o.stream = ? ORDER BY s.version DESC LIMIT 1";
         let [from, upto] = [from, upto].map(|number| SqlParam::Bytes(key_bytes(&StateKey::Number(number))));
@@ -105,7 +105,7 @@ impl ServerSession {
         row.map(|row| row.int(0)).transpose()
     }
 
-    /// Ends have a key of their own, by which the index finds them.
+    /// Ends have their own key, by which the index finds them.
     pub(super) async fn read_end_of(&mut self, object: i64) -> StoreResult<Option<i64>> {
         let text = "SELECT seq FROM kw_states WHERE version = ? AND object = ?";
         let gone = SqlParam::Bytes(key_bytes(&StateKey::GONE));

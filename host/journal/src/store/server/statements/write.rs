@@ -285,7 +285,8 @@ pub(super) fn state_values(row: StateRow) -> [Value; 13] {
     ]
 }
 
-/// Several appends of one batch may go to one stream: the last says how it is.
+/// Merges several rows of one stream. Appends of one batch may go to the same stream, and the last row
+/// counts.
 fn merged(rows: Vec<StreamRow>) -> Vec<StreamRow> {
     let mut streams: BTreeMap<i64, StreamRow> = BTreeMap::new();
     for row in rows {
@@ -329,7 +330,7 @@ async fn outcomes(link: &mut dyn ServerLink, outcomes: Vec<(i64, ObjectOutcome)>
             ObjectOutcome::Ended { newest, tail } => ended.push((object, newest, tail)),
         }
     }
-    // In the order of the table, which is kinder to its pages.
+    // In the order of the table, which touches fewer pages.
     live.sort_unstable();
     ended.sort_unstable();
     let live = RowsBatch::of(live, |(object, newest, tail)| {

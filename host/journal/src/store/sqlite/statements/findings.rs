@@ -23,7 +23,7 @@ pub(super) async fn gaps(
            AND (?3 IS NULL OR g.body ->> '$.object.namespace' = ?3) \
            AND (?4 IS NULL OR g.body ->> '$.object.name' = ?4) AND g.id < ?5 ORDER BY g.id DESC LIMIT ?6";
     let limit = query.limit.unwrap_or(usize::MAX);
-    // All of them, where the kind has yet to choose.
+    // All of them, if they still have to be filtered by kind.
     let fetched = if query.kind.is_some() { usize::MAX } else { limit };
     let asked = sqlx::query_as(text).bind(&query.source).bind(&query.uid).bind(&query.namespace);
     let asked = asked.bind(&query.name).bind(query.cursor.map_or(i64::MAX, bounded));
@@ -85,8 +85,8 @@ pub(super) async fn discrepancies(
     sqlx::query_as(text).bind(source).fetch_all(connection).await.map_err(classify)
 }
 
-/// The histories of each source, oldest first. A later one begins where the end of the one before is
-/// recorded as a hole, or where its own beginning is.
+/// The histories of each source, oldest first. A later one begins where the end of the previous one is
+/// recorded as a hole, or at its own beginning.
 pub(super) async fn epochs(
     connection: &mut SqliteConnection,
 ) -> Result<Vec<(String, EpochView)>, JournalError> {

@@ -91,7 +91,7 @@ pub(super) async fn after(
     envelopes(&found)
 }
 
-/// Looks at the object of each state and at nothing else of it.
+/// Reads only the object of each state.
 pub(super) async fn outside(
     connection: &mut SqliteConnection,
     after: i64,
@@ -107,21 +107,21 @@ pub(super) async fn outside(
     query.fetch_all(connection).await.map_err(classify)
 }
 
-/// Down the index of versions: those of other streams are passed over.
+/// Descends the index of versions, and skips those of other streams.
 pub(super) async fn newest_within(
     connection: &mut SqliteConnection,
     stream: i64,
     from: i64,
     upto: i64,
 ) -> StoreResult<Option<i64>> {
-    // Ends have no version there, and gaps are no numbers.
+    // Ends have no version in this index, and gaps are not numeric.
     let text = "SELECT s.seq FROM states s CROSS JOIN objects o ON o.id = s.object \
                 WHERE s.version BETWEEN ?1 AND ?2 AND o.stream = ?3 ORDER BY s.version DESC LIMIT 1";
     let query = sqlx::query_scalar(text).bind(from).bind(upto).bind(stream);
     query.fetch_optional(connection).await.map_err(classify)
 }
 
-/// Ends have a key of their own, by which the index finds them.
+/// Ends have their own key, by which the index finds them.
 pub(super) async fn end_of(connection: &mut SqliteConnection, object: i64) -> StoreResult<Option<i64>> {
     let text = "SELECT seq FROM states WHERE version = -1 AND object = ?";
     sqlx::query_scalar(text).bind(object).fetch_optional(connection).await.map_err(classify)
