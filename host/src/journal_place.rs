@@ -1,4 +1,4 @@
-//! Finds out which database holds the journal: from the command line, the environment, or a file.
+//! Determines which database holds the journal: from the command line, the environment, or a file.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ pub const EMBEDDED: &str = "sqlite";
 /// Marks a folder as a playground's own, which the next playground clears.
 pub const PLAYGROUND_MARKER: &str = ".kubewitness-playground";
 
-/// For a controller that means to keep what it writes.
+/// For a controller whose data is meant to last.
 pub fn refuse_a_playgrounds(data: &Path) -> Result<()> {
     let marker = data.join(PLAYGROUND_MARKER);
     if asked(data, move || marker.try_exists())? {
@@ -29,7 +29,7 @@ pub fn refuse_a_playgrounds(data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Of a data folder, before anything else is done: its disk may not answer.
+/// Reads the data folder before anything else, with a time limit, because its disk may not answer.
 fn asked<T: Send + 'static>(data: &Path, work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T> {
     files::within_blocking(files::ANSWER, work).with_context(|| format!("looking at {}", data.display()))
 }

@@ -1,5 +1,5 @@
-//! The pages of the reference that the binary knows: commands, codes, interfaces. Tests generate them and compare
-//! them with `docs/reference`.
+//! The pages of the reference that the binary knows: commands, codes, interfaces. Tests generate them and
+//! compare them with `docs/reference`.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use kubewitness_harness::{GENERATED, cell, reference};
 use crate::commands::{BrokenLine, CommandEnd, codes};
 use crate::controller::PluginPhase;
 
-/// Every command shows these, and says itself what they do.
+/// Every command has these flags, and explains them itself.
 const EVERYWHERE: [&str; 2] = ["help", "version"];
 
 fn argument(arg: &Arg) -> String {
@@ -217,7 +217,7 @@ fn the_reference_has_a_page_for_each_code_of_doctor() {
     reference("doctor/README.md", &index);
 }
 
-/// One section an interface or a world, with its doc comment as text.
+/// One section for each interface or world, with its doc comment as text.
 fn wit(page: &mut String, file: &str, text: &str) {
     write!(page, "\n## {file}\n\n").unwrap();
     let (mut about, mut item) = (String::new(), String::new());

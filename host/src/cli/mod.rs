@@ -1,6 +1,6 @@
-//! The command line: every command and flag, in the order in which a newcomer meets them. The doc comments are the
-//! help texts, and the reference is generated from them. It runs no command, and opens no journal and no
-//! connection.
+//! The command line: every command and flag, in the order in which a newcomer meets them. The doc comments
+//! are the help texts, and the reference is generated from them. It runs no command, and opens neither a
+//! journal nor a connection.
 
 mod check;
 mod controller;

@@ -1,4 +1,4 @@
-//! The commands for shells and `man`, and the names by which the program is called.
+//! The commands for shells and `man`, and the names under which the program can be called.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub struct ManArgs {
     pub dir: PathBuf,
 }
 
-/// Whether the program was called by this name, in whatever folder.
+/// Whether the program was called by this name, in any folder.
 pub fn is_called(program: &OsStr, name: &str) -> bool {
     Path::new(program).file_name().is_some_and(|file| file == name)
 }

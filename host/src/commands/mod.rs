@@ -1,4 +1,4 @@
-//! The commands that read and verify, and end. They never run a controller: `run` and `playground` do.
+//! The commands that read, verify and end. They never run a controller: `run` and `playground` do.
 
 mod api;
 mod audit;
@@ -34,13 +34,13 @@ pub use journal::journal;
 pub use plugin::plugin;
 pub use shell::{complete, completion, man};
 
-/// How a command ended, as its exit code says it.
+/// The result of a command, as its exit code reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEnd {
     Fine,
     /// A check failed or a job did: the command itself worked.
     Failed,
-    /// Nothing failed, and something is probably not as it was meant.
+    /// Nothing failed, but something is probably not as intended.
     Warned,
     /// The awaited condition did not come in time.
     TimedOut,
@@ -72,7 +72,7 @@ impl fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 impl UsageError {
-    /// Such an error, to be returned as any other.
+    /// An error of this kind, to be returned as any other.
     pub fn error(message: impl Into<String>) -> anyhow::Error {
         Self(message.into()).into()
     }

@@ -1,4 +1,5 @@
-//! Reads objects from files that a person names: YAML or JSON, several documents, a list, or the events of a watch.
+//! Reads objects from files that a person names: YAML or JSON, several documents, a list, or the events of a
+//! watch.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,10 +12,10 @@ use serde_json::Value;
 
 use crate::config::tree::YamlTree;
 
-/// Objects are at most a few MB each; more is no object, and reading it would only take memory.
+/// Objects have at most a few MB each; a larger text is not one, and reading it would only take memory.
 const OBJECT_BYTES: u64 = 64 << 20;
 
-/// Each is handed over alone and told in a line. Whoever has more divides the file.
+/// Each is delivered separately and printed in a line. A larger file must be divided.
 const OBJECTS: usize = 10_000;
 
 /// One object of a file.
@@ -47,7 +48,7 @@ impl NamedFile {
         Ok(Self { kind: kind.to_owned(), group: group.to_owned(), namespace, name })
     }
 
-    /// Of a whole object, which has a name.
+    /// For a complete object, which has a name.
     pub fn of_whole(object: &Value) -> Result<Self> {
         let named = Self::of(object)?;
         // YAML reads an unquoted 5 as a number, and an unquoted n as false.
@@ -134,7 +135,7 @@ fn flatten(document: Value, is_gone: bool, objects: &mut Vec<ObservedObject>) ->
             let is_gone = match map["type"].as_str() {
                 Some("ADDED" | "MODIFIED") => false,
                 Some("DELETED") => true,
-                // It has a position, and says nothing of an object.
+                // It has a position, but no object.
                 Some("BOOKMARK") => return Ok(()),
                 _ => bail!("a watch's event has the type {}: give ADDED, MODIFIED or DELETED", map["type"]),
             };

@@ -50,7 +50,8 @@ pub async fn follow(
                 maps.set(seen.maps.clone());
                 sender.send_replace(Some(snapshot(&namespace, &seen.maps)));
             } else if let Some(condition) = seen.condition {
-                // Not known is not empty: what runs, or last ran, goes on.
+                // An unknown configuration is not an empty one: the running plugins, or the last ones,
+                // continue.
                 let place = format!("configmaps of the namespace {namespace}");
                 let problem = ManifestProblem::of(place, None, condition);
                 sender.send_replace(Some(ConfigSnapshot {

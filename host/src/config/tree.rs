@@ -20,7 +20,7 @@ enum YamlNode {
     Scalar(Value),
 }
 
-/// Bytes that are told of a field's name.
+/// How many bytes of a field's name a message shows.
 const KEY: usize = 120;
 
 const TOO_LARGE: &str =
@@ -106,8 +106,8 @@ impl YamlTree {
         }
     }
 
-    /// What a value is that is no text, as it stands in the text that was parsed: YAML reads `n`, `1e3` and
-    /// `~` as something else than their letters.
+    /// Describes a value that is not a text, as written in the source: YAML reads `n`, `1e3` and `~` as
+    /// something other than their letters.
     pub fn other_than_text(&self, source: &str) -> Option<String> {
         let kind = match &self.node {
             YamlNode::Map(_) => return Some("is a map".into()),
@@ -122,7 +122,7 @@ impl YamlTree {
         let word: String = rest.take_while(|c| !c.is_whitespace() && !",]}#".contains(*c)).collect();
         let is_nothing = matches!(&self.node, YamlNode::Scalar(Value::Null));
         Some(match word.as_str() {
-            // What is not there stands nowhere.
+            // A missing value has no text.
             word if is_nothing && !matches!(word, "~" | "null" | "Null" | "NULL") => "is empty".into(),
             word if word.parse::<u64>().is_ok() => format!(
                 "YAML reads `{word}` as a number, and this field is text: write it in quotes, or with a unit, such as \

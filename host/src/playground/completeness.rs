@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::PlaygroundWorld;
 
-/// Long enough for the slowest machine to catch up with what the workload wrote last.
+/// Long enough for the slowest machine to catch up with the workload's last writes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// States read from the journal in one go.
 const PAGE: usize = 4096;
@@ -19,7 +19,7 @@ const PAGE: usize = 4096;
 pub struct CompletenessCheck {
     /// Versions and deletions that the cluster had, of the kinds that are watched.
     pub existed: usize,
-    /// Of those, the ones that the journal has.
+    /// Of those, the ones in the journal.
     pub witnessed: usize,
     pub plugins: Vec<PluginView>,
     pub notifications: u64,
@@ -30,9 +30,9 @@ impl CompletenessCheck {
         self.is_settled() && self.stopped().next().is_none()
     }
 
-    /// Whether to wait longer changes nothing.
+    /// Whether waiting longer would change nothing.
     fn is_settled(&self) -> bool {
-        // One that is still being compiled knows of no state.
+        // A plugin that is still being compiled knows no state.
         let is_even = |plugin: &PluginView| {
             plugin.state != "starting"
                 && plugin.waiting == 0
@@ -95,7 +95,7 @@ fn truth(world: &PlaygroundWorld) -> HashSet<VersionKey> {
     keys
 }
 
-/// Adds what the journal has behind this position. Returns the position that it came to.
+/// Adds the journal's states after this position. Returns the last position that was read.
 async fn take_witnessed(views: &dyn Views, mut after: Seq, keys: &mut HashSet<VersionKey>) -> Result<Seq> {
     loop {
         let states = views.states_after(after, PAGE).await?;

@@ -1,5 +1,5 @@
-//! `kubewitness playground`: a simulated cluster with training jobs, the real controller, three plugins, SQLite and
-//! the portal, in one process. It touches no cluster, and no data folder but its own.
+//! `kubewitness playground`: a simulated cluster with training jobs, the real controller, three plugins,
+//! SQLite and the portal, in one process. It touches no cluster, and only its own data folder.
 
 mod completeness;
 mod folder;
@@ -31,12 +31,12 @@ use crate::process::timers::ControllerTimers;
 use crate::tasks::{TaskFate, TaskSupervisor, or_overdue};
 use people::PlaygroundPerson;
 
-/// Everything around the controller: what a cluster and its people would be.
+/// Everything around the controller: a cluster and its people.
 pub struct PlaygroundWorld {
     pub api: ApiServer,
     pub workload: Arc<WorkloadProgress>,
     pub receiver: Arc<ReceiverProgress>,
-    /// Those who can sign in; none where nobody has to.
+    /// People who can sign in; empty if nobody has to.
     pub people: Vec<PlaygroundPerson>,
     tasks: TaskSupervisor,
     /// Ends the submitting and driving of jobs.
@@ -46,7 +46,7 @@ pub struct PlaygroundWorld {
     driving: Option<tokio::task::JoinHandle<()>>,
 }
 
-/// The first lists of an empty cluster take a moment; what takes longer is broken.
+/// The first lists of an empty cluster take a moment; anything longer is a fault.
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 
 pub async fn playground(args: PlaygroundArgs) -> CommandResult {
@@ -78,7 +78,7 @@ async fn play(
     abort: &CancellationToken,
 ) -> CommandResult {
     let mut world = PlaygroundWorld::start(args, stop, abort).await?;
-    // The controller outlives the workload: it has to deliver what the workload still wrote.
+    // The controller outlives the workload, because it has to deliver the workload's last writes.
     let draining = CancellationToken::new();
     let controller = tokio::select! {
         controller = start(args, listener, &draining, abort) => controller?,
@@ -153,7 +153,7 @@ async fn start(
     RunningController::start(options, draining.clone(), abort.clone()).await
 }
 
-/// Asked to end while it began: nothing was submitted, so there is nothing to prove.
+/// Asked to end during startup: nothing was submitted, so there is nothing to compare.
 async fn before_the_first_job(world: PlaygroundWorld) -> CommandResult {
     world.finish().await?;
     print::text("Ended before the first job was submitted.\n")?;
@@ -235,8 +235,8 @@ impl PlaygroundWorld {
         }));
     }
 
-    /// With a number of jobs, the playground ends when the last one is gone; with an end by
-    /// the clock it stays for people to look at until then.
+    /// With a number of jobs, the playground ends when the last one is gone; with a time limit it stays for
+    /// people to look at until then.
     async fn finished_jobs(&self, args: &PlaygroundArgs) {
         if args.jobs == 0 || args.duration.is_some() {
             return std::future::pending().await;

@@ -1,16 +1,17 @@
-//! Raises the limit of open files to what the system allows, and keeps some files out of reach of clients.
+//! Raises the limit of open files to what the system allows, and reserves some file handles that clients
+//! can't use.
 
 use anyhow::{Context, Result};
 use kubewitness_portal::ListenerBounds;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
-/// What the journal, granted databases, plugins, configuration and connections to the API server have for
-/// themselves. With ten sources and ten plugins they use about half of it.
+/// The handles reserved for the journal, granted databases, plugins, configuration and connections to the API
+/// server. With ten sources and ten plugins they use about half of it.
 const RESERVE: u64 = 256;
-/// Connections that a listener has however few handles there are: a probe, a page, a command.
+/// The connections of a listener however few handles exist: a probe, a page, a command.
 const FEWEST: usize = 16;
-/// Of the handles for clients, the portal has this many parts of the whole.
+/// The portal's share of the handles for clients.
 const PORTAL: (u64, u64) = (4, 5);
 
 /// Bounds for the portal and for the health port that leave the reserve alone.

@@ -1,5 +1,5 @@
-//! The process itself: allocator, log, file handles and modes, signals, and how long its parts wait. Nothing here but the
-//! timers, which have a value for each part, knows of Kubernetes, journals or plugins.
+//! The process itself: allocator, log, file handles and modes, signals, and how long its parts wait. Nothing
+//! here knows of Kubernetes, journals or plugins, except the timers, which have a value for each part.
 
 #[cfg(feature = "jemalloc")]
 mod allocator;

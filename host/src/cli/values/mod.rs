@@ -1,5 +1,5 @@
-//! Values of flags that clap does not know: durations, moments and secrets. They know no command, no journal and no
-//! cluster.
+//! Flag values that clap does not know: durations, moments and secrets. They are independent of commands,
+//! journals and clusters.
 
 mod zone;
 
@@ -8,7 +8,7 @@ use kubewitness_core::config::Duration;
 
 pub use zone::ZoneArg;
 
-/// A value that may hold a password: it is never printed.
+/// A value that may contain a password: it is never printed.
 #[derive(Clone)]
 pub struct SecretArg(pub String);
 

@@ -1,4 +1,7 @@
-//! The commands that ask a running controller. They see its HTTP API only: no file, no journal, no cluster.
+//! The commands that call a running controller.
+//!
+//! They see its HTTP API only: no file, no journal, no cluster. So a person on a laptop and a person in the
+//! pod get the same answers with the same rights, and the API serves everything that people can do.
 
 mod client;
 mod complete;

@@ -1,4 +1,4 @@
-//! How people name an object: KIND/NAME, KIND NAME or a uid; and what was witnessed of it.
+//! How people name an object (KIND/NAME, KIND NAME or a uid), and its witnessed states.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,14 @@ use crate::cli::ReachArgs;
 use crate::commands::UsageError;
 use crate::commands::print::clean;
 
-/// Where kubectl looks for an object, too, unless it is told otherwise.
+/// The default namespace, as in kubectl.
 const NAMESPACE: &str = "default";
-/// Objects of one name, whose namespaces are named. More help nobody.
+/// The most objects with the same name whose namespaces are listed.
 const ELSEWHERE: usize = 10;
 
-/// Where an object is looked for: as for kubectl, in the namespace of the kubeconfig's context unless another is named.
-/// Of somebody who names an address, no kubeconfig is read: it may be of another cluster, or not be there.
+/// The namespace in which an object is searched: as in kubectl, the namespace of the kubeconfig's context
+/// unless another is named. If the person names an address, no kubeconfig is read, because it may belong to
+/// another cluster or not exist.
 pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<String> {
     if let Some(given) = given {
         return Ok(given.to_owned());
@@ -56,7 +57,7 @@ pub(super) enum ObjectName {
 }
 
 impl ObjectName {
-    /// Reads the words of a command line; what follows the object is left over.
+    /// Reads the words of a command line. Returns the words after the object.
     pub fn read(words: &[String]) -> Result<(Self, &[String])> {
         let (first, rest) = words.split_first().ok_or_else(|| no_object(""))?;
         match (first.split_once('/'), rest.split_first()) {
@@ -99,7 +100,7 @@ impl ObjectName {
         }
     }
 
-    /// Whether it is this object, in this namespace or, as for kubectl, in none.
+    /// Whether it is this object, in this namespace or, as in kubectl, cluster-scoped.
     pub fn is(&self, object: &ObjectRef, namespace: &str) -> bool {
         match self {
             Self::Uid(uid) => object.uid == *uid,
@@ -111,7 +112,7 @@ impl ObjectName {
         }
     }
 
-    /// For people: what they typed, and where it is looked for.
+    /// For people: what they typed, and where it is searched.
     pub fn label_in(&self, namespace: &str) -> String {
         match self {
             Self::Uid(uid) => uid.clone(),
@@ -128,13 +129,13 @@ fn no_object(typed: &str) -> anyhow::Error {
     ))
 }
 
-/// As the API server makes them. A kind has no digits between hyphens.
+/// In the form that the API server generates. A kind has no digits between hyphens.
 pub(super) fn is_uid(text: &str) -> bool {
     let parts: Vec<_> = text.split('-').map(str::len).collect();
     parts == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// The witnessed states of an object, oldest first; empty if there are none.
+/// The witnessed states of an object, oldest first; empty if none exist.
 pub(super) async fn story(
     client: &ApiClient,
     named: &ObjectName,
@@ -143,15 +144,15 @@ pub(super) async fn story(
 ) -> Result<TimelineView> {
     let mut query = named.timeline(namespace);
     let (view, forbidden) = match newest(client, &query, limit).await {
-        // It may be in no namespace, and theirs.
+        // The object may be cluster-scoped and theirs.
         Err(error) if is_forbidden(&error) => (TimelineView::default(), Some(error)),
         view => (view?, None),
     };
     if !view.states.is_empty() || query.namespace.take().is_none() {
         return Ok(view);
     }
-    // As kubectl has it, a namespace says nothing about an object that is in none. To look everywhere may be too much
-    // for those who see few of many namespaces.
+    // As in kubectl, a namespace does not restrict cluster-scoped objects. Searching everywhere may be too
+    // much for people who see few of many namespaces.
     let mut view = match newest(client, &query, limit).await {
         Err(error) if error.is::<RefusedRequest>() => TimelineView::default(),
         view => view?,
@@ -164,7 +165,7 @@ pub(super) async fn story(
     }
 }
 
-/// The newest states of a story, and as many of what the object owns, part by part.
+/// The newest states of a story, and as many of the objects that it owns, in parts.
 async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Result<TimelineView> {
     let mut whole = TimelineView::default();
     let take = |mut part: TimelineView| {
@@ -183,7 +184,8 @@ async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Resu
         wants_more
     };
     whole.cut = client.parts("api/v1/timeline", query, limit.min(PAGE), take).await?;
-    // The parts are about other objects each, and what belongs to several of them may come more than once.
+    // The parts are about different objects, and a state that belongs to several of them may come more than
+    // once.
     whole.related.sort_by_key(|state| state.seq);
     whole.related.dedup_by_key(|state| state.seq);
     for states in [&mut whole.states, &mut whole.related] {
@@ -194,8 +196,8 @@ async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Resu
     Ok(whole)
 }
 
-/// What is said where nothing was witnessed of an object. A word that names none is refused, and so is a kind that
-/// nobody watches. Where the object is in other namespaces, they are named.
+/// The message if nothing was witnessed of an object. A word that is no name is refused, and so is a kind
+/// that nobody watches. If the object exists in other namespaces, they are named.
 pub(super) async fn nothing(client: &ApiClient, named: &ObjectName, namespace: &str) -> Result<String> {
     let told = named.label_in(namespace);
     let ObjectName::Object { kind, name } = named else {
@@ -338,7 +340,7 @@ mod tests {
             let part = |states: &[u64], related: &[u64], owns_more: bool| serde_json::json!({"states": of(states), "related": of(related), "owns_more": owns_more});
             match asked.contains("cursor=") {
                 false => (part(&[9], &[3, 8], true), Some("uid=u&cursor=0/9/5")),
-                // A state of what two of them own comes twice.
+                // A state of an object that both of them own comes twice.
                 true => (part(&[], &[2, 3, 7], false), None),
             }
         };

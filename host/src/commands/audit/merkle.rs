@@ -1,4 +1,4 @@
-//! The Merkle tree of RFC 6962, for the proof alone. The controller writes seals with code of its own.
+//! The Merkle tree of RFC 6962, for verification only. The controller writes seals with separate code.
 
 use ring::digest::{Context, SHA256, digest};
 

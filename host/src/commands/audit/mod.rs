@@ -1,8 +1,12 @@
-//! `kubewitness audit`: reads an audit trail and changes nothing, also beside a running controller. It asks no
-//! controller, and opens a journal only where it is told to compare with one.
+//! `kubewitness audit`: reads an audit trail and changes nothing, also beside a running controller. It calls
+//! no controller, and opens a journal only to compare a trail with it.
 //!
-//! `verify` reads the files in order. `statements` checks what the controller wrote between the records, and `trail`
-//! the records themselves.
+//! A verifier that shares code with the writer shares its errors. So everything here is written separately,
+//! from the format in `docs/concepts/ledger.md`: its own Merkle tree, its own SHA-256, its own parser of
+//! statements.
+//!
+//! `verify` reads the files in order. `statements` checks what the controller wrote between the records, and
+//! `trail` the records themselves.
 
 mod anchor;
 mod completeness;

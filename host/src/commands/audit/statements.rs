@@ -1,5 +1,6 @@
-//! Checks what the controller has written between the records of a ledger: heads, signed roots and seals. It reads
-//! the format as `docs/concepts/ledger.md` describes it, and shares no code with the controller that writes it.
+//! Verifies what the controller has written between the records of a ledger: heads, signed roots and seals.
+//! It reads the format as `docs/concepts/ledger.md` describes it, and shares no code with the controller that
+//! writes it.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +68,7 @@ pub fn read(line: &[u8]) -> Result<SignedStatement, BrokenLine> {
     }
 }
 
-/// The state of the ledger as far as it was read.
+/// The state of the ledger after the lines read so far.
 #[derive(Debug, Default)]
 pub struct LedgerState {
     pub id: Option<String>,
@@ -75,21 +76,21 @@ pub struct LedgerState {
     /// The hash of the last line of the file before; unknown if that file was not given.
     previous: Option<String>,
     last_line: Option<String>,
-    /// How the file after a seal begins, to the byte: nothing in it is new.
+    /// The head of the file after a seal, byte for byte: it contains nothing new.
     next_head: Option<String>,
     tree: MerkleCounter,
     pub lines: u64,
-    /// Of the whole ledger; unknown if the files do not begin with the first.
+    /// Of the whole ledger; unknown if the first given file is not the ledger's first.
     records: Option<u64>,
     pub is_sealed: bool,
     pub seals: u64,
     pub roots: u64,
-    /// Of them, those whose signature holds.
+    /// The roots with valid signatures.
     pub signed_roots: u64,
     pub newest: Option<SignedStatement>,
     /// Records after the newest root.
     pub open: u64,
-    /// The most records between two roots whose signatures hold.
+    /// The most records between two roots with valid signatures.
     pub widest: u64,
     /// Lines that the controller took over.
     pub adopted: u64,
@@ -164,8 +165,8 @@ impl LedgerState {
         Ok(())
     }
 
-    /// Without keys nothing can be said of signatures. Statements from before the ledger was signed have none: the first
-    /// signature covers them as it covers records.
+    /// Without keys, signatures can't be verified. Statements from before the ledger was signed have none:
+    /// the first signature covers them as it covers records.
     fn check_signature(
         &mut self,
         line: &[u8],
@@ -177,7 +178,7 @@ impl LedgerState {
             return Ok(());
         }
         check_signature(line, said, keys)?;
-        // The first one may cover what was there before the ledger was signed.
+        // The first one may cover what existed before the ledger was signed.
         if self.signed_roots > 0 {
             self.widest = self.widest.max(self.open);
         }

@@ -26,7 +26,7 @@ const OLDEST: (u32, u32) = (1, 19);
 /// The verbs that a source uses.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 
-/// Verbs, group and resource, whether they are in the controller's own namespace, and what does not work without.
+/// Verbs, group and resource, whether it is in the controller's own namespace, and what fails without it.
 type OwnRight = (&'static [&'static str], &'static str, &'static str, bool, &'static str);
 
 const OWN_RIGHTS: [OwnRight; 6] = [
@@ -56,7 +56,7 @@ pub struct ClusterFacts {
     pub server: ApiServer,
 }
 
-/// `None` where there is no cluster to ask.
+/// `None` if no cluster is reachable.
 pub async fn examine(args: &DoctorArgs, found: &mut DoctorFindings) -> Option<ClusterFacts> {
     let options =
         ConnectOptions { kubeconfig: args.reach.kubeconfig.clone(), context: args.reach.context.clone() };
@@ -153,7 +153,7 @@ impl ClusterFacts {
         }
     }
 
-    /// Asks for each right that the controller has to have beside its sources.
+    /// Checks each right that the controller needs beside its sources.
     async fn own_rights(&self, args: &DoctorArgs, whose: &RightsOwner, found: &mut DoctorFindings) {
         let RightsOwner::Account { namespace: place, name } = whose else {
             let why = "the account of the controller is not known: name it with --account";
@@ -182,7 +182,7 @@ impl ClusterFacts {
         }
     }
 
-    /// The verbs that somebody may not do, or why that is not known.
+    /// The verbs that the account may not use, or why that is unknown.
     async fn missing(
         &self,
         whose: &RightsOwner,
@@ -231,7 +231,7 @@ impl ClusterFacts {
         }
     }
 
-    /// Whose rights are asked for: those of the settings that are or will be in force.
+    /// The sources whose rights are checked: those of the settings that are or will be in force.
     async fn sources(
         &self,
         args: &DoctorArgs,

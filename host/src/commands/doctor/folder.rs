@@ -49,7 +49,7 @@ fn written(data: &Path) -> io::Result<()> {
         file.sync_all()
     });
     match std::fs::remove_file(&path) {
-        // It was never made, and why is the error.
+        // It was never created, and the reason is the error.
         Err(_) if done.is_err() => done,
         removed => done.and(removed),
     }

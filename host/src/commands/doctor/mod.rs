@@ -1,4 +1,5 @@
-//! `kubewitness doctor`: looks at what Kubewitness needs, before it is installed and while it runs. It changes nothing.
+//! `kubewitness doctor`: checks what Kubewitness needs, before it is installed and while it runs. It changes
+//! nothing.
 
 mod certificate;
 mod cluster;
@@ -17,7 +18,7 @@ use super::{CommandEnd, CommandResult, UsageError};
 use crate::cli::DoctorArgs;
 use crate::commands::print;
 
-/// Clocks are told in whole seconds, and an answer takes a while.
+/// Times are in whole seconds, and an answer takes a while.
 const DRIFT_MS: u64 = 5_000;
 const APART_MS: u64 = 60_000;
 
@@ -58,7 +59,7 @@ pub async fn doctor(args: DoctorArgs) -> CommandResult {
     Ok(found.end())
 }
 
-/// How far a clock that was just told is before this machine's, in milliseconds.
+/// How far a clock is ahead of this machine's, in milliseconds.
 fn offset(date: Option<&str>) -> Option<i64> {
     let told = rfc2822::parse(date?).ok()?.timestamp().as_millisecond();
     i64::try_from(now()).ok().map(|now| told.saturating_sub(now))

@@ -1,6 +1,6 @@
-//! Where an export goes. A file is written beside its name, and gets the name once it is whole and on disk: so what is
-//! there under the name is whole, also after a kill or a power cut. A pipe whose reader has stopped reading ends the
-//! export: its snapshot holds back the journal's own cleaning.
+//! The target of an export. A file is written beside its final name, and renamed once it is complete and on
+//! disk. So a file with the final name is complete, even after a kill or a power failure. A pipe whose reader
+//! stops reading ends the export, because its snapshot blocks the journal's own cleanup.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Stdout, Write};
@@ -46,7 +46,7 @@ impl ExportFile {
         self.file.as_mut().ok_or_else(|| io::Error::other("it was made and is not there"))
     }
 
-    /// What is there may be the only copy of something.
+    /// The existing file may be the only copy of something.
     fn refuse_to_replace(&self) -> io::Result<()> {
         let path = self.path.display();
         match self.path.try_exists() {

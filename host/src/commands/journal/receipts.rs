@@ -9,10 +9,11 @@ use kubewitness_core::config::HostSpec;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_journal::{JournalLocation, KnownIds, VerifyReport, code, ids_at};
 
-/// States whose ids are held at once.
+/// How many states' ids are held at once.
 const STATES: usize = 64 * 1024;
 
-/// Positions that are named of many findings that say the same: enough to look at some.
+/// Adds the findings to the report. Receipts are read before the states, because a state is journaled before
+/// it gets a receipt.
 const EXAMPLES: usize = 3;
 
 /// Adds what is found to the report. Receipts are read before the states: what has a receipt was
@@ -57,7 +58,7 @@ pub async fn check(report: &mut VerifyReport, place: &JournalLocation, host: &Ho
     }
 }
 
-/// How a receipt does not fit the journal.
+/// How a receipt contradicts the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ReceiptMisfit {
     Another,
@@ -165,7 +166,7 @@ mod tests {
         KnownIds { newest: 3, ids: [(1, id(1)), (3, id(3))].into(), ..KnownIds::default() }
     }
 
-    /// Of one position, given for the state of another.
+    /// A receipt at one position, issued for the state at another.
     fn receipt(seq: Seq, of: Seq) -> ReceiptProof {
         ReceiptProof { plugin: "audit".into(), marks: vec![(seq, IdPrint::of(id(of).as_str()))] }
     }

@@ -1,4 +1,4 @@
-//! Compares what two versions of a plugin do with the same states.
+//! Compares the effects of two versions of a plugin for the same states.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ struct SideEffects {
     verdict: Value,
 }
 
-/// `rest`: what is said of the states that were not handed over.
+/// `rest` is the remark about the states that were not delivered.
 pub fn print_comparison(output: &Output, this: TriedCalls, against: TriedCalls, rest: &str) -> CommandResult {
     let comparison = compared(this, against);
     print::value(*output, &comparison, |comparison| text(comparison, print::is_coloured()) + rest)?;
@@ -108,7 +108,7 @@ fn text(comparison: &TrialComparison, coloured: bool) -> String {
     text
 }
 
-/// As JSON of many lines, so that a difference shows what.
+/// As JSON with many lines, so that a diff shows the difference.
 fn lines(did: &SideEffects) -> String {
     serde_json::to_string_pretty(did).unwrap_or_else(|error| error.to_string())
 }

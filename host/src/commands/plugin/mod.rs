@@ -1,5 +1,5 @@
-//! `kubewitness plugin`: what somebody who writes a plugin needs. It makes, builds, tries, tests,
-//! measures, packs and installs one, and needs no controller. `shadow` asks one, and `install` and `cutover` write into a
+//! `kubewitness plugin`: the commands for plugin authors. They make, build, try, test, measure, pack and
+//! install a plugin, and need no controller. `shadow` calls one, and `install` and `cutover` write into a
 //! cluster.
 
 mod bench;

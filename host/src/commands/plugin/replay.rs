@@ -1,4 +1,5 @@
-//! `kubewitness plugin replay`: what a plugin does with the states of a journal, or what two versions of it do.
+//! `kubewitness plugin replay`: what a plugin does with the states of a journal, or what two versions of it
+//! do.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::commands::print::progress::{self, ProgressUnit};
 use crate::commands::{CommandEnd, CommandResult, print};
 use crate::journal_place::place;
 
-/// Documents that are in memory at once.
+/// The size of documents in memory at once.
 const DOCUMENTS_BYTES: usize = 256 << 20;
 
 pub async fn replay(args: ReplayPluginArgs) -> CommandResult {
@@ -75,7 +76,7 @@ struct ReplayedStates {
     bytes: usize,
     /// The subscription's mode and filter do not want them.
     left_out: usize,
-    /// There are more behind this position, and the bound is reached.
+    /// More states exist after this position, but the limit is reached.
     more_after: Option<Seq>,
 }
 

@@ -41,7 +41,8 @@ pub async fn run(args: RunPluginArgs) -> CommandResult {
     Ok(if handed.iter().all(HandedCall::is_done) { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-/// Whether something has the address of a state in the portal. A file's objects have the positions of no journal.
+/// Whether an effect contains the portal's address of a state. The objects of a file have no positions in a
+/// journal.
 fn links_to_a_state(handed: &HandedCall) -> bool {
     let says_it = |value: &Value| {
         let text = value.to_string();
@@ -50,7 +51,7 @@ fn links_to_a_state(handed: &HandedCall) -> bool {
     handed.effects.iter().flat_map(|effect| &effect.what).any(|(_, value)| says_it(value))
 }
 
-/// `2 states were handed over`, and the ticks where there are some.
+/// `2 states were handed over`, and the ticks if any.
 fn summary(handed: &[HandedCall]) -> String {
     let ticks = handed.iter().filter(|handed| handed.is_tick()).count();
     let states = match handed.len() - ticks {
@@ -64,7 +65,7 @@ fn summary(handed: &[HandedCall]) -> String {
     }
 }
 
-/// The plugin of a command line, and what its requests are answered.
+/// The plugin of a command line, and the answers to its requests.
 pub async fn to_try(args: &TriedPluginArgs) -> Result<(TrialSubject, Vec<TrialReply>)> {
     let replies = args.answers.as_deref().map(replies).transpose()?.unwrap_or_default();
     Ok((subject::load(&args.plugin, args.config.as_deref()).await?, replies))

@@ -1,4 +1,4 @@
-//! Finds the plugin that a command is about: by its folder, its manifest, or its component alone.
+//! Finds the plugin of a command: by its folder, its manifest, or its component alone.
 
 use std::path::{Path, PathBuf};
 
@@ -20,13 +20,13 @@ use crate::controller::{self, plugins};
 
 /// The manifest in the folder of a plugin.
 const MANIFEST: &str = "plugin.yaml";
-/// Where compiled components are kept, so that the second try starts at once.
+/// The folder for compiled components, so that the second try starts at once.
 const CACHE: &str = ".kubewitness";
 
 /// The schedule of a component without a manifest.
 const EACH_SECOND: TickSpec = TickSpec { every: Duration(TICK_LEAST), timeout: None };
 
-/// A plugin that can be called, with what its manifest grants it.
+/// A plugin that can be called, with its grants.
 pub struct TrialSubject {
     pub name: String,
     pub spec: PluginSpec,
@@ -70,7 +70,7 @@ fn lines(problems: &[ManifestProblem]) -> String {
     problems.iter().map(|problem| format!("\n    {}", clean(&problem.to_string()))).collect()
 }
 
-/// `config` takes the place of that of the manifest.
+/// `config` replaces the configuration of the manifest.
 pub async fn load(path: &Path, config: Option<&str>) -> Result<TrialSubject> {
     let config = config.map(parse_config).transpose()?;
     if is_component(path) {
@@ -127,14 +127,14 @@ pub async fn examine(parsed: &ParsedManifest<PluginSpec>) -> Result<ExaminedComp
     })
 }
 
-/// A component without a manifest is granted what it says that it needs.
+/// A component without a manifest gets the grants that it declares as needed.
 async fn alone(path: &Path, config: Map<String, Value>) -> Result<TrialSubject> {
     let bytes = folder::bytes(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
     of_bytes(bytes.into(), engine(path.parent())?, config).await
 }
 
-/// A plugin that comes with the controller. Its compiled code lies beside that of another plugin.
+/// A plugin that comes with the controller. Its compiled code is beside that of another plugin.
 pub async fn shipped(name: &str, folder: Option<&Path>, beside: &SandboxEngine) -> Result<TrialSubject> {
     let found = component::shipped(name, folder).await;
     let bytes = found.map_err(|message| anyhow::anyhow!("{message}"))?;
@@ -154,7 +154,7 @@ async fn of_bytes(
         grants: Default::default(),
         limits: Default::default(),
         delivery: Default::default(),
-        // A component that can be called on a schedule is, if there is a tick.
+        // A component with a tick is also called on a schedule.
         tick: component.ticks().then_some(EACH_SECOND),
         shadow: None,
         config,
@@ -172,7 +172,7 @@ async fn of_bytes(
             "ledger" => spec.grants.ledger.push(LedgerGrant { ledger: name.clone(), name }),
             "key" => spec.grants.keys.push(KeyGrant { key: name.clone(), name }),
             "lister" => spec.grants.lister.push(name),
-            // The check below tells of a component that says so, and can't be.
+            // The check below reports a component that declares a tick but has none.
             "tick" => spec.tick = Some(EACH_SECOND),
             _ => bail!("the component needs `{}`, which this controller does not know", clean(need)),
         }
@@ -184,7 +184,7 @@ async fn of_bytes(
     Ok(TrialSubject { name: said.name, spec, component, engine })
 }
 
-/// Why a component without a manifest can't be called, and what to do.
+/// Why a component without a manifest can't be called, and what to do about it.
 fn refusal(faults: &[ManifestFault], has_no_config: bool) -> String {
     let is_grant = |fault: &ManifestFault| fault.field.starts_with("spec.grants");
     let what = match has_no_config {

@@ -1,5 +1,5 @@
-//! A bar on standard error while something long goes on. It is there for a person at a terminal: a file, a pipe or a
-//! log gets none of it. It is one line, for which `print` knows the terminal and its width, so no crate draws it.
+//! A bar on standard error during a long operation. Only a person at a terminal gets it; a file, a pipe or a
+//! log does not. It is one line, and `print` already knows the terminal and its width, so no crate draws it.
 
 use std::io::{self, IsTerminal, Write};
 use std::pin::pin;
@@ -12,7 +12,7 @@ const FIRST: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(200);
 /// Characters between the brackets.
 const BAR: u64 = 30;
-/// Back to the beginning of the line, and the rest of it is gone.
+/// Moves the cursor to the beginning of the line, and clears the rest.
 const CLEAR: &str = "\r\x1b[K";
 
 /// The unit that a bar counts.
@@ -22,7 +22,7 @@ pub enum ProgressUnit {
     Bytes,
 }
 
-/// Does the work, and shows how far it is: so many of so many, the second 0 where it is not known.
+/// Does the work, and shows its progress: the number done and the total, which is 0 if unknown.
 pub async fn with_progress<T>(
     what: &str,
     unit: ProgressUnit,
@@ -39,7 +39,7 @@ pub async fn with_progress<T>(
     followed(line, work, draw).await
 }
 
-/// Draws the line again and again while the work goes on, and nothing in its place once it is over.
+/// Redraws the line while the work runs, and clears it at the end.
 async fn followed<T>(line: impl Fn() -> String, work: impl Future<Output = T>, draw: impl Fn(&str)) -> T {
     let mut work = pin!(work);
     let mut pause = FIRST;
@@ -59,12 +59,12 @@ async fn followed<T>(line: impl Fn() -> String, work: impl Future<Output = T>, d
     }
 }
 
-/// Whether somebody looks at a terminal that understands more than lines.
+/// Whether standard error is a terminal that understands cursor control.
 pub fn is_seen() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// One line, in the place of the one before.
+/// Draws one line in place of the previous one.
 pub fn draw(line: &str) {
     let mut err = io::stderr().lock();
     // A bar that can't be drawn is no reason to stop the work.
@@ -93,7 +93,7 @@ pub fn line(what: &str, unit: ProgressUnit, done: u64, all: u64, width: Option<u
     let whole = format!("{what}  [{bar}]  {figures}");
     match whole.len() <= width {
         true => whole,
-        // The figures tell more than the bar.
+        // The figures say more than the bar.
         false => format!("{what}  {figures}").chars().take(width).collect(),
     }
 }

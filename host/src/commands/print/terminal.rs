@@ -1,6 +1,7 @@
-//! What may go to a terminal. Texts of objects, plugins and servers come from outside, and a terminal obeys some
-//! characters: it moves the cursor, answers into the shell's input, or turns the direction of writing. Everything that is
-//! printed passes one of these functions, so no command has to remember which of its texts came from whom.
+//! Filters what goes to a terminal. Texts of objects, plugins and servers come from outside, and a terminal
+//! interprets some characters: it moves the cursor, answers into the shell's input, or reverses the direction
+//! of writing. Escaping at each call was rejected: one forgotten call would suffice. So everything that is
+//! printed passes one of these functions, and no command has to know where its texts came from.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,8 +10,8 @@ use std::io::{self, Write};
 /// The sequences that this program writes by itself: `print::mark` colours signs.
 const COLOURS: [&str; 3] = ["\x1b[32m", "\x1b[31m", "\x1b[0m"];
 
-/// A text for one line of a terminal: what would move the cursor, begin an escape sequence or turn
-/// the direction of writing becomes a dot.
+/// A text for one line of a terminal: characters that move the cursor, begin an escape sequence or change the
+/// direction of writing become dots.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if text.chars().any(is_obeyed) {
         Cow::Owned(text.chars().map(|c| if is_obeyed(c) { '·' } else { c }).collect())
@@ -39,8 +40,8 @@ pub(super) fn clean_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(cleaned)
 }
 
-/// JSON that says the same without a character that a terminal obeys. They stand only in its strings, where each has an
-/// escape.
+/// The same JSON without characters that a terminal interprets. They occur only in its strings, where each
+/// has an escape.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| is_obeyed(c) && !is_layout(c) && c != '\r';
     if !json.chars().any(is_obeyed) {
@@ -68,7 +69,7 @@ fn is_obeyed(c: char) -> bool {
     c.is_control() || unseen
 }
 
-/// Escapes JSON that is written piece by piece, however a piece cuts a character.
+/// Escapes JSON that is written in pieces, even if a piece ends within a character.
 pub struct JsonEscaper<W> {
     out: W,
     /// The beginning of a character.
@@ -86,7 +87,7 @@ impl<W: Write> Write for JsonEscaper<W> {
         self.cut.extend_from_slice(bytes);
         let whole = match std::str::from_utf8(&self.cut) {
             Ok(all) => all.len(),
-            // What no continuation makes a character is shown as one that is unknown.
+            // Bytes that no continuation turns into a character are shown as the replacement character.
             Err(error) if error.error_len().is_some() => self.cut.len(),
             Err(error) => error.valid_up_to(),
         };

@@ -1,6 +1,6 @@
 //! Names and passwords of registries, as `docker login` writes them. Pure.
 //!
-//! It is read here and by no crate, because helpers are programs, which are not run, and no error may quote the text.
+//! A crate was rejected: helpers are programs, which must not be run, and no error may quote the text.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct DockerAuth {
     password: Option<String>,
 }
 
-/// It has no `Debug`: it is a secret.
+/// It has no `Debug`, because it is a secret.
 #[derive(Clone)]
 pub struct RegistryLogin {
     pub user: String,

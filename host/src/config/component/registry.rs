@@ -1,8 +1,8 @@
-//! Fetches a component from an OCI registry, as `wkg oci push` leaves it there: a manifest with one layer, the
-//! component. What is fetched is what its digests say, whoever answers.
+//! Fetches a component from an OCI registry, in the form of `wkg oci push`: a manifest with one layer, the
+//! component. Digests are verified, so it does not matter who answers.
 //!
-//! No client crate of registries is used: every connection has to go through `DownloadNetwork`, which judges the address and
-//! bounds time and size. Of the protocol, a manifest, a layer and a token are enough.
+//! A registry client crate was rejected: every connection has to go through `DownloadNetwork`, which checks
+//! the address and limits time and size. Of the protocol, only a manifest, a layer and a token are needed.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const MANIFEST_BYTES: u64 = 1 << 20;
 const TOKEN_BYTES: u64 = 64 << 10;
 /// A signed text of cosign has some hundred bytes.
 const PAYLOAD_BYTES: u64 = 64 << 10;
-/// Of one image. Each is fetched and looked at.
+/// The most signatures of one image. Each is fetched and verified.
 const SIGNATURES: usize = 16;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -64,7 +64,7 @@ pub struct OciRegistry<'a> {
     network: DownloadNetwork,
     base: Url,
     login: Option<RegistryLogin>,
-    /// What the registry wants to see, once it has said so.
+    /// The credentials that the registry asked for.
     shown: Option<ShownCredentials>,
 }
 
@@ -172,7 +172,7 @@ impl<'a> OciRegistry<'a> {
         }
     }
 
-    /// Asks as a stranger first, and then with what the registry wants to see.
+    /// Asks anonymously first, and then with the credentials that the registry demands.
     async fn get(&mut self, path: &str, accept: &str) -> Result<Response, String> {
         let url = self.base.join(path).map_err(|error| format!("makes no address: {error}"))?;
         let client = self.network.client(&url)?;
@@ -188,7 +188,8 @@ impl<'a> OciRegistry<'a> {
             send(request, "the registry").await
         };
         let answer = ask(&self.shown).await?;
-        // A redirect may lead anywhere. Only the registry itself may ask for the login, or say who gives a token for it.
+        // A redirect may lead anywhere. Only the registry itself may ask for the login, or name the server of
+        // tokens.
         let is_registry = answer.url().origin() == url.origin();
         if answer.status() != StatusCode::UNAUTHORIZED || self.shown.is_some() || !is_registry {
             return Ok(answer);
@@ -276,7 +277,7 @@ fn fields(text: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// What a registry wrote, for people.
+/// A registry's text, shortened for people.
 fn shortened(text: &str) -> String {
     text.chars().take(100).map(|c| if c.is_control() { '·' } else { c }).collect()
 }

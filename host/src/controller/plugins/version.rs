@@ -1,4 +1,4 @@
-//! One version of a plugin, made of a candidate. It starts nothing: calls go where `calls` sends them.
+//! One version of a plugin, made from a candidate. It starts nothing: `calls` decides where calls go.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct PluginVersion {
     pub handler: Arc<dyn PluginHandler>,
     pub probation: VersionProbation,
     pub manifest: ManifestView,
-    /// What its shadow does beside it.
+    /// The comparison with its shadow.
     pub shadow: Option<watch::Receiver<ShadowView>>,
 }
 

@@ -1,5 +1,5 @@
-//! Reports the result of each change of a plugin: in the log, and in the cluster as a status ConfigMap for each plugin
-//! and an Event on the operator's ConfigMap.
+//! Reports the result of each change of a plugin: in the log, and in the cluster as a status ConfigMap for
+//! each plugin and an Event on the operator's ConfigMap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl ConfigReporter {
         }
     }
 
-    /// Writes again what could not be written, and repairs statuses that were changed in the cluster.
+    /// Writes reports that failed before, and repairs statuses that were changed in the cluster.
     pub async fn catch_up(&mut self) {
         let look = self.looked.elapsed() >= LOOK_AGAIN;
         if look {
@@ -119,7 +119,7 @@ fn log(report: &ConfigReport) {
     match (report.phase, &report.message) {
         (PluginPhase::Active, _) => info!(plugin, digest, "the plugin is active"),
         (PluginPhase::Failed, message) => {
-            // One record is one line of the log, however many faults there are.
+            // One record is one line of the log, however many faults it has.
             let why = message.as_deref().unwrap_or("no reason was given").replace('\n', "; ");
             error!(plugin, "the plugin is not loaded: {why}");
         }
@@ -133,7 +133,7 @@ fn status_name(plugin: &str) -> String {
     format!("kubewitness-status-{plugin}")
 }
 
-/// `false`: it is there as it should be.
+/// Returns `false` if nothing had to change.
 async fn write_status(
     cluster: &ClusterReports,
     report: &ConfigReport,
@@ -141,7 +141,7 @@ async fn write_status(
     let labels = BTreeMap::from([
         (STATUS_LABEL.to_string(), "true".to_string()),
         ("kubewitness.dev/phase".to_string(), report.phase.as_str().to_string()),
-        // A label holds 63 characters; 12 tell components apart, and data has the whole digest.
+        // A label has at most 63 characters; 12 identify a component, and the data has the whole digest.
         ("kubewitness.dev/digest".to_string(), report.digest.chars().take(12).collect()),
     ]);
     let data = BTreeMap::from([

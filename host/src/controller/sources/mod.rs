@@ -1,5 +1,4 @@
-//! The sources that run: one list-watch each, started and stopped as the configuration says. It never looks into a
-//! state.
+//! The running sources: one list-watch each, started and stopped as configured. It never looks into a state.
 
 pub mod resync;
 pub mod retention;
@@ -26,12 +25,12 @@ use tracing::info;
 use super::shared::SharedStatus;
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// Sources that wait to begin again.
+/// The most sources that wait to start again.
 const OVERTAKEN: usize = 16;
 
 struct RunningSource {
     spec: SourceSpec,
-    /// Which brings it, where another controller witnesses it.
+    /// The stream that carries it, if another controller witnesses it.
     stream: Option<StreamSpec>,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
@@ -39,7 +38,7 @@ struct RunningSource {
 
 impl RunningSource {
     async fn ended(self) {
-        // How they ended was told to the supervisor; here only that they have.
+        // Their results were reported to the supervisor; here only their end matters.
         for task in self.tasks {
             task.await.ok();
         }
@@ -91,7 +90,7 @@ impl SourceParts {
         }
     }
 
-    /// Says whether this process audits. An audit of each replica would ask for the same list.
+    /// Sets whether this process audits. An audit by each replica would request the same list.
     pub fn audit(&self, audits: bool) {
         self.audits.store(audits, Ordering::Relaxed);
     }
@@ -105,7 +104,7 @@ impl SourceParts {
         }
     }
 
-    /// From where the journal is now.
+    /// From the journal's present position.
     pub async fn begin_again(&mut self, name: &str) {
         let Some(RunningSource { spec, stream, .. }) = self.running.get(name) else { return };
         let (spec, streams) = (spec.clone(), stream.iter().cloned().collect::<Vec<_>>());
@@ -113,11 +112,11 @@ impl SourceParts {
         self.start(&spec, &streams);
     }
 
-    /// A source whose settings changed is stopped before it starts again: two at once would
-    /// witness the same versions twice. So is one whose kind has other rules now: it goes on from
-    /// its checkpoint, and what is journaled keeps the status that it was given.
+    /// A source whose settings changed is stopped before it starts again: two at once would witness the same
+    /// versions twice. The same applies if its kind has other rules now: it continues from its checkpoint,
+    /// and journaled states keep their status.
     pub async fn reconcile(&mut self, wanted: &[SourceSpec], streams: &[StreamSpec], rules: StatusRules) {
-        // When it is resynced and what is kept of it has nothing to do with how it is witnessed.
+        // Resync and retention don't affect how it is witnessed.
         let watched = |spec: &SourceSpec| SourceSpec { resync: None, retention: None, ..spec.clone() };
         let is_wanted = |running: &RunningSource| {
             let (group, kind) = (running.spec.group(), &running.spec.kind);
@@ -181,7 +180,7 @@ impl SourceParts {
         self.running.insert(spec.name.clone(), RunningSource { spec: spec.clone(), stream, stop, tasks });
     }
 
-    /// The task that makes a source's states: without it there is no source.
+    /// The task that makes a source's states: without it, the source is gone.
     fn essence(
         &self,
         name: &str,
@@ -193,7 +192,7 @@ impl SourceParts {
             match making.await {
                 Err(SourceError::Overtaken(why)) => {
                     info!(source = name, "starting the source again: {why}");
-                    // Where sending fails, the reconciliation loop has ended.
+                    // If sending fails, the reconciliation loop has ended.
                     overtaken.send(name).await.ok();
                     return Ok(());
                 }
@@ -214,7 +213,7 @@ impl SourceParts {
         }
     }
 
-    /// Ends all of them, at once.
+    /// Ends all of them at the same time.
     pub async fn shut_down(&mut self) {
         for running in self.running.values() {
             running.stop.cancel();

@@ -1,5 +1,5 @@
-//! Decides when each source is resynced; the dispatchers decide what a plugin gets. Nothing is kept over a restart:
-//! the next resync makes up for a missed one, and plugins that need every state read the journal.
+//! Decides when each source is resynced; the dispatchers decide what a plugin gets. Nothing is saved across a
+//! restart: the next resync makes up for a missed one, and plugins that need every state read the journal.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};

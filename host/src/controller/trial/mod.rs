@@ -1,6 +1,6 @@
-//! A plugin that is called as the controller calls it, with nothing behind it: the database is a file that is thrown
-//! away, requests are answered and not sent. What it would have done is written down. It is no part of a plugin at
-//! work: a shadow and the commands for authors try plugins so.
+//! Calls a plugin as the controller does, but without the outside world: the database is a temporary file,
+//! and requests are answered instead of sent. Intended effects are recorded. It is not used for plugins at
+//! work: shadows and the commands for authors use it.
 
 mod effects;
 mod recorder;
@@ -30,9 +30,10 @@ use tempfile::TempDir;
 pub use effects::{HttpReply, MailReply, NotedEffects, TrialEffect, TrialReply};
 pub use recorder::{EffectKeep, EffectRecorder};
 
-/// Digests of secrets are keyed. This key is no secret, so that the same secret has the same digest in each trial.
+/// Digests of secrets are keyed. This key is public, so that the same secret has the same digest in each
+/// trial.
 const REDACTION_KEY: &str = "a trial of a plugin hides nothing: it sends nothing";
-/// What an Ed25519 key in PKCS#8 begins with; its 32 bytes follow.
+/// The prefix of an Ed25519 key in PKCS#8; its 32 bytes follow.
 const KEY_BEGINS: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// The stand-ins for the journal, the cache and the clock.
@@ -46,16 +47,16 @@ pub struct TrialServices {
     pub newest: Seq,
     /// The largest that its database may grow.
     pub database: Option<Bytes>,
-    /// Where its files are, for as long as it is called. Left out: among the temporary files.
+    /// The folder for its files while it is called. `None`: a temporary folder.
     pub folder: Option<PathBuf>,
 }
 
-/// Where the trials of a controller have their files.
+/// The folder for the trials of a controller.
 pub fn folder(data: &Path) -> PathBuf {
     data.join("trial")
 }
 
-/// Removes what the trials of a controller left that did not end by itself.
+/// Removes the files of a controller's trials that did not end by themselves.
 pub fn clear(data: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(folder(data)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -67,15 +68,15 @@ pub fn clear(data: &Path) -> io::Result<()> {
 pub enum SecretHiding {
     /// These rules, and a key that everybody knows.
     Rules(Box<RedactionSpec>),
-    /// As a controller does it.
+    /// As in a controller.
     Same(Arc<SecretRedaction>),
 }
 
-/// A plugin that is ready to be called, with what it is granted.
+/// A plugin that is ready to be called, with its grants.
 pub struct TrialPlugin {
     pub plugin: SandboxPlugin,
     pub recorder: Arc<EffectRecorder>,
-    /// Where its database and its ledgers are, for as long as it is called.
+    /// The folder of its database and ledgers while it is called.
     _folder: TempDir,
 }
 
@@ -177,7 +178,7 @@ impl NoteStore for UnreadNotes {
     fn note_later(&self, _: &str, _: Vec<KvWrite>) {}
 }
 
-/// A host that has what the plugin is granted, in a folder of its own.
+/// A host with everything that the plugin is granted, in its own folder.
 fn host(spec: &PluginSpec, redaction: RedactionSpec, folder: &Path) -> Result<HostSpec> {
     let secret = |file: &str, text: &str| {
         let path = folder.join(file);

@@ -1,8 +1,8 @@
-//! The live stream of states. A stream that is cut goes on after the last position that it had, so that no state
-//! is missing and none comes twice, also when the controller restarts.
+//! The live stream of states. A broken stream resumes after its last position, so no state is missing and
+//! none comes twice, even if the controller restarts.
 //!
-//! No client crate of server-sent events is used: a line has a bound, and each new connection may go to another pod, which
-//! `ApiClient` finds.
+//! A client crate for server-sent events was rejected: here a line has a bound, and each new connection may
+//! go to another pod, which `ApiClient` finds.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use reqwest::Response;
 use crate::commands::api::client::{ApiClient, is_final};
 use crate::commands::print::note;
 
-/// A controller that restarts, or is replaced by an update, is back within this time; then it is given up.
+/// A controller that restarts, or is replaced by an update, is back within this time. After it, the stream
+/// gives up.
 pub(super) const RETRIES: u32 = 150;
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// An event of the stream is one state without its document. A longer one, in one line or in many, comes from something
@@ -24,15 +25,15 @@ const LONGEST_EVENT: usize = 4 << 20;
 pub(in crate::commands::api) enum StreamEvent {
     /// A state, and the same as JSON.
     State(Box<State>, String),
-    /// The journal was replaced by one that has not what stood at the position that was asked for. The stream goes on
-    /// from this newest position.
+    /// The journal was replaced by one without the state at the requested position. The stream continues from
+    /// this newest position.
     Replaced(Seq),
 }
 
 pub(in crate::commands::api) struct LiveStates<'a> {
     client: &'a ApiClient,
     open: Option<EventStream>,
-    /// The last position that was heard of, as the controller gave it: it says what stands there, too.
+    /// The last event id from the controller. It identifies the position and the state there.
     last: Option<String>,
 }
 
@@ -71,7 +72,8 @@ impl<'a> LiveStates<'a> {
                     serde_json::from_str(&event.data).context("reading a state of the stream")?;
                 Some(StreamEvent::State(state, event.data))
             }
-            // Where the stream begins. Without it, what comes while the first connection is cut would be lost.
+            // The start of the stream. Without it, states that come while the first connection is broken
+            // would be lost.
             "position" => None,
             "reset" => {
                 let newest = event.data.trim().parse().context("reading a position of the stream")?;

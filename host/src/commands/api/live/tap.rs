@@ -1,4 +1,4 @@
-//! `kubewitness tap`: states as lines of JSON as they are journaled, until Ctrl-C or until nobody reads them.
+//! `kubewitness tap`: states as lines of JSON as they are journaled, until Ctrl-C or until its reader leaves.
 
 use anyhow::{Result, bail};
 use kubewitness_core::selector::LabelSelector;
@@ -95,7 +95,7 @@ impl TapFilter {
         }
         match client.bytes(&format!("api/v1/states/{}/document", state.seq)).await {
             Ok(bytes) => Ok(self.matches(&serde_json::from_slice(&bytes)?)),
-            // Better one state too many than one that nobody hears of.
+            // An unnecessary state is better than a missing one.
             Err(error) => {
                 let seq = state.seq;
                 note!(

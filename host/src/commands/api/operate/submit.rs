@@ -1,4 +1,4 @@
-//! `kubewitness submit`: makes a Job of a template through the API, as the portal's form does.
+//! `kubewitness submit`: makes a Job from a template through the API, as the portal's form does.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ pub async fn submit(args: SubmitArgs) -> CommandResult {
     live::wait_for_new(WaitArgs { object, namespace: Some(view.namespace), timeout, reach }).await
 }
 
-/// A request that was refused has made nothing, and the refusal says what helps.
+/// A refused request has made nothing, and the refusal says what helps.
 fn explained(error: anyhow::Error, dry_run: bool, key: &str) -> anyhow::Error {
     let is_refused = error.is::<RefusedRequest>() || error.is::<UsageError>();
     error.context(match (dry_run, is_refused) {

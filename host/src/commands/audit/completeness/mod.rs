@@ -1,7 +1,8 @@
-//! Compares a trail with the journal: every state that the plugin has finished stands in the trail, once.
+//! Compares a trail with the journal: every state that the plugin has finished must be in the trail, once.
 //!
-//! `writer` finds out which plugin writes the trail and how far it is. Without that, a trail is compared from its first
-//! record of a source to its last.
+//! The trail's own chain proves that no record was changed, but not that none is missing. `writer` finds out
+//! which plugin writes the trail, and its progress. Without that, a trail is compared from its first record
+//! of a source to its last.
 
 mod writer;
 
@@ -49,10 +50,10 @@ fn half(id: &str) -> HalfHash {
     sha256(&[id.as_bytes()]).first_chunk().copied().unwrap_or_default()
 }
 
-/// A record's statement about its state, beside the journal's.
+/// What a record says about its state, compared with the journal.
 struct RecordComparison {
     id: HalfHash,
-    /// The object and what became of it.
+    /// The object and what happened to it.
     shown: Option<HalfHash>,
     document: Option<HalfHash>,
 }
@@ -109,13 +110,13 @@ pub struct UnmatchedTrail {
     others: Vec<Seq>,
     changed: Vec<Seq>,
     has_digests: bool,
-    /// Records with another digest than that of the raw document.
+    /// Records whose digest is not that of the raw document.
     documents: Vec<Seq>,
     missing: Vec<Seq>,
     missing_count: u64,
     /// The first position of files without the first ones.
     from_middle: Option<Seq>,
-    /// States that the plugin has not finished, and those that it parked.
+    /// States that the plugin has not finished, and those that became dead letters.
     waiting: u64,
     letters: u64,
     gaps: u64,
@@ -173,8 +174,8 @@ impl UnmatchedTrail {
         }
     }
 
-    /// Of files without the first ones, only what comes after their first record of the source, or of all sources where
-    /// they have none.
+    /// If the first files are missing, only states after the first record of the source count, or after the
+    /// first record of any source.
     fn is_from(&self, state: &State) -> bool {
         let Some(first) = self.from_middle else { return true };
         state.seq >= self.sources.get(&*state.source).map_or(first, |source| source.first)
@@ -201,7 +202,7 @@ impl UnmatchedTrail {
         self.sources.values().map(|source| source.states.len()).sum()
     }
 
-    /// Whether retention has taken states of the journal.
+    /// `is_retained` is set if retention has removed states of the journal.
     fn tell(self, report: &mut AuditReport, is_retained: bool, writer: &LedgerWriter) {
         report.compared = Some(self.compared);
         match self.fault(report.lines, is_retained, writer) {
@@ -281,7 +282,7 @@ impl UnmatchedTrail {
     }
 }
 
-/// Where records may be that a trail lacks.
+/// Where missing records of a trail may be.
 const ELSEWHERE: &str =
     "somebody removed some, or an older ledger or that of another replica has them (`--from-middle`)";
 

@@ -1,4 +1,5 @@
-//! Ledgers that are changed in every way, and what the proof says of each. The tests read files alone: no controller runs.
+//! Ledgers that are changed in every way, and the result of verifying each. The tests read only files: no
+//! controller runs.
 
 mod changes;
 mod parts;
@@ -27,7 +28,7 @@ fn chain_signed(ids: &[&str], signs: bool) -> Vec<String> {
     chain_of(ids.iter().map(|id| format!(r#""id":"{id}","phase":"Running""#)), signs)
 }
 
-/// `fields` are those of each record, without what chains it.
+/// `fields` are those of each record, without the chain.
 pub fn chain_of(fields: impl Iterator<Item = String>, signs: bool) -> Vec<String> {
     let mut prev = trail::START.to_owned();
     let mut lines = Vec::new();
@@ -98,7 +99,7 @@ impl TrailFolder {
             path
         };
         let mut paths: Vec<_> = files.iter().enumerate().map(write).collect();
-        // Their order on the command line says nothing.
+        // Their order on the command line does not matter.
         paths.reverse();
         (Self(folder), paths)
     }
@@ -310,7 +311,7 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     };
     assert!(told(Some(&other), 2).contains("it is signed with key"));
     assert!(told(None, 2).contains("no root in these files is signed"));
-    // Behind what is signed.
+    // After the signed part.
     let mut files = ledger(ID, &records(9), 2, 100, Some(&own));
     let last = files[0].pop().unwrap();
     let root = files[0].iter_mut().rfind(|line| is_statement(line.as_bytes())).unwrap();
@@ -342,7 +343,7 @@ fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritte
         ..ProofDemands::default()
     };
     assert_eq!(proved(&longer, &demands(&noted)).anchors, 1);
-    // It is of a closed file, and the file after it was begun anew.
+    // It belongs to a closed file, and the file after it was started again.
     let rewritten =
         bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h", "i"]), 2, 4, Some(&key)));
     let told = proved(&rewritten, &demands(&noted)).what.unwrap();
@@ -391,7 +392,7 @@ fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
     assert!(report.ok, "{report}");
     assert_eq!((report.roots, report.signed_roots, report.seals), (8, 6, 2));
     assert!(report.not_shown[0].contains("2 roots there have none"), "{:?}", report.not_shown);
-    // What the first signature covers can't be changed any more.
+    // The part that the first signature covers can't be changed any more.
     let mut changed = files.clone();
     let at = changed[0].windows(7).position(|text| text == b"Running").unwrap();
     changed[0][at] = b'W';
@@ -464,7 +465,7 @@ fn no_more_records_stand_behind_the_newest_root_than_the_controller_leaves() {
         "{told}"
     );
     assert!(proved_with(2025, Some(1001)).ok && !proved_with(1027, Some(2)).ok);
-    // What stood between two signed roots may stand there again.
+    // As many records as between two signed roots may be unsigned at the end.
     let many = ledger(ID, &records(4500), 2200, 5000, Some(&key));
     assert!(proved(&bytes(&many), &ProofDemands { keys: public(&key), ..ProofDemands::default() }).ok);
     let mut more = many;

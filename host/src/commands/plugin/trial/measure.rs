@@ -12,10 +12,10 @@ use kubewitness_core::views::CallsView;
 use super::{PluginTrial, TrialStage, TrialStep};
 use crate::commands::plugin::subject::TrialSubject;
 
-/// How long one plugin is handed states in one round. A slow one is measured over fewer.
+/// How long one plugin gets states in one round. A slow one is measured with fewer.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// Of the states that were counted, without the first call, which makes the instance.
+/// The cost of the counted states, without the first call, which creates the instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallCost {
     pub states: u64,
@@ -24,7 +24,7 @@ pub struct CallCost {
     pub took: Duration,
     pub guest: Duration,
     pub host: Duration,
-    /// The most that one instance held.
+    /// The peak memory of one instance.
     pub memory: u64,
     pub host_calls: BTreeMap<String, u64>,
 }
@@ -64,7 +64,7 @@ fn delivery(state: &Arc<State>) -> StateDelivery {
     StateDelivery { state: state.clone(), attempt: 1, resync: false }
 }
 
-/// In the order of the states. A batch ends where an object comes again.
+/// In the order of the states. A batch ends before an object repeats.
 fn batches(steps: &[TrialStep], most: usize) -> Vec<Vec<Arc<State>>> {
     let mut batches = Vec::new();
     let (mut batch, mut objects) = (Vec::new(), HashSet::new());

@@ -1,6 +1,6 @@
-//! Hands states and ticks to a plugin as the controller does, with nothing behind it: the database is a file that is
-//! thrown away, requests are answered and not sent, the clock stands at the time of the state. So the same objects
-//! give the same effects. It asks no controller and no cluster.
+//! Delivers states and ticks to a plugin as the controller does, but without the outside world. The database
+//! is a temporary file, requests are answered and not sent, and the clock is the time of the state. So the
+//! same objects have the same effects. It calls no controller and no cluster.
 
 mod measure;
 mod stand_ins;
@@ -28,7 +28,7 @@ use steps::TrialStep;
 pub use steps::next_tick;
 pub use steps::tick_of;
 
-/// Bytes of effects that are kept of one call. The plugin may do more.
+/// How many bytes of one call's effects are kept. The plugin may have more.
 const KEPT: usize = 64 << 20;
 
 /// The reason of a call.
@@ -36,7 +36,7 @@ const KEPT: usize = 64 << 20;
 #[serde(untagged)]
 pub enum TrialCall {
     State {
-        /// Where it is in the journal; left out for an object of a file.
+        /// Its position in the journal; absent for an object of a file.
         #[serde(skip_serializing_if = "Option::is_none")]
         seq: Option<Seq>,
         /// `Job team/train-1`
@@ -71,7 +71,7 @@ impl TrialCall {
     }
 }
 
-/// One call, and what the plugin did.
+/// One call, and its effects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HandedCall {
     #[serde(flatten)]
@@ -112,15 +112,15 @@ impl HandedCall {
 pub struct PluginTrial {
     pub stand_ins: StandIns,
     pub replies: Vec<TrialReply>,
-    /// What is hidden from the plugin. Left out: what a host hides without any setting.
+    /// What is hidden from the plugin. `None`: what a host hides by default.
     pub redaction: Option<RedactionSpec>,
-    /// Its cost is of interest, and not what it does: no effect is written down.
+    /// Only the cost matters: no effect is recorded.
     pub is_measured: bool,
 }
 
 pub struct TriedCalls {
     pub handed: Vec<HandedCall>,
-    /// The calls of the plugin, without what was done around them.
+    /// The time of the plugin's calls, without the work around them.
     pub took: Duration,
 }
 

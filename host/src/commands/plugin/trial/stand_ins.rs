@@ -34,14 +34,14 @@ const PAUSE_MS: u64 = 1000;
 /// When the states of a file are observed.
 #[derive(Clone, Copy)]
 pub enum ObservedTimes {
-    /// From 2026-01-01 on, whatever the objects say: what is expected of a test says times.
+    /// Begins at 2026-01-01, whatever the objects say, because expected results contain times.
     Fixed,
     /// When each object changed last, by its own words. Words of the time after this are plans.
     Own { now_ms: u64 },
 }
 
 impl ObservedTimes {
-    /// Each state is later than what was before.
+    /// Each state is later than the one before.
     fn of(self, object: &Value, before_ms: Option<u64>) -> u64 {
         let own_ms = match self {
             Self::Fixed => None,
@@ -54,7 +54,7 @@ impl ObservedTimes {
     }
 }
 
-/// The newest time in the object's status, or when it was made or deleted.
+/// The newest time in the object's status, or its creation or deletion.
 fn changed_ms(object: &Value, now_ms: u64) -> Option<u64> {
     let places = ["/metadata/creationTimestamp", "/metadata/deletionTimestamp", "/status"];
     let mut left: Vec<&Value> = places.iter().filter_map(|place| object.pointer(place)).collect();
@@ -142,7 +142,7 @@ impl StandIns {
         Self { states, steps, is_recorded: true, shown: AtomicU64::default(), now_ms: BEGIN_MS.into() }
     }
 
-    /// With a tick at the first moment of the schedule that is so long after the last state.
+    /// Adds a tick at the first moment of the schedule that is this long after the last state.
     pub fn then_tick(mut self, spec: &PluginSpec, after: Duration) -> Result<Self> {
         let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
         let last_ms = self.steps.last().map_or(BEGIN_MS, TrialStep::at_ms);

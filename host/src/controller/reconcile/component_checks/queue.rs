@@ -1,15 +1,15 @@
-//! Decides what is examined, what is no longer, and how long a look at the configuration waits for it. Pure: time is
-//! a parameter, and the work is done elsewhere.
+//! Decides what is examined, what is abandoned, and how long a round of the configuration waits. Pure: time
+//! is a parameter, and the work is done elsewhere.
 //!
-//! Each look at the configuration is a round. What a round asks for is begun, or goes on. What it does not ask for has
-//! been replaced by a newer document or taken out, and ends.
+//! Each pass over the configuration is a round. An examination that a round asks for starts or continues. One
+//! that it does not ask for has been replaced by a newer document or removed, and ends.
 
 use std::time::Duration;
 
 use crate::controller::plugins::ExaminedQuestion;
 
-/// Almost every component is in the cache, and its examination takes milliseconds. A look at the configuration waits so
-/// long for those that have just begun; what takes longer goes on beside it.
+/// Almost every component is in the cache, and its examination takes milliseconds. A round waits this long
+/// for examinations that have just begun; longer ones continue beside it.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 pub struct CheckQueue<A> {
@@ -26,7 +26,7 @@ struct CheckCase<A> {
     is_asked: bool,
 }
 
-/// By both clocks: one for decisions, one for people.
+/// Both clocks: one for decisions, one for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BothClocks {
     pub elapsed: Duration,
@@ -79,7 +79,7 @@ impl<A> CheckQueue<A> {
         }
     }
 
-    /// The answer, once. Whoever asks again has it examined again.
+    /// Returns the answer, once. Asking again starts another examination.
     pub fn take(&mut self, number: u64) -> Option<A> {
         let index = self.cases.iter().position(|case| case.number == number && case.answer.is_some())?;
         self.cases.remove(index).answer
@@ -98,7 +98,7 @@ impl<A> CheckQueue<A> {
         left.iter().map(|case| AbandonedCheck { number: case.number, heir: heir(case) }).collect()
     }
 
-    /// How long a look at the configuration waits: until all have an answer, but for none longer than its patience.
+    /// How long a round waits: until all have an answer, but for none longer than its patience.
     pub fn patience(&self, now: BothClocks) -> Option<Duration> {
         let open = self.cases.iter().filter(|case| case.answer.is_none());
         let left = |case: &CheckCase<A>| {
