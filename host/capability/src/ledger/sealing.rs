@@ -1,4 +1,4 @@
-//! Signs and closes the files of one ledger while somebody holds it.
+//! Signs and closes the files of one ledger while it is locked.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub struct SealingTask {
     schedule: LedgerSchedule,
     key: Option<Arc<SigningKey>>,
     clock: Arc<dyn Clock>,
-    /// Where it is kept how far a signed ledger has come.
+    /// Stores the progress of a signed ledger.
     journal: Option<Arc<dyn Ledgers>>,
 }
 
@@ -65,7 +65,7 @@ impl SealingTask {
             let written = book.attest(&schedule, key.as_deref())?;
             Ok(Ok((book, written)))
         });
-        // What was put in the place of the file is not for the next call to cut.
+        // The next call must not cut a file that somebody put in its place.
         let (mut book, written) = attested.await?.inspect_err(|_| slot.cut = None)?;
         slot.cut = None;
         let Some(written) = written else {

@@ -1,9 +1,11 @@
-//! `mail`: hands messages to mail servers that an operator named. The server, the login, the sender and the rate stay
-//! here. A plugin names recipients and texts, and no answer names the server or the password.
+//! `mail`: passes messages to mail servers that an operator configured. The server, the login, the sender and
+//! the rate stay here. A plugin names recipients and texts, and no answer contains the server or the
+//! password.
 //!
-//! `lettre` writes the message and speaks SMTP: encoded words, folded headers and dot-stuffing are easy to get wrong,
-//! and a wrong one is an injection. It brings four small crates. The controller connects by itself, so that it judges
-//! each address right before, and bounds what a server may answer.
+//! `lettre` writes the message and speaks SMTP. Writing that by hand was rejected: encoded words, folded
+//! headers and dot-stuffing are easy to get wrong, and an error there is an injection. It brings four small
+//! crates. The controller itself opens the connection, so that it checks each address immediately before, and
+//! limits what a server may answer.
 
 mod connect;
 
@@ -110,7 +112,7 @@ impl MailRelay {
         Ok(PreparedMail { to, bytes })
     }
 
-    /// Hands the message over once for all recipients. Answers those that the server refused.
+    /// Sends the message once to all recipients. Returns those that the server refused.
     pub async fn send(
         &self,
         PreparedMail { to, bytes }: PreparedMail,
@@ -122,7 +124,7 @@ impl MailRelay {
         let (mut connection, refusals) =
             asked.map_err(|error| UnansweredRequest { error, is_unsent: true })?;
         if refusals.len() < to.len() {
-            // A server that answers has not taken it; of one that does not, nobody knows.
+            // A server that answered has not accepted it; without an answer it is unknown.
             let in_doubt = |error: &lettre::transport::smtp::Error| UnansweredRequest {
                 is_unsent: error.status().is_some(),
                 error: refused("the message", error),
@@ -158,7 +160,7 @@ impl MailRelay {
         if (mail.text.len() + html) as u64 > self.spec.size.0 {
             return Err(too_large());
         }
-        // The same id gives the same header, by which people's programs show a repeat once.
+        // The same id gives the same header, so that mail programs show a repeat once.
         let id = hex::encode(&digest(&SHA256, mail.id.as_bytes()).as_ref()[..16]);
         let mut builder = Message::builder()
             .from(self.from.clone())
@@ -256,7 +258,7 @@ impl MailRelay {
             GrantError::Unavailable("the password for the mail server can't be read".into())
         })?;
         let credentials = Credentials::new(login.user.clone(), password.expose().to_owned());
-        // The error may repeat what was sent, so nothing of it is told.
+        // The error may repeat what was sent, so it is not shown.
         connection.auth(&[Mechanism::Plain, Mechanism::Login], &credentials).await.map(drop).map_err(|_| {
             tracing::warn!(mail = self.spec.name, "the mail server refuses the login");
             GrantError::Unavailable("the mail server refuses the login".into())

@@ -28,7 +28,7 @@ const TWICE: &[(&str, &str)] = &[];
 const OPENINGS: &[(&str, usize)] = &[
     // begin: openings
     ("host", 23),
-    ("host/capability", 45),
+    ("host/capability", 18),
     ("host/core", 78),
     ("host/journal", 7),
     ("host/playground", 24),

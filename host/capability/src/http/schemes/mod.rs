@@ -1,5 +1,6 @@
-//! Signs requests by the scheme of their destination. A scheme that signs is a file here; what it may change of a request
-//! is [`OutgoingRequest`]. Rates are in the settings' own module. A scheme sends nothing and knows no plugin.
+//! Signs requests by the scheme of their destination. Each signing scheme is a file here, and
+//! [`OutgoingRequest`] is what it may change. Rates are in the settings' own module. A scheme sends nothing
+//! and knows no plugin.
 
 mod dingtalk;
 mod feishu;

@@ -1,5 +1,5 @@
-//! Signs a request as S3-compatible storage expects it (AWS Signature, version 4). It is written here: crates that do it
-//! bring a client, or sign the address alone, and `ring` has what it needs.
+//! Signs a request as S3-compatible storage expects it (AWS Signature, version 4). It is written by hand:
+//! existing crates bring a client, or sign only the address, and `ring` has the primitives.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct AccessKey {
     pub secret: ResolvedSecret,
 }
 
-/// By their names, in small letters.
+/// By name, in lower case.
 pub type SignedHeaders = BTreeMap<&'static str, String>;
 
 pub fn encoded(path: &str) -> String {

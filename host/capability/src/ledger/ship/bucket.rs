@@ -1,5 +1,5 @@
-//! A bucket of S3-compatible storage: puts a file under a name, and tells whether it is there as it was sent. Nothing in
-//! the bucket is removed.
+//! A bucket of S3-compatible storage: puts a file under a name, and reports whether it is stored as sent.
+//! Nothing in the bucket is removed.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SLOWEST: u64 = 128 << 10;
 /// A storage says in some hundred bytes why it refuses.
 const ANSWER: usize = 16 * 1024;
-/// SHA-256 of what is stored, in base64.
+/// SHA-256 of the stored object, in base64.
 const CHECKSUM: &str = "x-amz-checksum-sha256";
 
 const CONDITION: &str = "if-none-match";
@@ -47,16 +47,16 @@ pub enum StoredFile {
     Shorter(u64),
 }
 
-/// Whether a file that is put may replace another one.
+/// Whether a put may replace an existing object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutMode {
-    /// Nothing.
+    /// It may not.
     New,
-    /// Whatever is there.
+    /// It may.
     Any,
 }
 
-/// How a put ended.
+/// The result of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
     /// The name is taken, by the file or by another.
@@ -110,7 +110,7 @@ impl ShipBucket {
         }
     }
 
-    /// The digest of what the storage hands out. `None` if there are more bytes than these.
+    /// The digest of the stored bytes, as the storage returns them. `None` if there are more than `bytes`.
     pub async fn read_back(&self, name: &str, bytes: u64) -> Result<Option<[u8; 32]>, ShipTrouble> {
         let answer = self.ask(Method::GET, name, SignedHeaders::new(), RequestPayload::Answer(bytes)).await?;
         let mut answer = accepted("reading", name, answer).await?;
@@ -123,8 +123,9 @@ impl ShipBucket {
         Ok(context.finish().as_ref().try_into().ok())
     }
 
-    /// Streams the file. The storage refuses it if other bytes arrive than those of the digest. A new file takes the place
-    /// of nothing: whoever wrote the name since it was looked for keeps it, and is found by the next look.
+    /// Streams the file. The storage refuses it if the received bytes don't match the digest. A new file
+    /// replaces nothing: if somebody wrote the name since it was looked up, that object stays, and the next
+    /// lookup finds it.
     pub async fn put(
         &self,
         name: &str,
@@ -195,7 +196,7 @@ fn secret(field: &str, read: Result<ResolvedSecret, String>) -> Result<ResolvedS
     read.map_err(|message| ShipTrouble::Settings(format!("`{field}`: {message}")))
 }
 
-/// Of a file in several parts it is a digest of digests, which says nothing here.
+/// For a multipart upload the checksum is a digest of digests, which proves nothing here.
 fn checksum(headers: &HeaderMap) -> Option<[u8; 32]> {
     STANDARD.decode(headers.get(CHECKSUM)?).ok()?.try_into().ok()
 }
