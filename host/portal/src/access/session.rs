@@ -1,13 +1,15 @@
-//! Sessions: a person's token, encrypted in a cookie. The portal keeps none of them.
+//! Sessions: a person's token, encrypted in a cookie. Storing sessions was rejected: a restart would end
+//! them, and replicas would have to share them. The portal stores none.
 //!
 //! ```text
 //! pieces of base64 (nonce of 12 bytes, AES-256-GCM of:
 //!     id of 16 bytes, end in milliseconds since 1970 as 8 bytes, the token)
 //! ```
 //!
-//! Whoever has the key opens them, so a restart and other replicas keep them. The token is reviewed with each
-//! request: a session ends with its token, and after [`LIFETIME`]. One that its person has ended is remembered in the
-//! data folder of the process that was told so, until its end. Replicas [tell each other](EndedSessions::exchange).
+//! Every process with the key can open them, so they survive a restart and work on other replicas. The token
+//! is reviewed with each request: a session ends with its token, and after [`LIFETIME`]. A session that its
+//! person ended is remembered in the data folder until it would expire. Replicas
+//! [exchange](EndedSessions::exchange) these.
 
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use super::ended_sessions::EndedSessions;
 use super::{SESSION_KEY_BYTES, TOKEN_BYTES, party_of, sha256};
 
-/// A working day. Who goes on after it signs in again.
+/// A working day. After it, people sign in again.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
 /// Browsers keep a cookie of 4,096 bytes with its name and attributes; longer sessions take several.
 const PIECE: usize = 3800;
@@ -69,7 +71,7 @@ impl SessionTable {
         self.encrypt(AAD, nonce, [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat())
     }
 
-    /// The same text for the same bytes, purpose and page: a page that holds it stays what it was.
+    /// Gives the same text for the same bytes, purpose and page, so that a page with the text stays the same.
     pub(super) fn encrypt_steadily(
         &self,
         purpose: &[u8],
@@ -82,7 +84,7 @@ impl SessionTable {
         self.encrypt(purpose, nonce, bytes)
     }
 
-    /// The text of what nobody else can read or make. It opens with the same purpose alone.
+    /// Encrypts and authenticates a text. It can be decrypted for the same purpose only.
     fn encrypt(
         &self,
         purpose: &[u8],
@@ -102,7 +104,7 @@ impl SessionTable {
         Some(plain.to_vec())
     }
 
-    /// The session, if it is one of ours and goes on.
+    /// The session, if the text is one of ours and has not expired.
     pub(super) fn open(&self, text: &str, now_ms: u64) -> Option<PortalSession> {
         let plain = self.decrypt(AAD, text)?;
         let (id, rest) = plain.split_first_chunk::<16>()?;
@@ -121,7 +123,7 @@ impl SessionTable {
 const HOST: &str = "__Host-";
 const NAME: &str = "kubewitness";
 
-/// How the browser speaks with the portal.
+/// How the browser connects to the portal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PortalTransport {
     Plain,
@@ -131,7 +133,8 @@ pub(crate) enum PortalTransport {
 }
 
 impl PortalTransport {
-    /// A browser sends the origin itself, and no page can forge it. Who lies about it has a cookie that is sent less.
+    /// A browser sets the origin itself, and no page can forge it. A client that lies about it only gets a
+    /// cookie with a narrower scope.
     pub(crate) fn of(has_tls: bool, headers: &HeaderMap) -> Self {
         let is_https =
             || headers.get(header::ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
@@ -143,7 +146,7 @@ impl PortalTransport {
     }
 }
 
-/// The headers that set the cookie: the first piece begins with how many there are.
+/// The headers that set the cookie: the first piece begins with the number of pieces.
 pub(super) fn set(text: &str, transport: PortalTransport) -> Vec<String> {
     let pieces: Vec<&str> =
         (0..text.len()).step_by(PIECE).map(|at| &text[at..(at + PIECE).min(text.len())]).collect();
@@ -162,7 +165,7 @@ pub(super) fn unset(has_tls: bool) -> Vec<String> {
     transports(has_tls).iter().copied().flat_map(piece).collect()
 }
 
-/// How a browser may have come when it got its cookie, the surest first.
+/// The possible transports of a browser's cookie, the most certain first.
 fn transports(has_tls: bool) -> &'static [PortalTransport] {
     if has_tls { &[PortalTransport::Tls] } else { &[PortalTransport::TlsAtProxy, PortalTransport::Plain] }
 }
@@ -178,7 +181,7 @@ fn piece_name(index: usize, transport: PortalTransport) -> String {
     if index == 0 { format!("{prefix}{NAME}") } else { format!("{prefix}{NAME}-{index}") }
 }
 
-/// The session's text, put together from what the browser sent.
+/// The session's text, assembled from the browser's cookies.
 pub(super) fn read(headers: &HeaderMap, has_tls: bool) -> Option<String> {
     read_each(headers, has_tls).next()
 }
@@ -242,7 +245,7 @@ mod tests {
         for at in 0..text.len() {
             let other = if text.as_bytes()[at] == b'A' { "B" } else { "A" };
             let altered = format!("{}{other}{}", &text[..at], &text[at + 1..]);
-            // The last character has bits that mean nothing, and the decoder refuses them.
+            // The last character has unused bits, which the decoder refuses.
             assert!(sessions().open(&altered, NOW).is_none(), "at {at}");
             assert!(sessions().open(&text[..at], NOW).is_none());
         }

@@ -1,5 +1,5 @@
-//! The parts of answers: problems, parameters, times, ETags, and the frame of pages. They ask nobody, and know no
-//! route and no viewer.
+//! The parts of answers: problems, parameters, times, ETags, and the frame of pages. They make no request,
+//! and know no route and no viewer.
 
 pub(crate) mod codes;
 pub(crate) mod etag;

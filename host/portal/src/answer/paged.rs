@@ -1,4 +1,4 @@
-//! A part of a list: the body has its rows, and the headers say where the next part is and what else there is to know.
+//! A part of a list: the body has its rows, and the headers have the next part's address and notices.
 
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, header};
@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::serve::ReadingTurn;
 
-/// A sentence that tells what makes the answer less than all.
+/// A sentence about why the answer is incomplete.
 pub(crate) const NOTICE: HeaderName = HeaderName::from_static("kubewitness-notice");
 
-/// Names what an empty answer is about where nothing of it may be shown to whoever asks.
+/// Names the subject of an empty answer if the person may see none of it.
 const FORBIDDEN: HeaderName = HeaderName::from_static("kubewitness-forbidden");
 
 pub(crate) struct PagedAnswer<T> {
@@ -20,7 +20,7 @@ pub(crate) struct PagedAnswer<T> {
     pub notices: Vec<String>,
     /// The verb and the resources that it takes a right for.
     pub forbidden: Option<String>,
-    /// Kept until the rows have become text.
+    /// Held until the rows have become text.
     pub turn: Option<ReadingTurn>,
 }
 

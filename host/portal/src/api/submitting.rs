@@ -24,7 +24,7 @@ pub(super) async fn templates(
     Ok(Json(SubmitDesk::of(&app)?.templates(&viewer).await?))
 }
 
-/// 201 where the Job was created, and 200 where it was there already.
+/// 201 if the Job was created, and 200 if it existed already.
 pub(super) struct SubmitResponse(SubmitView);
 
 impl IntoResponse for SubmitResponse {

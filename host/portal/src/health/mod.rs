@@ -1,4 +1,4 @@
-//! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`. It reads figures alone: no state, no
+//! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`. It reads only figures: no state, no
 //! document. It changes nothing.
 
 mod metrics;
@@ -19,14 +19,14 @@ pub(crate) fn routes() -> Vec<AppRoute> {
     vec![("/healthz", get(healthz)), ("/readyz", get(readyz)), ("/metrics", get(metrics))]
 }
 
-/// The process runs and answers; whether it does its work is for `/readyz`.
+/// The process runs and answers; `/readyz` says whether it does its work.
 async fn healthz() -> &'static str {
     "ok\n"
 }
 
 async fn readyz(State(app): State<PortalApp>, viewer: PortalViewer) -> Response {
     let Err(why) = app.views.ready() else { return "ready\n".into_response() };
-    // The reason may name what is not for everybody.
+    // The reason may contain details that are not for everybody.
     let text = match viewer.may(GuardedAct::SeeStatus, "").await {
         Ok(true) => format!("not ready: {why}\n"),
         _ => "not ready\n".to_owned(),

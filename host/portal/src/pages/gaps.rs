@@ -1,5 +1,5 @@
-//! What could not be witnessed as it should have been: holes, bytes that were no object, histories
-//! that were replaced, and what differed.
+//! The versions and bytes that were not witnessed as intended: gaps, poison messages, replaced histories, and
+//! differences that audits found.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -88,7 +88,7 @@ fn narrowed(query: &GapQuery) -> Markup {
 
 // ---- missing versions --------------------------------------------------------------------
 
-/// How many there are of one object is not known.
+/// Their number for one object is unknown.
 fn none_to_see(query: &GapQuery, unseen: u64) -> Markup {
     let title = match unseen {
         1.. if query.uid.is_none() => {

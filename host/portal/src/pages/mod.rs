@@ -1,5 +1,5 @@
-//! The pages for people: rendered here, readable without script. The script only keeps the
-//! list of jobs and the figures up to date. No page decides what a viewer may see: `scope` does.
+//! The pages for people: rendered on the server, readable without script. The script only updates the list of
+//! jobs and the figures. No page decides what a viewer may see: `scope` does.
 
 mod api;
 mod dead_letters;

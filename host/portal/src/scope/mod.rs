@@ -1,5 +1,5 @@
-//! The scope of a request: which sources it is about, which part of the answer the viewer may see, and after which
-//! position. This module renders nothing and changes nothing.
+//! The scope of a request: its sources, the part of the answer that the viewer may see, and the position
+//! after which it begins. This module renders nothing and changes nothing.
 
 mod lists;
 mod part;

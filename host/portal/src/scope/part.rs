@@ -1,9 +1,9 @@
-//! A part of a list, and where the next part begins: the rows that a person may see of those that were read.
+//! A part of a list, and the start of the next one: the visible rows among those that were read.
 
 /// Rows that a person may see, up to a bound.
 pub(crate) struct VisiblePart<T, C> {
     pub rows: Vec<T>,
-    /// Behind this row there is more that the person may see, or more than was read.
+    /// After this row, more visible rows exist, or more than were read.
     pub next: Option<C>,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct PartPicker<T, C> {
     rows: Vec<T>,
     /// The place of the last of these rows.
     last: Option<C>,
-    /// The place of the last row that was passed, where that one is hidden.
+    /// The position of the last row that was read, if that row is hidden.
     hidden: Option<C>,
     goes_on: bool,
 }
@@ -46,8 +46,8 @@ impl<T, C> PartPicker<T, C> {
         }
     }
 
-    /// `all`: the list has no rows behind those that were passed. What is hidden behind the last row makes no next part:
-    /// it would tell that it is there.
+    /// `all` is set if the list has no further rows. A hidden row after the last visible one makes no next
+    /// part, because that would reveal it.
     pub fn finish(self, all: bool) -> VisiblePart<T, C> {
         let next = match () {
             () if self.goes_on => self.last,

@@ -1,7 +1,7 @@
-//! Bounds the rows that answers under way read, before they read them. An answer of many rows is in memory as states and
-//! then as text, before anybody knows how long it is; what is then sent is bounded by
-//! [`LargeAnswers`](super::LargeAnswers). A request waits for its turn and is not refused: to read takes a moment, and the
-//! service accounts of a namespace are one party.
+//! Limits the rows of concurrent answers before they are read. An answer with many rows is in memory as
+//! states and then as text, before its size is known; its sending is limited by
+//! [`LargeAnswers`](super::LargeAnswers). A request waits for its turn instead of being refused: reading
+//! takes a moment, and the service accounts of a namespace are one party.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Fewer rows than this are bounded by the connections.
 const UNIT: usize = 1000;
-/// Of all answers together, and of those of one party: four and two of the longest ones.
+/// For all answers together, and for those of one party: four and two of the longest ones.
 const UNITS: usize = 40;
 const UNITS_OF_A_PARTY: usize = 20;
 
@@ -38,7 +38,8 @@ impl ReadingRoom {
             return None;
         }
         let units = u32::try_from(rows.div_ceil(UNIT).min(UNITS_OF_A_PARTY)).unwrap_or(u32::MAX);
-        // Its own share first: whoever waits for that takes nothing from others. Neither is ever closed.
+        // Its own share first: a request that waits for that takes nothing from others. The semaphores are
+        // never closed.
         let of_party = match party {
             Some(party) => Some(self.parties.take_many(&party.to_owned(), units).await.ok()?),
             None => None,

@@ -59,7 +59,7 @@ pub(super) fn of(error: SubmitError, offer: &TemplateOffer, request: &SubmitRequ
     Problem::new(status, message, hint).of_fields(fields)
 }
 
-/// By the name of the parameter whose value stands at the field.
+/// Under the name of the parameter whose value is at the field.
 fn field(cause: &FieldCause, offer: &TemplateOffer, request: &SubmitRequest) -> FieldFault {
     let parameters = offer.templates.get(&request.template).map_or(&[][..], |spec| &spec.parameters);
     let at_field = |place: &String| is_at(&cause.field, place);

@@ -32,7 +32,7 @@ const OPENINGS: &[(&str, usize)] = &[
     ("host/core", 78),
     ("host/journal", 7),
     ("host/playground", 24),
-    ("host/portal", 80),
+    ("host/portal", 27),
     ("host/sandbox", 22),
     ("host/stream", 1),
     ("plugins/audit", 2),

@@ -1,5 +1,5 @@
-//! The page of dead letters, with the form that replays or drops them. It shows no document, and changes nothing
-//! but dead letters.
+//! The page of dead letters, with the form that replays or drops them. It shows no document, and changes only
+//! dead letters.
 
 mod confirmation;
 mod filter;
@@ -30,7 +30,7 @@ use crate::scope::ViewerVisibility;
 
 /// Plugins of a page that names none.
 const PLUGINS: usize = 20;
-/// Records of a page: each has the positions of what was replayed or dropped.
+/// How many records a page shows: each has the positions of its letters.
 const RECORDS: usize = 100;
 
 pub(super) async fn page(
@@ -59,7 +59,7 @@ pub(super) async fn page(
             break;
         }
         let section = LetterSection::read(&visible, &asked, name, from.as_ref(), &mut budget).await?;
-        // The name of a plugin is for operators, and for those who see a letter of it.
+        // The name of a plugin is shown to operators, and to people who see a letter of it.
         match section.seen > 0 || is_operators || plugin.is_some() {
             true => sections.push(section),
             false => untold |= section.is_cut,
@@ -126,7 +126,7 @@ fn outcome(params: &QueryParams) -> Result<Option<String>, Problem> {
     Ok(tried.map(|count| format!("{} would be replayed or dropped; nothing was changed.", figure(count))))
 }
 
-/// How far replays are: what was taken back and is not finished. The script looks again.
+/// The progress of replays: letters that are being replayed and not finished. The script polls it.
 fn on_their_way(count: u64, is_cut: bool) -> Markup {
     html! {
         div #figures data-live data-refresh="2" {
@@ -139,7 +139,7 @@ fn on_their_way(count: u64, is_cut: bool) -> Markup {
     }
 }
 
-/// What somebody did with letters that may not be there any more.
+/// What somebody did with letters that may not exist any more.
 fn done_before(records: &[LetterRecordView]) -> Markup {
     html! {
         section aria-labelledby="records" {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use similar::{Algorithm, ChangeTag, capture_diff_slices_deadline, group_diff_ops};
 
-/// Documents that have little in common take long to compare. What is left after this time is shown as
-/// removed and added, which is right, if longer than it could be.
+/// Documents with little in common take long to compare. The rest after this time is shown as removed and
+/// added, which is correct, though longer than necessary.
 const WITHIN: Duration = Duration::from_millis(250);
 /// Equal lines that are shown around a change.
 const AROUND: usize = 3;
@@ -15,7 +15,7 @@ pub(super) enum DiffLine<'a> {
     Same(&'a str),
     Removed(&'a str),
     Added(&'a str),
-    /// So many equal lines are left out.
+    /// This many equal lines are omitted.
     Skipped(usize),
 }
 

@@ -17,13 +17,13 @@ pub(super) struct JobList<'a> {
     pub kind: Option<&'a str>,
     pub objects: &'a [ObjectView],
     pub next: Option<&'a str>,
-    /// How many there are, where that is known.
+    /// The total number, if known.
     pub total: Option<u64>,
     /// The moment that the rows are of.
     pub now_ms: u64,
 }
 
-/// How an order is told.
+/// The text for an order.
 fn order_text(order: ObjectOrder) -> &'static str {
     match (order.by, order.turned) {
         (OrderKey::Changed, false) => "newest change first",
@@ -68,7 +68,7 @@ impl JobList<'_> {
                         }
                         @if asked.shows_causes() { th scope="col" { "Cause" } }
                         th.wide scope="col" { (if asked.is_of_events() { "Message" } else { "Reason" }) }
-                        // Beside how it is now there is no room for how it was.
+                        // There is no room for both the present state and the former one.
                         @match asked.was {
                             Some(phase) => th scope="col" { "Was " (phase) },
                             None => { (self.head(OrderKey::Created, "Age", "num")) (self.head(OrderKey::Changed, "Last change", "")) },
@@ -116,7 +116,7 @@ impl JobList<'_> {
         }
     }
 
-    /// In place of a link that orders by this column.
+    /// The header of a column that can't be sorted by.
     fn no_order(&self, name: &str) -> Markup {
         html! {
             span role="link" aria-disabled="true" aria-describedby="no-order" title=(self.why_no_order()) { (name) }
@@ -152,7 +152,7 @@ impl JobList<'_> {
 fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
-    // Of what was deleted, how it went: that it is gone is told beside it.
+    // For a deleted object, the phase in which it ended: the deletion is shown beside it.
     let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
     // A deletion's own reason is the phase before.
     let own = before.map_or_else(|| status.reason.clone(), |_| String::new());
@@ -208,7 +208,7 @@ fn lasted(ms: u64, grows: bool) -> Markup {
     }
 }
 
-/// How long ago it was created, and when.
+/// The age, with the creation time.
 fn age_of(created: &str, now_ms: u64) -> Markup {
     html! {
         @match moment(created) {
@@ -244,7 +244,7 @@ fn address(view: &ObjectView, asked: &JobsQuery) -> String {
     }
 }
 
-/// That it is gone, or how well its state at the moment is known. Not by colour alone.
+/// Whether it is gone, or how certain its state at the moment is. Not only by colour.
 fn known(view: &ObjectView) -> Markup {
     let message = view.then.as_ref().and_then(|then| Some((then.known.as_str(), then.message.as_deref()?)));
     html! {
@@ -253,7 +253,7 @@ fn known(view: &ObjectView) -> Markup {
     }
 }
 
-/// A plugin's dot: its shape says what its colour says, and so does its name.
+/// A plugin's dot: its shape and its name say the same as its colour.
 fn dot(plugin: &str, state: &str) -> Markup {
     let sign = match state {
         "delivered" => "●",

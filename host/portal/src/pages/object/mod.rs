@@ -1,5 +1,5 @@
-//! One object's story: in a sentence, its phases and those of what it owns as lanes, and each state as a row. The
-//! page shows no document as a whole. Its form mutes, and nothing else here has an effect.
+//! One object's story: in a sentence, its phases and those of its owned objects as lanes, and each state as a
+//! row. The page shows no whole document. Its form mutes, and nothing else here has an effect.
 
 mod event;
 mod events;
@@ -41,9 +41,9 @@ use crate::scope::{JournalCursor, ViewerVisibility};
 
 /// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
 const STATES: usize = 2000;
-/// Gaps of one page that are told with their bounds and reasons; each is read on its own.
+/// How many gaps one page shows with their bounds and reasons; each is read separately.
 const GAPS: usize = 200;
-/// The page asks again after so many seconds, also where no state has come.
+/// The page refreshes after so many seconds, even if no state has come.
 const REFRESH_SECONDS: u32 = 10;
 
 /// The query of an object's page.
@@ -51,7 +51,7 @@ const REFRESH_SECONDS: u32 = 10;
 struct ObjectQuery<'a> {
     uid: &'a str,
     limit: usize,
-    /// Versions that tell nothing new are not folded.
+    /// Whether versions without news are shown as well.
     all: bool,
     /// The position that the address is about.
     chosen: Option<Seq>,
@@ -74,7 +74,7 @@ type StoryGaps = BTreeMap<Seq, Gap>;
 struct RowNotes {
     holes: StoryGaps,
     quiet: QuietStates,
-    /// Of an Event, what its versions tell. They have no phase.
+    /// The versions of an Event, which have no phase.
     versions: Option<EventVersions>,
 }
 
@@ -135,7 +135,7 @@ pub(super) async fn page(
     let news = NewsFilter {
         after,
         uid: Some(uid.clone()),
-        // What plugins report comes without a state.
+        // Reports of plugins come without a state.
         refresh_seconds: Some(REFRESH_SECONDS),
         ..NewsFilter::default()
     };
@@ -185,7 +185,7 @@ pub(super) async fn page(
     Ok(PageContent::new(name.clone(), "/", content).live(news).into_response())
 }
 
-/// The lists that it is in.
+/// The lists that contain it.
 fn crumbs(object: &ObjectRef) -> Markup {
     let ObjectRef { kind, namespace, .. } = object;
     html! {
@@ -196,7 +196,7 @@ fn crumbs(object: &ObjectRef) -> Markup {
     }
 }
 
-/// Where the older states are, of which this page has none.
+/// The link to the older states, which this page omits.
 fn cut(view: &TimelineView, asked: ObjectQuery<'_>) -> Markup {
     let has_older = view.next.is_some_and(|next| next.states > 0 || next.related < Seq::MAX);
     let link = if has_older { "Show older states" } else { "Show what else it owns" };
@@ -213,7 +213,7 @@ fn cut(view: &TimelineView, asked: ObjectQuery<'_>) -> Markup {
     }
 }
 
-/// That it owns more than a page is about, and where the others are.
+/// Says that it owns more objects than the page shows, and where the others are.
 fn owns_more(view: &TimelineView) -> Markup {
     html! {
         @if view.owns_more {
@@ -224,7 +224,7 @@ fn owns_more(view: &TimelineView) -> Markup {
     }
 }
 
-/// Each state as a row: of the object, and of what it owns.
+/// Each state as a row: of the object, and of the objects that it owns.
 fn tables(view: &TimelineView, table: StateTable<'_>) -> Markup {
     let owned = StateTable { caption: "Objects that it owns", named: true, ..table };
     html! {
@@ -243,7 +243,7 @@ fn tables(view: &TimelineView, table: StateTable<'_>) -> Markup {
     }
 }
 
-/// What each gap of the story says of itself: that is its document.
+/// The bounds and reason of each gap in the story, from its document.
 async fn holes(
     app: &PortalApp,
     states: impl Iterator<Item = &Arc<Witnessed>>,
@@ -277,14 +277,14 @@ fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Timeli
     lanes.into_iter().map(|(_, lane)| lane).collect()
 }
 
-/// Of what was deleted, how it went, and that it is gone.
+/// For a deleted object, how it ended, and that it is gone.
 fn how(last: &Witnessed) -> Markup {
     let before = last.previous.as_ref().filter(|_| last.change == Change::Gone);
     let phase = before.map_or(&last.status.phase, |before| &before.phase);
     html! { (badge(phase)) (left(last)) }
 }
 
-/// That it is gone, or what else became of it.
+/// Whether it is gone, or left the selector.
 fn left(last: &Witnessed) -> Markup {
     html! { @if last.change != Change::Present { " " span.mark { (last.change.as_str()) } } }
 }
@@ -300,28 +300,28 @@ async fn newest_document(
     last: &Witnessed,
     states: &[Arc<Witnessed>],
 ) -> NewestDocument {
-    // The document of a deletion that was found by comparing is empty, and that of a gap is none of the object.
+    // The document of a deletion that a relist found is empty, and that of a gap is not the object's.
     let seq =
         states.iter().rfind(|state| state.change == Change::Present).map_or(last.seq, |state| state.seq);
-    // A page without a document is better than no page: the table says what became of it.
+    // A page without a document is better than no page: the table shows the object's state.
     let Ok(document) = visible.document(seq).await else { return NewestDocument::default() };
     NewestDocument { submitter: DocumentFacts::read(&document).submitter }
 }
 
-/// How the same is asked for on a command line.
+/// The same queries on the command line.
 fn commands(last: &Witnessed) -> Markup {
     let object = &last.object;
     let kind = object.kind.to_lowercase();
     let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
     let place = if object.namespace.is_empty() { String::new() } else { format!(" -n {}", object.namespace) };
     let (name, uid) = (&object.name, &object.uid);
-    // What a shell would take for more than a name is not offered to be copied.
+    // A name that a shell would interpret is not offered for copying.
     let is_plain =
         |text: &str| text.chars().all(|one| one.is_ascii_alphanumeric() || matches!(one, '.' | '-'));
     if ![&kind, &object.group, &object.namespace, name, uid].into_iter().all(|text| is_plain(text)) {
         return html! {};
     }
-    // What is gone is in the journal alone.
+    // Only the journal has an object that is gone.
     let get = format!("kubewitness get {kind}/{name}{place} -o yaml");
     let lines = match last.change {
         Change::Gone => vec![format!("{get} --gone")],

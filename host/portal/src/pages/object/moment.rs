@@ -1,4 +1,4 @@
-//! What the object was at a moment, with how well that is known.
+//! The object's state at a past moment, and how certain it is.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What people have muted: the part of an object's page that mutes it, and the page that lists all mutes.
+//! Mutes: the part of an object's page that mutes it, and the page that lists all mutes.
 
 use axum::Form;
 use axum::extract::State;
@@ -22,7 +22,7 @@ const PAGE: &str = "/mutes";
 /// A name of Kubernetes, and an address of e-mail.
 const TEXT_BYTES: usize = 256;
 
-/// What is muted of an object, and the form that mutes it, where the viewer may.
+/// The mutes of an object, and the form that mutes it, if the viewer may.
 pub(super) async fn of_object(
     app: &PortalApp,
     viewer: &PortalViewer,

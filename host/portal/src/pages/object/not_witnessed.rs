@@ -1,4 +1,5 @@
-//! In place of an object of which nothing was witnessed. A Job that was submitted a moment ago is waited for.
+//! The page in place of an object of which nothing was witnessed. It waits for a Job that was submitted a
+//! moment ago.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -12,7 +13,7 @@ use crate::answer::frame::PageContent;
 pub(super) const SUBMITTED: &str = "submitted";
 /// The first state arrives within seconds, unless nothing watches the object.
 const SEEN_WITHIN_MS: u64 = 120_000;
-/// The browser asks again by itself, also without a script.
+/// The browser refreshes by itself, even without script.
 const AGAIN_SECONDS: u64 = 2;
 
 pub(super) fn page(uid: &str, submitted: Option<u64>) -> Result<Response, Problem> {

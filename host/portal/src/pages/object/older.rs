@@ -1,4 +1,5 @@
-//! An older part of an object's story: its lanes and its states. What the object is now stands on its own page.
+//! An older part of an object's story: its lanes and its states. The present state is on the object's own
+//! page.
 
 use axum::response::{IntoResponse, Response};
 use kubewitness_core::Seq;
@@ -44,7 +45,7 @@ pub(super) async fn page(
     let view = visible.story(&query).await?;
     let title = match view.states.first().map(|state| &state.object) {
         Some(object) => format!("{}/{}, older states", object.kind, object.name),
-        // What it owns has parts of its own.
+        // The owned objects have parts of their own.
         None if !view.related.is_empty() => "What else the object owns".to_owned(),
         None => "Older states".to_owned(),
     };

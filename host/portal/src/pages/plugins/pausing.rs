@@ -33,7 +33,7 @@ impl PauseRights {
     }
 }
 
-/// What a plugin's card says of its pause, and the way to the form.
+/// The pause on a plugin's card, and the link to the form.
 pub(super) fn of_card(plugin: &PluginView, may: PauseRights) -> Markup {
     let address = format!("/plugins/{}", encode(&plugin.name));
     html! {
