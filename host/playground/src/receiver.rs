@@ -49,7 +49,7 @@ pub enum ReceiverError {
 
 struct WebhookReceiver {
     progress: Arc<ReceiverProgress>,
-    /// One writer at a time: each line is whole, and its key is remembered with it.
+    /// One writer at a time, so that each line is whole, and its key is remembered with it.
     inner: Mutex<ReceiverInner>,
 }
 
@@ -83,8 +83,8 @@ impl SeenKeys {
     }
 }
 
-/// Answers until `stop`; a client that does not end can't delay that. It appends to the file, and the keys in
-/// the file count as seen.
+/// Answers until `stop`, which an open connection can't delay. It appends to the file, and the keys in the
+/// file count as seen.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     file: PathBuf,

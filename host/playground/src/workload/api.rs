@@ -1,4 +1,4 @@
-//! Writes to an API server, with bounded retries. Knows HTTP and Status documents, not jobs.
+//! Writes to an API server, with bounded retries. It knows HTTP and Status documents, not jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ const TRIES: u32 = 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The longest request. After it the request is tried again.
+/// The longest request. After it the request is retried.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
 pub struct WorkloadApi {
@@ -27,7 +27,7 @@ pub struct WorkloadApi {
     stop: CancellationToken,
 }
 
-/// The end of a write from which the caller can go on.
+/// The result of a write, for a caller that continues.
 #[derive(Debug)]
 pub enum WriteEnd {
     Done(Value),

@@ -12,7 +12,7 @@ pub const SUBMITTER: &str = "kubewitness.dev/submitter";
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
-/// What is known of a pod once it was created.
+/// The facts about a created pod.
 #[derive(Clone, Debug, Default)]
 pub struct PodFacts {
     pub name: String,

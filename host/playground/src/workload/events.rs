@@ -1,5 +1,5 @@
-//! The Events that the Job controller, the scheduler and the kubelets write about a job and its pods. The workload takes
-//! them away with the job, as a cluster forgets them after an hour.
+//! The Events that the Job controller, the scheduler and the kubelets write about a job and its pods. The
+//! workload removes them with the job, as a cluster forgets them after an hour.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn warning(from: &'static str, reason: &'static str, message: impl Into<String>)
 /// The Events of one job that the server has.
 #[derive(Default)]
 pub struct JobEvents {
-    /// Path, what it tells, and how often that happened.
+    /// Path, content, and the count.
     written: Vec<(String, EventContent, u64)>,
 }
 
@@ -48,7 +48,7 @@ const JOBS: &str = "job-controller";
 const SCHEDULER: &str = "default-scheduler";
 const KUBELET: &str = "kubelet";
 
-/// What is said of a Job once this was written.
+/// The Events about a Job after this write.
 fn of_job(action: &LifeAction, pod: &str) -> Vec<EventContent> {
     match action {
         LifeAction::CreatePod(_) => vec![normal(JOBS, "SuccessfulCreate", format!("Created pod: {pod}"))],
@@ -152,7 +152,7 @@ impl JobEvents {
         Ok(())
     }
 
-    /// What has happened to this object happened twice more: the count says so, in the same Event.
+    /// Repeats an Event twice: its count says so, in the same Event.
     async fn again(&mut self, api: &WorkloadApi, name: &str, reason: &str) -> Result<(), WorkloadError> {
         let part = format!("/{name}.");
         let is_it = |(path, happened, _): &&mut (String, EventContent, u64)| {

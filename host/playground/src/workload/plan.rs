@@ -1,5 +1,5 @@
-//! The plan of one training job: who submits it, where, and what it asks for. It is drawn from the seed
-//! alone, and says nothing of how the job fares.
+//! The plan of one training job: who submits it, where, and what it requests. It is drawn from the seed
+//! alone, and says nothing about the job's fate.
 
 use super::rng::SplitMix;
 

@@ -13,7 +13,8 @@ use super::plan::WorkloadPlan;
 use super::rng::SplitMix;
 use super::{WorkloadOptions, time};
 
-/// About how many ticks a life lasts. New lives are spread over that time, so that all phases occur at once.
+/// The approximate number of ticks in a life. New lives are spread over that time, so that all phases occur
+/// at once.
 const LIFE_TICKS: u64 = 400;
 
 /// The fates of Jobs of others are drawn from numbers that no own job has.

@@ -1,7 +1,7 @@
 //! One API server of the cluster: its address, its watch cache, its open watches, and whether it is up.
 //!
-//! Several servers may share one store, as several kube-apiservers share one etcd. [`SharedCluster`] holds what they
-//! share. Each has a watch window of its own, which is empty after a restart, and a cache that can lag behind
+//! Several servers may share one store, as several kube-apiservers share one etcd. [`SharedCluster`] holds
+//! what they share. Each has its own watch window, which is empty after a restart, and a cache that can lag
 //! the store.
 
 use std::net::SocketAddr;
@@ -53,7 +53,7 @@ pub enum WatchDrop {
 pub struct WatchCacheState {
     /// The version at which it was filled. Watches from before it expire.
     since: u64,
-    /// The version at which a test holds it, behind the store.
+    /// The version at which a test holds it, older than the store's.
     held: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ pub struct WatchCacheState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerPower {
     On,
-    /// Its connections break after a moment. It comes back by itself if `back` is set.
+    /// Its connections break after a moment. With `back` it comes back by itself.
     Off {
         after: Duration,
         back: Option<Duration>,

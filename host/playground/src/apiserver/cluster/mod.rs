@@ -1,5 +1,5 @@
-//! The state that every server of the cluster shares: what is stored and served, users and their rights, the
-//! servers, and the record of what happened. Answers no request.
+//! The state that every server of the cluster shares: objects and kinds, users and their rights, the servers,
+//! and the record of what happened. It answers no request.
 
 pub(crate) mod auth;
 pub(crate) mod front;

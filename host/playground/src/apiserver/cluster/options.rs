@@ -20,7 +20,7 @@ pub struct ApiServerOptions {
     pub listen: SocketAddr,
     /// The users and their tokens. The first of the group `system:masters` is the admin.
     pub tokens: Vec<TokenUser>,
-    /// Whether roles decide. Otherwise everybody may do everything.
+    /// Whether RBAC decides. Otherwise everybody may do everything.
     pub enforce_rbac: bool,
     /// Whether to serve `/_sim/`.
     pub hooks: bool,

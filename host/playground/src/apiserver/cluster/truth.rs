@@ -1,4 +1,4 @@
-//! Reports what really happened, for the judges of tests: every version of every object over all histories,
+//! Reports what really happened, for the checks of tests: every version of every object over all histories,
 //! when each was compacted, and what could be read.
 
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub struct TruthEntry {
     pub uid: String,
     /// When it was written, in milliseconds since 1970.
     pub at: u64,
-    /// Since when no exact list can show it; `None` while one can. No list ever shows a deletion.
+    /// The time since which no exact list can show it; `None` while one can. No list ever shows a deletion.
     pub unreadable_since: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ impl TruthEntry {
 impl ResourceTruth {
     pub fn of(shared: &SharedCluster, group: &str, resource: &str) -> Self {
         let Ok(place) = shared.place(group, resource, "") else {
-            // The kind may be gone with its definition, but its record stays.
+            // The kind may have disappeared with its definition, but its record stays.
             let name = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
             return ResourceTruth::of_table(shared, &name);
         };

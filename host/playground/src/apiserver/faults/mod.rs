@@ -1,11 +1,12 @@
-//! Faults that a test arms on purpose: what servers, networks and proxies do to a client.
+//! Faults that a test injects: what servers, networks and proxies do to a client. A client must survive
+//! these, but a real server can't be told to cause them.
 //!
 //! A fault is armed on one server, for some verb, some resource and some number of requests. It hits the
 //! requests that match. Several faults may hit one request. The hook `POST /_sim/faults` and the option
 //! `--fault` take it as a JSON document. There `fault` names it, and other members may be
 //!
-//! - `verb`: `list` (all lists), `list-one` (`limit=1`), `exact` (lists at an exact version), `page` (with
-//!   a continue token), `watch`, `get` and so on; left out: the verbs of the table;
+//! - `verb`: `list` (all lists), `list-one` (`limit=1`), `exact` (lists at an exact version), `page` (with a
+//!   continue token), `watch`, `get` and so on; left out: the verbs of the table;
 //! - `resource`: such as `jobs.batch` or `pods`; left out: any;
 //! - `times`: how many requests it hits; left out: 1; 0: until it is disarmed;
 //! - `skip`: how many requests it first lets pass;

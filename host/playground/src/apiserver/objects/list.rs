@@ -86,7 +86,7 @@ impl ListFilter {
         )
     }
 
-    /// What the keys in continue tokens leave out: the namespace of the path.
+    /// The prefix that keys in continue tokens leave out: the namespace of the path.
     fn base(&self) -> String {
         if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) }
     }

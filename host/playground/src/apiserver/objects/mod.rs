@@ -149,7 +149,7 @@ fn authorize(
         name = only.trim_start_matches('=').to_owned();
     }
     let namespace = match path.resource.as_str() {
-        // For rights, a namespace is in itself.
+        // For rights, a namespace is inside of itself.
         "namespaces" if path.group.is_empty() => path.name.clone(),
         _ => path.namespace.clone(),
     };
@@ -307,7 +307,7 @@ fn patch_object(
     show(request, place, 200, &outcome)
 }
 
-/// Checks fields that the real server parses, and whose patch it refuses otherwise.
+/// Checks fields that the real server parses, and refuses in a patch.
 fn check_patched(place: &ResourcePlace, new: Value) -> Result<Value, ApiError> {
     if !place.kind.is("coordination.k8s.io", "Lease") {
         return Ok(new);
@@ -366,7 +366,7 @@ fn apply(
     Err(ApiError::stale(&place.kind, name))
 }
 
-/// Kinds whose deletion answers with the object and not with a status.
+/// Kinds whose deletion answers with the object instead of a status.
 const RETURNED: &[&str] = &[
     "PersistentVolume",
     "PersistentVolumeClaim",

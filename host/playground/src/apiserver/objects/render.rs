@@ -12,7 +12,7 @@ use crate::apiserver::values::versions::VersionStyle;
 use crate::apiserver::wire::error::ApiError;
 use crate::apiserver::wire::query::QueryParameters;
 
-/// What a client accepts.
+/// The format that a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptedForm {
     Whole,
@@ -20,7 +20,7 @@ pub enum AcceptedForm {
     Table,
 }
 
-/// How much of an object a table has beside its cells.
+/// How much of an object a table contains beside its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableInclude {
     Nothing,

@@ -33,13 +33,13 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// Why a server stopped accepting connections.
 enum DownReason {
-    /// For good. It first answers its open requests.
+    /// Permanently. It first answers its open requests.
     Stopped,
     /// Its connections were broken.
     Off,
 }
 
-/// Follows its power switch until it is stopped for good.
+/// Follows its power switch until it is stopped permanently.
 pub async fn run(front: &Arc<ServerFront>, listener: TcpListener) -> io::Result<()> {
     let mut power = front.power.subscribe();
     let mut listener = Some(listener);

@@ -1,4 +1,4 @@
-//! The server as others hold it: a handle for tests and the playground, and the loop that serves. It does not know
+//! The public side of a server: a handle for tests and the playground, and the serving loop. It does not know
 //! what a request for objects means: `objects` does.
 
 mod connections;
@@ -196,9 +196,9 @@ impl ApiServer {
         self.front.store.remove_together(place.table, &keys)
     }
 
-    /// Holds this server's cache at a version (`None`: now), behind the store. Its watches see nothing new,
-    /// and lists with `resourceVersion=0` show that version. Returns the version. It is newer than the
-    /// requested one if that no longer exists.
+    /// Holds this server's cache at a version (`None`: now), older than the store's. Its watches see nothing
+    /// new, and lists with `resourceVersion=0` show that version. Returns the version, which is newer than
+    /// the requested one if that no longer exists.
     pub fn hold_cache(&self, version: Option<u64>) -> u64 {
         self.front.hold(version)
     }
@@ -218,7 +218,7 @@ impl ApiServer {
         self.front.faults.arm(fault)
     }
 
-    /// Disarms all faults. What they began goes on. Returns how many were armed.
+    /// Disarms all faults. Faults in progress continue. Returns how many were armed.
     pub fn disarm(&self) -> usize {
         self.front.faults.disarm()
     }
@@ -258,9 +258,9 @@ impl ApiServer {
         self.front.store.back_up(name)
     }
 
-    /// Restores a backup, and its counter, unless `bump` raises the counter above it (and compacts what was
+    /// Restores a backup, and its counter, unless `bump` raises the counter above it (and compacts everything
     /// before). The servers of the cluster begin with empty caches, and their watches break. Returns the
-    /// version from which the new history goes on; `None` if there is no such backup.
+    /// version from which the new history continues; `None` if the backup does not exist.
     pub fn restore(&self, name: &str, bump: u64) -> Option<u64> {
         self.front.restore(name, bump)
     }
@@ -271,8 +271,8 @@ impl ApiServer {
         ResourceTruth::of(&self.front, group, resource)
     }
 
-    /// Every write of a resource (`"batch"`, `"jobs"`), also those that were compacted. It is empty unless
-    /// the options keep it.
+    /// Every write of a resource (`"batch"`, `"jobs"`), compacted ones included. It is empty unless the
+    /// options keep it.
     pub fn history(&self, group: &str, resource: &str) -> Vec<HistoryEntry> {
         let Ok(place) = self.front.place(group, resource, "") else { return Vec::new() };
         let entries = self.front.store.account(Some(place.table)).entries;

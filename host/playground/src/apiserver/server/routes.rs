@@ -1,4 +1,4 @@
-//! Routes HTTP requests: finds the path, the verb, the user, and whether the user may.
+//! Routes HTTP requests: determines the path, the verb, the user, and whether the user may.
 
 use std::sync::Arc;
 

@@ -40,7 +40,7 @@ pub(super) struct StoreInner {
     pub(super) truth: Option<KeptTruth>,
     pub(super) backups: HashMap<String, StoreBackup>,
     pub(super) durable: Option<DurableFile>,
-    /// What other modules keep in the store's file.
+    /// Notes of other modules in the store's file.
     pub(super) notes: Vec<Value>,
     /// When the event of the file happened that is being replayed.
     pub(super) replayed_at: Option<u64>,
@@ -91,7 +91,7 @@ impl StoreInner {
         self.replayed_at.unwrap_or_else(|| now().unwrap_or(u64::MAX))
     }
 
-    /// The table of a resource. It is made at the first call.
+    /// The table of a resource, created at the first call.
     pub(super) fn table(&mut self, name: &str) -> TableId {
         if let Some(id) = self.by_name.get(name) {
             return *id;

@@ -1,4 +1,4 @@
-//! Identities and times: random uids and name suffixes, RFC 3339 texts, ages as people read them.
+//! Identities and times: random uids and name suffixes, RFC 3339 texts, ages for people.
 //!
 //! The operating system seeds the random numbers, but they are no cryptography: a simulator's uids and tokens
 //! must be unique, not secret.
@@ -111,7 +111,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
 }
 
-/// A duration as a table column shows it: two units at most, and coarser the longer it is.
+/// A duration as in a table column: at most two units, and coarser the longer it is.
 pub fn human_duration(seconds: i64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {

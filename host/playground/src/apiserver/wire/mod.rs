@@ -1,6 +1,6 @@
 //! Reads requests and writes answers: parameters, selectors, patches, protobuf, failures.
 //!
-//! Works on bytes alone. Knows the kinds, and nothing of the store.
+//! It works on bytes. It knows the kinds, and nothing of the store.
 
 pub(crate) mod error;
 pub(crate) mod incoming;

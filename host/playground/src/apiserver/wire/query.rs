@@ -1,4 +1,4 @@
-//! The parameters of lists and watches: which are allowed together, and continue tokens.
+//! The parameters of lists and watches: their valid combinations, and continue tokens.
 
 use serde_json::{Value, json};
 
@@ -98,7 +98,7 @@ pub struct ListOptions {
     pub token: Option<ContinueToken>,
 }
 
-/// The place where a list goes on.
+/// The position at which a list continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContinueToken {
     /// `None` goes on at the newest version, inconsistently.
@@ -115,7 +115,7 @@ pub struct WatchOptions {
     pub initial: InitialEvents,
     pub bookmarks: bool,
     pub timeout: Option<u64>,
-    /// Whether the HTTP status reports a version that is too old, and not the stream.
+    /// Whether a version that is too old is reported by the HTTP status instead of the stream.
     pub expired_as_status: bool,
 }
 

@@ -232,7 +232,7 @@ impl FieldSelector {
         self.0.iter().all(|(name, equal, value)| (field(name).unwrap_or("") == value) == *equal)
     }
 
-    /// The value that a field must have, if there is one.
+    /// The value that a field must have, if any.
     pub fn required(&self, field: &str) -> Option<&str> {
         self.0.iter().find(|(name, equal, _)| name == field && *equal).map(|(_, _, value)| value.as_str())
     }

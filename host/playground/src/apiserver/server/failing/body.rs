@@ -1,4 +1,4 @@
-//! Applies faults of bodies: bytes that come slowly, in small pieces, not at all, or not completely.
+//! Applies faults of bodies: bytes that come slowly, in small pieces, not at all, or incompletely.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,11 +34,11 @@ struct FaultyBody {
     front: Arc<ServerFront>,
     inner: BodyDataStream,
     frames: Option<FrameFaults>,
-    /// What is inserted before the first item of a list, until it is inserted.
+    /// The text to insert before the first item of a list, until it is inserted.
     item: Option<String>,
     piece: usize,
     pause: Option<Duration>,
-    /// The bytes that may still be sent, and what happens then.
+    /// The number of bytes that may still be sent, and what happens then.
     limit: Option<(u64, BodyEnd)>,
     waiting: VecDeque<Bytes>,
     begun: bool,

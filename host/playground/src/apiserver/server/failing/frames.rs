@@ -5,7 +5,7 @@ use crate::apiserver::faults::FaultKind;
 use crate::apiserver::objects::watch::error_frame;
 use crate::apiserver::wire::error::ApiError;
 
-/// What follows a line.
+/// What happens after a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextLine {
     Goes,
@@ -47,7 +47,7 @@ impl FrameFaults {
         NextLine::Goes
     }
 
-    /// What is left when the stream has ended.
+    /// What remains when the stream has ended.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         out.extend(self.held.take().into_iter().flatten());
         out.append(&mut self.rest);

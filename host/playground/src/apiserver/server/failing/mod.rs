@@ -16,12 +16,12 @@ use crate::apiserver::wire::incoming::IncomingRequest;
 use crate::apiserver::wire::query::ContinueToken;
 use crate::apiserver::wire::respond;
 
-/// Marks an answer for which the connection ends instead.
+/// Marks an answer in place of which the connection ends.
 #[derive(Debug, Clone, Copy)]
 pub struct HangUp;
 
 impl DrawnFaults {
-    /// Applies faults before the request is handled. They answer in its place, or change how it is read.
+    /// Applies faults before the request is handled. They answer it themselves, or change how it is read.
     pub async fn before(
         &self,
         front: &ServerFront,

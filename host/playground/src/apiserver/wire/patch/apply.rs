@@ -1,6 +1,6 @@
-//! Server-side apply: merges what a manager applies, and removes what it applied before and no longer does.
+//! Server-side apply: merges the fields that a manager applies, and removes those that it no longer applies.
 //!
-//! It records the fields of managers only, so there are no conflicts to force.
+//! It records only the fields of managers, so no conflicts exist to force.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! The four kinds of patches. Pure functions of documents. They know no store and no kind.
+//! The four kinds of patches, as pure functions of documents. They know no store and no kind.
 
 mod apply;
 mod json_patch;

@@ -1,5 +1,5 @@
-//! Decodes the protobuf bodies of a few `kubectl` commands that send nothing else (`create job`, `create
-//! namespace`, `auth can-i` and the like) into documents. These commands accept JSON answers.
+//! Decodes the protobuf bodies of a few `kubectl` commands into documents: `create job`, `create namespace`,
+//! `auth can-i` and the like send no JSON, but accept JSON answers.
 //!
 //! A field that is not in the tables of `schema` is refused, never dropped.
 
