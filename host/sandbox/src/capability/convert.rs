@@ -1,5 +1,5 @@
-//! Converts between the generated types and those of the core. The shapes are the same; values move and are never
-//! copied.
+//! Converts between the generated types and those of the core. The shapes are equal; values are moved and
+//! never copied.
 
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{

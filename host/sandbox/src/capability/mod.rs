@@ -1,5 +1,5 @@
-//! The calls of a guest to the controller. Each is counted, measured, and handed to the session of the call in
-//! progress. None of them traps, and none has an effect of its own.
+//! The calls of a guest to the controller. Each is counted, measured, and passed to the session of the call
+//! in progress. None of them traps, and none has an effect of its own.
 
 mod convert;
 mod json;
@@ -13,10 +13,11 @@ use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, m
 use crate::guest::GuestState;
 use crate::tally::HostCapability;
 
-/// Fields of one log line that are kept.
+/// How many fields of one log line are kept.
 const LOG_FIELDS: usize = 32;
 
-/// Log lines of one call that are told before there is a plugin, such as those of `check`; bytes of their fields.
+/// How many log lines of one call are logged before the plugin starts, for example during `check`, and the
+/// bytes of their fields.
 const LINES_BEFORE: u64 = 16;
 const DATA_BEFORE: usize = 1024;
 
@@ -33,7 +34,7 @@ impl documents::Host for GuestState {
     async fn json(&mut self, seq: u64) -> Result<Option<String>, Error> {
         let Some(bytes) = self.document(seq).await? else { return Ok(None) };
         self.answer(bytes.len())?;
-        // Bytes that are no text are a poison state's: nothing that a plugin could read.
+        // Bytes that are not text belong to a poison state: a plugin can't read them.
         String::from_utf8(bytes.into())
             .map(Some)
             .map_err(|_| Error::Invalid("the document is not UTF-8".to_string()))
@@ -49,7 +50,7 @@ impl documents::Host for GuestState {
             let Some(bytes) = self.document(seq).await? else { return Ok(None) };
             self.parsed = Some((seq, json::parse(&bytes)?));
         } else {
-            // Already here, but still a call.
+            // The document is already parsed, but this still counts as a call.
             self.open(HostCapability::Documents, pointer.len()).map(drop)?;
         }
         let value = self
@@ -275,8 +276,8 @@ impl log::Host for GuestState {
 }
 
 impl GuestState {
-    /// Before it handles states, while it is asked what it is. Nothing limits the rate there, so the rest of many lines
-    /// is left out.
+    /// A log line before the plugin handles states, while it describes itself. Nothing limits the rate there,
+    /// so further lines are dropped.
     fn said_before(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
         if self.work.calls(HostCapability::Log) > LINES_BEFORE {
             return;
@@ -315,7 +316,7 @@ fn refusal(error: GrantError) -> Error {
     }
 }
 
-/// Cuts a guest's text to what is kept, at the end of a character.
+/// Cuts a guest's text to the kept length, at the end of a character.
 pub fn clip(text: &mut String) {
     if text.len() > ERROR_TEXT {
         text.truncate(text.floor_char_boundary(ERROR_TEXT));

@@ -1,5 +1,5 @@
-//! The controller's side of one instance: its limits, its empty WASI, and the session of the call in progress. It
-//! knows no component and calls no guest.
+//! The controller's side of one instance: its limits, its empty WASI, and the session of the call in
+//! progress. It knows no component and calls no guest.
 
 pub mod clock;
 pub mod memory;
@@ -20,7 +20,7 @@ use clock::{HostTime, SharedClock};
 use memory::{MemoryBudget, MemoryLimit};
 use stderr::StderrTail;
 
-/// WASI objects (streams, pollables) that a guest may hold at once.
+/// The most WASI objects (streams, pollables) that a guest may hold at once.
 const RESOURCES: usize = 256;
 
 /// Random bytes that one call of WASI gives.
@@ -31,13 +31,13 @@ pub struct GuestState {
     table: ResourceTable,
     pub memory: MemoryLimit,
     pub clock: SharedClock,
-    /// Where the call in progress waits for its turns.
+    /// The ticket with which the call in progress waits for its turns.
     pub seat: Arc<CpuTicket>,
     pub stderr: StderrTail,
     pub config: Arc<str>,
     limits: CallLimits,
     calls: u32,
-    /// What the call in progress has done so far. It is added to the tally once the call has ended.
+    /// The work of the call in progress. It is added to the tally once the call has ended.
     pub work: CallWork,
     tally: Arc<PluginTally>,
     session: Option<Box<dyn EffectSession>>,
@@ -108,7 +108,7 @@ impl GuestState {
         self.session.take()
     }
 
-    /// Counts a call that has no way to refuse; past the limit it is not done.
+    /// Counts a call that can't return a refusal; beyond the limit it has no effect.
     pub fn count(&mut self, capability: HostCapability) -> bool {
         self.work.called(capability);
         self.calls = self.calls.saturating_add(1);
@@ -142,7 +142,7 @@ impl GuestState {
         Ok(())
     }
 
-    /// Whether an answer or an argument of so many bytes may cross.
+    /// Whether an answer or an argument of this size is allowed.
     fn fits(&self, bytes: usize) -> Result<(), Error> {
         let most = self.limits.bytes;
         if bytes > most {
@@ -157,8 +157,8 @@ impl GuestState {
         self.session.as_deref()
     }
 
-    /// What the binding layer may copy out of the guest in one call, before [`Self::fits`] looks at
-    /// it: lists of lists take more room here than there, and one text can be lent many times.
+    /// How much the binding layer may copy out of the guest in one call, before [`Self::fits`] checks it.
+    /// Nested lists take more room here than in the guest, and one text can be passed many times.
     pub fn lifting_fuel(&self) -> usize {
         self.limits.bytes.saturating_mul(4).saturating_add(1 << 20)
     }

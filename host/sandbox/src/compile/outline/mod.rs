@@ -1,9 +1,9 @@
-//! Reads a component without compiling it: what it imports and exports, and whether it is within its limits. It
+//! Reads a component without compiling it: its imports and exports, and whether it is within its limits. It
 //! compiles and runs nothing.
 //!
-//! It looks at sections and at the instructions of functions. What is within a type is not looked at: types
-//! can be nested without end, and reading them takes many times their bytes. The process that compiles reads
-//! those, within its memory.
+//! It reads sections and the instructions of functions, but not the inside of types: types can be nested
+//! endlessly, and reading them takes many times their size in memory. The process that compiles reads those,
+//! within its limits.
 
 use std::fmt::Display;
 
@@ -48,7 +48,7 @@ struct OutlineSums {
     functions: u64,
 }
 
-/// A part whose end is not read yet.
+/// A part whose end was not read yet.
 struct OpenPart {
     /// Its number among all parts, the component itself being 0.
     number: u64,
@@ -180,8 +180,8 @@ fn over(body: &FunctionBody<'_>, limits: &ComponentsSpec) -> Result<Option<OverL
     })
 }
 
-/// The name of a function in the part's own section of names. Only asked for an error: the section comes
-/// last.
+/// The name of a function in the part's own name section. Only looked up for an error, because the section
+/// comes last.
 fn name_of(bytes: &[u8], part: u64, function: u64) -> Option<String> {
     let (mut parts, mut open) = (0_u64, Vec::new());
     for payload in Parser::new(0).parse_all(bytes) {
@@ -216,7 +216,7 @@ fn within(what: &str, found: u64, most: u32, field: &str) -> Result<(), SandboxE
     }
 }
 
-/// How every error of a limit ends.
+/// The last words of every error about a limit.
 pub fn raise(most: impl Display, field: &str) -> String {
     format!("the limit is {most} (`spec.limits.components.{field}` of the host's settings)")
 }
