@@ -31,7 +31,7 @@ const FUNCTIONS: [&str; 17] = [
 ];
 
 pub(crate) struct CheckedPart {
-    /// How deep its loops are nested.
+    /// How deeply its loops are nested.
     pub loops: u32,
     pub needs_document: bool,
     /// The patterns of `matches`.
@@ -143,7 +143,7 @@ impl CheckWalk<'_> {
             .fault(field, with_nearest(&format!("a state has no `{field}`; it has {}", known.join(", ")))))
     }
 
-    /// Operators have function names that nobody can write.
+    /// Operators have function names that an expression can't contain.
     fn function(&self, name: &str) -> Result<(), FilterFault> {
         let is_written = name.starts_with(|c: char| c.is_ascii_alphabetic());
         if !is_written || FUNCTIONS.contains(&name) {

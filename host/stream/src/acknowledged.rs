@@ -1,11 +1,11 @@
 //! Tracks which states the server has acknowledged and may still forget: a NATS server acknowledges before it
-//! syncs. The carrier sends forgotten states again. A reader that has them skips them.
+//! syncs. The carrier sends forgotten states again, and a reader that has them skips them.
 
 use std::fmt::Write as _;
 
 use kubewitness_core::Seq;
 
-/// The most marks. Above this every second one is dropped, and a few more states may be sent again.
+/// The most marks. Beyond this, every second one is dropped, and a few more states may be sent again.
 const MARKS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +18,13 @@ struct AckMark {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AckTracker {
-    /// When the stream was made. A stream that is made again counts from 1 again.
+    /// When the stream was created. A stream that is created again counts from 1.
     made: String,
     marks: Vec<AckMark>,
 }
 
 impl AckTracker {
-    /// Returns `None` if the text can't be read. Then it is not known what was acknowledged.
+    /// Returns `None` if the text can't be read. Then the acknowledged states are unknown.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let made = words.next()?.to_owned();
@@ -44,8 +44,8 @@ impl AckTracker {
         text
     }
 
-    /// Compares with the stream as it is found. Returns the position from which everything must be sent
-    /// again, if the stream no longer has what it acknowledged.
+    /// Compares with the present stream. If the stream no longer has what it acknowledged, returns the
+    /// position from which everything must be sent again.
     pub fn compare_stream(&mut self, made: &str, last: u64) -> Option<Seq> {
         let is_same = self.made == made || self.made.is_empty();
         self.made = made.to_owned();

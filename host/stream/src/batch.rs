@@ -13,8 +13,8 @@ use crate::session::{PartitionLane, ReaderSession};
 
 /// The bytes of documents in one append.
 const BATCH_BYTES: usize = 8 << 20;
-/// Messages that are read for one append, repeats and poison included: what was read is removed from the stream only
-/// after it.
+/// How many messages are read for one append, repeats and poison included: messages are removed from the
+/// stream only after it.
 const BATCH_MESSAGES: usize = 4 * APPEND_BATCH;
 const NOT_SIGNED: &str = "it is not signed with the key of the stream: another client has published it";
 
@@ -151,7 +151,8 @@ impl<'a> BatchBuilder<'a> {
                 self.batch.append.states.push(WitnessedState::elsewhere(arrival.state, document));
             }
             ArrivalAction::Over(gap) => self.batch.append.gaps.push(*gap),
-            // The carrier's claim names its journal. What comes from no journal that carries is somebody else's.
+            // The carrier's claim names its journal. A message from a journal that does not carry was
+            // published by somebody else.
             ArrivalAction::Foreign if !self.session.is_carried_by(&arrival.stood.line).await? => {
                 let StateArrival { partition, sequence, stood, .. } = arrival;
                 let why =

@@ -1,4 +1,4 @@
-//! Sends a journal's states to the stream, in order. The journal keeps the carrier's progress like a
+//! Sends a journal's states to the stream, in order. The journal stores the carrier's progress like a
 //! plugin's: retention keeps states that were not sent, and `journal verify` counts them.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often the carrier checks that the stream exists, and how much of it was read.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a carrier may go on after the stop, to note what it has sent and to give up its claim.
+/// How long a carrier may continue after the stop, to record what it has sent and to release its claim.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The figures of a carrier.
@@ -106,7 +106,7 @@ impl StreamCarrier {
         (Self { server, backlog, documents, handle: handle.clone(), lapse }, handle)
     }
 
-    /// Runs until the stop. It retries what the server or the journal can't do now. An error is final.
+    /// Runs until the stop. Failures of the server or the journal are retried. A returned error is final.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), JournalError> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -267,8 +267,8 @@ impl StreamCarrier {
         Ok(())
     }
 
-    /// Looks at the stream. Messages that were read can't be forgotten any more. It also finds a server that
-    /// is away, or that forgot messages, while there is nothing to send.
+    /// Checks the stream. Messages that were read can't be forgotten any more. The check also finds a server
+    /// that is away, or that forgot messages, while nothing has to be sent.
     async fn look(
         &self,
         kept: &mut CarrierProgress,
@@ -319,7 +319,7 @@ impl StreamCarrier {
     }
 }
 
-/// The claim as this process made it.
+/// This process's claim.
 struct HeldClaim {
     claims: ServerClaims,
     sequence: u64,
@@ -337,7 +337,7 @@ impl HeldClaim {
         Ok(())
     }
 
-    /// Notes that nothing above the position was sent, so that another process can go on at once.
+    /// Records that nothing above the position was sent, so that another process can continue at once.
     async fn give_up(&mut self, position: Seq) -> Result<(), ServerAway> {
         (self.is.position, self.is.instance) = (position, None);
         self.claims.carry(&self.is, self.sequence).await.map(drop)

@@ -1,5 +1,5 @@
-//! Claims on a stream: which journal carries to it, and which controller reads each partition. The server keeps
-//! them beside the stream.
+//! Claims on a stream: which journal carries to it, and which controller reads each partition. The server
+//! stores them beside the stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,8 @@ struct FoundClaim {
     sequence: u64,
 }
 
-/// Watches whether the claim of another process is renewed. Its age counts from the first look, since the clocks of
-/// machines differ.
+/// Watches whether the claim of another process is renewed. Its age counts from the first look, because the
+/// clocks of machines differ.
 #[derive(Default)]
 pub(crate) struct LapseWatch {
     seen: Option<(u64, Instant)>,
@@ -46,7 +46,8 @@ impl LapseWatch {
     }
 }
 
-/// The former lines stand where earlier versions wrote the id of a state. Only names of lines are taken for them.
+/// The former lines are in a field where earlier versions wrote the id of a state. Only texts in the form of
+/// a line's name are accepted.
 fn carrier_text(claim: &CarrierClaim) -> String {
     let CarrierClaim { line, former, sources, position, .. } = claim;
     format!("{line} {} {position} {}", sources.join(","), former.join(","))
@@ -75,7 +76,7 @@ pub(crate) struct PartitionClaim {
     pub source: String,
     pub partition: u32,
     pub reader: String,
-    /// The number of the claim, once it was made.
+    /// The number of the claim, once it exists.
     sequence: u64,
     lapse: LapseWatch,
 }
@@ -143,7 +144,8 @@ impl ServerClaims {
         Ok(sent.await.map_err(|error| failed(error.to_string()))?.sequence)
     }
 
-    /// Claims a partition for a reader. Each partition has one reader, because what is read is removed from the stream.
+    /// Claims a partition for a reader. Each partition has one reader, because messages are removed from the
+    /// stream once they are read.
     pub async fn read(&self, claim: &mut PartitionClaim, take_over: Option<&str>) -> Result<(), ServerAway> {
         let PartitionClaim { source, partition, reader, sequence: number, lapse } = claim;
         let (source, reader) = (&*source, &*reader);

@@ -30,7 +30,8 @@ pub struct StreamReader {
     source: Arc<str>,
     kind: String,
     partitions: Vec<u32>,
-    /// The claims on the partitions. They outlive a connection: a refused reader sees whether the other one's is renewed.
+    /// The claims on the partitions. They outlive a connection, so that a refused reader sees whether the
+    /// other one's is renewed.
     held: Vec<PartitionClaim>,
     take_over: Option<String>,
     clock: Arc<dyn Clock>,
@@ -90,7 +91,7 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Reads what is there, up to one append. It waits until there is something, or everything was read.
+    /// Reads the available messages, up to one append. It waits until some arrive, or everything was read.
     async fn read(&mut self) -> Result<FeedItem, ServerAway> {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(FeedItem::default()) };
