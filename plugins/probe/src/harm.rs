@@ -1,5 +1,5 @@
-//! Commands that end the call of the state that has them, and commands that search for what the host does not give. What
-//! a plugin does that means harm is in `tests/guests/hostile`.
+//! Commands that end the call of their state, and commands that try what the host does not allow.
+//! Deliberately harmful plugins are in `tests/guests/hostile`.
 
 use std::hint::black_box;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};

@@ -1,6 +1,6 @@
-//! Channels: each makes the request of its service from the one kind of message, and judges the answer. A channel more is
-//! a file here with `body` and `answer`, a line in `config::Kind`, and its lines in the two tables below. A channel
-//! decides nothing about who is told, and reads neither `kv` nor the clock.
+//! Channels: each makes the request of its service from the common kind of message, and interprets the
+//! answer. A new channel is a file here with `body` and `answer`, a line in `config::Kind`, and its lines in
+//! the two tables below. A channel decides nothing about recipients, and reads neither `kv` nor the clock.
 
 mod alertmanager;
 mod cloudevents;

@@ -1,4 +1,4 @@
-//! What an operator writes under `spec.config`. This module calls no capability.
+//! The settings under `spec.config`. This module calls no capability.
 
 mod hours;
 mod kind;

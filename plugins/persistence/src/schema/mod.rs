@@ -1,7 +1,7 @@
-//! The tables as each version of this plugin makes them, in each dialect. People and other programs read them, so their
-//! columns are a contract: a change of it is a new version, which only adds. The plugin runs the statements of the
-//! versions that a database lacks, and `deploy/schema` has the same statements as files. It makes texts, and runs no
-//! statement.
+//! The tables as each version of this plugin makes them, in each dialect. People and other programs read
+//! them, so their columns are a contract: a change is a new version, which only adds. The plugin runs the
+//! statements of the versions that a database lacks, and `deploy/schema` has the same statements as files. It
+//! makes texts, and runs no statement.
 
 mod names;
 mod types;
