@@ -1,5 +1,9 @@
-//! `kubewitness`: parse, run, return. Decisions are made in the folders beside it and in the library crates,
-//! none here.
+//! `kubewitness`: parse, run, return.
+//!
+//! A long `main` is code that no test can call. So this file only parses the command line, chooses the
+//! command, and turns its result into an exit code. Decisions are made in the folders beside it and in the
+//! library crates. Shutdown is a parameter of what runs, so a test chooses its moment. A process that was
+//! told to end does end: work that a file system blocks is not waited for beyond a limit.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

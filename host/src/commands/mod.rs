@@ -1,4 +1,9 @@
 //! The commands that read, verify and end. They never run a controller: `run` and `playground` do.
+//!
+//! Scripts rely on a command's exit code, so a command returns a [`CommandEnd`] or an error, and one place
+//! maps them to codes. The commands are grouped by what they read: the API, a journal, an audit trail, files,
+//! a plugin. A group uses nothing else, so an offline command can't depend on a running controller, and a
+//! command for the API can't read another process's journal.
 
 mod api;
 mod audit;

@@ -1,5 +1,10 @@
 //! `kubewitness playground`: a simulated cluster with training jobs, the real controller, three plugins,
-//! SQLite and the portal, in one process. It touches no cluster, and only its own data folder.
+//! SQLite and the portal, in one process.
+//!
+//! A newcomer should see the whole system within a minute, with nothing else installed. A recorded demo was
+//! rejected: it would prove nothing. So the controller is the real one, and only the cluster is simulated. At
+//! the end the playground compares what the cluster had with what was witnessed and delivered, and its exit
+//! code says whether anything is missing. It touches no cluster, and only its own data folder.
 
 mod completeness;
 mod folder;

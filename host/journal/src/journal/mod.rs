@@ -1,5 +1,10 @@
 //! The handle of an open journal, which the rest of the program holds: it opens a store and joins appending
-//! and reading. It decides nothing about states or rows.
+//! and reading.
+//!
+//! Callers must not know which store they use, whether others share it, or how commits are grouped. So they
+//! get one cheap handle with the operations of the domain. Writes go through the group commit. Reads take a
+//! connection of their own, so that no reader delays the writer. After a write whose result is unknown, the
+//! handle refuses further work. It decides nothing about states or rows.
 
 mod ports;
 

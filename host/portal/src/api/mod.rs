@@ -1,5 +1,8 @@
 //! The API for programs, described by `api/openapi.json`, which `cargo xtask docs` generates from this code.
-//! It renders no HTML. `access` determines the viewer, and `scope` decides what the viewer sees.
+//!
+//! Scripts need stable shapes, and people's pages change. So the API has its own routes, and renders no HTML;
+//! both read the same views. A handler never decides about rights: `access` determines the viewer, and
+//! `scope` decides what the viewer sees. A list is limited, and has a cursor to its next part.
 
 #[cfg(test)]
 mod description;

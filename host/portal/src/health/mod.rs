@@ -1,5 +1,9 @@
-//! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`. It reads only figures: no state, no
-//! document. It changes nothing.
+//! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`.
+//!
+//! A probe must not fail because people use the portal heavily, and a scrape must not cost a walk over the
+//! journal. So these endpoints read only figures that are at hand, no state and no document, and can be
+//! served on a port of their own. `/healthz` says that the process runs; `/readyz` says whether it does its
+//! work. They change nothing.
 
 mod metrics;
 mod page;

@@ -1,5 +1,10 @@
 //! The calls of a guest to the controller. Each is counted, measured, and passed to the session of the call
-//! in progress. None of them traps, and none has an effect of its own.
+//! in progress.
+//!
+//! A guest may call with any argument, any number of times. Trapping on a refused call was rejected: a plugin
+//! could not react to it. So a refusal is an answer, limits on bytes and calls are checked before anything
+//! else, and the guest's clock stands still while the controller works. No call has an effect of its own: the
+//! session commits or drops all of them.
 
 mod convert;
 mod json;

@@ -1,5 +1,9 @@
 //! The controller's side of one instance: its limits, its empty WASI, and the session of the call in
-//! progress. It knows no component and calls no guest.
+//! progress.
+//!
+//! Everything that a guest can reach is a field of this state, so what is missing here can't be reached.
+//! Memory and time are limited by [`memory`] and [`clock`]; the session exists only during a call, so an
+//! instance can't act between calls. It knows no component and calls no guest.
 
 pub mod clock;
 pub mod memory;

@@ -1,5 +1,9 @@
-//! `kubewitness check`: the checks of the controller, made in advance on files. It writes nothing, and calls
-//! neither a controller nor a cluster.
+//! `kubewitness check`: the checks of the controller, made in advance on files.
+//!
+//! A fault in a manifest should be found before it is applied. A separate linter was rejected: it would
+//! accept what the controller refuses, or the other way around. So this command calls the same code that
+//! decides whether a plugin may become active, for manifests, folders, components and status rules. It writes
+//! nothing, and calls neither a controller nor a cluster.
 
 mod status_rules;
 

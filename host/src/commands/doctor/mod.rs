@@ -1,5 +1,9 @@
-//! `kubewitness doctor`: checks what Kubewitness needs, before it is installed and while it runs. It changes
-//! nothing.
+//! `kubewitness doctor`: checks what Kubewitness needs, before it is installed and while it runs.
+//!
+//! An error message shows a symptom, and an operator has to find the cause. So each check looks at one
+//! precondition (rights, versions, clocks, disk, certificates), and has a stable code with a page about its
+//! remedy. A check that could not be made says so: it counts neither as good nor as bad. The command changes
+//! nothing, except for a small file that it writes to the data folder and removes.
 
 mod certificate;
 mod cluster;

@@ -1,5 +1,9 @@
-//! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an
-//! import, and `kubewitness plugin forget`, write. They call no controller.
+//! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller.
+//!
+//! The commands open the store themselves instead of asking the controller: a journal must be readable if the
+//! controller does not start. They read one snapshot, so a running writer does not disturb them. Only an
+//! import, and `kubewitness plugin forget`, write. Those need the journal for themselves, and an import needs
+//! an empty one.
 
 mod counting_reader;
 mod export_file;

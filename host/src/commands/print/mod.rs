@@ -1,6 +1,9 @@
-//! Tables, lines and JSON on standard output, and notes on standard error. Nothing else in the program writes
-//! there, and a lint enforces it. So a reader that leaves (`| head`) makes no command panic, and no text
-//! leaves unfiltered that a terminal would interpret.
+//! Tables, lines and JSON on standard output, and notes on standard error.
+//!
+//! Texts of objects come from strangers, and a terminal interprets control characters in them. `println!`
+//! would also panic once the reader of a pipe leaves (`| head`). So nothing else in the program writes to
+//! these streams, and a lint enforces it. Everything passes the filters of `terminal`. A reader that leaves
+//! ends a command without an error.
 
 pub mod line_diff;
 pub mod progress;

@@ -1,5 +1,10 @@
 //! Reads the configuration from a folder, and follows it: ConfigMaps as `kubectl apply` accepts them, or bare
-//! documents. A file that is not used is named with the reason. It writes nothing.
+//! documents.
+//!
+//! File events were rejected: Kubernetes swaps a mounted ConfigMap by links, which events miss. So the folder
+//! is read at intervals, and compared with the last content. A file that can't be used must not be ignored
+//! silently, so it is named with the reason. A folder that can't be read is reported as a problem, and what
+//! runs continues. This module writes nothing.
 
 mod documents;
 

@@ -1,5 +1,9 @@
-//! Keeps the index of phases up to date with the journal, and has outcomes explained for it. If the index
-//! can't be kept, queries to it return the reason, and nothing else stops.
+//! Keeps the index of phases up to date with the journal, and has outcomes explained for it.
+//!
+//! The index only serves queries, so its faults must not stop witnessing or delivery. So a follower of its
+//! own reads the journal, at its own pace, beside everything else. If the index can't be kept, queries to it
+//! return the reason, and nothing else stops. Explaining an outcome when a list asks for it was rejected: a
+//! list would read the documents of thousands of objects.
 
 mod causes;
 

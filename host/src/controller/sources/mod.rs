@@ -1,4 +1,9 @@
-//! The running sources: one list-watch each, started and stopped as configured. It never looks into a state.
+//! The running sources: one list-watch each, started and stopped as configured.
+//!
+//! Two watches of one source would witness the same versions twice. So a source whose settings changed is
+//! stopped before it starts again, and it resumes from its checkpoint. A source that fails stays and retries;
+//! the others don't notice. If another replica is ahead, a source ends and begins again where that one is.
+//! This module never looks into a state.
 
 pub mod resync;
 pub mod retention;

@@ -1,6 +1,10 @@
-//! Calls a plugin as the controller does, but without the outside world: the database is a temporary file,
-//! and requests are answered instead of sent. Intended effects are recorded. It is not used for plugins at
-//! work: shadows and the commands for authors use it.
+//! Calls a plugin as the controller does, but without the outside world.
+//!
+//! An author wants to see a plugin's effects before they are real, and a shadow version must not write to the
+//! operator's systems. A separate mock host was rejected: it would behave differently from the real one. So a
+//! trial uses the real sandbox and the real capabilities, with a temporary database and ledgers. Requests and
+//! messages are answered instead of sent. Intended effects are recorded. Plugins at work never run in it:
+//! shadows and the commands for authors do.
 
 mod effects;
 mod recorder;

@@ -1,4 +1,9 @@
 //! Encodes a state as messages: usually one, or several if the server's messages are too small.
+//!
+//! A state's document can be larger than a server's largest message. So a large state is split into parts
+//! that follow each other in their partition, and it counts as missing unless all of them arrive. Its
+//! position is in a header, and the id of a message lets the server recognize a repeat. With a key, messages
+//! are signed ([`keys`]).
 
 mod keys;
 

@@ -1,4 +1,9 @@
-//! The limits on components and on compiling them. This module neither reads nor compiles components.
+//! The limits on components and on compiling them.
+//!
+//! A component is a stranger's program, and compiling it is the most expensive thing that a manifest can
+//! cause. So its size, its parts, its compiled code, and the memory and time of its compilation are limited.
+//! Each default is measured on a large real component, with a margin. This module neither reads nor compiles
+//! components.
 
 mod ceiling;
 mod conform;

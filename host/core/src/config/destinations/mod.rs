@@ -1,5 +1,9 @@
-//! The settings of `http` destinations and what each lets a plugin send. This module opens no connection,
-//! resolves no name and reads no secret.
+//! The settings of `http` destinations and what each lets a plugin send.
+//!
+//! A destination carries the operator's credentials, so a plugin must not choose where they go. So an
+//! operator sets the address, and decides which methods, paths and headers a plugin may use. Everything not
+//! allowed is refused. The addresses that a name may resolve to are limited as well ([`addresses`]), because
+//! a name's owner can change them. This module opens no connection, resolves no name and reads no secret.
 
 mod addresses;
 mod mail;

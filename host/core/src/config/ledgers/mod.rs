@@ -1,5 +1,8 @@
 //! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped.
-//! This module opens no file and no bucket, and reads no key.
+//!
+//! A ledger is evidence, so nobody who could be its subject may write it another way. So a plugin is never
+//! granted the key of the ledger's own signatures, and no other store may use its files. This module checks
+//! that on the settings alone: it opens no file and no bucket, and reads no key.
 
 pub mod files;
 mod ship;

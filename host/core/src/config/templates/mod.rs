@@ -2,7 +2,8 @@
 //! makes no request; the portal submits the Job.
 //!
 //! A value is inserted as a JSON value at the places that its parameter names. Rendering the manifest as text
-//! was rejected: there, a value could change other parts of the Job.
+//! was rejected: there, a value could change other parts of the Job. So a template with its allowed values
+//! describes every Job that it can make, and a secret default is never shown.
 
 mod credentials;
 mod field;

@@ -1,7 +1,8 @@
 //! The port through which the portal asks the API server who a person is and what that person may see.
 //!
-//! Implementations keep no answer. The portal decides how long an answer is valid, and what happens if the
-//! API server does not answer.
+//! Rights change at any time, so how long an answer stays valid is a decision, and it belongs to the portal.
+//! Implementations therefore cache nothing and decide nothing: they ask, and report a failure as a failure. A
+//! missing answer never counts as a permission.
 
 mod shares;
 

@@ -1,7 +1,8 @@
 //! What people and scripts are shown: the shapes of the API, the command line and the portal.
 //!
-//! What is said of a type or a field here is what the API's description says of it. The shapes know no store and no
-//! page.
+//! The same figure must not have two forms. So one type serves all three, and the API's description is
+//! generated from the doc comments here. The shapes know no store and no page. [`Views`] returns states that
+//! were not checked for the viewer's rights as raw types, so that a caller can't show them by mistake.
 
 mod history;
 mod letters;

@@ -1,6 +1,9 @@
 //! The writer's memory between batches: the next free numbers and, for each live object, the end of its
-//! chain. All of it is also on disk. The writer looks up what it forgot, and reads everything again after a
-//! failed transaction. This module touches no disk itself.
+//! chain.
+//!
+//! Without it, each state would cost a lookup on disk. Since it only repeats what is on disk, it can never be
+//! the truth: the writer looks up what it forgot, and reads everything again after a failed transaction. The
+//! number of objects in it is limited. This module touches no disk itself.
 
 pub(crate) mod anchors;
 pub(crate) mod chain_ends;

@@ -1,5 +1,8 @@
-//! The rows of a journal, independent of the store: their columns, encodings and checksums. It knows no SQL,
-//! no connection and no clock.
+//! The rows of a journal, independent of the store: their columns, encodings and checksums.
+//!
+//! All stores must mean the same by a row, and a row must be provably unchanged. So encodings and checksums
+//! are defined here, once, and a store only puts columns into its tables. Each checksum covers the values of
+//! a row, and not the bytes of a store. The module knows no SQL, no connection and no clock.
 
 mod batch;
 pub(crate) mod check;

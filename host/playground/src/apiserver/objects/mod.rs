@@ -1,5 +1,8 @@
-//! Answers requests for objects: what each verb does once its target and its user are known. It knows no
-//! connection, and applies no fault: `server` does.
+//! Answers requests for objects: what each verb does once its target and its user are known.
+//!
+//! Clients depend on details of a real server: on conflicts, finalizers, owners, defaults, and the wording of
+//! errors. Recordings of a real server are replayed against this module, so its behaviour is compared and not
+//! remembered. It knows no connection, and applies no fault: `server` does.
 
 pub(crate) mod delete;
 mod follow_up;

@@ -1,5 +1,9 @@
 //! One object's story: in a sentence, its phases and those of its owned objects as lanes, and each state as a
-//! row. The page shows no whole document. Its form mutes, and nothing else here has an effect.
+//! row.
+//!
+//! A person asks first why an object failed, then when, and only then for details. So the page has them in
+//! this order, and folds versions without news. The picture has a table with the same content, for people who
+//! can't see it. The page shows no whole document. Its form mutes, and nothing else here has an effect.
 
 mod event;
 mod events;

@@ -1,5 +1,8 @@
-//! Starts the process that compiles, feeds it, takes its code, and explains in plain words why it ended. It
-//! compiles nothing itself, and knows no cache.
+//! Starts the process that compiles, feeds it, takes its code, and explains in plain words why it ended.
+//!
+//! The process may hang, die, or write without end, and nothing that it prints is trusted. So its output and
+//! its time are limited, it ends with the thread that started it, and the way it ended is translated into
+//! advice for an operator. It compiles nothing itself, and knows no cache.
 
 mod growth;
 

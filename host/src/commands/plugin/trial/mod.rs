@@ -1,6 +1,8 @@
-//! Delivers states and ticks to a plugin as the controller does, but without the outside world. The database
-//! is a temporary file, requests are answered and not sent, and the clock is the time of the state. So the
-//! same objects have the same effects. It calls no controller and no cluster.
+//! Delivers states and ticks to a plugin as the controller does, but without the outside world.
+//!
+//! The commands for authors compare the effects of two runs, so the same objects must have the same effects.
+//! So everything that varies is fixed: the database is a temporary file, requests are answered and not sent,
+//! and the clock is the time of the state. It calls no controller and no cluster.
 
 mod measure;
 mod stand_ins;

@@ -1,6 +1,9 @@
-//! Examines components beside the loop that follows the configuration: one that takes minutes to compile
-//! delays only its own plugin. [`queue`] decides what is examined. It starts and stops no plugin: the loop
-//! does.
+//! Examines components beside the loop that follows the configuration.
+//!
+//! Compiling a component may take minutes. In the loop it would delay every other change, so it runs as a
+//! task of its own, and delays only its plugin. [`queue`] decides what is examined, and abandons an
+//! examination once no document asks for it any more. A later round of the loop takes the answer. This module
+//! starts and stops no plugin: the loop does.
 
 mod queue;
 

@@ -1,5 +1,8 @@
 //! Watches ConfigMaps that contain configuration. It selects them by label and delivers whole snapshots.
-//! Unlike a source, it decodes objects in full, and only the latest state counts.
+//!
+//! A source would not fit: it needs an open journal, and keeps every version, while only the newest
+//! configuration counts. So this is an ordinary list and watch that decodes objects in full. Nothing is
+//! delivered before the first complete list: an unknown configuration is not an empty one.
 
 mod install;
 mod records;

@@ -1,7 +1,9 @@
 //! Asks the API server whose token it is, what a person may do, and which namespaces exist.
 //!
-//! Nothing is cached. Each request is limited in time and size, and so are all requests together, because
-//! people who are not yet authenticated decide how many there are.
+//! The API server is the only authority on rights, so nothing is decided here, and an answer that leaves
+//! something out counts as no. Nothing is cached: the portal decides how long an answer is valid. Each
+//! request is limited in time and size, and so are all requests together, because people who are not yet
+//! authenticated decide how many there are.
 
 pub(super) mod answers;
 

@@ -1,6 +1,10 @@
-//! Compares a list with the witnessed states. New objects pass at once. Objects that differ, or are missing
-//! from the list, become jobs of a repair round. The only question that it asks the server is whether an
-//! object exists.
+//! Compares a list with the witnessed states.
+//!
+//! A list shows only the newest version of each object, so versions between it and the witnessed ones may be
+//! missing. Waiting for all of them before the watch resumes was rejected: one changed object would delay all
+//! others. So new objects pass at once. Objects that differ, or are missing from the list, become jobs of a
+//! repair round, and only their names wait. The only question that it asks the server is whether an object
+//! exists.
 
 pub(crate) mod list_request;
 mod listed_names;

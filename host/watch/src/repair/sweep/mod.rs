@@ -1,5 +1,10 @@
 //! Executes the sweep: it counts the collection at old versions, lists all names where the counts require it,
-//! and reads back the lives of unknown objects. It writes nothing, and does not change the cache.
+//! and reads back the lives of unknown objects.
+//!
+//! An object that was created and deleted during an outage is in no list afterwards. But its store still has
+//! the old versions until compaction. [`counts`] decides which of them to read; this module sends the
+//! requests, within the budget of the round. A sweep that can't finish within the budget is not begun,
+//! because it would find little and delay new objects. It writes nothing, and does not change the cache.
 
 pub(crate) mod counts;
 #[cfg(test)]
