@@ -1,6 +1,10 @@
-//! Resolves secrets. The configuration has only references, so that it can be stored, shown and logged. A
-//! value exists only here, at the moment of its use. It is never logged, never part of an error, and never
-//! passed to a plugin.
+//! Resolves secrets at the moment of their use.
+//!
+//! The configuration is stored, shown and logged, so it has only references. A mounted file changes when
+//! somebody rotates the secret. A value that was read at the start would be outdated then, and would lie in
+//! memory in between; so senders resolve the reference each time.
+//!
+//! Invariant: a value is never logged, never part of an error, and never passed to a plugin.
 
 pub(crate) mod redaction;
 pub(crate) mod signing_keys;

@@ -1,9 +1,9 @@
 //! Spreads requests over as many connections as they need.
 //!
-//! A server limits the concurrent requests on one HTTP/2 connection: Kubernetes allows 100, Go 250, others
-//! 128. Further requests wait until one ends, and a watch ends only after minutes. The hundredth source would
-//! see nothing, and no other request would get through. So each connection carries fewer requests than any
-//! server allows, and the next request goes to the next connection.
+//! A server limits the concurrent requests on one HTTP/2 connection: 100 in Kubernetes, 128 or 250 in others.
+//! Further requests wait until one ends, and a watch ends only after minutes. The hundredth source would see
+//! nothing, and no other request would get through. So each connection carries fewer requests than any server
+//! allows, and the next request goes to the next connection.
 //!
 //! Only the first answer shows whether a server speaks HTTP/2. Requests before it would each open a
 //! connection with its own handshake, only to close it again. So until a connection is known to work, its

@@ -1,5 +1,8 @@
-//! Values as operators write them: durations, sizes, and references to secrets. The secrets themselves are
-//! never held here.
+//! Values as operators write them: durations, sizes, and references to secrets.
+//!
+//! People write `10s` and `2Gi`; a bare number leaves open whether it is seconds or bytes. So these values
+//! have types that read and write the units. Secrets are references only: a manifest may be stored and shown,
+//! so the secrets themselves are never held here.
 
 mod quantity;
 mod secret;

@@ -1,7 +1,7 @@
 //! The served kinds: their names, the places of their objects, and their verbs.
 //!
-//! Built-in kinds come from the table in `builtins.rs`, custom ones from the definitions in the store. It
-//! knows nothing of objects.
+//! Built-in kinds come from the table in `builtins.rs`, custom ones from the definitions in the store. Both
+//! become the same type, so the rest of the server needs no case for either. It knows nothing of objects.
 
 mod builtins;
 pub(crate) mod defaults;

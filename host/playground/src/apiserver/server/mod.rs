@@ -1,5 +1,10 @@
-//! The public side of a server: a handle for tests and the playground, and the serving loop. It does not know
-//! what a request for objects means: `objects` does.
+//! The public side of a server: a handle for tests and the playground, and the serving loop.
+//!
+//! Tests must be able to do more than a client can: stop a server, restore an old store, compact the history,
+//! cause faults, and read the whole history afterwards. The handle has these, and `hooks` offers them over
+//! HTTP to a test in another process.
+//!
+//! It does not know what a request for objects means: `objects` does.
 
 mod connections;
 mod failing;

@@ -1,5 +1,7 @@
-//! The API for people: a page made from its description, without script. It reads only the description: no
-//! state, no figure.
+//! The API for people: a page made from its OpenAPI description, without script.
+//!
+//! The usual viewers of OpenAPI are large scripts, and the portal's pages work without one. So the page is
+//! rendered on the server. It reads only the description: no state, no figure.
 
 mod described;
 

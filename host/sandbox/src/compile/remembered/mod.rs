@@ -1,7 +1,11 @@
-//! Keeps facts about components for the next process, in a file beside the code. It is valid only for the
-//! same version of this program.
+//! Keeps facts about components for the next process, in a file beside the compiled code.
 //!
-//! A file needs no authentication: somebody who can write it can only keep a plugin from running.
+//! Compilation can fail after minutes, or take so much memory that the container is killed. The next process
+//! would try the same again, and so on for ever. So refusals and unfinished compilations are written down,
+//! and the next process reads them first.
+//!
+//! The file is valid only for the same version of this program, since another version may succeed. It needs
+//! no authentication: somebody who can write it can only keep a plugin from running.
 
 mod marks;
 mod refusals;

@@ -1,5 +1,8 @@
-//! The commands that use the live stream: `wait` and `tap`, the stream for `get -w`, and polling for `-w` of
-//! commands without a stream. They change nothing.
+//! The commands that wait for changes: `wait` and `tap`, the stream for `get -w`, and polling for `-w` of
+//! commands without a stream.
+//!
+//! States have positions, so a stream can resume after the last one and miss nothing; figures have none, so a
+//! changed figure can only be found by asking again. The commands change nothing.
 
 mod poll;
 mod stream;

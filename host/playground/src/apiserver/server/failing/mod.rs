@@ -1,4 +1,12 @@
-//! Applies faults of requests: refused, misread, or never answered. It changes no object.
+//! Applies the faults of requests and answers.
+//!
+//! A test needs an API server that fails on request, in the ways in which real ones, proxies and networks
+//! fail: it refuses, misreads or ignores a parameter, sends bytes slowly or not at all, or breaks off in a
+//! line. A proxy in front could do the latter, but it can't misread a parameter. So the faults are applied
+//! inside the server: before a request is handled, to its body, or to the lines of a watch.
+//!
+//! Invariant: a fault changes answers, never an object. So the history that the server keeps stays the truth
+//! for the judges.
 
 mod body;
 mod frames;
