@@ -89,7 +89,7 @@ impl From<Arc<State>> for RawState {
     }
 }
 
-/// A story before the check what the person may see of it. Each list is in order, oldest first.
+/// A story before the check of what the person may see. Each list is in order, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct RawStory {
     pub states: Vec<RawState>,

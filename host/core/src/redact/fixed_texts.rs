@@ -1,5 +1,5 @@
-//! Fixed texts that Kubernetes' controllers write for every object alike. They contain nothing of an object,
-//! so they never quote a secret, whatever the secrets are.
+//! Texts that Kubernetes' controllers write for every object alike. They contain nothing of an object, so
+//! they never quote a secret, whatever the secrets are.
 
 /// Whether the whole of a reason or message is one of these texts.
 pub(super) fn is_fixed_text(text: &str) -> bool {

@@ -1,6 +1,6 @@
-//! Carriers, copies of their journal and a reader against a model of the stream: kills, standbys that lack commits, claims
-//! that lapse, messages that are forgotten, removed or forged. Each state that the last carrier's journal holds arrives,
-//! or a gap says that it may be missing.
+//! Carriers, copies of their journal and a reader, compared with a model of the stream under faults: kills,
+//! standbys that lack commits, expired claims, messages that are forgotten, removed or forged. Each state in
+//! the last carrier's journal arrives, or a gap says that it may be missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

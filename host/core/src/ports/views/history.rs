@@ -1,4 +1,4 @@
-//! Which part of what was witnessed is asked for, and what is told of it: stories, gaps and poison messages.
+//! Queries about what was witnessed (stories, gaps and poison messages), and their answers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The shapes of questions about dead letters, of their replay and drop, and of the answers.
+//! Queries about dead letters, about replaying and dropping them, and the answers.
 
 use serde::{Deserialize, Serialize};
 

@@ -3,32 +3,32 @@
 //!
 //! | rule | because |
 //! |---|---|
-//! | a version is marked late exactly where a newer one of its object was told before | the writer compares the two, and marks it |
-//! | only a version is late | an end and a gap are told where they are found |
-//! | nothing follows the end of an object in its epoch but versions below that of the end | nobody comes back under a uid |
-//! | an object ends once in its epoch, and not below a version that it had | the id of an end has no version; the watch takes an older end for stale |
-//! | no number lies below an earlier one, also where a version without an order stands between | versions of an object grow |
-//! | a name does not go back to an object that had it before another one | one object has a name at a time |
-//! | the document of a version is of the same uid, name, namespace and version | the state was read from it |
-//! | a gap is named by its bounds, at least one of which is known, and the first lies below the second | the watch records no empty gap |
-//! | the document of a gap is of the same source, epoch and object, and its reason is a word | the watch writes both at once |
-//! | a gap that begins at a version of its object has none of the last versions within | the watch knew these when it wrote the gap |
-//! | a gap leaves the status as it was | nobody saw another one |
-//! | the epoch of a source never goes back | the journal refuses a state of an epoch that is over |
+//! | a version is marked late if and only if a newer one of its object came before it | the writer compares the two, and marks it |
+//! | only a version is late | an end and a gap are recorded where they are found |
+//! | after the end of an object, its epoch has only versions of it below that of the end | no object returns under its uid |
+//! | an object ends once in its epoch, and not below a version that it had | the id of an end has no version; the watch treats an older end as stale |
+//! | a number that is not late is not below an earlier one, even if a version without an order is between the two | versions of an object grow |
+//! | a name does not return to an object that had it before another one | one object has a name at a time |
+//! | the document of a version has the same uid, name, namespace and version | the state was read from it |
+//! | a gap is identified by its bounds; at least one of them is known, and the first is below the second | the watch records no empty gap |
+//! | the document of a gap has the same source, epoch and object, and its reason is a word | the watch writes both at once |
+//! | a gap that begins at a version of its object contains none of the object's last versions | the watch knew these when it wrote the gap |
+//! | a gap does not change the status | nobody saw another status |
+//! | the epoch of a source never goes back | the journal refuses a state of an epoch that has ended |
 //!
 //! The following is **not** checked, because honest writers produce it as well:
 //!
-//! - Versions without an order (`Version::compare`), of servers that give such, and those beyond 64 bits
-//!   where a rule says number.
+//! - Versions without an order (`Version::compare`), which some servers give, and versions beyond 64 bits in
+//!   a rule about numbers.
 //! - One version of two objects. Some servers count the versions of each object separately, and comparing
 //!   each state with all others would cost memory for each state, not for each object.
 //! - Times: a clock may be set back.
 //! - Missing versions. Retention may have removed one, it may be in a gap, or the object never had it: a
 //!   dropped state leaves a consistent story.
 //! - The status before (`previous`) of a state that is no gap. Replicas with different status rules, and a
-//!   stream that lost messages, tell of a status that no state here has.
+//!   stream that lost messages, record a status that no state here has.
 //! - A version after a newer one that is marked late: a version that a watch missed looks the same.
-//! - A version after an end without one: the end was found by a relist, and another replica may know more.
+//! - A version after an end without a version: a relist found the end, and another replica may know more.
 //! - The order of states of different objects: they were seen in some order, no more.
 //!
 //! If the beginning of a story is missing (retention removed it, or a selection left it out), a version may
