@@ -14,7 +14,7 @@ use tokio::time::Instant;
 const MESSAGE_BYTES: usize = 4096;
 const FIELD_BYTES: usize = 256;
 const FIELDS: usize = 16;
-/// A plugin that logs each state at full speed must not become the controller's main work.
+/// A plugin that logs each state at full speed must not keep the controller busy.
 const PER_SECOND: u32 = 100;
 const BURST: u32 = 500;
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 use kubewitness_core::intents::prints::IdPrint;
 use kubewitness_core::{Seq, State, StateId};
 
-/// ReceiptIndex that one plugin may hold above its cursor: about 50 MB. A plugin gets there when one
-/// lane holds its cursor while a million other states are finished; it then waits for that lane.
+/// The most receipts that one plugin may have above its cursor: about 50 MB. A plugin reaches this if one
+/// lane blocks its cursor while a million later states are finished. It then waits for that lane.
 pub const MAX_RECEIPTS: usize = 1_000_000;
 
 /// How long receipts stay after a cursor beyond them was saved. Standby servers lag by seconds, and this
@@ -22,7 +22,7 @@ const STAY: Duration = Duration::from_secs(300);
 /// How many positions before the cursor keep their receipts: about 6 MB, and seconds of states at the highest
 /// rate.
 const STAY_POSITIONS: Seq = 128 * 1024;
-/// Cursors that are remembered meanwhile, evenly in time.
+/// How many cursors are remembered meanwhile, at even intervals.
 const REMEMBERED: u32 = 16;
 
 /// The first byte of [`encode`]'s output. Older receipts are a multiple of [`SHORT`] bytes long, and these
@@ -161,7 +161,7 @@ impl AppliedReceipts {
     }
 }
 
-/// Saved cursors of the last minutes: they say which receipts may go.
+/// The saved cursors of the last minutes. They determine which receipts may be removed.
 #[derive(Debug, Default)]
 pub struct SavedCursors(VecDeque<(Duration, Seq)>);
 

@@ -24,7 +24,7 @@ const BUILT_BYTES: u64 = 4 << 20;
 /// The size of a number, a boolean, and the overhead of a list element.
 const SMALL: u64 = 8;
 
-/// The longest text of a number.
+/// The longest number as text.
 const NUMBER: u64 = 320;
 
 /// The input of an evaluation.
@@ -75,7 +75,7 @@ pub(crate) fn excess(
     }
 }
 
-/// Bytes: a fixed number, and how often the element of each surrounding loop.
+/// Bytes: a fixed number, plus how often the element of each surrounding loop.
 #[derive(Clone, Default)]
 struct CostSize {
     fixed: u64,
@@ -128,7 +128,7 @@ struct CostEstimate<'a> {
     patterns: &'a HashMap<String, MatchPattern>,
     /// The variables of the surrounding loops.
     names: Vec<(&'a str, EstimatedValue)>,
-    /// The largest that an element of each surrounding loop can be: as large as the whole list.
+    /// The greatest possible size of an element of each surrounding loop: that of the whole list.
     loops: Vec<u64>,
     steps: u64,
     bytes: CostSize,
@@ -151,7 +151,7 @@ impl<'a> CostEstimate<'a> {
             Expr::Ident(name) => self.named(name),
             Expr::Select(select)
                 if is_state(&select.operand)
-                    // A loop may call its elements so.
+                    // A loop may give its variable this name.
                     && self.names.iter().all(|(name, _)| *name != "state")
                     && !OF_DOCUMENT.contains(&select.field.as_str()) =>
             {
@@ -248,7 +248,7 @@ impl<'a> CostEstimate<'a> {
                 self.bytes.add(&text.size.clone().times(weight));
                 EstimatedValue::small()
             }
-            // A number with an exponent of three digits is written out.
+            // A number with an exponent of three digits is written in full.
             ("string", _) => {
                 all.size.add(&CostSize::fixed(NUMBER));
                 self.copied(&all.size);
@@ -330,7 +330,7 @@ fn is_given(expression: &Expression) -> bool {
     }
 }
 
-/// The text that is written there.
+/// The literal text.
 pub(crate) fn literal(expression: &Expression) -> Option<&str> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),

@@ -36,7 +36,7 @@ const LOOPS: u32 = 2;
 pub const DOCUMENT_BYTES: usize = 2 * 1024 * 1024;
 /// The sizes of compiled patterns, and the largest that is allowed. A text costs more the larger the pattern is.
 const PATTERN_BYTES: [usize; 4] = [1 << 10, 4 << 10, 16 << 10, 64 << 10];
-/// The memory that a pattern keeps of the texts that it has matched.
+/// How much memory a pattern may use to cache matched texts.
 const DFA_BYTES: usize = 256 << 10;
 /// The function that the interpreter calls for `matches`: its own would compile the pattern at each call.
 const MATCHES: &str = "@matches";
@@ -167,7 +167,7 @@ fn is_state(expression: &Expression) -> bool {
     matches!(&expression.expr, Expr::Ident(name) if name == "state")
 }
 
-/// Cuts the interpreter's errors, which quote values, even a whole document.
+/// Cuts the interpreter's errors, which quote values, up to a whole document.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(300)].to_owned()
 }

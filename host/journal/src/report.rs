@@ -11,12 +11,12 @@ use kubewitness_core::ports::PluginPause;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The loss and the remedy when somebody removed or replaced a journal in use.
+/// The damage and the remedy if somebody removed or replaced a journal in use.
 pub(crate) const LOST: &str = "states that no copy of the journal holds are lost. Put a copy back and start again: \
     the controller reads from the cluster what the copy lacks, as far as the cluster still has it. Without a copy, \
     start with an empty place: a new journal begins there with the objects that exist then";
 
-/// The remedy for rows that differ from the journal's writes. `journal verify` says it as well.
+/// The remedy for rows that the journal has not written so. `journal verify` uses the same text.
 pub(crate) const RESTORE: &str = "stop, keep the damaged journal, and restore the newest copy that `journal verify` \
     finds whole: the controller reads from the cluster what the copy lacks, as far as the cluster still has it";
 
@@ -66,7 +66,7 @@ pub enum OpenError {
     Orphan { path: PathBuf },
     #[error("{path}: {reason}")]
     Unavailable { path: PathBuf, reason: String },
-    /// The only error that may end by itself: the caller can retry.
+    /// The only error that may pass by itself: the caller can retry.
     #[error("{place} does not answer: {reason}; start the server, or correct the address")]
     Away { place: String, reason: String },
     #[error("{place}: {reason}; {remedy}")]
@@ -85,7 +85,7 @@ fn advised(reason: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalReplica {
     pub name: String,
-    /// When it came in, by its own clock.
+    /// When it joined, by its own clock.
     pub since_ms: u64,
     /// Whether it delivers states to plugins.
     pub dispatches: bool,
@@ -100,16 +100,16 @@ pub struct SourceCounters {
     /// The version from which a watch would resume; empty before the first list.
     pub checkpoint: String,
     pub states: u64,
-    /// States that retention has taken so far.
+    /// How many states retention has removed so far.
     #[serde(default)]
     pub taken: u64,
     pub gaps: u64,
     pub poison: u64,
-    /// When the last state or poison was observed, in milliseconds since 1970.
+    /// When the last state or poison message was observed, in milliseconds since 1970.
     pub last_event_ms: Option<u64>,
 }
 
-/// Bytes that did not decode, as they came.
+/// Bytes that did not decode, as received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoisonRecord {
     /// Ascends in the order of arrival.
@@ -159,7 +159,7 @@ pub struct JournalStats {
     pub bytes: u64,
     /// Bytes that were written but are not in the file yet.
     pub wal_bytes: u64,
-    /// The part of the file that is free for the next states.
+    /// The part of the file that is free for new states.
     pub free_bytes: u64,
     pub oldest_seq: Seq,
     pub newest_seq: Seq,
@@ -182,13 +182,13 @@ pub struct SourceStats {
     pub bytes: u64,
     pub document_bytes: u64,
     pub bytes_per_state: f64,
-    /// Full documents that many others are stored against.
+    /// Full documents on which many others are based.
     pub anchor_bytes: u64,
     pub oldest_seq: Seq,
     pub newest_seq: Seq,
     pub oldest_at: Option<String>,
     pub newest_at: Option<String>,
-    /// States that retention has taken so far.
+    /// How many states retention has removed so far.
     pub taken: u64,
     /// Absent if everything is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -212,12 +212,12 @@ pub struct RetentionStats {
 /// What keeps a state that is beyond its source's limits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RetentionHolder {
-    /// A plugin that has not finished it yet. A stream to other hosts is `stream/NAME`.
+    /// A plugin has not finished it yet. A stream to other hosts appears as `stream/NAME`.
     Plugin(String),
     DeadLetter,
-    /// A dropped dead letter: the state stays accounted for by it.
+    /// A dropped dead letter accounts for the state.
     Dropped,
-    /// The watch would be resumed before it.
+    /// The watch would resume before it.
     Checkpoint,
     /// It is the journal's last state.
     Last,

@@ -428,8 +428,8 @@ fn found(kept: Vec<(String, Vec<u8>)>) -> Result<PluginEntries, GrantError> {
     Ok(found)
 }
 
-/// Before anything is opened, because opening creates files. A path on a disk that does not answer is not
-/// opened.
+/// Claims come before anything is opened, because opening creates files. A path on a disk that does not
+/// answer is not opened.
 async fn claim_places(
     host: &HostSpec,
     data: &Path,

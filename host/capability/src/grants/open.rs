@@ -23,7 +23,7 @@ use crate::sql;
 /// silent.
 const AT_A_TIME: usize = 8;
 
-/// An error comes with the field that it belongs to.
+/// An error, with the field that it belongs to.
 type OpeningResult<'a, T> = BoxFuture<'a, Result<T, (String, String)>>;
 
 /// Opens the entries of one list. An entry that can't be opened is recorded by its name, with its field in
@@ -31,7 +31,7 @@ type OpeningResult<'a, T> = BoxFuture<'a, Result<T, (String, String)>>;
 #[derive(Default)]
 pub struct GrantOpener {
     pub closed: BTreeMap<(&'static str, String), ManifestFault>,
-    /// The entries that are not to be opened, by list and index.
+    /// The entries that must not be opened, by list and index.
     held_up: HashMap<(&'static str, usize), (String, String)>,
 }
 
@@ -40,8 +40,8 @@ impl GrantOpener {
         self.held_up.insert((list, index), (field.to_owned(), message));
     }
 
-    /// Opens each of a list of the settings, some of them at a time: one that its disk holds up holds up few
-    /// others.
+    /// Opens the entries of a list of the settings, several at a time, so that a disk that does not answer
+    /// delays few others.
     pub async fn open_all<'a, T>(
         &mut self,
         list: &'static str,

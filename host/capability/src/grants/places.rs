@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kubewitness_core::config::files::{ClaimedPaths, FileStore, plain};
 use kubewitness_core::files;
 
-/// Why a store can't have its place.
+/// Why a store can't have its path.
 #[derive(Debug)]
 pub(crate) enum ClaimFailure {
     /// The settings have to change.
@@ -14,7 +14,7 @@ pub(crate) enum ClaimFailure {
     Unknown(String),
 }
 
-/// The places of a data folder, none of them taken yet.
+/// The paths of a data folder; none is claimed yet.
 pub(crate) async fn places(data: &Path) -> std::io::Result<ClaimedPaths> {
     Ok(ClaimedPaths::new(asked(data.to_path_buf()).await?))
 }

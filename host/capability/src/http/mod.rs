@@ -43,7 +43,7 @@ const SEEN_PREFIX: &str = "x-ratelimit-";
 /// and values.
 const SEEN_BYTES: usize = 8 * 1024;
 
-/// A request that the destination takes.
+/// A request that the destination accepts.
 pub struct PreparedRequest {
     client: Client,
     method: Method,
@@ -154,7 +154,7 @@ impl HttpDestination {
     }
 
     /// The present address. A secret address may be rotated, but it must lead to the same server as when the
-    /// destination was opened, because that one was checked.
+    /// destination was opened, because only that server was checked.
     async fn base(&self) -> Result<Url, GrantError> {
         let Some(reference) = &self.spec.url_from else { return Ok(self.base.clone()) };
         let secret = self.secret(reference, "its address").await?;
@@ -194,7 +194,7 @@ impl HttpDestination {
             let allowed = self.spec.paths.join(", ");
             return Err(GrantError::Denied(format!("the destination allows paths below {allowed} alone")));
         }
-        // A server that decodes twice would find dots and slashes that are not visible here.
+        // A server that decodes twice would find dots and slashes that are invisible here.
         if !self.spec.paths.is_empty() && path.split('?').next().is_some_and(|path| path.contains("%25")) {
             let why = "the path has an encoded `%`, which a destination with `paths` does not take";
             return Err(GrantError::Denied(why.into()));
@@ -202,11 +202,11 @@ impl HttpDestination {
         Ok(())
     }
 
-    /// Asks the rates before a request is sent.
+    /// Takes a token from the rate before a request is sent.
     pub fn take(&self) -> Result<(), GrantError> {
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = TokenBucket::take_all(&mut rates, self.opened.elapsed());
-        // Rounded up: a plugin that waits so long finds a token.
+        // Rounded up, so that a plugin that waits this long finds a token.
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
     }
 
@@ -270,7 +270,7 @@ fn rates(spec: &DestinationSpec) -> Vec<TokenBucket> {
     }
 }
 
-/// Refuses requests that no destination accepts.
+/// Refuses requests that are valid for no destination.
 pub fn check(request: &HttpRequest) -> Result<(), GrantError> {
     method_of(request, REQUEST_MOST)?;
     headers_of(&request.headers, is_plugin_header)?;

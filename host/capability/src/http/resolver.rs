@@ -19,7 +19,7 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 
 type AddressLookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
 
-/// The name has no address that the destination may be reached at.
+/// The name has no address at which the destination may be reached.
 #[derive(Debug, Error)]
 #[error("resolves to {0}")]
 pub struct ForbiddenName(pub AddressKind);
@@ -68,7 +68,7 @@ impl AddressGuard {
 }
 
 impl AddressGuard {
-    /// The addresses of a name that may be connected to.
+    /// The addresses of a name to which connections are allowed.
     pub async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, ResolveFailure> {
         let found = (self.lookup)(name.to_owned()).await?;
         let is_reachable = |address: &IpAddr| self.reachable.iter().any(|range| range.contains(*address));

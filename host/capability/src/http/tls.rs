@@ -23,7 +23,7 @@ pub struct DestinationClient {
     made: Mutex<(Vec<u8>, Client)>,
 }
 
-/// The files, as they are now.
+/// The files as of now.
 #[derive(Default)]
 struct TlsFiles {
     ca: Option<ResolvedSecret>,
@@ -113,7 +113,7 @@ impl DestinationClient {
         Ok(Self { spec, timeout, guard, made })
     }
 
-    /// The client of the files as they are now.
+    /// The client for the files as of now.
     pub async fn client(&self) -> Result<Client, SpecFault> {
         let files = TlsFiles::read(&self.spec).await?;
         let digest = files.digest();

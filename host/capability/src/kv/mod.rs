@@ -26,9 +26,9 @@ use rate::WriteDebt;
 
 /// A paused plugin checks again after this time, because the operator may have raised the rate.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// Keys are looked up and listed; longer ones are values in the wrong place.
+/// Keys are looked up and listed. A longer key is a value in the wrong place.
 const KEY_BYTES: usize = 512;
-/// Keys that one listing may return.
+/// The most keys that one listing returns.
 const LIST_KEYS: usize = 10_000;
 
 /// The value that the controller shows to every plugin under the key [`mutes::KEY`], which no plugin writes.
@@ -49,8 +49,8 @@ impl SharedValue {
     }
 }
 
-/// The most bytes that each plugin's `kv` holds, keys and values together, and how many each may write in a second. All
-/// plugins share it, and it changes while they run.
+/// The most bytes in each plugin's `kv`, keys and values together, and how many each plugin may write per
+/// second. All plugins share these limits, which may change while they run.
 #[derive(Clone, Debug)]
 pub struct KvLimits(Arc<EntryBounds>);
 
@@ -154,7 +154,7 @@ impl StoredEntries {
         self.entries.get(key).map_or(0, |value| key.len() + value.len())
     }
 
-    /// The journal is about to write this.
+    /// Counts what the journal is about to write.
     fn spend<'w>(&mut self, writes: impl IntoIterator<Item = &'w KvWrite>, now: Duration) {
         let size = |write: &KvWrite| write.key.len() + write.value.as_ref().map_or(0, Vec::len);
         let bytes = writes.into_iter().map(size).sum();
@@ -214,7 +214,8 @@ impl PluginKv {
     }
 
     fn lock(&self) -> MutexGuard<'_, StoredEntries> {
-        // Every change under this lock is whole after any panic, but for writes of a call, which its note has.
+        // Every change under this lock is complete, even after a panic. The exception is the writes of a
+        // call, which its note has.
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -317,7 +318,7 @@ impl CallOverlay {
         base.most.holds(bytes, base.bytes)
     }
 
-    /// The note to store before the receipt of these states, and its number.
+    /// The note to store before the receipt of these states commits, and its number.
     pub fn note(&self, marks: &[ReceiptKey], now: Duration) -> Option<(u64, KvWrite)> {
         let writes =
             self.writes.iter().map(|(key, value)| KvWrite { key: key.clone(), value: value.clone() });
@@ -328,7 +329,7 @@ impl CallOverlay {
         Some((number, note))
     }
 
-    /// The call's turn, if a save will have writes of it: see [`KvWrites`].
+    /// The call's turn, if it has writes for the next save: see [`KvWrites`].
     pub async fn turn(&self) -> KvTurn {
         let needs_turn = !self.writes.is_empty() || self.base.lock().noted.is_owed();
         match needs_turn {

@@ -32,14 +32,14 @@ use crate::receipts::ReceiptMark;
 use crate::secrets::signing_keys::SigningKey;
 use crate::sql;
 
-/// Waiting for other calls that hold the ledger.
+/// How long a call waits for another one that holds the ledger.
 const WAIT: Duration = Duration::from_secs(10);
 /// The database that decides about the last append doesn't answer now.
 const UNDECIDED: io::ErrorKind = io::ErrorKind::NotConnected;
-/// The most that one call may append.
+/// The most bytes that one call appends.
 const CALL_BYTES: usize = 16 * 1024 * 1024;
 
-/// The databases by name: they decide appends of calls that also wrote rows.
+/// The databases by name. They decide about appends of calls that also wrote rows.
 pub type LedgerDatabases = Arc<HashMap<String, sql::SharedEngine>>;
 
 pub struct PluginLedger {
@@ -329,7 +329,7 @@ impl LedgerHold {
         decider: Option<DecidingTransaction>,
     ) -> Result<PendingRecords, GrantError> {
         let Self { mut slot, name, path, sealing, data, records, last } = self;
-        // Before the records, so that a root never covers some that do not count yet.
+        // Before the records, so that a root never covers records that do not count yet.
         sealing.tend(&name, &path, &mut slot).await.map_err(|error| refusal(&name, &path, &error))?;
         let (Some(mut book), Some(last)) = (slot.book.take(), last) else {
             return Err(GrantError::Other("the ledger was not held, or nothing was appended".into()));
@@ -353,15 +353,15 @@ impl LedgerHold {
             refusal(&name, &path, &error)
         })?;
         if decided {
-            // From here on the database's answer counts, and the next call asks for it.
+            // From here on the database decides, and the next call asks it.
             slot.cut = None;
         }
         Ok(PendingRecords { slot, name, path, book, intent, last })
     }
 }
 
-/// Records on disk that do not count yet. Dropped, the ledger is closed; opening it cuts them off,
-/// unless they have a decider that says otherwise.
+/// Records on disk that do not count yet. If this is dropped, the ledger is closed; opening it cuts the
+/// records off, unless they have a decider whose transaction is committed.
 pub struct PendingRecords {
     slot: OwnedMutexGuard<LedgerSlot>,
     name: String,

@@ -72,7 +72,7 @@ impl SealingTask {
             slot.book = Some(book);
             return Ok(());
         };
-        // A step of its own: a settled statement that is cut off looks as if somebody had removed records.
+        // A separate step: cutting off a settled statement would look as if somebody had removed records.
         let settled = asked(path, move || {
             let (statement, line) = book.settle_statement(written)?;
             if statement.kind == StatementKind::Seal {
@@ -87,7 +87,7 @@ impl SealingTask {
         Ok(())
     }
 
-    /// A root that the journal does not keep is covered by the next one.
+    /// If the journal does not store a root, the next one covers it.
     async fn remember(&self, name: &str, slot: &mut LedgerSlot) {
         let reached = slot.book.as_ref().and_then(super::LedgerBook::has_reached);
         let (Some(journal), Some(reached)) = (&self.journal, reached) else { return };

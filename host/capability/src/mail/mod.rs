@@ -29,14 +29,14 @@ use crate::http::resolver::{AddressGuard, ForbiddenName, ResolveFailure};
 use crate::http::{SpecFault, UnansweredRequest};
 use crate::secrets;
 
-/// Certificates of authorities are a few kilobytes each.
+/// A certificate of an authority has a few kilobytes.
 const CA_BYTES: u64 = 1 << 20;
-/// A header line of 998 bytes is the most that every server takes; a subject is for people.
+/// Every server accepts header lines of 998 bytes, and people read subjects.
 const SUBJECT_BYTES: usize = 512;
-/// A server's own words about a recipient or a message.
+/// How many bytes of a server's message about a recipient are kept.
 const WORDS: usize = 256;
 
-/// Finds the fault of a message that no server would take.
+/// Finds the fault of a message that every server would refuse.
 pub fn check(mail: &MailMessage) -> Result<(), GrantError> {
     bounded(mail)?;
     mail.to.iter().try_for_each(|text| address(text).map(drop))?;
@@ -64,7 +64,7 @@ fn one_line(mail: &MailMessage) -> Result<(), GrantError> {
     Ok(())
 }
 
-/// A message that the server may be handed.
+/// A message that was checked and may be sent.
 pub struct PreparedMail {
     to: Vec<Address>,
     bytes: Vec<u8>,
@@ -74,7 +74,7 @@ pub struct MailRelay {
     pub spec: MailSpec,
     guard: AddressGuard,
     from: Mailbox,
-    /// PEM of authorities that are trusted besides.
+    /// PEM of authorities that are trusted in addition.
     ca: Option<Vec<u8>>,
     rate: Mutex<TokenBucket>,
     opened: Instant,
@@ -119,7 +119,7 @@ impl MailRelay {
     ) -> Result<Vec<MailRefusal>, UnansweredRequest> {
         let deadline = Instant::now() + self.spec.timeout.0;
         let late = || GrantError::Timeout("the mail server did not answer in time".into());
-        // Before DATA is answered no byte of the message has left, whatever the server does.
+        // Until DATA is answered, no byte of the message has left, whatever the server does.
         let asked = timeout_at(deadline, self.address(&to, &bytes)).await.unwrap_or_else(|_| Err(late()));
         let (mut connection, refusals) =
             asked.map_err(|error| UnansweredRequest { error, is_unsent: true })?;
@@ -133,7 +133,7 @@ impl MailRelay {
             let handed = handed.map_err(|_| UnansweredRequest { error: late(), is_unsent: false })?;
             handed.map_err(|error| in_doubt(&error))?;
         }
-        // The message is the server's by now, whatever it says to a farewell.
+        // The message was accepted, whatever the server answers to QUIT.
         timeout_at(deadline, connection.quit()).await.ok();
         Ok(refusals)
     }
@@ -183,10 +183,10 @@ impl MailRelay {
         Ok(bytes)
     }
 
-    /// Asks the rate before a message is handed over.
+    /// Takes a token from the rate before a message is sent.
     pub fn take(&self) -> Result<(), GrantError> {
         let taken = self.rate.lock().unwrap_or_else(PoisonError::into_inner).take(self.opened.elapsed());
-        // Rounded up: a plugin that waits so long finds a token.
+        // Rounded up, so that a plugin that waits this long finds a token.
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
     }
 
@@ -280,7 +280,7 @@ fn refused(what: &str, error: &lettre::transport::smtp::Error) -> GrantError {
     }
 }
 
-/// Another party's words: one line, and not long.
+/// A text from the server: cut, and on one line.
 fn words(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect()
 }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::documents;
 use crate::secrets::redaction::RedactedDocuments;
 
-/// Objects that one listing may return.
+/// The most objects that one listing returns.
 const LIST_OBJECTS: usize = 10_000;
 /// A state is in the cache a moment after it is durable. At startup the journal is read first: a plugin whose
 /// sources are not loaded by then has to ask again later.
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps how many objects it was last asked for.
+    /// Records the number of objects that it was last asked for.
     #[derive(Default)]
     struct AskedLimit(AtomicUsize);
 

@@ -8,7 +8,7 @@ use kubewitness_core::ObjectRef;
 pub struct SubscribedKinds(Option<Vec<(String, String)>>);
 
 impl SubscribedKinds {
-    /// Group and kind of each subscription. An unknown one may be of any kind.
+    /// The group and kind of each subscription. If it is unknown, it may be any kind.
     pub fn of(kinds: impl IntoIterator<Item = Option<(String, String)>>) -> Self {
         let kinds: Option<Vec<_>> = kinds.into_iter().collect();
         Self(kinds.filter(|kinds| !kinds.is_empty()))

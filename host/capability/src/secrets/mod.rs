@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use kubewitness_core::config::SecretRef;
 use kubewitness_core::files;
 
-/// Keys and tokens are small; a larger file is a mistake.
+/// Keys and tokens are short. A larger file is a mistake.
 const SECRET_BYTES: u64 = 64 * 1024;
 
 /// A resolved secret. It has no `Display`, and its `Debug` shows nothing.

@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 
 use super::resolve;
 
-/// The signed text is a line of a ledger or a hash, not a file.
+/// A line of a ledger or a hash is signed, not a file.
 const MESSAGE_BYTES: usize = 64 * 1024;
 
 pub struct SigningKey {

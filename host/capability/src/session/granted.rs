@@ -29,10 +29,10 @@ use crate::secrets::signing_keys::SigningKey;
 use crate::sql::guard::RenderedStatements;
 use crate::{log, sql};
 
-/// Receipts that may go are harmless, and deleting them costs a transaction.
+/// Receipts that are not needed any more are harmless, and deleting them costs a transaction.
 const FORGET_EVERY: Seq = 4096;
 
-/// Positions count from 1 in each journal, and a row that is newer there looks newer here too.
+/// Each journal counts positions from 1, so a row with a newer position may come from another journal.
 const ELSEWHERE: &str = "the database has receipts of states that this journal does not have: this journal lost its \
     newest commits, or another journal wrote to the database under this plugin's name. `object_status` may keep that \
     journal's rows. Give each journal its own database; if the other journal is gone, empty `object_status` and the plugin's rows of `kubewitness_receipts`";
@@ -43,15 +43,15 @@ pub struct ReceiptTracker {
     pub applied: AppliedReceipts,
     /// The number of readings of the receipts, counted at their beginning.
     readings: AtomicU64,
-    /// The receipts have to be read before the next call: a commit ended in doubt, or a server was
-    /// not asked yet.
+    /// Doubts after which the receipts must be read before the next call: the result of a commit is unknown,
+    /// or a server was not asked yet.
     doubts: AtomicU64,
     /// How many doubts are settled.
     settled: AtomicU64,
     /// One call reads the receipts; concurrent calls wait for its result.
     reading: tokio::sync::Mutex<()>,
     cursor: AtomicU64,
-    /// The newest position that the journal had or the plugin was handed: its own receipts go no further.
+    /// The newest position that the journal had or the plugin received. Its own receipts are not beyond it.
     newest: AtomicU64,
     /// Whether receipts of another journal were reported.
     told: AtomicBool,
@@ -65,7 +65,7 @@ pub struct ReceiptTracker {
 pub struct ReceiptStores {
     pub databases: Vec<sql::SharedEngine>,
     pub ledgers: Vec<Arc<PluginLedger>>,
-    /// All databases of the controller, for ledgers that need one to decide.
+    /// All databases of the controller, for ledgers whose appends a database decides.
     pub deciders: LedgerDatabases,
 }
 
@@ -80,7 +80,7 @@ impl ReceiptTracker {
         self.doubts.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Everything up to here is finished.
+    /// Every state up to here is finished.
     pub fn cursor(&self) -> Seq {
         self.cursor.load(Ordering::Acquire)
     }
@@ -108,7 +108,7 @@ impl ReceiptTracker {
         }
     }
 
-    /// Reads the receipts from everywhere that the plugin may write to.
+    /// Reads the receipts from every store that the plugin may write to.
     pub async fn load(
         &self,
         plugin: &str,
@@ -178,7 +178,7 @@ impl ReceiptTracker {
         Ok(true)
     }
 
-    /// Ledgers first: they may still need a database's receipt until theirs is on disk.
+    /// Ledgers first: they need a database's receipt until their own is on disk.
     pub async fn prune(&self, plugin: &str, cursor: Seq, now: Duration) -> Result<(), GrantError> {
         let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
         self.applied.pass(cursor);
@@ -252,7 +252,7 @@ impl PluginAccess {
     }
 }
 
-/// The grants, as the sandbox holds them.
+/// The grants in the form that the sandbox holds.
 pub struct PluginGrants(pub Arc<PluginAccess>);
 
 #[async_trait]

@@ -44,7 +44,7 @@ use outbound::SentRequests;
 use post::{HttpPost, MailPost};
 use send::patient;
 
-/// The next try will know them.
+/// The next try reads the receipts again.
 const READ_SINCE: &str =
     "the plugin's receipts were read again since this call began: the call is made again";
 
@@ -66,7 +66,7 @@ pub struct CallSession {
     outbound: SentRequests,
     /// The document that the plugin read last. A plugin often asks several things of one document.
     read: Option<(Seq, Option<Bytes>)>,
-    /// When a tick is cut off.
+    /// When a tick is aborted.
     ends: Option<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl CallSession {
         Self { reading, ..self }
     }
 
-    /// The session of a tick, which is cut off after `timeout`.
+    /// The session of a tick, which is aborted after `timeout`.
     pub fn of_tick(granted: Arc<PluginAccess>, timeout: Duration) -> Self {
         let ends = Some(Instant::now() + timeout);
         Self { ends, ..Self::new(granted, CallBatch::default(), HashSet::new(), None) }
@@ -234,7 +234,7 @@ impl EffectSession for CallSession {
         let checked = guard::check(&statement, StatementPurpose::Query, dialect)?;
         self.may(database, checked.access())?;
         let rows = self.transaction(database).await?.query(&statement, params).await?;
-        // A WITH may also write.
+        // A WITH clause may also write.
         if !checked.reads_only() {
             self.claims.ran(&checked);
         }

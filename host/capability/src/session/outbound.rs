@@ -40,7 +40,7 @@ pub struct SentRequests {
     needs_split: Option<GrantError>,
 }
 
-/// The next step with a request.
+/// What to do next with a request.
 pub enum NextSend {
     /// Send it. The result is reported under this number.
     Send(PluginRequest, Option<u64>),
@@ -67,7 +67,7 @@ impl RequestOutbox {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a note of `kv` before a receipt commits.
+    /// Stores a note of `kv` before a receipt commits.
     pub async fn keep(&self, note: KvWrite) -> Result<(), GrantError> {
         let kept = self.journal.note(&self.plugin, vec![note], NoteDurability::PowerLoss).await;
         kept.map_err(|error| unkept(&error))
@@ -103,7 +103,7 @@ impl RequestOutbox {
         Ok(number)
     }
 
-    /// The outcome of a request. A request that got no answer and may have been sent stays in doubt.
+    /// Records the result of a request. A request that may have been sent and got no answer stays in doubt.
     pub fn ended(&self, number: u64, sent: Result<StoredAnswer, &UnansweredRequest>) {
         let note = match sent {
             Ok(answer) => self.lock().answered(number, answer),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::http::{HttpDestination, PreparedRequest, UnansweredRequest};
 use crate::mail::{MailRelay, PreparedMail};
 
-/// Something that is ready to be sent.
+/// A request or a message that is ready to be sent.
 #[async_trait]
 pub trait OutboundPost: Send {
     type Answer: Send;
@@ -17,7 +17,7 @@ pub trait OutboundPost: Send {
     /// The kind of the receiver and its name.
     fn to(&self) -> String;
     fn repeat(&self) -> Repeat;
-    /// Asks the receiver's rate.
+    /// Takes a token from the receiver's rate.
     fn take(&self) -> Result<(), GrantError>;
     async fn send(self) -> Result<Self::Answer, UnansweredRequest>;
     fn keep(answer: &Self::Answer) -> StoredAnswer;
@@ -34,7 +34,7 @@ pub struct MailPost<'r> {
     pub letter: PreparedMail,
 }
 
-/// An answer over HTTP, but for its body.
+/// An answer over HTTP without its body.
 #[derive(Serialize, Deserialize)]
 struct AnswerHead {
     status: u16,
@@ -129,7 +129,7 @@ pub fn digest_of_mail(MailMessage { to, subject, text, html, id }: &MailMessage)
     digest([id.as_bytes(), subject.as_bytes(), text.as_bytes()].into_iter().chain(to).chain(html))
 }
 
-/// The digest of something that is identified by its id alone.
+/// The digest of a request that is identified by its id alone.
 pub fn digest_of_id(id: &str) -> String {
     digest(std::iter::once(id.as_bytes()))
 }

@@ -28,7 +28,7 @@ impl GrantUses {
             ("key", keys.iter().map(|grant| grant.name.as_str()).collect()),
             ("kv", kv.then_some("").into_iter().collect()),
             ("lister", lister.iter().map(String::as_str).collect()),
-            // Documents without secrets need no grant.
+            // Redacted documents need no grant.
             ("documents", (*documents != DocumentsGrant::Redacted).then_some("").into_iter().collect()),
         ];
         for (capability, names) in names {

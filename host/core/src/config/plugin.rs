@@ -176,7 +176,7 @@ pub enum Start {
     Position(u64),
 }
 
-/// A time, or an age at the moment when the subscription begins.
+/// A time, or an age relative to the beginning of the subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum StartTime {
@@ -448,7 +448,7 @@ impl Default for DeliverySpec {
             retries: 8,
             backoff: Duration(std::time::Duration::from_millis(200)),
             max_backoff: Duration(std::time::Duration::from_secs(60)),
-            // The rate that client-go's controllers use.
+            // The rate of client-go's controllers.
             retry_rate: RateSpec { per_second: 10, burst: Some(100) },
             rate: None,
             call_rate: None,

@@ -45,7 +45,7 @@ pub fn text(path: &Path, most: u64) -> io::Result<String> {
     into_text(read(path, most)?)
 }
 
-/// Reads at most `most` bytes from whatever was opened. A longer input is refused, not cut.
+/// Reads at most `most` bytes from an open input. A longer input is refused, not cut.
 pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     read_into(Vec::new(), input, most)
 }
@@ -56,7 +56,7 @@ fn read_into(mut bytes: Vec<u8>, input: impl Read, most: u64) -> io::Result<Vec<
     Ok(bytes)
 }
 
-/// Refuses a file of so many bytes if that is more than is taken.
+/// Refuses a file of this many bytes if that exceeds the limit.
 pub fn fits(bytes: u64, most: u64) -> io::Result<()> {
     if bytes <= most {
         return Ok(());
@@ -99,7 +99,7 @@ pub fn is_handed_over(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd")
 }
 
-/// Opens the input of a command: a regular file, or whatever was handed over.
+/// Opens the input of a command: a regular file, or an input that the caller passed on.
 pub fn named(path: &Path) -> io::Result<File> {
     match is_handed_over(path) {
         true => File::open(path),

@@ -18,7 +18,7 @@ const OTHERS: u32 = 0o007;
 pub enum KeyOrigin {
     Kept,
     Made,
-    /// The file had something else, or was open to others.
+    /// The file had other content, or was accessible to others.
     MadeAnew,
 }
 
@@ -39,7 +39,7 @@ pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) ->
             file.sync_all()?;
             Ok((key, if was_there { KeyOrigin::MadeAnew } else { KeyOrigin::Made }))
         }
-        // Another process was quicker; its key is the file's.
+        // Another process was faster; its key is in the file.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let key = kept(path)?;
             key.map(|key| (key, KeyOrigin::Kept))

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 /// The limit for opening and reading a file of a few MiB. A disk takes milliseconds, a network mount that
 /// works at most a second.
 pub const ANSWER: Duration = Duration::from_secs(5);
-/// The limit for longer work, such as a sync or reading a whole ledger. Work that takes longer goes on, and
+/// The limit for longer work, such as a sync or reading a whole ledger. Work that takes longer continues, and
 /// the next caller finds it done.
 pub const WORK: Duration = Duration::from_secs(30);
 
@@ -44,7 +44,7 @@ struct PathLock {
     since: Mutex<Option<Instant>>,
 }
 
-/// The asking thread holds this, also while its work panics.
+/// The caller at work holds this, also while its work panics.
 struct AskingGuard {
     place: Arc<PathLock>,
     _turn: OwnedMutexGuard<()>,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How many leftover names are tolerated. A process that is killed while it makes such a file leaves one.
 const TRIES: u32 = 100;
 
-/// The file has a name for a moment, during which only its owner may open it.
+/// The file has a name for a moment. Meanwhile only its owner may open it.
 pub fn unnamed(folder: &Path) -> io::Result<File> {
     static TURN: AtomicU64 = AtomicU64::new(0);
     let mut tries = 0;

@@ -82,7 +82,7 @@ impl ScanLevel {
             Self::Metadata if is(&["annotations"]) && first == b'{' => {
                 MemberFilter::Members(Self::Annotations)
             }
-            // Some rules are of one kind only.
+            // Some rules apply to one kind only.
             Self::Document if is(&["kind", "metadata"]) => MemberFilter::All,
             Self::Metadata if is(&["labels", "annotations", "creationTimestamp"]) => MemberFilter::All,
             Self::Annotations if is(&[SUBMITTER]) || first != b'"' => MemberFilter::All,

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::Seq;
 
-/// A cursor of a story: the states before one position, and the states of owned objects before another. 0 is
-/// before all.
+/// A cursor of a story: states before one position, and states of owned objects before another. 0 stands for
+/// the beginning of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct StoryCursor {
@@ -20,7 +20,7 @@ pub struct StoryCursor {
 }
 
 impl StoryCursor {
-    /// Before no position.
+    /// The beginning of the list.
     pub const NEWEST: Self = Self { states: Seq::MAX, related: Seq::MAX, owned: u64::MAX };
 }
 

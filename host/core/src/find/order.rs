@@ -15,14 +15,14 @@ pub enum OrderKey {
     Changed,
     Created,
     Name,
-    /// And within a namespace the name.
+    /// Within a namespace, ordered by name.
     Namespace,
     Phase,
     /// The attempt of the status.
     Restarts,
 }
 
-/// The words of the orders. A `-` before one turns it around.
+/// The words for the orders. A `-` before a word reverses its order.
 pub const ORDERS: [&str; 12] = [
     "changed",
     "created",
@@ -41,7 +41,7 @@ pub const ORDERS: [&str; 12] = [
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectOrder {
     pub by: OrderKey,
-    /// The oldest change, the oldest object, `z`, or the fewest restarts first.
+    /// Reversed: the oldest change, the oldest object, `z`, or the fewest restarts first.
     pub turned: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct OrderPosition {
     pub uid: String,
 }
 
-/// The fields of an object that decide its place.
+/// The fields of an object that determine its position.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderFields<'a> {
     pub seq: Seq,

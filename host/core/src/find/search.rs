@@ -17,7 +17,7 @@ pub const TEXT_BYTES: usize = 253;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchText {
     text: String,
-    /// The search skips the values that the rules hide.
+    /// The rules whose hidden values the search skips.
     rules: Option<Arc<RedactionRules>>,
 }
 
@@ -43,13 +43,14 @@ impl SearchSignature {
 }
 
 impl SearchText {
-    /// `None` for an empty text, which everything fits.
+    /// `None` for an empty text, which matches everything.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim().to_lowercase();
         (!text.is_empty()).then_some(Self { text, rules: None })
     }
 
-    /// Looks at no value that the rules hide, whole or in part: by its answers, somebody could guess it letter by letter.
+    /// Ignores values that the rules hide, in whole or in part: otherwise somebody could guess them letter by
+    /// letter from the results.
     pub fn beside(self, rules: Arc<RedactionRules>) -> Self {
         Self { rules: Some(rules), ..self }
     }
@@ -121,7 +122,7 @@ fn is_part(text: &str, part: &str) -> bool {
     }
 }
 
-/// The same of bytes. Takes steps in the sum of their lengths.
+/// The same for bytes. The number of steps grows with the sum of their lengths.
 fn is_within(text: &[u8], part: &[u8]) -> bool {
     memmem::find(&text.to_ascii_lowercase(), part).is_some()
 }

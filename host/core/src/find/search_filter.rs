@@ -5,11 +5,12 @@
 //! shared, so a match proves nothing and the document is read. An object has one signature for its name and
 //! uid, and one for the texts in its document.
 
-/// 32 bytes a signature, two signatures an object. The texts of a Job set about a third of the bits of each.
+/// 32 bytes for each signature, and two signatures for each object. The texts of a Job set about a third of
+/// the bits in each.
 const WORDS: usize = 4;
 const BITS: u32 = (WORDS * 64) as u32;
 
-/// More of them rule out hardly more.
+/// More grams would hardly rule out more objects.
 const GRAMS: usize = 32;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +67,7 @@ impl BitSet {
 }
 
 impl SearchGrams {
-    /// A text of one byte has none.
+    /// A text of one byte has no pairs.
     pub fn of(text: &str) -> Self {
         let mut bits = Vec::new();
         grams(text, |bit| {
@@ -101,7 +102,7 @@ fn grams(text: &str, mut found: impl FnMut(u16)) {
     }
 }
 
-/// The highest bits of a product depend on all of its factor's bits.
+/// The highest bits of a product depend on all bits of its factor.
 fn bit([first, second, third]: [u8; 3]) -> u16 {
     let gram = u32::from_le_bytes([first, second, third, 0]);
     (gram.wrapping_mul(0x9E37_79B1) >> (32 - BITS.ilog2())) as u16

@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 const BYTES: usize = 16;
 
-/// This is stored, so it may never change. Older receipts have 32 bits, followed by zeros here. Those
-/// identify a state only together with its position.
+/// It is stored, so it may never change. Older receipts have 32 bits, followed by zeros here. Those identify
+/// a state only together with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdPrint([u8; BYTES]);
 
@@ -55,7 +55,7 @@ impl IdPrint {
     }
 }
 
-/// A short one is a number, as it was.
+/// A short print is serialized as a number, as in older versions.
 impl Serialize for IdPrint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let [a, b, c, d, ..] = self.0;

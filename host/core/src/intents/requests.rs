@@ -48,7 +48,7 @@ pub struct PluginRequest {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// Everything but the body, as the controller reads it back.
+    /// The answer without the body, as the controller reads it back.
     pub head: String,
     /// `None` if it was too large to keep.
     pub body: Option<Vec<u8>>,
@@ -70,7 +70,7 @@ struct RequestNote {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestDecision {
-    /// Note it, under the number of its last note if it has one, and send it.
+    /// Note the request, under the number of its last note if it has one, and send it.
     Send(Option<u64>),
     /// It is already noted under this number, and may be sent again.
     SendAgain(u64),
@@ -80,7 +80,7 @@ pub enum RequestDecision {
     Doubtful(String),
 }
 
-/// The plugin has as many notes as it may have, none of them old.
+/// The plugin has the maximum number of notes, and none of them is old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotesFull;
 
@@ -113,7 +113,8 @@ enum RequestState {
 }
 
 impl RequestNotes {
-    /// Takes a note that was read back. `None`: the key is another's. `Some(false)`: it can't be read.
+    /// Loads a stored note. Returns `None` if the key is not that of such a note, and `Some(false)` if it
+    /// can't be read.
     pub fn read(&mut self, key: &str, value: &[u8]) -> Option<bool> {
         let number = super::number(KIND, key)?;
         let Some(note) = RequestNote::decode(value) else { return Some(false) };
@@ -238,7 +239,7 @@ impl RequestNotes {
         let notes = numbers.filter_map(|number| Some((*number, self.notes.get(number)?)));
         let notes = notes.filter(|(number, note)| note.asked.to == asked.to && !used.contains(number));
         let twins = notes.clone().filter(|(_, note)| note.asked.digest == asked.digest);
-        // The notes of a try before may still be there: their removal is saved after the next try has begun.
+        // The notes of the previous try may still exist: their removal is saved after the next try has begun.
         match asked.seqs[..] {
             [seq] if seq != TICK => notes
                 .filter(|(_, note)| note.asked.seqs == asked.seqs && note.asked.nth == asked.nth)

@@ -17,12 +17,12 @@ use crate::state::Seq;
 
 const KIND: &str = "kv";
 
-/// A state, as receipts have it.
+/// A state, as receipts identify it.
 pub type ReceiptKey = (Seq, IdPrint);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WriteNote {
-    /// The states that no later call has finished.
+    /// The states that were not finished by a later call.
     marks: Vec<ReceiptKey>,
     writes: Vec<KvWrite>,
 }
@@ -44,7 +44,8 @@ struct WriteHead {
 }
 
 impl WriteNotes {
-    /// Takes a note that was read back. `None`: the key is another's. `Some(false)`: it can't be read.
+    /// Loads a stored note. Returns `None` if the key is not that of such a note, and `Some(false)` if it
+    /// can't be read.
     pub fn read(&mut self, key: &str, value: &[u8]) -> Option<bool> {
         let number = super::number(KIND, key)?;
         let Some(note) = WriteNote::decode(value) else { return Some(false) };
@@ -108,7 +109,7 @@ impl WriteNotes {
         !self.owed.is_empty()
     }
 
-    /// Takes the outstanding writes for a save. They precede writes of later calls.
+    /// Takes the pending writes for a save. They precede writes of later calls.
     pub fn take_owed(&mut self) -> Vec<KvWrite> {
         std::mem::take(&mut self.owed)
     }

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 pub type MerkleHash = [u8; 32];
 
-/// Leaves and nodes begin with different bytes, so that no leaf passes for a node.
+/// Leaves and nodes begin with different bytes, so that no leaf can pass for a node.
 const LEAF: [u8; 1] = [0];
 const NODE: [u8; 1] = [1];
 
@@ -23,7 +23,7 @@ fn node(left: &MerkleHash, right: &MerkleHash) -> MerkleHash {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MerkleTree {
     leaves: u64,
-    /// The roots of perfect subtrees, the largest first: one for each bit that is set in `leaves`.
+    /// The roots of perfect subtrees, the largest first: one for each set bit of `leaves`.
     subtrees: Vec<MerkleHash>,
 }
 

@@ -37,7 +37,7 @@ pub use schedule::{DueWrite, FileRotation, LedgerSchedule, SigningInterval};
 pub use statement::{CONTEXT, LedgerStatement, StatementKind, is_statement, key_id};
 pub use tally::{LedgerProgress, LedgerTally};
 
-/// The digest in place of the file before the first.
+/// Stands for the digest of the file before the first one.
 pub const NO_FILE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-/// A statement is shorter.
+/// Every statement is shorter.
 pub const STATEMENT_BYTES: usize = 1024;

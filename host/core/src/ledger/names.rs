@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Digits of a number in a name, so that names sort as their files follow each other.
+/// The digits of a number in a name, so that names sort in the order of the files.
 const DIGITS: usize = 6;
 
 /// The name of a file after it is closed: `trail.jsonl` becomes `trail-000001.jsonl`.

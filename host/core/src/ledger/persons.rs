@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use super::{names, sha256};
 
 pub const SALT_BYTES: usize = 16;
-/// More than the length of any person's name.
+/// No person has a longer name.
 pub const NAME_BYTES: usize = 256;
-/// Names of one ledger. Some megabytes, which the controller holds.
+/// The most names of one ledger: some megabytes, which the controller holds.
 pub const PERSONS: usize = 20_000;
-/// Each byte of a name has at most six in JSON.
+/// JSON takes at most six bytes for each byte of a name.
 pub const PERSON_BYTES: usize = 6 * NAME_BYTES + 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

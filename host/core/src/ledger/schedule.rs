@@ -64,7 +64,7 @@ impl LedgerSchedule {
     }
 }
 
-/// A clock that was set back makes it due: a root too many does no harm, and one that never comes does.
+/// If the clock was set back, it counts as due: an extra root is harmless, a missing one is not.
 fn has_passed(since_ms: u64, every_ms: u64, now_ms: u64) -> bool {
     now_ms.checked_sub(since_ms).is_none_or(|age| age >= every_ms)
 }

@@ -29,7 +29,7 @@ pub struct LedgerStatement {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
     pub records: u64,
-    /// Lines of this file that the controller took over: it did not see how they came.
+    /// Lines of this file that the controller took over. It did not see who wrote them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,12 +53,12 @@ pub fn key_id(public: &[u8]) -> String {
 pub type StatementSigner<'a> = dyn Fn(&[u8]) -> Vec<u8> + 'a;
 
 impl LedgerStatement {
-    /// `None` if the line is a record, or no statement that this version knows.
+    /// `None` if the line is a record, or a statement that this version does not know.
     pub fn parse(line: &[u8]) -> Option<Self> {
         is_statement(line).then(|| serde_json::from_slice(line).ok()).flatten()
     }
 
-    /// The line without its end. `sign` gets the bytes to sign.
+    /// The line without its end. `sign` gets the bytes that are signed.
     pub fn line(&self, sign: Option<&StatementSigner<'_>>) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = serde_json::to_vec(self)?;
         if let Some(sign) = sign {

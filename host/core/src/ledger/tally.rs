@@ -17,14 +17,14 @@ pub struct LedgerTally {
     /// In the files before.
     records_before: u64,
     began_ms: u64,
-    /// Records after the newest root, and when the first of them came.
+    /// The number of records after the newest root, and when the first of them came.
     waiting: Option<(u64, u64)>,
     /// Lines that existed before the controller took over, unverified. The next statement reports their
     /// number.
     adopted: Option<u64>,
 }
 
-/// The progress of a signed ledger. The journal keeps it, so that a rewritten file is not signed.
+/// The progress of a signed ledger. The journal stores it, so that a rewritten file is not signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerProgress {
     pub ledger: String,

@@ -25,7 +25,7 @@ pub fn parts(ms: u64) -> (String, String) {
     (at.strftime("%Y-%m-%d").to_string(), at.strftime("%H:%M:%S").to_string())
 }
 
-/// A time beyond the calendar becomes the calendar's last moment.
+/// A time beyond the calendar becomes its last moment.
 fn at(ms: u64) -> Timestamp {
     i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(Timestamp::MAX)
 }

@@ -71,7 +71,7 @@ impl FrameSplitter {
         let mut kept = std::mem::take(&mut self.carry);
         kept.truncate(most);
         kept.extend_from_slice(&more[..more.len().min(most - kept.len())]);
-        // A copy, so that the ten megabytes of the frame are freed.
+        // Copied, so that the ten megabytes of the frame are freed.
         out.push(FrameLine::Oversized(Bytes::copy_from_slice(&kept)));
     }
 

@@ -66,12 +66,12 @@ fn in_group(group: &str, wanted: &str) -> bool {
 }
 
 fn is_short(group: &str, kind: &str, name: &str) -> bool {
-    // Volcano's Job has short names of its own, and the built-in one has none.
+    // Volcano's Job has its own short names; the built-in one has none.
     let of_group = !matches!(name, "vcjob" | "vj") || group == "batch.volcano.sh";
     of_group && SHORT.iter().any(|(short, of)| *short == name && of.eq_ignore_ascii_case(kind))
 }
 
-/// The usual plural of a kind in lower case, which most resources have as their name.
+/// The usual plural of a kind in lower case. Most resources have it as their name.
 pub fn plural(kind: &str) -> String {
     let before = |end: &str| kind.strip_suffix(end);
     match before("y") {

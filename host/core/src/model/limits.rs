@@ -30,8 +30,8 @@ pub const LANE_DEFERRED: usize = 32 * 1024;
 /// has never read anything further.
 pub const READ_AHEAD: usize = 2 * LANE_WINDOW;
 
-/// The most runs of positions that were read past because their namespace had used its share. Each can be a
-/// hole in the finished ranges as well.
+/// The most runs of positions that were skipped because their namespace had used up its share. Each can also
+/// be a hole in the finished ranges.
 pub const LANE_RUNS: usize = 4096;
 
 /// The most namespaces that may be behind in the journal. At this number nothing new is read, because the
@@ -47,7 +47,7 @@ pub const TRIES_KEPT: usize = 16;
 /// The error of each try is cut to this many bytes.
 pub const TRY_TEXT: usize = 512;
 
-/// The longest delay that a plugin may ask for. The controller never takes a guest's number unchecked.
+/// The longest delay that a plugin may request. The controller never uses a guest's number unchecked.
 pub const PLUGIN_DELAY: Duration = Duration::from_secs(3600);
 
 /// The most steps from a full document to a version built on it. 32 steps decode in about 5 µs.
@@ -86,24 +86,24 @@ pub const KV_BYTES: u64 = 4 * 1024 * 1024;
 /// The bytes that one plugin may write to its `kv` in a second, on the average, unless the host's settings say otherwise.
 pub const KV_RATE: u64 = 1024 * 1024;
 
-/// The most requests of one plugin that are noted and have no verdict. More than the largest call of an ordinary
-/// plugin makes; each is some hundred bytes in memory and in the journal.
+/// The most requests of one plugin that are noted and have no verdict: more than the largest call of an
+/// ordinary plugin makes. Each takes some hundred bytes in memory and in the journal.
 pub const INTENTS: usize = 16 * 1024;
 
 /// The largest body of an answer that is kept for a repeated call. Answers to webhooks are shorter.
 pub const ANSWER_KEPT: usize = 16 * 1024;
 
-/// The most bytes of such bodies of one plugin together.
+/// The most bytes of such bodies for one plugin.
 pub const ANSWERS_KEPT: usize = 16 * 1024 * 1024;
 
 /// The longest version that every store can index. Kubernetes' own versions have up to 20 digits.
 pub const VERSION_BYTES: usize = 1024;
 
-/// The most bytes of a source's name. Every store's index holds so much.
+/// The most bytes of a source's name. Every store can index this many.
 pub const SOURCE_BYTES: usize = 1024;
 
-/// The greatest position that a reader of a stream takes: a journal that writes a million states a second has it after
-/// nine years.
+/// The greatest position that a reader of a stream accepts. A journal that writes a million states per second
+/// reaches it after nine years.
 pub const SEQ_MOST: u64 = 1 << 48;
 
 /// The greatest epoch that a journal accepts from elsewhere. An epoch begins when a server's history is
@@ -116,9 +116,9 @@ pub const DRAIN: Duration = Duration::from_secs(20);
 /// The error text of a dead letter or a status is cut to this many bytes.
 pub const ERROR_TEXT: usize = 4096;
 
-/// The most differences from a source's audits that the journal keeps for each epoch, for display. A counter
-/// has them all. A difference takes a few hundred bytes. More of them mean an outage, not a lost event.
+/// The most differences from a source's audits that the journal stores for each epoch, for display. A counter
+/// includes them all. A difference takes a few hundred bytes. More of them mean an outage, not a lost event.
 pub const DISCREPANCIES: usize = 100;
 
-/// The most partitions of a stream. A reader reads each of them by itself.
+/// The most partitions of a stream. A reader reads each of them separately.
 pub const PARTITIONS: u32 = 64;

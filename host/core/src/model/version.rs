@@ -62,7 +62,7 @@ impl Version {
         if !self.is_comparable() || &*self.0 == "1" {
             return None;
         }
-        // Every version today takes this branch, and each event asks.
+        // Every version takes this branch today, and it runs for each event.
         if let Ok(number) = self.0.parse::<u64>() {
             let mut text = [0; 20];
             let (mut rest, mut at) = (number - 1, text.len());

@@ -35,7 +35,7 @@ pub struct DeadLetter {
     pub tries: Vec<Try>,
 }
 
-/// A pause that an operator has ordered and that is not over.
+/// A pause that an operator has ordered and that is still in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginPause {
     pub who: String,
@@ -76,7 +76,7 @@ pub struct ProgressSave {
 #[derive(Clone, Debug, Default)]
 pub struct PresentPage {
     pub states: Vec<Arc<State>>,
-    /// The start of the next part; `None` after the last part.
+    /// Where the next part begins; `None` after the last part.
     pub next: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ pub struct OtherNamespaces {
 }
 
 impl OtherNamespaces {
-    /// Filters states that were read from all namespaces. `limit` is the number that was asked for.
+    /// Filters states that were read from all namespaces. `limit` is the requested number.
     pub fn of(mut states: Vec<Arc<State>>, through: Seq, limit: usize, namespaces: &[String]) -> Self {
         let is_all = states.len() < limit;
         let looked = states.last().filter(|_| !is_all).map_or(through, |state| state.seq.min(through));
@@ -119,7 +119,7 @@ pub trait Backlog: Send + Sync {
     }
     /// Reads single states by position, for replays. Unknown positions are left out.
     async fn read_at(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, JournalError>;
-    /// Reads at most `limit` present objects of a source, from the end of the part before (0: from the
+    /// Reads at most `limit` present objects of a source, from the end of the previous part (0: from the
     /// first). The answer contains everything that is durable when the call begins.
     async fn present(&self, source: &str, from: u64, limit: usize) -> Result<PresentPage, JournalError>;
     /// Counts the states of these sources in `(after, through]`.
@@ -135,7 +135,7 @@ pub trait Backlog: Send + Sync {
         who: &str,
         why: &str,
     ) -> Result<(), JournalError>;
-    /// Marks dead letters as dropped, durably, before their lanes go on.
+    /// Marks dead letters as dropped, durably, before their lanes continue.
     async fn mark_dropped(
         &self,
         plugin: &str,
@@ -169,11 +169,11 @@ pub trait NoteStore: Send + Sync {
     fn note_later(&self, plugin: &str, notes: Vec<KvWrite>);
 }
 
-/// Keeps how far each signed ledger has come, fenced as notes are.
+/// Stores the progress of each signed ledger, fenced as notes are.
 #[async_trait]
 pub trait Ledgers: Send + Sync {
     async fn reached(&self, ledger: &str) -> Result<Option<LedgerProgress>, JournalError>;
-    /// A loss of power may take the newest.
+    /// A power failure may lose the newest.
     async fn reach(&self, ledger: &str, reached: &LedgerProgress) -> Result<(), JournalError>;
 }
 
@@ -186,7 +186,7 @@ pub enum NoteDurability {
     /// Survives a crash of the process. A power failure may lose it, unless something else was written to the
     /// journal since.
     ProcessCrash,
-    /// A loss of power as well.
+    /// Survives a power failure as well.
     PowerLoss,
 }
 

@@ -14,7 +14,7 @@ use crate::search::SearchText;
 use crate::selector::LabelSelector;
 use crate::state::Seq;
 
-/// Selects objects of one source. An object must fit every condition that is given.
+/// Selects objects of one source. An object must match every given condition.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectSelection {
     pub namespace: Option<String>,
@@ -32,11 +32,12 @@ pub struct ObjectSelection {
     /// Only objects that were created at this time or later. An object without a creation time does not
     /// match.
     pub created_since_ms: Option<u64>,
-    /// Return the first objects of this order, in order, without a continuation. Otherwise they have none.
+    /// Returns the first objects of this order, in order, without a continuation. Without it, objects have no
+    /// order.
     pub order: Option<ObjectOrder>,
     /// With `order`: only objects after this position.
     pub beyond: Option<OrderPosition>,
-    /// The [`next`](SelectedObjects::next) of the page before.
+    /// The [`next`](SelectedObjects::next) of the previous page.
     pub after: Option<u32>,
 }
 
@@ -71,7 +72,7 @@ fn list(names: &[String]) -> String {
 pub trait ObjectLister: Send + Sync {
     fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<CurrentObject>, SelectError>;
     fn select(&self, source: &str, selection: &ObjectSelection) -> Result<SelectedObjects, SelectError>;
-    /// Adds the selected objects to the counts, without regard to the selection's limit.
+    /// Adds the selected objects to the counts, ignoring the selection's limit.
     fn tally(
         &self,
         source: &str,

@@ -25,7 +25,7 @@ pub enum Verdict {
         after_ms: Option<u64>,
         reason: String,
     },
-    /// The state can never succeed: park it.
+    /// The state can never succeed: it becomes a dead letter.
     Reject(String),
 }
 
@@ -44,7 +44,7 @@ impl Verdict {
 pub struct CallOutcome {
     pub verdicts: Vec<Verdict>,
     pub kv: KvWrites,
-    /// [`WritesFate::Apart`]: the verdicts do not count, and only say how to take the states apart.
+    /// [`WritesFate::Apart`]: the verdicts do not count, and only determine how the states are split.
     pub is_apart: bool,
 }
 
@@ -73,8 +73,8 @@ impl WritesFate {
     }
 }
 
-/// The calls that take a mixed batch apart: the states that were done together, those to retry together, and each
-/// rejected state alone. Most batches are settled by these calls. Each is smaller than the batch.
+/// The calls into which a mixed batch is split: the states that were done together, those to retry together,
+/// and each rejected state alone. They settle most batches, and each is smaller than the batch.
 pub fn apart<T>(batch: Vec<T>, verdicts: &[Verdict]) -> Vec<Vec<T>> {
     let (mut done, mut later, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for (one, verdict) in batch.into_iter().zip(verdicts) {
@@ -101,7 +101,7 @@ pub enum CallError {
     /// The store refused the call's writes because of their content.
     #[error("{0}")]
     Refused(String),
-    /// The plugin says that its tick failed.
+    /// The plugin reports that its tick failed.
     #[error("the plugin says: {0}")]
     Failed(String),
     /// The plugin is not at fault: a database, a ledger or the controller itself failed.
@@ -137,7 +137,7 @@ impl CallError {
             Self::Timeout { .. } => CallEnd::TimedOut,
             Self::Memory { .. } => CallEnd::OutOfMemory,
             Self::Protocol(_) => CallEnd::Invalid,
-            // A tick that failed by its own word is counted with the ticks.
+            // A tick that the plugin reports as failed is counted with the ticks.
             Self::Refused(_) | Self::Failed(_) => CallEnd::Refused,
             Self::Unavailable(_) => CallEnd::Unavailable,
         }

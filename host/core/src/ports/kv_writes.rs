@@ -23,7 +23,7 @@ impl KvWrites {
         Self { writes, _turn: turn }
     }
 
-    /// More of the same call.
+    /// Adds more writes of the same call.
     pub fn extend(&mut self, more: Vec<KvWrite>) {
         self.writes.extend(more);
     }

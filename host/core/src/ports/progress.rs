@@ -41,7 +41,7 @@ pub struct PluginProgress {
     /// stays until the cursor reaches it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_cursors: Vec<FormerCursor>,
-    /// When the plugin was found to be removed. The next start of the plugin first takes that back.
+    /// When the plugin was found to be removed. The next start of the plugin first clears this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired_ms: Option<u64>,
 }
@@ -53,7 +53,7 @@ impl PluginProgress {
             || self.former_cursors.iter().any(|former| former.has_finished(source, seq))
     }
 
-    /// The last position that was read since the cursor last went back.
+    /// The last position that was read since the cursor last moved back.
     pub fn read_through(&self) -> Seq {
         last_of(self.cursor, &self.above)
     }
@@ -237,7 +237,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum ProgressStep {
-        /// Finishes everything up to so far, and a range above it.
+        /// Finishes everything up to this position, and a range above it.
         Read(Seq, Seq, Seq),
         Add(usize, Seq),
         End(usize),

@@ -67,7 +67,7 @@ pub struct TableWrite {
     pub rows: Vec<Vec<SqlValue>>,
 }
 
-/// Writes the rows of a [`TableWrite`] to a second table, too.
+/// Writes the rows of a [`TableWrite`] to a second table as well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableCopy {
     pub table: String,
@@ -80,7 +80,7 @@ pub struct TableCopy {
 }
 
 impl TableCopy {
-    /// The rows that this table gets, too, in order.
+    /// The rows that this table also gets, in order.
     pub fn rows<'w>(&self, write: &'w TableWrite) -> impl Iterator<Item = &'w Vec<SqlValue>> {
         let without: HashSet<usize> = self.without.iter().copied().collect();
         write.rows.iter().enumerate().filter(move |(place, _)| !without.contains(place)).map(|(_, row)| row)
@@ -105,7 +105,7 @@ impl TableCopy {
         self.columns.iter().map(place).collect()
     }
 
-    /// The copy as a write of its own, for a database without a shorter way.
+    /// The copy as a separate write, for a database without a shorter way.
     pub fn into_write(self, write: &TableWrite) -> Result<TableWrite, GrantError> {
         let places = self.places(write)?;
         let of = |row: &Vec<SqlValue>| places.iter().filter_map(|place| row.get(*place).cloned()).collect();
@@ -137,7 +137,7 @@ pub struct MailMessage {
     pub subject: String,
     pub text: String,
     pub html: Option<String>,
-    /// The same for each repeat of the same message.
+    /// Equal for each repeat of the same message.
     pub id: String,
 }
 
@@ -177,7 +177,7 @@ pub trait GrantProvider: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct ShownState {
     pub state: Arc<State>,
-    /// The SHA-256 of its document as the API server sent it, for a plugin that is granted it.
+    /// The SHA-256 of its document as the API server sent it, for a plugin that is granted this digest.
     pub document_digest: Option<String>,
     /// False if the plugin is known to have no subscription to the owner's kind.
     pub has_subscribed_owner: bool,

@@ -46,17 +46,17 @@ pub enum SubmitError {
 pub struct TemplateOffer {
     pub credentials: Credentials,
     pub templates: BTreeMap<String, TemplateSpec>,
-    /// Which values of a template people do not see.
+    /// Determines which values of a template people do not see.
     pub rules: Arc<RedactionRules>,
 }
 
-/// Creates Jobs. Every call is one request, with a bound in time.
+/// Creates Jobs. Every call is one request with a time limit.
 #[async_trait]
 pub trait JobSubmitter: Send + Sync {
     /// `None` if submission is disabled.
     fn offer(&self) -> Option<Arc<TemplateOffer>>;
 
-    /// The Job as the API server has created it; with `dry_run`, as it would.
+    /// The Job as the API server created it, or, with `dry_run`, would create it.
     async fn create(
         &self,
         acting: ActingIdentity<'_>,

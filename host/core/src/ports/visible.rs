@@ -18,8 +18,8 @@ pub struct VisibleObjects {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceVisibility {
     Everything,
-    /// These namespaces, and of each the objects that were created at this moment or later: an older
-    /// object belongs to a namespace that had the name before.
+    /// These namespaces, and in each the objects that were created at this time or later. An older object
+    /// belongs to a former namespace with the same name.
     Namespaces(BTreeMap<String, u64>),
 }
 
@@ -36,7 +36,7 @@ pub struct WatchedResource {
     pub source: String,
     pub group: String,
     pub kind: String,
-    /// The plural: as the source's settings say, or else as kinds usually form it.
+    /// The plural: as set for the source, otherwise the usual plural of the kind.
     pub resource: String,
 }
 
@@ -77,7 +77,7 @@ impl RawState {
         Self(Arc::new(State { owner: None, ..State::clone(&self.0) }))
     }
 
-    /// The state with its secrets: for the views only.
+    /// The state with its secrets, for the views only.
     pub fn unredacted(self) -> Arc<State> {
         self.0
     }
@@ -104,7 +104,7 @@ pub struct RawStory {
     pub owns_more: bool,
 }
 
-/// Ends are seen within this time, clocks of two machines included.
+/// Ends are seen within this time, including the difference between the clocks of two machines.
 const SEEN_WITHIN_MS: u64 = 10_000;
 const SECOND_MS: u64 = 1_000;
 

@@ -30,10 +30,10 @@ pub struct WitnessedState {
     /// The exact bytes of the object from the server. For `Gone` it is the last content (empty if a relist
     /// found the deletion). For `Gap` it is the JSON of [`Gap`].
     pub document: Bytes,
-    /// The document of the version before, if the watch has it: a hint for the delta. The journal compares it
+    /// The previous version's document, if the watch has it: a hint for the delta. The journal compares it
     /// with its own checksum before it uses it.
     pub base: Option<Bytes>,
-    /// The rules under which its texts quote no secret of `document` and `base`, if the watch has looked.
+    /// The rules under which its texts quote no secret of `document` and `base`, if the watch has searched.
     pub quotes_none_under: Option<RulesPrint>,
 }
 
@@ -57,7 +57,7 @@ impl WitnessedState {
     }
 }
 
-/// Bytes that were not an object of their kind.
+/// Bytes that are not an object of their source's kind.
 #[derive(Clone, Debug)]
 pub struct PoisonMessage {
     pub raw: Bytes,
@@ -74,7 +74,7 @@ pub struct AppendBatch {
     pub poison: Vec<PoisonMessage>,
     /// Gaps of the whole source. Gaps of one object are states.
     pub gaps: Vec<Gap>,
-    /// Differences that an audit found. The journal counts all of them and keeps the newest.
+    /// Differences that an audit found. The journal counts all of them and stores the newest.
     pub discrepancies: Vec<DiscrepancyView>,
     /// The version from which a watch can be resumed without loss once this is on disk.
     pub checkpoint: Option<Version>,
@@ -132,8 +132,8 @@ pub enum JournalError {
     /// Retry after a pause: the disk is full, or the store is busy.
     #[error("the journal can't be written now: {0}")]
     Unavailable(String),
-    /// Stop: the data on disk is damaged, missing or another's, or the fate of a write is unknown. The
-    /// message says which.
+    /// Stop: the data on disk is damaged, missing or belongs to another journal, or the result of a write is
+    /// unknown. The message says which.
     #[error("this process can't go on with the journal: {0}")]
     Fatal(String),
     /// The caller passed something invalid. This is a bug.
@@ -174,7 +174,7 @@ pub struct FormerVersion {
     pub object: ObjectRef,
     pub version: Version,
     pub document: Bytes,
-    /// The content that was witnessed before it.
+    /// The previous witnessed content.
     pub before: Option<Bytes>,
 }
 
@@ -184,7 +184,7 @@ pub trait StateWitness: Send + Sync {
     /// Returns when the append is durable. Repeats are harmless, because every state has an id.
     async fn append(&self, append: AppendBatch) -> Result<AppendResult, JournalError>;
     async fn warm(&self, source: &str) -> Result<WarmStart, JournalError>;
-    /// The differences that were found before; none if the store does not keep them.
+    /// The differences that were found so far; none if the store does not keep them.
     async fn discrepancies(&self, _source: &str) -> Result<AuditDifferences, JournalError> {
         Ok(AuditDifferences::default())
     }
@@ -227,7 +227,7 @@ pub trait StateWitness: Send + Sync {
     async fn fate(&self, _source: &str, _epoch: u32, _uid: &str) -> Result<FormerEnd, JournalError> {
         Ok(FormerEnd::Unknown)
     }
-    /// The newest version within these numbers that was witnessed in an epoch.
+    /// The newest version between these numbers that was witnessed in an epoch.
     async fn former(
         &self,
         _source: &str,

@@ -61,7 +61,7 @@ fn parts(event: &str) -> Result<EventParts, ProjectError> {
         }
         let value = scanner.value()?;
         parts.is_event |= key.is(b"involvedObject") || key.is(b"regarding");
-        // The lists of the API server leave it out.
+        // Lists of the API server omit it.
         is_another |= key.is(b"kind") && value != b"\"Event\"";
         if TEXTS.iter().any(|name| key.is(name)) {
             parts.texts.push(start..scanner.position());

@@ -160,7 +160,7 @@ fn replaced(document: &[u8], found: Vec<FoundSecret>, digest: impl Fn(&[u8]) -> 
 /// What is known of a document before it is searched.
 #[derive(Default)]
 struct DocumentTop {
-    /// Rules of one kind apply to every document that does not say its kind.
+    /// Rules for one kind apply to every document without a kind.
     kind: Option<String>,
     status: Option<Range<usize>>,
 }

@@ -16,7 +16,7 @@ use super::{FoundSecret, RedactionRules, WithheldDocument};
 use crate::project::JsonScanner;
 use crate::state::Status;
 
-/// A text of a status that is longer may have been cut, so that it ends within a secret.
+/// A longer text of a status may have been cut, so that it ends within a secret.
 const MAY_BE_CUT: usize = 250;
 /// The most secrets of one document that are searched for. With more, reason and message are hidden entirely.
 pub(super) const SECRETS: usize = 256;
@@ -139,7 +139,7 @@ pub(super) fn add_places(
     }
 }
 
-/// A quote may be inside of a hidden range or overlap its end.
+/// A quote may be inside a hidden range or overlap its end.
 pub(super) fn merge(found: &mut Vec<FoundSecret>) {
     found.sort_by_key(|one| one.range.start);
     found.dedup_by(|next, last| {
@@ -183,7 +183,7 @@ impl SecretDigests {
         Self { found: vec![Default::default(); SECRETS + 1] }
     }
 
-    /// The bytes that a search for them reads besides the text.
+    /// How many bytes a search for them reads beside the text.
     pub fn bytes(&self) -> usize {
         self.found.iter().map(|(word, _)| word.len()).sum()
     }
@@ -257,8 +257,8 @@ impl SecretDigests {
     }
 }
 
-/// The longest prefix of a secret that the text ends with. Takes steps in the length of the secret, by the
-/// algorithm of Knuth, Morris and Pratt.
+/// The longest prefix of a secret with which the text ends. The number of steps grows with the length of the
+/// secret (the algorithm of Knuth, Morris and Pratt).
 fn overlap(secret: &[u8], text: &[u8]) -> usize {
     let secret = &secret[..secret.len().min(text.len())];
     // For each prefix: the length of the longest shorter prefix that it ends with.

@@ -14,7 +14,7 @@ use super::quoted::{SECRETS, SoughtWord, add_places, merge};
 use super::{DocumentTop, FoundSecret, RedactionRules};
 use crate::project::{JsonScanner, ProjectError};
 
-/// A shorter secret may stand elsewhere by chance, and mean something else there.
+/// A shorter secret may occur elsewhere by chance, with another meaning.
 const LONG_CHARS: usize = 16;
 /// The most bytes that the searches for all words of a document read: 64 MiB take some hundredths of a
 /// second. Beyond it, only the status is searched.

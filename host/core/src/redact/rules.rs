@@ -201,7 +201,8 @@ pub(super) enum PathToken<'a> {
 #[derive(Clone)]
 pub(super) struct FieldMatches<'r> {
     fields: &'r [SecretField],
-    /// Each with how much of its path was met. Most places of a document have the same as the place above.
+    /// Each field, with how much of its path was matched. Most places of a document have the same ones as
+    /// their parent.
     open: Rc<[(usize, usize)]>,
     keys: KeyShapes,
     /// Whether a key that matches none of them leads to the same set of fields.
@@ -212,7 +213,7 @@ pub(super) struct FieldMatches<'r> {
 /// A quick test whether a key can match, without comparing each token: most keys match none.
 #[derive(Clone, Copy, Default)]
 struct KeyShapes {
-    /// A bit for each length of a token, those from 63 bytes on together.
+    /// A bit for each length of a token; one bit covers 63 bytes and more.
     lengths: u64,
     is_any: bool,
     has_index: bool,
@@ -276,7 +277,7 @@ impl<'r> FieldMatches<'r> {
     }
 }
 
-/// [`FieldMatches`] in the making.
+/// [`FieldMatches`] under construction.
 struct OpenFields<'r> {
     fields: &'r [SecretField],
     places: Vec<(usize, usize)>,
@@ -290,7 +291,7 @@ impl<'r> OpenFields<'r> {
         (met..=met + stars).filter(|next| *next < tokens.len()).for_each(|next| self.open_at(place, next));
     }
 
-    /// Two `**` come to the same place in many ways: with each level there would be more of them.
+    /// Two `**` reach the same place in many ways, which would multiply with each level.
     fn open_at(&mut self, place: usize, met: usize) {
         // The places of one field are consecutive.
         let mut of_field = self.places.iter().rev().take_while(|(field, _)| *field == place);

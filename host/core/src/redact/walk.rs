@@ -35,7 +35,7 @@ pub(super) struct SecretSearch<'r> {
     found: Vec<FoundSecret>,
 }
 
-/// Kubernetes keys under which a secret is named but has no value. A JSON text contains them if a variable
+/// Keys of Kubernetes under which a secret is named but has no value. A JSON text contains them if a variable
 /// holds a pod template.
 const REFERENCES: [&str; 6] = [
     "secretKeyRef",
@@ -105,7 +105,7 @@ impl<'r> SecretSearch<'r> {
             b'[' => self.list(scanner, here, under, depth),
             b'"' if under == ParentKey::Command => self.text(scanner, Some(&mut NextElement::Script), depth),
             b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth),
-            // The text may be a command line, whatever its key is called by the program that reads this JSON.
+            // The text may be a command line, whatever the program that reads this JSON calls its key.
             b'"' if self.within > 0 => self.text(scanner, Some(&mut NextElement::Argument), depth),
             b'"' => self.text(scanner, None, depth),
             _ => scanner.skip(),
@@ -129,7 +129,7 @@ impl<'r> SecretSearch<'r> {
                     self.variable(scanner, &within, false, under, depth + 1)
                 }
                 (ParentKey::Command, b'[') => self.value(scanner, &within, ParentKey::Command, depth + 1),
-                // Variables and headers may stand there as `NAME=value` and `Name: value`.
+                // Variables and headers may occur there as `NAME=value` and `Name: value`.
                 (ParentKey::Command | ParentKey::Variables | ParentKey::Environment, b'"') => {
                     self.text(scanner, Some(&mut next), depth + 1)
                 }
@@ -208,7 +208,7 @@ impl<'r> SecretSearch<'r> {
         })?;
         if is_secret {
             let within = self.found.split_off(begun);
-            // They are in order, as they came.
+            // They are in the order of the document.
             let is_outside = |found: &FoundSecret| {
                 let next = values.partition_point(|value| value.end <= found.range.start);
                 values.get(next).is_none_or(|value| found.range.start < value.start)
@@ -271,7 +271,7 @@ impl<'r> SecretSearch<'r> {
         let mut secrets = self.in_words(&decoded, command.filter(|_| !is_json));
         match json {
             Some(within) => secrets.extend(within),
-            // A program that reads JSON among other words reads its escapes.
+            // A program that finds JSON among other words decodes its escapes.
             None => {
                 if let Some(copy) = UnescapedText::of(&decoded) {
                     secrets.extend(copy.places(self.in_words(&copy.text, this.as_mut())));

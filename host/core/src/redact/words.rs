@@ -8,9 +8,9 @@ use super::walk::TEXTS_WITHIN;
 use super::{FoundSecret, RedactionRules};
 use crate::project::JsonScanner;
 
-/// A shorter secret is not looked for: it would be found in ordinary words.
+/// Shorter secrets are not searched for, because ordinary words would contain them.
 pub(super) const SECRET_CHARS: usize = 6;
-/// Copies of the document within each other that are read as documents. `kubectl` makes one.
+/// How many nested copies are read as documents. `kubectl` makes one.
 const COPIES_WITHIN: u32 = 2;
 
 impl RedactionRules {
@@ -81,7 +81,7 @@ impl SecretWords {
         {
             self.add(value);
         }
-        // A shell and JSON take the quotes away.
+        // A shell and JSON remove the quotes.
         if whole.contains(['"', '\'']) {
             whole.split(['"', '\'', '\\']).map(str::trim).for_each(|part| self.add(part));
         }

@@ -12,7 +12,7 @@ use crate::model::fault::shortened;
 use crate::project::ObjectOutline;
 use crate::state::Status;
 
-/// The values of one test that are shown, and the bytes of each. A person reads them.
+/// How many values of one test are shown, and how many bytes of each. A person reads them.
 const VALUES: usize = 4;
 const VALUE_BYTES: usize = 80;
 

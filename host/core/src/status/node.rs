@@ -8,7 +8,7 @@ use serde_json::Number;
 
 use crate::project::{JsonScanner, MEMBERS, ProjectError, ScanFlow};
 
-/// A number with at most this many digits always fits 64 bits.
+/// A number with at most this many digits always fits into 64 bits.
 const SAFE_DIGITS: usize = 18;
 
 #[derive(Clone, Debug, PartialEq)]

@@ -32,14 +32,14 @@ impl PartitionStates<'_> {
         if partition(&state.object, self.partitions) != self.partition {
             return Err(format!("its object does not belong to partition {}", self.partition));
         }
-        // All true states after it would look like repeats.
+        // Accepting it would make all true states after it look like repeats.
         if stood.position != state.seq || stood.position > SEQ_MOST {
             return Err("its position is not that of its state, or is beyond what a journal has".into());
         }
         state_check::identity(state)?;
         match state.change {
             Change::Gap => state_check::gap(state, document).map(drop),
-            // The carrier's journal may lack a document, and sends none.
+            // The carrier's journal may lack a document, and then sends none.
             _ if document.is_empty() => Ok(()),
             _ => state_check::document(state, document),
         }

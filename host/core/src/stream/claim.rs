@@ -33,7 +33,7 @@ pub struct CarrierCandidate<'a> {
     pub is_new: bool,
     pub cursor: Seq,
     pub instance: &'a str,
-    /// The line that the settings let it replace.
+    /// The line that it may replace, by the settings.
     pub take_over: Option<&'a str>,
 }
 
@@ -41,7 +41,8 @@ pub struct CarrierCandidate<'a> {
 pub enum CarrierStart {
     /// Continue the current line: everything that was sent is known.
     Continue,
-    /// Begin a line: positions above the cursor may have been sent, of states that the journal no longer has.
+    /// Begin a new line: positions above the cursor may have been sent for states that the journal no longer
+    /// has.
     BeginLine,
     /// Another process carries this journal, or a copy of it.
     HeldByInstance,
@@ -50,10 +51,10 @@ pub enum CarrierStart {
 }
 
 impl CarrierCandidate<'_> {
-    /// `has_lapsed`: the claim was not renewed for so long that its instance may be taken for dead.
+    /// `has_lapsed` is set if the claim was not renewed for so long that its instance counts as dead.
     pub fn start(&self, found: Option<&CarrierClaim>, has_lapsed: bool) -> CarrierStart {
         let Some(found) = found else {
-            // A server that lost the claim can't say how far anybody came.
+            // A server that lost the claim can't say how far anybody had come.
             return if self.is_new { CarrierStart::Continue } else { CarrierStart::BeginLine };
         };
         let is_told = self.take_over == Some(&*found.line);
@@ -86,7 +87,7 @@ pub struct ReaderClaim {
 pub struct ReaderCandidate<'a> {
     pub reader: &'a str,
     pub instance: &'a str,
-    /// The reader that the settings let it replace.
+    /// The reader that it may replace, by the settings.
     pub take_over: Option<&'a str>,
 }
 

@@ -11,7 +11,7 @@ use crate::state::{Gap, Seq, State, gap_reason};
 #[derive(Clone, Debug)]
 pub struct StateArrival {
     pub partition: u32,
-    /// The message's number in the stream. A greater number was carried later, in whatever partition.
+    /// The message's number in the stream. A greater number was carried later, in any partition.
     pub sequence: u64,
     pub stood: JournalPosition,
     pub state: State,
@@ -52,7 +52,7 @@ pub struct StreamIntake {
 }
 
 impl StreamIntake {
-    /// Begins with every partition at its first message.
+    /// Begins each partition at its first message.
     pub fn new(
         source: Arc<str>,
         stream: String,

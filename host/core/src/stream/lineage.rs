@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{GarbledMessage, JournalPosition};
 use crate::state::Seq;
 
-/// Earlier lines that are remembered. A reader that stopped before all of them reports a gap.
+/// How many earlier lines are remembered. A reader that stopped before all of them reports a gap.
 const FORMER_LINES: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

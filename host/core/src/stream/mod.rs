@@ -50,7 +50,7 @@ pub struct JournalPosition {
     pub before_line: Option<Arc<str>>,
 }
 
-/// A message can't be read.
+/// A message can't be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct GarbledMessage(pub String);

@@ -9,7 +9,7 @@ use crate::project;
 use crate::state::{Change, Gap, State, StateId};
 use crate::version::Version;
 
-/// The most bytes of a gap's reason. A newer program may write words that this one does not know.
+/// The most bytes of a gap's reason. A newer program may use words that this one does not know.
 const REASON_BYTES: usize = 64;
 
 /// Whether a journal accepts a state with this identity, and whether its id matches. Its document is not

@@ -8,7 +8,7 @@ use kubewitness_core::{ObjectRef, Seq, State, Status};
 /// The bytes of a state in memory, without its texts.
 const STATE: usize = 300;
 
-/// The last states, without a hole between them: so many at most, and of so many bytes.
+/// The newest states without a hole between them, limited in number and in bytes.
 pub(crate) struct RecentStates {
     states: VecDeque<Arc<State>>,
     bytes: usize,
@@ -48,8 +48,8 @@ impl RecentStates {
                 self.drop_first();
             }
         }
-        // The states of a lost batch that was found on a retry are not at hand. A reader would take the
-        // missing ones for positions without a state.
+        // The states of a lost batch that a retry found are not in memory. A reader would consider the
+        // missing ones positions without a state.
         if self.states.back().is_some_and(|last| last.seq != newest) {
             self.states.clear();
             self.bytes = 0;
@@ -78,7 +78,7 @@ impl RecentStates {
         Some(self.states.iter().skip(start).take(limit).cloned().collect())
     }
 
-    /// States of these sources in `(after, through]`, likewise.
+    /// The same for the number of states of these sources in `(after, through]`.
     pub fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Option<u64> {
         let start = self.index(after)?;
         let range = self.states.iter().skip(start).take_while(|state| state.seq <= through);

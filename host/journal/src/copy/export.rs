@@ -21,10 +21,10 @@ use crate::report::OpenError;
 use crate::store::place::JournalLocation;
 use crate::store::{OpenedJournal, StoreConnection, StoreReader};
 
-/// States of one reading.
+/// States of one read.
 const PAGE: i64 = 256;
 
-/// Which states. Everything that is given must hold.
+/// The conditions for states. A state must meet all that are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportQuery {
     pub source: Option<String>,
@@ -33,10 +33,10 @@ pub struct ExportQuery {
     pub kind: Option<String>,
     pub name: Option<String>,
     pub uid: Option<String>,
-    /// Observed at this moment or later; before this one.
+    /// Observed at this time or later, and before the other one.
     pub since_ms: Option<u64>,
     pub until_ms: Option<u64>,
-    /// Positions after the first and up to the second.
+    /// Positions after the first one, up to and including the second.
     pub after: Option<Seq>,
     pub through: Option<Seq>,
     /// Whether to include the documents.
@@ -93,7 +93,7 @@ pub async fn export(
     export_with(place, query, out, &OpeningProgress::default()).await
 }
 
-/// The same, and reports its progress.
+/// The same, with reports of its progress.
 pub async fn export_with(
     place: &JournalLocation,
     query: &ExportQuery,
@@ -224,7 +224,7 @@ fn line(state: &State, document: Option<&[u8]>) -> String {
     format!("\"state\":{}{}}}", text(state), document.unwrap_or_default())
 }
 
-/// Writes lines, and counts the checksum of all that it wrote.
+/// Writes lines, and computes the checksum of everything written.
 struct ExportLines<'a> {
     out: &'a mut (dyn Write + Send),
     before: u32,

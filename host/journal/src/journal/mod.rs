@@ -73,7 +73,7 @@ struct JournalInner {
     clock: Arc<dyn Clock>,
     place: JournalLocation,
     is_shared: bool,
-    /// An import has not come to its end.
+    /// Whether the import is unfinished.
     is_unfinished: AtomicBool,
 }
 
@@ -151,7 +151,8 @@ impl Journal {
         }
     }
 
-    /// Changes a text that the processes share. False: another process has changed it since it was `before`.
+    /// Changes a text that the processes share. Returns false if another process has changed it since it was
+    /// `before`.
     pub async fn change_shared_text(
         &self,
         name: &str,
@@ -169,8 +170,8 @@ impl Journal {
         self.inner.store.replicas().await
     }
 
-    /// Forgets the newest states in memory if the journal still ends at this position: no reader at the end
-    /// needs them, and other readers read the disk.
+    /// Drops the newest states in memory if the journal still ends at this position: no reader at the end
+    /// needs them, and other readers use the disk.
     pub fn let_go_of_recent(&self, newest: Seq) {
         self.inner.group.let_go_of_recent(newest);
     }
@@ -241,7 +242,7 @@ impl Journal {
         Ok(all.map(|(plugin, progress)| (plugin.clone(), (progress, finished(&plugin)))).collect())
     }
 
-    /// Remembers when plugins that left something here were found to be taken out: all but these.
+    /// Records when plugins that saved something here were found to be removed: all except `kept`.
     pub async fn retire_all_but(&self, kept: &BTreeSet<String>) -> Result<(), JournalError> {
         let plugins = self.reader().await?.retention_reader().progress_of_all().await?;
         for (name, progress) in plugins {
@@ -270,7 +271,7 @@ impl Journal {
     pub async fn reports(&self, uids: &HashSet<String>) -> Result<Vec<ReportView>, JournalError> {
         let mut reader = self.reader().await?;
         let mut found = Vec::new();
-        // States of one moment are ordered, too.
+        // States observed at the same time are ordered, too.
         let mut uids: Vec<_> = uids.iter().collect();
         uids.sort();
         for plugin in reader.reporters().await? {
@@ -288,7 +289,7 @@ impl Journal {
         Ok(u64::try_from(bytes).unwrap_or_default())
     }
 
-    /// Objects that have ended, the newest end first.
+    /// Ended objects, the newest end first.
     pub async fn ended(&self, query: &EndedQuery<'_>) -> Result<EndedPage, JournalError> {
         self.reader().await?.ended(query).await
     }
@@ -298,7 +299,7 @@ impl Journal {
         self.reader().await?.moment(at_ms).await
     }
 
-    /// When the newest version of a source up to this one was observed.
+    /// When a source's newest version up to this one was observed.
     pub async fn seen_at(
         &self,
         source: &str,
@@ -313,7 +314,7 @@ impl Journal {
         self.reader().await?.objects_at(query).await
     }
 
-    /// The history of the objects of these states, up to each state: at most so many states of each object,
+    /// The history of the objects of these states, up to each state: at most so many states for each object,
     /// oldest first.
     pub async fn stories(
         &self,
@@ -323,7 +324,7 @@ impl Journal {
         self.reader().await?.stories(heads, most).await
     }
 
-    /// The states among these that are dead letters of a plugin; `true` for one that is being replayed.
+    /// Those of these states that are dead letters of a plugin; `true` for one that is being replayed.
     pub async fn letters_at(&self, plugin: &str, seqs: &[Seq]) -> Result<HashMap<Seq, bool>, JournalError> {
         let found = self.reader().await?.letters_at(plugin, seqs).await?;
         Ok(found.into_iter().map(|(seq, mark)| (seq, OperatorAct::of_mark(mark).0)).collect())
@@ -356,7 +357,7 @@ impl Journal {
         self.reader().await?.poison_raw(number).await
     }
 
-    /// Each source's histories, oldest first.
+    /// The histories of each source, oldest first.
     pub async fn epochs(&self) -> Result<Vec<(String, EpochView)>, JournalError> {
         self.reader().await?.epochs().await
     }

@@ -33,16 +33,16 @@ const TRIES: u32 = 6;
 /// How many ended objects under one owner are explained again for a late pod: the newest ones.
 const REOPENED: i64 = 16;
 
-/// Which outcomes are asked for.
+/// A query for outcomes.
 #[derive(Clone, Debug, Default)]
 pub struct CauseQuery {
     pub sources: Vec<String>,
     pub kind: CauseKind,
-    /// They ended after this position,
+    /// They ended after this position
     pub after: Seq,
     /// and before this one.
     pub before: Seq,
-    /// The [`next`](PhasePage::next) of the page before.
+    /// The [`next`](PhasePage::next) of the previous page.
     pub cursor: Option<u64>,
     pub limit: usize,
 }
@@ -58,7 +58,7 @@ pub struct OpenOutcome {
     pub seq: Seq,
     /// Whether it has no word yet.
     pub is_new: bool,
-    /// Its explanation failed so often.
+    /// How often its explanation has failed.
     tries: u32,
 }
 
@@ -178,7 +178,7 @@ pub(super) fn lacks_words(
     Ok(false)
 }
 
-/// Has an outcome explained later, because its explanation failed.
+/// Postpones an explanation that failed.
 pub(super) fn put_off(connection: &Connection, outcome: &OpenOutcome, now_ms: u64) -> rusqlite::Result<()> {
     let tries = outcome.tries.saturating_add(1);
     let due = signed(now_ms.saturating_add(wait_ms(tries)));

@@ -33,7 +33,7 @@ const PART: usize = 1_024;
 /// How many ended times are checked against the journal at once.
 const SWEPT: usize = 512;
 
-/// Which times in a phase are asked for.
+/// A query for times in a phase.
 #[derive(Clone, Debug, Default)]
 pub struct PhaseQuery {
     pub sources: Vec<String>,
@@ -43,13 +43,13 @@ pub struct PhaseQuery {
     pub after: Seq,
     /// and began before this one.
     pub before: Seq,
-    /// The [`next`](PhasePage::next) of the page before.
+    /// The [`next`](PhasePage::next) of the previous page.
     pub cursor: Option<u64>,
-    /// Times that are looked at.
+    /// How many times are examined.
     pub looked: usize,
 }
 
-/// An object that was in a phase, and when.
+/// An object that was in a phase, with the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeInPhase {
     /// The sort key of pages: objects that are still in the phase come first, then those with the newest end.
@@ -82,11 +82,11 @@ pub struct PhaseIndex {
 
 struct PhasesInner {
     path: PathBuf,
-    /// `None` until it was opened, or after it could not be used.
+    /// `None` before it was opened, or after it became unusable.
     table: Mutex<Option<PhaseTable>>,
     /// The position up to which the journal was read.
     through: watch::Sender<Seq>,
-    /// Somebody waits for it to be read further.
+    /// Signals that somebody waits for the follower to read further.
     wanted: Notify,
     /// Why it can't be used.
     trouble: Mutex<Option<String>>,
@@ -98,7 +98,7 @@ pub type OutcomeCounts = BTreeMap<(String, CauseKind), u64>;
 
 #[derive(Default)]
 struct CountedOutcomes {
-    /// Those up to here ended before this process looked, and are not counted.
+    /// Outcomes up to here ended before this process looked, and are not counted.
     counted_after: Option<Seq>,
     counts: OutcomeCounts,
 }
@@ -116,7 +116,7 @@ impl PhaseIndex {
         self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Remembers for questions why the follower got no further.
+    /// Records why the follower can't continue, for queries.
     pub fn set_trouble(&self, trouble: Option<String>) {
         *self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
@@ -188,7 +188,7 @@ impl PhaseIndex {
         self.with(move |table| table.due_outcomes(now_ms, limit)).await
     }
 
-    /// When the next outcome is to be explained, in milliseconds since 1970. `None`: none is.
+    /// When the next outcome is due, in milliseconds since 1970; `None` if none is.
     pub async fn next_due_ms(&self) -> StoreResult<Option<u64>> {
         self.with(|table| table.next_due_ms()).await
     }
@@ -199,13 +199,13 @@ impl PhaseIndex {
         self.with(move |table| table.lacks_words(&sources, before_ms)).await
     }
 
-    /// Has an outcome explained later, because its explanation failed.
+    /// Postpones an explanation that failed.
     pub async fn put_off(&self, outcome: OpenOutcome, now_ms: u64) -> StoreResult<()> {
         self.with(move |table| table.put_off(&outcome, now_ms)).await
     }
 
-    /// Stores the words of outcomes, and counts the new ones. `None`: the object has not ended badly after
-    /// all.
+    /// Stores the words of outcomes, and counts the new ones. `None` means that the object has not ended
+    /// badly after all.
     pub async fn keep_causes(&self, explained: Vec<(OpenOutcome, Option<CauseKind>)>) -> StoreResult<()> {
         let kept = explained.clone();
         self.with(move |table| table.keep_causes(&explained)).await?;
@@ -259,7 +259,7 @@ impl PhaseIndex {
         through.map(drop)
     }
 
-    /// Outcomes up to here, the first time, are not counted.
+    /// Sets, once, the position up to which outcomes are not counted.
     fn count_after(&self, newest: Seq) {
         let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         outcomes.counted_after.get_or_insert(newest);

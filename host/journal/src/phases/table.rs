@@ -35,7 +35,7 @@ use crate::store::rows::StoreResult;
 const APPLICATION_ID: i64 = 0x4B57_5031;
 /// Version 2 added the names of ended objects, version 3 causes, and version 4 the owners of causes.
 const VERSION: i64 = 4;
-/// The rank of a time that goes on is beyond all positions.
+/// The rank of an open time is beyond all positions.
 pub(super) const OPEN: u64 = 1 << 62;
 /// Only a tool that somebody runs on the file can hold its lock.
 const BUSY: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ impl PhaseTable {
         }
     }
 
-    /// `None`: of another version, or not whole.
+    /// `None` if it has another version or is incomplete.
     fn connect(path: &Path) -> rusqlite::Result<Option<Self>> {
         let mut connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
@@ -121,7 +121,7 @@ impl PhaseTable {
         made.ok_or_else(|| JournalError::Unavailable(format!("{} is no index of phases", path.display())))
     }
 
-    /// Takes everything out of it.
+    /// Removes its whole content.
     pub fn empty(&mut self) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for table in ["reached", "objects", "times", "causes"] {
@@ -173,7 +173,7 @@ impl PhaseTable {
         Ok(page)
     }
 
-    /// Objects that have ended, by their names.
+    /// Ended objects by name.
     pub fn ended(&self, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
         ended::find(&self.connection, query)
     }
@@ -222,7 +222,7 @@ impl PhaseTable {
         statement.exists(bounds)
     }
 
-    /// Times that have ended, in the order of objects.
+    /// Ended times, in the order of objects.
     pub fn closed_times(&self, after: Option<(i64, u64)>, limit: usize) -> rusqlite::Result<Vec<ClosedTime>> {
         let (object, rank) = after.unwrap_or((0, 0));
         let mut statement = self.connection.prepare_cached(
@@ -236,7 +236,7 @@ impl PhaseTable {
         closed.collect()
     }
 
-    /// Also removes objects that have no other time.
+    /// Also removes objects without any other time.
     pub fn remove(&mut self, times: &[ClosedTime]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for ClosedTime { object, rank } in times {
@@ -275,7 +275,7 @@ pub(super) fn remove(path: &Path) -> StoreResult<()> {
     Ok(())
 }
 
-/// The times of one source that are read and not taken yet.
+/// The times of one source that were read and not yet used.
 struct PhaseReadahead {
     source: Arc<str>,
     below: u64,
@@ -369,7 +369,7 @@ fn add(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<i64> {
     statement.insert(params![&*state.source, object.uid, object.namespace, object.name])
 }
 
-/// The time of an object that goes on: its phase and its rank.
+/// The open time of an object: its phase and its rank.
 fn open_time(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<Option<(String, u64)>> {
     let mut statement =
         rows.prepare_cached("SELECT phase, rank FROM times WHERE object = ?1 AND rank >= ?2 LIMIT 1")?;

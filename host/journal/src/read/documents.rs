@@ -10,7 +10,7 @@ use super::shared_rows::SharedNames;
 use crate::store::StoreReader;
 use crate::store::rows::{DocumentEncoding, DocumentStorage, StoreResult, both, damaged};
 
-/// Steps that [`before`] goes back over states without a document of their own.
+/// How many steps [`before`] goes back over states without a document of their own.
 const STEPS_BACK: u32 = 4096;
 
 pub(super) async fn anchor(
@@ -38,7 +38,7 @@ pub(crate) async fn decode(
     put_together(kept, stored, base, anchor.as_ref())
 }
 
-/// [`decode`], with the anchor at hand.
+/// [`decode`] for a caller that has the anchor already.
 pub(crate) fn put_together(
     kept: DocumentStorage,
     stored: &[u8],

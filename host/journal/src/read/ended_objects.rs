@@ -11,7 +11,7 @@ use crate::store::rows::{ObjectEnds, PlacedObject, StoreResult};
 
 /// Ends of one stream that are read at once.
 const PART: i64 = 512;
-/// Ends that one page looks at: some 50 ms of a reader. A page that finds too few of them ends early.
+/// How many ends one page examines: some 50 ms of a reader. A page that finds too few matches ends early.
 pub(super) const LOOKED: usize = 20_000;
 
 /// The most late states or gaps after an object's end.
@@ -20,10 +20,10 @@ const LATE: i64 = 512;
 /// Whether an object of a stream matches, by its namespace and its name.
 pub type ObjectFilter<'a> = &'a (dyn Fn(&str, &str, &str) -> bool + Send + Sync);
 
-/// Which objects that have ended are asked for.
+/// A query for ended objects.
 pub struct EndedQuery<'a> {
     pub sources: &'a [String],
-    /// They ended after this position,
+    /// They ended after this position
     pub after: Seq,
     /// and before this one.
     pub before: Seq,
@@ -33,7 +33,7 @@ pub struct EndedQuery<'a> {
     pub fits: ObjectFilter<'a>,
 }
 
-/// An object that has ended.
+/// An ended object.
 #[derive(Clone, Debug)]
 pub struct EndedObject {
     /// The position of its last state, by which pages are ordered.

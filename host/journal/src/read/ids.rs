@@ -9,7 +9,7 @@ use super::shared_rows::{SharedNames, at};
 use crate::report::OpenError;
 use crate::store::place::JournalLocation;
 
-/// The ids that a journal has at some positions.
+/// The ids of the states at some positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownIds {
     pub newest: Seq,
@@ -22,7 +22,7 @@ pub struct KnownIds {
     pub plugins: Option<BTreeSet<String>>,
 }
 
-/// States that can't be read before no more are asked for, one by one.
+/// After this many unreadable states, no more are requested individually.
 const UNREADABLE: usize = 256;
 
 /// The ids of the states at these positions.

@@ -31,7 +31,7 @@ const OUTSIDE: u64 = 32 * 1024;
 /// Letters that are read at once, after those whose states are gone.
 const LETTERS: usize = 256;
 
-/// Reports of one object that are read. Retention trims an object's to [`reports::SHOWN`].
+/// How many reports of one object are read. Retention reduces an object's reports to [`reports::SHOWN`].
 const REPORTS_READ: i64 = 4 * reports::SHOWN as i64;
 
 /// Checks that the reader sees the newest position. Retention never removes the newest state. A reader that
@@ -86,7 +86,7 @@ impl<'a> JournalReader<'a> {
         Ok(states.into_iter().zip(envelopes.iter().map(|envelope| envelope.checksum)).collect())
     }
 
-    /// Begins a snapshot that has all that was committed.
+    /// Begins a snapshot that contains everything committed so far.
     async fn begin_at(&mut self, newest: Seq) -> StoreResult<()> {
         self.connection.begin().await?;
         // By now it may be a newer state, for which the same holds.
@@ -126,7 +126,7 @@ impl<'a> JournalReader<'a> {
         if found.is_some() {
             return Ok(found);
         }
-        // Removed by now, or not visible yet.
+        // The state was removed since, or is not visible yet.
         self.begin_at(newest).await?;
         let found = documents::document(self.connection.rows(), self.names, seq).await?;
         self.connection.end().await?;
@@ -319,7 +319,8 @@ impl<'a> JournalReader<'a> {
                 Some((letter, states[index].clone()))
             };
             found.extend(letters.into_iter().filter_map(pair));
-            // Retention takes the states of dropped letters: a part of them may be shorter than it was asked for.
+            // Retention removes the states of dropped letters, so a part of them may be shorter than
+            // requested.
             found.truncate(limit);
             if is_last || found.len() == limit {
                 return Ok(found);
@@ -332,7 +333,7 @@ impl<'a> JournalReader<'a> {
         self.rows().pauses().await
     }
 
-    /// The plugins that report of objects.
+    /// The plugins that write reports about objects.
     pub async fn reporters(&mut self) -> StoreResult<Vec<String>> {
         let mut reporters = Vec::new();
         for (plugin, _) in self.retention_reader().progress_of_all().await? {

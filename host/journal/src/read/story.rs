@@ -14,22 +14,24 @@ use super::shared_rows::{self, SharedNames};
 use crate::store::rows::{ObjectChoice, StoreResult, bounded, uid};
 use crate::store::{OwnedKind as Parts, StoreReader};
 
-/// The limit of a query that sets none. An object with more states is read in parts by position.
+/// The limit of a query without one. An object with more states is read in parts, by position.
 const TIMELINE: usize = 1000;
 /// As many as an answer of the API may have, and one that shows that more exist.
 const TIMELINE_MOST: usize = 10_001;
 
-/// A Job's pods, a workflow's jobs' pods; deeper owners are not followed.
+/// Covers a Job's pods, or the pods of a workflow's jobs. Deeper owners are not followed.
 const OWNER_STEPS: usize = 4;
 
-/// Objects that one answer is about: of a Job with more pods the newest, and the others in the next parts.
+/// How many objects one answer covers. Of a Job with more pods, the first part has the newest, and the next
+/// parts the others.
 const RELATED_OBJECTS: usize = 2000;
 
-/// Events of one answer, and states of theirs that are read: each repetition of an event is one.
+/// How many Events one answer has, and how many of their states are read: each repetition of an Event is a
+/// state.
 const EVENTS: usize = events::SHOWN * 2;
 const EVENT_STATES: usize = EVENTS * 5;
 
-/// The most steps along one chain: less than a server's session allows in one statement.
+/// The most steps along one chain. A server's session allows more in one statement.
 const WALKED: i64 = 90_000;
 
 /// The newest states of an object: an end, which may have no document, and the two versions before it.
@@ -44,7 +46,7 @@ pub struct ObjectStory {
     pub events: Vec<Arc<State>>,
     /// The object owns more objects than `related` covers.
     pub owns_more: bool,
-    /// The owned objects below this number are on no page yet.
+    /// Owned objects below this number are on no page yet.
     pub owned_below: Option<u64>,
 }
 
@@ -94,7 +96,8 @@ fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
     newest
 }
 
-/// The newest states of the object with this uid, in this namespace alone: anybody may write a foreign uid.
+/// The newest states of the object with this uid, in this namespace only: anybody may write a uid that is not
+/// theirs.
 pub(super) async fn newest_of(rows: &mut dyn StoreReader, object: &ObjectRef) -> StoreResult<Vec<Seq>> {
     let found = rows.objects(ObjectChoice::Uid(uid::key(&object.uid))).await?.into_iter();
     let is_it = |named: &ObjectRef| named.uid == object.uid && named.namespace == object.namespace;
@@ -138,7 +141,7 @@ pub(super) async fn fate(
     Ok(fate)
 }
 
-/// The objects that a question names, over all epochs and sources.
+/// The objects that a query names, over all epochs and sources.
 async fn named(rows: &mut dyn StoreReader, query: &TimelineQuery) -> StoreResult<Vec<i64>> {
     let which = match (&query.uid, &query.name) {
         (Some(uid), _) => ObjectChoice::Uid(uid::key(uid)),
@@ -176,7 +179,7 @@ async fn owned(rows: &mut dyn StoreReader, mine: &[i64], below: i64) -> StoreRes
     let mut taken = first.len().min(RELATED_OBJECTS);
     loop {
         let (objects, is_whole) = with_deeper(rows, mine, &first[..taken]).await?;
-        // Fewer of them, with all that they own, rather than more with some of it.
+        // Fewer objects with everything that they own are better than more with a part of it.
         if !is_whole && taken > 1 {
             taken /= 2;
             continue;

@@ -57,7 +57,7 @@ async fn read(
             let checkpoint = newest.checkpoint.as_deref().map(Version::new);
             return Ok(WarmStart { epoch: newest.epoch, checkpoint, ..WarmStart::default() });
         };
-        // The store looks for the next part while the documents of this one are put together.
+        // The store searches for the next part while the documents of this one are assembled.
         let given = async { Ok(parts.send(part.objects()?).await) };
         let (next, given): (_, StoreResult<_>) = tokio::join!(gather(rows, names, source, after), given);
         given?.ok();
@@ -133,12 +133,12 @@ async fn step(rows: &mut dyn StoreReader, chains: &mut [DocumentChain]) -> Store
     Ok(true)
 }
 
-/// From an object's newest state down to something whole.
+/// The chain from an object's newest state back to a full document.
 struct DocumentChain {
     /// The newest first.
     links: Vec<StoredDocument>,
     snapshot: Option<(Seq, Vec<u8>)>,
-    /// The state that is still wanted.
+    /// The next state that is needed.
     next: Option<Seq>,
 }
 

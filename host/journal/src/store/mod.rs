@@ -36,7 +36,7 @@ pub use server::ReplicaSharing;
 /// The state of a store when a transaction begins. Nobody else writes during the transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransactionStart {
-    /// Another process has written since this one last read the journal: its memory isn't so any more.
+    /// Another process has written since this one last read the journal, so its memory is outdated.
     pub is_stale: bool,
     /// Whether this process may write what plugins save.
     pub dispatches: bool,
@@ -55,7 +55,7 @@ pub(crate) struct PluginWrites<'w> {
     pub notes: Vec<(&'w str, &'w [KvWrite])>,
     pub saves: Vec<(&'w str, &'w ProgressSave)>,
     pub replays: Vec<LetterMarking>,
-    /// A loss of power may take it. A store may keep it all the same.
+    /// A power failure may lose it. A store may make it durable all the same.
     pub is_lax: bool,
 }
 
@@ -91,10 +91,10 @@ pub(crate) trait StoreWriter: Send {
     /// Loads the memory of the writer before its first batch.
     async fn memory(&mut self) -> StoreResult<StoreMemory>;
 
-    /// Notes that the replicas elect their leader by another Lease now.
+    /// Records that the replicas now elect their leader by another Lease.
     async fn elect_by(&mut self, lease: &str) -> StoreResult<()>;
 
-    /// Marks the journal as one with an import that has not come to its end, or as a whole one.
+    /// Marks the journal as one with an unfinished import, or removes the mark.
     async fn mark(&mut self, unfinished: bool) -> StoreResult<()>;
 
     /// Removes everything that a plugin saved: its progress, dead letters and keys, and the count of what
@@ -109,7 +109,7 @@ pub(crate) trait StoreWriter: Send {
         strangers: Vec<ObjectIdentity>,
     ) -> StoreResult<Vec<FoundObject>>;
 
-    /// The positions of those keys that the journal has.
+    /// The positions of those keys that already exist.
     async fn keys(&mut self, questions: Vec<(i64, StateKey)>) -> StoreResult<KnownKeys>;
 
     /// Atomic, and durable once this returns.
@@ -136,12 +136,12 @@ pub(crate) trait StoreWriter: Send {
     /// Releases a store that is in doubt, without changing anything in it.
     fn abandon(self: Box<Self>);
 
-    /// Lets the store grow to so many pages more, as a disk that fills up; `None` lets it grow.
+    /// Limits the store to so many more pages, like a disk that fills up; `None` removes the limit.
     #[cfg(test)]
     async fn limit_pages(&mut self, more: Option<i64>) -> StoreResult<()>;
 }
 
-/// An open store, as its readers see it.
+/// An open store, from the view of its readers.
 #[async_trait]
 pub(crate) trait OpenStore: Send + Sync {
     async fn connection(&self) -> StoreResult<Box<dyn StoreConnection>>;
@@ -149,7 +149,7 @@ pub(crate) trait OpenStore: Send + Sync {
     /// Measures the store on disk, in bytes.
     async fn bytes(&self) -> StoreResult<u64>;
 
-    /// The meaning of a name for all processes that share the store: the first that says so decides.
+    /// Agrees on the meaning of a name for all processes that share the store: the first one decides.
     async fn agree(&self, _name: &str, text: &str) -> StoreResult<String> {
         Ok(text.to_owned())
     }
@@ -164,7 +164,8 @@ pub(crate) trait OpenStore: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Since when this process's watch of a source goes on, for the others that share it.
+    /// Announces, to the processes that share the store, since when this process has watched a source without
+    /// a break.
     fn watches(&self, _source: &str, _since: Option<(u32, Version)>) {}
 
     /// Another process that shares the store and has watched the source without a break since before a
@@ -178,16 +179,16 @@ pub(crate) trait OpenStore: Send + Sync {
         Ok(None)
     }
 
-    /// Ends the readers, and lets another process open it.
+    /// Ends the readers, and releases the store for other processes.
     async fn close(&self) -> StoreResult<()>;
 }
 
-/// The questions of retention about a source's history.
+/// The queries of retention about a source's history.
 #[async_trait]
 pub(crate) trait RetentionReader: Send {
     /// Numbers, epochs and checkpoints of a source's streams, the newest epoch last.
     async fn streams_of(&mut self, source: &str) -> StoreResult<Vec<(i64, u32, Option<String>)>>;
-    /// The tallies of these streams together, in order.
+    /// The sums of these streams' tallies, in order.
     async fn tallies_of(&mut self, streams: &[i64]) -> StoreResult<Vec<SegmentTally>>;
     /// The progress of all plugins, including removed ones.
     async fn progress_of_all(&mut self) -> StoreResult<Vec<(String, PluginProgress)>>;
@@ -196,8 +197,7 @@ pub(crate) trait RetentionReader: Send {
     async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>>;
     /// States of these streams between two positions, both included, in order.
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>>;
-    /// The states of an object that has ended, from its end back to this position, at most so many;
-    /// in order.
+    /// The states of an ended object, from its end back to this position, at most so many; in order.
     async fn links_to(&mut self, object: i64, from: Seq, limit: usize) -> StoreResult<Vec<LinkRow>>;
     /// At most so many states of the same uid after a position, the newest first, each with the position
     /// before it.
@@ -208,7 +208,7 @@ pub(crate) trait RetentionReader: Send {
         seq: Seq,
         limit: usize,
     ) -> StoreResult<Vec<(Seq, Seq)>>;
-    /// Finds the positions that a state between two others points back to: (position, state).
+    /// Finds the positions to which a state between two others points back: (position, state).
     async fn pointing(&mut self, seqs: &[Seq], after: Seq, through: Seq) -> StoreResult<Vec<(Seq, Seq)>>;
     /// A state as stored, and its stream.
     async fn stored_at(&mut self, seq: Seq) -> StoreResult<Option<(StateEnvelope, Vec<u8>, i64)>>;
@@ -234,7 +234,7 @@ pub(crate) trait RetentionReader: Send {
     async fn shared(&mut self, which: SharedRows, after: i64, limit: usize) -> StoreResult<Vec<i64>>;
     /// At most so many owners and objects whose object row is gone.
     async fn orphaned(&mut self, limit: usize) -> StoreResult<Vec<(i64, i64)>>;
-    /// Poison of these streams that was observed before a moment, at most so many.
+    /// Poison messages of these streams that were observed before a time, at most so many.
     async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> StoreResult<Vec<i64>>;
     /// Counts the states that retention removed, for each plugin.
     async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>>;
@@ -280,8 +280,7 @@ pub(crate) trait StoreReader: Send {
 
     /// In order.
     async fn after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>>;
-    /// Positions in `(after, through]` of objects that are in none of these namespaces, in order, at
-    /// most so many.
+    /// Positions in `(after, through]` of objects in none of these namespaces, in order, at most so many.
     async fn outside(
         &mut self,
         after: i64,
@@ -329,23 +328,23 @@ pub(crate) trait StoreReader: Send {
         below: i64,
         limit: i64,
     ) -> StoreResult<Vec<i64>>;
-    /// The newest positions of these objects before one, found along the chains, from that one or from their
-    /// ends. A server refuses a chain that is longer than `walked`.
+    /// The newest positions of these objects before one, found along the chains, from that position or from
+    /// their ends. A server refuses a chain longer than `walked`.
     async fn story(&mut self, objects: &[i64], before: i64, limit: i64, walked: i64)
     -> StoreResult<Vec<i64>>;
 
     // ---- what existed at a moment ----
 
-    /// States from a position on, in order: each with when it was observed.
+    /// States from a position on, in order, each with its observation time.
     async fn moments(&mut self, from: i64, limit: i64) -> StoreResult<Vec<(i64, i64)>>;
     /// Objects that have ended and do not exist again, by their ends.
     async fn ended(&mut self, ends: ObjectEnds) -> StoreResult<Vec<PlacedObject>>;
     /// At most so many live objects of these streams after a number, in order of number.
     async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> StoreResult<Vec<PlacedObject>>;
-    /// Walks back along the chains from these positions, in any order. Each walk ends at the first state that
-    /// is not late at or before a position, or after so many steps.
+    /// Walks back along the chains from these positions, in any order. Each walk ends at the first state at
+    /// or before a position that is not late, or after so many steps.
     async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> StoreResult<Vec<ChainStep>>;
-    /// The positions among these that are dead letters of a plugin, each with its mark.
+    /// Those of these positions that are dead letters of a plugin, each with its mark.
     async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> StoreResult<Vec<(Seq, i64)>>;
 
     // ---- figures and findings ----
@@ -367,7 +366,7 @@ pub(crate) trait StoreReader: Send {
 
     async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> StoreResult<u64>;
     async fn progress(&mut self, plugin: &str) -> StoreResult<Option<PluginProgress>>;
-    /// Ordered by plugin and position; of all plugins if none is named.
+    /// Ordered by plugin and position; letters of all plugins if none is named.
     async fn letters(&mut self, query: &LetterQuery) -> StoreResult<Vec<DeadLetter>>;
     /// All keys except its reports of objects.
     async fn kv(&mut self, plugin: &str) -> StoreResult<Vec<(String, Vec<u8>)>>;
@@ -413,7 +412,7 @@ pub(crate) trait StoreReader: Send {
     -> StoreResult<Vec<Vec<SumCell>>>;
     /// Some of the owner links that are not as written, or whose owner does not exist.
     async fn misowned(&mut self) -> StoreResult<Vec<(i64, i64)>>;
-    /// Objects that are not found by their owner, some of them.
+    /// Some of the objects that are not found by their owner.
     async fn unowned(&mut self) -> StoreResult<Vec<i64>>;
     /// Segment, stream, states.
     async fn tallies(&mut self) -> StoreResult<Vec<(i64, i64, i64)>>;
@@ -421,6 +420,6 @@ pub(crate) trait StoreReader: Send {
     async fn plugins(&mut self) -> StoreResult<Vec<(String, String)>>;
     /// The letters of a plugin, and how many of them are not being replayed.
     async fn letter_counts(&mut self, plugin: &str) -> StoreResult<(i64, i64)>;
-    /// Letters of a plugin without their states, some of them.
+    /// Some of a plugin's letters whose states are missing.
     async fn orphans(&mut self, plugin: &str) -> StoreResult<Vec<i64>>;
 }

@@ -10,7 +10,7 @@ use super::server::{self, ReplicaSharing, ServerAddress};
 use super::{OpenStore, OpenedJournal, StoreWriter, sqlite};
 use crate::report::OpenError;
 
-/// A file, or a database of a server. Shows no password.
+/// A file, or a database on a server. It never shows a password.
 #[derive(Clone)]
 pub struct JournalLocation(LocationKind);
 
@@ -92,7 +92,7 @@ impl JournalLocation {
     }
 }
 
-/// Deletes a journal that holds an unfinished import. Any other journal stays untouched.
+/// Deletes a journal with an unfinished import. Any other journal stays untouched.
 pub async fn discard(place: &JournalLocation) -> Result<(), OpenError> {
     match &place.0 {
         LocationKind::File(path) => sqlite::discard(path).await,

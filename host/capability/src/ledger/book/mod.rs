@@ -58,7 +58,7 @@ pub const RECORD_BYTES: usize = 256 * 1024;
 pub enum BookOpening {
     /// At startup: an unknown ledger begins empty, and a file without receipts is adopted.
     First,
-    /// The process had it open before: whatever is missing was removed meanwhile.
+    /// The process had it open before, so anything missing was removed meanwhile.
     Again,
 }
 
@@ -76,9 +76,9 @@ pub struct LedgerBook {
     pub last: Option<Vec<u8>>,
     receipts: Vec<(String, Vec<(Seq, IdPrint)>)>,
     lines: usize,
-    /// Written in full, but its transaction has yet to be asked for.
+    /// An append that was written in full. Its transaction must still be looked up.
     pub doubt: Option<AppendIntent>,
-    /// The open file has no records yet.
+    /// Set while the open file has no records.
     turn: Option<FileTurn>,
     /// Of the open file; computed when a statement is first due.
     tally: Option<LedgerTally>,

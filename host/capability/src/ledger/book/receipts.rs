@@ -61,7 +61,7 @@ impl LedgerBook {
         let mut pending: Option<AppendIntent> = None;
         let mut text = Vec::new();
         while reader.read_until(b'\n', &mut text)? > 0 {
-            // The last lines can be torn: their sync had not ended, and no append had begun after it.
+            // The last line can be torn: its sync did not complete, and no append began after it.
             let Some(line) = text.strip_suffix(b"\n").filter(|line| !line.contains(&0)) else { break };
             let number = self.lines + 1;
             let Ok(line) = serde_json::from_slice::<ReceiptLine>(line) else {

@@ -13,14 +13,14 @@ use kubewitness_core::ledger::{
 use super::receipts::AppendIntent;
 use super::{LedgerBook, RECORD_BYTES, damaged, hash, identity, missing};
 
-/// The bytes that a disk writes as a whole.
+/// A disk writes this many bytes as a unit.
 pub const SECTOR: u64 = 512;
 
 /// Undoes an append whose sync failed: the present content of the file may never reach the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendUndo {
     pub offset: u64,
-    /// Device and inode: another file in its place is not cut.
+    /// Device and inode, so that a file that replaced it is not cut.
     pub(super) file: (u64, u64),
 }
 
@@ -175,7 +175,7 @@ impl LedgerBook {
         damaged(format!("the records from byte {} on are not those that were written", intent.offset))
     }
 
-    /// The newest lines, with the newest record of this file among them.
+    /// The newest lines. They contain the newest record of this file.
     pub(super) fn read_tail(&self) -> io::Result<Vec<u8>> {
         // At most two statements follow a record, and one precedes the first.
         let from = self.bytes.saturating_sub((RECORD_BYTES + 1 + 3 * STATEMENT_BYTES) as u64);

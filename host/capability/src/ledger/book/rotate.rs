@@ -26,7 +26,7 @@ pub struct FileTurn {
     pub bytes: u64,
     /// Records of the ledger so far.
     pub records: u64,
-    /// The newest of them, in hex: a plugin goes on from it.
+    /// The newest record, in hex. A plugin's chain continues from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
     /// The first line of the next file.
@@ -128,7 +128,8 @@ impl LedgerBook {
         }
     }
 
-    /// Closes the file that ends in this seal, and goes on with the next one. After an error the book can't be trusted.
+    /// Closes the file that ends with this seal, and begins the next one. After an error the book can't be
+    /// trusted.
     pub fn close(&mut self, seal: &LedgerStatement, line: &[u8]) -> io::Result<()> {
         let head = String::from_utf8(seal.head_after(line).line(None)?).map_err(io::Error::other)?;
         let last = self.last.as_deref().map(hex::encode);

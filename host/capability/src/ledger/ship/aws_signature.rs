@@ -11,7 +11,7 @@ use ring::hmac;
 
 use crate::secrets::ResolvedSecret;
 
-/// All but these are encoded in a path.
+/// Every other character is encoded in a path.
 const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 /// The SHA-256 of a request without a body.
 pub const NO_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -28,7 +28,7 @@ pub fn encoded(path: &str) -> String {
     utf8_percent_encode(path, &ENCODED).to_string()
 }
 
-/// Adds the host, the time and the signature. The signature covers every header that is there.
+/// Adds the host, the time and the signature. The signature covers all present headers.
 pub fn sign(
     method: &str,
     url: &Url,

@@ -19,11 +19,11 @@ use crate::http;
 use crate::http::resolver::AddressGuard;
 use crate::secrets::{self, ResolvedSecret};
 
-/// The time that a request may take, besides the time for its bytes.
+/// How long a request may take, in addition to the time for its bytes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes a second; a way that is slower does not keep up with a ledger.
+/// In bytes per second. A slower connection could not keep up with a ledger.
 const SLOWEST: u64 = 128 << 10;
-/// A storage says in some hundred bytes why it refuses.
+/// A storage explains a refusal in some hundred bytes.
 const ANSWER: usize = 16 * 1024;
 /// SHA-256 of the stored object, in base64.
 const CHECKSUM: &str = "x-amz-checksum-sha256";
@@ -59,7 +59,7 @@ pub enum PutMode {
 /// The result of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
-    /// The name is taken, by the file or by another.
+    /// The name is in use, by this file or by another.
     Done,
     /// Nothing was stored: this storage has no conditional writes.
     KnowsNoCondition,
@@ -68,7 +68,7 @@ pub enum PutOutcome {
 /// The body of a request.
 enum RequestPayload {
     Nothing,
-    /// An answer of so many bytes.
+    /// An answer with this many bytes.
     Answer(u64),
     File(File, FileContent),
 }
@@ -89,7 +89,7 @@ impl ShipBucket {
         Ok(Self { spec: spec.clone(), address, client, clock })
     }
 
-    /// Compares by the digest that the storage gives. From one that gives none, the bytes are read back.
+    /// Compares by the digest that the storage returns. If it returns none, the bytes are read back.
     pub async fn look(&self, name: &str, content: &FileContent) -> Result<StoredFile, ShipTrouble> {
         let asked = SignedHeaders::from([("x-amz-checksum-mode", "ENABLED".to_owned())]);
         let head = self.ask(Method::HEAD, name, asked, RequestPayload::Nothing).await?;

@@ -19,7 +19,7 @@ const FILES: usize = 100_000;
 const NOTE_BYTES: u64 = 4096;
 const CHUNK: usize = 256 * 1024;
 
-/// The note about a file that the bucket has.
+/// The note about a file that is in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShippedNote {
@@ -56,9 +56,9 @@ impl ShippedNote {
 /// The closed files of the folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ClosedFiles {
-    /// When each file was shipped to the place, by its number.
+    /// By number, when each file was shipped to the place.
     pub shipped: BTreeMap<u64, u64>,
-    /// When each of the others was closed.
+    /// By number, when each of the other files was closed.
     pub waiting: BTreeMap<u64, u64>,
 }
 
@@ -69,7 +69,7 @@ pub fn look(
     known: &BTreeMap<u64, u64>,
 ) -> io::Result<ClosedFiles> {
     let mut found = ClosedFiles::default();
-    // Before the next file has begun, the closed one may still be needed.
+    // Before the next file exists, the closed one may still be needed.
     if files::look(open)?.is_none() {
         return Ok(found);
     }

@@ -28,7 +28,7 @@ use self::bucket::{FileContent, PutMode, PutOutcome, ShipBucket, StoredFile};
 use self::closed::{ClosedFiles, ShippedNote};
 use crate::http;
 
-/// Files of one turn: the stop of the controller and changed settings wait for none of them.
+/// How many files one turn handles. A stop and changed settings wait for a whole turn.
 const AT_ONCE: usize = 16;
 
 /// How long shipping pauses.
@@ -36,7 +36,7 @@ const AT_ONCE: usize = 16;
 pub struct ShipPauses {
     /// The pause between two checks of the folder while nothing waits.
     pub look: Duration,
-    /// After a failure; the pause doubles with each that follows.
+    /// The pause after a failure. It doubles with each further failure.
     pub first: Duration,
     pub longest: Duration,
 }
@@ -119,7 +119,7 @@ struct ShipperState {
     known: BTreeMap<u64, u64>,
     due_ms: u64,
     wait: Option<Duration>,
-    /// Files that something is wrong with. Each waits by itself.
+    /// Files with a problem. Each has its own pause.
     held: BTreeMap<u64, HeldFiles>,
     shipping: ShippingStatus,
 }
@@ -306,7 +306,7 @@ impl FileShipper {
         Ok(())
     }
 
-    /// Removes only a file that the bucket has byte for byte.
+    /// Removes a file only if the bucket has it byte for byte.
     async fn remove(&self, number: u64) -> Result<(), ShipTrouble> {
         let closed = closed_file(&self.path, number);
         let name = name_of(&closed);

@@ -37,7 +37,8 @@ use crate::secrets;
 
 /// In the data folder, if the settings name no key.
 const FILE: &str = "redaction.key";
-/// The most documents in memory for one party, or of one object: a party with many requests waits for itself.
+/// The most documents in memory for one party, or of one object. Further requests of a party wait for its
+/// earlier ones.
 const TURNS: usize = 4;
 
 /// Why a document can't be shown without secrets.
@@ -67,7 +68,7 @@ pub struct SecretRedaction {
     spec: RedactionSpec,
     data: PathBuf,
     key: RwLock<Result<hmac::Key, String>>,
-    /// Group and kind of objects that the journal has if they exist.
+    /// Group and kind of the objects that the journal has if they exist.
     watched: RwLock<BTreeSet<(String, String)>>,
     currents: CachedDocument<Seq, Option<Arc<Status>>>,
     states: CachedDocument<Seq, Option<Arc<State>>>,
@@ -217,7 +218,7 @@ impl SecretRedaction {
         self.threads.run(party, document.len(), move || keyed.redact(document)).await?
     }
 
-    /// The configuration of a plugin with a digest in the place of each secret. Operators write it.
+    /// The configuration of a plugin, as operators write it, with a digest in place of each secret.
     pub fn settings(&self, settings: &Map<String, Value>) -> Result<Map<String, Value>, RedactionError> {
         self.keyed().redact_settings(settings)
     }

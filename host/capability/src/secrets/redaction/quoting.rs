@@ -86,7 +86,7 @@ impl SecretRedaction {
         if let Some(shown) = self.states.get(&state.seq) {
             return Ok(as_it_is(shown));
         }
-        // A plugin computes it itself rather than to wait in the share of a namespace.
+        // A plugin computes it itself instead of waiting in the share of a namespace.
         let asking = match party {
             ThreadParty::Plugin(_) => None,
             _ => Some(self.states.ask(&state.seq).await),

@@ -11,13 +11,13 @@ use std::thread::available_parallelism;
 use kubewitness_core::redact::WithheldDocument;
 use tokio::sync::oneshot;
 
-/// A usual Job of 5 KiB takes less than a thread switch.
+/// A usual Job of 5 KiB takes less time than a switch between threads.
 const SHORT_BYTES: usize = 8 << 10;
 /// At least two, so that no party has all of them.
 const LEAST: usize = 2;
-/// Longer ones leave a thread to shorter ones, which take some milliseconds.
+/// Longer documents leave one thread free for shorter ones, which take some milliseconds.
 const MEDIUM_BYTES: usize = 64 << 10;
-/// Work of one party that waits. Beyond that a list does not add to it.
+/// How much work of one party may wait. Beyond that, a list adds none.
 const WAITING: usize = 64;
 
 /// The party for which a document is redacted. Each has a share of the threads.
@@ -54,10 +54,10 @@ enum DocumentSize {
 }
 
 struct WorkQueue {
-    /// Places that are free.
+    /// The number of free threads.
     long: usize,
     medium: usize,
-    /// Places of one party at most.
+    /// The most threads of one party.
     share: usize,
     /// The parties with running or waiting work, in the order of their turns.
     lines: VecDeque<PartyLine>,
@@ -141,7 +141,7 @@ impl RedactionThreads {
             let threads = self.clone();
             tokio::task::spawn_blocking(move || {
                 let _place = WorkPlace { threads, party, size };
-                // A caller of work that panics gets no result.
+                // If the work panics, its caller gets no result.
                 work();
             });
         }

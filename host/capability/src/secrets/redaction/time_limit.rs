@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The most slow namespaces. If there are more, all are waited for once more.
 const NAMESPACES: usize = 1024;
 
-/// The rest of the time that an answer waits for long documents.
+/// The remaining time for which an answer waits for long documents.
 pub struct AnswerPatience {
     /// `None`: as long as a request may take.
     left: Option<Duration>,
@@ -53,7 +53,7 @@ impl AnswerPatience {
     }
 }
 
-/// Namespaces with a document that took too long a moment ago.
+/// Namespaces of which a document recently took too long.
 #[derive(Default)]
 pub(super) struct SlowNamespaces(Mutex<HashMap<Arc<str>, Instant>>);
 

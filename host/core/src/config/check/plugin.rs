@@ -18,7 +18,7 @@ use crate::model::kinds::is_name;
 pub(in crate::config) const RATE_MOST: u32 = 1_000_000;
 
 impl PluginSpec {
-    /// Each with its field.
+    /// Every module, with its field.
     pub(in crate::config) fn modules(&self) -> impl Iterator<Item = (&'static str, &ModuleSpec)> {
         let shadow = self.shadow.iter().map(|shadow| ("spec.shadow.module", &shadow.module));
         std::iter::once(("spec.module", &self.module)).chain(shadow)
@@ -64,7 +64,7 @@ impl PluginSpec {
         faults
     }
 
-    /// Settings that do no harm but can't be meant.
+    /// Settings that are harmless but probably not intended.
     pub fn warnings(&self, host: &HostSpec) -> Vec<ManifestFault> {
         let DeliverySpec { backoff, max_backoff, .. } = self.delivery;
         let is_cut = backoff.0 > max_backoff.0 && backoff != DeliverySpec::default().backoff;

@@ -16,25 +16,25 @@ use crate::model::nearest::nearest;
 
 /// More faults than one person fixes at once.
 const FAULTS: usize = 50;
-/// Types within types, and references to themselves.
+/// How deeply types may be nested or refer to themselves.
 const DEPTH: usize = 64;
-/// Comparisons of one configuration. A schema of many alternatives could ask for any number.
+/// The most comparisons for one configuration. A schema with many alternatives could demand any number.
 const STEPS: usize = 100_000;
 /// The memory limit of one compiled pattern, with its cache of texts already matched.
 const PATTERN_BYTES: usize = 64 << 10;
-/// A longer pattern is passed over: reading it takes time and memory before its compiled size has a bound.
+/// A longer pattern is ignored: reading it takes time and memory before its compiled size is known.
 const PATTERN_TEXT: usize = 1024;
-/// Different patterns that are compiled. The others are passed over.
+/// The most patterns that are compiled. Further ones are ignored.
 const PATTERNS: usize = 256;
 /// How many known words are compared to find the one that was probably meant, and how many steps one
 /// comparison counts as.
 const NEAR: usize = 256;
 const NEAR_STEPS: usize = 8;
-/// Bytes of a text that count for a comparison.
+/// This many bytes of a text count as one comparison.
 const STEP_BYTES: usize = 64;
-/// Bytes of a schema's text that a message repeats.
+/// How many bytes of a schema's text a message quotes.
 const TOLD: usize = 1024;
-/// A longer value is not repeated in a message.
+/// A message does not quote a longer value.
 const SHOWN: usize = 60;
 /// How many alternatives a message names if none matches.
 const NAMED: usize = 20;
@@ -50,7 +50,7 @@ pub fn conform(schema: &Value, config: &Value) -> Vec<ManifestFault> {
 struct SchemaCheck<'a> {
     root: &'a Value,
     steps: usize,
-    /// `None` for one that can't be used.
+    /// `None` for a pattern that can't be used.
     patterns: HashMap<&'a str, Option<Regex>>,
 }
 
@@ -173,7 +173,7 @@ impl<'a> SchemaCheck<'a> {
         nearest.unwrap_or_default()
     }
 
-    /// The fault of a value by itself.
+    /// The fault of a value, without its members.
     fn wrong_value(&mut self, rules: &'a Map<String, Value>, value: &Value) -> Option<String> {
         let types: Vec<&str> = match rules.get("type") {
             Some(Value::String(one)) => vec![one],
@@ -182,7 +182,7 @@ impl<'a> SchemaCheck<'a> {
         };
         self.steps += types.len();
         if !types.is_empty() && !types.iter().any(|name| is_of(name, value)) {
-            // YAML reads `yes` and `007` as something else than a text.
+            // YAML does not read `yes` and `007` as texts.
             let is_scalar = matches!(value, Value::Bool(_) | Value::Number(_));
             let hint = if is_scalar && types.contains(&"string") { ": write it in quotes" } else { "" };
             let types = types.into_iter().filter(|name| *name != "null").take(NAMED);
@@ -279,7 +279,7 @@ fn shown(value: &Value) -> String {
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
 }
 
-/// The comparisons that a value of the schema counts for.
+/// The number of comparisons that a value of the schema counts as.
 fn weight(value: &Value) -> usize {
     1 + match value {
         Value::String(text) => text.len() / STEP_BYTES,

@@ -23,15 +23,15 @@ pub struct ConfigField {
     pub meaning: String,
 }
 
-/// A person reads no more of one plugin.
+/// A person reads no more fields of one plugin.
 const FIELDS: usize = 300;
-/// Types within types, and references to themselves.
+/// How deeply types may be nested or refer to themselves.
 const DEPTH: usize = 16;
-/// Looks at a part of the schema. Alternatives within alternatives could ask for any number.
+/// The most parts of the schema that are examined. Nested alternatives could demand any number.
 const STEPS: usize = 10_000;
-/// Bytes of one text.
+/// How many bytes of one text are kept.
 const TEXT: usize = 1024;
-/// Words that a field may be, and alternatives of a type.
+/// The most words of a field and alternatives of a type.
 const WORDS: usize = 20;
 
 /// The fields of a schema, each after the field that contains it. A text that is no schema has no fields.

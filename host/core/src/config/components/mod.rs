@@ -21,9 +21,9 @@ pub use fields::{ConfigField, config_fields};
 pub use module::{OciReference, is_local};
 pub(super) use module::{check_module, check_modules};
 
-/// The compiler's own program and tables need about this much before it has read a byte.
+/// The compiler's program and tables need about this much before it reads anything.
 pub(super) const MEMORY_LEAST: u64 = 128 << 20;
-/// A process's time is counted in whole seconds.
+/// The time of a process is counted in whole seconds.
 pub(super) const TIME_LEAST: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The limits of plugins. No manifest can exceed them.

@@ -29,7 +29,7 @@ pub(crate) fn check_modules(
     }
 }
 
-/// `is_signed`: the host's settings ask for signatures.
+/// `is_signed` is set if the host's settings require signatures.
 pub(crate) fn check_module(
     field: &str,
     module: &ModuleSpec,
@@ -116,7 +116,7 @@ pub struct OciReference {
     pub registry: String,
     pub repository: String,
     pub tag: Option<String>,
-    /// Hex digits of a SHA-256.
+    /// The hex digits of a SHA-256.
     pub digest: Option<String>,
 }
 

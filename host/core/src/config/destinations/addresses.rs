@@ -78,7 +78,7 @@ fn of_v4(address: Ipv4Addr) -> AddressKind {
         [169, 254, 169, 254] | [169, 254, 170, 2 | 23] => AddressKind::Metadata,
         [169, 254, ..] => AddressKind::LinkLocal,
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => AddressKind::Private,
-        // Between a provider and its customers. Clusters give it to pods.
+        // Used between a provider and its customers. Clusters assign it to pods.
         [100, 64..=127, ..] => AddressKind::Private,
         [0 | 224..=255, ..] | [192, 0, 0 | 2, _] | [192, 88, 99, _] => AddressKind::Reserved,
         [198, 18 | 19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => AddressKind::Reserved,

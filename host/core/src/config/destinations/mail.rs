@@ -12,11 +12,11 @@ use crate::model::fault::{ManifestFault, fault};
 
 /// The controller holds a message in memory until it is sent.
 pub const MAIL_MOST: u64 = 1 << 20;
-/// Each address is one exchange with the server.
+/// Each recipient takes an exchange with the server.
 pub const RECIPIENTS_MOST: usize = 50;
-/// Every recipient is compared with each of them.
+/// Every recipient is compared with each domain.
 const DOMAINS: usize = 64;
-/// The longest wait that a call of a plugin may cost.
+/// The longest time for which a call of a plugin may wait.
 const TIMEOUT_MOST: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A mail server. The controller holds its address, the login and the sender; a plugin names recipients.

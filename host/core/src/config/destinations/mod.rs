@@ -27,7 +27,7 @@ pub use repeat::Repeat;
 pub use scheme::{HeaderSignature, RateQuota, SchemeSpec, Signing, SigningScheme, Unsigned};
 pub use tls::TlsSpec;
 
-/// The controller holds a request and its answer in memory while both are on their way.
+/// The controller holds a request and its answer in memory while they are in transit.
 pub const REQUEST_MOST: u64 = 4 << 20;
 pub const RESPONSE_MOST: u64 = 1 << 20;
 
@@ -99,7 +99,7 @@ pub struct DestinationSpec {
     pub repeat: Repeat,
 }
 
-/// Every request is compared with each of them.
+/// Every request is compared with each path.
 const PATHS: usize = 64;
 pub(super) const ADDRESSES: usize = 64;
 
@@ -230,7 +230,7 @@ fn of_name(name: &str) -> Vec<AddressRange> {
     let ends = |end: &str| name == end[1..] || name.ends_with(end);
     match () {
         () if ends(".localhost") => vec![AddressRange::Loopback],
-        // Without a dot a name is of this namespace or of this machine's own list.
+        // A name without a dot belongs to this namespace, or to the machine's own list.
         () if !name.contains('.') || ends(".svc") || ends(".svc.cluster.local") => {
             vec![AddressRange::Public, AddressRange::Private]
         }
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn an_address_means_itself_a_name_of_the_cluster_its_services_and_another_name_the_public() {
         assert!(reaches("http://127.0.0.1:9/", "127.0.0.1") && !reaches("http://127.0.0.1:9/", "127.0.0.2"));
-        // Other ways to write it.
+        // Other notations of the same address.
         assert!(reaches("http://0x7f.1:9/", "127.0.0.1") && reaches("http://[::1]:9/", "::1"));
         for own in ["http://people.team.svc:80", "http://people.team.svc.cluster.local.", "http://people"] {
             assert!(reaches(own, "10.96.0.7") && reaches(own, "34.118.224.9"), "{own}");

@@ -43,7 +43,7 @@ const NEVER: [&str; 12] = [
     "cookie",
 ];
 const NEVER_PREFIX: &str = "proxy-";
-/// Every header of a request is compared with each of them.
+/// Every header of a request is compared with each of these.
 pub(super) const PLUGIN_HEADERS: usize = 64;
 
 impl DestinationSpec {

@@ -8,7 +8,7 @@ use crate::model::fault::{ManifestFault, fault};
 /// The controller's own files in the data folder. A plugin that could write them could rewrite what was
 /// witnessed.
 const OWN: [&str; 4] = ["journal.db", "cache", "last-good", "trial"];
-/// More of the controller's files, which have no companion files. A plugin that could write them could sign
+/// Further files of the controller, which have no companion files. A plugin that could write them could sign
 /// in as anybody.
 const OWN_FILES: [&str; 4] = ["ended-sessions", "mutes", "redaction.key", "session.key"];
 /// Extensions of the companion files of a ledger.
@@ -35,7 +35,7 @@ impl FileStore<'_> {
     }
 }
 
-/// The places that are taken.
+/// The paths that are in use.
 pub struct ClaimedPaths {
     data: PathBuf,
     taken: Vec<(PathBuf, String)>,

@@ -18,9 +18,9 @@ use super::{Bytes, Duration, GrantsSpec, KeyGrant, LedgerGrant, PluginSpec};
 use crate::ledger::{FileRotation, LedgerSchedule, SigningInterval, is_closed_file};
 use crate::model::fault::{ManifestFault, fault};
 
-/// Smaller files are many files.
+/// Smaller files would be too many.
 const SIZE_LEAST: u64 = 64 << 10;
-/// The open file is read at each start, within the time that its disk has.
+/// The open file is read at each start, within the time limit for its disk.
 const SIZE_MOST: u64 = 1 << 30;
 const ROTATE_LEAST: std::time::Duration = std::time::Duration::from_secs(60);
 const SIGN_LEAST: std::time::Duration = std::time::Duration::from_secs(1);
@@ -368,7 +368,7 @@ mod tests {
         let [warning] = told(&bare, &json!({})).try_into().unwrap();
         assert_eq!(warning.field, "spec.ledgers[0].signing");
         assert!(warning.message.contains("write `signing: {key: seal}`"), "{}", warning.message);
-        // A plugin that signs itself uses it, and so does another ledger.
+        // A plugin that signs its own records uses the key, and so does another ledger.
         assert_eq!(told(&bare, &json!({"keys": [{"name": "trail", "key": "seal"}]})), []);
         let signed = json!([bare[0], {"name": "b", "path": "b.jsonl", "signing": {"key": "seal"}}]);
         assert_eq!(told(&signed, &json!({})), []);

@@ -8,7 +8,7 @@ use crate::config::values::check_secret;
 use crate::config::{Duration, SecretRef};
 use crate::model::fault::{ManifestFault, fault};
 
-/// A bucket keeps keys of at most 1,024 bytes, with the name of the file.
+/// A bucket allows keys of at most 1,024 bytes, including the name of the file.
 const PREFIX_BYTES: usize = 512;
 /// A shipped file is verified again before its local copy is removed, which takes seconds.
 const KEEP_LEAST: std::time::Duration = std::time::Duration::from_secs(60);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::BOUNDS;
 
-/// A longer value is shown in the complete example only.
+/// A longer value is shown only in the complete example.
 const INLINE: usize = 64;
 
 /// The name of a field's type, also if the field is optional or a list of that type.
@@ -175,7 +175,7 @@ fn row(name: &str, path: &str, field: &Value, of: &Value, examples: &[Value]) ->
         _ if is_required => "required".to_owned(),
         Some(Value::Object(fields)) if !fields.is_empty() => "those of its fields".to_owned(),
         Some(value) => format!("`{}`", flow(value)),
-        // A default that is not written is the default of the type.
+        // If no default is written, it is that of the type.
         None if field["type"] == "boolean" => "`false`".to_owned(),
         None if field["type"] == "integer" => "`0`".to_owned(),
         None => "none".to_owned(),

@@ -10,7 +10,7 @@ pub fn is_at(field: &str, place: &str) -> bool {
     parts.len() >= tokens.len() && parts.iter().zip(tokens).all(|(part, token)| part == token)
 }
 
-/// A key in brackets may have dots in it.
+/// A key in brackets may contain dots.
 fn parts(field: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = field;

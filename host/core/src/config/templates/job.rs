@@ -12,10 +12,10 @@ const SUBMISSION: &str = "kubewitness.dev/submission";
 /// The digest of the request that came with the key.
 const REQUEST: &str = "kubewitness.dev/submission-request";
 
-/// The letters of generated names: none of them makes a word with others.
+/// The letters of generated names. They form no words.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const LETTERS_OF_NAME: usize = 10;
-/// A Job's pods carry its name as a label of 63 bytes at most.
+/// A Job's pods have its name as a label, of at most 63 bytes.
 const PREFIX_BYTES: usize = 48;
 
 /// The labels that record a Job's origin.
@@ -37,14 +37,14 @@ pub fn prefix<'a>(manifest: &'a Value, template: &'a str) -> &'a str {
     own.trim_end_matches(['-', '.'])
 }
 
-/// The name of the Job of a key. The same key of the same person gives the same name, so the API server itself
-/// refuses a second Job, whichever replica asks.
+/// The name of the Job for a key. The same key of the same person gives the same name, so the API server
+/// itself refuses a second Job, at any replica.
 pub fn name(prefix: &str, submission: &[u8; 32]) -> String {
     format!("{prefix}{}", name_end(submission))
 }
 
-/// The end of all names of a key's Job. The beginning changes with the template, and each namespace has names of its
-/// own: by this end, such a Job is found.
+/// The end of all names of the Jobs of one key. The beginning changes with the template, and each namespace
+/// has its own names. By this end, such a Job is found.
 pub fn name_end(submission: &[u8; 32]) -> String {
     let letters = submission.iter().take(LETTERS_OF_NAME);
     let letters = letters.map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]));
@@ -52,7 +52,7 @@ pub fn name_end(submission: &[u8; 32]) -> String {
 }
 
 impl OriginLabels<'_> {
-    /// The Job as sent to the API server.
+    /// The Job in the form that is sent to the API server.
     pub fn put_on(&self, mut job: Value, namespace: &str, name: &str) -> Value {
         let metadata = &mut job["metadata"];
         if !metadata.is_object() {

@@ -21,15 +21,15 @@ pub use template::{TemplateSpec, ValueFault};
 
 /// The largest document of a template. A Job has a few KiB.
 pub const TEMPLATE_BYTES: usize = 64 * 1024;
-/// Templates of one host. A person looks through them.
+/// The most templates of one host. A person looks through them.
 pub const TEMPLATES_MOST: usize = 100;
-/// Parameters of a template. A form with more is not filled in by hand.
+/// The most parameters of a template. Nobody fills in a larger form by hand.
 const PARAMETERS_MOST: usize = 64;
-/// Places of one parameter.
+/// The most places of one parameter.
 const PLACES_MOST: usize = 16;
-/// Words that a `choice` offers.
+/// The most words that a `choice` offers.
 const CHOICES_MOST: usize = 100;
-/// The longest value. Longer texts belong into a ConfigMap of the Job.
+/// The longest value. Longer texts belong in a ConfigMap of the Job.
 pub const VALUE_BYTES: usize = 4096;
 /// The longest help, sentence about a template, and pattern.
 const TEXT_BYTES: usize = 1024;

@@ -7,9 +7,9 @@ use serde_json::{Number, Value};
 use super::VALUE_BYTES;
 use crate::model::fault::shortened;
 
-/// A pattern that compiles to more costs too much for each value.
+/// A larger compiled pattern costs too much for each value.
 const PATTERN_BYTES: usize = 64 * 1024;
-/// Bytes of a value that a message repeats.
+/// How many bytes of a value a message quotes.
 const TOLD: usize = 80;
 
 /// One parameter of a template.
@@ -84,7 +84,7 @@ pub enum ParameterType {
 }
 
 impl ParameterSpec {
-    /// The value as JSON. Forms and command lines give texts, programs give JSON: both are taken.
+    /// The value as JSON. Forms and command lines pass texts, programs pass JSON; both are accepted.
     pub fn accept(&self, given: &Value) -> Result<Value, String> {
         let text = text_of(given).ok_or("is neither text nor number nor true or false: give one value")?;
         if text.len() > VALUE_BYTES {
@@ -196,7 +196,7 @@ impl ParameterSpec {
     }
 }
 
-/// Its whole text has to match.
+/// The pattern must match the whole text.
 fn compiled(pattern: &str) -> Result<Regex, String> {
     let build = |text: &str| RegexBuilder::new(text).size_limit(PATTERN_BYTES).build();
     // The pattern is compiled alone first: unbalanced brackets would change the meaning of the text around

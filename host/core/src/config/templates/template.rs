@@ -12,12 +12,12 @@ use crate::model::kinds::is_name;
 use crate::project::JsonPointer;
 use crate::redact::RedactionRules;
 
-/// The controller decides about these.
+/// The controller sets these fields.
 const KEPT: [&str; 5] =
     ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace", "/metadata/generateName"];
-/// Annotations of the controller begin like this.
+/// The prefix of the controller's annotations.
 const OURS: &str = "/metadata/annotations/kubewitness.dev";
-/// Bytes of an unknown name that a message repeats.
+/// How many bytes of an unknown name a message quotes.
 const TOLD: usize = 80;
 
 /// A Job that people submit by filling in its parameters.

@@ -66,7 +66,7 @@ pub enum IndexKey<'a> {
     Owner(&'a str),
     Node(&'a str),
     Label(&'a str, &'a str),
-    /// A key of no index.
+    /// The submitter, which is in no index.
     Submitter(&'a str),
     /// The number of the named index, and the key.
     Named(usize, &'a str),
@@ -155,7 +155,7 @@ impl IndexSet {
     /// Calls `part` with all bytes that determine the keys. Two documents with equal parts have equal keys.
     pub fn each_key_part(&self, document: &[u8], outline: &ObjectOutline, mut part: impl FnMut(&[u8])) {
         let Ok(()) = self.parts(document, outline, |places, depth, bytes| {
-            // The paths are part of it, because a value may move from one path to another.
+            // The paths are included, because a value may move from one path to another.
             part(&places.to_le_bytes());
             part(&depth.to_le_bytes());
             part(bytes);
@@ -163,8 +163,7 @@ impl IndexSet {
         });
     }
 
-    /// Members of the first and second level on the way of some paths, with the number of tokens that they
-    /// use up.
+    /// The first- and second-level members on these paths, with the number of tokens that lead to each.
     fn parts<E>(
         &self,
         document: &[u8],
@@ -182,7 +181,7 @@ impl IndexSet {
                 continue;
             }
             of_top = self.below(all, 0, |token| member.key.is(token.as_bytes()));
-            // The members of an object follow one by one.
+            // The members of an object follow it.
             if of_top != 0 && !member.value.starts_with(b"{") {
                 part(of_top, 1, member.value)?;
             }

@@ -230,7 +230,7 @@ impl<'a> SelectorParser<'a> {
 
 const RULE: &str = "up to 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends";
 
-/// Checks that Kubernetes accepts this key of a label. The error says why not.
+/// Checks that Kubernetes accepts this key as that of a label. The error says why not.
 pub fn check_key(key: &str) -> Result<(), String> {
     if key.is_empty() {
         return Err("expected the key of a label".into());
@@ -248,7 +248,7 @@ pub fn check_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that Kubernetes accepts this value of a label. Empty values are valid.
+/// Checks that Kubernetes accepts this value for a label. Empty values are valid.
 pub fn check_value(value: &str) -> Result<(), String> {
     if is_label(value) { Ok(()) } else { Err(format!("`{value}` can't be the value of a label: {RULE}")) }
 }

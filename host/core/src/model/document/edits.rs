@@ -12,9 +12,9 @@ use super::{DOCUMENT_BYTES, DocumentError};
 const WORD: usize = 8;
 /// How far the walk looks for the end of a value that was replaced by one of equal length.
 const REPLACED: usize = 48;
-/// The most bytes of the base that may be left out at one place.
+/// The most bytes of the base that are skipped at one place.
 const LEFT_OUT: usize = 1024;
-/// Every so many bytes, the base has a candidate at which the walk may continue.
+/// The base has a candidate for continuing the walk at every so many bytes.
 const STEP: usize = 4;
 const SLOTS: usize = 1024;
 
@@ -53,7 +53,7 @@ fn next_meeting(base: &[u8], document: &[u8], most: usize) -> Option<(usize, usi
     if let Some(at) = same_length {
         return Some((at, at));
     }
-    // An insertion may resemble something later in the base, which must not be left out for it.
+    // An insertion may resemble a later part of the base, which must not be skipped for it.
     let only_more = (1..most).find(|at| is_met(base, 0, document, *at));
     if let Some(at) = only_more {
         return Some((0, at));

@@ -45,7 +45,7 @@ const EDITS: u8 = 3;
 /// many times as long.
 const EDITS_BYTES: usize = 112;
 
-/// Fast enough for every state. Higher levels gain little on a few kilobytes.
+/// Fast enough for every state. Higher levels save little on a few kilobytes.
 const DELTA_LEVEL: i32 = 1;
 /// Only listed and quiet documents are packed, not every state, so saving a few bytes justifies a slower
 /// level.
@@ -200,7 +200,7 @@ fn read(stored: &[u8], base: Option<&[u8]>) -> Result<Vec<u8>, DocumentError> {
         if size > DOCUMENT_BYTES as u64 {
             return Err(DocumentError::TooLarge(size));
         }
-        // The frame can't write more than this, whatever it contains.
+        // The frame can't be larger, whatever it contains.
         let mut document = Vec::with_capacity(size as usize);
         let written = match dictionary {
             ZstdDictionary::Builtin => {

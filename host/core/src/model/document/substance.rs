@@ -6,7 +6,7 @@ use serde_json::Value;
 const BOOKKEEPING: [&str; 3] = ["managedFields", "resourceVersion", "generation"];
 /// The annotation in which leaders renewed their term before Leases existed.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// The members of each condition that say when it was last probed. The time of its last change stays.
+/// The members of each condition with the time of its last probe. The time of its last change stays.
 const LOOKED: [&str; 2] = ["lastHeartbeatTime", "lastProbeTime"];
 
 /// Two versions with equal substance differ in nothing that people care about. `None` if the document is not

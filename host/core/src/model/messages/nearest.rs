@@ -3,12 +3,12 @@
 //! `strsim` computes the same distance, but over whole texts. Names here come from untrusted components, so
 //! only their beginnings are compared. The crate would save one function.
 
-/// Characters of a name that are compared.
+/// How many characters of a name are compared.
 const COMPARED: usize = 64;
-/// Names of a list that are compared. A component may write any list.
+/// How many names of a list are compared. A component may write any list.
 const KNOWN: usize = 256;
 
-/// The known name that is nearest, if few characters are to be changed, added, removed or exchanged with their neighbour.
+/// The nearest known name, if it takes few changed, added, removed or exchanged characters.
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let name = name.to_lowercase();
     let known = known.into_iter().filter(|one| !one.is_empty());

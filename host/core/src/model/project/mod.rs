@@ -65,8 +65,8 @@ pub struct WatchFrame<'a> {
     pub object: &'a [u8],
 }
 
-/// The parts that are read of every object. `api_version` and `kind` are empty if the server leaves them out,
-/// as it does in the lists of built-in kinds. `namespace` is empty for cluster-scoped objects.
+/// The parts that are read of every object. `api_version` and `kind` are empty if the server omits them, as
+/// it does in the lists of built-in kinds. `namespace` is empty for cluster-scoped objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectEnvelope<'a> {
     pub api_version: Cow<'a, str>,
@@ -93,7 +93,7 @@ pub struct OwnerRef<'a> {
 /// The server's `Status`: from an ERROR frame, or the body of a refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorStatus {
-    /// The HTTP status code; 0 if the body was no `Status`.
+    /// The HTTP status code; 0 if the body was not a `Status`.
     pub code: u16,
     pub reason: String,
     pub message: String,
@@ -140,7 +140,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, ProjectError> {
     std::str::from_utf8(bytes).map_err(|error| ProjectError::Utf8 { at: error.valid_up_to() })
 }
 
-/// Reads a string; null reads as empty. Anything else is an error.
+/// Reads a string; null counts as empty. Anything else is an error.
 #[inline]
 fn optional_text<'a>(value: &mut JsonScanner<'a>) -> Result<Cow<'a, str>, ProjectError> {
     match value.peek() {
@@ -149,7 +149,7 @@ fn optional_text<'a>(value: &mut JsonScanner<'a>) -> Result<Cow<'a, str>, Projec
     }
 }
 
-/// Does the work of [`optional_text`] for a field that an earlier key may have set.
+/// Like [`optional_text`], for a field that an earlier key may have set.
 #[inline]
 fn take_text<'a>(field: &mut Cow<'a, str>, value: &mut JsonScanner<'a>) -> Result<(), ProjectError> {
     let text = optional_text(value)?;

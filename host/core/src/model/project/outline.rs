@@ -51,7 +51,8 @@ impl ObjectOutline {
         self.members.is_empty()
     }
 
-    /// Notes an object's members, counted from `base`. `member` must take the value and may note its members.
+    /// Records an object's members, with offsets from `base`. `member` must consume the value and may record
+    /// its members.
     pub(super) fn of_object<'a>(
         &mut self,
         object: &mut JsonScanner<'a>,

@@ -11,14 +11,14 @@ use super::ProjectError;
 use super::text::{RawForm, RawString};
 
 /// The most levels of arrays and objects. A deeper document is refused. `serde_json`, which plugins and the
-/// rest of the controller use, refuses it too.
+/// rest of the controller use, refuses it, too.
 pub(crate) const NESTING: u32 = 127;
 
 /// The answer of the callback of [`JsonScanner::members`]: whether it wants more members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanFlow {
     Next,
-    /// Stop: the scanner stays within the object and does not scan the rest.
+    /// Stop: the scanner stays inside the object and does not scan the rest.
     Enough,
 }
 
@@ -235,7 +235,7 @@ impl<'a> JsonScanner<'a> {
                 }
                 _ => self.skip_scalar()?,
             }
-            // After a value, close the levels that end here, or go on to the next member.
+            // After a value, close the levels that end here, or continue with the next member.
             loop {
                 if depth == 0 {
                     return Ok(());
@@ -383,7 +383,7 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Takes the offset and not the scanner, so that the scanner may stay in registers.
+/// Takes the offset instead of the scanner, so that the scanner may stay in registers.
 #[cold]
 #[inline(never)]
 fn malformed(at: usize, expected: &'static str) -> ProjectError {

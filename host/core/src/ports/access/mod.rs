@@ -60,7 +60,8 @@ pub enum ReviewError {
 /// Asks the API server. Every call is a new question.
 #[async_trait]
 pub trait AccessReviewer: Send + Sync {
-    /// The person to whom this token belongs; `None` if the API server does not know the token, or no longer.
+    /// The person to whom this token belongs; `None` if the API server does not know the token, or does not
+    /// know it any more.
     async fn authenticate(&self, token: &str) -> Result<Option<Person>, ReviewError>;
 
     async fn allows(&self, person: &Person, attempt: &AccessAttempt) -> Result<bool, ReviewError>;

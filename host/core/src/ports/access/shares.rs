@@ -17,7 +17,7 @@ impl<P: Clone + Eq + Hash> PartyShares<P> {
         Self { each, asking: Mutex::default() }
     }
 
-    /// Waits while this party has as many under way as it may. Dropped, the place makes room for the next one.
+    /// Waits while this party has its maximum in progress. Dropping the place lets the next one begin.
     pub async fn take(&self, party: &P) -> Result<OwnedSemaphorePermit, AcquireError> {
         self.of(party).acquire_owned().await
     }

@@ -39,7 +39,7 @@ impl From<&DeadLetter> for LetterCursor {
 }
 
 impl LetterQuery {
-    /// All of a plugin.
+    /// All letters of a plugin.
     pub fn of(plugin: &str) -> Self {
         Self { plugin: Some(plugin.to_owned()), ..Self::default() }
     }
@@ -50,7 +50,7 @@ impl LetterQuery {
 pub struct RecordQuery {
     /// Only this plugin.
     pub plugin: Option<String>,
-    /// Those before this number.
+    /// Records before this number.
     pub before: Option<u64>,
     pub limit: usize,
 }

@@ -81,7 +81,7 @@ pub trait Views: Send + Sync {
     async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError>;
     /// A page of the objects that a query selects, the newest change first.
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError>;
-    /// The objects that are there and that a query selects, counted by phase.
+    /// The existing objects that a query selects, counted by phase.
     async fn counts(&self, query: &ObjectQuery) -> Result<ObjectCounts, ViewError>;
     /// The states of a story, with the identities of their objects. The caller removes what the person may
     /// not see, and passes the rest to [`Self::timeline_view`].

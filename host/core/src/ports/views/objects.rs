@@ -135,7 +135,7 @@ fn is_false(it: &bool) -> bool {
 /// The stage of a state in a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeliveryStage {
-    /// Handed over, or not wanted by its filter.
+    /// Delivered, or excluded by its filter.
     Delivered,
     /// Not delivered yet, or to be delivered again.
     Waiting,
@@ -160,13 +160,13 @@ pub type DeliveryMap = BTreeMap<String, BTreeMap<Seq, DeliveryStage>>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObjectPage {
     pub objects: Vec<ObjectView>,
-    /// The cursor of the next page, if there may be more.
+    /// The cursor of the next page, if more may exist.
     pub next: Option<String>,
     /// Notices about the whole answer, for example that the moment is before the beginning of the journal.
     pub notices: Vec<String>,
 }
 
-/// The objects that are there, counted.
+/// The existing objects, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
     pub phases: BTreeMap<String, u64>,

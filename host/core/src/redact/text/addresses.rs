@@ -36,8 +36,8 @@ pub(in crate::redact) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The text between scheme and host begins and ends there. JSON within a text may write its slashes escaped,
-/// with more signs at each level.
+/// Where the text between scheme and host begins and ends. JSON within a text may escape its slashes, with
+/// more characters at each level.
 fn starts(text: &str) -> Vec<(usize, usize)> {
     let slash = |rest: &'_ str| rest.trim_start_matches('\\').strip_prefix('/').map(str::len);
     let end = |place: usize| {
@@ -111,7 +111,7 @@ impl<'t> AddressText<'t> {
                 is_web || (!after.is_empty() && (at.is_some() || !self.has_host(sign, start + host.len())));
             is_port(after, host.len() == word.len()) && may_be
         });
-        // A user alone, which is a token in the web and no secret elsewhere.
+        // A user alone is a token on the web, and no secret elsewhere.
         if colon.is_none() || is_port {
             let at = host.rfind('@').filter(|_| is_web)?;
             return Some(start..start + at);
@@ -132,7 +132,7 @@ impl<'t> AddressText<'t> {
         if ["sha256:", "sha512:"].iter().any(|sign| self.text[at + 1..].starts_with(sign)) {
             return false;
         }
-        // A sentence goes on after an address, and another address may come.
+        // A sentence continues after an address, and another address may follow.
         let is_told = self.text[..self.word_end].ends_with([',', ';', '.', ':', ')', '"', '\'', '`', '>']);
         let next = self.apart.get(self.apart.partition_point(|apart| *apart < place)).copied();
         let is_of_line = scheme_start(self.text, sign) == 0
@@ -156,7 +156,7 @@ impl<'t> AddressText<'t> {
         let line_end = self.line_end_after(start);
         let scheme = scheme_start(text, sign);
         let end = match text[..scheme].chars().next_back().filter(|c| "\"'`<".contains(*c)) {
-            // Many may open, and none close.
+            // Many brackets may open without closing.
             Some('<') => {
                 if self.angle_end < start {
                     self.angle_end = start + until(&text[start..], |c| c == '>').len();
@@ -164,7 +164,7 @@ impl<'t> AddressText<'t> {
                 self.angle_end
             }
             Some(quote) => start + until(&text[start..], |c| c == quote).len(),
-            // The text is this address.
+            // The whole text is this address.
             None if scheme <= self.first_blank => line_end,
             None => self.word_end,
         };

@@ -136,7 +136,7 @@ fn word_length(text: &str) -> usize {
     text.len()
 }
 
-/// The start of a value.
+/// Where a value starts.
 pub(in crate::redact) struct ValueStart {
     pub name: Range<usize>,
     pub start: usize,
@@ -178,7 +178,7 @@ fn before_index(within: &str) -> Option<&str> {
     within.trim_end_matches(is_of_index).strip_suffix('[')
 }
 
-/// A sign that may give a name its value.
+/// A character that may assign a value to a name.
 struct AssignmentSign<'t> {
     text: &'t str,
     start: usize,
@@ -196,14 +196,14 @@ impl AssignmentSign<'_> {
     ) -> Option<ValueStart> {
         let Self { text, start, is_equals } = *self;
         let (before, is_quoted) = match before.strip_suffix(['"', '\'']) {
-            // JSON within JSON has more of them with each level.
+            // Nested JSON has more of them at each level.
             Some(name) => (name.trim_end_matches('\\'), true),
             None => (before, false),
         };
         let name = name_before(before);
         let before_name = &before[..before.len() - name.len()];
         let begins = before_name.chars().next_back();
-        // `image/token:latest` names an image.
+        // `image/token:latest` is an image.
         let is_name =
             is_equals || is_quoted || begins.is_none_or(|c| c.is_whitespace() || "\"'`{(,=".contains(c));
         let is_address = !is_equals && text[start..].starts_with("//");
@@ -226,7 +226,7 @@ impl AssignmentSign<'_> {
             None => before_name.get(word..).filter(|_| is_equals && !is_quoted).and_then(quote_at),
         };
         let form = match is_equals {
-            // An element of its own is one argument, blanks included.
+            // A separate element is one argument, including its blanks.
             true if before_name.is_empty() || is_short_flag(before_name) => ValueForm::Rest,
             true if quote.is_some() => ValueForm::Quoted,
             // As in a settings file: `token = …`.
@@ -235,7 +235,7 @@ impl AssignmentSign<'_> {
             false if is_quoted || matches!(begins, Some('{' | ',')) => ValueForm::Member,
             false => ValueForm::Line,
         };
-        // `==` compares, and `=>` gives a name its value.
+        // `==` compares, and `=>` assigns a value to a name.
         let signs = match is_equals {
             true if text[start..].starts_with('>') => 1,
             true if is_apart => until(&text[start..], |c| c != '=').len(),
@@ -299,7 +299,7 @@ fn announces(word: &str, is_secret: impl Fn(&str) -> bool) -> bool {
         || flag.is_some_and(|flag| name_before(flag).len() == flag.len() && is_secret(flag))
 }
 
-/// Without the blanks at its end, and without line ends that `\` takes away.
+/// Without trailing blanks, and without line ends that are escaped by `\`.
 fn without_blanks(text: &str) -> &str {
     let mut rest = text.trim_end_matches([' ', '\t']);
     while let Some(line) = rest.strip_suffix("\\\n").or_else(|| rest.strip_suffix("\\\r\n")) {
@@ -355,7 +355,7 @@ pub(in crate::redact) fn escaped(raw: &[u8], parts: &[Range<usize>]) -> Vec<Rang
     parts.iter().map(|part| go_to(part.start)..go_to(part.end)).collect()
 }
 
-/// The bytes of the next character or escape, and how many bytes it means.
+/// The bytes of the next character or escape, and how many bytes it stands for.
 fn escape(raw: &[u8]) -> (usize, usize) {
     if raw[0] != b'\\' {
         return (1, 1);

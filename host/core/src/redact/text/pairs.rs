@@ -61,7 +61,7 @@ fn part(name: &str) -> Option<PairPart> {
     }
 }
 
-/// The name that is given here, without its quotes.
+/// The name at this position, without its quotes.
 fn name_at(text: &str, start: usize) -> Range<usize> {
     let rest = text[after_blanks(text, start)..].trim_start_matches(['"', '\'', '\\']);
     let start = text.len() - rest.len();

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::commands::merged;
 
-/// Any number of `\` may precede, because nested JSON has more with each level. Names and separators consist
-/// of ASCII, so only escapes below 0x80 matter.
+/// Any number of `\` may precede, because nested JSON has more at each level. Names and separators are ASCII,
+/// so only escapes below 0x80 matter.
 const DIGITS: usize = 4;
 
 pub(in crate::redact) struct UnescapedText {

@@ -11,11 +11,11 @@ const AFTER_WORD: [char; 6] = [',', ';', ')', ']', '}', '`'];
 /// The form of a value after its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::redact) enum ValueForm {
-    /// All that follows.
+    /// The rest of the text.
     Rest,
     /// A word as a shell reads it.
     Word,
-    /// The same, in a quote that opened before its name. A blank does not end it.
+    /// The same, within a quote that opened before its name. A blank does not end it.
     Quoted,
     /// A member of an object.
     Member,
@@ -171,7 +171,7 @@ fn credentials_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     if is_scheme(&text[start..end]) && next > end { word_end(text, next, open) } else { end }
 }
 
-/// After blanks, and after line ends that `\` takes away.
+/// After blanks, and after line ends that are escaped by `\`.
 pub(in crate::redact) fn after_blanks(text: &str, at: usize) -> usize {
     let mut rest = text[at..].trim_start_matches([' ', '\t']);
     while let Some(line) = rest.strip_prefix("\\\n").or_else(|| rest.strip_prefix("\\\r\n")) {
@@ -199,7 +199,7 @@ struct WordEnds {
 }
 
 impl WordEnds {
-    /// `at`: not before the place asked last.
+    /// `at` must not be before the last queried position.
     fn at(&mut self, text: &str, at: usize) -> bool {
         if at > self.until {
             let rest = text[at..].trim_start_matches(AFTER_WORD);
@@ -210,7 +210,7 @@ impl WordEnds {
     }
 }
 
-/// The end of a word, with all that its quotes, brackets and escapes hold together.
+/// The end of a word, including everything in its quotes, brackets and escapes.
 fn word_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     let bytes = text.as_bytes();
     let (mut at, mut depth, mut ends) = (start, 0_usize, WordEnds::default());
@@ -298,7 +298,7 @@ fn plain_end(text: &str, start: usize) -> Option<usize> {
 
 /// The end of a line with its continuation, or of the quote around it.
 fn line_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
-    // A block of YAML goes on below.
+    // A YAML block continues below.
     if text[start..].starts_with(['|', '>']) {
         return text.len();
     }
@@ -311,8 +311,8 @@ fn line_end(text: &str, start: usize, open: Option<OpenQuote>) -> usize {
     quotes.find(closes).map_or(text.len(), |(place, _)| start + place)
 }
 
-/// The end of a line, with the lines below that belong to it: it ends with `\`, they stand further right than its name,
-/// or they are a list that is all of the value.
+/// The end of a line, including the lines below that belong to it: after a `\`, with more indentation than
+/// its name, or as a list that is the whole value.
 fn block_end(text: &str, start: usize) -> usize {
     let column = column_of_name(text, start);
     let mut end = start + until(&text[start..], |c| c == '\n').len();

@@ -33,14 +33,14 @@ use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
 use work::{AnswerSender, WorkDone, answer, not_mine};
 pub(crate) use work::{GroupWork, StillSo};
 
-/// States of one transaction at most. Two full batches of the watch: more gain little, and the
-/// first of them would wait longer.
+/// The most states of one transaction: two full batches of the watch. More would gain little, and the first
+/// would wait longer.
 const STATES: usize = 2 * kubewitness_core::limits::APPEND_BATCH;
 
-/// Saves of one transaction at most; a plugin has one at a time.
+/// The most saves of one transaction. A plugin has one at a time.
 const WORKS: usize = 256;
 
-/// States that may have come between the look for unused rows and their removal.
+/// The most states that may arrive between the search for unused rows and their removal.
 const SINCE: usize = 16 * 1024;
 
 /// The state that only the leader may touch.
@@ -50,7 +50,7 @@ pub(crate) struct LeaderState {
     /// `None` during a transaction. If it is still `None` afterwards, the last transaction failed or was
     /// abandoned, and the state on disk must be read again.
     pub memory: Option<StoreMemory>,
-    /// The work of the transaction that is under way.
+    /// The work of the transaction in progress.
     under_way: Vec<GroupWork>,
 }
 
@@ -226,7 +226,7 @@ impl GroupCommit {
         let turn = writer.begin().await?;
         let plans = under_way.iter().any(GroupWork::plans);
         let mut memory = match remembered {
-            // Work that is not planned does not need the latest changes of others.
+            // Work that is not planned does not depend on the latest changes of others.
             Some(memory) if !turn.is_stale || !plans => memory,
             _ => writer.memory().await?,
         };
@@ -345,7 +345,7 @@ async fn swept(
     Ok(true)
 }
 
-/// A wrong append is refused alone; the others of its batch go on.
+/// A wrong append is refused alone; the others in its batch continue.
 async fn plan_all(
     writer: &mut dyn StoreWriter,
     memory: &mut StoreMemory,
@@ -362,7 +362,7 @@ async fn plan_all(
     let mut epochs: HashMap<&str, u32> = HashMap::new();
     let mut checks = Vec::with_capacity(appends.len());
     for append in &appends {
-        // Also against those before it in the same batch.
+        // Also compared with earlier appends of the same batch.
         let epoch = epochs.entry(&append.source).or_insert(append.epoch);
         let check = match append.epoch < *epoch {
             true => Err(plan::epoch_is_over(append, *epoch)),

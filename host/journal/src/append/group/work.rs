@@ -18,7 +18,7 @@ pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, JournalError>>;
 pub(crate) type StillSo =
     for<'a> fn(&'a mut dyn RetentionReader, &'a RemovalPlan) -> BoxFuture<'a, Result<bool, JournalError>>;
 
-/// The requests of callers. Each may be carried out twice.
+/// The requests of callers. Each may be executed twice.
 pub(crate) enum GroupWork {
     Append(AppendBatch, AnswerSender<AppendResult>),
     Save(String, ProgressSave, AnswerSender<()>),
@@ -35,7 +35,7 @@ pub(crate) enum GroupWork {
     ElectBy(String, AnswerSender<()>),
     /// Marks the journal as holding an unfinished import, or removes the mark.
     Mark(bool, AnswerSender<()>),
-    /// Removes everything that a plugin left.
+    /// Removes everything that a plugin saved.
     Forget(String, AnswerSender<()>),
 }
 

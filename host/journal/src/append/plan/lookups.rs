@@ -15,7 +15,8 @@ pub(super) fn is_version(change: Change) -> bool {
     matches!(change, Change::Present | Change::Left)
 }
 
-/// The part of an id after source, epoch, group, kind and uid; `None` if the id is not this state's.
+/// The part of an id after source, epoch, group, kind and uid; `None` if the id does not belong to this
+/// state.
 pub(super) fn id_rest<'a>(prefix: &str, state: &'a WitnessedState) -> Option<&'a str> {
     let object = &state.object;
     let rest =
@@ -97,8 +98,7 @@ fn overtaken(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalEr
     }
 }
 
-/// An append with the marks of its states' objects. The marks are expensive to compute and used several
-/// times.
+/// An append with the marks of its states' objects, which are expensive to compute and used several times.
 pub(crate) struct MarkedAppend<'a> {
     pub append: &'a AppendBatch,
     pub marks: Vec<ObjectMark>,

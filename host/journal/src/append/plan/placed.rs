@@ -15,7 +15,7 @@ pub(crate) struct PlacedStates {
 #[derive(Clone, Copy)]
 pub(super) enum StatePlace {
     Fresh(Seq),
-    /// Before this batch, or this place in it.
+    /// Stored before this batch, or placed in it.
     Known(Seq),
 }
 

@@ -37,7 +37,7 @@ const BATCH_BYTES: usize = 8 << 20;
 /// many.
 const SOURCES: usize = 10_000;
 
-/// The states that are collected for one append: consecutive states of one source and epoch.
+/// The states collected for one append: consecutive states of one source and epoch.
 #[derive(Default)]
 struct ImportBatch {
     append: AppendBatch,
@@ -66,7 +66,7 @@ impl ImportBatch {
     }
 }
 
-/// The states that an earlier run of the import has left, read page by page and compared with the lines.
+/// The states from an earlier run of the import. They are read page by page and compared with the lines.
 struct ImportedBefore {
     page: VecDeque<(Arc<State>, u32)>,
     after: Seq,
@@ -94,7 +94,7 @@ impl Journal {
         let mut lines = ImportLines::of(input);
         let header = header(&mut lines)?;
         lines.chained = header.chained;
-        // Before any other line is looked at: whatever comes of it, the journal is not whole.
+        // Before any other line is read: from here on the journal is incomplete, whatever happens.
         if !is_marked {
             self.mark_unfinished(true).await.map_err(|error| ImportError::Journal { line: 1, error })?;
         }
@@ -194,7 +194,7 @@ impl JournalImport<'_> {
         }
     }
 
-    /// Checks that the end of the export matches the lines before it.
+    /// Checks that the end of the export agrees with the lines before it.
     fn judged(&self, end: &ExportEnd) -> Result<(), ImportError> {
         let states = self.stories.states();
         if end.states != states {

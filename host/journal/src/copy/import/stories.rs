@@ -19,7 +19,7 @@ use crate::verify::story::{self, NameHolders, ObjectLife, StoryContradiction};
 struct ObjectSoFar {
     epoch: u32,
     life: ObjectLife,
-    /// A key of namespace, name and API version: an export names an object as the journal does.
+    /// A key for namespace, name and API version: an export names an object as the journal does.
     name: u32,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct ImportStreams {
     sources: HashMap<Arc<str>, ImportStream>,
     states: u64,
     last: Seq,
-    /// Something was left out: by a selection, or since retention had taken it.
+    /// Something is missing: a selection left it out, or retention removed it.
     has_holes: bool,
 }
 
 impl ImportStreams {
-    /// `has_holes`: as the header says.
+    /// `has_holes` comes from the header.
     pub fn new(has_holes: bool) -> Self {
         Self { has_holes, ..Self::default() }
     }

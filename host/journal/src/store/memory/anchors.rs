@@ -10,14 +10,14 @@ use kubewitness_core::ports::WitnessedState;
 
 use crate::store::rows::{DocumentEncoding, both};
 
-/// A delta on the version before that is this short isn't worth a second try.
+/// If a delta on the previous version is this short, a second try is not worthwhile.
 const SHORT: usize = 112;
 
-/// An anchor stays in memory, one a source; a delta on it costs time with its length.
+/// Each source has one anchor in memory, and a delta on it takes time in proportion to its length.
 const ANCHOR_BYTES: usize = 16 * 1024;
 
-/// Documents between two anchors of one source, at first and at most. An anchor is a few hundred
-/// bytes: the first ones are soon replaced by better ones, and then they must not add up.
+/// How many documents are between two anchors of one source, at first and at most. An anchor takes a few
+/// hundred bytes: the first ones are soon replaced by better ones, and should not accumulate after that.
 const FIRST_WINDOW: u32 = 256;
 const LAST_WINDOW: u32 = 16 * 1024;
 
@@ -82,7 +82,7 @@ impl AnchorSearch {
         let on_before = before.filter(|(_, depth)| *depth < DELTA_CHAIN);
         let encoded = on_before.and_then(|(before, depth)| self.on_before(before, depth, document));
         let encoded = encoded.unwrap_or_else(|| self.alone(document));
-        // The description of a hole, or the last content of an object, is a poor model for others.
+        // The description of a gap, or the last content of an object, is a poor base for others.
         let anchor = match state.change {
             Change::Present => self.learn(encoded.bytes.len(), document),
             _ => None,
@@ -108,7 +108,7 @@ impl AnchorSearch {
                 });
             }
         }
-        // An object that changed beyond recognition starts over.
+        // If an object has changed completely, its chain starts over.
         let alike = bytes.len() * 2 <= document.len();
         alike.then_some(EncodedDocument { encoding: DocumentEncoding::Delta, depth, anchor: None, bytes })
     }
@@ -120,7 +120,7 @@ impl AnchorSearch {
             anchor: Some(anchor.id),
             bytes: document::delta(&anchor.document, document),
         });
-        // Packing is dear, and can't beat this.
+        // Packing is expensive, and can't be shorter than this.
         match anchored {
             Some(anchored) if anchored.bytes.len() * 4 <= document.len() => anchored,
             anchored => {
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A text of random letters, so that only a base makes it shorter.
+    /// A text of random letters, so that only a base shortens it.
     fn text(seed: u64, words: u64) -> String {
         let mut number = seed;
         let letter = |_| {

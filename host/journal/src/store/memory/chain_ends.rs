@@ -10,12 +10,12 @@ use hashbrown::hash_table::Entry;
 use kubewitness_core::{ObjectRef, Seq, Version};
 
 /// Identifies an object by 96 bits of keyed hashes. The full name would take 400 bytes for each live object.
-/// Among a million objects, a collision is not to be expected in a thousand million years.
+/// Among a million objects, a collision is expected once in more than a thousand million years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectMark([u32; 3]);
 
 impl ObjectMark {
-    /// Random enough to find it by.
+    /// Random enough for a hash table.
     fn hash(self) -> u64 {
         u64::from(self.0[0]) << 32 | u64::from(self.0[1])
     }
@@ -47,11 +47,11 @@ pub(crate) struct ChainEnd {
     mark: ObjectMark,
     /// Its number in the current epoch.
     pub object: i64,
-    /// The owner that it was first seen with; 0 for none.
+    /// The owner with which it was first seen; 0 if it had none.
     pub owner: i64,
     pub stream: u32,
     pub checksum: u32,
-    /// The state that was journaled last, 0 before the first.
+    /// The position of the last journaled state; 0 before the first.
     pub seq: Seq,
     /// The greatest journaled version, if it is numeric; 0 if it is not or none exists.
     number: u64,
@@ -60,7 +60,7 @@ pub(crate) struct ChainEnd {
     pub has_document: bool,
     /// Whether it is stored as a current object.
     pub live: bool,
-    /// The values that few objects have.
+    /// Values that few objects have.
     rare: Option<Box<RareEnds>>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct ChainEnd {
 struct RareEnds {
     /// The greatest version, if it is not numeric.
     version: Option<Version>,
-    /// The current object of an epoch before this one, which the first certain state replaces.
+    /// The current object of a previous epoch. The first certain state replaces it.
     older: Option<OlderEnds>,
 }
 
@@ -146,7 +146,7 @@ impl ChainEnd {
     }
 }
 
-/// All chain ends in memory. They are contiguous, and the table that finds them has indexes.
+/// All chain ends in memory. They are contiguous, and the hash table has their indexes.
 #[derive(Debug, Default)]
 pub(crate) struct ChainEnds {
     places: HashTable<u32>,
@@ -186,7 +186,7 @@ impl ChainEnds {
             Entry::Occupied(place) => ends[*place.get() as usize] = end,
             Entry::Vacant(vacant) => {
                 vacant.insert(ends.len() as u32);
-                // Doubling would reserve as much room as the content takes.
+                // Doubling would reserve as much again as the content takes.
                 if ends.len() == ends.capacity() {
                     ends.reserve_exact((ends.len() / 8).max(64));
                 }
@@ -201,7 +201,7 @@ impl ChainEnds {
         let place = places.find_entry(mark.hash(), is_it).ok()?.remove().0;
         let last = ends.len() as u32 - 1;
         if place != last {
-            // The last moves into the hole.
+            // The last one moves into the gap.
             let hash = ends[last as usize].mark.hash();
             if let Some(moved) = places.find_mut(hash, |other| *other == last) {
                 *moved = place;
@@ -220,7 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn mark(number: u32) -> ObjectMark {
-        // Two marks of one hash, so that they meet in the table.
+        // Two marks with the same hash, so that they collide in the table.
         ObjectMark([0, number / 2, number])
     }
 

@@ -23,14 +23,14 @@ use crate::store::rows::{SourceEpoch, StoreResult, checksum, damaged, parse_stat
 /// those that still change are looked up again, with one query for each batch.
 const OBJECTS: usize = 256 * 1024;
 
-/// Owners that are known by number.
+/// The most owners that are known by number.
 const OWNERS: usize = 64 * 1024;
 
 /// The most statuses that are known by number. Most states share one of a few dozen; further ones are stored
 /// again.
 const STATUSES: usize = 8 * 1024;
 
-/// The object that an id means: within one source, whatever its epoch. Owners have no source.
+/// Identifies an object within one source, in any epoch. Owners have no source.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectIdentity {
     pub source: Arc<str>,
@@ -46,8 +46,8 @@ impl ObjectIdentity {
 impl PartialEq for ObjectIdentity {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&*self.object, &*other.object);
-        // Owner references are unverified: an object that names another's uid as its owner must not be able
-        // to rename that one.
+        // Owner references are not verified. An object that names another object's uid as its owner must not
+        // be able to rename that object.
         let named = !self.source.is_empty()
             || (&a.namespace, &a.name, &a.version) == (&b.namespace, &b.name, &b.version);
         a.uid == b.uid && a.kind == b.kind && a.group == b.group && named && self.source == other.source
@@ -59,7 +59,7 @@ impl Eq for ObjectIdentity {}
 impl Hash for ObjectIdentity {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.object.uid.hash(state);
-        // Thousands of owners may be given one uid.
+        // Thousands of owners may have the same uid.
         if self.source.is_empty() {
             self.object.name.hash(state);
         }
@@ -70,7 +70,7 @@ impl Hash for ObjectIdentity {
 pub(crate) struct SourceMemory {
     /// Epochs and the numbers of their streams, ascending.
     pub streams: Vec<(u32, u32)>,
-    /// The checkpoint of the newest epoch, as its row has it.
+    /// The checkpoint of the newest epoch, as in its row.
     pub checkpoint: Option<String>,
     pub last_event_ms: Option<i64>,
     pub anchors: AnchorSearch,
@@ -122,7 +122,7 @@ pub(crate) struct StoreMemory {
     pub statuses: HashMap<Arc<Status>, i64>,
 }
 
-/// A row of an object as it was looked up, with the end of its chain.
+/// The row of an object that was looked up, with the end of its chain.
 #[derive(Debug)]
 pub(crate) struct FoundObject {
     pub identity: ObjectIdentity,

@@ -9,7 +9,7 @@ use kubewitness_core::ports::DeadLetter;
 
 use crate::report::code;
 
-/// Parts that cannot run into each other: each text is preceded by its length.
+/// The parts of a checksum. Each text is preceded by its length, so that two parts can't run into each other.
 #[derive(Default)]
 struct ChecksumParts(Vec<u8>);
 
@@ -47,12 +47,12 @@ pub(crate) fn status(id: i64, body: &str) -> i64 {
     ChecksumParts::default().int(id).text(body).sum()
 }
 
-/// Up to format 4 of the file and 1 of a server, which did not cover the number.
+/// For formats up to 4 of the file and 1 of a server, in which it did not cover the number.
 fn status_before(body: &str) -> i64 {
     i64::from(checksum(body.as_bytes()))
 }
 
-/// `checksum` is the document's.
+/// `checksum` is that of the document.
 pub(crate) fn anchor(id: i64, stream: i64, checksum: i64) -> i64 {
     ChecksumParts::default().int(id).int(stream).int(checksum).sum()
 }
@@ -69,7 +69,7 @@ pub(crate) fn stream(
     parts.optional(checkpoint, ChecksumParts::text).optional(last_event_ms, ChecksumParts::int).sum()
 }
 
-/// A number stays small in every store: 31 times an object's.
+/// The multiplier is small enough for every store: 31 times an object's number fits.
 pub(crate) fn owned(owner: i64, object: i64) -> i64 {
     31i64.wrapping_mul(owner).wrapping_add(17i64.wrapping_mul(object))
 }
@@ -120,7 +120,7 @@ impl<'a> LetterColumns<'a> {
 }
 
 impl LetterColumns<'_> {
-    /// The operator's action is added above the sum of the rest, so that it can change alone.
+    /// The operator's action is added to the checksum of the rest, so that it can change separately.
     pub fn sum(&self, mark: i64) -> i64 {
         let Self { plugin, seq, id, attempts, error, first_ms, last_ms, tries } = self;
         let parts = ChecksumParts::default().text(plugin).int(*seq).text(id).int(*attempts).text(error);
@@ -136,7 +136,7 @@ pub(crate) fn replay(plugin: &str, what: &str, who: &str, why: &str, seqs: &str,
     ChecksumParts::default().text(plugin).text(what).text(who).text(why).text(seqs).int(at_ms).sum()
 }
 
-/// Sums two figures linearly, so that the sums of two rows add up to the sum of both.
+/// A linear sum, so that the checksums of two rows add up to that of both.
 pub(crate) fn taken_sum(finished: i64, untold: i64) -> i64 {
     3i64.wrapping_mul(finished).wrapping_add(5i64.wrapping_mul(untold))
 }
@@ -184,7 +184,7 @@ pub(crate) struct SummedTable {
     pub name: &'static str,
     /// The finding for a row that has changed.
     pub code: &'static str,
-    /// The first of them, one or two, are its key.
+    /// The columns; the first one or two are the key.
     pub columns: &'static [&'static str],
     pub keys: usize,
     /// The checksum of the columns in order; `None` if a column has another type.
@@ -216,7 +216,7 @@ impl SummedTable {
         self.sum(cells).filter(|sum| !is_damaged && stored != Some(*sum))
     }
 
-    /// Describes the row in a message.
+    /// Describes the row for a message.
     pub fn place(&self, cells: &[SumCell]) -> String {
         let part = |cell: &SumCell| match cell {
             SumCell::Null => "-".to_owned(),

@@ -14,14 +14,14 @@ use crate::store::rows::{StoreResult, decoded};
 pub(crate) struct FoundDifferences {
     pub stream: i64,
     pub count: i64,
-    /// The newest of them, the last one last.
+    /// The newest differences, in order.
     bodies: Vec<String>,
 }
 
 /// A number and the finding with that number.
 pub(crate) type NumberedRow = (i64, String);
 
-/// The change of the rows of a stream.
+/// The changes of a stream's rows.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamRowChange {
     pub insert: Vec<NumberedRow>,

@@ -11,11 +11,11 @@ use super::key::StateKey;
 pub(crate) enum DocumentEncoding {
     /// The state has no document.
     Empty,
-    /// On its own.
+    /// A full document.
     Full,
-    /// Against the state before of the same object.
+    /// A delta on the previous state of the same object.
     Delta,
-    /// Against an anchor: a full document of the same source that many objects begin from.
+    /// A delta on an anchor: a full document of the same source, on which many objects are based.
     Anchored,
 }
 
@@ -31,9 +31,9 @@ pub(crate) struct RowFlags {
     pub change: Change,
     pub late: bool,
     pub encoding: DocumentEncoding,
-    /// Deltas to be applied to get from a full document to this one.
+    /// The number of deltas between a full document and this one.
     pub depth: u32,
-    /// The rules under which the texts quote no secret.
+    /// The rules under which its texts quote no secret.
     pub quotes_none_under: Option<RulesPrint>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct StateEnvelope {
     pub back: u64,
     pub status: i64,
     pub previous: Option<i64>,
-    /// `None`: the object's own owner; 0: none although the object has one.
+    /// `None`: the owner of the object; 0: none, although the object has one.
     pub owner: Option<i64>,
     pub observed_ms: i64,
     /// The version, if the key is not one.
@@ -100,7 +100,7 @@ pub(crate) struct StateEnvelope {
 }
 
 impl StateEnvelope {
-    /// Covers every column, so that a changed byte is found in the envelope as in the document.
+    /// Covers every column, so that a changed byte is detected in the envelope as well as in the document.
     pub fn seal(&self) -> u32 {
         let mut bytes = Vec::with_capacity(112);
         for number in [

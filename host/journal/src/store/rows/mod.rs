@@ -29,7 +29,7 @@ pub(crate) use returned::{
     ObjectChoice, ObjectEnds, PlacedObject, SourceEpoch, StoredDocument, StoredRow,
 };
 
-/// A number as a column takes it.
+/// A number in the form of a column.
 pub(crate) fn bounded(number: u64) -> i64 {
     number.min(i64::MAX as u64) as i64
 }

@@ -4,7 +4,7 @@ use kubewitness_core::Seq;
 use kubewitness_core::ports::DeadLetter;
 use kubewitness_core::views::LetterChoice;
 
-/// The record of it, with the dead letters that are marked by it.
+/// A record, with the dead letters that the action marks.
 #[derive(Clone, Debug)]
 pub(crate) struct LetterMarking {
     pub act: OperatorAct,

@@ -111,7 +111,7 @@ impl UnusedRows {
     }
 }
 
-/// The rows that states refer to.
+/// The shared rows to which states refer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StateReferences {
     /// The position of the last of them.
@@ -120,11 +120,11 @@ pub(crate) struct StateReferences {
     pub anchors: Vec<i64>,
 }
 
-/// Position, status, the status before, anchor.
+/// Position, status, previous status, anchor.
 pub(crate) type StateReference = (i64, i64, Option<i64>, Option<i64>);
 
 impl StateReferences {
-    /// `rows` in order of their positions.
+    /// `rows` are in the order of their positions.
     pub fn of(rows: Vec<StateReference>) -> Self {
         let mut found = Self { last: rows.last().map(|(seq, ..)| *seq as Seq), ..Self::default() };
         for (_, status, previous, anchor) in rows {
@@ -140,11 +140,11 @@ impl StateReferences {
     }
 }
 
-/// Which rows are shared.
+/// The kinds of shared rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedRows {
     Statuses,
-    /// But for the newest of each stream, which the next states are stored against.
+    /// Anchors, except the newest of each stream, on which the next states are based.
     Anchors,
     /// Owners without objects.
     Owners,
@@ -164,11 +164,11 @@ pub(crate) struct RemovalPlan {
     /// continue them.
     pub ends: Vec<(i64, Seq, bool)>,
     pub objects: Vec<i64>,
-    /// The states that become the first of their objects, in their new stored form, and by how many bytes
-    /// each grows.
+    /// The states that become the first ones of their objects, in their new stored form, with the growth of
+    /// each in bytes.
     pub rebased: Vec<StateRow>,
     pub growth: Vec<(Seq, i64, i64)>,
-    /// The number of states that go, for each plugin.
+    /// The number of removed states for each plugin.
     pub plugins: BTreeMap<String, TakenStates>,
     pub gaps: Vec<GapRow>,
 }

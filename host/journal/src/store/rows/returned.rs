@@ -19,15 +19,15 @@ use super::key::StateKey;
 pub(crate) struct NamedObject {
     pub object: Arc<ObjectRef>,
     pub stream: i64,
-    /// 0: none.
+    /// 0 if it has none.
     pub owner: i64,
 }
 
-/// Which objects to find. Several can share the index entry of a uid or a name.
+/// Selects objects. Several can share the index entry of a uid or a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ObjectChoice<'a> {
     Numbers(&'a [i64]),
-    /// [`uid::key`](crate::store::rows::uid::key) of it.
+    /// The [`uid::key`](crate::store::rows::uid::key) of a uid.
     Uid(u32),
     Name(u32),
 }
@@ -46,7 +46,7 @@ pub(crate) struct SourceEpoch {
 }
 
 impl SourceEpoch {
-    /// A forged checkpoint must not be resumed from.
+    /// A watch must not resume from a forged checkpoint.
     pub fn check(&self) -> StoreResult<()> {
         let Self { id, source, epoch, checkpoint, last_event_ms, sum, .. } = self;
         let written = checksum::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
@@ -80,7 +80,7 @@ pub(crate) struct EndRow {
 }
 
 impl EndRow {
-    /// From the columns of the state.
+    /// Computes the version from the columns of the state.
     pub fn version_of(flags: Option<i64>, key: Option<StateKey>, at: Option<StateKey>) -> Option<Version> {
         match RowFlags::unpack(flags?)?.change {
             Change::Present | Change::Left => key?.version(),
@@ -98,7 +98,7 @@ pub(crate) struct KeptSnapshot {
     pub is_current: bool,
 }
 
-/// A live object as a start reads it.
+/// A live object as it is read at startup.
 #[derive(Debug)]
 pub(crate) struct CurrentRow {
     pub object: i64,
@@ -108,7 +108,7 @@ pub(crate) struct CurrentRow {
     pub snapshot: Option<(Seq, Vec<u8>)>,
 }
 
-/// The stored form of one state's document, and the position of the state before it.
+/// The stored form of one state's document, and the position of the previous state.
 #[derive(Debug)]
 pub(crate) struct StoredDocument {
     pub kept: DocumentStorage,
@@ -119,7 +119,7 @@ pub(crate) struct StoredDocument {
 /// A stored row of states; its envelope may turn out to be damaged.
 pub(crate) type StoredRow = (i64, StoreResult<StateEnvelope>, Vec<u8>);
 
-/// An object, with the positions of its states: enough to choose it without reading any state.
+/// An object and the positions of its states: enough to select it without reading a state.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacedObject {
     pub object: i64,
@@ -130,18 +130,18 @@ pub(crate) struct PlacedObject {
     pub name: String,
 }
 
-/// The ends of objects that are asked for: between two positions, which are not among them.
+/// The ends of objects between two positions, both excluded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObjectEnds {
     pub stream: i64,
     pub after: i64,
     pub before: i64,
-    /// The newest first; else the oldest first.
+    /// Whether the newest come first.
     pub newest_first: bool,
     pub limit: i64,
 }
 
-/// A state that a walk back along chains came by.
+/// A state on a walk back along chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChainStep {
     /// The position where the walk began.

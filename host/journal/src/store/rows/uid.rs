@@ -4,7 +4,7 @@
 use kubewitness_core::document::checksum;
 use uuid::Uuid;
 
-/// The part of a uid or a name that the indexes hold. Two texts may share it.
+/// The part of a uid or a name that is in the indexes. Two texts may have the same one.
 pub(crate) fn key(text: &str) -> u32 {
     checksum(text.as_bytes())
 }

@@ -23,7 +23,7 @@ use crate::store::{self, OpenedJournal};
 
 pub(crate) struct ServerStore {
     readers: Arc<SessionPool>,
-    /// The announcements of this process about its watches, if it shares the journal.
+    /// The announcements of this process's watches, if it shares the journal.
     watches: Option<Arc<ReplicaWatches>>,
 }
 
@@ -76,7 +76,7 @@ async fn take(
             return Err(explained(fail(error), remedy));
         }
     }
-    // A replica that was stopped may hold the row of `kw_journal`.
+    // A suspended replica may hold the row of `kw_journal`.
     if format.is_some_and(|(format, _)| format >= schema::SHARED) {
         replicas::end_stalled(session, LockRight::Whole).await.map_err(fail)?;
     }
@@ -237,7 +237,7 @@ pub(crate) async fn open_to_read(server: &ServerAddress) -> Result<OpenedJournal
     }
 }
 
-/// Removes a journal that holds an import that has not come to its end, and no other.
+/// Removes a journal with an unfinished import, and no other.
 pub(crate) async fn discard(server: &ServerAddress) -> Result<(), OpenError> {
     let place = server.to_string();
     let fail = |error| open_error(&place, error);

@@ -15,15 +15,15 @@ use super::session::ServerSession;
 use crate::report::LOST;
 use crate::store::rows::StoreResult;
 
-/// Under this name `kw_agreed` has the ends of earlier lines.
+/// The name under which `kw_agreed` stores the ends of earlier lines.
 const LINES: &str = "lines";
 /// How many ends of lines are kept. A writer that reconnects after more lines is refused.
 const MOST_LINES: usize = 256;
 
-/// Moves the number, and with it locks the row up to the end of the transaction.
+/// Increases the number. This also locks the row until the end of the transaction.
 pub(crate) const MOVE: &str = "UPDATE kw_journal SET moves = moves + 1 WHERE id = 1";
 
-/// The commits as the writer last knew them.
+/// The identity of the commits that the writer knew last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommitIdentity {
     pub moves: i64,
@@ -31,7 +31,7 @@ pub(crate) struct CommitIdentity {
 }
 
 impl CommitIdentity {
-    /// The identity before the present transaction moved the number.
+    /// The identity before the present transaction increased the number.
     pub fn before_move(moves: i64, line: i64) -> Self {
         Self { moves: moves - 1, line }
     }
@@ -57,12 +57,12 @@ pub(crate) async fn expect(
     if found == known || found.descends(known, &[]) || found.descends(known, &ended(session).await?) {
         return Ok(());
     }
-    // Others go on, and this process may take a while to end.
+    // Others continue, while this process may take some time to end.
     session.script("ROLLBACK").await?;
     Err(lost(found, known))
 }
 
-/// Begins a line, in its own transaction. A writer that reconnects passes the identity that it knew.
+/// Begins a line, in a transaction of its own. A writer that reconnects passes the identity that it knew.
 pub(crate) async fn begin_line(
     session: &mut ServerSession,
     known: Option<CommitIdentity>,

@@ -9,7 +9,7 @@ use super::session::ServerSession;
 use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
 
-/// A process that was killed a moment ago has let go of the lock by then.
+/// A process that was killed a moment ago has released the lock within this time.
 const LOCK: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -29,12 +29,12 @@ impl LockRight {
         }
     }
 
-    /// Expressions that name it.
+    /// The SQL expressions for its name.
     fn name(self, dialect: ServerDialect) -> String {
         match (dialect, self.number()) {
-            // The second number is the schema's: each may have a journal of its own.
+            // The second number identifies the schema: each may have its own journal.
             (ServerDialect::Postgres, number) => format!("{}, hashtext(current_schema())", CLASS + number),
-            // A name may have 64 characters. Newer versions of MySQL have no SHA-1.
+            // A name may have 64 characters. Newer versions of MySQL lack SHA-1.
             (ServerDialect::Mysql, 0) => "concat('kubewitness ', left(sha2(database(), 256), 40))".into(),
             (ServerDialect::Mysql, number) => {
                 format!("concat('kubewitness {number} ', left(sha2(database(), 256), 40))")
@@ -92,7 +92,7 @@ pub(crate) enum LockAttempt {
     Others(LockHolder),
 }
 
-/// The description of this process in the row that names the writer.
+/// The description of this process in the row of the writer.
 pub(crate) fn myself() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
@@ -124,7 +124,7 @@ pub(crate) async fn holding_session(
     number(session, &text).await
 }
 
-/// The server's number of the session that asks.
+/// The server's number of the present session.
 pub(crate) fn own_number_expression(dialect: ServerDialect) -> &'static str {
     match dialect {
         ServerDialect::Postgres => "pg_backend_pid()",
@@ -137,7 +137,7 @@ pub(crate) async fn own_number(session: &mut ServerSession) -> StoreResult<i64> 
     Ok(number(session, &text).await?.unwrap_or_default())
 }
 
-/// Asks until this session has the lock, or the time is over.
+/// Retries until this session has the lock, or the time is over.
 pub(crate) async fn lock(session: &mut ServerSession, seat: LockRight) -> StoreResult<LockAttempt> {
     let deadline = Instant::now() + LOCK;
     loop {

@@ -18,7 +18,7 @@ use super::session::ServerSession;
 use crate::store::rows::StoreResult;
 use crate::store::{StoreConnection, StoreReader};
 
-/// A session that was idle for longer is tested: a restarted server has ended it.
+/// A session that was idle longer is tested: a restarted server has ended it.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// How long a reader waits for another to finish.

@@ -12,7 +12,7 @@ use super::session::ServerSession;
 use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
 
-/// Clients of a busy pooler may come in between, and take the session that would have shown the mark.
+/// Clients of a busy pooler may come in between, and take the session that would have had the mark.
 const LOOKS: u32 = 3;
 
 pub(crate) const LENT: &str = "a pooler lends this process another session of the server for each transaction, and the \
@@ -20,7 +20,8 @@ pub(crate) const LENT: &str = "a pooler lends this process another session of th
 pub(crate) const REMEDY: &str =
     "connect to the server itself, or let the pooler pool sessions (`pool_mode = session` in PgBouncer)";
 
-/// Statements without places: a statement that one client prepared would disturb another client of its session.
+/// Statements without parameters: a statement that one client prepared would disturb another client of the
+/// same session.
 fn set_mark(dialect: ServerDialect) -> &'static str {
     match dialect {
         ServerDialect::Postgres => {

@@ -9,7 +9,7 @@ use crate::report::JournalReplica;
 use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
 
-/// Replicas of one journal at most.
+/// The most replicas of one journal.
 pub(crate) const MOST: u8 = 16;
 
 /// A replica that holds the journal's row and sends nothing for this many seconds is considered suspended.
@@ -26,7 +26,7 @@ pub struct ReplicaSharing {
     pub lease: String,
 }
 
-/// A present replica, and its election.
+/// A replica that is present, and its election.
 pub(crate) struct PresentReplica {
     pub replica: JournalReplica,
     pub lease: String,
@@ -55,7 +55,8 @@ pub(crate) async fn seated(session: &mut ServerSession) -> StoreResult<Vec<Prese
     Ok(seated)
 }
 
-/// Takes a free seat. The caller holds the journal's own lock, so no other replica does at the same time.
+/// Takes a free seat. The caller holds the journal's own lock, so no other replica takes one at the same
+/// time.
 pub(crate) async fn take_replica_slot(
     session: &mut ServerSession,
     sharing: &ReplicaSharing,
@@ -114,7 +115,8 @@ pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> Stor
     }
 }
 
-/// Marks the holder of the lock as a replica that comes in, and not as a process that has the journal for itself.
+/// Marks the holder of the lock as a replica that joins, and not as a process that has the journal for
+/// itself.
 const COMES_IN: &str = "a replica that comes in, ";
 
 /// Holds the journal's own lock while it joins.
@@ -144,7 +146,7 @@ pub(crate) async fn come_in(
     Ok(lock)
 }
 
-/// The first text is stored, and returned to all.
+/// The first text is stored, and every caller gets it.
 pub(crate) async fn agree(session: &mut ServerSession, name: &str, text: &str) -> StoreResult<String> {
     let insert = match session.dialect() {
         ServerDialect::Postgres => "INSERT INTO kw_agreed (name, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
@@ -183,18 +185,18 @@ pub(crate) async fn begin_term(session: &mut ServerSession, slot: u8, term: i64)
     session.fetch(text, vec![term.into(), i64::from(slot).into()]).await.map(drop)
 }
 
-/// A replica that comes in must use the same Lease.
+/// A replica that joins must use the same Lease.
 pub(crate) async fn elect_by(session: &mut ServerSession, slot: u8, lease: &str) -> StoreResult<()> {
     let text = "UPDATE kw_replicas SET lease = ? WHERE slot = ?";
     session.fetch(text, vec![lease.into(), i64::from(slot).into()]).await.map(drop)
 }
 
-/// Until the next term begins, no leader exists.
+/// There is no leader until the next term begins.
 pub(crate) async fn end_term(session: &mut ServerSession) -> StoreResult<()> {
     session.script("UPDATE kw_journal SET term = term + 1 WHERE id = 1").await
 }
 
-/// Another process holds the journal's lock, so no replica can come in.
+/// The error while another process holds the journal's lock, so that no replica can join.
 pub(crate) fn had_by(holder: &str) -> JournalError {
     JournalError::Unavailable(format!("{holder} has the journal's lock"))
 }

@@ -19,17 +19,17 @@ use crate::store::rows::StoreResult;
 use crate::store::server::engine::dialect::ServerDialect;
 use crate::store::server::engine::fault::{classify, remedy};
 
-/// Until a server has to have taken a connection.
+/// How long a server may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// The timeout of a second session, which is needed to detect a pooler. A server that has no free connection
 /// for it delays nothing.
 const SECOND: Duration = Duration::from_secs(5);
 
-/// Statements that a connection keeps prepared: on MySQL eight or nine sizes of each write.
+/// The most prepared statements of a connection. On MySQL, each write has eight or nine sizes.
 const STATEMENTS: usize = 256;
 
-/// A batch is cut far below it, and a large object's row has to fit.
+/// A batch is far smaller, but the row of a large object has to fit.
 const LEAST_PACKET: i64 = 8 << 20;
 
 /// Every statement finds rows by a key or a range of it, but the planner assumes otherwise for tables without
@@ -50,7 +50,7 @@ const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTIT
      SESSION autocommit = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
      SESSION innodb_lock_wait_timeout = 10; SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
-/// An address is a line.
+/// An address is one line.
 const ADDRESS_BYTES: u64 = 64 * 1024;
 
 /// Asks whether a server is part of a cluster in which each node accepts writes.
@@ -63,7 +63,7 @@ fn is_multi_primary(name: &str, value: &str) -> bool {
     matches!((name, value), ("wsrep_ready", "ON") | ("group_replication_single_primary_mode", "OFF"))
 }
 
-/// A chain is read as a recursion, one step a state.
+/// A chain is read by a recursion, one step for each state.
 const STEPS: u32 = 100_000;
 
 #[derive(Clone)]
@@ -102,9 +102,9 @@ impl From<JournalError> for SessionRefusal {
 pub(crate) struct ServerAddress {
     options: ServerOptions,
     place: String,
-    /// The address as it was given: it names files, and no message contains it.
+    /// The address as given. It names files, and no message contains it.
     url: String,
-    /// Has the address, and may have another password later.
+    /// The file with the address, whose password may change.
     file: Option<PathBuf>,
 }
 
@@ -154,7 +154,8 @@ impl ServerAddress {
     pub fn postgres(url: &str) -> Result<Self, String> {
         let options = PgConnectOptions::from_str(url).map_err(|_| malformed("postgres"))?;
         let options = options.application_name("kubewitness").statement_cache_capacity(STATEMENTS);
-        // PgBouncer refuses the client's default, which the server has had itself since PostgreSQL 12.
+        // PgBouncer refuses the client's default. PostgreSQL itself has had the same default since version
+        // 12.
         let options = options.extra_float_digits(None).disable_statement_logging();
         let database = options.get_database().unwrap_or_else(|| options.get_username());
         if is_cut(database) {
@@ -191,7 +192,7 @@ impl ServerAddress {
         }
     }
 
-    /// A session that reads, on the primary: a replica of the server would lag.
+    /// A session for reading, on the primary: a replica of the server would lag.
     pub async fn connect(&self) -> StoreResult<ServerSession> {
         let mut session = self.dial().await.map_err(|refusal| refusal.error)?;
         let text = match self.dialect() {
@@ -239,7 +240,7 @@ impl ServerAddress {
         }
     }
 
-    /// A session that a pooler does not share out.
+    /// A session that no pooler shares.
     pub async fn dial_directly(&self) -> Result<ServerSession, SessionRefusal> {
         let mut session = self.dial().await?;
         let mut second = match timeout(SECOND, self.dial()).await {
@@ -324,7 +325,7 @@ impl ServerAddress {
                             CAST(@@log_bin AS @BIGINT), CAST(@@sync_binlog AS @BIGINT)";
                 let row = session.fetch(text, Vec::new()).await?.into_iter().next();
                 let Some(row) = row else { return Ok(()) };
-                // Transactions that the binary log lacks after a crash are rolled back.
+                // After a crash, transactions that the binary log lacks are rolled back.
                 let unsynced = [
                     ("innodb_flush_log_at_trx_commit", row.int(0)? != 1),
                     ("sync_binlog", row.int(2)? != 0 && row.int(3)? != 1),

@@ -24,7 +24,7 @@ pub(crate) struct ServerSession {
     /// read that answer.
     is_clean: bool,
     in_snapshot: bool,
-    /// The step for a person after the last error, if waiting does not help.
+    /// The next step for a person after the last error, if waiting does not help.
     remedy: Option<&'static str>,
 }
 
@@ -50,7 +50,7 @@ impl ServerSession {
         self.remedy
     }
 
-    /// Notes that only a person can fix the problem with the server.
+    /// Records that only a person can fix the problem with the server.
     pub fn needs(&mut self, remedy: &'static str) {
         self.remedy = Some(remedy);
     }

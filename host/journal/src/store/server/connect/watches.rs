@@ -13,7 +13,7 @@ use super::replicas::is_stalled;
 use super::session::ServerSession;
 use crate::store::rows::StoreResult;
 
-/// Counts the changes of the announcements.
+/// Counts changes of the announcements.
 pub(crate) type WatchEdition = u64;
 
 /// Epochs and versions by source.
@@ -50,7 +50,7 @@ impl ReplicaWatches {
         }
     }
 
-    /// The news that the others have not read, encoded for them.
+    /// The changes that were not announced yet, encoded for the others.
     pub fn unannounced(&self) -> Option<(WatchEdition, String)> {
         let held = self.held();
         let text = || serde_json::to_string(&held.sources).unwrap_or_default();
@@ -62,7 +62,7 @@ impl ReplicaWatches {
         held.told = edition.unwrap_or(held.told);
     }
 
-    /// The seat is a new one.
+    /// Called after the replica got a new seat.
     pub fn are_forgotten(&self) {
         self.held().edition += 1;
     }

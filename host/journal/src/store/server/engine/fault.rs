@@ -8,7 +8,7 @@ use crate::report::{DOUBTFUL, LOST, RESTORE};
 /// Classifies an error of PostgreSQL. The first two characters of its code are a class.
 fn postgres(code: &str) -> Option<&'static str> {
     match code {
-        // The errors of a transaction that conflicts with another one, or of a server that stops.
+        // A transaction conflicted with another one, or the server stops.
         "40001" | "40P01" | "55P03" | "57014" => Some("the server gave up a transaction"),
         "25006" => Some(
             "the server is a standby, or `default_transaction_read_only` is on for the user or the database",
@@ -23,7 +23,7 @@ fn postgres(code: &str) -> Option<&'static str> {
         "3D000" => Some("the server has no such database"),
         _ if code.starts_with("53") => Some("the server lacks a resource"),
         _ if code.starts_with("08") => Some("the connection was lost"),
-        // A read or write that its system refused: the transaction is undone.
+        // The system refused a read or a write; the transaction is undone.
         "58030" => Some("the server's disk failed"),
         _ => None,
     }
@@ -32,7 +32,7 @@ fn postgres(code: &str) -> Option<&'static str> {
 /// Classifies an error of MySQL and MariaDB.
 fn mysql(number: &str) -> Option<&'static str> {
     match number.parse().unwrap_or(0) {
-        // The last two come from replicated groups, if another member's transaction came first.
+        // The last two occur in replicated groups if another member's transaction came first.
         1205 | 1206 | 1213 | 1317 | 3024 | 1969 | 1020 | 1180 | 3100 | 3101 => {
             Some("the server gave up a transaction")
         }
@@ -72,7 +72,7 @@ fn is_damage(dialect: ServerDialect, code: &str) -> bool {
     }
 }
 
-/// Without the tables of a journal, or, in MySQL, without the database that was chosen.
+/// The tables of the journal are missing, or in MySQL the selected database.
 fn is_gone(dialect: ServerDialect, code: &str) -> bool {
     match dialect {
         ServerDialect::Postgres => code == "42P01",
@@ -92,7 +92,7 @@ pub(crate) fn code(dialect: ServerDialect, error: &sqlx::Error) -> Option<String
     }
 }
 
-/// The step for a person after an error that waiting does not mend; `None` if the error may pass.
+/// The next step for a person after an error that does not pass by itself; `None` if it may pass.
 pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'static str> {
     const CERTIFICATE: &str = "name the authority that vouches for the server in the address (`sslrootcert=` for \
         PostgreSQL, `ssl-ca=` for MySQL and MariaDB), and the name that its certificate has";
@@ -110,7 +110,7 @@ pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'st
             return Some("correct the address's settings of TLS, or the server's certificate");
         }
         sqlx::Error::Protocol(_) | sqlx::Error::Configuration(_) => return Some(PROTOCOL),
-        // Reported by the client's TLS library, in its words.
+        // The client's TLS library reports this in its own words.
         sqlx::Error::Io(_) if error.to_string().contains("peer certificate") => {
             return Some(CERTIFICATE);
         }
@@ -129,8 +129,8 @@ pub(crate) fn remedy(dialect: ServerDialect, error: &sqlx::Error) -> Option<&'st
     }
 }
 
-/// The client sends MySQL's kind of password to no server that it can't identify: the client says so when it
-/// would have to be, and gives it no kind of error of its own.
+/// The client does not send MySQL's kind of password to a server that it can't identify. Its error has no
+/// type of its own, only this text.
 fn lacks_tls(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Configuration(why) if why.to_string().contains("RSA"))
 }
@@ -153,14 +153,14 @@ pub(crate) fn classify(dialect: ServerDialect, error: sqlx::Error) -> JournalErr
             "the server wants the password as `caching_sha2_password` has it, which is told over TLS alone"
                 .into(),
         ),
-        // The content of a row is not of this format.
+        // The content of a row has another format.
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
         | sqlx::Error::Encode(_)
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. }
         | sqlx::Error::TypeNotFound { .. } => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
-        // Everything else is about the way to the server.
+        // Every other error concerns the connection to the server.
         error => JournalError::Unavailable(format!("the server can't be reached: {error}")),
     }
 }

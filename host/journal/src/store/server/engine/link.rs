@@ -7,7 +7,7 @@ use super::dialect::ServerDialect;
 use super::table::{DeleteStatement, InsertStatement, RowsBatch, UpdateStatement};
 use crate::store::rows::{StateKey, StoreResult};
 
-/// All that the journal's tables hold.
+/// The types of values in the journal's tables.
 pub(crate) use crate::store::rows::checksum::SumCell as Value;
 
 /// The values for the parameters of a statement.
@@ -168,10 +168,10 @@ impl SqlRow {
 pub(crate) trait ServerLink: Send {
     fn dialect(&self) -> ServerDialect;
 
-    /// `shared` as [`ServerDialect::text`] takes it.
+    /// `shared` has the tokens that [`ServerDialect::text`] replaces.
     async fn fetch(&mut self, shared: &str, params: Vec<SqlParam>) -> Result<Vec<SqlRow>, sqlx::Error>;
 
-    /// Statements without places, sent together; the rows that they answer with.
+    /// Sends statements without parameters together, and returns their rows.
     async fn script(&mut self, text: &str) -> Result<Vec<SqlRow>, sqlx::Error>;
 
     async fn insert(&mut self, insert: &InsertStatement, rows: RowsBatch) -> Result<(), sqlx::Error>;

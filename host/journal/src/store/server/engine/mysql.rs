@@ -12,11 +12,12 @@ use super::table::{
     fitting, names,
 };
 
-/// Rows of one statement at most; with the widest table's 13 columns it has 3,328 of 65,535 places.
+/// The most rows of one statement. With the 13 columns of the widest table they take 3,328 of 65,535
+/// parameters.
 const LARGEST: usize = 256;
 
-/// Bytes of one statement, unless one row alone is larger: well below the smallest limit that a
-/// server comes with (MariaDB's `max_allowed_packet` of 16 MiB).
+/// The most bytes of one statement, unless a single row is larger. It is well below the smallest default
+/// limit of a server (MariaDB's `max_allowed_packet` of 16 MiB).
 const PACKET: usize = 4 << 20;
 
 /// How many of these rows go into the next statement.

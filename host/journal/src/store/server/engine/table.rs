@@ -46,7 +46,7 @@ pub(crate) struct InsertStatement {
     pub conflict: KeyConflict,
 }
 
-/// Sets columns of the rows with these keys. A batch has the key's columns first.
+/// Sets columns of the rows with these keys. The columns of the key come first in a batch.
 #[derive(Debug)]
 pub(crate) struct UpdateStatement {
     pub table: &'static str,
@@ -60,7 +60,7 @@ pub(crate) struct DeleteStatement {
     pub key: &'static [TableColumn],
 }
 
-/// Rows of one width, one after the other.
+/// Rows with the same number of columns, one after the other.
 #[derive(Debug)]
 pub(crate) struct RowsBatch {
     pub width: usize,
@@ -98,7 +98,7 @@ impl RowsBatch {
     }
 }
 
-/// The size that the engines send.
+/// The size that an engine sends.
 fn size_of(value: &Value) -> usize {
     match value {
         Value::Null => 1,

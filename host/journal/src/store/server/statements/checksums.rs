@@ -6,14 +6,14 @@ use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::dialect::ServerDialect;
 use crate::store::server::engine::link::{SqlParam, SqlRow};
 
-/// Rows of one step of a migration, and owners of one.
+/// How many rows one step of a migration handles, and how many owners.
 const PAGE: i64 = 512;
 const OWNERS: i64 = 64 * 1024;
 
-/// The most findings of one kind between rows that are reported.
+/// The most reported findings of one kind about links between rows.
 const SOME: i64 = 100;
 
-/// `key` is a word of MySQL's own.
+/// `key` is a reserved word of MySQL.
 fn column(table: &SummedTable, column: &'static str) -> &'static str {
     match (table.name, column) {
         ("gaps", "key") => "bounds",
@@ -86,7 +86,7 @@ impl ServerSession {
         self.fetch(text, vec![after.into(), limit.into()]).await?.into_iter().map(row).collect()
     }
 
-    /// Computes the checksum of every row that has none. May be repeated.
+    /// Computes the checksum of every row without one. It may be repeated.
     pub(crate) async fn fill(&mut self) -> StoreResult<()> {
         let last = self.numbers("SELECT coalesce(max(owner), 0) FROM kw_owned", Vec::new()).await?;
         for from in (0..=last.first().copied().unwrap_or_default()).step_by(OWNERS as usize) {

@@ -13,7 +13,7 @@ use crate::store::rows::{DocumentEncoding, KnownKeys, RowFlags, StateKey, StoreR
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow, key_bytes};
 
-/// Statuses that are known from the start; the rest come back as they are needed.
+/// How many statuses are loaded at startup; others are loaded when they are needed.
 const STATUSES: i64 = 2048;
 
 pub(crate) async fn memory(session: &mut ServerSession) -> StoreResult<StoreMemory> {
@@ -121,7 +121,7 @@ fn tail(row: &mut SqlRow, mut tail: ChainEnd) -> StoreResult<ChainEnd> {
     Ok(tail)
 }
 
-/// The positions of those keys that the journal has.
+/// The positions of those keys that already exist.
 pub(crate) async fn keys(
     session: &mut ServerSession,
     questions: Vec<(i64, StateKey)>,

@@ -18,7 +18,7 @@ pub(super) use envelope_columns;
 /// The index of the first column after them.
 pub(super) const AFTER_ENVELOPE: usize = 12;
 
-/// From the first column of a row on.
+/// Reads the columns from the first column of a row.
 pub(super) fn envelope(row: &mut SqlRow) -> StoreResult<StateEnvelope> {
     check::envelope((
         row.int(0)?,
@@ -82,7 +82,7 @@ impl ServerSession {
         limit: i64,
         namespaces: &[String],
     ) -> StoreResult<Vec<i64>> {
-        // Numbered, since the engines share texts for pairs and have none for single texts.
+        // Numbered, because the shared texts support pairs but not single texts.
         let text = "SELECT s.seq FROM kw_states s @JOIN kw_objects o ON o.id = s.object \
                     WHERE s.seq > ? AND s.seq <= ? AND o.namespace NOT IN (SELECT @b FROM @pairs) \
                     ORDER BY s.seq LIMIT ?";
@@ -127,7 +127,7 @@ impl ServerSession {
         seq: i64,
         most: u32,
     ) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
-        // 2 is a delta on the state before.
+        // 2 is a delta on the previous state.
         let text = concat!(
             "WITH RECURSIVE chain (seq, back, flags, step) AS ( \
              SELECT seq, back, flags, 1 FROM kw_states WHERE seq = ? UNION ALL \

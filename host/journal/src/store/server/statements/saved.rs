@@ -17,7 +17,7 @@ use crate::store::rows::{
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::SqlRow;
 
-/// Gaps of one question to the server, while those are looked for that fit.
+/// How many gaps one query to the server reads during a search.
 const PAGE: i64 = 1000;
 
 fn moment(ms: Option<i64>) -> Option<String> {
@@ -25,7 +25,7 @@ fn moment(ms: Option<i64>) -> Option<String> {
 }
 
 fn cut(limit: usize) -> i64 {
-    // Engines differ in the largest limit that they take.
+    // Engines differ in the largest allowed limit.
     limit.min(i32::MAX as usize) as i64
 }
 
@@ -95,7 +95,7 @@ impl ServerSession {
         rows.into_iter().map(|mut row| gap(row.int(0)?, &row.text(1)?)).collect()
     }
 
-    /// Newest first, each with its number. The objects that they are about are compared here, in parts.
+    /// Newest first, each with its number. Conditions about their objects are checked here, part by part.
     pub(super) async fn read_gaps_of(&mut self, query: &GapQuery) -> StoreResult<Vec<(u64, Gap)>> {
         let text = "SELECT g.id, g.body, t.source FROM kw_gaps g @JOIN kw_streams t ON t.id = g.stream \
                     WHERE g.id < ? ORDER BY g.id DESC LIMIT ?";
@@ -219,8 +219,8 @@ impl ServerSession {
             .collect())
     }
 
-    /// States of these sources in `(after, through]`: whole segments by their tallies, the two ends
-    /// by the states themselves.
+    /// The number of states of these sources in `(after, through]`: whole segments by their tallies, the two
+    /// ends by counting states.
     pub(super) async fn read_count(
         &mut self,
         sources: &[Arc<str>],
