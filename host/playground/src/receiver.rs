@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 /// The largest body. A notification is a few hundred bytes.
 const BODY_BYTES: usize = 256 * 1024;
 
-/// The keys that are remembered. A sender only repeats recent requests.
+/// How many keys are remembered. A sender repeats only recent requests.
 const KEYS: usize = 65_536;
 
 /// The longest key, so that the memory of keys is also bounded in bytes.
@@ -34,7 +34,7 @@ pub const KEY_HEADER: &str = "idempotency-key";
 pub struct ReceiverProgress {
     /// The lines written.
     pub received: AtomicU64,
-    /// The repeats that were answered and not written.
+    /// Repeats that were answered and not written.
     pub repeated: AtomicU64,
     pub refused: AtomicU64,
 }

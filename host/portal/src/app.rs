@@ -23,7 +23,7 @@ pub(crate) struct PortalApp {
     pub(crate) views: Arc<dyn Views>,
     pub(crate) streams: StreamPlaces,
     pub(crate) readings: ReadingRoom,
-    /// Ends the live streams, which would otherwise block shutdown forever.
+    /// Ends the live streams, which would otherwise block the shutdown forever.
     pub(crate) stop: CancellationToken,
     pub(crate) traffic: ListenerTraffic,
     pub(crate) gate: RequestGate,
@@ -44,8 +44,8 @@ impl PortalApp {
         Self { views, streams, readings, stop, traffic, gate, ages: Arc::default(), submitter, figures_on }
     }
 
-    /// Connections to the journal's database belong to the runtime that opened them, and outlive the one that
-    /// serves. An abandoned request cancels the read.
+    /// Connections to the journal's database belong to the runtime that opened them, and outlive the runtime
+    /// that serves. Abandoning a request cancels the read.
     pub(crate) async fn figures(&self) -> Result<StatusView, ViewError> {
         let Some(runtime) = &self.figures_on else { return self.views.status().await };
         let views = self.views.clone();

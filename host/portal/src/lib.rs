@@ -41,7 +41,7 @@ pub use options::{PortalError, PortalOptions};
 pub use serve::{ListenerBounds, ListenerTraffic, TlsFiles, listen};
 use serve::{ListenerTerms, TlsListener};
 
-/// A replay names positions; 64 KiB are thousands of them.
+/// A replay lists positions; 64 KiB hold thousands of them.
 const BODY_BYTES: usize = 64 * 1024;
 
 /// The API and the pages.

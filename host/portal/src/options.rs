@@ -14,7 +14,7 @@ use crate::serve::{ListenerBounds, ListenerTraffic, TlsFiles};
 
 #[derive(Clone)]
 pub struct PortalOptions {
-    /// The address that [`router`] assumes; [`serve`] asks its listener.
+    /// The address that [`router`] assumes; [`serve`] uses that of its listener.
     pub listen: SocketAddr,
     /// Whether a remotely reachable address is accepted without [`PortalAccess::Kubernetes`]. Somebody who
     /// allows it puts an authenticating proxy in front of the portal.
@@ -22,18 +22,18 @@ pub struct PortalOptions {
     pub access: PortalAccess,
     /// Creates the Jobs that people submit. `None` disables submission.
     pub submitter: Option<Arc<dyn JobSubmitter>>,
-    /// Serves HTTPS alone. Left out: HTTP.
+    /// Serves HTTPS only. `None`: HTTP.
     pub tls: Option<TlsFiles>,
-    /// A request that is not answered by then is given up.
+    /// A request that takes longer is abandoned.
     pub request_timeout: Duration,
     /// Concurrent live streams. Each holds a connection and a batch of states. Half of the connections stay
-    /// reserved for other requests, whatever the value is.
+    /// reserved for other requests, for any value.
     pub streams: usize,
-    /// The bounds on its clients.
+    /// The limits for its clients.
     pub bounds: ListenerBounds,
-    /// Reads the figures of `/metrics`. Left out: the runtime that serves.
+    /// The runtime that reads the figures of `/metrics`. `None`: the one that serves.
     pub figures_on: Option<Handle>,
-    /// Counts connections; the portal and the health port have one together.
+    /// Counts connections. The portal and the health port share it.
     pub traffic: ListenerTraffic,
     /// Ends connections at once, while `stop` gives them time.
     pub abort: CancellationToken,

@@ -40,7 +40,7 @@ pub struct SentRequests {
     needs_split: Option<GrantError>,
 }
 
-/// What to do next with a request.
+/// The next step for a request.
 pub enum NextSend {
     /// Send it. The result is reported under this number.
     Send(PluginRequest, Option<u64>),

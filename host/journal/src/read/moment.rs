@@ -241,7 +241,7 @@ async fn chains(
     Ok(chains)
 }
 
-/// What the journal says about an object, by position.
+/// The journal's statements about an object, by position.
 struct MomentFindings {
     state: Seq,
     next: Option<Seq>,

@@ -72,7 +72,7 @@ impl VerifiedAccounts {
         Ok(Self { plugins, tallies: BTreeMap::new(), taken, versions: BTreeMap::new(), newest: 0 })
     }
 
-    /// States that retention took, of all sources.
+    /// How many states retention removed from all sources.
     pub fn taken_count(&self) -> u64 {
         self.taken.values().fold(0, |sum, taken| sum.saturating_add(*taken))
     }
@@ -207,7 +207,7 @@ impl VerifiedAccounts {
     }
 }
 
-/// Every finished position was delivered or filtered, or left a letter, parked or taken back.
+/// Every finished position was delivered or filtered, or left a letter that is parked or replayed.
 async fn letters(
     rows: &mut dyn StoreReader,
     plugin: &VerifiedPlugin,
@@ -230,7 +230,7 @@ async fn letters(
         let text = format!("{name} finished {finished} of {observed} states, and accounts for {accounted}");
         findings.add(code::COMPLETENESS, None, text);
     }
-    // A letter's id is its state's.
+    // A letter has the id of its state.
     for seq in rows.orphans(name).await? {
         findings.add(
             code::LETTER,

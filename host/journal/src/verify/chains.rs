@@ -31,7 +31,7 @@ pub(super) struct ChainCheck {
     pub seen: HashMap<i64, SeenObject>,
     /// The newest epoch of each source.
     epochs: HashMap<Arc<str>, u32>,
-    /// Retention took something of this journal.
+    /// Whether retention removed anything from this journal.
     retained: bool,
     /// The last state of an object over all epochs, and the object's number there.
     pub tails: HashMap<ObjectIdentity, (Seq, i64)>,

@@ -16,7 +16,7 @@ impl ProblemList {
     }
 }
 
-/// Damage is the finding, not the end of the check.
+/// Damage is reported as a finding and does not end the check.
 pub(super) fn text_of(error: JournalError) -> String {
     match error {
         JournalError::Fatal(text)

@@ -87,7 +87,7 @@ async fn whole(
     let names = SharedNames::default();
     let mut accounts = VerifiedAccounts::load(rows, findings).await?;
     let mut chains = ChainCheck::of(accounts.taken_count() > 0);
-    // A counter that can't be read is a finding of the accounts, and no reason to check less.
+    // An unreadable counter is a finding about the accounts, and no reason to check less.
     progress.begin(rows).await.ok();
     states(rows, &names, &mut chains, &mut accounts, findings, progress).await?;
     current::check(rows, &chains, findings).await?;

@@ -12,7 +12,7 @@ use crate::store::StoreReader;
 use crate::store::rows::checksum::{self, SumCell, SummedTable};
 use crate::store::rows::{ObjectChoice, StoreResult, uid};
 
-/// Rows of one question.
+/// Rows of one query.
 const PAGE: i64 = 512;
 
 /// `gaps` are the states that are gaps, with the checksums of their content.
@@ -23,7 +23,7 @@ pub(super) async fn check(
 ) -> StoreResult<()> {
     let mut records = RowRecords { gaps, last_replay: 0 };
     for table in &checksum::TABLES {
-        // Numbers begin with 1, but a damaged one may be smaller.
+        // Numbers begin at 1, but a damaged one may be smaller.
         let mut after = if table.is_numbered() { i64::MIN } else { 0 };
         loop {
             let page = rows.sealed(table, after, PAGE).await?;
@@ -50,7 +50,7 @@ pub(super) async fn check(
     owners(rows, findings).await
 }
 
-/// The records that some of these rows must agree with, besides their checksums.
+/// The records with which some of these rows must agree, in addition to their checksums.
 struct RowRecords {
     /// States whose record was not found yet.
     gaps: HashMap<Seq, u32>,

@@ -17,7 +17,7 @@ pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 pub struct PodFacts {
     pub name: String,
     pub uid: String,
-    /// When its container started. The times of its end need it.
+    /// When its container started; the times of its end depend on it.
     pub started: Option<u64>,
     pub scheduled: Option<u64>,
 }

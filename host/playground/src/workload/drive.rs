@@ -11,7 +11,7 @@ use super::life::{JobLife, JobPhase, JobState, LifeAction, LifeStep, PodIndex, P
 use super::rng::SplitMix;
 use super::time;
 
-/// The writers that the workload plays.
+/// The writers whose part the workload plays.
 const SUBMITTER: &str = "?fieldManager=kubectl-create";
 const CONTROLLER: &str = "?fieldManager=kube-controller-manager";
 const KUBELET: &str = "?fieldManager=kubelet";
@@ -53,7 +53,7 @@ impl DrivenLife {
         Self { job, ..Self::new(life, rng, tells) }
     }
 
-    /// Drops the documents. The job is over, and only its names are needed from now on.
+    /// Drops the documents: the job has ended, and only its names are still needed.
     pub fn forget_documents(&mut self) {
         self.job = Value::Null;
         self.documents = Vec::new();
@@ -94,7 +94,7 @@ impl DrivenLife {
             LifeAction::ReleasePod(pod) => self.release_pod(api, *pod).await,
             LifeAction::DeletePod(pod) => self.delete_pod(api, *pod).await,
             LifeAction::Rest => Ok(()),
-            // A missing object is as good as a deleted one.
+            // A missing object counts as deleted.
             LifeAction::DeleteJob => api.delete(&self.job_path()).await.map(drop),
         }
     }
@@ -210,7 +210,7 @@ impl DrivenLife {
             self.keep_pod(pod, name, created);
             return Ok(());
         }
-        // Its place stays, so that later pods keep their numbers.
+        // Its slot stays, so that later pods keep their numbers.
         self.keep_pod(pod, name, Value::Null);
         self.life.pod_vanished(pod);
         Ok(())

@@ -9,7 +9,7 @@ use super::life::{JobState, LifeAction, PodState};
 use super::plan::WorkloadPlan;
 use super::time;
 
-/// Events of one job. A real cluster has no such bound, and forgets them after an hour.
+/// The most Events of one job. A real cluster has no such limit, and forgets them after an hour.
 const MOST: usize = 64;
 
 /// The object that an Event is about.
@@ -152,7 +152,7 @@ impl JobEvents {
         Ok(())
     }
 
-    /// Repeats an Event twice: its count says so, in the same Event.
+    /// Repeats an Event twice: the count in the same Event increases.
     async fn again(&mut self, api: &WorkloadApi, name: &str, reason: &str) -> Result<(), WorkloadError> {
         let part = format!("/{name}.");
         let is_it = |(path, happened, _): &&mut (String, EventContent, u64)| {
@@ -166,7 +166,7 @@ impl JobEvents {
         Ok(())
     }
 
-    /// The cluster forgets them.
+    /// Removes the Events, as the cluster forgets them.
     pub async fn forget(&mut self, api: &WorkloadApi) -> Result<(), WorkloadError> {
         for (path, _, _) in std::mem::take(&mut self.written) {
             api.delete(&path).await?;

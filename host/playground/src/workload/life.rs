@@ -111,11 +111,11 @@ pub enum PodState {
     Evicted,
     /// The pod is marked before it is removed, with the reason of `DisruptionTarget`.
     Disrupted(&'static str),
-    /// The pod was killed because its job was suspended, passed its deadline or lost its place.
+    /// The pod was killed because its job was suspended, exceeded its deadline or was preempted.
     Killed,
 }
 
-/// The plan of a pod, and the part that was handed out as steps.
+/// The plan of a pod, and which part of it became steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct PodPlan {
     active: bool,
@@ -172,7 +172,7 @@ impl JobLife {
         Some(step)
     }
 
-    /// The name was taken. The job is created under another one.
+    /// The name is in use, so the job is created under another one.
     pub fn rename(&mut self) {
         self.plan.rename(&mut self.rng);
     }

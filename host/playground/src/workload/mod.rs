@@ -29,10 +29,10 @@ use drive::DrivenLife;
 use life::{JobPhase, LifeStep};
 use schedule::{LifeReturn, LifeSchedule};
 
-/// Writes in flight. They keep a local API server busy, and each belongs to another job.
+/// Writes in progress. They keep a local API server busy, and each belongs to another job.
 const IN_FLIGHT: usize = 32;
 
-/// After a longer pause the rate is not caught up with, so that no burst follows an outage.
+/// After a longer pause, the workload does not catch up, so that no burst follows an outage.
 const CATCH_UP: Duration = Duration::from_millis(200);
 
 /// How long a stop waits for writes in progress.
@@ -53,16 +53,16 @@ pub struct WorkloadOptions {
     pub client: Option<reqwest::Client>,
     /// Missing namespaces are created.
     pub namespaces: Vec<String>,
-    /// The number of jobs; 0: no end.
+    /// The number of jobs; 0 means no end.
     pub jobs: u64,
-    /// Writes a second; infinity: as fast as the server answers.
+    /// Writes per second; infinity means as fast as the server answers.
     pub rate: f64,
     pub seed: u64,
-    /// The number of active jobs; left out: it follows from the rate.
+    /// The number of active jobs. By default it follows from the rate.
     pub active: Option<usize>,
     /// How long a finished job is kept before it is deleted.
     pub keep_finished: Duration,
-    /// A label selector of Jobs that others create, which are driven as well; left out: none.
+    /// A label selector for Jobs that others create, and that are driven as well; `None` for none.
     pub adopt: Option<String>,
     /// Whether Events are written as well. They don't count towards the rate.
     pub events: bool,

@@ -32,7 +32,7 @@ pub struct WorkloadPlan {
     /// The name of the container in each pod.
     pub container: String,
     pub gpus: u64,
-    /// The number of pods at the same time.
+    /// How many pods run at the same time.
     pub workers: usize,
     /// Whether it is submitted suspended, for a queue to admit.
     pub queued: bool,

@@ -5,7 +5,7 @@
 pub struct SplitMix(u64);
 
 impl SplitMix {
-    /// Streams of the same seed are independent of each other, in whatever order they are drawn.
+    /// Streams of the same seed are independent of each other, in any order of drawing.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = Self(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         rng.draw();

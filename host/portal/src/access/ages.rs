@@ -8,8 +8,8 @@ use kubewitness_core::{Change, ObjectRef, Seq};
 
 /// A uid and a number each. If there are more, the map is cleared and read again.
 const KEPT: usize = 16_384;
-/// States of an object among which one with a document is looked for, and documents that are read for it: any
-/// that the server sent says when the object was created.
+/// How many states of an object are searched for one with a document, and how many documents are read. Every
+/// document from the server contains the creation time.
 const STATES: usize = 64;
 const DOCUMENTS: usize = 4;
 

@@ -25,7 +25,7 @@ impl<V> KeptAnswer<V> {
     }
 }
 
-/// The holder of the lock asks; the others wait for its result.
+/// The holder of the lock asks; others wait for its result.
 type AnswerSlot<V> = Arc<tokio::sync::Mutex<Option<KeptAnswer<V>>>>;
 
 pub(super) struct AnswerCache<K, V> {

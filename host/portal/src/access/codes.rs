@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::{PersonDigest, party_of, sha256};
 
-/// A browser starts within seconds, and a person may have to copy the address.
+/// A browser starts within seconds, but a person may have to copy the address.
 pub(crate) const GOOD_FOR: Duration = Duration::from_secs(60);
-/// Each token has one code at most: a new one takes the place of the one before.
+/// A token has one code at most; a new one replaces it.
 const MOST: usize = 1024;
 /// The same for one party, whose oldest code makes room, so that it keeps nobody else from signing in.
 const OF_ONE: usize = 64;
@@ -56,7 +56,7 @@ impl LoginCodes {
         Some(code)
     }
 
-    /// The token of the code, which is invalid after that.
+    /// The token of the code, which becomes invalid.
     pub(crate) fn redeem(&self, code: &str) -> Option<String> {
         let mut given = self.fresh();
         let owner = owner_of(&given, code)?;
@@ -88,7 +88,7 @@ fn make_room(given: &mut HashMap<PersonDigest, LoginCode>, owner: &PersonDigest,
     }
 }
 
-/// Digests are compared: how much of a guess is right shows in no time.
+/// Digests are compared, so the time reveals nothing about how much of a guess is right.
 fn owner_of(given: &HashMap<PersonDigest, LoginCode>, code: &str) -> Option<PersonDigest> {
     let digest = sha256(code.as_bytes());
     given.iter().find(|(_, known)| known.digest == digest).map(|(owner, _)| *owner)

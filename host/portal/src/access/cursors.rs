@@ -54,7 +54,7 @@ impl PortalViewer {
         }
     }
 
-    /// The page with a cursor that only they can use, for its list alone.
+    /// The page with a cursor that only this person can use, for this list alone.
     pub(crate) fn seal_cursor(&self, list: &CursorList, page: ObjectPage) -> ObjectPage {
         let (Some(plain), Self::Person(person)) = (&page.next, self) else { return page };
         let purpose = purpose(&person.known.person.user, list);

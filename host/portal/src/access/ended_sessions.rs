@@ -25,7 +25,7 @@ const MOST: usize = 10_000;
 /// The same for one person, so that only their own sessions are affected: nobody can sign others out by
 /// signing in and out.
 const OF_ONE: usize = 100;
-/// The size limit of the file: so many lines, and some room.
+/// The size limit of the file: room for the most lines, and some more.
 const BYTES: u64 = 1 << 20;
 
 type SessionIds = BTreeMap<SessionId, u64>;
@@ -51,7 +51,7 @@ struct EndedInner {
     ids: Mutex<SessionIds>,
     /// Its holder writes the file.
     writing: tokio::sync::Mutex<()>,
-    /// Wakes streams of sessions that may have just ended.
+    /// Wakes streams whose session may have just ended.
     news: Notify,
 }
 
@@ -88,7 +88,7 @@ impl EndedSessions {
         loop {
             let news = self.0.news.notified();
             tokio::pin!(news);
-            // Before the look, so that no end comes in between.
+            // Before the check, so that no end falls in between.
             news.as_mut().enable();
             if self.has(session) {
                 return;
@@ -97,7 +97,7 @@ impl EndedSessions {
         }
     }
 
-    /// From now on, and from the answer on also after a restart.
+    /// In force from now on, and after a restart as soon as this returns.
     pub(super) async fn add(&self, session: &PortalSession, now_ms: u64) -> io::Result<()> {
         {
             let mut ids = self.ids();

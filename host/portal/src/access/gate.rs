@@ -19,7 +19,7 @@ use crate::serve::RequestConnection;
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
 pub(crate) const ONCE: &str = "/login/once";
-/// An address of the portal with a selector in it.
+/// An address of the portal with a selector fits.
 const NEXT_BYTES: usize = 2048;
 const TOKEN_FROM: &str = "Send a token as `Authorization: Bearer TOKEN`: `kubectl create token NAME -n NAMESPACE \
      --audience kubewitness.dev` makes one for a service account.";
@@ -106,7 +106,7 @@ impl RequestGate {
         }
     }
 
-    /// Ends the browser's session; the cookies that take it away.
+    /// Ends the browser's session, and returns the cookies that remove it.
     pub(crate) async fn leave(&self, headers: &HeaderMap) -> Vec<String> {
         if let PortalAccess::Kubernetes(control) = &self.access
             && let Some(session) =
@@ -176,7 +176,7 @@ fn unauthorised(problem: Problem, uri: &Uri) -> Response {
     response
 }
 
-/// A link on another site comes without the cookie, which is limited to our own pages.
+/// A link on another site comes without the cookie, which browsers send from our own pages only.
 fn comes_from_elsewhere(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
     matches!(site, Some("cross-site" | "same-site"))
@@ -192,7 +192,7 @@ fn from_here(address: &str) -> Response {
     ([("refresh", format!("0;url={address}"))], page).into_response()
 }
 
-/// A local address of the portal; the first page for any other address.
+/// Returns a local address of the portal unchanged, and the first page for any other address.
 pub(crate) fn local(address: &str) -> &str {
     let is_path = address.starts_with('/') && !address.starts_with("//") && address.len() <= NEXT_BYTES;
     let is_plain = address.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');

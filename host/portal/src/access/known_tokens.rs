@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::PersonDigest;
 
-/// Longer than the pause between two looks of a person at the portal.
+/// Longer than a person's pause between two visits to the portal.
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
 /// As many as answers are cached.
 const MOST: usize = 4096;

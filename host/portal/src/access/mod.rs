@@ -31,11 +31,11 @@ pub(crate) use viewer::{GuardedAct, PortalViewer};
 
 /// The log target for records of people's actions.
 pub const AUDIT: &str = "kubewitness::audit";
-/// Bytes of a key that sessions are encrypted with.
+/// The length of a session key.
 pub const SESSION_KEY_BYTES: usize = 32;
-/// Tokens of some providers list every group of a person. More than this is none.
+/// The tokens of some providers list every group of a person. A longer text is no token.
 const TOKEN_BYTES: usize = 16 * 1024;
-/// A secret that is shorter could be guessed.
+/// A shorter secret could be guessed.
 const LEAST_SECRET_BYTES: usize = 32;
 
 type PersonDigest = [u8; 32];
@@ -76,19 +76,19 @@ impl PortalAccess {
     }
 }
 
-/// The choices of an operator.
+/// The choices of the operator.
 #[derive(Clone)]
 pub struct AccessOptions {
     /// Encrypts the cookie with a person's token. Replicas with the same key accept each other's sessions,
     /// and a restart keeps them. It must be random.
     pub session_key: [u8; SESSION_KEY_BYTES],
-    /// The sessions that people have ended before their time.
+    /// The sessions that people ended early.
     pub ended: EndedSessions,
     /// How long the API server's answers about people are valid.
     pub times: AnswerTimes,
     /// Whether each document that a person reads is logged, with the target [`AUDIT`].
     pub log_reads: bool,
-    /// A proxy that signs people in. Left out: no proxy is trusted.
+    /// A proxy that signs people in. `None`: no proxy is trusted.
     pub trusted_proxy: Option<TrustedProxy>,
 }
 
@@ -113,7 +113,7 @@ pub struct ProxySecret(Arc<[u8]>);
 pub struct WeakSecret(usize);
 
 impl ProxySecret {
-    /// White space at its ends is not part of it: files end with a line.
+    /// White space at its ends is not part of it: files end with a newline.
     pub fn new(text: &str) -> Result<Self, WeakSecret> {
         let text = text.trim();
         if text.len() < LEAST_SECRET_BYTES {

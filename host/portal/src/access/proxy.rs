@@ -10,12 +10,12 @@ use super::{ProxySecret, TrustedProxy};
 const SECRET: &str = "x-kubewitness-proxy-secret";
 const USER: &str = "x-remote-user";
 const GROUP: &str = "x-remote-group";
-/// The header of a request is bounded, and a name is a line of it.
+/// The header of a request is limited, and a name is one line of it.
 const NAME_BYTES: usize = 1024;
 const GROUPS: usize = 512;
 /// The API server adds this group to every authenticated user, and RBAC rules use it.
 const AUTHENTICATED: &str = "system:authenticated";
-/// Users and groups of the cluster itself, such as `system:masters`: no proxy signs them in.
+/// Users and groups of the cluster itself, such as `system:masters`, which no proxy may sign in.
 const RESERVED: &str = "system:";
 
 /// A proxy sends its secret, but does not clearly identify the person.
@@ -50,7 +50,7 @@ fn named(proxy: &TrustedProxy, headers: &HeaderMap) -> Option<Person> {
     Some(Person { user: user.into(), groups, ..Person::default() })
 }
 
-/// A name in UTF-8, as the API server reads the headers of a proxy before it.
+/// A name in UTF-8, as the API server decodes the headers of an authenticating proxy.
 fn text_of(value: &HeaderValue) -> Option<&str> {
     let text = std::str::from_utf8(value.as_bytes()).ok()?.trim();
     (!text.chars().any(char::is_control)).then_some(text)

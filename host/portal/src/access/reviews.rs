@@ -21,13 +21,13 @@ use super::{AccessOptions, PersonDigest, TOKEN_BYTES, party_of, sha256};
 /// this time at the latest; somebody waits for one that is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerTimes {
-    /// A valid token's person.
+    /// How long the person of a valid token is known.
     pub known: Duration,
     /// That a token is invalid.
     pub unknown: Duration,
     pub allowed: Duration,
     pub denied: Duration,
-    /// Which namespace has a name.
+    /// How long the namespace with a name is known.
     pub namespace: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Default for AnswerTimes {
 
 /// The tokens of people who use a portal within ten seconds, and garbage that others send.
 const TOKENS: usize = 4096;
-/// Each person has one for each resource and namespace that they look at.
+/// Each person has one entry for each resource and namespace that they look at.
 const RIGHTS: usize = 32_768;
 const NAMESPACES: usize = 8192;
 
@@ -61,19 +61,19 @@ const RIGHT_REVIEWS_OF_ONE: usize = 8;
 /// Concurrent requests of one party. Those that wait for its own share count, and each holds a connection
 /// that others would need: a browser opens six.
 const REQUESTS_OF_ONE: usize = 16;
-/// Tokens that are new and being reviewed, or waiting for it. The API server answers in milliseconds, so more
+/// New tokens that are reviewed or wait for a review. The API server answers in milliseconds, so more of them
 /// are a flood.
 const UNKNOWN_TOKENS: usize = TOKEN_REVIEWS + 64;
-/// A review, with the wait for its place. Requests to an API server that is well take milliseconds.
+/// The limit for a review, with the wait for its place. A healthy API server takes milliseconds.
 const REVIEW: Duration = Duration::from_secs(5);
 
-/// While answers are missing, how often the log says so.
+/// How often missing answers are logged while they last.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// No answer, so nothing may be shown.
 #[derive(Clone, Debug)]
 pub(crate) struct ReviewUnanswered {
-    /// The API server does not allow the portal to ask; a retry does not help.
+    /// The API server does not allow the portal to ask, so a retry does not help.
     pub(crate) refused: bool,
     pub(crate) why: Arc<str>,
 }
@@ -97,8 +97,8 @@ impl From<AcquireError> for ReviewUnanswered {
     }
 }
 
-/// A person, and the digest of everything that the API server says about them. Their rights are cached under
-/// it.
+/// A person, with the digest of everything that the API server says about them. Their rights are cached under
+/// this digest.
 #[derive(Debug)]
 pub(crate) struct KnownPerson {
     pub(crate) person: Person,
@@ -114,7 +114,7 @@ impl KnownPerson {
     }
 }
 
-/// An answer, and the moment before its question.
+/// An answer, and the time before its question was asked.
 #[derive(Clone, Debug)]
 struct AskedReview<T> {
     answer: T,
@@ -206,7 +206,7 @@ impl AccessControl {
                 return Err(ReviewUnanswered::new(false, "too many unknown tokens are asked about"));
             }
             let person = self.reviewed(places, self.reviewer.authenticate(token)).await?;
-            // An empty name is an error of the answering server, and would be shared by everybody.
+            // An empty name is an error of the server that answered, and everybody would share it.
             Ok(person
                 .filter(|person| !person.user.is_empty())
                 .map(|person| Arc::new(KnownPerson::new(person))))
@@ -259,7 +259,7 @@ impl AccessControl {
         self.namespace(known, &attempt.namespace, |kept| kept.at >= right.at).await
     }
 
-    /// The namespace that has this name now, whatever they may do there.
+    /// The namespace that has this name now, whatever the person may do there.
     pub(crate) async fn live_namespace(
         &self,
         known: &KnownPerson,
@@ -288,7 +288,7 @@ impl AccessControl {
         in_time(async { Ok(self.right_shares.take(&known.party).await?) }).await
     }
 
-    /// A place among the requests of their party, until the answer is sent. `None` if all are taken.
+    /// A place among the requests of their party, until the answer is sent; `None` if all are taken.
     pub(super) fn begin_request(&self, known: &KnownPerson) -> Option<OwnedSemaphorePermit> {
         self.request_shares.take_at_once(&known.party)
     }

@@ -25,12 +25,12 @@ use super::{SESSION_KEY_BYTES, TOKEN_BYTES, party_of, sha256};
 
 /// A working day. After it, people sign in again.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
-/// Browsers keep a cookie of 4,096 bytes with its name and attributes; longer sessions take several.
+/// Browsers store cookies of 4,096 bytes, including name and attributes. Longer sessions take several.
 const PIECE: usize = 3800;
 const HEAD: usize = 16 + 8;
-/// Cookies of one name that are tried.
+/// How many cookies of one name are tried.
 const COOKIES: usize = 4;
-/// Pieces of the longest token.
+/// How many pieces the longest token takes.
 const PIECES: usize = (TOKEN_BYTES + HEAD + NONCE_LEN + 16).div_ceil(3) * 4 / PIECE + 1;
 const AAD: &[u8] = b"kubewitness session 1";
 
@@ -71,7 +71,8 @@ impl SessionTable {
         self.encrypt(AAD, nonce, [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat())
     }
 
-    /// Gives the same text for the same bytes, purpose and page, so that a page with the text stays the same.
+    /// Gives the same text for the same bytes, purpose and page, so that a page with this text stays the
+    /// same.
     pub(super) fn encrypt_steadily(
         &self,
         purpose: &[u8],
@@ -119,7 +120,8 @@ impl SessionTable {
     }
 }
 
-/// A cookie with this before its name is one that the browser got from this host over HTTPS: no other host sets it.
+/// With this prefix in its name, a browser accepts a cookie only from this host over HTTPS: no other host can
+/// set it.
 const HOST: &str = "__Host-";
 const NAME: &str = "kubewitness";
 
@@ -127,7 +129,7 @@ const NAME: &str = "kubewitness";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PortalTransport {
     Plain,
-    /// The browser says that its page came over HTTPS, and the portal has no TLS: a proxy before it has.
+    /// The browser reports that its page came over HTTPS. The portal has no TLS, so a proxy before it has.
     TlsAtProxy,
     Tls,
 }
@@ -146,7 +148,7 @@ impl PortalTransport {
     }
 }
 
-/// The headers that set the cookie: the first piece begins with the number of pieces.
+/// The headers that set the cookie. The first piece begins with the number of pieces.
 pub(super) fn set(text: &str, transport: PortalTransport) -> Vec<String> {
     let pieces: Vec<&str> =
         (0..text.len()).step_by(PIECE).map(|at| &text[at..(at + PIECE).min(text.len())]).collect();
@@ -186,7 +188,8 @@ pub(super) fn read(headers: &HeaderMap, has_tls: bool) -> Option<String> {
     read_each(headers, has_tls).next()
 }
 
-/// The same for each cookie of its names: another program of the same host may have set one without the prefix.
+/// The same for each cookie with one of its names: another program of the same host may have set one without
+/// the prefix.
 pub(super) fn read_each(headers: &HeaderMap, has_tls: bool) -> impl Iterator<Item = String> {
     let places = |transport: &'static PortalTransport| (0..COOKIES).map(move |place| (*transport, place));
     transports(has_tls).iter().flat_map(places).filter_map(move |(transport, place)| {
@@ -200,7 +203,7 @@ pub(super) fn read_each(headers: &HeaderMap, has_tls: bool) -> impl Iterator<Ite
     })
 }
 
-/// The one at this place of those with the name, or the last.
+/// The cookie at this place among those with the name, or the last one.
 fn find<'h>(headers: &'h HeaderMap, name: &str, place: usize) -> Option<&'h str> {
     let cookies = headers.get_all(header::COOKIE).into_iter();
     let pairs =
@@ -245,7 +248,7 @@ mod tests {
         for at in 0..text.len() {
             let other = if text.as_bytes()[at] == b'A' { "B" } else { "A" };
             let altered = format!("{}{other}{}", &text[..at], &text[at + 1..]);
-            // The last character has unused bits, which the decoder refuses.
+            // The last character has unused bits; the decoder refuses it if they are set.
             assert!(sessions().open(&altered, NOW).is_none(), "at {at}");
             assert!(sessions().open(&text[..at], NOW).is_none());
         }

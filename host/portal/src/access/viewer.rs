@@ -38,7 +38,7 @@ pub(crate) struct ViewerPerson {
 pub(super) enum IdentityProof {
     Token(String),
     Session(PortalSession),
-    /// A proxy that is trusted has said so.
+    /// A trusted proxy named the person.
     Proxy,
 }
 
@@ -46,18 +46,18 @@ pub(super) enum IdentityProof {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuardedAct {
     SeeStatus,
-    /// The configuration of a plugin.
+    /// See the configuration of a plugin.
     SeePlugin,
     Replay,
     Drop,
     Pause,
     Resume,
-    /// And unmute.
+    /// Mute and unmute.
     Mute,
 }
 
 impl GuardedAct {
-    /// Verb and resource, as rules of RBAC name them.
+    /// The verb and the resource in RBAC rules.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::SeeStatus => ("get", "status"),
@@ -210,12 +210,12 @@ impl PortalViewer {
         Ok(live.is_some_and(|live| mute.is_of(&live.uid, live.created_ms)))
     }
 
-    /// `name` is a plugin, or empty.
+    /// `name` is the name of a plugin, or empty.
     pub(crate) async fn may(&self, act: GuardedAct, name: &str) -> Result<bool, ReviewUnanswered> {
         self.allows(&act.attempt("", name)).await
     }
 
-    /// Empty: in every namespace.
+    /// An empty `namespace` means every namespace.
     pub(crate) async fn may_in(&self, act: GuardedAct, namespace: &str) -> Result<bool, ReviewUnanswered> {
         self.allows(&act.attempt(namespace, "")).await
     }
@@ -297,7 +297,7 @@ pub fn asking() -> Option<Arc<str>> {
 }
 
 impl PortalViewer {
-    /// Does the work in the viewer's name, for [`asking`].
+    /// Runs the work in the viewer's name, for [`asking`].
     pub(crate) async fn does<F: Future>(&self, work: F) -> F::Output {
         match self {
             Self::Person(person) => ASKING.scope(person.known.party.clone(), work).await,

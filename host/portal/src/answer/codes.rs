@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 pub(crate) struct ProblemCode {
     pub(crate) name: &'static str,
     pub(crate) status: StatusCode,
-    /// The same for each problem with this code; the problem itself has the details.
+    /// The title of all problems with this code; the problem itself has the details.
     pub(crate) title: &'static str,
     pub(crate) about: &'static str,
     pub(crate) remedy: &'static str,
@@ -101,7 +101,7 @@ codes! {
 }
 
 impl ProblemCode {
-    /// The code of a problem that has none of its own.
+    /// The default code of a status.
     pub(crate) fn of(status: StatusCode) -> &'static Self {
         ALL.iter().find(|code| code.status == status).unwrap_or(&FAILED)
     }

@@ -24,13 +24,13 @@ const VARY: &str = "authorization, cookie";
 /// How many bytes of the digest the tag has: enough to avoid collisions by chance.
 const TAG_BYTES: usize = 16;
 
-/// Gives each answer of the API that is whole its tag.
+/// Gives a tag to each complete answer of the API.
 pub(crate) async fn compare(request: Request, next: Next) -> Response {
     let reads = *request.method() == Method::GET;
     let is_api = request.uri().path().starts_with("/api/");
     let known = request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect::<Vec<_>>();
     let response = next.run(request).await;
-    // A stream has no size, and never comes twice.
+    // A stream has no size, and no two are equal.
     let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     match size {
         Some(size) if reads && is_api && response.status() == StatusCode::OK => {
@@ -63,7 +63,7 @@ pub(super) fn tagged(response: Response, bytes: Bytes, known: &[HeaderValue]) ->
     Response::from_parts(parts, Body::empty())
 }
 
-/// The next page and the notices are part of the answer, though they are headers.
+/// The next page and the notices are part of the answer, although they are headers.
 fn tag(headers: &HeaderMap, bytes: &[u8]) -> String {
     let mut context = Context::new(&SHA256);
     for name in [header::LINK, HeaderName::from_static("kubewitness-notice")] {

@@ -20,7 +20,7 @@ const CSS: &str = include_str!("../../assets/portal.css");
 const SCRIPT: &str = include_str!("../../assets/portal.js");
 const ICON: &str = include_str!("../../assets/icon.svg");
 
-/// The addresses of the assets contain their checksum, so that browsers may cache them forever.
+/// The addresses of the assets contain a checksum, so that browsers may cache them forever.
 static ADDRESSES: LazyLock<[String; 3]> = LazyLock::new(|| {
     [("portal.css", CSS), ("portal.js", SCRIPT), ("icon.svg", ICON)]
         .map(|(name, text)| format!("/assets/{name}?v={:08x}", checksum(text.as_bytes())))
@@ -78,12 +78,12 @@ pub(crate) struct NewsFilter {
     pub(crate) uid: Option<String>,
     pub(crate) kind: Option<String>,
     pub(crate) namespace: Option<String>,
-    /// The content is also refreshed after so many seconds, for changes without a state.
+    /// The content is also refreshed after this many seconds, for changes without a state.
     pub(crate) refresh_seconds: Option<u32>,
 }
 
 impl PageContent {
-    /// `tab` is the address of the tab that it belongs to, or empty.
+    /// `tab` is the address of its tab, or empty.
     pub(crate) fn new(title: impl Into<String>, tab: &'static str, content: Markup) -> Self {
         Self { title: title.into(), tab, content, news: None }
     }
@@ -111,12 +111,12 @@ impl IntoResponse for PageContent {
     }
 }
 
-/// Draws the page that a response holds, if it does.
+/// Renders the frame of the page in a response, if it has one.
 pub(crate) fn dress(mut response: Response, stranger: &FrameReader) -> Response {
     let Some(page) = response.extensions_mut().remove::<PageContent>() else { return response };
     let reader = response.extensions_mut().remove::<FrameReader>();
     let text = draw(&page, reader.as_ref().unwrap_or(stranger)).into_string();
-    // The length of the page that was empty.
+    // The length was that of the empty page.
     response.headers_mut().remove(header::CONTENT_LENGTH);
     *response.body_mut() = Body::from(text);
     response

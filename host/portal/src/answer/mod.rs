@@ -14,5 +14,5 @@ pub(crate) mod time;
 
 pub(crate) use problem::{FieldFault, Problem, ProblemPage};
 
-/// The longest name that somebody gives themselves.
+/// The longest name that people may enter for themselves.
 pub(crate) const WHO_BYTES: usize = 256;

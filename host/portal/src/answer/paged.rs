@@ -18,7 +18,7 @@ pub(crate) struct PagedAnswer<T> {
     /// The address of the next part.
     pub next: Option<String>,
     pub notices: Vec<String>,
-    /// The verb and the resources that it takes a right for.
+    /// The verb and the resources for which a right is needed.
     pub forbidden: Option<String>,
     /// Held until the rows have become text.
     pub turn: Option<ReadingTurn>,
@@ -46,7 +46,7 @@ impl<T: Serialize> IntoResponse for PagedAnswer<T> {
         let notices = self.notices.into_iter().map(|notice| (NOTICE, notice));
         let forbidden = self.forbidden.map(|what| (FORBIDDEN, what));
         for (name, value) in link.into_iter().chain(notices).chain(forbidden) {
-            // Names of sources are plain, and so is all else in it.
+            // Names of sources are plain text, and so is the rest.
             if let Ok(value) = HeaderValue::try_from(value) {
                 response.headers_mut().append(name, value);
             }

@@ -65,7 +65,7 @@ impl QueryParams {
         }
     }
 
-    /// `true` or `false`; left out: no.
+    /// `true` or `false`; false if absent.
     pub(crate) fn yes(&self, name: &str) -> Result<bool, Problem> {
         match self.text(name) {
             None | Some("false") => Ok(false),

@@ -16,8 +16,8 @@ use super::frame::PageContent;
 
 /// How many bytes of a wrong cursor are shown. An encrypted one has hundreds.
 const CURSOR: usize = 48;
-/// Seconds after which a browser retries a page that is unavailable now, for example while the journal is
-/// opened.
+/// After how many seconds a browser retries a page that is unavailable now, for example while the journal is
+/// being opened.
 const REFRESH: header::HeaderValue = header::HeaderValue::from_static("5");
 /// The media type of RFC 9457.
 const MEDIA: &str = "application/problem+json";
@@ -52,7 +52,7 @@ impl Problem {
         }
     }
 
-    /// A problem that programs can distinguish from others with its status.
+    /// A problem that programs can distinguish from others with the same status.
     pub(crate) fn of(
         code: &'static ProblemCode,
         message: impl Into<String>,
@@ -193,7 +193,7 @@ pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Response {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, message, hint).answer(uri.path())
 }
 
-/// A refusal from before any handler, such as a path that is not a text, is also a problem.
+/// A refusal before any handler, such as for a path that is not text, is also shown as a problem.
 pub(crate) async fn worded(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let is_looked_at = request.method() == Method::GET;
@@ -211,7 +211,7 @@ pub(crate) async fn worded(request: Request, next: Next) -> Response {
     Problem::new(response.status(), "The request can't be read.", hint).answer(&path)
 }
 
-/// Probes are answered with a word.
+/// Probes get one word as an answer.
 fn is_probe(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }

@@ -37,7 +37,7 @@ use crate::serve::StreamPlace;
 
 /// How many states are read at once for one stream; it holds no more.
 const BATCH: usize = 128;
-/// Proxies close connections that are silent for a minute.
+/// Proxies close connections after a minute of silence.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// How often rights are checked again. Answers are cached for ten seconds, so a withdrawn right ends a stream
@@ -48,9 +48,9 @@ const CHECK: Duration = Duration::from_secs(30);
 const AWAITED_FOR: Duration = Duration::from_secs(10);
 /// How often a client that sees none of the new states gets the stream's position.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
-/// A stream that lags by this many states reads them from the disk.
+/// A stream that lags by this many states reads them from disk.
 const FAR_BEHIND: u64 = 1024;
-/// After a pause this long, rights are checked before anything is shown.
+/// After such a long pause, rights are checked before anything is shown.
 const PAUSE: Duration = Duration::from_secs(5);
 
 struct LiveEvents {
@@ -67,12 +67,12 @@ struct LiveEvents {
     /// Whether the rights by which it may show something are known. Checking those in many namespaces takes
     /// longer than an answer may take to begin.
     has_noted_rights: bool,
-    /// Up to here the client knows that it has everything, and since when.
+    /// The position up to which the client knows that it has everything, and since when.
     told: (Seq, Instant),
     place: StreamPlace,
 }
 
-/// The event before the states.
+/// The event before the first state.
 enum FirstEvent {
     Position(JournalCursor),
     Reset(JournalCursor),
@@ -264,7 +264,7 @@ impl LiveEvents {
 
     /// Reads the next states, and waits for them if there are none.
     async fn read(&mut self) -> Option<()> {
-        // Marked as seen before reading, so that a state in between wakes the wait below.
+        // Marked as seen before reading, so that a state in between ends the wait below.
         let newest = *self.newest.borrow_and_update();
         let is_behind = newest.saturating_sub(self.after) > FAR_BEHIND;
         let read = tokio::select! {

@@ -33,10 +33,11 @@ use crate::answer::{Problem, codes};
 use crate::app::{AppRoute, PortalApp};
 use crate::scope::{self, AccessVerb, ViewerVisibility, VisiblePart};
 
-/// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
+/// The most rows of one answer: the default is what a person looks through, the maximum what a script may
+/// request.
 pub(crate) const ROWS: usize = 500;
 pub(crate) const MOST_ROWS: usize = 10_000;
-/// A reason is a sentence for the record.
+/// A reason is one sentence in the record.
 pub(crate) const REASON_BYTES: usize = 1024;
 /// The most positions of one replay. With more, people replay all letters of the plugin.
 const MOST_SEQS: usize = 1000;
@@ -67,7 +68,7 @@ const GAPS: &[&str] = &["source", "uid", "kind", "namespace", "name", "cursor", 
 const POISON: &[&str] = &["source", "cursor", "limit"];
 const LETTERS: &[&str] = &["plugin", "cursor", "limit"];
 
-/// The default number of objects with details in one answer.
+/// How many objects with details one answer has by default.
 const DETAILED: usize = 100;
 
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
@@ -355,7 +356,7 @@ async fn letter_records(
     Ok(PagedAnswer::new(records, next))
 }
 
-/// The request as executed: the record names the signed-in person.
+/// The request as it is executed: the record names the signed-in person.
 pub(crate) async fn authorised(
     viewer: &PortalViewer,
     act: GuardedAct,

@@ -48,7 +48,7 @@ pub(super) async fn unmute(
     Ok(Json(order(&app, &viewer, false, body?.0).await?))
 }
 
-/// The mutes that they may remove, newest first.
+/// The mutes that the viewer may remove, newest first.
 pub(crate) async fn visible_mutes(app: &PortalApp, viewer: &PortalViewer) -> Result<Vec<MuteView>, Problem> {
     let mut mutes = app.views.mutes().await?;
     mutes.reverse();
@@ -68,7 +68,7 @@ pub(crate) async fn visible_mutes(app: &PortalApp, viewer: &PortalViewer) -> Res
     Ok(mutes)
 }
 
-/// The list names whoever has signed in.
+/// The list has the name of the signed-in person.
 pub(crate) async fn order(
     app: &PortalApp,
     viewer: &PortalViewer,

@@ -17,10 +17,10 @@ use super::page::{MetricsPage, seconds};
 use super::plugin_metrics;
 use crate::serve::ListenerTraffic;
 
-/// Name, help, type and the value of a source; `None` if it has no value yet.
+/// Name, help, type, and the value for a source; `None` if it has no value yet.
 type OfSource = (&'static str, &'static str, MetricKind, fn(&SourceView) -> Option<f64>);
 type OfPlugin = (&'static str, &'static str, fn(&PluginView) -> f64);
-/// The value of one more label, and its count.
+/// The value of an additional label, and its count.
 type LabelledCount = (&'static str, fn(&SourceCounts) -> u64);
 
 /// The events of a source, by their meaning.
@@ -151,8 +151,8 @@ const PLUGINS: [OfPlugin; 11] = [
 type OfQueue = (&'static str, &'static str, MetricKind, fn(&QueueView) -> f64);
 type HistogramList = (&'static str, &'static str, fn(&QueueView) -> &HistogramView);
 
-/// The names and meanings of client-go's work queues, so that the dashboards and alerts which
-/// people have for their controllers work here too.
+/// The names and meanings of client-go's work queues, so that people's dashboards and alerts for their
+/// controllers work here, too.
 const QUEUES: [OfQueue; 5] = [
     ("workqueue_depth", "States that wait and are in no call, those in the journal included.", Gauge, |q| {
         q.depth as f64

@@ -32,7 +32,7 @@ pub(super) async fn page(
     let (mut sources, restricted) = (status.sources, status.restricted);
     let gaps = visible.gaps(query.clone(), ROWS).await?;
     let poison = PoisonQuery { source: query.source.clone(), cursor: params.cursor("poison")?, limit: None };
-    // Bytes that were no object are of none.
+    // Bytes that are not an object belong to no object.
     let poison = match query.uid.is_some() || restricted {
         true => VisiblePart::default(),
         false => visible.poison(poison, ROWS).await?,
@@ -161,7 +161,7 @@ fn table(gaps: &[Gap]) -> Markup {
     }
 }
 
-/// An empty bound is not known: before the first list, or until now.
+/// An empty bound is unknown: before the first list, or until now.
 pub(super) fn bound(version: &str) -> &str {
     if version.is_empty() { "open" } else { version }
 }
@@ -206,7 +206,7 @@ fn poisons(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
     }
 }
 
-/// Controls have no picture of their own, and some turn the direction of writing.
+/// Control characters are invisible, and some change the direction of writing.
 fn visible(text: &str) -> String {
     let unseen = |c: char| {
         c.is_control()

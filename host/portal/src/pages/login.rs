@@ -176,7 +176,7 @@ async fn leave(State(app): State<PortalApp>, headers: HeaderMap) -> Result<Respo
 
 fn with(mut response: Response, cookies: &[String]) -> Response {
     for cookie in cookies {
-        // Its text is of base64 and names.
+        // The text consists of base64 and names.
         if let Ok(value) = HeaderValue::from_str(cookie) {
             response.headers_mut().append(header::SET_COOKIE, value);
         }

@@ -28,9 +28,9 @@ const TWICE: &[(&str, &str)] = &[];
 const OPENINGS: &[(&str, usize)] = &[
     // begin: openings
     ("host", 23),
-    ("host/capability", 19),
+    ("host/capability", 18),
     ("host/core", 78),
-    ("host/journal", 8),
+    ("host/journal", 7),
     ("host/playground", 10),
     ("host/portal", 27),
     ("host/sandbox", 4),

@@ -26,7 +26,7 @@ use crate::store::rows::{KnownKeys, RowBatch, StateKey, StoreResult};
 use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
 
 const COMMIT: &str = "COMMIT";
-/// Run if other processes have to learn of the commit.
+/// Runs if other processes have to learn of the commit.
 const COMMIT_NEWS: &str = "UPDATE kw_journal SET epoch = epoch + 1 WHERE id = 1; COMMIT";
 
 /// A replica's share of a journal.
@@ -65,7 +65,7 @@ pub(crate) struct ServerWriter {
     /// The commits that will be known once the present transaction is committed.
     under_way: CommitIdentity,
     clock: Arc<dyn Clock>,
-    /// `None`: it has the journal for itself.
+    /// `None` if it has the journal for itself.
     share: Option<ReplicaShare>,
 }
 
@@ -113,7 +113,7 @@ impl ServerWriter {
         self.share.as_ref().map_or(LockRight::Whole, |share| LockRight::Replica(share.slot))
     }
 
-    /// Ends the transaction. `news`: others have to learn of it.
+    /// Ends the transaction. `news` is set if others have to learn of it.
     async fn finish(&mut self, news: bool) -> StoreResult<()> {
         let news = news && self.share.is_some();
         self.session.script(if news { COMMIT_NEWS } else { COMMIT }).await?;
@@ -209,8 +209,8 @@ struct TransactionFence {
     newest: Seq,
 }
 
-/// The error for an epoch that is not ours. Epochs only ascend: one before ours is of another time or another
-/// journal.
+/// The error for an epoch that is not ours. Epochs only ascend: an earlier one comes from another time or
+/// another journal.
 fn taken_over(holder: &str, epoch: i64, mine: i64) -> JournalError {
     if epoch < mine {
         return JournalError::Fatal(format!(
@@ -237,7 +237,7 @@ impl StoreWriter for ServerWriter {
             None => self.hold_again(&mut session).await?,
         }
         (self.session, self.number) = (session, number);
-        // The transaction before may have been committed, and others may have written since.
+        // The previous transaction may have been committed, and others may have written since.
         self.known = commits::begin_line(&mut self.session, Some(self.known)).await?;
         match self.share {
             Some(_) => Ok(()),
@@ -355,7 +355,7 @@ impl StoreWriter for ServerWriter {
     async fn tend(&mut self) {}
 
     async fn close(self: Box<Self>) -> StoreResult<()> {
-        // The lock goes with the session.
+        // The lock ends with the session.
         drop(self);
         Ok(())
     }

@@ -112,7 +112,7 @@ fn columns(connection: &Connection, after: i64, limit: i64) -> rusqlite::Result<
     read.collect()
 }
 
-/// A number or a text; any other type is not of this format.
+/// A number or a text. Any other type does not belong to this format.
 fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<StateKey>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Null => None,

@@ -21,7 +21,7 @@ const IO_WRITE: i64 = IO | 3 << 8;
 /// No room for the shared memory file beside the WAL.
 const IO_SHM_SIZE: i64 = IO | 19 << 8;
 const IO_NO_MEMORY: i64 = IO | 12 << 8;
-/// A read-only connection can't undo a transaction that was cut off.
+/// A read-only connection can't undo an interrupted transaction.
 const READ_ONLY_ROLLBACK: i64 = READ_ONLY | 3 << 8;
 
 /// The extended result code, if the error comes from SQLite itself.
@@ -39,11 +39,11 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
         (None, error @ (sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)) => {
             JournalError::Unavailable(error.to_string())
         }
-        // A connection that is being opened has no code for it.
+        // A connection that is being opened reports no code for it.
         (None, sqlx::Error::Io(error)) if error.kind() == std::io::ErrorKind::OutOfMemory => {
             JournalError::Unavailable("SQLite has no memory left".into())
         }
-        // A worker that died, or a row that is not of this format.
+        // A worker died, or a row has another format.
         (None, error) => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
     }
 }

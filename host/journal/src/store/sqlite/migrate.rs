@@ -64,7 +64,7 @@ const STEPS: [&str; VERSION as usize - 1] = [
     "",
 ];
 
-/// The version since which rows have checksums.
+/// The version from which rows have checksums.
 const SEALED: i64 = 6;
 
 /// Migrates a file of version `from` to the present one. With `unfinished`, the mark of an unfinished import

@@ -28,16 +28,16 @@ use crate::store::format::unmarked;
 use crate::store::rows::StoreResult;
 use crate::store::{self, OpenedJournal};
 
-/// Prepared statements that a reader keeps.
+/// The most prepared statements of a reader.
 const STATEMENTS: usize = 64;
 
-/// Rows on their way from SQLite's thread to the reader.
+/// The most rows between SQLite's thread and the reader.
 const ROWS_IN_FLIGHT: usize = 512;
 
-/// A reader makes no journal.
+/// A reader creates no journal.
 const NOTHING: &str = "there is no journal here: name the controller's data folder with --data";
 
-/// The place in a rollback journal that has the number of pages before the transaction.
+/// Where a rollback journal has the number of pages before the transaction.
 const PAGES_BEFORE: Range<usize> = 16..20;
 
 pub(crate) struct SqliteStore {
@@ -53,7 +53,7 @@ struct FileLock(File);
 /// The content of a file before anything is written to it.
 enum FileContent {
     Nothing,
-    /// A journal of this version, which is not newer than ours; with a mark for an unfinished import.
+    /// A journal of this version, which is not newer than ours, with the mark of an unfinished import.
     Journal(i64, bool),
 }
 
@@ -168,8 +168,7 @@ impl FileLock {
 }
 
 impl Drop for FileLock {
-    /// Unlocked explicitly and not by closing: a child process that is just starting has the file open as
-    /// well.
+    /// Unlocked explicitly and not by closing: a child process that is just starting has the file open, too.
     fn drop(&mut self) {
         if let Err(error) = self.let_go() {
             tracing::debug!(%error, "the journal's lock is let go of by closing its file");
@@ -181,7 +180,7 @@ impl Drop for FileLock {
 async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
     match (bytes(path), wal_bytes(path)) {
         (0, 0) => return Ok(FileContent::Nothing),
-        // Its header is on disk before anything is in the WAL.
+        // The header is on disk before anything is in the WAL.
         (0, _) => return Err(OpenError::Orphan { path: path.to_path_buf() }),
         _ => {}
     }
@@ -193,7 +192,7 @@ async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
         found => found.map_err(|error| open_error(path, error))?,
     };
     match found {
-        // A crash between the file's creation and its first transaction.
+        // A crash came between the file's creation and its first transaction.
         (0, 0, 0) => Ok(FileContent::Nothing),
         (APPLICATION_ID, format, _) => match unmarked(format) {
             (found, _) if found > VERSION => {
@@ -208,7 +207,7 @@ async fn inspect(path: &Path) -> Result<FileContent, OpenError> {
     }
 }
 
-/// Refuses a file with a trigger: each of our writes would execute it, too.
+/// Refuses a file with a trigger: each of our writes would run it.
 async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
     let triggers = triggers(connection).await.map_err(|error| open_error(path, error))?;
     match triggers.first() {
@@ -236,7 +235,7 @@ pub(super) async fn read_only(path: &Path) -> Result<SqliteConnection, OpenError
     options(path).read_only(true).connect().await.map_err(|error| open_error(path, error))
 }
 
-/// A journal of this format, and a connection that is unable to write.
+/// A journal of this format, with a connection that can't write.
 pub(crate) async fn open_to_read(path: &Path) -> Result<OpenedJournal, OpenError> {
     expect_files(path).await?;
     if bytes(path) == 0 && wal_bytes(path) == 0 {
@@ -258,7 +257,7 @@ pub(crate) async fn open_to_read(path: &Path) -> Result<OpenedJournal, OpenError
     }
 }
 
-/// Removes a journal that holds an import that has not come to its end, and no other.
+/// Removes a journal with an unfinished import, and no other.
 pub(crate) async fn discard(path: &Path) -> Result<(), OpenError> {
     let nothing = || OpenError::NothingToDiscard { place: path.display().to_string() };
     if bytes(path) == 0 && wal_bytes(path) == 0 {

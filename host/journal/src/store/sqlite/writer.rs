@@ -22,21 +22,20 @@ use crate::store::rows::{KnownKeys, RowBatch, StateKey, StoreResult};
 use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
 
 /// Beyond this size the WAL is moved into the file and truncated, even if that has to wait a moment for
-/// readers. SQLite's own checkpoints, every 1,000 pages, don't wait, so a permanent reader would let it grow
-/// without end.
+/// readers. SQLite's own checkpoints don't wait, so a permanent reader would let it grow forever.
 const WAL_BYTES: u64 = 64 << 20;
 
 /// How long the writer waits for readers before it postpones that.
 const WAL_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Transactions between two looks at the size of the WAL.
+/// How many transactions are between two checks of the WAL's size.
 const WAL_LOOK: u32 = 64;
 
 /// The one writer.
 pub(crate) struct SqliteWriter {
     path: PathBuf,
     thread: WriterThread,
-    /// The file that was opened, whatever its name leads to by now.
+    /// The file that was opened, whatever file has its name now.
     file: Option<u64>,
     /// The newest state that is known to be committed.
     committed: Seq,
@@ -80,7 +79,7 @@ impl SqliteWriter {
         }
     }
 
-    /// Retention never takes the newest state.
+    /// Retention never removes the newest state.
     fn has_all(&self, newest: Seq) -> StoreResult<()> {
         match newest < self.committed {
             true => Err(self.lost("overwritten by an older copy")),
@@ -191,7 +190,7 @@ impl StoreWriter for SqliteWriter {
 
     async fn end(&mut self) -> StoreResult<()> {
         self.is_there()?;
-        // The file has a page of its own before anything is in the WAL.
+        // The file has its first page before anything is in the WAL.
         if std::fs::metadata(&self.path).is_ok_and(|found| found.len() == 0) {
             return Err(self.lost("emptied"));
         }
@@ -216,8 +215,8 @@ impl StoreWriter for SqliteWriter {
             return Err(lost);
         }
         let asked = self.reader.close().await;
-        // Readers are closed later and could not do it: the whole journal is in the one file then,
-        // and a copy of that file is a copy of the journal.
+        // Readers are closed later and could not do it. Then the whole journal is in one file, and a copy of
+        // that file is a copy of the journal.
         self.thread.fold(BUSY).await?;
         self.thread.close().await?;
         asked.map_err(classify)

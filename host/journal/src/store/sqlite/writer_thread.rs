@@ -20,10 +20,10 @@ pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// transaction are then moved once for thousands of states, and a state rarely waits for it.
 const CHECKPOINT_PAGES: u32 = 4096;
 
-/// Statements that write, each for one row.
+/// The most prepared statements that write, each for one row.
 const STATEMENTS: usize = 64;
 
-/// KiB of pages that the writer keeps: whole documents of live objects are replaced in no order.
+/// KiB of pages that the writer caches: whole documents of live objects are replaced in no particular order.
 const CACHE: i64 = -4096;
 
 /// The WAL's file is truncated to this size when it starts over.
@@ -32,7 +32,7 @@ const WAL_KEPT: i64 = 64 << 20;
 /// When a transaction is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncMode {
-    /// Before it counts as committed.
+    /// Before the transaction counts as committed.
     Full,
     /// Synced with the next transaction that is. A kill of the process loses nothing; a power failure may
     /// lose all of it.
@@ -77,7 +77,7 @@ impl WriterConnection {
     }
 }
 
-/// Opens a file that exists.
+/// Opens an existing file.
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(
         path,
@@ -90,7 +90,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "cache_size", CACHE)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    // These return the value that was set.
+    // These pragmas return the value that was set.
     connection.pragma_update_and_check(None, "journal_size_limit", WAL_KEPT, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "wal_autocheckpoint", CHECKPOINT_PAGES, |_| Ok(()))?;
     Ok(connection)
@@ -140,7 +140,7 @@ impl WriterThread {
     ) -> StoreResult<T> {
         self.with(move |writing| {
             writing.set(sync)?;
-            // A deferred one would be refused when it turns into a writing one.
+            // A deferred transaction would be refused when it starts to write.
             let transaction = writing.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = work(&transaction)?;
             transaction.commit()?;
@@ -166,7 +166,7 @@ impl WriterThread {
         .await
     }
 
-    /// Moves the WAL into the file and cuts it, unless somebody reads it for longer than that.
+    /// Moves the WAL into the file and truncates it, unless somebody reads it for longer than `patience`.
     pub async fn fold(&self, patience: Duration) -> StoreResult<()> {
         self.run(move |connection| {
             connection.busy_timeout(patience)?;

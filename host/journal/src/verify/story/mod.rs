@@ -45,8 +45,8 @@ use kubewitness_core::{Change, Gap, State, Version};
 pub(crate) use self::name_holders::NameHolders;
 use crate::report::code;
 
-/// Versions of an object that a gap is compared with: as many as its two bounds and one between. All of
-/// them would cost memory for each state.
+/// With how many versions of an object a gap is compared: its two bounds and one in between. More would cost
+/// memory for each state.
 const LAST: usize = 3;
 
 /// How far the checkpoint of a source may be ahead of its states: its objects may be quiet while others
@@ -72,10 +72,10 @@ pub(crate) struct ObjectLife {
     newest: Option<Version>,
     /// Whether a state has `newest` as its own version; otherwise only the end has it.
     is_told: bool,
-    /// `newest` is the version of its end.
+    /// Whether `newest` is the version of its end.
     ends_at_newest: bool,
     is_gone: bool,
-    /// Its own last versions that are numbers and were recorded in order, newest first; 0 for none.
+    /// Its own newest numeric versions that were recorded in order, the newest first; 0 if none.
     numbers: [u64; LAST],
 }
 
@@ -85,12 +85,12 @@ impl ObjectLife {
         self.newest.as_ref()
     }
 
-    /// The newest of its own versions that is a number and was recorded in order.
+    /// Its own newest numeric version that was recorded in order.
     pub fn number(&self) -> Option<u64> {
         self.numbers.first().copied().filter(|number| *number != 0)
     }
 
-    /// A gap of the object, which says that versions are missing.
+    /// Takes a gap of the object: versions are missing there.
     pub fn lacks(&self, gap: &Gap) -> Result<(), StoryContradiction> {
         let (Some(after), Some(before)) =
             (Version::new(&gap.after).number(), Version::new(&gap.before).number())
@@ -213,7 +213,7 @@ pub(crate) fn document(state: &State, document: &[u8]) -> Result<(), StoryContra
 /// Whether a watch may resume from a checkpoint. `newest` is the greatest numeric version of its source; 0 if
 /// none is numeric.
 pub(crate) fn checkpoint(source: &str, checkpoint: &str, newest: u64) -> Result<(), StoryContradiction> {
-    // A source that a stream brings says how far it was read in each partition.
+    // A source that arrives over a stream says how far each partition was read.
     if ReaderPositions::parse(checkpoint).is_ok() {
         return Ok(());
     }

@@ -11,14 +11,14 @@ use super::{ObjectLife, StoryContradiction};
 use crate::report::code;
 use crate::store::memory::chain_ends::{MarkKeys, ObjectMark};
 
-/// The holder of a name, and the version since which it holds it.
+/// The holder of a name, and since which version it holds the name.
 struct NameHolder {
     epoch: u32,
     uid: ObjectMark,
     since: u64,
 }
 
-/// The newest holder of each recorded name: about 60 bytes a name.
+/// The newest holder of each recorded name, at about 60 bytes each.
 #[derive(Default)]
 pub(crate) struct NameHolders {
     marks: MarkKeys,

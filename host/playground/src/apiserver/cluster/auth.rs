@@ -18,7 +18,7 @@ use crate::apiserver::wire::query::percent_decode;
 /// The audience of a token that names none.
 pub const DEFAULT_AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// Tokens of service accounts that are known at a time; the oldest to expire goes first.
+/// How many tokens of service accounts are known at a time. The first to expire is forgotten first.
 const MAX_ISSUED: usize = 10_000;
 
 /// The default lifetime of an issued token.
@@ -36,7 +36,7 @@ pub struct TokenUser {
 struct IssuedToken {
     namespace: String,
     name: String,
-    /// Bound to this incarnation of the account; None to any.
+    /// Valid for this incarnation of the account only; `None` for any.
     uid: Option<String>,
     audiences: Vec<String>,
     expires: i64,
@@ -79,7 +79,7 @@ pub fn authenticate(
     review(shared, token.trim(), &[]).map(|(user, _)| user).map_err(|_| ApiError::unauthorized())
 }
 
-/// Whom a user claims to act for, if anybody, and may.
+/// The user for whom somebody claims to act, if that is allowed.
 pub fn impersonate(
     shared: &SharedCluster,
     user: ClusterUser,
@@ -166,7 +166,7 @@ pub fn review(
     Ok((user, common))
 }
 
-/// Issues a token to a service account. Returns it with its end, in seconds since 1970.
+/// Issues a token to a service account. Returns it with its expiry, in seconds since 1970.
 pub fn issue(
     shared: &SharedCluster,
     namespace: &str,

@@ -22,7 +22,7 @@ pub const MASTERS: &str = "system:masters";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessAction {
     pub verb: String,
-    /// A path that is not a resource; then the other fields are empty.
+    /// A path that is not a resource. The other fields are then empty.
     pub path: Option<String>,
     pub group: String,
     pub resource: String,
@@ -87,7 +87,7 @@ pub struct CompiledRoles {
     compiled: Mutex<CompiledRights>,
 }
 
-/// Why the user may do it, or None.
+/// Why the user may do it; `None` if they may not.
 pub fn allowed(shared: &SharedCluster, user: &ClusterUser, action: &AccessAction) -> Option<String> {
     if user.is_in(MASTERS) {
         return Some(String::new());
@@ -98,7 +98,7 @@ pub fn allowed(shared: &SharedCluster, user: &ClusterUser, action: &AccessAction
         .map(|grant| format!("RBAC: allowed by {}", grant.binding))
 }
 
-/// The rules that hold for a user in a namespace, as a rules review shows them.
+/// The rules that apply to a user in a namespace, as a rules review shows them.
 pub fn rules_of(shared: &SharedCluster, user: &ClusterUser, namespace: &str) -> (Vec<Value>, Vec<Value>) {
     let (mut resource, mut path) = (Vec::new(), Vec::new());
     if user.is_in(MASTERS) {
@@ -254,7 +254,7 @@ impl AccessRule {
     }
 }
 
-/// The relevant ones of the roles that every cluster begins with.
+/// The relevant roles among those with which every cluster begins.
 pub fn bootstrap() -> Vec<Value> {
     let role = |name: &str, rules: Value| {
         json!({

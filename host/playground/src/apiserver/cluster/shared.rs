@@ -43,7 +43,7 @@ impl SharedCluster {
         let tls = options.tls.as_ref().map(ServerTls::open).transpose()?;
         let keep_truth = options.keep_truth || options.hooks;
         let store = ObjectStore::open(options.history.clone(), keep_truth, options.state.as_deref())?;
-        // After a restart the same seed gives other names, because the former ones are taken.
+        // After a restart the same seed gives other names, because the former ones are in use.
         let random = RandomSource::new(options.seed.map(|seed| seed ^ store.version()));
         let shared = SharedCluster {
             tls,
@@ -111,7 +111,7 @@ impl SharedCluster {
         Some(ResourcePlace { kind, table, namespace })
     }
 
-    /// The place and name of an owner that a record refers to, if the owner exists.
+    /// The place and name of an owner to which a record refers, if the owner exists.
     pub fn owner(
         &self,
         place: &ResourcePlace,
@@ -164,7 +164,7 @@ impl SharedCluster {
         !locked(&self.fronts).is_empty()
     }
 
-    /// The remaining servers, up or not.
+    /// The servers that still exist, up or down.
     pub fn fronts(&self) -> Vec<Arc<ServerFront>> {
         locked(&self.fronts).iter().filter_map(Weak::upgrade).collect()
     }

@@ -12,7 +12,7 @@ pub use crate::apiserver::store::{EpochStart as Epoch, ReadableFloor};
 pub struct TruthEntry {
     /// ADDED, MODIFIED or DELETED.
     pub event: &'static str,
-    /// The number of times that the history had been replaced before.
+    /// How often the history was replaced before.
     pub epoch: u32,
     pub version: u64,
     pub namespace: String,
@@ -31,7 +31,7 @@ pub struct ResourceTruth {
     pub entries: Vec<TruthEntry>,
     /// The histories: the first one, and one for each restore.
     pub epochs: Vec<Epoch>,
-    /// When which versions were compacted.
+    /// When each version was compacted.
     pub floors: Vec<ReadableFloor>,
     /// The number of older entries that were dropped.
     pub dropped: u64,
@@ -88,7 +88,7 @@ impl ResourceTruth {
         }
     }
 
-    /// The record as the hook answers it.
+    /// The record as the hook returns it.
     pub fn to_value(&self) -> Value {
         let entries = self.entries.iter().map(|entry| {
             json!({

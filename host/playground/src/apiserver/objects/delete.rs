@@ -60,7 +60,7 @@ pub enum DeleteResult {
 }
 
 impl DeleteOptions {
-    /// Reads it from the body of a request, or from its parameters.
+    /// Reads the options from the body of a request, or from its parameters.
     pub fn parse(query: &QueryParameters, body: &Value) -> Result<Self, ApiError> {
         let text = |value: &Value| value.as_str().filter(|t| !t.is_empty()).map(str::to_owned);
         let named = text(&body["propagationPolicy"]).or_else(|| text(&query.get("propagationPolicy").into()));
@@ -161,7 +161,7 @@ fn owns(shared: &SharedCluster, record: &VersionRecord) -> bool {
     !shared.store.owned_by(&record.uid).is_empty()
 }
 
-/// Sets an object's time of deletion. Its finalizers hold it.
+/// Sets an object's deletion time. Its finalizers hold it.
 fn mark(
     shared: &SharedCluster,
     place: &ResourcePlace,
@@ -255,8 +255,8 @@ pub fn finish_foreground(shared: &SharedCluster, place: &ResourcePlace, name: &s
     }
 }
 
-/// Marks a namespace as deleted. Its contents go a moment later, as in a real cluster: `kubectl delete -k`
-/// names them, too.
+/// Marks a namespace as deleted. Its contents are deleted a moment later, as in a real cluster: `kubectl
+/// delete -k` names them, too.
 fn delete_namespace(
     shared: &SharedCluster,
     place: &ResourcePlace,
@@ -273,7 +273,7 @@ fn delete_namespace(
     Ok(DeleteResult::Waiting(outcome))
 }
 
-/// Empties the namespaces that have been terminating for long enough. Call it now and then.
+/// Empties the namespaces that have been terminating for long enough. Called periodically.
 pub fn empty_namespaces(shared: &SharedCluster) {
     loop {
         let name = {

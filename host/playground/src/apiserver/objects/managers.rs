@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::apiserver::values::ident;
 
-/// The server sets them, whoever writes.
+/// The server sets them, so they belong to no writer.
 const NOBODYS: [&str; 3] = ["apiVersion", "kind", "status"];
 const NOBODYS_METADATA: [&str; 10] = [
     "name",
@@ -19,10 +19,10 @@ const NOBODYS_METADATA: [&str; 10] = [
     "deletionGracePeriodSeconds",
     "selfLink",
 ];
-/// Cut as in the real server.
+/// Cut to this many characters, as in the real server.
 const MANAGER_CHARS: usize = 128;
 
-/// The name in the request, or else in the client's user agent.
+/// The name in the request, otherwise in the client's user agent.
 pub fn manager(named: &str, user_agent: Option<&str>) -> String {
     let program = user_agent.and_then(|agent| agent.split('/').next()).unwrap_or_default();
     let name = [named, program].into_iter().find(|name| !name.is_empty()).unwrap_or("unknown");

@@ -202,7 +202,7 @@ fn document(request: &IncomingRequest, place: &ResourcePlace, body: &[u8]) -> Re
 }
 
 fn yaml(body: &[u8]) -> Result<Value, ApiError> {
-    // JSON is YAML, too, and kubectl sends it.
+    // JSON is also YAML, and kubectl sends it.
     if let Ok(value) = serde_json::from_slice(body) {
         return Ok(value);
     }
@@ -310,7 +310,7 @@ fn patch_object(
     show(request, place, 200, &outcome)
 }
 
-/// Checks fields that the real server parses, and refuses in a patch.
+/// Checks fields that the real server parses and refuses in a patch.
 fn check_patched(place: &ResourcePlace, new: Value) -> Result<Value, ApiError> {
     if !place.kind.is("coordination.k8s.io", "Lease") {
         return Ok(new);

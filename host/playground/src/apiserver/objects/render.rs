@@ -109,7 +109,7 @@ impl RenderView {
         }
     }
 
-    /// Everything of a list before its items.
+    /// The part of a list before its items.
     pub fn list_head(&self, version: u64, next: Option<&str>, remaining: Option<u64>) -> Vec<u8> {
         let (kind, api_version) = match self.form {
             AcceptedForm::Whole => (self.kind.list_kind(), self.kind.api_version()),

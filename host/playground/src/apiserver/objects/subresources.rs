@@ -78,7 +78,7 @@ pub fn bind(
     Ok(success(201))
 }
 
-/// Changes `spec.finalizers`, which hold a namespace beyond its own finalizers.
+/// Changes `spec.finalizers`, which hold a namespace in addition to its ordinary finalizers.
 fn finalize(
     shared: &SharedCluster,
     request: &IncomingRequest,

@@ -25,13 +25,13 @@ use crate::apiserver::wire::query::{InitialEvents, WatchOptions};
 /// How many changes are taken from the log at once, so that its lock is held briefly.
 const BATCH: usize = 256;
 
-/// The bytes of frames that are gathered before the connection gets them.
+/// How many bytes of frames are collected before they are passed to the connection.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// A watch that was up to date ends when it lags by this many changes.
+/// An up-to-date watch ends when it lags by this many changes.
 const MAX_BEHIND: usize = 50_000;
 
-/// The most open watches. More of them mean a client that leaks them.
+/// The most open watches. More of them mean that a client leaks them.
 const MAX_WATCHES: usize = 10_000;
 
 /// The last bookmark comes this long before the server's time limit.
@@ -48,7 +48,7 @@ struct ObjectWatcher {
     view: RenderView,
     filter: ListFilter,
     table: TableId,
-    /// The history that it reports. Another history ends it.
+    /// The history that it reports. The watch ends if the history is replaced.
     epoch: u32,
     /// Everything up to this version was sent or did not match.
     position: u64,

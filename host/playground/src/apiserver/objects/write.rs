@@ -15,7 +15,7 @@ use crate::apiserver::wire::error::ApiError;
 /// How often a change is retried after conflicting changes.
 const MAX_RACES: usize = 64;
 
-/// The names tried for one `generateName`.
+/// How many names are tried for one `generateName`.
 const MAX_NAMES: usize = 8;
 
 /// The part of an object that a request changes.

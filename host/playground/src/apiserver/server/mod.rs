@@ -66,7 +66,7 @@ pub struct ApiServer {
     pub(super) front: Arc<ServerFront>,
 }
 
-/// The part that must be run.
+/// The part that has to run.
 #[must_use = "nothing is served until this is run"]
 pub struct ServerTask {
     front: Arc<ServerFront>,
@@ -78,7 +78,7 @@ pub struct ServerTask {
 pub struct HistoryEntry {
     /// ADDED, MODIFIED or DELETED.
     pub event: &'static str,
-    /// The number of times that the history had been replaced before.
+    /// How often the history was replaced before.
     pub epoch: u32,
     pub version: u64,
     /// `jobs.batch`
@@ -89,7 +89,7 @@ pub struct HistoryEntry {
 }
 
 impl ApiServer {
-    /// Takes the port and fills the store with the objects of a new cluster.
+    /// Binds the port, and fills the store with the objects of a new cluster.
     pub async fn bind(options: ApiServerOptions) -> Result<(ApiServer, ServerTask), ApiServerError> {
         let listen = options.listen;
         let listener = listen_on(listen).await?;
@@ -177,8 +177,7 @@ impl ApiServer {
         self.front.store.version()
     }
 
-    /// Compacts the history before a version (`None`: now). Returns the oldest version that can still be
-    /// read.
+    /// Compacts the history before a version (`None`: now). Returns the oldest version that remains readable.
     pub fn compact(&self, version: Option<u64>) -> u64 {
         self.front.store.compact(version, WindowPolicy::Forget)
     }
@@ -188,8 +187,8 @@ impl ApiServer {
         self.front.store.compact(version, WindowPolicy::Keep)
     }
 
-    /// Makes watches of this server from before now expire, as a restart does. Lists at old versions still
-    /// work.
+    /// Lets watches of this server from earlier versions expire, as a restart does. Lists at old versions
+    /// still work.
     pub fn forget_watch_window(&self) {
         self.front.forget_watch_window();
     }
@@ -238,7 +237,7 @@ impl ApiServer {
         self.front.drop_watches(how)
     }
 
-    /// Takes this server down: its connections break, and its port refuses. The store lives on.
+    /// Takes this server down: its connections break, and its port refuses. The store stays.
     ///
     /// Like [`ApiServer::power_on`], it returns when that is done, and needs a running [`ServerTask::serve`].
     pub async fn power_off(&self) {

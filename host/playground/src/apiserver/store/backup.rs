@@ -80,7 +80,7 @@ impl StoreInner {
         self.pins.clear();
         let mut tables = backup.tables.into_iter();
         for table in &mut self.tables {
-            // A table that is younger than the copy becomes empty.
+            // A table that was created after the copy becomes empty.
             table.objects = tables.next().unwrap_or_default();
             table.log.clear();
             table.window_floor = version;

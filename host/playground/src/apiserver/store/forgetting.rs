@@ -7,7 +7,7 @@ use crate::apiserver::values::lock::locked;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowPolicy {
     Forget,
-    /// A watch can still start from versions that no list can show any more.
+    /// A watch can still start from versions that no list shows any more.
     Keep,
 }
 
@@ -34,7 +34,7 @@ impl ObjectStore {
     }
 
     /// Pins the objects at a version for a server's cache, so that compaction keeps them; `None` releases
-    /// them. A compacted version can't be pinned. Returns the version that is pinned.
+    /// them. A compacted version can't be pinned. Returns the pinned version.
     pub fn pin(&self, server: usize, version: Option<u64>) -> Option<u64> {
         let mut inner = locked(&self.inner);
         match version {

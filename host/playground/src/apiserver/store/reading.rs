@@ -7,7 +7,7 @@ use super::{ObjectStore, StoreChange, TableId, TooOld};
 use crate::apiserver::store::record::VersionRecord;
 use crate::apiserver::values::lock::locked;
 
-/// The version of the objects that is read.
+/// The version that a read sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AsOf {
     Newest,

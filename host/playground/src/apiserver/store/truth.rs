@@ -12,7 +12,7 @@ use crate::apiserver::values::lock::locked;
 /// The most entries, at about 120 bytes each.
 const MAX_ENTRIES: usize = 4_000_000;
 
-/// The most moments of compaction.
+/// The most recorded compactions.
 const MAX_FLOORS: usize = 1_000_000;
 
 /// One version of one object.
@@ -65,7 +65,7 @@ pub struct TruthAccount {
     pub now: u64,
 }
 
-/// The part of it that the store keeps.
+/// The part of it that the store holds.
 #[derive(Default)]
 pub(super) struct KeptTruth {
     entries: VecDeque<VersionTruth>,
@@ -102,7 +102,7 @@ impl StoreInner {
         }
     }
 
-    /// Call it when the floor has changed.
+    /// Must be called when the floor has changed.
     pub(super) fn note_floor(&mut self) {
         let floor = ReadableFloor { at: self.now(), epoch: self.epoch, floor: self.floor };
         let Some(kept) = &mut self.truth else { return };

@@ -19,7 +19,7 @@ const SUFFIX_LENGTH: usize = 5;
 pub struct RandomSource(Mutex<u64>);
 
 impl RandomSource {
-    /// The same seed gives the same sequence. Without a seed the operating system gives one.
+    /// The same seed gives the same sequence. Without a seed, the operating system provides one.
     pub fn new(seed: Option<u64>) -> Self {
         RandomSource(Mutex::new(seed.unwrap_or_else(|| RandomState::new().hash_one(0x6b75_6265_u64))))
     }
@@ -69,7 +69,7 @@ pub fn unix_now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The present time as metadata carries it: UTC, whole seconds.
+/// The present time in the form of metadata: UTC, whole seconds.
 pub fn now() -> String {
     rfc3339(unix_now())
 }
@@ -80,7 +80,7 @@ pub fn rfc3339(unix: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// The seconds since 1970 of an RFC 3339 text. Fractions are dropped, offsets are honoured.
+/// The seconds since 1970 of an RFC 3339 text. Fractions are dropped, and offsets are applied.
 pub fn parse_rfc3339(text: &str) -> Option<i64> {
     let (date, rest) = text.split_once(['T', 't'])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());

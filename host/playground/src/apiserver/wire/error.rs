@@ -36,7 +36,7 @@ impl FieldCause {
         }
     }
 
-    /// Like [`FieldCause::invalid`], but shows the value unquoted.
+    /// Like [`FieldCause::invalid`], but without quotes around the value.
     pub fn invalid_raw(field: &str, value: &str, why: &str) -> Self {
         FieldCause {
             reason: "FieldValueInvalid",
@@ -106,7 +106,7 @@ impl ApiError {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// A failure without a reason, as the real server gives for a malformed version of a watch.
+    /// A failure without a reason, as the real server returns it for a malformed version of a watch.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::new(500, "", message)
     }

@@ -68,7 +68,7 @@ pub fn parse(body: &[u8], expected: &str) -> Result<Value, ApiError> {
     })
 }
 
-/// The parser's error in the real server's words.
+/// The parser's error in the words of the real server.
 fn complaint(body: &[u8], error: &serde_json::Error) -> String {
     if error.is_eof() {
         return "unexpected end of JSON input".to_owned();

@@ -30,7 +30,7 @@ const PROBLEM: &str = "application/problem+json";
 /// The handler's row limit, as one of its parameters.
 const LIMIT: &str = "limit";
 
-/// All that is described so far.
+/// Everything that was described so far.
 struct ApiDescription {
     answers: SchemaGenerator,
     bodies: SchemaGenerator,
@@ -227,8 +227,8 @@ fn bound_record(properties: &mut Value) {
     }
 }
 
-/// Optional fields are never null, a paragraph is one line, and words that are described individually are
-/// listed as well.
+/// Optional fields are never null, a paragraph is one line, and words with a description each are also listed
+/// as an enum.
 fn tidy(schema: &mut Schema) {
     let required = schema.get("required").cloned().unwrap_or_default();
     let is_required = |name: &str| required.as_array().is_some_and(|all| all.iter().any(|one| one == name));
@@ -281,7 +281,7 @@ impl PathOperation<'_> {
         self
     }
 
-    /// The handler takes `names`; their meaning is in its query's type.
+    /// The handler accepts `names`; the type of its query has their meaning.
     fn query<Q: JsonSchema>(mut self, names: &[&str]) -> Self {
         let schema = self.of.bodies.root_schema_for::<Q>();
         let known = schema.get("properties").and_then(Value::as_object).expect("a query has fields");
@@ -327,7 +327,7 @@ impl PathOperation<'_> {
         self.gives("application/json", schema.as_value(), text);
     }
 
-    /// The same for a handler that takes a body.
+    /// The same for a handler with a body.
     fn changes<B, T, F>(
         mut self,
         _: impl Fn(State<PortalApp>, PortalViewer, Uri, Result<Json<B>, JsonRejection>) -> F,
@@ -349,7 +349,7 @@ impl PathOperation<'_> {
         self
     }
 
-    /// The same for a handler that takes a name from its path as well.
+    /// The same for a handler that also takes a name from its path.
     fn changes_named<B, T, F>(
         self,
         _: impl Fn(

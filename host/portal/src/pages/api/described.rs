@@ -9,10 +9,10 @@ pub(super) struct DescribedOperation {
     pub(super) summary: String,
     pub(super) about: String,
     pub(super) parameters: Vec<DescribedField>,
-    /// Fields of the body that it takes.
+    /// The fields of its body.
     pub(super) body: Vec<DescribedField>,
     pub(super) answers: Vec<DescribedAnswer>,
-    /// Fields of a JSON answer; for a list, of one element.
+    /// The fields of a JSON answer; for a list, those of one element.
     pub(super) given: Vec<DescribedField>,
 }
 

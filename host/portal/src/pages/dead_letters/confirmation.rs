@@ -13,9 +13,9 @@ pub(super) struct DropConfirmation<'a> {
     pub request: &'a ReplayRequest,
     pub drops: bool,
     pub asked: &'a LetterFilter,
-    /// Letters that the request means.
+    /// How many letters the request affects.
     pub count: u64,
-    /// Letters that the person had on the page before.
+    /// How many letters the person saw on the previous page.
     pub on_page: u64,
     /// The person is unknown, so they enter their name themselves.
     pub signs: bool,

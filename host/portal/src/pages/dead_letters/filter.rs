@@ -60,7 +60,7 @@ impl LetterFilter {
         Ok(())
     }
 
-    /// The address of the page that shows the same, with one more parameter.
+    /// The address of a page that shows the same, with one more parameter.
     pub fn address(&self, name: &str, value: u64) -> String {
         let mut address = format!("/deadletters?{name}={value}");
         if self.narrows() {
@@ -73,7 +73,7 @@ impl LetterFilter {
         address
     }
 
-    /// The address of a page of one plugin's letters that fit.
+    /// The address of a page with one plugin's matching letters.
     pub fn page(&self, plugin: &str, cursor: Option<&str>) -> String {
         let mut address = format!("/deadletters?plugin={}", encode(plugin));
         let others = FIELDS.iter().zip(&self.values).skip(1);

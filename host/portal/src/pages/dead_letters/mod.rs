@@ -28,7 +28,7 @@ use crate::api::authorised;
 use crate::app::PortalApp;
 use crate::scope::ViewerVisibility;
 
-/// Plugins of a page that names none.
+/// How many plugins a page shows by default.
 const PLUGINS: usize = 20;
 /// How many records a page shows: each has the positions of its letters.
 const RECORDS: usize = 100;
@@ -158,7 +158,7 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
                     td.when data-label="When" { (at_text(&record.at)) }
                     td.keep data-label="What" { (record.what) }
                     td.keep data-label="Plugin" { (record.plugin) }
-                    // A pause and a resume are about no states.
+                    // A pause and a resume concern no states.
                     td.num data-label="States" { @if !record.seqs.is_empty() { (figure(record.seqs.len() as u64)) } }
                     td.keep data-label="Who" { (record.who) }
                     td.wide data-label="Why" { span.message title=(record.why) { (record.why) } }
@@ -207,7 +207,7 @@ pub(super) async fn replay(
     let Form(fields) = form?;
     let FormRequest { mut request, drops, asked, on_page } = form_request(fields)?;
     let act = if drops { GuardedAct::Drop } else { GuardedAct::Replay };
-    // Without a choice all of them are meant: they are counted, and the person confirms the number.
+    // Without a selection all of them are affected: they are counted, and the person confirms the number.
     let is_unconfirmed = request.is_unconfirmed();
     request.dry_run |= is_unconfirmed;
     let request = authorised(&viewer, act, request).await?;
@@ -230,9 +230,9 @@ pub(super) async fn replay(
 struct FormRequest {
     request: ReplayRequest,
     drops: bool,
-    /// The filter that it was sent from.
+    /// The filter of the page from which it was sent.
     asked: LetterFilter,
-    /// Letters of the page that it was sent from.
+    /// The letters on the page from which it was sent.
     on_page: u64,
 }
 

@@ -14,7 +14,7 @@ use crate::scope::{MOST_READ, ViewerVisibility};
 
 /// How many letters of one plugin a page counts and filters.
 const LOOKED: usize = 5_000;
-/// The same on a page of all plugins, and rows that it shows.
+/// The same on a page of all plugins, with the number of shown rows.
 const LOOKED_OF_EACH: usize = 500;
 const ROWS_OF_EACH: usize = 100;
 
@@ -61,9 +61,9 @@ pub(super) struct LetterSection {
     pub seen: u64,
     pub replaying: u64,
     pub dropped: u64,
-    /// More were dropped than were looked at.
+    /// Whether more were dropped than were examined.
     pub has_more_dropped: bool,
-    /// More exist than were examined.
+    /// Whether more exist than were examined.
     pub is_cut: bool,
     /// Visible letters that are not dropped.
     looked: u64,
@@ -125,7 +125,7 @@ impl LetterSection {
         !self.rows.is_empty() || self.next.is_some()
     }
 
-    /// Letters of this page that a replay or a drop takes.
+    /// How many letters of this page a replay or a drop affects.
     fn can_be_taken(&self) -> usize {
         self.rows.iter().filter(|view| !view.letter.replaying).count()
     }

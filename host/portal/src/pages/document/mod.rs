@@ -20,7 +20,7 @@ use crate::answer::{Problem, ProblemPage};
 use crate::app::PortalApp;
 use crate::scope::ViewerVisibility;
 
-/// More of a document than this is not laid out; it can be fetched whole.
+/// A larger document is shown only up to here; it can be downloaded whole.
 const SHOWN_BYTES: usize = 512 * 1024;
 /// The server's own bookkeeping, which hides what people look for.
 const MANAGED_FIELDS: &str = "managedFields";
@@ -92,7 +92,7 @@ impl DocumentShape {
         format!("/states/{seq}?as={form}&managed={}", self.managed)
     }
 
-    /// Links to the other ways to show it.
+    /// Links to the other forms of the document.
     fn others(self, seq: Seq) -> Markup {
         html! {
             a href=(Self { yaml: !self.yaml, ..self }.address(seq)) { (if self.yaml { "As JSON" } else { "As YAML" }) } " · "

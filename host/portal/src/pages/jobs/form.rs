@@ -62,7 +62,7 @@ pub(super) fn filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Marku
     }
 }
 
-/// Says that a list is of objects that were in a phase, or ended badly for a cause, with a link back.
+/// Says that a list contains objects that were in a phase or ended badly for a cause, with a link back.
 pub(super) fn past_chip(asked: &JobsQuery) -> Markup {
     let range = RANGES.into_iter().find(|(range, _)| !range.is_empty() && *range == asked.range);
     let was = asked.was.map(|phase| ("was", format!("Was {phase}")));

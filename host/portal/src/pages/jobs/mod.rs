@@ -109,7 +109,7 @@ fn title(asked: &JobsQuery, kind: Option<&str>) -> String {
     }
 }
 
-/// A time as it was typed, to the second.
+/// A typed time, to the second.
 fn moment(typed: &str) -> Markup {
     let text = time::typed(typed);
     html! {

@@ -179,7 +179,8 @@ impl JobsQuery {
         Some(self.order.word()).filter(|_| self.order != ObjectOrder::default())
     }
 
-    /// The address of this page with another value of one parameter; of the first page, unless that is the cursor.
+    /// The address of this page with another value of one parameter. It leads to the first page, unless the
+    /// parameter is the cursor.
     pub fn address(&self, name: &str, value: Option<&str>) -> String {
         let gone = match self.gone {
             GoneFilter::No => None,

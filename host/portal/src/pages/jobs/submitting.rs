@@ -104,7 +104,7 @@ pub(crate) async fn submit(
     }
 }
 
-/// Shown in the place of a problem.
+/// Shown in place of a problem.
 fn checked_only() -> Problem {
     Problem::new(StatusCode::OK, "The API server takes this Job. Nothing was created.", "Submit creates it.")
 }
@@ -237,7 +237,7 @@ fn field(
         None if typed.is_new && !is_secret => template.initial_value(parameter).map(text).unwrap_or_default(),
         value => value.map(text).unwrap_or_default(),
     };
-    // A field left empty takes the template's value.
+    // An empty field takes the template's value.
     let is_required = parameter.required && parameter.default.is_none();
     let has_hidden = is_secret && !is_required;
     let wrong = faults.contains_key(name);

@@ -19,7 +19,7 @@ pub(super) struct JobList<'a> {
     pub next: Option<&'a str>,
     /// The total number, if known.
     pub total: Option<u64>,
-    /// The moment that the rows are of.
+    /// The time that the rows show.
     pub now_ms: u64,
 }
 
@@ -93,7 +93,7 @@ impl JobList<'_> {
         let count = self.objects.len() as u64;
         html! {
             @match self.total {
-                // A page that has all is not compared with a count of a moment later.
+                // If all rows are on the page, a count of a moment later is not compared with them.
                 Some(total) if total > count && self.next.is_some() => { (figure(count)) " of " (figure(total)) " objects, " }
                 None if self.next.is_some() => { (figure(count)) " " (plural(count, "object", "objects")) " on this page, " }
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
@@ -116,14 +116,14 @@ impl JobList<'_> {
         }
     }
 
-    /// The header of a column that can't be sorted by.
+    /// The header of a column without an order.
     fn no_order(&self, name: &str) -> Markup {
         html! {
             span role="link" aria-disabled="true" aria-describedby="no-order" title=(self.why_no_order()) { (name) }
         }
     }
 
-    /// A click orders by this column, and another one turns the order around.
+    /// A click orders by this column, and another click reverses the order.
     fn head(&self, by: OrderKey, name: &str, class: &str) -> Markup {
         let asked = self.asked;
         let is_sorted = asked.has_order() && asked.order.by == by;
@@ -154,7 +154,7 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let details = view.details.clone().unwrap_or_default();
     // For a deleted object, the phase in which it ended: the deletion is shown beside it.
     let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
-    // A deletion's own reason is the phase before.
+    // The reason of a deletion is the previous phase.
     let own = before.map_or_else(|| status.reason.clone(), |_| String::new());
     let grows = asked.is_now() && view.ended_at.is_none() && !status.terminal;
     let is_running = status.phase == phase::RUNNING;
@@ -192,7 +192,7 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     }
 }
 
-/// Why it ended badly: a word, and the way to the story that says more.
+/// Why it ended badly: a word, with a link to the story.
 fn cause(view: &ObjectView) -> Markup {
     html! {
         @if let Some(kind) = view.cause {
@@ -201,7 +201,7 @@ fn cause(view: &ObjectView) -> Markup {
     }
 }
 
-/// A time that it has taken. The script lets one grow that is not over.
+/// A duration. The script lets it grow while it continues.
 fn lasted(ms: u64, grows: bool) -> Markup {
     html! {
         @if grows { span data-ticks=(ms) { @if ms > 0 { (span(ms)) } } } @else if ms > 0 { (span(ms)) }
@@ -236,7 +236,7 @@ fn was(view: &ObjectView) -> Markup {
     }
 }
 
-/// An object's page, at the moment that the list is of.
+/// An object's page, at the moment of the list.
 fn address(view: &ObjectView, asked: &JobsQuery) -> String {
     match &asked.at {
         Some(_) => format!("/objects/{}?state={}", view.object.uid, view.seq),
@@ -253,7 +253,7 @@ fn known(view: &ObjectView) -> Markup {
     }
 }
 
-/// A plugin's dot: its shape and its name say the same as its colour.
+/// A dot for a plugin: its shape and its label say the same as its colour.
 fn dot(plugin: &str, state: &str) -> Markup {
     let sign = match state {
         "delivered" => "●",

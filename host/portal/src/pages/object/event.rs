@@ -18,7 +18,7 @@ use crate::scope::ViewerVisibility;
 
 /// The newest versions of an Event whose documents one page reads.
 const READ: usize = 50;
-/// And so long: each document is looked through for secrets.
+/// The time limit for that: each document is searched for secrets.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The versions of an Event, by their positions.
@@ -37,7 +37,7 @@ pub(super) async fn versions(
     let mut told = Vec::new();
     let reading = async {
         for state in newest {
-            // Its row is shown without the content.
+            // The row is shown without the content.
             let Ok(document) = visible.document(state.seq).await else { continue };
             told.extend(read(&document, &state.object, state.seq, state.observed_ms));
         }

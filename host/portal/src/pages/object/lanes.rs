@@ -19,7 +19,7 @@ pub(super) struct TimelineLane {
     pub(super) states: Vec<Arc<State>>,
 }
 
-/// Lanes of one picture; the table has the others.
+/// The most lanes of one picture; the table has the others.
 const LANES: usize = 40;
 
 const LABEL: f64 = 190.0;
@@ -27,7 +27,7 @@ const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 26.0;
 const BAR: f64 = 16.0;
 const TOP: f64 = 24.0;
-/// A stretch that is narrower than this has no room for its name.
+/// A narrower section has no room for its name.
 const NAMED: f64 = 58.0;
 const LABEL_CHARS: usize = 26;
 
@@ -43,10 +43,9 @@ impl TimeScale {
     }
 }
 
-/// An axis shorter than this, in ms, shows tenths of a second: otherwise several of its labels would be
-/// equal.
+/// A shorter axis, in ms, shows tenths of a second: otherwise several of its labels would be equal.
 const TENTHS: u64 = 10_000;
-/// Marks of one plugin; the newest states.
+/// The most marks of one plugin: those of the newest states.
 const MARKS: usize = 400;
 
 impl TimelineLane {
@@ -177,7 +176,7 @@ fn missing(hole: Option<&Gap>) -> String {
 
 #[derive(Debug, PartialEq)]
 struct LaneStretch {
-    /// `None`: versions are missing, so the phase is unknown.
+    /// `None` if versions are missing, so that the phase is unknown.
     phase: Option<String>,
     from: u64,
     to: u64,

@@ -43,11 +43,12 @@ use crate::api::MOST_ROWS;
 use crate::app::PortalApp;
 use crate::scope::{JournalCursor, ViewerVisibility};
 
-/// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
+/// The most states on one page, of one object and of all that it owns: those of a long-lived job with its
+/// pods.
 const STATES: usize = 2000;
 /// How many gaps one page shows with their bounds and reasons; each is read separately.
 const GAPS: usize = 200;
-/// The page refreshes after so many seconds, even if no state has come.
+/// The page refreshes after this many seconds, even without a new state.
 const REFRESH_SECONDS: u32 = 10;
 
 /// The query of an object's page.
@@ -57,7 +58,7 @@ struct ObjectQuery<'a> {
     limit: usize,
     /// Whether versions without news are shown as well.
     all: bool,
-    /// The position that the address is about.
+    /// The position in the address.
     chosen: Option<Seq>,
 }
 
@@ -74,7 +75,7 @@ impl ObjectQuery<'_> {
 /// The gaps of a story, by their positions.
 type StoryGaps = BTreeMap<Seq, Gap>;
 
-/// The notes of a page's rows that no state has.
+/// Notes about a page's rows that the states do not contain.
 struct RowNotes {
     holes: StoryGaps,
     quiet: QuietStates,
@@ -139,7 +140,7 @@ pub(super) async fn page(
     let news = NewsFilter {
         after,
         uid: Some(uid.clone()),
-        // Reports of plugins come without a state.
+        // Reports of plugins arrive without a state.
         refresh_seconds: Some(REFRESH_SECONDS),
         ..NewsFilter::default()
     };
@@ -189,7 +190,7 @@ pub(super) async fn page(
     Ok(PageContent::new(name.clone(), "/", content).live(news).into_response())
 }
 
-/// The lists that contain it.
+/// Links to the lists that contain it.
 fn crumbs(object: &ObjectRef) -> Markup {
     let ObjectRef { kind, namespace, .. } = object;
     html! {
@@ -228,7 +229,7 @@ fn owns_more(view: &TimelineView) -> Markup {
     }
 }
 
-/// Each state as a row: of the object, and of the objects that it owns.
+/// Each state as a row, for the object and for the objects that it owns.
 fn tables(view: &TimelineView, table: StateTable<'_>) -> Markup {
     let owned = StateTable { caption: "Objects that it owns", named: true, ..table };
     html! {
@@ -262,7 +263,7 @@ async fn holes(
     Ok(holes)
 }
 
-/// Leads to the state that the cause rests on.
+/// A link to the state on which the cause is based.
 fn evidence(cause: &Cause) -> Markup {
     html! { a href={ "/states/" (cause.seq) } title="The state that this rests on" { "State " (cause.seq) } }
 }
@@ -293,7 +294,7 @@ fn left(last: &Witnessed) -> Markup {
     html! { @if last.change != Change::Present { " " span.mark { (last.change.as_str()) } } }
 }
 
-/// The facts of the newest document about the object, if it can be read.
+/// The facts about the object in the newest document, if it can be read.
 #[derive(Default)]
 struct NewestDocument {
     submitter: Option<String>,

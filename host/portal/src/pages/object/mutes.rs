@@ -19,7 +19,7 @@ use crate::app::PortalApp;
 use crate::pages::parts::{at_text, empty, encode, expect_own_page};
 
 const PAGE: &str = "/mutes";
-/// A name of Kubernetes, and an address of e-mail.
+/// Fits a name in Kubernetes and an e-mail address.
 const TEXT_BYTES: usize = 256;
 
 /// The mutes of an object, and the form that mutes it, if the viewer may.

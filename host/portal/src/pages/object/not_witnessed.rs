@@ -9,7 +9,8 @@ use maud::html;
 use crate::answer::Problem;
 use crate::answer::frame::PageContent;
 
-/// When the object was created from here, in milliseconds since 1970: the page of a submission says so in its link.
+/// When the portal created the object, in milliseconds since 1970: the link on the page of a submission
+/// contains it.
 pub(super) const SUBMITTED: &str = "submitted";
 /// The first state arrives within seconds, unless nothing watches the object.
 const SEEN_WITHIN_MS: u64 = 120_000;

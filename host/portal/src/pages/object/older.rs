@@ -16,13 +16,13 @@ use crate::app::PortalApp;
 use crate::pages::parts::{at, encode, figure, pages, plural};
 use crate::scope::ViewerVisibility;
 
-/// The part that ends with this position.
+/// The cursor of the part that ends with this position.
 pub(super) fn with(seq: Seq) -> StoryCursor {
     let before = seq.saturating_add(1);
     StoryCursor { states: before, related: before, ..StoryCursor::NEWEST }
 }
 
-/// The page of the part that begins there.
+/// The page of the part that begins at a cursor.
 pub(super) fn address(asked: ObjectQuery<'_>, cursor: StoryCursor) -> String {
     let address = asked.address(asked.all);
     let mark = if address.contains('?') { '&' } else { '?' };
@@ -45,7 +45,7 @@ pub(super) async fn page(
     let view = visible.story(&query).await?;
     let title = match view.states.first().map(|state| &state.object) {
         Some(object) => format!("{}/{}, older states", object.kind, object.name),
-        // The owned objects have parts of their own.
+        // The owned objects have their own parts.
         None if !view.related.is_empty() => "What else the object owns".to_owned(),
         None => "Older states".to_owned(),
     };

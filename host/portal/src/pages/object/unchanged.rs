@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct QuietStates {
     /// The positions of the versions without news.
     pub seqs: HashSet<Seq>,
-    /// Some were not compared.
+    /// Whether some were not compared.
     pub is_cut: bool,
 }
 

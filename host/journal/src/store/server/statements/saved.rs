@@ -236,7 +236,7 @@ impl ServerSession {
         let mine: Vec<i64> =
             streams.filter(|stream| is_mine(&stream.source)).map(|stream| stream.id).collect();
         let (first, last) = ((after + 1) / SEGMENT, through / SEGMENT);
-        // (from, through) of each end; if both are in the same segment, only one.
+        // (from, through) of each end. If both are in the same segment, there is only one.
         let (head, tail) = match first == last {
             true => ((after + 1, through), (1, 0)),
             false => ((after + 1, (first + 1) * SEGMENT - 1), (last * SEGMENT, through)),

@@ -149,7 +149,7 @@ const OUTDATED: DeleteStatement =
     DeleteStatement { table: "kw_discrepancies", key: &[int("stream"), int("number")] };
 
 impl ServerSession {
-    /// All that one transaction of appends and saves writes.
+    /// Writes everything of one transaction of appends and saves.
     pub(crate) async fn write(&mut self, rows: Option<RowBatch>, left: &PluginWrites<'_>) -> StoreResult<()> {
         let done = timeout(WRITING, all(self.ask()?, rows, left)).await;
         self.answered(done)

@@ -14,7 +14,7 @@ use crate::store::memory::{FoundObject, NextNumbers, ObjectIdentity, SourceMemor
 use crate::store::rows::{DocumentEncoding, KnownKeys, RowFlags, StateKey, uid};
 use crate::store::sqlite::fault::classify;
 
-/// Statuses that are known from the start; the rest come back as they are needed.
+/// How many statuses are loaded at startup; others are loaded when they are needed.
 const STATUSES: i64 = 2048;
 
 pub(crate) async fn memory(connection: &mut SqliteConnection) -> Result<StoreMemory, JournalError> {
@@ -138,7 +138,7 @@ fn tail(
     Ok(tail)
 }
 
-/// The positions of those keys that the journal has.
+/// The positions of those keys that already exist.
 pub(crate) async fn keys(
     connection: &mut SqliteConnection,
     questions: Vec<(i64, StateKey)>,

@@ -265,7 +265,7 @@ pub(super) async fn walk(
     through: Seq,
     steps: i64,
 ) -> StoreResult<Vec<ChainStep>> {
-    // The lowest three bits of the flags are change and lateness: 0, 1 and 2 are states in their turn.
+    // The lowest three bits of the flags are change and lateness: 0, 1 and 2 are regular states.
     let text = "WITH RECURSIVE chain (head, seq, back, flags, step) AS ( \
            SELECT s.seq, s.seq, s.back, s.flags, 1 FROM json_each(?1) q CROSS JOIN states s ON s.seq = q.value \
            UNION ALL \

@@ -10,8 +10,8 @@ use crate::store::rows::{
 };
 use crate::store::sqlite::fault::classify;
 
-/// An envelope as one column. The driver's price is by row and column: a JSON array that SQLite
-/// puts together and serde takes apart costs a third of twelve columns.
+/// An envelope as one column. The driver's cost is for each row and column: a JSON array that SQLite builds
+/// and serde parses costs a third of twelve columns.
 macro_rules! envelope_column {
     () => {
         "json_array(s.seq, s.object, s.version, s.flags, s.back, s.status, s.previous, s.owner, s.observed_ms, \
@@ -40,7 +40,7 @@ pub(super) fn envelope(text: &str) -> Result<StateEnvelope, JournalError> {
     check::envelope(serde_json::from_str(text).map_err(|error| malformed(&error))?)
 }
 
-/// The same of many, in one array.
+/// The same for several envelopes in one array.
 fn envelopes(text: &str) -> Result<Vec<StateEnvelope>, JournalError> {
     let rows: Vec<EnvelopeColumns> = serde_json::from_str(text).map_err(|error| malformed(&error))?;
     rows.into_iter().map(check::envelope).collect()
@@ -70,7 +70,7 @@ pub(super) fn object(text: &str) -> Result<(i64, NamedObject), JournalError> {
     known(serde_json::from_str(text).map_err(|error| malformed(&error))?)
 }
 
-/// Rows of one array of JSON numbers.
+/// The rows of one array of JSON numbers.
 pub(super) fn json(numbers: &[i64]) -> String {
     serde_json::to_string(numbers).expect("numbers always serialize")
 }
@@ -143,7 +143,7 @@ pub(super) async fn chain(
     seq: i64,
     most: u32,
 ) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
-    // 2 is a delta on the state before.
+    // 2 is a delta on the previous state.
     let text = concat!(
         "WITH RECURSIVE chain (seq, back, flags) AS (SELECT seq, back, flags FROM states WHERE seq = ? \
          UNION ALL SELECT n.seq, n.back, n.flags FROM chain c JOIN states n ON n.seq = c.seq - c.back \

@@ -14,8 +14,8 @@ use crate::store::rows::{
     StreamRow, uid,
 };
 
-// `OR FAIL`: the default may keep a journal of each statement, to undo it alone; here an error undoes the
-// whole transaction.
+// `OR FAIL`, because the default may keep a journal for each statement in order to undo it alone. Here an
+// error undoes the whole transaction.
 const STREAM: &str = "INSERT OR FAIL INTO streams (id, source, epoch, checkpoint, states, last_event_ms, sum) \
     VALUES (?,?,?,?,?,?,?) \
     ON CONFLICT (id) DO UPDATE SET checkpoint = excluded.checkpoint, states = states + excluded.states, \
@@ -210,7 +210,7 @@ const KEY_VALUE: &str = "INSERT OR FAIL INTO kv (plugin, key, value, sum) VALUES
     ON CONFLICT (plugin, key) DO UPDATE SET value = excluded.value, sum = excluded.sum";
 const NO_KEY: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
-/// Progress, dead letters and keys of several plugins, on their way to the thread that writes.
+/// Progress, dead letters and keys of several plugins, queued for the thread that writes.
 #[derive(Default)]
 pub(crate) struct QueuedSaves {
     progress: Vec<(String, String)>,
@@ -230,7 +230,7 @@ impl QueuedSaves {
             saved.parked.extend(save.parked.iter().map(|letter| (plugin.to_string(), letter.clone())));
         }
         for (plugin, KvWrite { key, value }) in left.kv() {
-            // The last write of a key counts.
+            // The last write to a key counts.
             saved.kv.insert((plugin.to_string(), key.clone()), value.clone());
         }
         saved

@@ -16,7 +16,7 @@ use crate::apiserver::server::failing::frames::{FrameFaults, NextLine};
 /// Long enough for a connection to send its buffer before it breaks.
 const FLUSH: Duration = Duration::from_millis(5);
 
-/// The pieces a second of a slow body.
+/// How many pieces of a slow body are sent per second.
 const PIECES_A_SECOND: u64 = 50;
 
 /// The bytes before the items of a list.

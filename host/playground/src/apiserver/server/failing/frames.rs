@@ -19,7 +19,7 @@ pub struct FrameFaults {
     events: u64,
     /// An event that waits for the next one.
     held: Option<Vec<u8>>,
-    /// The beginning of a line.
+    /// An incomplete line.
     rest: Vec<u8>,
 }
 

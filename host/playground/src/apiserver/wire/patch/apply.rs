@@ -12,8 +12,7 @@ const IDENTITY: &[&str] = &["apiVersion", "kind"];
 const IDENTITY_METADATA: &[&str] =
     &["name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"];
 
-/// The object after `manager` applied `applied`, a whole configuration. `status` names the part that is
-/// applied.
+/// The object after `manager` applied `applied`, a whole configuration. `status` says which part is applied.
 pub fn apply(
     old: &Value,
     applied: &Value,
@@ -93,7 +92,7 @@ fn set_of(value: &Value) -> Value {
     }
 }
 
-/// Removes the leaves that were applied before and no longer are.
+/// Removes the leaves that were applied before and are not applied any more.
 fn remove_dropped(target: &mut Value, before: &Value, now: &Value) {
     let Some(before) = before.as_object() else { return };
     for (field, inner) in before {

@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn a_document_is_what_was_written() {
         let labels = field(11, &[field(1, b"team"), field(2, b"vision")].concat());
-        // A time that is not set is written all the same.
+        // A time that is not set is written as well.
         let metadata = [field(1, b"a"), field(3, b""), field(8, &[8, 0, 16, 0]), labels].concat();
         let data = field(3, &[field(1, b"key"), field(2, &[0, 255])].concat());
         let map = body("ConfigMap", &[field(1, &metadata), data].concat());
