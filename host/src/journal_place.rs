@@ -13,7 +13,7 @@ use crate::cli::JournalArgs;
 /// The embedded journal, in the data folder.
 pub const EMBEDDED: &str = "sqlite";
 
-/// Marks a folder as a playground's own, which the next playground clears.
+/// Marks a folder of a playground, which the next playground may clear.
 pub const PLAYGROUND_MARKER: &str = ".kubewitness-playground";
 
 /// For a controller whose data is meant to last.
@@ -34,11 +34,11 @@ fn asked<T: Send + 'static>(data: &Path, work: impl FnOnce() -> io::Result<T> + 
     files::within_blocking(files::ANSWER, work).with_context(|| format!("looking at {}", data.display()))
 }
 
-/// An address is a line.
+/// An address is one line.
 const ADDRESS_BYTES: u64 = 64 * 1024;
 
-/// Reads a file, or a pipe that a shell hands over in its place, as `<(…)` does. The wait has a bound: a
-/// service that waits for its address looks the same as one that works.
+/// Reads a file, or a pipe that a shell passes instead, as with `<(…)`. The wait is limited: a service that
+/// waits for its address looks like one that works.
 fn read_address(file: &Path) -> io::Result<String> {
     let path = file.to_owned();
     match files::is_handed_over(&path) {
@@ -49,7 +49,7 @@ fn read_address(file: &Path) -> io::Result<String> {
     }
 }
 
-/// `data` may be the embedded journal's file itself.
+/// `data` may also be the embedded journal's file.
 pub fn place(args: &JournalArgs, data: &Path) -> Result<JournalLocation> {
     let address = match &args.journal_file {
         Some(file) => {

@@ -40,7 +40,7 @@ const NO_PLAYGROUND: &str = "this is a production build, without the simulated c
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // The one TLS provider of the process; installing it twice would be our own fault.
+    // The one TLS provider of the process. Installing it twice would be a bug.
     rustls::crypto::ring::default_provider().install_default().ok();
     if let Some(answered) = commands::complete() {
         return answered;
@@ -49,8 +49,8 @@ fn main() -> ExitCode {
     let matches = cli::command_of(program.as_deref()).try_get_matches();
     let matches = matches.unwrap_or_else(|error| cli::advised(error).exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    // First of all: this process must not open or start anything before its limits are set, because it could
-    // not release that any more.
+    // Comes first: this process must not open or start anything before its limits are set, because it could
+    // not release it afterwards.
     if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {
         return kubewitness_sandbox::compile_here(ChildBounds { memory, cpu });
     }

@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error, info};
 
-/// The grace period of a stage after an abort. Calls end at the next tick of their engine and writes in
-/// milliseconds: anything slower hangs.
+/// The grace period of a stage after an abort. Calls end at the next tick of their engine, and writes in
+/// milliseconds; anything slower hangs.
 const GRACE: Duration = Duration::from_secs(2);
 /// How often the log repeats what is still waited for.
 const TELL_AGAIN: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(5);
 /// The meaning of a task's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskFate {
-    /// Without it the process is of no use: its end before shut-down stops everything.
+    /// The process is useless without it, so its end before shutdown stops everything.
     Essential,
     /// It may end whenever it is done; only an error stops the process.
     Finite,

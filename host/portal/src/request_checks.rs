@@ -91,11 +91,12 @@ fn is_local_name(name: &str) -> bool {
 }
 
 /// A request that changes something must come from our own page, or from no page at all. Browsers send the
-/// origin of a request; scripts and the command line send none, and a foreign page can't keep its browser
+/// origin of a request; scripts and the command line send none, and a foreign page can't prevent its browser
 /// from sending it.
 async fn same_origin(request: Request, next: Next) -> Response {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    // A one-time login comes from a file. Its page asks first whoever does not come from a page of ours.
+    // A one-time login comes from a file. Its page asks everybody for confirmation who does not come from one
+    // of our pages.
     let asks_itself = request.uri().path() == ONCE;
     if !reads && !asks_itself && is_foreign(request.headers()) {
         let problem = Problem::of(
@@ -147,7 +148,7 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
     }
 }
 
-/// Draws pages, and bounds the bytes of answers that are under way.
+/// Renders pages, and limits the bytes of answers in progress.
 async fn dressed(stranger: FrameReader, answers: LargeAnswers, request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let headers = request.headers();
@@ -199,7 +200,7 @@ async fn headers(uri: Uri, request: Request, next: Next) -> Response {
     for (name, value) in HEADERS {
         headers.insert(header::HeaderName::from_static(name), HeaderValue::from_static(value));
     }
-    // The address of an asset holds its checksum.
+    // The address of an asset contains its checksum.
     let kept = uri.path().starts_with("/assets/") && uri.query().is_some() && found;
     let cache = match kept {
         true => "public, max-age=31536000, immutable",

@@ -33,7 +33,7 @@ pub struct ComponentDescription {
     pub version: String,
     /// The grants without which it cannot work: `kv`, `sql:main`, …
     pub needs: Vec<String>,
-    /// The grants that it needs besides, or may use, depending on its configuration.
+    /// The grants that it also needs, or may use, depending on its configuration.
     #[serde(default)]
     pub sometimes: ConditionalNeeds,
     /// The JSON Schema of its configuration; empty if it has none.
@@ -51,7 +51,7 @@ impl ComponentDescription {
 /// The limit of each text in a component's description, and of the number of its needs. People read them.
 const SAID: usize = 256;
 const NEEDS: usize = 100;
-/// A larger schema of a configuration is not read: each manifest is checked against it.
+/// A larger schema is not read: each manifest is checked against it.
 const SCHEMA_BYTES: usize = 256 << 10;
 
 impl From<handler::Description> for ComponentDescription {
@@ -106,7 +106,7 @@ impl ConditionalNeeds {
 
     /// The needs with this configuration: the constant ones and the conditional ones.
     fn needs(&self, always: &[String], config: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
-        // A switch that is off is as one that is left out.
+        // A switch that is off counts as absent.
         let is_off = |value: &serde_json::Value| matches!(value, serde_json::Value::Bool(false));
         let applies = |field: &String, is_there: bool| {
             config.get(field).is_some_and(|value| !is_off(value)) == is_there
@@ -175,7 +175,7 @@ impl PluginComponent {
         &self.inner.face.digest
     }
 
-    /// The version of the interfaces that it speaks.
+    /// The version of the interfaces that it uses.
     pub fn interface(&self) -> &str {
         &self.inner.face.interface
     }
@@ -249,7 +249,8 @@ impl PluginComponent {
         Ok(SandboxPlugin::new(name, self.clone(), limits.clone(), grants))
     }
 
-    /// An instance that is asked, and gets no states. All that are asked have the turns of one plugin.
+    /// An instance that describes itself, and gets no states. All such instances share the turns of one
+    /// plugin.
     async fn instance(&self, config: Arc<str>, limits: &LimitsSpec) -> Result<GuestInstance, SandboxError> {
         let seat = self.engine().turns().seat(&"".into());
         GuestInstance::new(self, config, limits, Arc::default(), seat)
@@ -290,7 +291,7 @@ fn config_fault(error: FieldError) -> ManifestFault {
     ManifestFault { field, message: error.message }
 }
 
-/// A schedule without the function for it, or a need of one.
+/// A schedule without the function for it, or a function that needs one.
 fn wrong_schedule(
     ticks: bool,
     interface: &str,
@@ -312,7 +313,7 @@ fn wrong_schedule(
     Some(ManifestFault { field: "spec.tick".into(), message })
 }
 
-/// Imports without a grant, then needs that no grant meets.
+/// Imports without a grant, then needs without a grant.
 fn missing_grants(
     imports: &[String],
     needs: &[String],

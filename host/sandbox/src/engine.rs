@@ -82,17 +82,17 @@ impl SandboxEngine {
         PluginComponent::new(self.clone(), face, compiled.code, &self.inner.linker)
     }
 
-    /// The digest of the component that is being compiled. The others that have to be wait for their turn.
+    /// The digest of the component that is being compiled. Others wait for their turn.
     pub fn compiling(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.inner.code.compiling()
     }
 
-    /// Bounds the memory of all instances together, from the next one that wants more.
+    /// Limits the memory of all instances together, from the next growth on.
     pub fn bound_memory(&self, most: u64) {
         self.inner.memory.set(most);
     }
 
-    /// The memory that all instances hold together.
+    /// The memory of all instances together.
     pub fn memory(&self) -> u64 {
         self.inner.memory.used() as u64
     }

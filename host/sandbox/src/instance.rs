@@ -59,7 +59,7 @@ impl GuestInstance {
         }
     }
 
-    /// The next call waits there for its turns.
+    /// The next call waits for its turns with this ticket.
     pub fn attach_ticket(&mut self, seat: Arc<CpuTicket>) {
         self.store.data_mut().seat = seat;
     }
@@ -80,7 +80,7 @@ impl GuestInstance {
         Ok(self.end(said).1?.err().unwrap_or_default())
     }
 
-    /// Hands over states within a session, and gives the session back whatever happened.
+    /// Delivers states within a session, and returns the session in any case.
     pub async fn handle(
         &mut self,
         session: Box<dyn EffectSession>,
@@ -134,7 +134,7 @@ impl GuestInstance {
     }
 }
 
-/// A call that ran out of time while sleeping ends like one that did so while computing.
+/// A call that used up its time while it slept ends like one that computed.
 fn flat<T>(call: Result<wasmtime::Result<T>, TimeUp>) -> wasmtime::Result<T> {
     call.unwrap_or_else(|up| Err(up.into()))
 }

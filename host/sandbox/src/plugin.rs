@@ -20,8 +20,8 @@ use crate::instance::GuestInstance;
 use crate::tally::PluginTally;
 use crate::turns::CpuTicket;
 
-/// Batches that one instance handles. A guest's leaks end with it, and an instance costs about as
-/// much as one batch.
+/// How many batches one instance handles. A guest's leaks end with the instance, and an instance costs about
+/// as much as one batch.
 const BATCHES: u32 = 1000;
 
 /// An instance that was idle for this long belonged to a burst. It keeps the memory that its guest grew to,
@@ -34,7 +34,8 @@ pub struct SandboxPlugin {
     limits: LimitsSpec,
     grants: Arc<dyn GrantProvider>,
     config: Arc<str>,
-    /// Since when each waits. The last is used first, so the first has waited longest.
+    /// Idle instances, each with the time since which it waits. The last one is used first, so the first has
+    /// waited longest.
     idle: Mutex<Vec<(Instant, GuestInstance)>>,
     /// One for each concurrent batch.
     permits: Semaphore,
@@ -77,13 +78,13 @@ impl SandboxPlugin {
         self.pool().len()
     }
 
-    /// Lets go of the instances that were not needed lately, but for one: the next call finds it warm.
+    /// Drops instances that were not needed lately, except one, so that the next call finds it ready.
     pub fn let_go_of_idle(&self, now: Instant) {
         let mut idle = self.pool();
         let unused = idle.partition_point(|(since, _)| now.saturating_duration_since(*since) >= QUIET);
         let surplus = unused.min(idle.len().saturating_sub(1));
         let gone: Vec<_> = idle.drain(..surplus).collect();
-        // Giving memory back takes a while: no call waits for it.
+        // Releasing memory takes a while, and no call waits for it.
         drop(idle);
         drop(gone);
     }
@@ -116,7 +117,7 @@ impl SandboxPlugin {
         }
     }
 
-    /// Calls the guest and reads its answer; the instance survives only a good one.
+    /// Calls the guest and reads its answer. The instance survives only a correct answer.
     async fn call(
         &self,
         mut session: Box<dyn EffectSession>,
@@ -204,7 +205,8 @@ impl SandboxPlugin {
         let fresh: Vec<&StateDelivery> =
             batch.iter().zip(&is_fresh).filter(|(_, fresh)| **fresh).map(|(delivery, _)| delivery).collect();
         let (session, answer) = match fresh.as_slice() {
-            // Committed all the same, because writes that the receipts prove may still have to be passed on.
+            // Committed all the same, because there may be writes that receipts prove and that must still be
+            // passed on.
             [] => (Some(session), Ok(Vec::new())),
             fresh => self.call(session, fresh).await,
         };
@@ -221,8 +223,8 @@ impl SandboxPlugin {
         let keeping = WritesFate::of(&verdicts);
         let seqs = |batch: &mut dyn Iterator<Item = &StateDelivery>| batch.map(|one| one.state.seq).collect();
         let settled: Vec<Seq> = match keeping {
-            // A resync may be delivered twice, so it gets no receipt. Otherwise receipts would pile up if the
-            // cursor does not move while resyncs come.
+            // A resync may be delivered twice, so it gets no receipt. Otherwise receipts would accumulate
+            // while the cursor does not move.
             WritesFate::Commit => seqs(&mut fresh.iter().copied().filter(|delivery| !delivery.resync)),
             WritesFate::RollBack => seqs(&mut batch.iter()),
             WritesFate::Apart => Vec::new(),
@@ -269,7 +271,7 @@ fn parked(verdicts: Vec<Verdict>, fresh: &[&StateDelivery], doubts: &[(Seq, Stri
     fresh.iter().zip(verdicts).map(verdict).collect()
 }
 
-/// The same for a failed call that was about this state alone. Larger calls are split until one is.
+/// The same for a failed call with this state alone. Larger calls are split until that is so.
 fn alone(
     session: &mut dyn EffectSession,
     is_fresh: &[bool],
@@ -293,7 +295,8 @@ impl PluginHandler for SandboxPlugin {
         called
     }
 
-    /// The time-out ends before the commit: a commit that is cut off is in doubt, and has bounds of its own.
+    /// The time limit ends before the commit: an interrupted commit would be in doubt, and it has its own
+    /// limits.
     async fn tick(
         &self,
         ScheduledCall { due_ms, timeout }: ScheduledCall,
@@ -348,7 +351,7 @@ fn epoch(delivery: &StateDelivery) -> String {
     }
 }
 
-/// Values that the record has no field for; almost always none.
+/// Values without a field in the record; almost always none.
 fn extra<'a>(delivery: &StateDelivery, epoch: &'a str, shown: &'a ShownState) -> Vec<(&'a str, &'a str)> {
     let late = delivery.state.late.then_some(("late", "true"));
     let epoch = (!epoch.is_empty()).then_some(("epoch", epoch));

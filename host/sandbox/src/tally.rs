@@ -13,7 +13,7 @@ use kubewitness_core::views::{CallEndsView, CallFailureView, CallsView, Verdicts
 
 use crate::bindings::types::{ObjectRefParam, State, Status};
 
-/// Bytes of the message of the last failure. A guest's words go on for pages.
+/// The most bytes of the last failure's message. A guest's text may have pages.
 const MESSAGE: usize = 1024;
 
 /// An interface of the host that a guest calls.
@@ -71,7 +71,7 @@ impl CallWork {
     }
 }
 
-/// The size of its texts: the numbers are always the same few.
+/// The size of its texts. Its numbers always have the same size.
 fn bytes_of(state: &State<'_>) -> usize {
     let object = |it: &ObjectRefParam<'_>| {
         [it.group, it.version, it.kind, it.namespace, it.name, it.uid].map(str::len).iter().sum::<usize>()
@@ -105,9 +105,9 @@ pub struct PluginTally {
     memory: AtomicU64,
     peak_memory: AtomicU64,
     compile_ns: AtomicU64,
-    /// 0: never.
+    /// 0 if never.
     last_answered_ms: AtomicU64,
-    /// Taken only when a call fails, and when people look.
+    /// Locked only when a call fails, and when people look.
     last_failure: Mutex<Option<FailureKind>>,
 }
 
@@ -213,7 +213,7 @@ impl PluginTally {
         }
     }
 
-    /// A call waited for its turns so long.
+    /// Adds the time for which a call waited for its turns.
     pub(crate) fn waited(&self, time: Duration) {
         if time > Duration::ZERO {
             add(&self.wait_ns, nanoseconds(time));

@@ -25,7 +25,7 @@ use tracing::{info, warn};
 pub use args::{AccessArgs, Auth};
 pub use sharing::share;
 
-/// A secret is a line.
+/// A secret is one line.
 const SECRET_BYTES: u64 = 4096;
 /// The name of the file in the data folder.
 const ENDED: &str = "ended-sessions";
@@ -154,7 +154,7 @@ mod tests {
         made_where(false, listen, args).await
     }
 
-    /// Uses a kubeconfig, or in a pod its own credentials.
+    /// Uses a kubeconfig, or in a pod the pod's own credentials.
     async fn made_where(in_cluster: bool, listen: &str, args: AccessArgs) -> Result<PortalDoors> {
         let folder = tempfile::tempdir().unwrap();
         let config = serde_json::json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",

@@ -14,7 +14,7 @@ pub type SessionKey = [u8; SESSION_KEY_BYTES];
 
 /// The name of the file in the data folder.
 const FILE: &str = "session.key";
-/// Hex digits with an end of line, and room for white space.
+/// Hex digits with a newline, and room for white space.
 const BYTES: u64 = 4096;
 
 pub async fn of_file(file: &Path) -> Result<SessionKey> {

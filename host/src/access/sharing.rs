@@ -14,7 +14,7 @@ const NAME: &str = "ended sessions";
 /// An attempt fails only if another replica was faster.
 const ATTEMPTS: usize = 8;
 
-/// Looks for log-outs of other replicas this often.
+/// Looks for sign-outs at other replicas this often.
 pub async fn share(
     ended: EndedSessions,
     journal: Journal,

@@ -43,11 +43,11 @@ pub use shell::{complete, completion, man};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandEnd {
     Fine,
-    /// A check failed or a job did: the command itself worked.
+    /// A check or a job failed; the command itself worked.
     Failed,
     /// Nothing failed, but something is probably not as intended.
     Warned,
-    /// The awaited condition did not come in time.
+    /// The awaited condition did not occur in time.
     TimedOut,
 }
 
@@ -64,7 +64,7 @@ impl CommandEnd {
 
 pub type CommandResult = Result<CommandEnd>;
 
-/// The command line makes no sense as it was written, whatever the controller or the files say.
+/// The command line itself makes no sense, whatever the controller or the files contain.
 #[derive(Debug)]
 pub struct UsageError(String);
 
@@ -77,7 +77,7 @@ impl fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 impl UsageError {
-    /// An error of this kind, to be returned as any other.
+    /// Returns an error of this type.
     pub fn error(message: impl Into<String>) -> anyhow::Error {
         Self(message.into()).into()
     }

@@ -12,17 +12,17 @@ use serde_json::Value;
 
 use crate::config::tree::YamlTree;
 
-/// Objects have at most a few MB each; a larger text is not one, and reading it would only take memory.
+/// Objects have at most a few MB. A larger text is not one, and reading it would only take memory.
 const OBJECT_BYTES: u64 = 64 << 20;
 
-/// Each is delivered separately and printed in a line. A larger file must be divided.
+/// Each object is delivered separately and printed as a line. A larger file must be divided.
 const OBJECTS: usize = 10_000;
 
 /// One object of a file.
 #[derive(Debug)]
 pub struct ObservedObject {
     pub object: Value,
-    /// A watch's event says that it was deleted.
+    /// Whether an event of a watch says that it was deleted.
     pub is_gone: bool,
 }
 
@@ -112,7 +112,7 @@ pub fn parse(text: &str) -> Result<Vec<ObservedObject>> {
 }
 
 fn documents(text: &str) -> Result<Vec<Value>> {
-    // YAML refuses tabs, which JSON may be indented by.
+    // YAML refuses tabs, with which JSON may be indented.
     if text.trim_start().starts_with(['{', '['])
         && let Ok(values) = serde_json::Deserializer::from_str(text).into_iter().collect()
     {

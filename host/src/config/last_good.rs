@@ -17,7 +17,7 @@ use kubewitness_core::files;
 use super::component::{COMPONENT_BYTES, KeptComponents, PulledFrom, digest, digest_of};
 use super::manifest::{ManifestEntry, ManifestOrigin};
 
-/// A manifest is never larger at its origin.
+/// No manifest is larger at its origin.
 const TEXT_BYTES: u64 = 16 << 20;
 const DOCUMENT: &str = "plugin.yaml";
 const COMPONENT: &str = "plugin.wasm";
@@ -28,7 +28,7 @@ pub struct LastGood {
     folder: PathBuf,
 }
 
-/// A plugin as it last worked.
+/// A plugin as it was when it last worked.
 #[derive(Clone)]
 pub struct GoodPlugin {
     pub entry: ManifestEntry,
@@ -60,7 +60,7 @@ impl LastGood {
         Ok(Self { folder })
     }
 
-    /// Works on a thread of its own, so that the caller never waits for this folder's disk without an end.
+    /// Runs on a separate thread, so that the caller never waits indefinitely for the disk of this folder.
     pub async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
@@ -175,7 +175,8 @@ impl LastGood {
     }
 }
 
-/// The component goes first: a plugin.yaml is never there without the component it ran with.
+/// The component is written first, so that a plugin.yaml never exists without the component with which it
+/// ran.
 fn write_plugin(folder: &Path, good: &GoodPlugin, component: &[u8]) -> io::Result<()> {
     let GoodPlugin { entry, pulled, .. } = good;
     std::fs::create_dir_all(folder)?;
@@ -185,7 +186,7 @@ fn write_plugin(folder: &Path, good: &GoodPlugin, component: &[u8]) -> io::Resul
     replace(&folder.join(DOCUMENT), entry.text.as_bytes())
 }
 
-/// The document goes first, for the same reason.
+/// The document is removed first, for the same reason.
 fn remove_plugin(folder: &Path) -> io::Result<()> {
     optional(std::fs::remove_file(folder.join(DOCUMENT)))?;
     optional(std::fs::remove_dir_all(folder)).map(|_| ())
@@ -334,7 +335,7 @@ mod tests {
         save("two");
         assert_eq!(before()["audit"].entry.text, "one");
         assert_eq!(kept.plugins().unwrap()["audit"].entry.text, "two");
-        // Killed while it was removed.
+        // The process was killed during the removal.
         std::fs::remove_file(data.path().join("last-good/audit/before/plugin.yaml")).unwrap();
         assert!(before().is_empty());
         kept.forget_before("audit").unwrap();

@@ -20,14 +20,14 @@ pub(super) const VALUE: usize = 120;
 /// How many bytes of a field's path a message shows.
 const FIELD: usize = 256;
 
-/// The place of a manifest, as a person would look for it.
+/// The place of a manifest, in a form that people can find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestOrigin {
     /// A file's path, or `configmap NAMESPACE/NAME`.
     pub place: String,
-    /// The line of `place` at which the manifest's first line is.
+    /// The line of `place` where the manifest's first line is.
     pub first_line: usize,
-    /// The folder that a relative component path starts from.
+    /// The folder from which a relative component path starts.
     pub folder: Option<PathBuf>,
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for ManifestProblem {
     }
 }
 
-/// A manifest that parsed, with its lines at hand for later faults.
+/// A manifest that parsed, with its lines for later faults.
 #[derive(Clone, Debug)]
 pub struct ParsedManifest<Spec> {
     pub name: String,
@@ -140,7 +140,7 @@ pub fn parse_host(entry: &ManifestEntry) -> Result<ParsedManifest<HostSpec>, Vec
     if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
 }
 
-/// Names are checked against `host`; the component is not looked at.
+/// Checks names against `host`. The component is not examined.
 pub fn parse_plugin(
     entry: &ManifestEntry,
     host: &HostSpec,
@@ -209,7 +209,7 @@ fn parse<Spec: DeserializeOwned>(
         let other = message.ends_with("expected a string").then(|| tree.nearest(&field));
         fault(&field, other.and_then(|value| value.other_than_text(&entry.text)).unwrap_or(message))
     })?;
-    // The name becomes part of paths and of names in the cluster.
+    // The name becomes part of paths, and of names in the cluster.
     if !is_name(&manifest.metadata.name) {
         let name = shortened(&manifest.metadata.name, VALUE);
         let message = format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes");
@@ -232,7 +232,7 @@ fn of_fields(message: String) -> String {
     }
 }
 
-/// The document's own name, if that much of it can be read.
+/// The document's own name, if it can be read.
 pub fn claimed_name(entry: &ManifestEntry) -> Option<String> {
     let tree = YamlTree::parse(&entry.text).ok()?.into_iter().next()?;
     let name = tree.get("metadata")?.get("name")?.text()?;
@@ -246,7 +246,8 @@ pub(super) fn is_rule(tree: &YamlTree) -> bool {
     (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
-/// Adds the line of a fault, and the name that is probably meant. Faults of components pass here, too.
+/// Adds the line of a fault, and the name that was probably meant. Faults of components also pass through
+/// here.
 pub(super) fn located(
     origin: &ManifestOrigin,
     tree: &YamlTree,

@@ -19,7 +19,7 @@ use manifest::{ManifestEntry, ManifestProblem};
 /// How many skipped files are reported: a folder with other content has thousands.
 const PASSED_OVER: usize = 50;
 
-/// Everything that was found at one moment, not yet understood.
+/// Everything that was found at one moment, not yet parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigSnapshot {
     pub hosts: Vec<ManifestEntry>,
@@ -30,7 +30,7 @@ pub struct ConfigSnapshot {
     pub problems: Vec<ManifestProblem>,
     /// Documents that are probably meant to be used, but are not.
     pub slips: Vec<ManifestProblem>,
-    /// The documents that are not taken, and why.
+    /// The documents that are not used, and why.
     pub passed_over: Vec<ManifestProblem>,
     pub more_passed_over: usize,
     /// Differs if a component beside the manifests differs.
@@ -45,7 +45,7 @@ impl ConfigSnapshot {
         }
     }
 
-    /// The documents that are not taken, each with its reason, for people.
+    /// The documents that are not used, each with its reason, for people.
     pub fn untaken(&self) -> Vec<String> {
         let mut told: Vec<_> = self.passed_over.iter().map(ToString::to_string).collect();
         if self.more_passed_over > 0 {
@@ -65,7 +65,7 @@ impl ConfigSnapshot {
         documents.iter().all(|list| list.is_empty()) && self.problems.is_empty() && self.slips.is_empty()
     }
 
-    /// Exactly one host document is expected; which one would count must never be a guess.
+    /// Exactly one host document is expected: nobody should have to guess which one counts.
     pub fn host(&self) -> Result<&ManifestEntry, ManifestProblem> {
         match self.hosts.as_slice() {
             [host] => Ok(host),

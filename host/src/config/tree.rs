@@ -33,7 +33,8 @@ pub struct NotYaml {
     pub message: String,
 }
 
-/// The library speaks to programmers. Its own line is left out: an error has one line.
+/// The library's messages are for programmers. Its own line number is left out, because an error has one
+/// line.
 fn in_words(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
     match error.without_snippet() {
@@ -51,7 +52,7 @@ fn in_words(error: &serde_saphyr::Error) -> String {
         other => {
             let said = other.to_string();
             match said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what) {
-                // They have no kind of their own.
+                // They have no type of their own.
                 what if ["recursion limit", "budget breached"].iter().any(|it| what.contains(it)) => {
                     TOO_LARGE.into()
                 }
@@ -62,7 +63,7 @@ fn in_words(error: &serde_saphyr::Error) -> String {
 }
 
 impl YamlTree {
-    /// All documents of a text; empty ones are left out.
+    /// All documents of a text, without empty ones.
     pub fn parse(text: &str) -> Result<Vec<Self>, NotYaml> {
         let documents: Vec<Spanned<YamlNode>> = serde_saphyr::from_multiple(text).map_err(|error| {
             NotYaml { line: error.location().map_or(1, |at| at.line() as usize), message: in_words(&error) }
@@ -142,13 +143,12 @@ impl YamlTree {
         }
     }
 
-    /// The line of a field such as `spec.subscribe[0].source`, or of its nearest parent that is
-    /// there.
+    /// The line of a field such as `spec.subscribe[0].source`, or of its nearest existing parent.
     pub fn line_of(&self, field: &str) -> usize {
         self.nearest(field).line
     }
 
-    /// A field, or its nearest parent that is there.
+    /// A field, or its nearest existing parent.
     pub fn nearest(&self, field: &str) -> &Self {
         let mut tree = self;
         for step in field.split(['.', '[']).filter(|step| !step.is_empty()) {

@@ -22,7 +22,7 @@ const LEAVING: Duration = Duration::from_secs(3);
 /// A failover takes a Lease of 15 seconds and a little more. After four times as long, a person is told.
 const LEADERLESS: Duration = Duration::from_secs(60);
 
-/// The election that a replica takes part in.
+/// The election in which a replica takes part.
 #[derive(Clone)]
 pub struct ReplicaElection {
     pub leadership: LeadershipHandle,
@@ -63,7 +63,7 @@ impl ReplicaElection {
         self.leadership.is_held()
     }
 
-    /// Why no replica has led for longer than any hand-over takes.
+    /// Why no replica has led for longer than any handover takes.
     pub fn leaderless(&self) -> Option<String> {
         let LeaseStanding { role, leaderless_since, .. } = self.leadership.standing();
         let LeaseRole::Unknown { why } = role else { return None };
@@ -117,7 +117,7 @@ impl LeaderRole {
         self.election.is_none() || self.term.is_some()
     }
 
-    /// Other replicas may be the leader.
+    /// Whether other replicas may be the leader.
     pub fn is_elected(&self) -> bool {
         self.election.is_some()
     }

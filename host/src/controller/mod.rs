@@ -90,7 +90,7 @@ pub struct LeaseName {
 /// A running controller. `stop` drains it, `abort` ends its calls at once.
 pub struct RunningController {
     tasks: TaskSupervisor,
-    /// The portal ends last: people may watch the draining.
+    /// The portal ends last, so that people can watch the draining.
     after: CancellationToken,
     control: tokio::task::JoinHandle<()>,
     stop: CancellationToken,
@@ -219,7 +219,7 @@ impl RunningController {
     /// Waits for `stop` and for everything to drain; after `abort`, at most for the grace period of each
     /// part.
     pub async fn finish(self) -> Result<()> {
-        // The supervisor below reports its end, or that it has not ended.
+        // The supervisor below reports that it ended, or that it has not.
         tokio::select! {
             _ = or_overdue(&self.abort, self.control) => {}
             () = log_running_tasks(&self.tasks, &self.stop) => {}
@@ -272,13 +272,13 @@ fn elect(
     ReplicaElection { leadership, lease, may_lead, timers: timers.replicas }
 }
 
-/// A pod's is its name.
+/// In a pod, this is the pod's name.
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "kubewitness".into() } else { name.trim().into() }
 }
 
-/// `None`: stopped before it was there.
+/// `None` if it was stopped before it was open.
 async fn open(
     opening: &OpeningViews,
     place: &JournalLocation,
@@ -350,7 +350,7 @@ fn serve(
     tasks.spawn("portal", TaskFate::Finite, async move { Ok(portal.await?) });
     if let Some(address) = health {
         let (views, after) = (views.clone(), after.clone());
-        // Apart: a probe that is not answered in time ends the process.
+        // On a separate thread: a probe that is not answered in time ends the process.
         tasks.spawn_apart("health", TaskFate::Finite, move || {
             let listener = kubewitness_portal::listen(address)
                 .with_context(|| format!("listening on {address} (--health-listen)"))?;

@@ -32,11 +32,11 @@ pub struct StoryMutes {
     told: SharedValue,
     /// Looks up the namespaces of mutes. `None`: a name stands for any namespace with that name.
     reviewer: Option<Arc<dyn AccessReviewer>>,
-    /// Its holder writes the file.
+    /// The holder of this lock writes the file.
     writing: tokio::sync::Mutex<NamespaceLook>,
 }
 
-/// The API server's answers about namespaces, and when they came.
+/// The API server's answers about namespaces, and when each arrived.
 type NamespaceLook = BTreeMap<String, (Option<LiveNamespace>, Instant)>;
 
 impl StoryMutes {

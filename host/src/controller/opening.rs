@@ -26,7 +26,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How late a returning server may be noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Answers that the controller waits, until the real views are there.
+/// Answers that the controller is waiting, until the real views exist.
 pub struct OpeningViews {
     views: OnceLock<Arc<dyn Views>>,
     why: RwLock<String>,

@@ -73,7 +73,7 @@ impl PluginState {
     }
 }
 
-/// States of a source that are beyond its bounds, and since when something keeps some.
+/// States of a source beyond its limits, and since when something blocks their removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptBeyond {
     pub states: u64,
@@ -85,7 +85,7 @@ pub struct SharedStatus {
     pub listers: CacheListers,
     sources: RwLock<BTreeMap<String, (SourceSpec, SourceHandle)>>,
     plugins: RwLock<BTreeMap<String, PluginState>>,
-    /// Streams that this controller hands states to.
+    /// Streams to which this controller passes states.
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
     /// By source, what blocks retention.
     held: RwLock<BTreeMap<String, BTreeMap<RetentionHolder, KeptBeyond>>>,
@@ -95,11 +95,11 @@ pub struct SharedStatus {
     shipping: RwLock<BTreeMap<String, ShippingStatus>>,
     /// Faults of the configuration as a whole.
     problems: RwLock<Vec<String>>,
-    /// The host's settings were taken, these or the last good ones.
+    /// Whether host settings are in force: the present ones or the last good ones.
     has_settings: AtomicBool,
     /// Redaction of documents for people; `None` before the settings were applied.
     redaction: RwLock<Option<Arc<SecretRedaction>>>,
-    /// Its rules, for witnesses.
+    /// The rules of the redaction, for witnesses.
     pub secret_rules: RulesInForce,
     /// The templates that people may submit; `None` if the settings disable it.
     offer: RwLock<Option<Arc<TemplateOffer>>>,
@@ -162,7 +162,7 @@ impl SharedStatus {
         read(&self.streams).values().cloned().collect()
     }
 
-    /// Every plugin that asks for the resyncs of this source gets one.
+    /// Starts a resync of this source for every plugin that subscribes to its resyncs.
     pub fn resync(&self, source: &str) {
         for handle in read(&self.plugins).values().filter_map(|state| state.handle.as_ref()) {
             handle.resync(source);

@@ -26,7 +26,7 @@ const MADE: [&str; 11] = [
     KEY,
     PUBLIC_KEY,
 ];
-/// The same, each with its companion files.
+/// The same for files with companion files.
 const DATABASES: [&str; 2] = ["journal.db", "platform.db"];
 const BESIDE: [&str; 5] = ["", "-journal", "-shm", "-wal", ".lock"];
 const PLUGINS: &str = include_str!("../../../deploy/kustomize/plugins.yaml");
@@ -34,10 +34,10 @@ const HOST: &str = include_str!("../../../deploy/kustomize/host.yaml");
 const TEMPLATES: &str = include_str!("../../../deploy/examples/submit/templates.yaml");
 /// The label of Jobs from these templates. The workload drives them.
 pub const QUEUE: &str = "platform.example.com/queue=shared";
-/// The receiver in the cluster's settings, which is replaced by the playground's own.
+/// The receiver in the cluster's settings, which the playground replaces by its own.
 const RECEIVER: &str = "http://notifications.kubewitness.svc:8080";
 
-/// The ledger of the cluster's settings, which has no key there.
+/// The ledger in the cluster's settings, which has no key there.
 const LEDGER: &str = "{name: trail, path: audit/trail.jsonl}";
 /// In the data folder: the key that signs the trail, and its public part.
 const KEY: &str = "trail.key";
@@ -46,15 +46,14 @@ pub const PUBLIC_KEY: &str = "trail.pub";
 const ABOUT: &str = "This folder belongs to `kubewitness playground`. At its start it removes its journal, database, trail and log, and\n\
      writes `config/host.yaml`, `templates.yaml` and `plugins.yaml` again. Other files stay.\n";
 
-/// A data folder that is one playground's, until this is dropped.
+/// A data folder that belongs to one playground until this is dropped.
 pub struct FolderClaim {
     data: PathBuf,
     locked: File,
 }
 
 impl Drop for FolderClaim {
-    /// Unlocked explicitly and not by closing: a child process that is just starting has the file open as
-    /// well.
+    /// Unlocked explicitly and not by closing: a child process that is just starting has the file open, too.
     fn drop(&mut self) {
         if let Err(error) = self.locked.unlock() {
             tracing::debug!(%error, "the folder's lock is let go of by closing its file");
@@ -128,7 +127,7 @@ pub fn configure(data: &Path, receiver: &str, signs_in: bool) -> Result<()> {
     write(&config.join("plugins.yaml"), &PLUGINS.replace("start: now", "start: beginning"))
 }
 
-/// Makes a key, and says in the settings that the trail is signed with it.
+/// Creates a key, and sets in the settings that it signs the trail.
 fn signed_ledger(data: &Path) -> Result<String> {
     let data = std::path::absolute(data).with_context(|| format!("finding {}", data.display()))?;
     let key = data.join(KEY);

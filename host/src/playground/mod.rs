@@ -44,14 +44,14 @@ pub struct PlaygroundWorld {
     /// People who can sign in; empty if nobody has to.
     pub people: Vec<PlaygroundPerson>,
     tasks: TaskSupervisor,
-    /// Ends the submitting and driving of jobs.
+    /// Ends the submission and the driving of jobs.
     quiet: CancellationToken,
     /// Ends the cluster and the receiver.
     end: CancellationToken,
     driving: Option<tokio::task::JoinHandle<()>>,
 }
 
-/// The first lists of an empty cluster take a moment; anything longer is a fault.
+/// The first lists of an empty cluster take a moment; a longer wait is a fault.
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 
 pub async fn playground(args: PlaygroundArgs) -> CommandResult {
@@ -91,7 +91,7 @@ async fn play(
     };
     let Some(controller) = controller else { return before_the_first_job(world).await };
     summary::greet(args, controller.address, &world.people);
-    // The controller could not witness versions that came and went before its first list.
+    // The controller could not witness versions that come and go before its first list.
     tokio::select! {
         ready = tokio::time::timeout(FIRST_LISTS, ready(&*controller.views)) => ready.with_context(|| {
             format!("the controller is not ready: {}/kubewitness.log says why", args.data.display())
@@ -113,7 +113,7 @@ async fn play(
         () = until(args) => {}
         () = world.finished_jobs(args) => {}
     }
-    // From here on the whole end has its bound.
+    // From here on, the whole end has a time limit.
     stop.cancel();
     world.quiet.cancel();
     note!("Comparing every version of the cluster with the journal. After a long run this takes longer.");
@@ -249,7 +249,7 @@ impl PlaygroundWorld {
         self.is_quiet().await;
     }
 
-    /// Waits until the workload has written its last.
+    /// Waits until the workload has made its last write.
     pub async fn is_quiet(&self) {
         while self.driving.as_ref().is_some_and(|driving| !driving.is_finished()) {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -14,7 +14,7 @@ const FEWEST: usize = 16;
 /// The portal's share of the handles for clients.
 const PORTAL: (u64, u64) = (4, 5);
 
-/// Bounds for the portal and for the health port that leave the reserve alone.
+/// Limits for the portal and for the health port that leave the reserve free.
 pub fn for_clients() -> (ListenerBounds, ListenerBounds) {
     let limit = raise().unwrap_or_else(|error| {
         warn!("{error:#}; going on with {} file handles", shown(soft()));
@@ -54,7 +54,7 @@ fn capped(bounds: ListenerBounds, handles: u64) -> ListenerBounds {
     ListenerBounds { connections, of_one_peer: bounds.of_one_peer.min(connections), ..bounds }
 }
 
-/// The soft limit is there for programs that use `select`; the hard one is meant.
+/// The soft limit exists for programs that use `select`; the hard one applies here.
 fn raise() -> Result<Option<u64>> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

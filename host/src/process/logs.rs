@@ -14,8 +14,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::cli::LogArgs;
 
-/// The target of plugins' log records. Their fields are in the text of a JSON object, because the fields of a
-/// record have fixed names.
+/// The target of plugins' log records. Their fields are the text of a JSON object, because a record's own
+/// fields have fixed names.
 const PLUGIN: &str = "plugin";
 
 pub fn to_stderr(args: &LogArgs, tells_reads: bool) -> Result<()> {

@@ -46,7 +46,7 @@ pub struct ReplicaTimers {
     pub next_term: Duration,
     /// How late a state may be delivered that only another replica has seen.
     pub other_states: Duration,
-    /// A log-out and a mute hold on every replica after this time, and the time to ask the database.
+    /// A sign-out or a mute applies on every replica after this time, plus the time to query the database.
     pub shared_lists: Duration,
 }
 
@@ -62,7 +62,7 @@ pub struct ConfigurationTimers {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionTimers {
-    /// The pause before the first pass: a start has other things to read.
+    /// The pause before the first pass, because other things must be read at startup.
     pub first: Duration,
     /// The pause between two passes. A pass that finds nothing reads one figure for each 1,024 states.
     pub pause: Duration,
@@ -120,7 +120,7 @@ impl ControllerTimers {
         Ok(Self::default())
     }
 
-    /// The timers of tests: long enough that a busy machine is not mistaken for a dead one.
+    /// The timers of tests: long enough that a busy machine is not considered dead.
     #[cfg(feature = "playground")]
     fn short() -> Result<Self> {
         const MS: Duration = Duration::from_millis(1);

@@ -12,7 +12,7 @@ const MARKS: usize = 64;
 struct AckMark {
     /// The number in the stream.
     sequence: u64,
-    /// Everything up to this position in the journal has at most that number in the stream.
+    /// Everything up to this position in the journal has at most this number in the stream.
     position: Seq,
 }
 
@@ -60,7 +60,7 @@ impl AckTracker {
         position
     }
 
-    /// Notes that everything up to a position is acknowledged, with at most this number in the stream.
+    /// Records that everything up to a position is acknowledged, with at most this number in the stream.
     pub fn add(&mut self, sequence: u64, position: Seq) {
         if self.marks.last().is_some_and(|mark| mark.sequence == sequence) {
             self.marks.pop();
@@ -76,7 +76,7 @@ impl AckTracker {
         }
     }
 
-    /// Notes the first message that the stream still has. Those below it were read and can't be forgotten.
+    /// Records the first message that is still in the stream. Earlier ones were read and can't be forgotten.
     pub fn read_below(&mut self, first: u64) {
         // The last mark below it is the position from which the present messages were sent.
         let below = self.marks.iter().filter(|mark| mark.sequence < first).count();

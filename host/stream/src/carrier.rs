@@ -18,7 +18,7 @@ use crate::progress::{CarrierProgress, new_name};
 use crate::publisher::StreamPublisher;
 use crate::server::{ServerAway, StreamServer};
 
-/// The states of one read, and of one save.
+/// How many states one read and one save have.
 const PAGE: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -30,10 +30,10 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The figures of a carrier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CarrierSnapshot {
-    /// Every state up to this position is with the server.
+    /// The server has every state up to this position.
     pub cursor: Seq,
     pub carried: u64,
-    /// The trouble that keeps the carrier from going on, for people; `None` while all is well.
+    /// Why the carrier can't continue, for people; `None` while all is well.
     pub condition: Option<String>,
 }
 
@@ -243,7 +243,7 @@ impl StreamCarrier {
                 line = &**lineage.line(),
                 "states are carried in a new line: it is not known how far the process before this one came"
             );
-            // A kill before this save leaves the former line in the claim.
+            // If the process is killed before this save, the claim still has the former line.
             kept.begin_line(lineage).await?;
         }
         Ok(HeldClaim { claims, sequence, is, renewed: Instant::now() })
@@ -285,7 +285,7 @@ impl StreamCarrier {
         Ok(())
     }
 
-    /// Sends states, up to the first that the server does not take.
+    /// Sends states, up to the first one that the server refuses.
     async fn send(
         &self,
         publisher: &mut StreamPublisher,
@@ -295,7 +295,7 @@ impl StreamCarrier {
     ) -> Result<(), CarrierFault> {
         let mut before: BTreeMap<(&str, u32), Seq> = BTreeMap::new();
         for state in states {
-            // Large documents on a slow network take longer than a claim holds.
+            // Large documents on a slow network take longer than a claim is valid.
             claim.renew().await?;
             let partition = kept.partition(state);
             let held = before.entry((&state.source, partition));
@@ -328,7 +328,7 @@ struct HeldClaim {
 }
 
 impl HeldClaim {
-    /// Renews the claim in good time. Fails if another process has the stream.
+    /// Renews the claim in time. Fails if another process has the stream.
     async fn renew(&mut self) -> Result<(), ServerAway> {
         if self.renewed.elapsed() > RENEW {
             self.sequence = self.claims.carry(&self.is, self.sequence).await?;

@@ -12,15 +12,16 @@ use tokio::time::Instant;
 
 use crate::server::{ServerAway, StreamServer};
 
-/// The process that holds a claim. A claim without it was given up.
+/// The process that holds a claim. Without it, the claim was released.
 const INSTANCE: &str = "Kubewitness-Instance";
 /// How often a process renews its claims.
 pub(crate) const RENEW: Duration = Duration::from_secs(3);
-/// A claim that was not renewed for so long is another process's to take. Its holder renews it before it sends or reads
-/// anything, so the two do not overlap; and each message must follow the last one that its sender knows.
+/// Another process may take a claim that was not renewed for this long. The holder renews it before it sends
+/// or reads anything, so the two do not overlap. In addition, each message must follow the last one that its
+/// sender knows.
 const LAPSE: Duration = Duration::from_secs(12);
 
-/// A claim on the server: its text, and the number under which it may be replaced.
+/// A claim on the server: its text, and the number with which it can be replaced.
 struct FoundClaim {
     text: String,
     instance: Option<Arc<str>>,
@@ -124,7 +125,7 @@ impl ServerClaims {
         }
     }
 
-    /// Writes a claim only if the one that was found is still there.
+    /// Writes a claim only if the found one is still there.
     async fn put(
         &self,
         subject: String,
@@ -172,7 +173,7 @@ impl ServerClaims {
         Err(self.server.away("another controller reads it", why))
     }
 
-    /// Fails if another reader has taken the partition over.
+    /// Fails if another reader has taken over the partition.
     pub async fn renew(&self, claim: &mut PartitionClaim) -> Result<(), ServerAway> {
         let subject = self.partition_subject(&claim.source, claim.partition);
         let (text, instance) = (claim.reader.clone(), Some(&*self.server.instance));
@@ -190,7 +191,7 @@ impl ServerClaims {
         self.server.claim(&format!("readers.{source}.{partition}"))
     }
 
-    /// The claim of the carrier; `None` before the first.
+    /// The claim of the carrier; `None` before the first one.
     pub async fn carrier(&self) -> Result<Option<(CarrierClaim, u64)>, ServerAway> {
         let found = self.find(&self.server.claim("carrier")).await?;
         Ok(found.and_then(|FoundClaim { text, instance, sequence }| {

@@ -32,7 +32,7 @@ impl PoisonKeeper {
         self.began.elapsed()
     }
 
-    /// `None`: too many came, and this one is only counted. `now`: a time that never goes back.
+    /// `None` if too many arrived: this one is only counted. `now` is a time that never decreases.
     pub fn keep(
         &mut self,
         raw: &Bytes,

@@ -23,7 +23,7 @@ pub fn progress_name(stream: &str) -> String {
     format!("stream/{stream}")
 }
 
-/// A name that is random enough for no two journals, readers or processes of one stream to share it.
+/// A random name, which no two journals, readers or processes of one stream share.
 pub fn new_name() -> Arc<str> {
     format!("{:016x}", RandomState::new().hash_one(0_u8)).into()
 }
@@ -76,15 +76,15 @@ impl CarrierProgress {
         partition(&state.object, self.partitions)
     }
 
-    /// The position before a state in its partition. Readers lack the states before a source's beginning, and
-    /// learn of them as a gap.
+    /// The position of the previous state in the partition. Readers lack the states before a source's
+    /// beginning, and learn of them as a gap.
     pub fn before(&self, source: &Arc<str>, partition: u32) -> Seq {
         let begins = self.progress.sources.iter().filter(|start| start.source == *source);
         let begins = begins.map(|start| start.after).max().unwrap_or_default();
         self.before.get(&(source.clone(), partition)).copied().unwrap_or_default().max(begins)
     }
 
-    /// Notes that everything up to `through` is with the server. `states` are the carried ones.
+    /// Records that the server has everything up to `through`. `states` are the carried ones.
     pub async fn add(&mut self, states: &[&Arc<State>], through: Seq) -> Result<(), JournalError> {
         let last: BTreeMap<_, _> =
             states.iter().map(|state| ((state.source.clone(), self.partition(state)), state.seq)).collect();

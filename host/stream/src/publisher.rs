@@ -11,7 +11,7 @@ use futures::FutureExt;
 use crate::message::{MessageKeys, MessagePart};
 use crate::server::{ServerAway, ServerLink, StreamServer};
 
-/// The most bytes that are sent and not acknowledged.
+/// The most bytes in flight: sent and not yet acknowledged.
 const FLYING_BYTES: usize = 8 << 20;
 const FLYING: usize = 256;
 
@@ -71,7 +71,7 @@ impl StreamPublisher {
         self.newest
     }
 
-    /// Looks at the stream. Returns the number of the first message that it still has.
+    /// Checks the stream. Returns the number of its first message.
     pub async fn look(&mut self) -> Result<u64, ServerAway> {
         let info = self.link.stream.info().await;
         let info = info.map_err(|error| self.server.away("its state can't be read", error))?;
@@ -112,8 +112,8 @@ impl StreamPublisher {
         Ok(())
     }
 
-    /// Waits for every message in flight. Returns how many states the server has taken since the last call.
-    /// States after an error are not among them.
+    /// Waits for every message in flight. Returns how many states the server accepted since the last call,
+    /// excluding those after an error.
     pub async fn settle(&mut self) -> (usize, Result<(), ServerAway>) {
         let mut settled = Ok(());
         while !self.flying.is_empty() && settled.is_ok() {

@@ -22,7 +22,7 @@ use crate::session::ReaderSession;
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause between two removals of durable messages from the stream.
 const PURGE: Duration = Duration::from_secs(1);
-/// The limit for giving up the claims at the stop. They lapse by themselves, too.
+/// The limit for releasing the claims at the stop. They also expire by themselves.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
 pub struct StreamReader {
@@ -159,7 +159,7 @@ impl StateFeed for StreamReader {
     }
 
     async fn next(&mut self) -> Result<FeedItem, FeedError> {
-        // Other hosts learn its name, so it must be the same after a restart.
+        // Other hosts know its name, so it must be the same after a restart.
         if self.is_new {
             let checkpoint = Some(Version::new(&self.durable.places().to_string()));
             let append = AppendBatch {

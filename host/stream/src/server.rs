@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::message::MessageKeys;
 
-/// The limit for connecting, and for each answer. A server that works takes milliseconds.
+/// The limit for connecting, and for each answer. A healthy server takes milliseconds.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The prefix of the number of partitions in a stream's description. Older servers store nothing else that
 /// can be read back.
@@ -78,13 +78,14 @@ impl StreamServer {
         let address = (self.address)().await.map_err(|error| self.away("its address", error))?;
         let servers: Result<Vec<_>, _> =
             address.split(',').map(|one| one.trim().parse::<async_nats::ServerAddr>()).collect();
-        // The text of the error would contain the address.
+        // The error's text would contain the address.
         let form = "it is none: write nats://user:password@host:4222, or tls://…";
         let servers = servers.map_err(|_| self.away("its address", form))?;
         let options = self.authenticated(&servers).await?;
         let options = options
             .name("kubewitness")
-            // A server's INFO names others, and whoever changes it on the way would get the password in the clear.
+            // A server's INFO message names other servers. Somebody who modifies it in transit would get the
+            // password in plain text.
             .ignore_discovered_servers()
             // One address with TLS means that nothing is sent in plain text, whatever the others say.
             .require_tls(servers.iter().any(async_nats::ServerAddr::tls_required))
@@ -106,7 +107,7 @@ impl StreamServer {
         Ok((client, context))
     }
 
-    /// The client does not take credentials from the address by itself.
+    /// The client does not use the credentials in the address by itself.
     async fn authenticated(&self, servers: &[async_nats::ServerAddr]) -> Result<ConnectOptions, ServerAway> {
         let options = ConnectOptions::new();
         if let Some(credentials) = &self.credentials {
@@ -232,7 +233,7 @@ mod tests {
             "INFO {{\"server_id\":\"a\",\"version\":\"2.10.0\",\"max_payload\":1048576,\"connect_urls\":[\"{other}\"]}}\r\n"
         );
         socket.write_all(info.as_bytes()).await.unwrap();
-        // After CONNECT and PING the client waits for an answer.
+        // After CONNECT and PING, the client waits for an answer.
         let mut said = [0; 4096];
         let read = socket.read(&mut said).await.unwrap();
         assert!(read > 0);

@@ -16,8 +16,8 @@ use crate::claims::{PartitionClaim, RENEW, ServerClaims};
 use crate::message::{MessageKeys, PartJoiner};
 use crate::server::{ServerAway, ServerLink, StreamServer};
 
-/// Messages of each partition that the server sends ahead for one request. The client library has two
-/// requests at most.
+/// How many messages of each partition the server sends in advance for one request. The client library has
+/// two requests at most.
 const AHEAD: usize = 128;
 const AHEAD_BYTES: usize = 8 << 20;
 /// How soon a silent server is noticed.
@@ -31,7 +31,7 @@ pub(crate) struct PartitionLane {
     consumer: PullConsumer,
     messages: pull::Stream,
     pub parts: PartJoiner,
-    /// The last number that came, the last durable one, and the last one that was removed from the stream.
+    /// The last number that arrived, the last durable one, and the last one removed from the stream.
     pub came: u64,
     /// The number of messages that came.
     pub messages_seen: u64,
@@ -221,7 +221,7 @@ impl ReaderSession {
     /// stream's end.
     pub async fn look(&mut self, intake: &mut StreamIntake) -> Result<(), ServerAway> {
         let failed = |error: String| self.server.away("its state can't be read", error);
-        // The end is read first, then the messages: messages in between are after the end.
+        // The end is read before the messages, so that messages in between are after the end.
         let info = self.link.stream.get_info().await.map_err(|error| failed(error.to_string()))?;
         for lane in self.lanes.iter_mut().filter(|lane| lane.stash.is_none()) {
             let seen = lane.consumer.get_info().await.map_err(|error| failed(error.to_string()))?;
@@ -246,7 +246,7 @@ impl ReaderSession {
         self.lanes.iter().any(|lane| lane.stash.is_some())
     }
 
-    /// Notes that everything that came is durable, apart from waiting states.
+    /// Records that everything that arrived is durable, except waiting states.
     pub fn is_durable(&mut self) {
         for lane in &mut self.lanes {
             let waits = lane.stash.as_ref().map(|(waits, _)| waits.sequence);
@@ -274,7 +274,7 @@ impl ReaderSession {
 
     /// Removes durable messages from the stream.
     pub async fn purge(&mut self, held: &mut [PartitionClaim]) -> Result<(), ServerAway> {
-        // On another connection the numbers may belong to other messages.
+        // On another connection, the numbers may belong to other messages.
         if self.link.client.statistics().connects.load(Ordering::Relaxed) > 1 {
             return Err(self.server.away("its server", "the connection broke"));
         }

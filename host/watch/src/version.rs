@@ -2,8 +2,8 @@
 
 use kubewitness_core::Version;
 
-/// The number of a version, if versions have an order. The caller may ask for the next number: the greatest
-/// number has none, so it does not count as a number.
+/// The number of a version, if versions have an order. The caller may need the next number; the greatest
+/// number has none, so it does not count.
 pub(crate) fn number(version: &Version) -> Option<u128> {
     if !version.is_comparable() {
         return None;

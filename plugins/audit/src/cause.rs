@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::line::ChangeCause;
 use crate::{ChangeKept, Config, TRAIL};
 
-/// A longer name is not a person's, and a record is limited in size.
+/// A longer name does not belong to a person, and a record is limited in size.
 const NAME_BYTES: usize = 256;
 /// A longer patch is stored as its digest: a record of the ledger has at most 256 KiB.
 const PATCH_BYTES: usize = 64 * 1024;
@@ -88,7 +88,7 @@ fn concealed(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Erro
 const NAMES: usize = 8;
 const MORE: &str = "a name (not recorded: the patch has more than 8)";
 
-/// The patch with digests in place of names. Its own digest is computed from that: with the digest of the
+/// The patch with digests in place of names. Its own digest is computed from that: with a digest of the
 /// original patch, somebody could try all names that they know.
 fn without_people(config: &Config, patch: String) -> Result<String, Error> {
     let mut value: Value = match serde_json::from_str(&patch) {

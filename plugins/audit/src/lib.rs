@@ -16,11 +16,11 @@ use sha2::{Digest, Sha256};
 
 use crate::line::LineChain;
 
-/// The plugin's name for its ledger and its key. The operator says which they are.
+/// The plugin's name for its ledger and its key. The operator assigns the real ones.
 const TRAIL: &str = "trail";
 /// The person for whom a job was submitted through the portal, the API or the command line.
 const SUBMITTER: &str = "kubewitness.dev/submitter";
-/// An object has few names of people, and each line holds them all.
+/// An object has few names of people, and each line contains all of them.
 const PEOPLE: usize = 16;
 
 #[derive(Debug, Deserialize)]
@@ -94,7 +94,7 @@ impl Plugin for Audit {
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         match append(config, states) {
             Ok(verdicts) => verdicts,
-            // A chain goes on in order or not at all.
+            // A chain continues in order or not at all.
             Err(error) => vec![Verdict::retry(error.text()); states.len()],
         }
     }
@@ -103,7 +103,7 @@ impl Plugin for Audit {
 kubewitness_sdk::export!(Audit);
 
 fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
-    // From here to the end of the batch the host reserves the ledger for this call.
+    // From here until the end of the batch, the host reserves the ledger for this call.
     let last = ledger::last(TRAIL)?;
     let mut chain = LineChain::after(last.as_deref())?;
     let mut verdicts = Vec::with_capacity(states.len());

@@ -68,7 +68,7 @@ struct LastLine {
     hash: String,
 }
 
-/// The end of the trail. Lines are added to it.
+/// The end of the trail, to which lines are added.
 #[derive(Debug)]
 pub struct LineChain {
     n: u64,

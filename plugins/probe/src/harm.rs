@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::number;
 
-/// Memory between calls. A plugin must not rely on it, so the host's tests check it.
+/// Memory that survives between calls. A plugin must not rely on it, and the host's tests check it.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 pub fn obey(name: &str, words: &[&str]) -> Option<String> {

@@ -63,7 +63,7 @@ impl Plugin for Probe {
 }
 
 impl Ticking for Probe {
-    /// Obeys its commands as if for a state of the moment; `fail WHY` ends it.
+    /// Executes its commands as if for a state of this moment; `fail WHY` ends it.
     fn tick(config: &Config, due_ms: u64) -> Result<(), String> {
         for command in &config.tick {
             if let Some(why) = command.strip_prefix("fail ") {

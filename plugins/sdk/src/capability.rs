@@ -180,7 +180,7 @@ pub mod mail {
     use crate::Error;
     pub use crate::bindings::kubewitness::plugin::mail::{Message, Refusal};
 
-    /// Hands one message over. Returns the recipients that the server refused; the others have it.
+    /// Sends one message. Returns the recipients that the server refused; the others have it.
     pub fn send(server: &str, message: &Message) -> Result<Vec<Refusal>, Error> {
         raw::mail::send(server, message)
     }
@@ -213,7 +213,7 @@ pub mod ledger {
     use super::raw;
     use crate::Error;
 
-    /// Returns the number of records that the ledger then has.
+    /// Returns the number of records in the ledger afterwards.
     pub fn append(ledger: &str, records: &[Vec<u8>]) -> Result<u64, Error> {
         raw::ledger::append(ledger, records)
     }

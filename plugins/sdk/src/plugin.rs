@@ -62,7 +62,7 @@ pub struct About {
 }
 
 impl About {
-    /// The facts that `description` has no field for, as the host reads them.
+    /// The facts for which `description` has no field, in the form that the host reads.
     fn extra(&self) -> Vec<(String, String)> {
         let of = |word: &str, needs: &[(&str, Vec<String>)]| -> Vec<_> {
             needs.iter().map(|(field, needs)| (format!("{word}:{field}"), needs.join(","))).collect()

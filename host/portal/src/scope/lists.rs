@@ -44,7 +44,7 @@ impl ViewerVisibility {
         self.letters_within(query, limit, &mut unbounded).await
     }
 
-    /// The same for one list of several, which share a limit of read rows.
+    /// The same for one of several lists that share a limit of read rows.
     pub(crate) async fn letters_within(
         &self,
         query: LetterQuery,
@@ -72,7 +72,7 @@ impl ViewerVisibility {
         Ok(picking.finish(is_last))
     }
 
-    /// Plugins that have dead letters, by their names, whoever may see those: one look each.
+    /// The names of plugins with dead letters, whoever may see these; one query for each plugin.
     pub(crate) async fn plugins_with_letters(&self, most: usize) -> Result<Vec<String>, Problem> {
         let (mut names, mut cursor) = (Vec::new(), None);
         while names.len() < most {

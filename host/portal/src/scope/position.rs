@@ -22,7 +22,7 @@ const MARK_BYTES: usize = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalCursor {
     pub(crate) seq: Seq,
-    /// `None`: a number that somebody typed, or the beginning.
+    /// `None` for a number that somebody typed, and for the beginning.
     pub(crate) mark: Option<[u8; MARK_BYTES]>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct JournalCursor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PositionMatch {
     Same,
-    /// Another state: the journal is not the one that gave the position.
+    /// Another state: the position comes from another journal.
     Other,
     /// No state: the journal has not reached it, or retention removed it.
     Unknown,
@@ -62,7 +62,7 @@ impl JournalCursor {
         Ok(Self { seq: params::number(name, seq)?, mark: Some(bytes) })
     }
 
-    /// Without a mark if the journal has no state there, or can't be read.
+    /// The position has no mark if the journal has no state there or can't be read.
     pub(crate) async fn at(views: &dyn Views, seq: Seq) -> Self {
         let state = state_at(views, seq).await.unwrap_or_default();
         state.map_or(Self { seq, mark: None }, |state| Self::of(&state))

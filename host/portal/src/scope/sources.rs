@@ -38,7 +38,7 @@ fn is_of(source: &SourceView, kind: &str) -> bool {
     is_kind(group, &source.kind, kind)
 }
 
-/// The sources' name for the kind that somebody means.
+/// The kind's name in the sources, for the name that somebody typed.
 pub(crate) fn kind_of(sources: &[SourceView], kind: &str) -> Option<String> {
     sources.iter().find(|source| is_of(source, kind)).map(|source| source.kind.clone())
 }

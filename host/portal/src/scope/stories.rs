@@ -16,13 +16,13 @@ use crate::answer::Problem;
 /// The owned objects, as far as the viewer may see them.
 struct VisibleOwned {
     states: Vec<RawState>,
-    /// The start of its next part.
+    /// Where its next part begins.
     next: StoryCursor,
     /// It is not empty, and nothing of it is hidden.
     is_all: bool,
 }
 
-/// Older parts lack the end of the story, several objects have several, and an Event has none.
+/// Older parts lack the end of the story, several objects have several ends, and an Event has none.
 fn is_explained(query: &TimelineQuery, story: &TimelineView) -> bool {
     let Some(first) = story.states.first().filter(|_| query.events) else { return false };
     let is_of_first = |state: &Arc<State>| state.object.uid == first.object.uid;
@@ -54,7 +54,7 @@ impl ViewerVisibility {
         let RawStory { states, related, events, reports, next, owns_more } = story;
         let oldest = states.first().map(RawState::seq);
         let states = self.of_states(states, true).await?;
-        // States older than a hidden one are not theirs.
+        // States older than a hidden one are not shown.
         let is_theirs = states.first().map(RawState::seq) == oldest;
         let owned = self.owned(query, related, next).await?;
         let next = next.filter(|_| is_theirs).map(|next| StoryCursor { states: next.states, ..owned.next });

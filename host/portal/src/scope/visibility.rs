@@ -27,13 +27,13 @@ const NAMESPACES: usize = 256;
 /// The same for a right that covers a single name. No answer about a name is reused, so the API server pays
 /// for each invented name.
 const NAMESPACES_OF_A_NAME: usize = 32;
-/// Reviews that one answer has under way.
+/// How many reviews of one answer run concurrently.
 const AT_ONCE: usize = 8;
-/// Decisions that one answer or stream holds.
+/// How many decisions one answer or stream remembers.
 const DECISIONS: usize = 4096;
-/// Resources that one sentence names.
+/// How many resources one sentence names.
 const NAMED_RESOURCES: usize = 8;
-/// The longest name that Kubernetes gives.
+/// The longest name in Kubernetes.
 const NAME_BYTES: usize = 253;
 
 /// A stream shows what a list shows, so it needs the right to list, and not the one to watch.
@@ -113,7 +113,7 @@ impl ViewerVisibility {
         self.reaches(right, object, seq).await
     }
 
-    /// The same by a right that may be for this name alone.
+    /// The same with a right that may apply to this name alone.
     async fn gets(&self, object: &ObjectRef, seq: Option<Seq>) -> Result<bool, Problem> {
         if self.sees(AccessVerb::Get, object, seq).await? {
             return Ok(true);
@@ -235,7 +235,7 @@ impl ViewerVisibility {
         AccessAttempt {
             verb: verb.word().into(),
             group: group.into(),
-            // A source that was taken out leaves its history.
+            // A removed source leaves its history.
             resource: resource.unwrap_or_else(|| kinds::plural(&kind.to_lowercase())),
             namespace: namespace.into(),
             name: name.into(),
@@ -287,7 +287,7 @@ impl ViewerVisibility {
 
     // ---- answers -----------------------------------------------------------------------------
 
-    /// The objects that a list may find. `None`: everything.
+    /// The objects that a list may find; `None` for all.
     pub(crate) async fn within(&self, query: &ObjectQuery) -> Result<Option<VisibleObjects>, Problem> {
         if self.is_whole() {
             return Ok(None);
@@ -567,7 +567,7 @@ impl ViewerVisibility {
         Ok(true)
     }
 
-    /// Events that they may get, about objects that they may get.
+    /// The Events that the viewer may get, about objects that the viewer may get.
     pub(crate) async fn of_events(&self, events: Vec<EventView>) -> Result<Vec<EventView>, Problem> {
         // An Event may name any uid, so another one with the same uid proves nothing.
         let mut seen: HashMap<ObjectRef, bool> = HashMap::new();
@@ -619,7 +619,7 @@ impl ViewerVisibility {
         Ok(shown)
     }
 
-    /// The state at a position, if they may get its object.
+    /// The state at a position, if the viewer may get its object.
     pub(crate) async fn state_at(&self, seq: Seq) -> Result<Option<RawState>, Problem> {
         let states = self.views.states_after(seq.saturating_sub(1), 1).await?;
         match states.into_iter().find(|state| state.seq() == seq) {
@@ -628,7 +628,8 @@ impl ViewerVisibility {
         }
     }
 
-    /// The document at a position, for them to read. A missing one and a forbidden one have the same message.
+    /// The document at a position, for the viewer. A missing document and a forbidden one give the same
+    /// message.
     pub(crate) async fn document(&self, seq: Seq) -> Result<Vec<u8>, Problem> {
         if self.is_whole() {
             return Ok(self.views.document(seq).await?);

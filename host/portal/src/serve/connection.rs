@@ -27,7 +27,7 @@ use super::stall::{self, StallTimer};
 use super::tls::TlsListener;
 use super::traffic::TrafficCounts;
 
-/// The size of a request's line and headers, and of the answer's write buffer. A selector may be some
+/// The most bytes of a request's line and headers, and of the buffer for the answer. A selector may have some
 /// kilobytes.
 const BUFFER: usize = 32 * 1024;
 
@@ -85,7 +85,7 @@ impl ConnectionServer {
     fn tell(&self, error: &hyper::Error, place: &ConnectionPlace) {
         trace!(%error, "a connection broke");
         if error.is_timeout() {
-            // An idle connection that was answered before ends as idle ones do.
+            // A connection that had an answer before ends as an idle one.
             if place.has_never_asked() {
                 self.counts.headerless();
             }
@@ -112,8 +112,8 @@ async fn answer(
     }))
 }
 
-/// Makes the kernel buffer only a little unsent data. Then it reports after each few kilobytes that the
-/// client reads, instead of after a third of its buffer.
+/// Makes the kernel buffer only little unsent data. It then reports after every few kilobytes that the client
+/// reads, and not only after a third of its buffer.
 fn tell_early(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(stall::PIECE as u32) {
@@ -124,7 +124,7 @@ fn tell_early(stream: &TcpStream) {
 }
 
 fn is_stalled(error: &dyn Error) -> bool {
-    // The error of an answer's body is wrapped in others.
+    // The error of an answer's body is the cause of other errors.
     let causes = std::iter::successors(error.source(), |error| (*error).source());
     let mut causes = causes.filter_map(|error| error.downcast_ref::<io::Error>());
     causes.any(|cause| cause.kind() == io::ErrorKind::TimedOut)
@@ -175,7 +175,7 @@ impl hyper::body::Body for ArrivingBody {
 }
 
 impl Drop for ArrivingBody {
-    /// The answer needs no more of it.
+    /// The answer does not need the rest of it.
     fn drop(&mut self) {
         self.note_end(true);
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::long_held::{BodyRoom, RoomPart, SHARE};
 
-/// Smaller ones are bounded by the connections.
+/// Smaller answers are limited by the number of connections.
 const LARGE: u64 = 64 * 1024;
 /// Of all large answers, in KiB. A page of documents has a few MiB.
 const ROOM_KIB: u32 = 256 * 1024;
@@ -20,7 +20,7 @@ const ROOM_KIB: u32 = 256 * 1024;
 pub(crate) const OF_ONE_MIB: u32 = ROOM_KIB / SHARE / 1024;
 /// How much a connection's buffer takes at a time.
 const PIECE: usize = 16 * 1024;
-/// An answer is taken within this time, and a second more for so many bytes.
+/// An answer must be read within this time, plus a second for each so many bytes.
 const AT_LEAST: Duration = Duration::from_secs(30);
 const BYTES_A_SECOND: u64 = 64 * 1024;
 
@@ -49,7 +49,7 @@ impl LargeAnswers {
 struct BodyPieces {
     body: Body,
     rest: Bytes,
-    /// A client that reads more slowly blocks room that others need.
+    /// After this time, a slow client has occupied the room for too long.
     until: Instant,
     _part: RoomPart,
 }

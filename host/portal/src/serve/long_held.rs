@@ -31,7 +31,7 @@ impl BodyRoom {
         Self { all: Arc::new(semaphore), a_party: all.div_ceil(SHARE), held: Arc::default() }
     }
 
-    /// `None` if too little is left, or the party has its share. Without sign-in, people are not
+    /// `None` if too little room is left, or the party has its share. Without sign-in, people are not
     /// distinguished.
     pub(crate) fn take(&self, party: Option<&str>, size: u32) -> Option<RoomPart> {
         let permit = self.all.clone().try_acquire_many_owned(size).ok()?;

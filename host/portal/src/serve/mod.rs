@@ -40,24 +40,24 @@ pub(crate) use tls::TlsListener;
 pub use traffic::ListenerTraffic;
 use traffic::TrafficCounts;
 
-/// Connections that the kernel keeps until they are taken.
+/// How many connections the kernel queues until they are accepted.
 const BACKLOG: u32 = 1024;
 /// How much unread data the kernel buffers for a client; it needs twice as much for its own bookkeeping.
 /// Without a limit it would take up to 4 MiB for each connection, of the memory that the process may use.
 const SEND_BUFFER: u32 = 128 * 1024;
-/// After a failure to take a connection (no file handles are left), the next try comes this much later.
+/// After a connection could not be accepted (no file handle is left), the next try comes this much later.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// A condition that lasts for hours is logged once in this time; the metrics have the number.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// The bounds on the clients of one listener.
+/// The limits for the clients of one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerBounds {
     /// Concurrent connections. Each is a file handle and up to some 300 KiB of buffers, beside its answer:
     /// those have their own limit.
     pub connections: usize,
-    /// Concurrent connections of one address (of one /64 network, for IPv6). The loopback address gets most
-    /// of all places instead: with `kubectl port-forward` everybody comes from there.
+    /// Concurrent connections of one address (or of one /64 network, for IPv6). The loopback address gets
+    /// most of all places instead, because with `kubectl port-forward` everybody comes from there.
     pub of_one_peer: usize,
     /// A request's header must be complete within this time, and so must a handshake before it. The time
     /// begins with the connection, and again with each answer, so it also limits idle connections.
@@ -69,8 +69,8 @@ pub struct ListenerBounds {
     pub grace: Duration,
 }
 
-/// A request is one packet or a few, and a client that reads sends acknowledgements within
-/// milliseconds; the slowest network takes seconds.
+/// A request is one packet or a few, and a client that reads acknowledges within milliseconds; the slowest
+/// network takes seconds.
 const HEADER: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(3);
@@ -80,21 +80,21 @@ impl ListenerBounds {
     /// just been closed and are not gone yet.
     pub const SPARE: usize = 16;
 
-    /// A browser opens six connections; so these are for about eighty people, and live streams have a
-    /// bound of their own.
+    /// A browser opens six connections, so this serves about eighty people. Live streams have their own
+    /// limit.
     pub const PORTAL: Self =
         Self { connections: 512, of_one_peer: 64, header: HEADER, stall: STALL, grace: GRACE };
 
-    /// Probes of a kubelet and some servers of metrics, each a connection or two.
+    /// The probes of a kubelet and some Prometheus servers, with one or two connections each.
     pub const HEALTH: Self =
         Self { connections: 128, of_one_peer: 16, header: HEADER, stall: STALL, grace: GRACE };
 }
 
-/// Listens so that a connection that is not read from takes little memory.
+/// Listens so that a connection that nobody reads takes little memory.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
-    // Connections inherit it.
+    // Connections inherit this size.
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -109,11 +109,11 @@ pub(crate) struct ListenerTerms {
     /// `None`: the connection is not encrypted.
     pub(crate) tls: Option<Arc<TlsListener>>,
     pub(crate) stop: CancellationToken,
-    /// Ends the grace.
+    /// Ends the grace period.
     pub(crate) abort: CancellationToken,
 }
 
-/// Accepts connections until `stop`; then the open ones get `bounds.grace`, whatever they do.
+/// Accepts connections until `stop`. After that, the open ones get `bounds.grace`, whatever they do.
 pub(crate) async fn serve(listener: TcpListener, router: Router, terms: ListenerTerms) {
     let stop = terms.stop.clone();
     let mut door = PortalListener::new(router, terms);
@@ -169,7 +169,7 @@ impl PortalListener {
         }
     }
 
-    /// A task for each connection, as any server has; they end with [`Self::close`].
+    /// Starts a task for each connection, as any server does. [`Self::close`] ends them.
     fn let_in(&mut self, stream: TcpStream, peer: SocketAddr, handle: OwnedSemaphorePermit) {
         let peer = PeerAddress::of(peer.ip());
         let Some(place) = self.places.take(peer) else {
@@ -183,7 +183,7 @@ impl PortalListener {
                 );
             }
             let is_last = self.handles.available_permits() == 0;
-            // A TLS client does not understand plain text, so its connection is closed.
+            // A TLS client does not understand plain text, so its connection is just closed.
             if self.server.tls.is_none()
                 && let Some(refusal) = refusal::refuse(stream, is_last)
             {

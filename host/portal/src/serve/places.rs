@@ -23,10 +23,10 @@ use super::traffic::TrafficCounts;
 
 /// One in so many places is reserved for this machine's own clients.
 const NOT_LOCAL: usize = 8;
-/// A client that reads takes something within milliseconds.
+/// A client that reads accepts data within milliseconds.
 const STALLED: Duration = Duration::from_secs(2);
 
-/// The peer of a connection: an address, or for IPv6 the network that one subscriber has.
+/// The peer of a connection: an address, or for IPv6 the network of one subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PeerAddress(IpAddr);
 
@@ -63,7 +63,7 @@ struct OpenConnection {
     doing: ConnectionActivity,
     /// Whether the sender of the present request is identified.
     is_known: bool,
-    /// Grows with every change of a connection's activity.
+    /// A number that increases with every change of a connection's activity.
     since: u64,
     /// Since when its client has read nothing of its answer.
     stalled: Option<Instant>,
@@ -86,7 +86,7 @@ impl OpenConnection {
 struct ConnectionTable {
     open: BTreeMap<u64, OpenConnection>,
     peers: HashMap<PeerAddress, usize>,
-    /// The last number that was given out.
+    /// The last assigned number.
     last: u64,
 }
 
@@ -101,7 +101,7 @@ impl ConnectionPlaces {
         Self { bounds, counts, table: Mutex::default() }
     }
 
-    /// `None`: all that could make room have requests under way.
+    /// `None` if every connection that could make room has a request in progress.
     pub(super) fn take(self: &Arc<Self>, peer: PeerAddress) -> Option<ConnectionPlace> {
         let mut table = self.table();
         if table.peers.get(&peer).is_some_and(|open| *open >= self.most_of(peer)) {
@@ -183,17 +183,17 @@ pub(super) struct ConnectionPlace {
 }
 
 impl ConnectionPlace {
-    /// The header of a request is there, and its body is not.
+    /// The header of a request is complete, but not its body.
     pub(super) fn sends(&self) {
         self.change(|_| ConnectionActivity::Sends);
     }
 
-    /// All of the request is there.
+    /// The request is complete.
     pub(super) fn asks(&self) {
         self.change(|open| if open.is_known { ConnectionActivity::Works } else { ConnectionActivity::Asks });
     }
 
-    /// Its person is identified.
+    /// The person of the request is identified.
     fn is_known(&self) {
         self.change(|open| {
             open.is_known = true;
@@ -221,7 +221,7 @@ impl ConnectionPlace {
         table.open.get(&self.number).is_some_and(|open| open.doing == ConnectionActivity::Waits)
     }
 
-    /// Until the place is somebody else's.
+    /// Returns once the place belongs to somebody else.
     pub(super) async fn evicted(&self) {
         self.evicted.cancelled().await;
     }
@@ -235,7 +235,7 @@ impl ConnectionPlace {
     }
 }
 
-/// The connection of a request, for the code that identifies the person.
+/// The connection of a request, for the code that identifies its person.
 #[derive(Clone, Default)]
 pub(crate) struct RequestConnection(Option<Arc<ConnectionPlace>>);
 
@@ -244,12 +244,12 @@ impl RequestConnection {
         Self(Some(place))
     }
 
-    /// Empty for a request that came by no connection.
+    /// Empty for a request without a connection.
     pub(crate) fn of(request: &Request) -> Self {
         request.extensions().get().cloned().unwrap_or_default()
     }
 
-    /// Its place is not taken away while the request is under way.
+    /// The place is not taken away while the request is in progress.
     pub(crate) fn is_known(&self) {
         self.0.iter().for_each(|place| place.is_known());
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kubewitness_core::ports::PartyShares;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Fewer rows than this are bounded by the connections.
+/// Answers with fewer rows are limited by the number of connections.
 const UNIT: usize = 1000;
 /// For all answers together, and for those of one party: four and two of the longest ones.
 const UNITS: usize = 40;
@@ -20,7 +20,7 @@ pub(crate) struct ReadingRoom {
     parties: Arc<PartyShares<String>>,
 }
 
-/// The turn of one answer; dropped, the next one reads.
+/// The turn of one answer. When it is dropped, the next one reads.
 pub(crate) struct ReadingTurn {
     _of_party: Option<OwnedSemaphorePermit>,
     _of_all: OwnedSemaphorePermit,
@@ -32,7 +32,7 @@ impl ReadingRoom {
         Self { all: Arc::new(Semaphore::new(UNITS)), parties }
     }
 
-    /// Waits for the turn of an answer that may have so many rows. `None`: they are few.
+    /// Waits for the turn of an answer with up to so many rows. `None` if they are few.
     pub(crate) async fn enter(&self, party: Option<&str>, rows: usize) -> Option<ReadingTurn> {
         if rows <= UNIT {
             return None;

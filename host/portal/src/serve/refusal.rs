@@ -17,7 +17,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     \"hint\":\"Try again in a moment, or close others of this machine.\",\"code\":\"unavailable\",\
     \"error\":{\"code\":\"unavailable\",\"message\":\"There are too many connections.\",\
     \"hint\":\"Try again in a moment, or close others of this machine.\"}}";
-/// A client's request comes with its connection. Closing before it was read would take the answer back.
+/// A client sends its request with its connection. Closing before it was read would discard the answer.
 const LINGER: Duration = Duration::from_secs(1);
 const MOST_READ: u64 = 16 * 1024;
 

@@ -19,14 +19,14 @@ pub(super) struct StallTimer<T> {
     place: Option<Arc<ConnectionPlace>>,
     /// Runs from when the socket accepted nothing until it has accepted [`LEAST`] bytes, or all that remain.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Bytes that it has taken since.
+    /// How many bytes it has accepted since.
     taken: usize,
     /// Whether the place knows that the client reads nothing.
     is_told: bool,
 }
 
-/// A client that reads less than this within the limit keeps its answer in memory. The slowest network
-/// carries more.
+/// A client that reads less than this within the limit keeps its answer in memory. Even the slowest network
+/// transfers more.
 const LEAST: usize = 64 * 1024;
 
 /// How much the socket gets at a time. Small pieces show sooner that the client reads, however slowly.

@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::long_held::{BodyRoom, RoomPart};
 use super::traffic::TrafficCounts;
 
-/// Streams that read from the disk at a time.
+/// How many streams read from disk at a time.
 const TURNS: usize = 2;
 
 #[derive(Clone)]
@@ -30,7 +30,7 @@ impl StreamPlaces {
         Self { room: BodyRoom::new(all), turns: Arc::new(Semaphore::new(TURNS)), counts }
     }
 
-    /// `None` if all places are taken, or all that one party may hold.
+    /// `None` if all places are taken, or the party has its maximum.
     pub(crate) fn take(&self, party: Option<&str>) -> Option<StreamPlace> {
         let part = self.room.take(party, 1)?;
         self.counts.stream_began();
@@ -39,7 +39,7 @@ impl StreamPlaces {
 }
 
 impl StreamPlace {
-    /// Waits for this stream's turn to read from the disk. The next turn begins when the result is dropped.
+    /// Waits for this stream's turn to read from disk. The next turn begins when the result is dropped.
     pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         self.turns.acquire().await.ok()
     }

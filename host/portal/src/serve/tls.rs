@@ -17,9 +17,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
 
-/// A chain of certificates is some kilobytes.
+/// A chain of certificates has some kilobytes.
 const FILE_BYTES: u64 = 1024 * 1024;
-/// A handshake looks at files that were read longer ago. A kubelet brings a changed Secret within a minute.
+/// A handshake checks the files if they were read longer ago than this. A kubelet updates a changed Secret
+/// within a minute.
 const AGE: Duration = Duration::from_secs(10);
 
 /// A certificate chain and its key, as PEM. Both files are read again when they change, as a mounted Secret
@@ -106,7 +107,7 @@ fn acceptor(files: &TlsFiles, certificate: &[u8], key: &[u8]) -> Result<TlsAccep
     if chain.is_empty() {
         return Err(format!("{}: there is no certificate in it, as PEM", of_certificate.display()));
     }
-    // Does not quote the file, which is secret.
+    // The error does not quote the file, which is secret.
     let key = PrivateKeyDer::from_pem_slice(key)
         .map_err(|_| format!("{}: there is no private key in it, as PEM", of_key.display()))?;
     let fails =
@@ -127,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that knows one authority.
+    /// A client that trusts one authority.
     fn client(authority: &Path) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();

@@ -26,9 +26,9 @@ use crate::access::{AUDIT, PortalViewer};
 use crate::answer::{FieldFault, Problem, WHO_BYTES};
 use crate::app::PortalApp;
 
-/// A key of random letters is long enough with 32.
+/// A key of 32 random letters is long enough.
 pub(crate) const KEY_BYTES: usize = 128;
-/// Namespaces of all templates that are asked about for one answer.
+/// How many namespaces of all templates are checked for one answer.
 const NAMESPACES: usize = 256;
 /// How many bytes of the typed text a message repeats.
 const TOLD: usize = 80;
@@ -37,10 +37,10 @@ const OF_A_KEY: usize = 10;
 /// A field of the request beside the parameters, as faults name it.
 pub(crate) const NAMESPACE: &str = "namespace";
 
-/// Shown in place of a secret default. A Job submitted without the parameter has the default itself.
+/// Shown in place of a secret default. A Job that is submitted without the parameter gets the default itself.
 const HIDDEN: &str = "redacted";
 
-/// The templates that can be submitted, and the client that creates Jobs of them.
+/// The templates that can be submitted, and the client that creates their Jobs.
 pub(crate) struct SubmitDesk {
     pub(crate) offer: Arc<TemplateOffer>,
     submitter: Arc<dyn JobSubmitter>,
@@ -190,8 +190,8 @@ impl SubmitDesk {
     /// The template with the request's values, or their faults. `open` is what the viewer may submit, and in
     /// which namespaces.
     fn filled(&self, request: &SubmitRequest, open: &BTreeMap<&str, Vec<String>>) -> Result<Value, Problem> {
-        // A template that is not open to them does not exist for them: no answer reveals its existence or its
-        // content.
+        // A template that somebody may not submit does not exist for them: no answer reveals its existence or
+        // its content.
         let offered = self.offer.templates.get(&request.template);
         let Some((template, theirs)) = offered.zip(open.get(request.template.as_str())) else {
             let message = format!("There is no template `{}`.", shortened(&request.template, TOLD));
@@ -249,7 +249,7 @@ impl SubmitDesk {
                 ),
                 (false, _) => conflict(message, "Another Job has this name: send it again with a new key."),
             },
-            // A quota that is being changed answers with a conflict, too.
+            // A quota that is being changed causes a conflict, too.
             Ok(None) => conflict(message, "No Job was created: send it again."),
             Err(SubmitError::Refused { status: 403, .. }) => conflict(
                 message,
@@ -264,7 +264,7 @@ fn uid(job: &Value) -> String {
     job["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Each part with its length, so that no two lists of parts have the same digest.
+/// Each part with its length, so that different lists of parts never have the same digest.
 fn digest(parts: &[&str]) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     for part in parts {

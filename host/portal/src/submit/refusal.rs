@@ -9,10 +9,10 @@ use kubewitness_core::views::SubmitRequest;
 use super::NAMESPACE;
 use crate::answer::{FieldFault, Problem};
 
-/// Messages of admission webhooks are anybody's.
+/// The messages of admission webhooks may have any length.
 const MESSAGE_BYTES: usize = 4096;
 
-/// A message repeats it for programs that look at no field.
+/// The message repeats them for programs that ignore the fields.
 pub(super) fn wrong_values(faults: Vec<FieldFault>) -> Problem {
     let told: Vec<_> = faults.iter().map(|fault| format!("`{}` {}", fault.field, fault.message)).collect();
     Problem::new(

@@ -10,7 +10,7 @@ use kubewitness_core::ports::{
 use crate::bindings::types::ObjectRefResult;
 use crate::bindings::{http, log, mail, sql};
 
-/// The bytes of a value besides its text.
+/// The bytes of a value in addition to its text.
 const VALUE_BYTES: usize = 16;
 
 pub fn dialect(dialect: SqlDialect) -> sql::Dialect {

@@ -73,7 +73,7 @@ impl documents::Host for GuestState {
             let (session, _time) = self.open(HostCapability::Documents, 0)?;
             session.document_before(seq).await.map_err(refusal)?
         };
-        // Parsing and comparing are work that the guest asks for, so they take the guest's time.
+        // The guest requests parsing and comparing, so they take the guest's time.
         let after = json::parse(&after)?;
         let patch = match before {
             Some(before) => json::merge_patch(&json::parse(&before)?, &after).to_string(),
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
     use crate::bindings::log::Host as _;
 
-    /// Counts records.
+    /// Counts the records of a stream.
     struct CountingStream(Arc<AtomicU64>);
 
     impl tracing::Subscriber for CountingStream {

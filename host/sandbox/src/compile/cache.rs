@@ -80,7 +80,7 @@ impl CodeCache {
         self.folder.join(format!("{digest}.{CODE}"))
     }
 
-    /// Without the code, which is its end.
+    /// The authenticated message without its end, the code.
     fn message(&self, digest: &str) -> hmac::Context {
         let mut message = hmac::Context::with_key(&self.key);
         // Both have a fixed length, so two different messages never have the same bytes.
@@ -191,7 +191,7 @@ impl CodeCache {
         let mut entry =
             CacheEntry { file, unfinished, path: self.path(digest), message: self.message(digest) };
         entry.file.write_all(MAGIC)?;
-        // The place of the tag, which is known at the end.
+        // Reserves room for the tag, which is known at the end.
         entry.file.write_all(&[0; TAG])?;
         Ok(entry)
     }
@@ -246,7 +246,8 @@ fn remove_unfinished(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The key of this folder. Kubernetes gives the volume's group rights to each file, so the group is not others.
+/// The key of this folder. Kubernetes gives the volume's group rights to each file, so the group does not
+/// count as others.
 fn own_key(path: &Path) -> io::Result<[u8; files::KEY_BYTES]> {
     let random =
         |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| io::Error::other("no random bytes"));

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use super::configuration;
 
-/// The component is at fault, and standard error says why.
+/// The component is at fault; standard error has the reason.
 pub const REFUSED: u8 = 10;
 /// Nothing was compiled: input or output failed, or the compiler does not work on this machine.
 const FAILED: u8 = 11;
 
-/// The most that the process may take.
+/// The limits of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct ChildBounds {
     /// Address space, in bytes.

@@ -39,7 +39,7 @@ pub struct CodeStore {
     refusals: CompileRefusals,
     marks: UseMarks,
     under_way: Mutex<Vec<UnderWay>>,
-    /// The code that some plugin holds, by digest.
+    /// The code that plugins hold, by digest.
     loaded: Mutex<BTreeMap<String, Weak<Component>>>,
     /// The digest of the component that is being compiled.
     now: watch::Sender<Option<Arc<str>>>,
@@ -153,7 +153,7 @@ impl CodeStore {
         self.cache.as_ref().and_then(|cache| cache.load(&self.engine, digest))
     }
 
-    /// The compilation that was requested before, or begins now.
+    /// The compilation that is in progress for this component, or a new one.
     fn under_way(self: &Arc<Self>, bytes: &Bytes, digest: &str, limits: &ComponentsSpec) -> Shared<CodeCell> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.retain(|it| it.code.upgrade().is_some());
@@ -183,7 +183,7 @@ impl CodeStore {
         let stop = CancellationToken::new();
         let _guard = stop.clone().drop_guard();
         let (store, of, most) = (self.clone(), digest.clone(), limits.clone());
-        // A thread of its own to the end: the process ends with the thread that started it.
+        // It keeps one thread until its end: the process ends with the thread that started it.
         let compiled = blocking(move || {
             let _turn = turn;
             // It may have been compiled with other limits meanwhile.
@@ -335,7 +335,7 @@ mod tests {
     use super::*;
     use crate::compile::configuration;
 
-    /// Long enough for a process to begin that should not.
+    /// Long enough for a process to begin that should not begin.
     const MOMENT: Duration = Duration::from_millis(200);
 
     /// Its compiler never ends by itself.

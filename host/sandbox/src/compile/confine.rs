@@ -15,7 +15,7 @@ use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, Sec
 
 /// Input, output and errors. The process has no other handle, and may open none.
 const HANDLES: u32 = 3;
-/// The kernel asks a process to end at its limit of time, and ends it when it went on for so many seconds.
+/// At its time limit the kernel asks a process to end, and kills it if it continues for this many seconds.
 const PAST_LIMIT: u64 = 1;
 
 /// Returns the rights that could not be given up. It is an error if the limits and the filter fail: the
@@ -51,7 +51,7 @@ fn done(result: rustix::io::Result<()>) -> io::Result<()> {
     result.map_err(io::Error::from)
 }
 
-/// Rust opens handles for one process only. The parent of the controller may have passed it others.
+/// Rust opens handles for one process only, but the controller's parent may have passed it others.
 #[allow(unsafe_code)]
 fn close_inherited() -> io::Result<()> {
     // SAFETY: only numbers are passed. No closed handle has an owner in this process, which has opened none
@@ -81,8 +81,8 @@ fn limit(memory: u64, cpu: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls that are not named fail as if they were forbidden by rights, so that a library that asks in vain goes
-/// on without.
+/// Calls that are not named fail as if they were forbidden, so that a library that tries them continues
+/// without.
 fn filter() -> io::Result<()> {
     let wrong = |error: BackendError| io::Error::other(error.to_string());
     let arch = std::env::consts::ARCH.try_into().map_err(wrong)?;
@@ -169,7 +169,8 @@ mod tests {
     fn in_confinement() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
-        // The listener is closed as any handle is; whoever drops it would close another's.
+        // The listener was closed together with all handles; dropping it would close the handle of somebody
+        // else.
         std::mem::forget(server);
         assert_eq!(confine(1 << 30, 60).unwrap(), [""; 0]);
         let denied = |what: &str, error: Option<io::Error>| {

@@ -37,7 +37,7 @@ pub enum ComponentCompiler {
 }
 
 impl ComponentCompiler {
-    /// The running program, whatever its name leads to by now.
+    /// The running program, whatever file has its name now.
     pub fn this_program() -> io::Result<Self> {
         if cfg!(target_os = "linux") {
             return Ok(Self::Child("/proc/self/exe".into()));
@@ -46,7 +46,7 @@ impl ComponentCompiler {
     }
 }
 
-/// Code runs only in an engine that is configured as the one that compiled it.
+/// Code runs only in an engine with the same configuration as the one that compiled it.
 pub fn configuration() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true).concurrency_support(false);

@@ -9,10 +9,10 @@ const PACKAGE: &str = "kubewitness:plugin/";
 /// The interface that makes a component a plugin.
 const HANDLER: &str = "kubewitness:plugin/handler";
 
-/// The interface of a plugin that is called on a schedule, since 1.1.
+/// The interface of a plugin that is called on a schedule; it exists since 1.1.
 pub const TICKER: &str = "kubewitness:plugin/ticker";
 
-/// The version of the interfaces that this controller speaks.
+/// The version of the interfaces that this controller implements.
 const SPOKEN: (u64, u64) = (1, 1);
 
 /// The advice if the versions don't match.
@@ -48,7 +48,7 @@ pub fn check_header(bytes: &[u8]) -> Result<(), SandboxError> {
     }
 }
 
-/// `kubewitness:plugin/sql@1.0.0` as the interface and its version.
+/// Splits `kubewitness:plugin/sql@1.0.0` into the interface and its version.
 fn split(name: &str) -> (&str, &str) {
     name.split_once('@').unwrap_or((name, ""))
 }

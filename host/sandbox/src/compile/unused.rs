@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-/// The ending of a file of code.
+/// The extension of a file of code.
 pub const CODE: &str = "cwasm";
 /// Longer than a release is compared, rolled back or taken up again.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -22,7 +22,7 @@ struct UnusedFile {
     bytes: u64,
 }
 
-/// Code was needed now.
+/// Records that the code was needed now.
 pub fn mark(path: &Path) -> io::Result<()> {
     fs::File::options().write(true).open(path)?.set_modified(SystemTime::now())
 }

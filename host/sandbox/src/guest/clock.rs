@@ -34,7 +34,7 @@ pub struct GuestClock {
     limit: Duration,
     spent: Duration,
     running_since: Option<Instant>,
-    /// The time in calls to the controller that have ended.
+    /// The time of the completed calls to the controller.
     hosted: Duration,
     in_host_since: Option<Instant>,
     yielded: bool,
@@ -125,7 +125,7 @@ impl SharedClock {
         self.lock().tick(Instant::now())
     }
 
-    /// The durations of the call that has just ended: the guest's own time, and the host's.
+    /// The durations of the last call: the guest's own time, and the host's.
     pub fn took(&self) -> (Duration, Duration) {
         let clock = self.lock();
         (clock.spent_at(Instant::now()), clock.hosted)

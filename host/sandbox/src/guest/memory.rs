@@ -7,7 +7,7 @@ use wasmtime::ResourceLimiter;
 
 use crate::tally::PluginTally;
 
-/// A table slot on this machine, for the sum of memory.
+/// The size of a table slot on this machine, for the sum of memory.
 const TABLE_SLOT: usize = 16;
 
 /// The most core instances, memories and tables in one component: compilers make fewer than ten.
@@ -36,7 +36,7 @@ impl MemoryBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The bound, if it does not allow so much more.
+    /// Refuses with the limit if it does not allow so much more.
     fn take(&self, by: usize) -> Result<(), usize> {
         let most = self.most.load(Ordering::Relaxed);
         let more = |used: usize| used.checked_add(by).filter(|sum| *sum <= most);
@@ -63,7 +63,7 @@ pub struct MemoryLimit {
     used: usize,
     budget: Arc<MemoryBudget>,
     tally: Arc<PluginTally>,
-    /// A growth was refused in this call; if the call then traps, this is why.
+    /// The growth that was refused in this call. If the call then traps, this is the reason.
     pub refused: Option<GrowthRefusal>,
 }
 

@@ -27,7 +27,7 @@ use stderr::StderrTail;
 /// The most WASI objects (streams, pollables) that a guest may hold at once.
 const RESOURCES: usize = 256;
 
-/// Random bytes that one call of WASI gives.
+/// How many random bytes one call of WASI returns.
 const RANDOM_BYTES: u64 = 64 * 1024;
 
 pub struct GuestState {
@@ -47,7 +47,7 @@ pub struct GuestState {
     session: Option<Box<dyn EffectSession>>,
     /// The states of the call in progress.
     pub batch: Vec<Seq>,
-    /// The document that was read last, parsed: pointers are asked for one after another.
+    /// The document that was read last, parsed: pointers into it are usually read one after another.
     pub parsed: Option<(Seq, serde_json::Value)>,
 }
 
@@ -119,7 +119,7 @@ impl GuestState {
         self.calls <= self.limits.calls
     }
 
-    /// Counts one call with its bytes and hands out the session, with the guest's time standing.
+    /// Counts one call with its bytes, and returns the session while the guest's time is stopped.
     pub fn open(
         &mut self,
         capability: HostCapability,
@@ -139,7 +139,7 @@ impl GuestState {
         }
     }
 
-    /// Counts an answer of so many bytes, if it may cross.
+    /// Counts an answer with so many bytes, if it is allowed.
     pub fn answer(&mut self, bytes: usize) -> Result<(), Error> {
         self.fits(bytes)?;
         self.work.bytes_in += bytes as u64;

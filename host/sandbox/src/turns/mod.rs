@@ -33,7 +33,7 @@ struct TurnState {
     queue: TurnQueue,
     /// The wakers of waiting calls.
     wakers: HashMap<TurnTicket, Waker>,
-    /// Calls that were given a turn, and have not noticed yet.
+    /// Calls that got a turn and have not noticed it yet.
     given: HashSet<TurnTicket>,
 }
 
@@ -44,7 +44,7 @@ impl CpuTurns {
         Self { state, hurry: Box::new(hurry) }
     }
 
-    /// The place of one call of a plugin.
+    /// A ticket for one call of a plugin.
     pub fn seat(self: &Arc<Self>, plugin: &Arc<str>) -> Arc<CpuTicket> {
         let standing = Mutex::new(TicketState { place: TicketPlace::Away, waited: Duration::ZERO });
         let has_turn = AtomicBool::new(false);
@@ -64,7 +64,7 @@ impl TurnState {
     }
 }
 
-/// The place of one call: it has a turn, waits for one, or wants none.
+/// The ticket of one call: it has a turn, waits for one, or wants none.
 pub struct CpuTicket {
     turns: Arc<CpuTurns>,
     plugin: Arc<str>,
@@ -76,7 +76,7 @@ pub struct CpuTicket {
 
 struct TicketState {
     place: TicketPlace,
-    /// Until the last turn.
+    /// The waiting time up to the last turn.
     waited: Duration,
 }
 
@@ -92,7 +92,7 @@ impl CpuTicket {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ready with a turn.
+    /// Ready once the call has a turn.
     pub fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut standing = self.standing();
         let now = Instant::now();
@@ -125,7 +125,7 @@ impl CpuTicket {
         Poll::Ready(())
     }
 
-    /// The turn, or the wish for one, ends.
+    /// Ends the turn, or the wait for one.
     pub fn give_up(&self) {
         let mut standing = self.standing();
         let now = Instant::now();

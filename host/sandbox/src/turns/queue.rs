@@ -14,12 +14,12 @@ use std::time::Duration;
 /// begun, which may be ahead by a turn or two: that must not cost the first one its place.
 const CREDIT: Duration = Duration::from_millis(10);
 
-/// A call that waits.
+/// A waiting call.
 pub type TurnTicket = u64;
 
 #[derive(Debug)]
 pub struct TurnQueue {
-    /// Concurrent turns.
+    /// The most concurrent turns.
     most: usize,
     held: usize,
     waiting: usize,
@@ -41,7 +41,7 @@ pub enum TurnAnswer {
     },
 }
 
-/// The turns that one plugin holds, waits for and had.
+/// One plugin: its turns in use, its waiting calls, and its used time.
 #[derive(Debug, Default)]
 struct PluginLine {
     held: usize,
@@ -92,7 +92,7 @@ impl TurnQueue {
         self.next()
     }
 
-    /// A call that waited no longer does.
+    /// A call stops waiting.
     pub fn leave(&mut self, plugin: &str, ticket: TurnTicket) {
         let Some(line) = self.lines.get_mut(plugin) else { return };
         if let Some(place) = line.waiting.iter().position(|waiting| *waiting == ticket) {
@@ -268,8 +268,8 @@ mod tests {
         ) {
             let mut run = TurnRun::new(most, more.len());
             for (plugin, more) in more.iter().enumerate() {
-                // Enough calls to use all turns while one waits, so that each plugin could use whatever it
-                // gets.
+                // Enough calls to use all turns while one waits, so that each plugin could use every turn
+                // that it gets.
                 (0..=most + more).for_each(|_| run.ask(plugin, millis(LONGEST)));
             }
             for length in lengths {
@@ -277,7 +277,7 @@ mod tests {
                 prop_assert_eq!(run.computing.len(), most, "no turn is left unused, and none is given twice");
             }
             let (least, best) = (run.got.iter().min().unwrap(), run.got.iter().max().unwrap());
-            // The most that two plugins may differ when they end their last turns.
+            // The largest possible difference between two plugins when they end their last turns.
             let apart = millis(LONGEST) * u32::try_from(most + 1).unwrap() * 2 + CREDIT;
             prop_assert!(*best - *least <= apart, "{:?}", run.got);
         }

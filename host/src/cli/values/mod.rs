@@ -34,7 +34,7 @@ pub(super) fn position(text: &str) -> Result<u64, String> {
     })
 }
 
-/// A whole number within these bounds, both included.
+/// A whole number between two limits, both included.
 pub(super) fn whole<T: TryFrom<u64>>(
     low: u64,
     high: u64,
@@ -57,7 +57,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     text.parse()
 }
 
-/// A moment, or so long ago.
+/// A moment, or an age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentArg {
     At(u64),

@@ -34,7 +34,7 @@ impl ZoneArg {
         Self(zone.unwrap_or(TimeZone::UTC))
     }
 
-    /// A time of any zone that is named, or of this one, in milliseconds.
+    /// A time with a zone, or in this zone, in milliseconds.
     pub fn read(&self, text: &str) -> Result<u64, String> {
         let text = text.trim();
         if let Some(ms) = calendar::moment(text) {
@@ -64,7 +64,7 @@ impl ZoneArg {
         format!("{} ({})", local.strftime("%Y-%m-%d %H:%M:%S"), utc.strftime(beside))
     }
 
-    /// The same for a time from the API. A word in its place, such as `never`, stays.
+    /// The same for a time from the API. A word in its place, such as `never`, stays unchanged.
     pub fn show_text(&self, at: &str) -> String {
         calendar::parse(at).map_or_else(|| at.to_owned(), |ms| self.show(ms))
     }
@@ -78,7 +78,7 @@ fn in_file(path: &Path) -> Option<TimeZone> {
 mod tests {
     use super::*;
 
-    /// Central Europe, as a rule: no test depends on the files of this machine.
+    /// Central Europe, as a rule, so that no test depends on the files of this machine.
     fn berlin() -> ZoneArg {
         ZoneArg::of(Some("CET-1CEST,M3.5.0,M10.5.0/3"))
     }

@@ -22,12 +22,12 @@ use crate::commands::UsageError;
 use crate::commands::print::{clean, note};
 use crate::commands::reach::{self, ReachedController};
 
-/// Longer than a controller takes to say that it can't answer.
+/// Longer than a controller takes to report that it can't answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// A live stream says at least every 15 seconds that it lives; three missed ones are its end.
+/// A live stream sends something at least every 15 seconds; after three missed messages it counts as broken.
 const SILENCE: Duration = Duration::from_secs(50);
 
-/// Tries of a change that is safe to repeat: a restart of the controller takes seconds.
+/// How often a change that is safe to repeat is tried. A restart of the controller takes seconds.
 const TRIES: u32 = 8;
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 const KEY: &str = "idempotency-key";
@@ -38,15 +38,15 @@ const FIELDS: usize = 100;
 const ANSWER: usize = 256 << 20;
 /// A refusal is a sentence and a hint.
 const REFUSAL: usize = 1 << 20;
-/// Rows of one page, as many as the API gives.
+/// The rows of one page: the maximum of the API.
 pub const PAGE: usize = 10_000;
-/// The same if each row is computed from the states of its object.
+/// The same for rows that are computed from the states of their objects.
 const DETAILED: usize = 200;
 /// The most pages of one list. A page may have few rows if the controller had to search through many objects.
 const PAGES: usize = 1000;
 /// The header with which the controller reports that an answer is incomplete.
 const NOTICE: &str = "kubewitness-notice";
-/// Different notices that a command shows.
+/// How many different notices a command shows.
 const NOTICES: usize = 100;
 /// The header of an empty answer with which the controller names the verb and the resources that the person
 /// has no right for.
@@ -57,7 +57,7 @@ const TOO_LONG: &str = "what you ask for is longer than a request may be: give s
 
 pub struct ApiClient {
     args: ReachArgs,
-    /// Replaced when the pod at its end was replaced.
+    /// Replaced when the connection's pod was replaced.
     to: RwLock<Arc<ControllerClient>>,
     /// The notices that were already shown, each once.
     told: Mutex<BTreeSet<String>>,
@@ -66,7 +66,7 @@ pub struct ApiClient {
 /// Facts about the controller that an answer has outside of its body.
 pub struct ControllerFacts {
     pub server: String,
-    /// Its clock, as the header `Date` has it.
+    /// Its clock, from the header `Date`.
     pub date: Option<String>,
     /// The portal's certificate, in DER; `None` without TLS.
     pub certificate: Option<Vec<u8>>,
@@ -81,7 +81,7 @@ pub struct RefusedRequest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RefusalKind {
-    /// A retry gets the same answer.
+    /// A retry would get the same answer.
     Final,
     /// Too many requests were in progress.
     Passing,
@@ -135,7 +135,7 @@ impl fmt::Display for RefusedRequest {
 
 impl std::error::Error for RefusedRequest {}
 
-/// The controller has answered that it can't do it now, as it does until its journal is open.
+/// The controller answered that it can't do it now, for example before its journal is open.
 #[derive(Debug)]
 struct NotNow(String);
 
@@ -179,7 +179,7 @@ pub struct ListedItems<T> {
     pub more: bool,
 }
 
-/// A controller, and the client that asks it.
+/// A controller, and the client for it.
 struct ControllerClient {
     reached: ReachedController,
     http: reqwest::Client,
@@ -217,7 +217,7 @@ impl ApiClient {
         self.to.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The address of the controller, and the identity that it knows the person by.
+    /// The address of the controller, and the identity by which it knows the person.
     pub fn reached<T>(&self, of: impl FnOnce(&ReachedController) -> T) -> T {
         of(&self.to().reached)
     }
@@ -253,7 +253,7 @@ impl ApiClient {
         }
     }
 
-    /// All of a list up to so many rows, page by page.
+    /// A whole list up to so many rows, page by page.
     pub async fn list<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -263,7 +263,7 @@ impl ApiClient {
         self.pages(path, query, most, PAGE).await
     }
 
-    /// The same by small pages.
+    /// The same in small pages.
     pub async fn list_detailed<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -355,7 +355,7 @@ impl ApiClient {
         body(answer, ANSWER).await
     }
 
-    /// An answer that does not end by itself.
+    /// An answer without an end of its own.
     pub async fn stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
         let to = self.to();
         let http = builder(&to.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
@@ -394,7 +394,7 @@ impl ControllerClient {
         })
     }
 
-    /// Sends it; a refusal is an error in the controller's words.
+    /// Sends the request. A refusal is an error in the controller's words.
     async fn answer(&self, request: RequestBuilder) -> Result<Response> {
         let answer = request.send().await.map_err(|error| {
             if error.is_builder() {
@@ -473,7 +473,7 @@ fn next_page(headers: &HeaderMap) -> Option<String> {
     next.next()
 }
 
-/// All of an answer, up to its bound.
+/// The whole answer, up to a limit.
 async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.context("reading the controller's answer")? {
@@ -489,7 +489,7 @@ async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
 }
 
 fn builder(reached: &ReachedController) -> Result<reqwest::ClientBuilder> {
-    // The body of a change goes only to the server that was named, not to one that it redirects to.
+    // The body of a change is sent only to the named server, and not to a redirect.
     let mut builder = reqwest::Client::builder().no_proxy().redirect(Policy::none());
     if let Some(token) = &reached.token {
         let mut header = HeaderValue::try_from(format!("Bearer {}", token.0.trim()))

@@ -90,7 +90,7 @@ pub async fn look_up(reach: &ReachArgs, wanted: &CompletionKind) -> Result<BTree
     })
 }
 
-/// The values that are known beforehand.
+/// The values that are known in advance.
 fn values(parameter: &ParameterSpec) -> Vec<String> {
     match (parameter.kind, &parameter.default) {
         (ParameterType::Choice, _) => parameter.choices.clone(),

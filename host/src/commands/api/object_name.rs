@@ -35,13 +35,13 @@ pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<
     Ok(named.unwrap_or_else(|| NAMESPACE.to_owned()))
 }
 
-/// An object as kubectl writes it and takes it.
+/// An object's name in the form that kubectl prints and accepts.
 pub(super) fn name(object: &ObjectRef) -> String {
     let (kind, dot) = (object.kind.to_lowercase(), if object.group.is_empty() { "" } else { "." });
     format!("{kind}{dot}{}/{}", object.group, object.name)
 }
 
-/// A line for each object, in this order.
+/// One line for each object, in this order.
 pub(super) fn names<'a>(objects: impl Iterator<Item = &'a ObjectRef>) -> String {
     let mut told = BTreeSet::new();
     objects
@@ -64,13 +64,13 @@ impl ObjectName {
             (Some((kind, name)), _) => Ok((Self::of(kind, name, first)?, rest)),
             (None, _) if is_uid(first) => Ok((Self::Uid(first.clone()), rest)),
             (None, Some((name, rest))) if !first.is_empty() => Ok((Self::of(first, name, first)?, rest)),
-            // A uid that no API server makes is still one.
+            // A uid that no API server would assign is still a uid.
             (None, None) if !first.is_empty() => Ok((Self::Uid(first.clone()), rest)),
             (None, _) => Err(no_object(first)),
         }
     }
 
-    /// The object that all the words name together.
+    /// The one object that all the words name.
     pub fn only(words: &[String]) -> Result<Self> {
         match Self::read(words)? {
             (named, []) => Ok(named),
@@ -144,7 +144,7 @@ pub(super) async fn story(
 ) -> Result<TimelineView> {
     let mut query = named.timeline(namespace);
     let (view, forbidden) = match newest(client, &query, limit).await {
-        // The object may be cluster-scoped and theirs.
+        // The object may be cluster-scoped, and visible to the person.
         Err(error) if is_forbidden(&error) => (TimelineView::default(), Some(error)),
         view => (view?, None),
     };
@@ -165,7 +165,7 @@ pub(super) async fn story(
     }
 }
 
-/// The newest states of a story, and as many of the objects that it owns, in parts.
+/// The newest states of a story, and as many states of its owned objects, in parts.
 async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Result<TimelineView> {
     let mut whole = TimelineView::default();
     let take = |mut part: TimelineView| {
@@ -177,7 +177,7 @@ async fn newest(client: &ApiClient, query: &TimelineQuery, limit: usize) -> Resu
         part.states.append(&mut whole.states);
         part.related.append(&mut whole.related);
         (whole.states, whole.related) = (part.states, part.related);
-        // The first part has them all.
+        // The first part has all of them.
         whole.events.append(&mut part.events);
         whole.reports.append(&mut part.reports);
         whole.why = whole.why.take().or(part.why.take());
@@ -219,7 +219,7 @@ pub(super) async fn nothing(client: &ApiClient, named: &ObjectName, namespace: &
     };
     // A kind that nobody watches is refused here.
     match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
-        // They may get it by its name: it would have been shown.
+        // If it existed, they could get it by its name, and it would have been shown.
         Err(error) if is_forbidden(&error) => {}
         found => drop(found?),
     }
@@ -340,7 +340,7 @@ mod tests {
             let part = |states: &[u64], related: &[u64], owns_more: bool| serde_json::json!({"states": of(states), "related": of(related), "owns_more": owns_more});
             match asked.contains("cursor=") {
                 false => (part(&[9], &[3, 8], true), Some("uid=u&cursor=0/9/5")),
-                // A state of an object that both of them own comes twice.
+                // A state of an object that two of them own comes twice.
                 true => (part(&[], &[2, 3, 7], false), None),
             }
         };

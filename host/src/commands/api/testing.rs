@@ -10,7 +10,7 @@ use super::client::ApiClient;
 use crate::cli::ReachArgs;
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// A client of a controller with this answer for each path with its query.
+/// A client of a controller with this answer for each path and query.
 pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> ApiClient {
     client_of_parts(move |asked| (answer(asked), None)).await
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 #[serde(rename_all = "camelCase")]
 pub struct AuditReport {
     pub ok: bool,
-    /// Lines that hold, from the beginning.
+    /// The number of valid lines from the beginning.
     pub lines: u64,
     pub signed: u64,
     pub first_bad_line: Option<u64>,
@@ -19,37 +19,37 @@ pub struct AuditReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_file: Option<String>,
     pub files: u64,
-    /// The number of the first of them in the ledger.
+    /// The number of the first file in the ledger.
     #[serde(skip)]
     pub first_file: u64,
-    /// The ledger's id; none if the controller has written no statement into it.
+    /// The ledger's id; `None` if the controller has written no statement into it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ledger: Option<String>,
-    /// Valid roots, seals included; of those, the ones with a valid signature.
+    /// Valid roots, including seals, and how many of them have a valid signature.
     pub roots: u64,
     pub signed_roots: u64,
     pub seals: u64,
     /// Records after the newest root.
     pub open: u64,
-    /// Lines that the controller found when it first signed the ledger, or without receipts.
+    /// Lines that the controller found when it first signed the ledger, or when its receipts were missing.
     pub adopted: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_root: Option<NewestRoot>,
-    /// Roots noted elsewhere that the files still have.
+    /// Roots recorded elsewhere that the files still match.
     pub anchors: u64,
     /// States that were compared with the journal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compared: Option<u64>,
-    /// Gaps of the journal between records of the trail, up to a bound.
+    /// Gaps of the journal between records of the trail, up to a limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<TrailGap>,
-    /// The claims that the proof could not show, and why.
+    /// The claims that could not be proved, and why.
     pub not_shown: Vec<String>,
-    /// The hash of the last line that holds.
+    /// The hash of the last valid line.
     pub head: String,
 }
 
-/// The newest root that the files have, as it can be noted elsewhere.
+/// The newest root in the files, in a form that can be recorded elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewestRoot {
@@ -137,7 +137,7 @@ impl fmt::Display for AuditReport {
     }
 }
 
-/// Why a line does not hold.
+/// Why a line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokenLine {
     Cut,

@@ -14,11 +14,11 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use super::merkle::sha256;
 use super::statements::PublicKeys;
 
-/// A PEM of one key has some hundred bytes.
+/// A PEM with one key has some hundred bytes.
 const FILE_BYTES: u64 = 64 << 10;
-/// DER before the 32 bytes of a public key (RFC 8410).
+/// The DER before the 32 bytes of a public key (RFC 8410).
 const PUBLIC: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-/// DER before the 32 bytes of a private key.
+/// The DER before the 32 bytes of a private key.
 const PRIVATE: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 

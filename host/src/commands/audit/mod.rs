@@ -79,7 +79,7 @@ async fn prove(args: VerifyTrailArgs) -> CommandResult {
     Ok(if report.ok { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
-/// The demands of each command on a trail that it reads.
+/// The demands of each command on a trail.
 fn demands(trail: &TrailArgs) -> anyhow::Result<ProofDemands> {
     Ok(ProofDemands {
         keys: keys::read_all(&trail.key)?,
@@ -120,7 +120,7 @@ fn root(trail: &TrailArgs, output: Output) -> CommandResult {
     Ok(CommandEnd::Fine)
 }
 
-/// Makes a private key in this file, and gives its public part as a PEM.
+/// Creates a private key in this file, and returns its public part as a PEM.
 #[cfg(feature = "playground")]
 pub fn new_key(file: &Path) -> anyhow::Result<String> {
     keys::make(file).map(|public| keys::public_pem(&public))

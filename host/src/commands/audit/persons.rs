@@ -28,7 +28,7 @@ struct PersonLine {
     offset: u64,
     bytes: usize,
     person: Option<PersonEntry>,
-    /// The content of a line that is not an entry: the rest of a crash or of an edit.
+    /// The content of a line that is not an entry, left by a crash or an edit.
     odd: Vec<u8>,
 }
 
@@ -98,13 +98,13 @@ struct ErasureReport {
     erased: bool,
     /// Lines of that file with the name.
     names: usize,
-    /// Lines that a crash left half written, with the name.
+    /// Half-written lines with the name, left by a crash.
     torn: usize,
     /// Lines that are not entries, without the name.
     odd: usize,
-    /// Records that have a digest of it.
+    /// Records with a digest of the name.
     records: u64,
-    /// Records that name the person in clear, and stay as they are.
+    /// Records that contain the name itself, and stay unchanged.
     in_clear: u64,
     /// Why not every record was counted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,7 +213,7 @@ fn write_over<'l>(file: &File, lines: impl Iterator<Item = &'l PersonLine>) -> R
     for line in lines {
         match &line.person {
             Some(person) => file.write_all_at(&person.erased(&at, line.bytes)?, line.offset)?,
-            // Its end stays, if it has one: the controller cuts off a last line without.
+            // Its newline stays, if it has one: the controller cuts off a last line without a newline.
             None => file.write_all_at(&vec![b' '; line.odd.trim_ascii_end().len()], line.offset)?,
         }
     }
@@ -320,7 +320,7 @@ mod tests {
         let whole = |name: &str, salt| PersonEntry::named(name, [salt; 16]).line().unwrap();
         let ends: Vec<_> =
             before.iter().zip(1..).filter(|(byte, _)| **byte == b'\n').map(|(_, end)| end).collect();
-        // The first line is erased, and the third one up to the end of a page, wherever that is.
+        // The first line is erased, and the third one up to the end of a page, at any position.
         for torn in 0..=whole("ada", 3).len() {
             let mut left = before.clone();
             let erased = |name: &str, salt| {
@@ -330,7 +330,7 @@ mod tests {
             };
             left[..ends[0]].copy_from_slice(&erased("ada", 1));
             left[ends[1]..ends[1] + torn].copy_from_slice(&erased("ada", 3)[..torn]);
-            // The controller was adding a name as the machine went down.
+            // The controller was adding a name when the machine failed.
             left.extend_from_slice(&whole("ada", 5)[..whole("ada", 5).len() - 2]);
             std::fs::write(&path, &left).unwrap();
             let told = of(&args(&trail, "ada", &["--yes"])).unwrap();

@@ -17,7 +17,7 @@ use crate::commands::{CommandEnd, CommandResult};
 /// The size of records that are held until they are printed: a hundred thousand of the usual ones.
 const HELD_BYTES: usize = 64 << 20;
 
-/// The fields that are shown and selected by. Records of older versions lack some of them.
+/// The fields that are shown, and by which records are selected. Records of older versions lack some of them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ShownRecord {
@@ -54,7 +54,7 @@ impl ShowTrailArgs {
     }
 }
 
-/// The newest records that were asked for.
+/// The newest of the requested records.
 struct NewestRecords {
     records: VecDeque<(ShownRecord, Vec<u8>)>,
     bytes: usize,
@@ -76,7 +76,7 @@ impl NewestRecords {
     }
 }
 
-/// A trail that does not hold is shown up to the fault, and the command fails.
+/// An invalid trail is shown up to its fault, and the command fails.
 pub fn show(args: &ShowTrailArgs) -> CommandResult {
     let demands = super::demands(&args.trail)?;
     let persons = PersonFiles::beside(&args.trail.files)?;
@@ -137,7 +137,7 @@ fn records(output: Output, found: &NewestRecords) -> anyhow::Result<(String, u64
             (print::render_output(output, &records, |_, _| String::new())?, 0)
         }
         Output::Yaml => {
-            // A number can be out of its range.
+            // A number can be out of range.
             let records: Vec<Value> = texts.filter_map(|text| serde_json::from_slice(text).ok()).collect();
             let left = found.records.len() - records.len();
             (print::render_output(output, &records, |_, _| String::new())?, left as u64)

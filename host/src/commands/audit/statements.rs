@@ -15,7 +15,7 @@ const SIGNATURE: &str = ",\"signature\":\"";
 const CONTEXT: &str = "kubewitness ledger statement, version 1\n";
 const NO_FILE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Public keys by the name that statements give them.
+/// Public keys, by the ids in statements.
 pub type PublicKeys = BTreeMap<String, Vec<u8>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -68,12 +68,12 @@ pub fn read(line: &[u8]) -> Result<SignedStatement, BrokenLine> {
     }
 }
 
-/// The state of the ledger after the lines read so far.
+/// The state of the ledger after the lines that were read.
 #[derive(Debug, Default)]
 pub struct LedgerState {
     pub id: Option<String>,
     pub file: u64,
-    /// The hash of the last line of the file before; unknown if that file was not given.
+    /// The hash of the last line of the previous file; unknown if that file was not given.
     previous: Option<String>,
     last_line: Option<String>,
     /// The head of the file after a seal, byte for byte: it contains nothing new.
@@ -97,7 +97,7 @@ pub struct LedgerState {
 }
 
 impl LedgerState {
-    /// Before the first line of each file.
+    /// Must be called before the first line of each file.
     pub fn begin(&mut self, file: u64) {
         self.previous = match self.file {
             0 if file == 1 => Some(NO_FILE.to_owned()),
@@ -204,7 +204,7 @@ impl LedgerState {
 fn check_signature(line: &[u8], said: &SignedStatement, keys: &PublicKeys) -> Result<(), BrokenLine> {
     let (Some(key), Some(signature)) = (&said.key, &said.signature) else { return Err(BrokenLine::Unsigned) };
     let public = keys.get(key).ok_or_else(|| BrokenLine::UnknownKey(key.clone()))?;
-    // The line has exactly this end, so that no bit of the signature's own text is left open.
+    // The line must end exactly so. Otherwise some bits of the signature's text would not be checked.
     let end = format!("{SIGNATURE}{signature}\"}}");
     let signed = line.strip_suffix(end.as_bytes()).ok_or(BrokenLine::Forged)?;
     let bytes = hex::decode(signature).ok().filter(|bytes| hex::encode(bytes) == *signature);

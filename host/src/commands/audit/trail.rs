@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::BrokenLine;
 
 pub const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-/// A plugin reads no deeper patch. A verifier in another language should not either.
+/// A plugin reads no deeper patch, and a verifier in another language should not need to.
 const LEVELS: usize = 128;
 const HASH_FIELD: &str = ",\"hash\":\"";
 const SIGNATURE_FIELD: &str = ",\"signature\":\"";
@@ -25,7 +25,7 @@ struct TrailLine {
     id: String,
 }
 
-/// The records that hold, from the first that was given.
+/// The valid records, from the first given one.
 #[derive(Debug)]
 pub struct RecordChain {
     /// The hash of the last record; unknown if the first files are missing.
@@ -33,7 +33,7 @@ pub struct RecordChain {
     next: u64,
     pub records: u64,
     pub signed: u64,
-    /// Half of each id's hash: collisions are out of reach, and a million lines take some 30 MB.
+    /// Half of each id's hash: collisions are practically impossible, and a million lines take some 30 MB.
     ids: HashSet<[u8; 16]>,
 }
 
@@ -48,7 +48,7 @@ impl RecordChain {
         self.head.as_deref().unwrap_or(START)
     }
 
-    /// The text is without its end.
+    /// The text is without its newline.
     pub fn record(&mut self, text: &[u8]) -> Result<(), BrokenLine> {
         let text = std::str::from_utf8(text).map_err(|_| BrokenLine::NotText)?;
         if levels(text) > LEVELS {
@@ -107,7 +107,7 @@ fn levels(text: &str) -> usize {
 /// The text before the hash, the hash, and whether a signature follows.
 fn split(text: &str) -> Option<(&str, &str, bool)> {
     let text = text.strip_suffix("\"}")?;
-    // Searched from the end: values of the object can't come after the last of its fields.
+    // Searched from the end, because values of the object can't come after its last field.
     let (text, signed) = match text.rsplit_once(SIGNATURE_FIELD) {
         Some((text, signature)) if !signature.contains('"') => (text.strip_suffix('"')?, true),
         _ => (text, false),

@@ -17,7 +17,7 @@ use super::statements::{self, LedgerState, PublicKeys};
 use super::trail::RecordChain;
 use super::{BrokenLine, trail};
 
-/// A ledger takes no longer records.
+/// A ledger accepts no longer records.
 pub const LINE_BYTES: u64 = 256 * 1024 + 1;
 /// Hundreds of years of daily files; each is opened twice.
 const FILES: usize = 100_000;
@@ -27,13 +27,13 @@ const FILES: usize = 100_000;
 pub struct ProofDemands {
     pub keys: PublicKeys,
     pub anchors: Vec<NotedAnchor>,
-    /// The first file of the ledger must be there.
+    /// Whether the first file of the ledger must be present.
     pub is_from_first: bool,
     /// `records` of the ledger's `signing`; `None` if nothing sets another number than the default.
     pub signed_every: Option<u64>,
 }
 
-/// `records` of `signing`, if the settings leave it out.
+/// The default of `records` in `signing`.
 const SIGNED_EVERY: u64 = 1000;
 
 impl ProofDemands {
@@ -46,10 +46,10 @@ impl ProofDemands {
     }
 }
 
-/// The number of an empty file among others: it comes last.
+/// The number of an empty file among others, which comes last.
 const EMPTY: u64 = u64::MAX;
 
-/// A file with the number that its first line gives it.
+/// A file, with the number in its first line.
 struct NumberedFile {
     path: PathBuf,
     number: u64,
@@ -104,7 +104,7 @@ fn not_first(number: u64) -> String {
     )
 }
 
-/// Why this file can't follow.
+/// Why this file can't come next.
 fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
     let (before, name) = before?;
     match number {
@@ -177,7 +177,7 @@ struct TrailProof<'a> {
 }
 
 impl TrailProof<'_> {
-    /// Gives the line that does not hold.
+    /// Returns the invalid line, if there is one.
     fn file(&mut self, file: NumberedFile, is_followed: bool) -> Result<Result<(), (u64, BrokenLine)>> {
         let mut reader = match file.reader {
             Some(reader) => reader,
@@ -276,7 +276,7 @@ impl TrailProof<'_> {
     }
 }
 
-/// The claims that the files alone can't show.
+/// The claims that the files alone can't prove.
 fn not_shown(report: &AuditReport, demands: &ProofDemands, is_whole: bool) -> Vec<String> {
     let mut reasons = Vec::new();
     if !is_whole {

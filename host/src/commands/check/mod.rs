@@ -26,7 +26,7 @@ use crate::controller::{self, offered, plugins, trial};
 /// The finding for files and documents that are not read. It is neither good nor bad.
 const NOT_USED: &str = "not used";
 
-/// A checked thing, and its faults.
+/// One checked thing, with its faults.
 #[derive(Serialize)]
 pub(super) struct CheckFinding {
     what: String,
@@ -57,7 +57,7 @@ pub(super) struct FaultOf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum FaultCode {
-    /// The component can't be had, can't be read, or was built against other interfaces.
+    /// The component is unavailable or unreadable, or was built for other interfaces.
     Component,
     /// The component requests what the manifest does not grant.
     Grants,
@@ -227,7 +227,7 @@ async fn check_snapshot(
         let problems = snapshot.problems.iter().map(ToString::to_string).collect();
         findings.push(CheckFinding::new("files".into(), String::new(), problems));
     }
-    // A file of templates alone needs no host.
+    // A file that contains only templates needs no host.
     let is_of_templates = snapshot.plugins.is_empty() && !snapshot.templates.is_empty();
     let against = if snapshot.hosts.is_empty() && !path.is_dir() && is_of_templates {
         CheckSettings { host: None, detail: String::new() }
@@ -252,7 +252,7 @@ async fn check_snapshot(
     findings
 }
 
-/// `is_all`: no other file has plugins.
+/// `is_all` is set if no other file has plugins.
 fn check_host(snapshot: &ConfigSnapshot, is_all: bool) -> (CheckFinding, Option<HostSpec>) {
     match snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host) {
         Ok(host) => {
@@ -280,7 +280,7 @@ pub fn host_warnings(host: &HostSpec, snapshot: &ConfigSnapshot, is_all: bool) -
     }
 }
 
-/// The host document in the folder of a file that has none. Faults in it are not faults of the file.
+/// The host document beside a file that has none. Its faults are not faults of the file.
 fn beside(path: &Path) -> CheckSettings {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));

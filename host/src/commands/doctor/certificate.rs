@@ -35,7 +35,7 @@ pub fn end(der: &[u8]) -> Option<u64> {
         return None;
     }
     let digits = match (tag, digits.len()) {
-        // Two digits of the year: X.509 has 1950 to 2049 in them.
+        // A two-digit year: in X.509 it means 1950 to 2049.
         (UTC_TIME, 12) if digits < "5" => format!("20{digits}"),
         (UTC_TIME, 12) => format!("19{digits}"),
         (GENERALIZED_TIME, 14) => digits.to_owned(),
@@ -59,7 +59,7 @@ fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&length, mut rest) = rest.split_first()?;
     let mut size = usize::from(length & 0x7f);
     if length & 0x80 != 0 {
-        // The length has so many bytes; four are enough for any certificate.
+        // The length has this many bytes; four are enough for any certificate.
         if size > 4 {
             return None;
         }

@@ -55,7 +55,7 @@ fn written(data: &Path) -> io::Result<()> {
     }
 }
 
-/// Free for this user, and in all.
+/// The space that is free for this user, and the total.
 fn space(data: &Path) -> io::Result<(u64, u64)> {
     let told = rustix::fs::statvfs(data)?;
     Ok((told.f_bavail.saturating_mul(told.f_frsize), told.f_blocks.saturating_mul(told.f_frsize)))

@@ -22,7 +22,7 @@ use super::{CommandEnd, CommandResult, UsageError};
 use crate::cli::DoctorArgs;
 use crate::commands::print;
 
-/// Times are in whole seconds, and an answer takes a while.
+/// Times are in whole seconds, and an answer takes a moment.
 const DRIFT_MS: u64 = 5_000;
 const APART_MS: u64 = 60_000;
 
@@ -79,7 +79,7 @@ fn clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut DoctorF
         apart if apart > DRIFT_MS => FindingOutcome::Warning,
         _ => FindingOutcome::Fine,
     };
-    // Each is a whole second that ends up to a second later.
+    // Each is in whole seconds, and may be up to a second later.
     let told = if apart < 2_000 { "less than 2 s".to_owned() } else { print::age(apart as f64 / 1000.0) };
     found.add(&codes::CLOCK, outcome, format!("{whose} and the API server are {told} apart"));
 }

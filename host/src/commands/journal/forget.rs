@@ -19,13 +19,13 @@ use crate::journal_place::place;
 
 /// The actor in the record of pauses when this command ends a pause.
 const WHO: &str = "kubewitness plugin forget";
-/// Plugins that a message lists.
+/// How many plugins a message lists.
 const LISTED: usize = 20;
 
 pub async fn forget(args: ForgetPluginArgs) -> CommandResult {
     let ForgetPluginArgs { name, at, yes, output } = args;
     let place = place(&at.journal, &at.data)?;
-    // Opening a journal that is not there would make one.
+    // Opening a missing journal would create one.
     kubewitness_journal::stats(&place, &Default::default(), 0)
         .await
         .with_context(|| hint("reading", &place))?;
@@ -68,7 +68,7 @@ struct ForgetReport {
 #[serde(rename_all = "camelCase")]
 struct PluginRemains {
     plugin: String,
-    /// When the controller found that it was taken out.
+    /// When the controller found that it was removed.
     retired_at: String,
     cursor: u64,
     is_paused: bool,
@@ -138,7 +138,7 @@ async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<ReceiptCount
     (found, unread)
 }
 
-/// A file on a volume that is not mounted here may hold receipts.
+/// A file on a volume that is not mounted here may contain receipts.
 fn missing(spec: &DatabaseSpec, data: &Path) -> Option<String> {
     let Some(DatabaseKind::Sqlite(sqlite)) = spec.kind() else { return None };
     let path = data.join(&sqlite.path);
@@ -170,7 +170,7 @@ fn remains(host: &HostSpec, data: &Path) -> Vec<String> {
     databases.chain(ledgers).collect()
 }
 
-/// The journal comes last: if anything fails before, the command can be repeated.
+/// The journal comes last: if anything before it fails, the command can be repeated.
 async fn take_away(journal: &Journal, left: &PluginRemains, host: &HostSpec, data: &Path) -> Result<()> {
     for ReceiptCounts { database, .. } in &left.receipts {
         let spec =

@@ -114,7 +114,7 @@ fn retention_of(data: &Path) -> Result<BTreeMap<String, RetentionSpec>> {
     Ok(sources.into_iter().filter_map(|source| Some((source.name, source.retention?))).collect())
 }
 
-/// Before all figures: they are of a part.
+/// Shown before all figures, because they cover only a part.
 const UNFINISHED: &str = "an import into this journal has not come to its end: `kubewitness journal import FILE --continue` \
                           goes on with it, `kubewitness journal import --discard` throws it away\n";
 
@@ -124,7 +124,7 @@ fn kib(bytes: u64) -> String {
 
 fn stats_text(stats: &JournalStats) -> String {
     let disk = match stats.wal_bytes + stats.free_bytes {
-        // The same for a server that does not report these.
+        // The same for a server that does not report these figures.
         0 => format!("{} on disk", kib(stats.bytes)),
         _ => format!(
             "{} on disk, {} of them free, and {} of WAL",
@@ -245,7 +245,7 @@ async fn export(args: ExportArgs) -> CommandResult {
     }
 }
 
-/// Which states a person asks for.
+/// The states that a person requests.
 pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
     ExportQuery {
         source: args.source,

@@ -12,8 +12,7 @@ use kubewitness_journal::{JournalLocation, KnownIds, VerifyReport, code, ids_at}
 /// How many states' ids are held at once.
 const STATES: usize = 64 * 1024;
 
-/// Adds the findings to the report. Receipts are read before the states, because a state is journaled before
-/// it gets a receipt.
+/// How many examples of each misfit are named.
 const EXAMPLES: usize = 3;
 
 /// Adds what is found to the report. Receipts are read before the states: what has a receipt was
@@ -77,7 +76,7 @@ fn misfit(seq: Seq, print: IdPrint, known: &KnownIds) -> Option<ReceiptMisfit> {
     }
 }
 
-/// The findings in one database. Another journal's receipts are many, and each says the same.
+/// The findings in one database. Receipts of another journal are many, and say the same.
 #[derive(Default)]
 struct MisfitTally {
     found: BTreeMap<(String, ReceiptMisfit), ReceiptFindings>,
@@ -99,7 +98,7 @@ impl MisfitTally {
                 kinds.entry(kind).or_insert(*seq);
             }
         }
-        // A progress is saved before the first call.
+        // The progress is saved before the first call.
         let has_progress = known.plugins.as_ref().is_none_or(|plugins| plugins.contains(&receipt.plugin));
         if let (false, Some((seq, _))) = (has_progress, receipt.marks.first()) {
             kinds.insert(ReceiptMisfit::Orphaned, *seq);
@@ -166,7 +165,7 @@ mod tests {
         KnownIds { newest: 3, ids: [(1, id(1)), (3, id(3))].into(), ..KnownIds::default() }
     }
 
-    /// A receipt at one position, issued for the state at another.
+    /// A receipt at one position, for the state at another.
     fn receipt(seq: Seq, of: Seq) -> ReceiptProof {
         ReceiptProof { plugin: "audit".into(), marks: vec![(seq, IdPrint::of(id(of).as_str()))] }
     }

@@ -18,7 +18,7 @@ use crate::commands::{CommandEnd, CommandResult};
 
 /// The plugins that come with the controller.
 const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
-/// The fastest round counts: others were slowed by something else.
+/// The fastest round counts, because something else slowed the others.
 const ROUNDS: usize = 3;
 /// Documents of the repeated objects.
 const DOCUMENTS_BYTES: usize = 256 << 20;
@@ -75,7 +75,7 @@ fn repeated(mut seen: Vec<ObservedObject>, most: usize) -> Result<Vec<ObservedOb
     Ok(within.collect())
 }
 
-/// The fastest round of each.
+/// The fastest round of each plugin.
 async fn measured(
     subjects: &[TrialSubject],
     replies: &[TrialReply],
@@ -116,7 +116,7 @@ struct BenchReport {
     batch: usize,
     /// The measured plugin, and those that come with the controller.
     plugins: Vec<BenchFigures>,
-    /// The plugin by each of the others.
+    /// The plugin's figures divided by those of each other plugin.
     ratios: Vec<BenchRatio>,
 }
 

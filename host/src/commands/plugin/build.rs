@@ -58,7 +58,7 @@ async fn rust(folder: &Path, target: &Path) -> Result<()> {
     command.current_dir(folder).stdout(Stdio::piped());
     let hint = "install Rust with rustup, then `rustup target add wasm32-wasip2`";
     let built = output(command, "cargo", hint).await?;
-    // The last message is of the plugin itself.
+    // The last message is about the plugin itself.
     let messages = built.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let made = messages.filter_map(|message| component(&message)).next();
     let Some(made) = made else {
@@ -78,7 +78,7 @@ fn component(message: &Value) -> Option<PathBuf> {
 
 async fn python(folder: &Path, file: &str) -> Result<()> {
     let own = folder.join(COMPONENTIZE_PY[0]);
-    // A relative program would be looked for from the folder that it runs in.
+    // A relative program would be searched for in the folder in which it runs.
     let program = if own.is_file() { std::path::absolute(own)? } else { PathBuf::from(COMPONENTIZE_PY[1]) };
     let mut command = Command::new(program);
     command.args(["-d", "wit", "-w", WORLD, "componentize", "plugin", "-o", file]).current_dir(folder);

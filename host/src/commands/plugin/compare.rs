@@ -10,7 +10,7 @@ use crate::cli::Output;
 use crate::commands::print::{self, line_diff, mark};
 use crate::commands::{CommandEnd, CommandResult};
 
-/// States that differ and are printed. The count has all of them.
+/// How many differing states are printed. The count includes all of them.
 const SHOWN: usize = 20;
 /// The names of the two sides in a difference.
 const SIDES: [&str; 2] = ["the other version", "this version"];
@@ -30,7 +30,7 @@ struct TrialComparison {
 struct ComparedSide {
     not_done: usize,
     effects: usize,
-    /// The calls together.
+    /// The duration of all calls together.
     took_micros: u128,
 }
 

@@ -91,7 +91,7 @@ impl Language {
     }
 }
 
-/// A ConfigMap holds a component of Rust. The others bring an interpreter with them.
+/// A ConfigMap is large enough for a component in Rust. The other languages bring an interpreter.
 const PACKED: &str = "    kubewitness plugin pack | kubectl apply -f -";
 const PUSHED: &str = "    wkg oci push registry.example.com/platform/{{name}}:0.1.0 {{name}}.wasm
 
@@ -193,7 +193,7 @@ pub fn new(args: &NewPluginArgs) -> CommandResult {
     Ok(CommandEnd::Fine)
 }
 
-/// The SDK's own sources have none of the words that are filled in.
+/// The SDK's own sources contain no placeholders.
 fn filled(text: &str, name: &str, lang: Language) -> String {
     let imports = match lang {
         Language::Rust => {

@@ -13,7 +13,7 @@ use crate::cli::{RunPluginArgs, TriedPluginArgs};
 use crate::commands::print;
 use crate::commands::{CommandEnd, CommandResult, object_files};
 
-/// A list of answers is written by hand.
+/// People write a list of answers by hand.
 const REPLIES_BYTES: u64 = 1 << 20;
 const EXAMPLES: &str = "Links with `?state=` are examples: the objects of a file are in no journal. `kubewitness plugin replay` \
     shows the links of states that are.\n";
@@ -51,7 +51,7 @@ fn links_to_a_state(handed: &HandedCall) -> bool {
     handed.effects.iter().flat_map(|effect| &effect.what).any(|(_, value)| says_it(value))
 }
 
-/// `2 states were handed over`, and the ticks if any.
+/// `2 states were handed over`, and the ticks, if there were any.
 fn summary(handed: &[HandedCall]) -> String {
     let ticks = handed.iter().filter(|handed| handed.is_tick()).count();
     let states = match handed.len() - ticks {
@@ -76,7 +76,7 @@ pub fn replies(path: &Path) -> Result<Vec<TrialReply>> {
         files::named(path).and_then(|file| files::read_from(file, REPLIES_BYTES)).and_then(files::into_text);
     let text = text.with_context(|| format!("reading {}", path.display()))?;
     serde_saphyr::from_str(&text).map_err(|error| {
-        // The library's own words name types of this program.
+        // The library's message names types of this program.
         let line = error.location().map(|at| format!(" from line {} on", at.line())).unwrap_or_default();
         anyhow::anyhow!(
             "{} is no list of answers{line}: write one such as `[{{status: 503}}, {{status: 200, body: ok}}]` to requests, and \

@@ -39,7 +39,7 @@ pub fn within(folder: &Path, file: &str) -> PathBuf {
     if folder == Path::new(".") { PathBuf::from(file) } else { folder.join(file) }
 }
 
-/// The manifest of a folder, or of a file that is one.
+/// The manifest in a folder, or in a file.
 pub fn manifest(path: &Path) -> Result<ParsedManifest<PluginSpec>> {
     let path = if path.is_dir() { within(path, MANIFEST) } else { path.to_path_buf() };
     let text = folder::text(&path).map_err(|problem| {
@@ -103,7 +103,7 @@ pub struct ExaminedComponent {
     pub engine: SandboxEngine,
 }
 
-/// Finds the component of a manifest, and looks at it as the controller does.
+/// Finds the component of a manifest, and examines it as the controller does.
 pub async fn examine(parsed: &ParsedManifest<PluginSpec>) -> Result<ExaminedComponent> {
     let engine = engine(parsed.entry.origin.folder.as_deref())?;
     let folders = component::default_folders(std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from));
@@ -200,7 +200,7 @@ fn refusal(faults: &[ManifestFault], has_no_config: bool) -> String {
 
 fn engine(folder: Option<&Path>) -> Result<SandboxEngine> {
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A folder that can't be written has no cache.
+    // A folder that can't be written gets no cache.
     let cache: Option<PathBuf> =
         Some(folder.join(CACHE)).filter(|cache| std::fs::create_dir_all(cache).is_ok());
     controller::engine(cache, false)

@@ -21,7 +21,7 @@ const OBJECTS: [&str; 3] = [".yaml", ".yml", ".json"];
 const EXPECTED_BYTES: u64 = 64 << 20;
 
 pub async fn test(args: TestPluginArgs) -> CommandResult {
-    // A person in the wrong folder gets that error first.
+    // A person in the wrong folder gets this error first.
     subject::manifest(&args.dir)?;
     let cases = cases(&subject::within(&args.dir, "tests"))?;
     let subject = subject::load(&args.dir, None).await?;

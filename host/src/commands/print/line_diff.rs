@@ -6,10 +6,10 @@ use similar::{Algorithm, ChangeTag, DiffOp, capture_diff_slices_deadline, group_
 
 use super::clean;
 
-/// Texts with little in common take long to compare. The rest after this time is shown as removed and added,
-/// which is correct, though longer than necessary.
+/// Texts with little in common take long to compare. After this time, the rest is shown as removed and added:
+/// correct, but longer than necessary.
 const WITHIN: Duration = Duration::from_secs(2);
-/// Equal lines that are shown around a change.
+/// How many equal lines are shown around a change.
 const AROUND: usize = 3;
 
 pub fn unified(titles: &[String; 2], before: &str, after: &str, coloured: bool) -> String {

@@ -26,7 +26,8 @@ pub use self::terminal::{JsonEscaper, clean, escaped_json};
 use super::{CommandEnd, CommandResult};
 use crate::cli::Output;
 
-/// A command that waits holds a connection of the controller: it lets go of it this soon after its reader left.
+/// A command that waits holds a connection to the controller. It releases it this soon after its reader has
+/// left.
 const LOOK_FOR_READER: Duration = Duration::from_secs(1);
 
 /// The width of a terminal: `COLUMNS` takes precedence.
@@ -51,7 +52,7 @@ macro_rules! note {
 }
 pub(crate) use note;
 
-/// Data goes to stdout; a reader that has left (`| head`) is not an error.
+/// Data goes to standard output. A reader that has left (`| head`) is not an error.
 pub fn text(text: &str) -> Result<()> {
     Ok(write(&mut io::stdout().lock(), &shown_text(text))?)
 }
@@ -151,8 +152,7 @@ pub fn render_output<T: Serialize>(
     })
 }
 
-/// Escaped for every reader: a program gets the same value, and the reader may be a terminal after a `|
-/// grep`.
+/// Escaped for every reader: a program gets the same value, and a `| grep` may lead to a terminal.
 pub fn json<T: Serialize>(value: &T) -> Result<String> {
     Ok(format!("{}\n", escaped_json(&serde_json::to_string_pretty(value)?)))
 }
@@ -167,7 +167,7 @@ pub fn yaml<T: Serialize>(value: &T) -> Result<String> {
     Ok(text)
 }
 
-/// `850 ms`, `12 s`, `3 m`, `2 h`, `4 d`: for a column, so with one unit.
+/// `850 ms`, `12 s`, `3 m`, `2 h`, `4 d`: one unit only, for a column.
 pub fn age(seconds: f64) -> String {
     match seconds.max(0.0) {
         s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
@@ -190,7 +190,7 @@ pub fn remarks<A: AsRef<str>, B: AsRef<str>>(remarks: impl IntoIterator<Item = (
     text
 }
 
-/// A sign that reads without colour, for the cells of a table.
+/// A sign for the cells of a table that is clear without colour.
 pub fn sign(fine: bool) -> &'static str {
     if fine { "✓" } else { "✗" }
 }

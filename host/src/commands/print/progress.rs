@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::commands::print;
 
-/// Work that ends sooner needs no bar.
+/// Shorter work needs no bar.
 const FIRST: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(200);
 /// Characters between the brackets.
@@ -79,12 +79,12 @@ pub fn line(what: &str, unit: ProgressUnit, done: u64, all: u64, width: Option<u
         ProgressUnit::Bytes => (1024 * 1024, "MiB"),
     };
     let (shown, shown_all) = (done / scale, all / scale);
-    // The last column stays free: some terminals begin a new line there.
+    // The last column stays free, because some terminals begin a new line there.
     let width = width.map_or(usize::MAX, |width| width.saturating_sub(1));
     if all == 0 {
         return format!("{what}  {shown} {unit}").chars().take(width).collect();
     }
-    // 128 bits: bytes of a large file, times a hundred.
+    // 128 bits, for the bytes of a large file times a hundred.
     let of =
         |parts: u64| u64::try_from(u128::from(done) * u128::from(parts) / u128::from(all)).unwrap_or(parts);
     let figures = format!("{} %  {shown} of {shown_all} {unit}", of(100));
@@ -93,7 +93,7 @@ pub fn line(what: &str, unit: ProgressUnit, done: u64, all: u64, width: Option<u
     let whole = format!("{what}  [{bar}]  {figures}");
     match whole.len() <= width {
         true => whole,
-        // The figures say more than the bar.
+        // The figures are more informative than the bar.
         false => format!("{what}  {figures}").chars().take(width).collect(),
     }
 }
@@ -112,7 +112,7 @@ mod tests {
             ("verifying", ProgressUnit::States, 512, 0, None),
             ("verifying", ProgressUnit::States, 0, 3000, None),
             ("verifying", ProgressUnit::States, 1000, 3000, None),
-            // The controller goes on meanwhile.
+            // The controller continues meanwhile.
             ("exporting", ProgressUnit::States, 3001, 3000, None),
             ("importing", ProgressUnit::Bytes, 5 << 30, 20 << 30, None),
             ("importing", ProgressUnit::Bytes, u64::MAX, u64::MAX, None),

@@ -27,7 +27,7 @@ const TIMES: [&str; 14] = [
 ];
 /// Columns that people type again: they are shortened after all others.
 const NAMES: [&str; 2] = ["NAME", "OBJECT"];
-/// A text that people read has at least this much of a line, or lines of its own.
+/// A text for people gets at least this width, or lines of its own.
 const READABLE: usize = 48;
 /// The indentation of a text below its row.
 const SET_IN: &str = "  ";
@@ -42,7 +42,7 @@ pub struct TextTable {
     rows: Vec<Vec<String>>,
     /// The width in characters; `None` if unlimited.
     within: Option<usize>,
-    /// Names of columns that a narrow terminal goes without, the first of these first.
+    /// Names of columns that are dropped on a narrow terminal, in this order.
     spare: &'static [&'static str],
     /// A column whose cells move to their own lines above their rows if the table is too wide.
     above: Option<&'static str>,
@@ -85,7 +85,7 @@ impl TextTable {
         self.render_from(0)
     }
 
-    /// The rows from this one on (0 is the header), in the columns of the whole.
+    /// The rows from this one on (0 is the header), in the layout of the whole table.
     pub fn render_from(&self, first: usize) -> String {
         let TableLayout { widths, utc } = self.layout();
         let mut text = String::new();
@@ -107,7 +107,7 @@ impl TextTable {
         text
     }
 
-    /// The lines of a row's text that has no column.
+    /// The lines of a row's text without a column.
     fn text_below(&self, row: usize, widths: &[usize]) -> impl Iterator<Item = String> {
         let column = self.column(self.below).filter(|column| row > 0 && widths[*column] == 0);
         let within = self.within.unwrap_or(usize::MAX).saturating_sub(SET_IN.len());
@@ -136,7 +136,7 @@ impl TextTable {
         let spare = self.spare.iter().filter_map(|spare| names.iter().position(|name| name == spare));
         let mut given_up: Vec<_> = spare.collect();
         let spares = given_up.len();
-        // The first column and the name identify a line.
+        // The first column and the name identify a row.
         let at_the_right = (1..names.len()).rev().filter(|column| !is_name(&names[*column]));
         given_up.extend(at_the_right.filter(|column| !self.spare.contains(&names[*column].as_str())));
         let with_names = (0..=spares).map(|left_out| (left_out, false));
@@ -206,7 +206,7 @@ fn short_cell<'a>(column: &str, cell: &'a str, utc: bool) -> &'a str {
     }
 }
 
-/// Takes from the widest of these columns until all fit, or none has more to give.
+/// Narrows the widest of these columns until all fit, or until no column can become narrower.
 fn shrink(names: &[String], widths: &mut [usize], within: usize, may: impl Fn(&str) -> bool) {
     while taken(widths) > within {
         let may_give = |(name, width): &(&String, &mut usize)| {

@@ -35,7 +35,7 @@ pub const NAMESPACE: &str = "kubewitness";
 const MAKE_A_TOKEN: &str = "KUBEWITNESS_TOKEN=$(kubectl create token ACCOUNT --audience kubewitness.dev)";
 pub const SHOW_A_TOKEN: &str = "kubectl create token ACCOUNT --audience kubewitness.dev";
 
-/// A controller that can be asked.
+/// A controller that can be called.
 pub struct ReachedController {
     pub url: Url,
     pub token: Option<SecretArg>,
@@ -48,7 +48,7 @@ pub struct ReachedController {
     _way: Option<ForwardGuard>,
 }
 
-/// Ends with whoever holds it.
+/// Ends the forward when it is dropped.
 struct ForwardGuard {
     stop: CancellationToken,
 }
@@ -110,7 +110,7 @@ pub async fn controller(args: &ReachArgs) -> Result<ReachedController> {
         Ok(signed_in) => through(&signed_in, args).await.with_context(|| {
             format!("nothing listens at {DEFAULT}, so the cluster of the kubeconfig is asked")
         }),
-        // Without a cluster this machine is all that can have been meant.
+        // Without a cluster, this machine is the only possible meaning.
         Err(ConnectError::NotConfigured(_)) if !names_a_cluster => ReachedController::unnamed(args),
         Err(error) => Err(error.into()),
     }
@@ -136,7 +136,7 @@ fn named(server: &str) -> Result<Url> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(UsageError::error(format!("`{server}` is neither http nor https")));
     }
-    // Addresses of the API are joined to it: without the slash they would take the place of its last part.
+    // Addresses of the API are joined to it. Without the slash they would replace its last part.
     if !url.path().ends_with('/') {
         url.set_path(&format!("{}/", url.path()));
     }

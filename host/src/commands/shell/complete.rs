@@ -19,7 +19,7 @@ use super::words::CommandWords;
 use crate::cli::{self, ReachArgs, SecretArg};
 use crate::commands::api::{CompletionKind, look_up};
 
-/// Longer is a shell that hangs.
+/// A shell that waits longer seems to hang.
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// The words before the one that is completed, because clap passes only that one to its completers.
@@ -46,7 +46,7 @@ fn with_completers(command: Command) -> Command {
     command.mut_subcommands(with_completers)
 }
 
-/// `command` is the one that the argument belongs to.
+/// `command` is the command to which the argument belongs.
 fn with_completer(command: &str, arg: Arg) -> Arg {
     if arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
         return arg;
@@ -80,7 +80,7 @@ fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
     fits.map(CompletionCandidate::new).collect()
 }
 
-/// The name of an object: a kind, then a name, in one word or in two.
+/// The name of an object: a kind and a name, in one word or in two.
 fn object(before: &CommandWords, typed: &str) -> CompletionKind {
     let command = before.commands.first().map(String::as_str);
     let of = |kind: &str, begins: &str| CompletionKind::Names {
@@ -154,7 +154,7 @@ fn reach(before: &CommandWords) -> ReachArgs {
 fn asked(reach: &ReachArgs, wanted: &CompletionKind) -> Option<BTreeSet<String>> {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().ok()?;
     let found = runtime.block_on(async { tokio::time::timeout(WITHIN, look_up(reach, wanted)).await });
-    // A command of the kubeconfig may still run.
+    // A login command of the kubeconfig may still run.
     runtime.shutdown_background();
     found.ok()?.ok()
 }

@@ -22,7 +22,7 @@ const ASKED_BY: &str = "KUBEWITNESS_COMPLETE";
 const PROGRAM: &str = "kubewitness";
 /// kubectl starts a program of this name to complete the words after `kubectl kubewitness`.
 const FOR_KUBECTL: &str = "kubectl_complete-kubewitness";
-/// The last line for kubectl: these words, and no names of files.
+/// The last line for kubectl: only these words, and no file names.
 const NO_FILES: &str = ":4";
 /// The same, without a space after the word, because it continues.
 const NO_FILES_NO_SPACE: &str = ":6";

@@ -41,7 +41,7 @@ impl CommandWords {
         self.flags.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a flag; empty if the flag has none.
+    /// The value of a flag; empty if it is not given.
     pub fn flag(&self, names: &[&str]) -> Option<String> {
         let mut given = self.flags.iter().filter(|(name, _)| names.contains(&name.as_str()));
         given.next_back().map(|(_, value)| value.clone())

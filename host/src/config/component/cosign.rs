@@ -49,7 +49,7 @@ pub fn tag(digest: &str) -> String {
     format!("sha256-{digest}.sig")
 }
 
-/// The place, among `keys`, of the key that has signed the image with this digest.
+/// The index, in `keys`, of the key that signed the image with this digest.
 pub fn signer(keys: &[String], digest: &str, found: &CosignSignature) -> Result<usize, String> {
     let Ok(signature) = STANDARD.decode(found.signature.trim()) else {
         return Err("a signature is no base64".into());

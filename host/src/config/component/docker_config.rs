@@ -28,7 +28,7 @@ pub struct RegistryLogin {
     pub password: String,
 }
 
-/// The login for this repository. The entry that names most of it counts, as for Kubernetes.
+/// The login for this repository. The most specific entry counts, as in Kubernetes.
 pub fn login(config: &str, registry: &str, repository: &str) -> Result<Option<RegistryLogin>, String> {
     // The text is a secret, so the error does not quote it.
     let config: DockerConfig = serde_json::from_str(config).map_err(|error| {

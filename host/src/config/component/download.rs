@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::memory_budget;
 
 const CONNECT: Duration = Duration::from_secs(10);
-/// Without a byte for so long, a server is taken for one that is away.
+/// A server that sends nothing for this long counts as away.
 const SILENCE: Duration = Duration::from_secs(30);
 /// The minimum average rate of a server after its first silence. It prevents a server from sending slowly for
 /// the whole time limit.
@@ -127,7 +127,7 @@ impl DownloadedFile {
     }
 }
 
-/// Returns the length and the digest. An announced length is checked before a byte is read.
+/// Returns the length and the digest. If a length is announced, it is checked before a byte is read.
 async fn take(
     response: Response,
     most: u64,
@@ -162,7 +162,7 @@ fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
     elapsed > SILENCE && bytes < elapsed.as_secs() * BYTES_A_SECOND
 }
 
-/// The innermost cause, which has no address in it: one may be signed, and is a secret then.
+/// The innermost cause. It contains no address, which may be signed and then is a secret.
 pub fn cause(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut cause: &dyn std::error::Error = &error;
@@ -171,7 +171,7 @@ pub fn cause(error: reqwest::Error) -> String {
             Some(ResolveFailure::Forbidden(forbidden)) => Some(forbidden),
             _ => None,
         };
-        // A redirect, or a name.
+        // Either a redirect or a name leads there.
         if let Some(ForbiddenName(kind)) = cause.downcast_ref().or(of_name) {
             return refused_kind(*kind);
         }

@@ -15,7 +15,7 @@ static ALL: Semaphore = Semaphore::const_new(AT_ONCE);
 static TURNS: Mutex<FetchTurns> = Mutex::new(FetchTurns { servers: BTreeMap::new(), fetching: Vec::new() });
 
 struct FetchTurns {
-    /// The servers that somebody waits for or fetches from.
+    /// The servers with waiting or running fetches.
     servers: BTreeMap<String, Weak<Semaphore>>,
     /// By the names of their manifests.
     fetching: Vec<String>,

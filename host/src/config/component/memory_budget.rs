@@ -20,10 +20,10 @@ pub static ALL: LazyLock<MemoryRoom> = LazyLock::new(|| MemoryRoom::of(ROOM));
 #[derive(Clone)]
 pub struct MemoryRoom(Arc<Semaphore>);
 
-/// Room for one component, until its bytes are there.
+/// Room for one component, until its bytes are loaded.
 pub struct MemoryPermit(OwnedSemaphorePermit);
 
-/// Bytes that hold their place.
+/// Bytes that hold their room.
 struct BudgetedBytes {
     bytes: Vec<u8>,
     _place: OwnedSemaphorePermit,
@@ -44,7 +44,7 @@ impl MemoryRoom {
         Self(Arc::new(Semaphore::new(pieces(bytes) as usize)))
     }
 
-    /// Waits for so many bytes, but at most the size of the largest component. Requests are served in order.
+    /// Waits for room for this many bytes, at most for the largest component. Requests are served in order.
     pub async fn place(&self, most: u64) -> Result<MemoryPermit, String> {
         let place = self.0.clone().acquire_many_owned(pieces(most.min(COMPONENT_BYTES))).await;
         place.map(MemoryPermit).map_err(|error| error.to_string())

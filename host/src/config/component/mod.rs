@@ -41,7 +41,7 @@ pub struct ComponentFolders {
 }
 
 impl ComponentFolders {
-    /// Holds downloads until they are complete.
+    /// The folder for downloads until they are complete.
     pub fn for_fetching(&self) -> PathBuf {
         self.data.clone().unwrap_or_else(std::env::temp_dir)
     }
@@ -64,18 +64,18 @@ pub fn default_folders(named: Option<PathBuf>) -> ComponentFolders {
     folders.into()
 }
 
-/// A component, or the place to fetch it from first.
+/// A component, or the place from which it must be fetched.
 pub enum ComponentSource {
     /// From this binary or from a ConfigMap. It is in memory anyway, and needs no extra room.
     Here(Bytes),
     /// A file that the manifest names. It is read once room for it is available.
     File(KeptComponents),
-    /// The last good one, if the configured one can't run.
+    /// The last good component, if the configured one can't run.
     Kept(KeptComponents),
     Remote(Box<RemoteComponent>),
 }
 
-/// A component with the digest that its manifest asks for.
+/// A component with the digest that its manifest requires.
 pub struct FetchedComponent {
     pub bytes: Bytes,
     /// The origin, if it was fetched.
@@ -83,7 +83,7 @@ pub struct FetchedComponent {
 }
 
 impl ComponentSource {
-    /// Identifies the component, to recognize two documents that name the same one.
+    /// Identifies the component, so that two documents with the same one are recognized.
     pub fn mark(&self) -> String {
         match self {
             Self::Here(bytes) => digest(bytes),
@@ -213,8 +213,8 @@ fn find_file(
     let data = folders.data.as_ref().and_then(|data| data.canonicalize().ok());
     for folder in &candidates {
         let path = folder.join(file);
-        // A folder that can't be read counts as empty. A file elsewhere is reported like a missing one:
-        // otherwise a manifest could find out which files this machine has.
+        // A folder that can't be read counts as empty. A file elsewhere is reported as missing: otherwise a
+        // manifest could find out which files exist on this machine.
         if let Some(real) =
             path.canonicalize().ok().filter(|real| may_hold(&candidates, data.as_deref(), real))
         {
@@ -245,7 +245,7 @@ fn may_hold(folders: &[&Path], data: Option<&Path>, file: &Path) -> bool {
 fn each_once<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<&'a Path> {
     let (mut known, mut once) = (BTreeSet::new(), Vec::new());
     for folder in folders {
-        // `bin/../plugins` and `plugins` are the same; a missing folder has no other name.
+        // `bin/../plugins` and `plugins` are the same folder. A missing folder has no other name.
         if known.insert(folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf())) {
             once.push(folder);
         }

@@ -25,7 +25,7 @@ pub struct KeptComponents {
 
 #[derive(Clone, Debug)]
 enum KeptPlace {
-    /// The first of these that has these bytes.
+    /// The first of these files with these bytes.
     Files(Vec<PathBuf>),
     /// The component of a compared version, which may take over, for as long as it is compared.
     Unnamed(Arc<File>),
@@ -36,7 +36,7 @@ impl KeptComponents {
         Self { digest, place: KeptPlace::Files(files) }
     }
 
-    /// Lets go of the memory.
+    /// Moves the bytes from memory to disk.
     pub async fn on_disk(bytes: Bytes, folder: &Path) -> Result<Self, String> {
         let digest = digest(&bytes);
         let place = folder.to_owned();

@@ -16,7 +16,7 @@ use super::digest;
 use super::docker_config::RegistryLogin;
 use super::download::{self, DownloadNetwork, DownloadedFile};
 
-/// A manifest names a few layers.
+/// A manifest lists a few layers.
 const MANIFEST_BYTES: u64 = 1 << 20;
 const TOKEN_BYTES: u64 = 64 << 10;
 /// A signed text of cosign has some hundred bytes.
@@ -64,7 +64,7 @@ pub struct OciRegistry<'a> {
     network: DownloadNetwork,
     base: Url,
     login: Option<RegistryLogin>,
-    /// The credentials that the registry asked for.
+    /// The most signatures of one image. Each is fetched and verified.
     shown: Option<ShownCredentials>,
 }
 
@@ -172,7 +172,7 @@ impl<'a> OciRegistry<'a> {
         }
     }
 
-    /// Asks anonymously first, and then with the credentials that the registry demands.
+    /// Requests anonymously first, then with the credentials that the registry demands.
     async fn get(&mut self, path: &str, accept: &str) -> Result<Response, String> {
         let url = self.base.join(path).map_err(|error| format!("makes no address: {error}"))?;
         let client = self.network.client(&url)?;
@@ -262,7 +262,7 @@ fn parse(bytes: &[u8]) -> Result<ImageManifest, String> {
     }
 }
 
-/// `name="value"` pairs of a challenge. A comma within quotes is part of the value.
+/// The `name="value"` pairs of a challenge. A comma within quotes belongs to the value.
 fn fields(text: &str) -> BTreeMap<String, String> {
     let (mut found, mut rest) = (BTreeMap::new(), text);
     while let Some((name, after)) = rest.split_once('=') {

@@ -21,7 +21,7 @@ use super::registry::OciRegistry;
 /// The time limit for one component, counted from the start of its turn.
 const ALL: Duration = Duration::from_secs(120);
 
-/// A component that has to be fetched.
+/// A component that must be fetched.
 pub struct RemoteComponent {
     place: RemoteAddress,
     credentials: Option<SecretRef>,
@@ -43,7 +43,7 @@ pub struct PulledFrom {
     pub from: String,
     /// The digest of the component.
     pub component: String,
-    /// The digest of the image that this was.
+    /// The digest of its image, if it came from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -105,7 +105,7 @@ impl RemoteComponent {
     /// Keeps what was fetched for the same document before. If it no longer matches, it is fetched again.
     pub fn keep(&mut self, component: KeptComponents, pulled: &PulledFrom) {
         let name = self.name();
-        // A name with the digest of the image is that image, whatever the tag is now.
+        // A name with the image's digest is that image, whatever its tag means now.
         let is_it = pulled.from == name || pulled.source_label() == name;
         if is_it && pulled.component == component.digest() && self.judge(pulled).is_ok() {
             self.kept = Some((component, PulledFrom { from: name, ..pulled.clone() }));

@@ -19,7 +19,7 @@ const GROUP: &str = "kubewitness.dev";
 const KINDS: [&str; 3] = ["Host", "Plugin", "JobTemplate"];
 const CONFIG_MAP: &str = "ConfigMap";
 
-/// A file's text, which its documents are parts of.
+/// The text of a file with its documents.
 struct FileSource<'a> {
     path: &'a Path,
     text: &'a str,
@@ -32,7 +32,7 @@ pub fn read(path: &Path, text: &str, snapshot: &mut ConfigSnapshot) {
     };
     let source = FileSource { path, text };
     if text.trim().is_empty() {
-        // A program that opens a file for writing empties it first.
+        // A program that writes a file empties it first.
         let told = "is empty: write its documents, or remove the file".to_owned();
         snapshot.problems.push(problem(path, None, told));
     } else if documents.is_empty() {
@@ -90,7 +90,7 @@ impl FileSource<'_> {
         }
     }
 
-    /// Another program may have a kind of the same name.
+    /// Another program may have a kind with the same name.
     fn of_another_version(
         &self,
         document: &YamlTree,
@@ -228,7 +228,7 @@ fn group_of(version: &str) -> &str {
     version.split_once('/').map_or("", |(group, _)| group)
 }
 
-/// A kind of ours, or a ConfigMap, that is written otherwise.
+/// A kind of ours, or ConfigMap, in another spelling.
 fn meant(kind: &str, is_ours: bool, version: Option<&str>) -> Option<&'static str> {
     let kinds = KINDS.into_iter().filter(|_| is_ours);
     let config_map = (is_ours || version == Some("v1")).then_some(CONFIG_MAP);
@@ -244,7 +244,7 @@ fn is_config_map_name(name: &str) -> bool {
         && name.chars().all(|c| ends(c) || c == '-' || c == '.')
 }
 
-/// The part of a text that contains the document at this line, and the line at which it begins.
+/// The part of a text with the document at this line, and the line where it begins.
 fn part(text: &str, line: usize) -> (usize, String) {
     let begins = |line: &str| line == "---" || line.starts_with("--- ") || line.starts_with("---\t");
     let marks = text.lines().enumerate().filter(|(_, text)| begins(text)).map(|(index, _)| index + 1);

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::ConfigSnapshot;
 use super::manifest::ManifestProblem;
 
-/// A folder with more files does not contain manifests; reading it would only take memory.
+/// A folder with more files does not contain manifests. Reading it would only take memory.
 const FILES: usize = 1000;
 /// How many faults are kept: after fixing the first ones, a person sees the rest.
 const PROBLEMS: usize = 200;
@@ -32,7 +32,7 @@ const FILE_BYTES: u64 = 16 << 20;
 /// The total size of all manifests: they are in memory, and are read each second.
 const FOLDER_BYTES: usize = 64 << 20;
 
-/// A folder's files, by their meaning.
+/// The files of a folder, by their purpose.
 #[derive(Default)]
 struct FolderListing {
     manifests: Vec<PathBuf>,
@@ -47,8 +47,8 @@ struct FolderSnapshot {
     fingerprint: Vec<u8>,
 }
 
-/// Reads every `.yaml`, `.yml` and `.json` file directly in the folder. A file that can't be
-/// read is a problem of that file and hides none of the others.
+/// Reads every `.yaml`, `.yml` and `.json` file directly in the folder. An unreadable file is a problem of
+/// its own, and hides none of the others.
 pub fn read(folder: &Path) -> Result<ConfigSnapshot, ManifestProblem> {
     let listing = list(folder).map_err(|error| unlisted(folder, &error))?;
     let texts: Vec<_> = listing.manifests.iter().map(|path| files::text(path, FILE_BYTES)).collect();
@@ -132,7 +132,7 @@ fn list(folder: &Path) -> io::Result<FolderListing> {
             )));
         }
         let (path, name) = (entry.path(), entry.file_name());
-        // A mounted ConfigMap has links of such names, and editors leave files of such names.
+        // A mounted ConfigMap has links with such names, and editors leave files with such names.
         if name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
@@ -195,14 +195,14 @@ fn snapshot(listing: &FolderListing, texts: Vec<io::Result<String>>) -> ConfigSn
     snapshot
 }
 
-/// The documents of one file, whatever its ending.
+/// The documents of one file, with any extension.
 pub fn of_text(path: &Path, text: &str) -> ConfigSnapshot {
     let mut snapshot = ConfigSnapshot::default();
     documents::read(path, text, &mut snapshot);
     snapshot
 }
 
-/// The bytes of a file that the command line names, or of a pipe that a shell handed over.
+/// The bytes of a file that the command line names, or of a pipe from a shell.
 pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     files::read_from(files::named(path)?, most)
 }

@@ -15,7 +15,8 @@ use kubewitness_core::{Seq, State};
 use kubewitness_journal::{Journal, OpenOutcome, PhaseIndex};
 use tracing::{debug, warn};
 
-/// Outcomes that are explained before the journal is read on, so that a burst of failures keeps no list waiting.
+/// How many outcomes are explained before the journal is read on, so that a burst of failures does not delay
+/// lists.
 const PART: usize = 16;
 /// The most states of an object and the objects that it owns that one explanation reads: a job with the pods
 /// of its attempts.
@@ -38,7 +39,7 @@ pub(super) async fn explain_some(
     let mut explained: Vec<(OpenOutcome, Option<CauseKind>)> = Vec::with_capacity(due.len());
     for outcome in due {
         let cause = match outcomes.cause_of(&outcome.uid, now_ms).await {
-            // A damaged state stays damaged. Waiting for it would stop the index.
+            // A damaged state stays damaged, and waiting for it would stop the index.
             Err(JournalError::Fatal(error)) => {
                 warn!(uid = outcome.uid, "an outcome is not explained: {error}");
                 Some(CauseKind::Unknown)
@@ -64,7 +65,7 @@ pub(super) async fn explain_some(
 
 /// Reads what outcomes need.
 pub(super) trait OutcomeReader: Sync {
-    /// The cause of one object's outcome. `None`: it has not ended badly.
+    /// The cause of one object's outcome; `None` if it has not ended badly.
     fn cause_of(
         &self,
         uid: &str,

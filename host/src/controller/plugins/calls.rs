@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::controller::election::ReplicaElection;
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// Clone freely: all clones are about the same plugin's calls.
+/// Clone freely: all clones share the same plugin's calls.
 #[derive(Clone)]
 pub struct PluginCalls {
     name: Arc<str>,
@@ -59,7 +59,7 @@ impl PluginCalls {
         &self,
         call: impl Future<Output = Result<T, CallError>> + Send + 'static,
     ) -> Result<T, CallError> {
-        // A process that was stopped past its Lease sees it here first.
+        // A process that was suspended beyond its Lease notices it here first.
         if self.election.as_ref().is_some_and(|election| !election.is_held()) {
             return Err(CallError::Unavailable("another replica is the leader now".into()));
         }
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers when it may; counts the calls under way.
+    /// Answers when the test allows it, and counts the calls in progress.
     struct SlowHandler {
         may: Semaphore,
         now: AtomicUsize,

@@ -9,13 +9,13 @@ use crate::config::component::{ComponentSource, FetchedComponent, KeptComponents
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::{ManifestEntry, ManifestProblem, ParsedManifest};
 
-/// The subject of an examination. The same question has the same answer.
+/// The subject of an examination. Equal questions have equal answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExaminedQuestion {
     pub entry: ManifestEntry,
     /// Identifies the component; for a remote one, by its remote name.
     pub mark: String,
-    /// The same of its shadow.
+    /// The same for its shadow.
     pub shadow_mark: Option<String>,
     pub limits: ComponentsSpec,
     pub modules: ModulesSpec,
@@ -117,7 +117,7 @@ impl WantedPlugin {
         }
     }
 
-    /// Takes over the component that was compared under this name, even if the tag has moved meanwhile.
+    /// Keeps the component that was compared under this name, even if the tag has moved meanwhile.
     pub fn keep_compared(&mut self, running: &PluginCandidate) {
         let Some(shadow) = &running.shadow else { return };
         if let (ComponentSource::Remote(remote), Some(pulled), Some(kept)) =
@@ -143,7 +143,7 @@ impl WantedPlugin {
         Ok(ExaminedFit { candidate, bytes })
     }
 
-    /// Examines it as a version to compare. A fetched one waits on disk, because it may take over.
+    /// Examines it as a version to compare. A fetched component waits on disk, because it may take over.
     async fn examine_aside(
         self: Box<Self>,
         engine: &SandboxEngine,
@@ -161,7 +161,7 @@ impl WantedPlugin {
     }
 }
 
-/// The one judge of a component: `kubewitness check` asks it too.
+/// The only judge of a component; `kubewitness check` uses it, too.
 pub async fn examine_component(
     engine: &SandboxEngine,
     parsed: &ParsedManifest<PluginSpec>,

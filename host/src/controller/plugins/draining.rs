@@ -14,7 +14,7 @@ use super::{PluginCandidate, RunningPlugin, RunningPlugins};
 use crate::controller::shared::PluginPhase;
 use crate::tasks::TaskFate;
 
-/// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
+/// How long other plugins' changes wait for a plugin that drains. Almost every call has ended by then.
 const WAIT: Duration = Duration::from_secs(1);
 
 pub(super) struct DrainingPlugins {
@@ -25,7 +25,7 @@ pub(super) struct DrainingPlugins {
 /// The result of stopping a plugin.
 pub enum StopOutcome {
     Drained(Box<PluginCandidate>),
-    /// Its calls have not ended yet.
+    /// Some calls have not ended.
     NotYet,
     NotThere,
 }
@@ -56,7 +56,7 @@ impl RunningPlugins {
         StopOutcome::NotYet
     }
 
-    /// Until one that was left draining has drained.
+    /// Returns once a plugin that was left draining has drained.
     pub async fn has_drained(&mut self) {
         let name = poll_fn(|context| {
             let ended = self.draining.iter_mut().find_map(|(name, draining)| {

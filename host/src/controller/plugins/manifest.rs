@@ -3,7 +3,7 @@
 use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec, config_fields};
 use kubewitness_core::views::{GrantView, ManifestView};
 
-/// Interfaces that take a grant. The others, such as `log`, every plugin has.
+/// Interfaces that need a grant. Every plugin has the others, such as `log`.
 const CAPABILITIES: [&str; 7] = ["sql", "http", "mail", "ledger", "kv", "lister", "documents"];
 
 /// `schema` is the configuration schema of the component.

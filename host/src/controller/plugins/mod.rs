@@ -77,11 +77,11 @@ pub struct RunningPlugins {
     told: SharedValue,
     pauses: LongestPauses,
     running: BTreeMap<String, RunningPlugin>,
-    /// Plugins with calls that have not ended. Until they have, no other version gets the plugin's states.
+    /// Plugins with calls that have not ended. Until these end, no other version gets the plugin's states.
     draining: BTreeMap<String, DrainingPlugins>,
     /// The candidates of drained plugins, until their successors start.
     drained: BTreeMap<String, PluginCandidate>,
-    /// The probation of a version has ended.
+    /// Signals that the probation of a version has ended.
     decided: Arc<Notify>,
     damage: Option<String>,
 }
@@ -172,8 +172,7 @@ impl RunningPlugins {
         async move { decided.notified().await }
     }
 
-    /// The result of the running version's first calls, if they failed: the question that it answers, and the
-    /// failure.
+    /// The failure of the running version's first calls, with the question that the version answers.
     pub fn failure(&self, name: &str) -> Option<(ExaminedQuestion, String)> {
         let running = self.running.get(name)?;
         running.probation.failure().map(|why| (running.candidate.question.clone(), why))
@@ -251,7 +250,7 @@ impl RunningPlugins {
         is_calm && !running.task.is_finished() && candidate.differs_in_components_alone(&running.candidate)
     }
 
-    /// Puts the candidate into the place of the running version.
+    /// Replaces the running version by the candidate.
     async fn replace(&mut self, candidate: PluginCandidate) -> Result<()> {
         let name = candidate.parsed.name.clone();
         let Some(running) = self.running.get(&name) else { return Ok(()) };
@@ -380,7 +379,7 @@ impl RunningPlugins {
         }
     }
 
-    /// The durable cursor of each plugin: earlier states need no receipts.
+    /// The durable cursor of each plugin. Earlier states need no receipts.
     pub fn cursors(&self) -> Vec<(String, Seq)> {
         self.running.iter().map(|(name, running)| (name.clone(), running.handle.saved_cursor())).collect()
     }

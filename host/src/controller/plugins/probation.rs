@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 
 /// One poison state does not count against a version. This many states, each alone in its call, do.
 const STATES: usize = 3;
-/// Batches are split until a state fails alone. A version that fails all of them is known before that.
+/// Batches are split until a state fails alone. If every call fails, that is known before this many.
 const CALLS: usize = 12;
 
-/// Clone freely: all clones are about the same version.
+/// Clone freely: all clones share the same version.
 #[derive(Clone)]
 pub struct VersionProbation {
     evidence: Arc<Mutex<ProbationEvidence>>,
@@ -30,7 +30,7 @@ struct ProbationEvidence {
     has_passed: bool,
     calls: usize,
     alone: BTreeSet<Seq>,
-    /// Why it has failed for good.
+    /// Why it has finally failed.
     failed: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl ProbationEvidence {
             self.alone.insert(*seq);
         }
         if self.alone.len() >= STATES || self.calls >= CALLS {
-            // A guest's words go on for lines.
+            // A guest's text may have many lines.
             self.failed = Some(error.to_string().lines().next().unwrap_or_default().to_owned());
         }
         self.failed.is_some()

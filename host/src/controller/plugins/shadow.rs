@@ -34,9 +34,9 @@ use crate::controller::trial::{
 };
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// States that wait to be compared. Further ones are missed.
+/// How many states may wait to be compared. Further ones are skipped.
 const QUEUE: usize = 256;
-/// Positions that were offered and are remembered: more than all calls of a plugin have at a time.
+/// How many offered positions are remembered: more than all concurrent calls of a plugin have.
 const OFFERED: usize = 1 << 17;
 /// How long the first call waits until the plugin's stored data is read.
 const READ: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ pub struct VersionPair {
     pub shadow: PluginCandidate,
 }
 
-/// Ends with its last call.
+/// Ends with the last call.
 pub struct ShadowTask {
     states: mpsc::Sender<Arc<State>>,
     view: watch::Sender<ShadowView>,
@@ -132,7 +132,7 @@ impl ShadowTask {
     }
 }
 
-/// Hands calls on, and their states to the shadow afterwards.
+/// Passes calls on, and afterwards their states to the shadow.
 pub struct ShadowedHandler {
     pub handler: Arc<dyn PluginHandler>,
     pub shadow: ShadowTask,
@@ -155,7 +155,7 @@ impl PluginHandler for ShadowedHandler {
         called
     }
 
-    /// A shadow is not called on the schedule.
+    /// A shadow is not called on a schedule.
     async fn tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         self.handler.tick(tick).await
     }
@@ -176,7 +176,7 @@ impl ShadowSide {
     fn new(candidate: &PluginCandidate, clock: &Arc<dyn Clock>) -> Self {
         let mut spec = candidate.parsed.spec.clone();
         spec.limits.concurrency = 1;
-        // Texts that people see may have no secrets of documents.
+        // People see these texts, so they may contain no secrets of documents.
         if spec.grants.documents == DocumentsGrant::Raw {
             spec.grants.documents = DocumentsGrant::Digest;
         }
@@ -211,7 +211,7 @@ struct ShadowRound {
     bytes: usize,
 }
 
-/// The effects of one version with one state.
+/// The effects of one version for one state.
 struct SideAct {
     noted: NotedEffects,
     verdict: Value,
@@ -331,7 +331,7 @@ impl ShadowComparison {
 async fn act(stage: &TrialPlugin, state: &Arc<State>) -> SideAct {
     let begun = Instant::now();
     let mut verdict = stage.hand_over(state).await;
-    // The rest of a trap's text is of addresses in the component.
+    // The rest of a trap's text contains only addresses in the component.
     if let Some(failed) = verdict["failed"].as_str() {
         verdict = json!({"failed": shortened(failed.lines().next().unwrap_or_default(), FAILURE)});
     }

@@ -42,7 +42,7 @@ impl PluginVersion {
         Ok(Self { plugin, handler, probation, manifest, shadow: None })
     }
 
-    /// The same, with each state handed on to a shadow.
+    /// The same, but each state is also passed to a shadow.
     pub fn beside(self, shadow: Option<ShadowTask>) -> Self {
         let Some(shadow) = shadow else { return self };
         let view = Some(shadow.view());

@@ -13,7 +13,7 @@ use crate::config::manifest::claimed_name;
 use crate::controller::shared::{PluginPhase, PluginState};
 
 impl ReconcileLoop {
-    /// Everything from an ended term stops before the next one begins: later writes would count for the next
+    /// Everything of an ended term stops before the next one begins: later writes would count for the next
     /// term.
     pub(super) async fn change_role(&mut self) -> Result<()> {
         if self.role.is_lost() {

@@ -12,9 +12,9 @@ use super::{ReconcileLoop, unreadable};
 use crate::config::ConfigSnapshot;
 use crate::tasks::TaskFate;
 
-/// Removing old receipts of one plugin may take this long.
+/// The limit for removing old receipts of one plugin.
 const PRUNE: Duration = Duration::from_secs(2);
-/// Looking at the journal may take this long: changes of the configuration wait for it.
+/// The limit for checking the journal, because changes of the configuration wait for it.
 const LOOK: Duration = Duration::from_secs(2);
 
 impl ReconcileLoop {
@@ -28,7 +28,7 @@ impl ReconcileLoop {
         self.untaken = untaken;
     }
 
-    /// Detects a lost journal even while no state comes, so that an operator can restore a copy soon.
+    /// Detects a lost journal even while no state arrives, so that an operator can restore a copy soon.
     pub(super) async fn look_at_journal(&mut self) -> Result<()> {
         let has_states = *self.plugins.journal.newest().borrow() > 0;
         if let Err(error) = self.last_good.ask(move |kept| kept.witnessed(has_states)).await {
@@ -45,7 +45,7 @@ impl ReconcileLoop {
         if let Some(trouble) = &trouble {
             warn!("the journal: {trouble}");
         }
-        // A journal that is only busy answers the next time.
+        // A journal that is merely busy answers the next time.
         let lasts = self.journal_was_in_trouble && trouble.is_some();
         self.journal_was_in_trouble = trouble.is_some();
         self.shared.set_journal_trouble(trouble.filter(|_| lasts));

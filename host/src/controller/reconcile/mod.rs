@@ -43,9 +43,9 @@ use plugins::WaitingPlugin;
 use report::ConfigReporter;
 use rollback::RollbackTable;
 
-/// Several files written one after the other are one change.
+/// Files that are written one after the other count as one change.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-/// A burst's memory is released after this long without another state.
+/// How long after the last state the memory of a burst is released.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub struct ReconcileLoop {
@@ -62,19 +62,19 @@ pub struct ReconcileLoop {
     rollbacks: RollbackTable,
     pub shared: std::sync::Arc<SharedStatus>,
     examinations: ComponentChecks,
-    /// Plugins that the last round found without an answer.
+    /// Plugins whose examination had no answer in the last round.
     waiting: Vec<WaitingPlugin>,
     host: Option<HostSpec>,
     capabilities: Option<OpenCapabilities>,
-    /// Signs and closes ledgers.
+    /// The task that signs and closes ledgers.
     tending: Option<JoinHandle<()>>,
-    /// Ships closed files of ledgers.
+    /// The task that ships closed files of ledgers.
     shipping: Option<JoinHandle<()>>,
     refused: bool,
     /// When refused changes are tried again.
     refused_again: Duration,
     shipping_pauses: ShipPauses,
-    /// A look has asked for something after it had waited for answers.
+    /// Set if a round requested something after it had waited for answers.
     look_again: bool,
     /// Parts of the configuration that are not used, and were reported.
     untaken: BTreeSet<String>,
@@ -167,8 +167,7 @@ impl ReconcileLoop {
         loop {
             let version_decided = self.plugins.version_decided();
             tokio::select! {
-                // The task that follows the configuration stops at the same time, which is not a failure
-                // then.
+                // The task that follows the configuration stops at the same time. That is not a failure then.
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 changed = snapshots.changed() => {
@@ -181,7 +180,7 @@ impl ReconcileLoop {
                         tokio::time::sleep(DEBOUNCE).await;
                     }
                 }
-                // Its change, or one that came since, has waited for this.
+                // Its change, or a later one, has waited for this.
                 () = self.plugins.has_drained() => {}
                 // A round requested another one.
                 () = std::future::ready(()), if std::mem::take(&mut self.look_again) => {}

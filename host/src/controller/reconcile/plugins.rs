@@ -54,7 +54,7 @@ struct FallingPlugin<'a> {
 impl ReconcileLoop {
     pub(super) async fn move_plugins(&mut self, capabilities: &OpenCapabilities, stop: &CancellationToken) {
         for name in self.plugins.names() {
-            // On shut-down no plugin has to move first.
+            // During shutdown, no plugin has to move first.
             if stop.is_cancelled() {
                 return;
             }
@@ -118,7 +118,7 @@ impl ReconcileLoop {
                         Ok(DocumentState::Runs) => {}
                         Ok(DocumentState::Asked(number)) => {
                             self.waiting.push(WaitingPlugin { name, number, refusal: None });
-                            // The answer may come while this look still goes on.
+                            // The answer may arrive while this round is still running.
                             self.look_again = true;
                         }
                     }
@@ -228,8 +228,8 @@ impl ReconcileLoop {
         self.plugins.config_map(name).or_else(good)
     }
 
-    /// The name under which a refused ConfigMap is shown: the name of its plugin, else the name that it gives
-    /// itself, else its own name, set apart so that no plugin has it.
+    /// The name under which a refused ConfigMap is shown: that of its plugin, otherwise the name in it,
+    /// otherwise its own name, marked so that no plugin can have it.
     fn name_of_refused(&self, entry: &ManifestEntry, kept: &BTreeSet<String>) -> String {
         let mut owned = self.plugins.names().into_iter().chain(self.good_plugins.keys().cloned());
         let is_own =
@@ -273,8 +273,8 @@ impl ReconcileLoop {
         Ok(())
     }
 
-    /// The running version is the wanted one. A bad change may have been reverted, or one that was still
-    /// being examined.
+    /// The running version is the wanted one. A bad change, or one that was still being examined, may have
+    /// been reverted.
     async fn goes_on(&mut self, name: &str, config_map: &str) {
         let is_told = |state: PluginState| state.phase != PluginPhase::Active || state.message.is_some();
         if self.shared.plugin(name).is_some_and(is_told) {
@@ -287,7 +287,7 @@ impl ReconcileLoop {
         self.tell(name, config_map, PluginPhase::Active, None).await;
     }
 
-    /// All that have to start first are examined at the same time. `None`: a stop came before the end.
+    /// Those that must start first are all examined at the same time. `None` if a stop came before the end.
     async fn fall_back_all(
         &mut self,
         refused: Vec<(&ManifestEntry, Option<String>, String)>,
@@ -354,7 +354,7 @@ impl ReconcileLoop {
         Some(wanted.map(|wanted| self.examinations.ask(wanted)))
     }
 
-    /// Keeps the last good one running, or starts it after a restart.
+    /// Keeps the last good version running, or starts it after a restart.
     async fn fall_back(
         &mut self,
         refused: FallingPlugin<'_>,
@@ -395,7 +395,7 @@ impl ReconcileLoop {
     }
 
     async fn tell(&mut self, name: &str, config_map: &str, phase: PluginPhase, message: Option<String>) {
-        // A plugin that was not started any more is not active.
+        // A plugin that could not be started is not active.
         if self.plugins.tasks.is_stopping() {
             return;
         }
@@ -409,7 +409,7 @@ impl ReconcileLoop {
         let known: BTreeSet<String> =
             self.shared.plugins().into_keys().chain(self.good_plugins.keys().cloned()).collect();
         for name in known.difference(kept) {
-            // States that it finishes meanwhile still count for it.
+            // States that it finishes meanwhile still count.
             if matches!(self.plugins.stop(name).await, StopOutcome::NotYet) {
                 continue;
             }

@@ -13,8 +13,8 @@ use tracing::{error, info, warn};
 use crate::config::cluster::WatchedMaps;
 use crate::controller::shared::PluginPhase;
 
-/// Statuses are not watched, so each is read this often to find one that was deleted or edited: one request
-/// a plugin.
+/// Statuses are not watched. Each is read this often, with one request for each plugin, to find one that was
+/// deleted or edited.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// The outcome of one plugin's configuration.
@@ -37,7 +37,7 @@ pub struct ClusterReports {
 
 pub struct ConfigReporter {
     cluster: Option<ClusterReports>,
-    /// The last reports. A report that could not be written to the cluster is not in `written`.
+    /// The last reports. A report that could not be written to the cluster is missing in `written`.
     told: BTreeMap<String, ConfigReport>,
     written: BTreeMap<String, ConfigReport>,
     looked: Instant,
@@ -55,7 +55,7 @@ impl ConfigReporter {
         self.write(&report).await;
     }
 
-    /// The plugin was taken out: so is its status.
+    /// Removes the status of a removed plugin.
     pub async fn forget(&mut self, plugin: &str) {
         self.told.remove(plugin);
         self.written.remove(plugin);
@@ -155,7 +155,7 @@ async fn write_status(
     configmaps::write_status(&cluster.connection.client, &cluster.namespace, &name, &labels, &data).await
 }
 
-/// An event is a courtesy: the status ConfigMap says the same, so a failure is only logged.
+/// An Event is an extra: the status ConfigMap says the same, so a failure is only logged.
 async fn emit(cluster: &ClusterReports, about: &ConfigMapDoc, report: &ConfigReport) {
     let (kind, reason, text) = match report.phase {
         PluginPhase::Active => {

@@ -23,12 +23,12 @@ pub(super) struct RollbackTable {
 }
 
 impl RollbackTable {
-    /// `before`: of versions that had not worked yet when the process before ended.
+    /// `before` has the versions that had not worked yet when the previous process ended.
     pub fn of(before: BTreeMap<String, GoodPlugin>) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// The refusal of exactly this question, if it was answered before.
+    /// The refusal of exactly this question, if there was one.
     pub fn refusal(&self, name: &str, question: &ExaminedQuestion) -> Option<String> {
         let (refused, why) = self.refused.get(name)?;
         (refused == question).then(|| why.clone())
@@ -44,7 +44,7 @@ impl ReconcileLoop {
     /// A version has started, and is not the last good one yet. If another one ran before, that one is kept
     /// until the new one has worked.
     pub(super) async fn begin_probation(&mut self, name: &str, good: &GoodPlugin) -> anyhow::Result<()> {
-        // A version that is replaced before it has worked has not shown that it can.
+        // A version that is replaced before it has worked has not proved itself.
         let known = self.rollbacks.before.get(name);
         let before = known.or_else(|| self.good_plugins.get(name)).filter(|before| before.is_another(good));
         let Some(before) = before.cloned() else {

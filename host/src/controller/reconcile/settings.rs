@@ -98,7 +98,7 @@ impl ReconcileLoop {
                 Arc::new(opened.map_err(|faults| texts(&parsed.problems(faults)))?)
             }
         };
-        // Capabilities that stay were opened for the sources of before.
+        // Capabilities that stay open were opened for the former sources.
         redaction.watch(&parsed.spec.sources);
         let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
         let known: BTreeMap<_, _> = known.into_iter().chain(named).collect();
@@ -130,7 +130,7 @@ impl ReconcileLoop {
         stop: &CancellationToken,
     ) -> Result<(), Vec<String>> {
         let Some(old) = self.capabilities.clone() else {
-            // A replica that only witnesses shows documents, too, and waits for its key.
+            // A replica that only witnesses also shows documents, and waits for its key.
             let waits = self.shared.redaction().is_some_and(|redaction| redaction.ready().is_err());
             return if waits { self.keep_host(parsed).await } else { Ok(()) };
         };
@@ -159,7 +159,7 @@ impl ReconcileLoop {
         saved.map_err(|error| vec![unreadable(&error)])
     }
 
-    /// Each replica witnesses. A stream has one reader, and changes to a history have one author.
+    /// Each replica witnesses. A stream has one reader, and only one replica changes a history.
     pub(super) async fn reconcile_sources(&mut self, spec: &HostSpec, rules: StatusRules) {
         if self.role.is_leader() {
             self.sources.reconcile(&spec.sources, &spec.streams, rules).await;
@@ -187,7 +187,7 @@ pub(super) fn changed_sources(
             source.kind.clone(),
             source.namespace.clone(),
             source.match_labels.clone(),
-            // A carried source has positions of the other controller.
+            // The positions of a carried source belong to the other controller.
             source.from.as_ref().map(|from| from.stream.clone()),
         )
     };

@@ -43,7 +43,7 @@ struct RunningSource {
 
 impl RunningSource {
     async fn ended(self) {
-        // Their results were reported to the supervisor; here only their end matters.
+        // The supervisor has their results. Here only their end matters.
         for task in self.tasks {
             task.await.ok();
         }
@@ -100,16 +100,16 @@ impl SourceParts {
         self.audits.store(audits, Ordering::Relaxed);
     }
 
-    /// Until another witness of a shared journal turned out to be ahead in a source, which has ended.
+    /// Returns a source that has ended because another witness of a shared journal is ahead.
     pub async fn overtaken(&mut self) -> String {
         match self.overtaken.1.recv().await {
             Some(name) => name,
-            // This one keeps a sender.
+            // A sender is held here, so the channel never closes.
             None => std::future::pending().await,
         }
     }
 
-    /// From the journal's present position.
+    /// Starts the source again at the journal's present position.
     pub async fn begin_again(&mut self, name: &str) {
         let Some(RunningSource { spec, stream, .. }) = self.running.get(name) else { return };
         let (spec, streams) = (spec.clone(), stream.iter().cloned().collect::<Vec<_>>());
@@ -137,7 +137,7 @@ impl SourceParts {
             .collect();
         for name in names {
             self.stop(&name).await;
-            // A source that restarts is still asked: its old objects are better than no answer.
+            // A source that restarts stays readable: its old objects are better than no answer.
             if wanted.iter().all(|spec| spec.name != name) {
                 self.shared.remove_source(&name);
             }

@@ -101,7 +101,7 @@ impl SourceRetentions {
     }
 }
 
-/// Reports go with the last state of their object.
+/// Reports are removed with the last state of their object.
 async fn measure_reports(shared: &SharedStatus, journal: &Journal) {
     for (plugin, room) in shared.report_rooms() {
         match journal.report_bytes(&plugin).await {

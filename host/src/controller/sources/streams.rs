@@ -30,7 +30,7 @@ struct RunningStream {
 impl RunningStream {
     async fn ended(self) {
         self.stop.cancel();
-        // Its end was reported to the supervisor.
+        // The supervisor has reported its end.
         self.task.await.ok();
     }
 }
@@ -77,7 +77,7 @@ impl SourceStreams {
         self.running.insert(spec.name.clone(), RunningStream { spec: spec.clone(), stop, task });
     }
 
-    /// Under which names the journal keeps how far they are.
+    /// The names under which the journal stores their progress.
     pub fn progress_names(&self) -> impl Iterator<Item = String> {
         self.running.keys().map(|name| progress_name(name))
     }

@@ -48,7 +48,8 @@ impl From<RefusedReply> for MailRefusal {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrialEffect {
     pub call: &'static str,
-    /// The name that the plugin uses: a database, a destination, a ledger, a key; the level of a log line.
+    /// The plugin's name for the target (a database, a destination, a ledger, a key), or the level of a log
+    /// line.
     pub to: String,
     #[serde(flatten)]
     pub what: Map<String, Value>,

@@ -49,7 +49,7 @@ pub struct TrialServices {
     /// The entries that the plugin has stored.
     pub kv: Vec<(String, Vec<u8>)>,
     pub newest: Seq,
-    /// The largest that its database may grow.
+    /// The size limit of its database.
     pub database: Option<Bytes>,
     /// The folder for its files while it is called. `None`: a temporary folder.
     pub folder: Option<PathBuf>,
@@ -60,7 +60,7 @@ pub fn folder(data: &Path) -> PathBuf {
     data.join("trial")
 }
 
-/// Removes the files of a controller's trials that did not end by themselves.
+/// Removes the files of a controller's trials that were interrupted.
 pub fn clear(data: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(folder(data)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -70,7 +70,7 @@ pub fn clear(data: &Path) -> io::Result<()> {
 
 /// The rules that hide secrets from the plugin.
 pub enum SecretHiding {
-    /// These rules, and a key that everybody knows.
+    /// These rules, with a public key.
     Rules(Box<RedactionSpec>),
     /// As in a controller.
     Same(Arc<SecretRedaction>),
@@ -134,12 +134,12 @@ impl TrialPlugin {
         Ok(Self { plugin, recorder, _folder: folder })
     }
 
-    /// Its calls are counted here.
+    /// Counts its calls.
     pub fn counted_by(self, tally: Arc<PluginTally>) -> Self {
         Self { plugin: self.plugin.counted_by(tally), ..self }
     }
 
-    /// Hands one state over. The answer is the verdict, or why the call failed.
+    /// Delivers one state. Returns the verdict, or why the call failed.
     pub async fn hand_over(&self, state: &Arc<State>) -> Value {
         let delivery = StateDelivery { state: state.clone(), attempt: 1, resync: false };
         match self.plugin.handle(&[delivery]).await {
@@ -170,7 +170,7 @@ pub fn object_of(state: &State) -> String {
     format!("{} {place}{}", object.kind, object.name)
 }
 
-/// A trial has no later start that could read its notes.
+/// A trial never restarts, so its notes are never read.
 struct UnreadNotes;
 
 #[async_trait]
@@ -182,7 +182,7 @@ impl NoteStore for UnreadNotes {
     fn note_later(&self, _: &str, _: Vec<KvWrite>) {}
 }
 
-/// A host with everything that the plugin is granted, in its own folder.
+/// A host with everything that the plugin is granted, in a separate folder.
 fn host(spec: &PluginSpec, redaction: RedactionSpec, folder: &Path) -> Result<HostSpec> {
     let secret = |file: &str, text: &str| {
         let path = folder.join(file);
@@ -198,7 +198,7 @@ fn host(spec: &PluginSpec, redaction: RedactionSpec, folder: &Path) -> Result<Ho
     Ok(host)
 }
 
-/// A host that has whatever a plugin names.
+/// A host that has everything that a plugin names.
 pub fn host_for(spec: &PluginSpec) -> HostSpec {
     let PluginSpec { subscribe, grants, .. } = spec.clone();
     let sources: BTreeSet<_> = subscribe.into_iter().map(|s| s.source).chain(grants.lister).collect();
@@ -224,7 +224,7 @@ pub fn host_for(spec: &PluginSpec) -> HostSpec {
     }
 }
 
-/// Two grants may be of the same.
+/// Two grants may name the same thing.
 fn once<T>(grants: Vec<T>, name: fn(T) -> String) -> impl Iterator<Item = String> {
     grants.into_iter().map(name).collect::<BTreeSet<_>>().into_iter()
 }

@@ -22,7 +22,7 @@ use super::{HttpReply, MailReply, NotedEffects, TrialEffect, TrialReply};
 pub enum EffectKeep {
     /// Only the cost matters: effects are not recorded.
     Nothing(Vec<TrialReply>),
-    /// Up to so many bytes of one call.
+    /// Up to this many bytes of one call.
     Bytes(usize, Vec<TrialReply>),
 }
 
@@ -61,7 +61,7 @@ impl EffectRecorder {
         Self { grants, notes, destinations, mail, most }
     }
 
-    /// The effects since it was last asked.
+    /// The effects since the last call of this function.
     pub fn take(&self) -> NotedEffects {
         std::mem::take(&mut lock(&self.notes).noted)
     }
@@ -216,7 +216,7 @@ impl EffectSession for RecordedSession {
             || json!({"method": method, "path": path, "headers": pairs(headers), "body": bytes(body)}),
         );
         if !self.destinations.contains(destination) {
-            // The refusal that the controller gives, too.
+            // The refusal that the controller would also give.
             let answer = self.session.http_send(destination, request).await;
             self.note("http.send", destination, what, &answer);
             return answer;
@@ -233,7 +233,7 @@ impl EffectSession for RecordedSession {
         answer
     }
 
-    /// Never sent: the message is recorded.
+    /// The message is recorded and never sent.
     async fn mail_send(
         &mut self,
         server: &str,
@@ -243,7 +243,7 @@ impl EffectSession for RecordedSession {
         let mut what = self
             .heard(|| json!({"recipients": to, "subject": subject, "text": text, "html": html, "id": id}));
         if !self.mail.contains(server) {
-            // The refusal that the controller gives, too.
+            // The refusal that the controller would also give.
             let answer = self.session.mail_send(server, message).await;
             self.note("mail.send", server, what, &answer);
             return answer;

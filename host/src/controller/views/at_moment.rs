@@ -16,14 +16,15 @@ use super::objects::wrong_cursor;
 use super::redacted::party;
 use super::{HostViews, unavailable};
 
-/// Gaps of whole sources that one answer looks at.
+/// How many gaps of whole sources one answer examines.
 const GAPS: usize = 1_000;
 
 /// Concurrent walks. Each holds one of the journal's few readers for long, and the others are for short
 /// queries and for plugins.
 const WALKS: usize = 2;
 
-/// Turns to walk through the journal. A party has one at a time, and so it waits for itself and not for all others.
+/// Turns for walking through the journal. A party has one at a time, so its requests wait for each other and
+/// not for those of all others.
 pub(super) struct WalkTurns {
     each: PartyShares<ThreadParty>,
     all: Arc<Semaphore>,

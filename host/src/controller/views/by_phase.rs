@@ -19,7 +19,8 @@ use super::gone::{DOCUMENTS, is_named};
 use super::objects::wrong_cursor;
 use super::{HostViews, unavailable};
 
-/// Times that are looked at together, and so often by one page: some 50 ms. A page that finds too few ends early.
+/// How many times are examined together, and how often one page does that: some 50 ms. A page that finds too
+/// few ends early.
 const LOOKED: usize = 2_000;
 const ROUNDS: usize = 10;
 /// How long a query waits for what the index still has to read.
@@ -29,13 +30,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) const INCOMPLETE: &str = "The index of phases is still being read from the journal, so objects may be \
     missing here. Ask again in a moment.";
 
-/// Parts that are counted: a number is for people, and no list waits long for it.
+/// How many parts are counted: people read the number, and no list waits long for it.
 const COUNTED: usize = 2;
 
 /// A word that became due more recently is not reported: the follower is about to find it.
 const OVERDUE_MS: u64 = 1_000;
 
-/// Said while outcomes that are asked for are overdue.
+/// The notice while requested outcomes are overdue.
 const UNEXPLAINED: &str = "The causes of some outcomes are still being looked for, so objects may be missing here. Ask \
     again in a moment.";
 
@@ -69,7 +70,7 @@ impl<'a> PastQuery<'a> {
     }
 }
 
-/// A page of the index that is asked for.
+/// A requested page of the index.
 #[derive(Clone)]
 enum IndexQuery {
     Phase(PhaseQuery),
@@ -100,7 +101,7 @@ impl IndexQuery {
     }
 }
 
-/// An object that may be meant.
+/// An object that may match.
 struct PhaseCandidate {
     /// The position of its present state or its end.
     seq: Seq,
@@ -108,7 +109,7 @@ struct PhaseCandidate {
     time: TimeInPhase,
 }
 
-/// The matches of one question.
+/// The matches of one query.
 struct PhaseMatches {
     current: Option<CurrentObject>,
     state: Arc<State>,
@@ -161,7 +162,8 @@ impl HostViews {
         self.phases.lacks_words(self.asked(query), before_ms).await.unwrap_or(true)
     }
 
-    /// The number of objects. `None` if they are too many to count, or each would have to be read.
+    /// The number of objects; `None` if they are too many to count, or if counting would have to read each of
+    /// them.
     pub(super) async fn count_was(&self, query: &ObjectQuery, phase: &str) -> Result<Option<u64>, ViewError> {
         let is_read = |shown: &SourceVisibility| matches!(shown, SourceVisibility::Namespaces(_));
         let within = query.within.as_ref();
@@ -203,7 +205,7 @@ impl HostViews {
         })
     }
 
-    /// Adds the word for its cause to each object that may have one: one look at the index for all of them.
+    /// Adds the word for the cause to each object that may have one, with one lookup for all.
     pub(super) async fn add_causes(&self, views: &mut [ObjectView]) -> Result<(), ViewError> {
         let has_ended = |view: &ObjectView| view.status.terminal || view.ended_at.is_some();
         let mut asked: Vec<_> =

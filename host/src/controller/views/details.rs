@@ -15,11 +15,11 @@ use kubewitness_core::{Change, Seq, State};
 use super::redacted::party;
 use super::{HostViews, unavailable};
 
-/// States of one object that a list reads.
+/// How many states of one object a list reads.
 const STATES: usize = 256;
 
 impl HostViews {
-    /// Times go up to the moment that the objects are of, or up to now.
+    /// Times run until the moment of the objects, or until now.
     pub(super) async fn add_details(
         &self,
         views: &mut [ObjectView],
@@ -120,7 +120,7 @@ fn delivery_stage(
     })
 }
 
-/// An object is with a plugin as the worst of its states is.
+/// An object's stage in a plugin is the worst of its states.
 fn worst(deliveries: &DeliveryMap, states: &[Arc<State>]) -> BTreeMap<String, String> {
     let of_plugin = |(name, told): (&String, &BTreeMap<Seq, DeliveryStage>)| {
         let worst = states.iter().filter_map(|state| told.get(&state.seq)).max()?;

@@ -34,7 +34,7 @@ impl HostViews {
         }
         let (mut told, mut objects) = (Vec::new(), HashMap::new());
         for state in states.into_iter().rev().map(RawState::unredacted) {
-            // Retention may have taken it meanwhile.
+            // Retention may have removed it meanwhile.
             let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? else {
                 continue;
             };

@@ -32,7 +32,7 @@ pub(super) const ROUNDS: usize = 5;
 /// the objects that ended last.
 const SORTED: usize = 2_000;
 
-/// Names that are looked at together, and so often by one page.
+/// How many names are examined together, and how often one page does that.
 const NAMES: usize = 2_000;
 /// The same for each namespace, if a person may see only some of them.
 const FEWEST_NAMES: usize = 100;
@@ -80,7 +80,7 @@ impl EndedIn {
     }
 }
 
-/// Which ends a page looks at.
+/// A range of ends that a page examines.
 struct EndRange {
     after: Seq,
     before: Seq,
@@ -104,7 +104,7 @@ impl HostViews {
         }
     }
 
-    /// The positions between the times of a query: after the first and before the second.
+    /// The positions for the times of a query: after the first and before the second.
     pub(super) async fn range(&self, query: &ObjectQuery) -> Result<(Seq, Seq), ViewError> {
         let after = match &query.since {
             Some(text) => self.before(time("since", text)?).await?,
@@ -211,7 +211,7 @@ impl HostViews {
         within
     }
 
-    /// The index of names leaves Events out.
+    /// The index of names has no Events.
     fn asks_for_events(&self, query: &ObjectQuery) -> bool {
         let asked = self.asked(query);
         let watched = self.watched().into_iter();
@@ -334,7 +334,7 @@ impl HostViews {
             if names.len() < NAMESPACES && !names.contains(namespace) {
                 names.insert(namespace.to_owned());
             }
-            // The examined names are all that is wanted: no state is read.
+            // Only the names are needed, so no state is read.
             false
         };
         let query = EndedQuery {
@@ -349,7 +349,7 @@ impl HostViews {
         Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The sources that a question is about, and that may be shown.
+    /// The sources that a query concerns and that may be shown.
     pub(super) fn asked(&self, query: &ObjectQuery) -> Vec<String> {
         let specs = self.shared.sources_with_specs().into_iter().map(|(spec, _)| spec);
         let is_shown = |name: &str| {
@@ -379,7 +379,7 @@ impl HostViews {
         selection: &ObjectSelection,
         documents: &mut usize,
     ) -> Result<bool, ViewError> {
-        // An object that was deleted is found by the phase that it had before, too.
+        // A deleted object is also found by the phase before its deletion.
         let before = state.previous.as_ref().filter(|_| state.change == Change::Gone);
         let has = |phase: &str| {
             phase.eq_ignore_ascii_case(&state.status.phase)
@@ -434,7 +434,7 @@ fn place_of_end(order: ObjectOrder, end: &NamedEnd) -> OrderPosition {
     order.place(&placed, || end.uid.clone())
 }
 
-/// The same place as the index has it.
+/// The same position in the form of the index.
 fn name_place(place: &OrderPosition, by_namespace: bool) -> NamePlace {
     let (namespace, name) = match place.text.split_once(' ') {
         Some((namespace, name)) if by_namespace => (namespace, name),
@@ -455,7 +455,7 @@ fn not_sorted(last: Option<&EndedObject>) -> String {
     )
 }
 
-/// From when on objects of a namespace may be shown; `None` if all of them may.
+/// The creation time from which objects of a namespace may be shown; `None` if all may.
 fn since(query: &ObjectQuery, source: &str, namespace: &str) -> Option<u64> {
     match query.within.as_ref()?.sources.get(source) {
         Some(SourceVisibility::Everything) => None,
@@ -479,7 +479,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it looks, and finds one namespace.
+    /// Counts how often it is called, and finds one namespace.
     async fn look(looks: &AtomicUsize) -> Result<BTreeSet<String>, ViewError> {
         let number = looks.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -446,7 +446,7 @@ impl Views for HostViews {
     }
 }
 
-/// The letters that a request means.
+/// The letters that a request selects.
 enum ChosenLetters {
     /// It only asks for the number, or none match.
     Counted(u64),
@@ -468,7 +468,7 @@ impl HostViews {
         }
     }
 
-    /// The positions of the parked letters that a request means, in order.
+    /// The positions of the parked letters that a request selects, in order.
     async fn meant(&self, request: &ReplayRequest) -> Result<Vec<Seq>, ViewError> {
         let mut meant = MeantLetters::new(request, self.clock.now_ms())?;
         let mut query = meant.query();
@@ -520,7 +520,7 @@ impl<'a> MeantLetters<'a, ()> {
 }
 
 impl<F: Fn(&DeadLetter, &str) -> bool> MeantLetters<'_, F> {
-    /// From the first letter that it may mean.
+    /// Begins at the first letter that it may select.
     fn query(&self) -> LetterQuery {
         let plugin = self.request.plugin.clone();
         let which = if self.asked.is_empty() { LetterChoice::NotDropped } else { LetterChoice::All };

@@ -15,13 +15,13 @@ use super::shapes::is_asked;
 use super::visible::{self, first_of};
 use super::{HostViews, unavailable};
 
-/// Rows of one page with details: each takes the object's states and its document.
+/// The most rows of a page with details: each needs the object's states and its document.
 const DETAILED: usize = 500;
 
-/// A part of a page, and how far it goes.
+/// A part of a page, and how far it extends.
 #[derive(Default)]
 pub(super) struct PagePart {
-    /// Each with its place in the order that is asked for.
+    /// Each object with its position in the requested order.
     pub objects: Vec<(OrderPosition, ObjectView)>,
     /// Objects after this position may have been left out.
     pub floor: Option<OrderPosition>,
@@ -50,7 +50,7 @@ impl HostViews {
         if query.details {
             self.add_details(&mut page.objects, at_ms).await?;
         }
-        // A cause belongs to the end, and not to a moment before.
+        // A cause belongs to the end, not to a moment before.
         if (query.details || query.cause.is_some()) && at_ms.is_none() {
             self.add_causes(&mut page.objects).await?;
         }
@@ -130,7 +130,7 @@ impl HostViews {
                 continue;
             }
             match visible::select(&self.shared.listers, source, selection, shown.flatten()) {
-                // Less than all would be taken for all.
+                // An incomplete list would look complete.
                 Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 Ok(found) => {
                     answered = true;
@@ -149,7 +149,7 @@ impl HostViews {
                 Err(SelectError::Source { .. }) => {}
             }
         }
-        // An index that only some sources have is not a fault; one that none has is.
+        // An index that only some sources have is not a fault; one that no source has is.
         match (answered, refused) {
             (false, Some(error)) => Err(ViewError::Invalid(error)),
             _ => Ok(part),
@@ -185,7 +185,7 @@ pub(super) fn wrong_cursor() -> ViewError {
     ViewError::Invalid(told.into())
 }
 
-/// The moment of a parameter, in milliseconds.
+/// The time in a parameter, in milliseconds.
 pub(super) fn time(name: &str, text: &str) -> Result<u64, ViewError> {
     calendar::moment(text).ok_or_else(|| {
         ViewError::Invalid(format!(

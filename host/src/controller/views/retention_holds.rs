@@ -54,7 +54,7 @@ fn view(
     Some(HeldView { source: source.to_owned(), holder, states, since, remedy })
 }
 
-/// A plugin that runs is given time to come along.
+/// A running plugin has some time to catch up.
 fn of_plugin(shared: &SharedStatus, name: &str, is_lasting: bool) -> Option<String> {
     let Some(plugin) = shared.plugin(name) else {
         return Some(format!(

@@ -23,7 +23,7 @@ use kubewitness_watch::SourceSnapshot;
 
 use crate::controller::shared::{PluginPhase, PluginState};
 
-/// A page of objects is never longer than this, whatever was asked for.
+/// The most objects on a page, for any request.
 const OBJECTS: usize = 10_000;
 
 /// How far a carried source was read, in positions of the other controller's journal.
@@ -286,7 +286,7 @@ mod tests {
             ("sql:other", false),
         ];
         assert_eq!(declared, expected);
-        // The portal's page has it from there.
+        // The portal's page takes it from there.
         assert!(expected.iter().all(|(name, is_asked)| manifest.asks_for(name) == *is_asked));
     }
 

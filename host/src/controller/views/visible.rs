@@ -8,13 +8,13 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::views::ObjectCounts;
 
-/// Objects that are looked at before others have a turn.
+/// How many objects are examined before others have a turn.
 const PAGE: usize = 1024;
 
-/// Objects, and how far the search for them went.
+/// Objects, and how far the search has come.
 #[derive(Default)]
 pub struct VisibleObjects {
-    /// Each with its place.
+    /// Each object with its position.
     pub objects: Vec<(OrderPosition, CurrentObject)>,
     /// Objects after this position may have been left out.
     pub floor: Option<OrderPosition>,
@@ -29,7 +29,7 @@ impl VisibleObjects {
     }
 }
 
-/// The place that comes first.
+/// The earlier position.
 pub(super) fn first_of(
     order: ObjectOrder,
     a: Option<OrderPosition>,
@@ -41,7 +41,7 @@ pub(super) fn first_of(
     }
 }
 
-/// The selections of visible objects: one for everything, or one for each namespace. The latter has only
+/// The selections of visible objects: one for everything, or one for each namespace. The latter contains only
 /// objects that were created in the present namespace of that name.
 fn shown_of(selection: &ObjectSelection, shown: Option<&SourceVisibility>) -> Vec<ObjectSelection> {
     let Some(SourceVisibility::Namespaces(namespaces)) = shown else { return vec![selection.clone()] };
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives two objects a page.
+    /// Returns two objects for each page.
     struct TwoObjectCache(Vec<CurrentObject>);
 
     #[async_trait]

@@ -27,15 +27,15 @@ const END: Duration = Duration::from_secs(100);
 /// When the process exits after a second signal, whatever hangs. It is longer than the sum of all grace
 /// periods, so that an orderly end comes first and can name what hangs.
 const LAST_RESORT: Duration = Duration::from_secs(12);
-/// A reader of standard error has this long to take the last line.
+/// How long a reader of standard error has to take the last line.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// How an end is requested and observed. Clone freely.
 #[derive(Clone, Default)]
 pub struct EndRequests {
-    /// An operator asks for an end in order: the first signal.
+    /// The first signal: an operator asks for an orderly end.
     pub asked: CancellationToken,
-    /// The end has begun, by that wish or because a task failed.
+    /// The end has begun, because of a signal or because a task failed.
     pub begun: CancellationToken,
     /// Everything stops at once: the second signal.
     pub abort: CancellationToken,
@@ -44,7 +44,7 @@ pub struct EndRequests {
 impl EndRequests {
     pub fn new() -> Self {
         let asked = CancellationToken::new();
-        // A task that fails stops the controller too, but no operator asked for that.
+        // A task that fails also stops the controller, but then no operator asked for it.
         Self { begun: asked.child_token(), asked, abort: CancellationToken::new() }
     }
 }
@@ -55,7 +55,7 @@ struct StopPatience {
     last_resort: Duration,
 }
 
-/// From here on a signal is an orderly end, not the process's death.
+/// From here on a signal causes an orderly end and does not kill the process.
 pub async fn listen(ends: &EndRequests) -> Result<()> {
     listen_within(ends, StopPatience { end: END, last_resort: LAST_RESORT }).await
 }
@@ -83,7 +83,7 @@ async fn listen_within(ends: &EndRequests, patience: StopPatience) -> Result<()>
     is_ready.await.context("the thread that listens for signals has ended")?
 }
 
-/// Returns when the process has not ended in all the time that it had.
+/// Returns if the process has not ended within all of its time limits.
 async fn watch(mut signals: EndSignals, ends: &EndRequests, patience: StopPatience) {
     let by_failure = tokio::select! {
         () = signals.next() => false,
@@ -113,7 +113,7 @@ async fn watch(mut signals: EndSignals, ends: &EndRequests, patience: StopPatien
     tokio::time::sleep(patience.last_resort).await;
 }
 
-/// On a thread of its own: without a reader of the log, writing to it never ends.
+/// On a separate thread: without a reader of the log, writing to it blocks forever.
 fn aside(tell: impl FnOnce() + Send + 'static) {
     // If no thread can be started, it is not logged; the essential work is done.
     tasks::thread("last words", tell).ok();

@@ -8,7 +8,7 @@ use super::{PART, STOOD};
 
 /// The HMAC-SHA256 of a message, in hex.
 const MAC: &str = "Kubewitness-Mac";
-/// Shorter keys can be guessed from one message.
+/// A shorter key could be guessed from one message.
 const KEY_BYTES: usize = 32;
 /// The most keys. One key signs; during a rotation, another one is still valid.
 const KEYS: usize = 4;

@@ -18,13 +18,13 @@ use kubewitness_core::stream::{GarbledMessage, JournalPosition, unpack};
 
 pub(crate) use keys::MessageKeys;
 
-/// The journal's line, the position, the position before it, and the line of that one if it was another.
+/// The journal's line, the position, the previous position, and the line of that one if it differs.
 const STOOD: &str = "Kubewitness-Stood";
 /// The part's number and the number of parts, if there are several.
 const PART: &str = "Kubewitness-Part";
 /// The journal's id has 16 characters. It is part of the reader's checkpoint, between separators.
 const LINE_BYTES: usize = 64;
-/// The bytes of a message that headers and the protocol take.
+/// How many bytes of a message its headers and the protocol take.
 const BESIDE: usize = 4096;
 /// The smallest part, whatever limit the server announces.
 const LEAST: usize = 64 * 1024;
@@ -56,7 +56,7 @@ pub(crate) fn parts(
     let part = |index: usize| {
         let mut headers = HeaderMap::new();
         let JournalPosition { line, position, before, before_line } = stood;
-        // Another part size cuts a state differently. The server must not take the new parts for repeats of
+        // Another part size splits a state differently. The server must not consider the new parts repeats of
         // the former ones.
         let cut = if count > 1 { format!("/{size}") } else { String::new() };
         headers.insert(NATS_MESSAGE_ID, format!("{line}/{source}/{position}/{index}{cut}"));
@@ -71,8 +71,8 @@ pub(crate) fn parts(
     (0..count).map(part).collect()
 }
 
-/// Joins parts to states. The parts of a state follow each other in their partition. A part out of order
-/// starts over, and the state is then missed as a whole when its last part arrives.
+/// Joins parts to states. The parts of a state are consecutive in their partition. A part out of order starts
+/// over, and the state is then missed as a whole when its last part arrives.
 #[derive(Default)]
 pub(crate) struct PartJoiner {
     of: Option<JournalPosition>,
@@ -97,7 +97,7 @@ impl PartJoiner {
     ) -> Result<Option<(JournalPosition, State, Bytes)>, GarbledMessage> {
         let stood =
             stood(headers).ok_or_else(|| GarbledMessage("a message does not say its position".into()))?;
-        // A later state proves that the rest will never come. The incomplete one must not hold up reading.
+        // A later state proves that the rest will never arrive. The incomplete one must not block reading.
         let is_behind = |of: &JournalPosition| of.line != stood.line || of.position < stood.position;
         if self.of.as_ref().is_some_and(is_behind) {
             *self = Self::default();
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Bytes that no compression makes smaller.
+    /// Incompressible bytes.
     fn noise(length: usize) -> Vec<u8> {
         let mut dice = 1_u64;
         let mut byte = || {

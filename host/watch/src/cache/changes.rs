@@ -47,7 +47,7 @@ impl ChangePositions {
         self.0.iter().filter(move |(name, _)| is_asked(name)).map(|(name, changes)| (&**name, changes))
     }
 
-    /// Reads as many of each phase as are wanted, and returns the first of them all.
+    /// Reads as many of each phase as are wanted, and returns the first of all.
     pub fn changed(
         &self,
         order: ObjectOrder,
@@ -76,7 +76,7 @@ impl ChangePositions {
         found.into_iter().map(|(_, slot)| slot).collect()
     }
 
-    /// Phase by phase. A number of a place counts down from the greatest position, so the newest comes first.
+    /// Phase by phase. The number of a position counts down from the greatest one, so the newest comes first.
     pub fn by_phase(
         &self,
         order: ObjectOrder,

@@ -12,7 +12,7 @@ use crate::version::number;
 pub(crate) struct CacheFill {
     cache: ObjectCache,
     entries: Vec<(u32, CacheSlot)>,
-    /// Objects that came twice, or that have another object's name.
+    /// Objects that appeared twice, or that have the name of another object.
     again: Vec<CurrentObject>,
 }
 

@@ -8,13 +8,13 @@ use kubewitness_core::project::ObjectOutline;
 use kubewitness_core::search_filter::SearchSignature;
 use kubewitness_core::state::ObjectRef;
 
-/// The keys that an object is found by.
+/// The keys by which an object is found.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectKeys {
     /// The hashes of all its keys, ascending and distinct.
     pub hashes: Arc<[u32]>,
     pub signature: SearchSignature,
-    /// A hash of the bytes that the keys were read from, if the next version will ask for it.
+    /// A hash of the bytes from which the keys were read, if the next version may need it.
     said: Option<u64>,
 }
 

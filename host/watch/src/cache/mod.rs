@@ -113,7 +113,7 @@ pub(crate) struct ObjectCache {
     orders: SortedOrders,
     keyer: Arc<KeyMaker>,
     order: RecentOrder,
-    /// The kind of the first object. The records of other objects of this kind leave it out.
+    /// The kind of the first object. Records of objects of this kind omit it.
     kind: Option<Arc<SourceKind>>,
     hasher: DefaultHashBuilder,
 }
@@ -165,7 +165,7 @@ impl ObjectCache {
         self.at(self.slot_of_name(namespace, name)?).map(|held| self.brief_of(held))
     }
 
-    /// The known version of an object, to compare the next one with.
+    /// The known version of an object, for comparison with the next one.
     pub fn known_object(&self, uid: &str) -> Option<KnownObjects> {
         let slot = self.slot_of_uid(uid)?;
         match self.at(slot)? {
@@ -229,7 +229,7 @@ impl ObjectCache {
         self.orders.enter(&self.slots, slot);
     }
 
-    /// Takes a slot for a new object and enters its uid and its name.
+    /// Takes a slot for a new object, and adds its uid and its name.
     fn take_slot(&mut self, held: SlotContent, signature: SearchSignature) -> CacheSlot {
         let slot = self.free.pop().unwrap_or_else(|| {
             if self.slots.len() == self.slots.capacity() {

@@ -11,7 +11,7 @@ const CHUNK: usize = 512;
 /// Chunks grow by this many words, so that a half-full chunk does not reserve room for a full one.
 const STEP: usize = 64;
 
-/// Words in the order that the caller compares them by.
+/// Words, in the order in which the caller compares them.
 #[derive(Default)]
 pub(super) struct WordChunks {
     /// No chunk is empty, and all are in order.
@@ -67,7 +67,7 @@ impl WordChunks {
         self.chunks.get(number..).unwrap_or_default().iter().flatten().skip(place).copied()
     }
 
-    /// Backwards, the word before a place first.
+    /// Backwards, beginning with the word before a position.
     pub fn before(&self, (number, place): ChunkPosition) -> impl Iterator<Item = u64> {
         let within = self.chunks.get(number).map(|chunk| &chunk[..place]).unwrap_or_default();
         let lower = self.chunks.get(..number).unwrap_or_default();

@@ -36,7 +36,7 @@ impl RecordView<'_> {
     }
 }
 
-/// The values that an entry is compared by.
+/// The values with which an entry is compared.
 struct OrderProbe<'a> {
     number: u32,
     slot: CacheSlot,
@@ -175,7 +175,7 @@ impl SortedOrders {
         orders
     }
 
-    /// An object that has just come into its slot.
+    /// Adds an object that has just been put into its slot.
     pub fn enter(&mut self, slots: &SlotList, slot: CacheSlot) {
         let Some(held) = &slots[slot as usize] else { return };
         let read = held.kept.read();
@@ -185,7 +185,7 @@ impl SortedOrders {
         self.count(slot, held);
     }
 
-    /// An object that has just left its slot.
+    /// Removes an object that has just left its slot.
     pub fn leave(&mut self, slots: &SlotList, slot: CacheSlot, held: &SlotContent) {
         let read = held.kept.read();
         for (by, sorted) in self.sorted() {
@@ -292,7 +292,7 @@ impl SortedOrders {
         slots
     }
 
-    /// Adds the objects of a namespace, or of all, and of a phase, or of all.
+    /// Counts the objects of a namespace, or of all, and of a phase, or of all.
     pub fn tally(&self, namespace: Option<&str>, phase: Option<&str>, counts: &mut ObjectCounts) {
         let is_asked = |name: &str| namespace.is_none_or(|asked| asked == name);
         for (name, changes) in self.namespaces.iter().filter(|(name, _)| is_asked(name)) {

@@ -15,7 +15,7 @@ use super::keys::ObjectKeys;
 use super::record::{self, CacheRecord, SourceKind};
 use super::{CacheSlot, ObjectCache, SlotContent, StoredObject};
 
-/// The bytes of uncompressed documents that a source keeps: some thousand objects of the usual size.
+/// How many bytes of uncompressed documents a source keeps: some thousand objects of the usual size.
 const RECENT_BYTES: usize = 16 * 1024 * 1024;
 /// A larger document is packed at once. A few of them would leave no room for the others.
 pub(crate) const RECENT_DOCUMENT: usize = 64 * 1024;
@@ -33,9 +33,9 @@ pub(crate) struct RecentObject {
     pub keys: ObjectKeys,
     /// The rules under which the document has no secret, where somebody has looked.
     pub secretless_under: Option<RulesPrint>,
-    /// When it was created, in seconds; set as it enters the cache.
+    /// When it was created, in seconds. It is set when the object enters the cache.
     pub created_s: u32,
-    /// A copy of its own. A slice would keep everything in memory that came over the network with it.
+    /// A separate copy. A slice would keep everything in memory that came over the network with it.
     pub document: Bytes,
     /// Its number in the order of the source's changes.
     turn: u64,
@@ -160,7 +160,7 @@ impl ObjectCache {
         self.order.bytes > RECENT_BYTES
     }
 
-    /// The objects that changed the longest ago, at most `most`.
+    /// The objects whose last change is longest ago, at most `most`.
     pub fn longest_quiet(&mut self, most: usize) -> Vec<ToPack> {
         let Some(kind) = self.kind.clone() else { return Vec::new() };
         let mut found = Vec::new();

@@ -32,7 +32,7 @@ const OWNER_UID_AS_TEXT: u8 = 16;
 /// Readers keep a record as long as they like, so the writer replaces the whole record.
 pub(crate) type CacheRecord = Arc<[u8]>;
 
-/// The group, version and kind of a source's objects. Their records leave them out.
+/// The group, version and kind of a source's objects. Their records omit them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SourceKind {
     group: String,
@@ -88,7 +88,7 @@ impl PartialOrd for PackedUid<'_> {
     }
 }
 
-/// `uuid` also takes other spellings, which would not come back as they were.
+/// `uuid` also accepts other notations, which could not be restored.
 fn raw_uid(text: &str) -> Option<[u8; 16]> {
     let is_written_so =
         text.len() == Hyphenated::LENGTH && !text.bytes().any(|byte| byte.is_ascii_uppercase());

@@ -15,16 +15,16 @@ use kubewitness_core::views::{NAMESPACES, ObjectCounts};
 use super::record::SourceKind;
 use super::{CacheSlot, ObjectCache, SlotContent, StoredObject};
 
-/// The candidates of one hold of the lock, which takes some microseconds.
+/// How many candidates are taken under the lock at once, which takes some microseconds.
 const PAGE: usize = 256;
 
-/// Pages up to this size are taken from the index of their order.
+/// Pages up to this size are read from the index of their order.
 const ORDERED: usize = 1024;
 
-/// Documents that one page of such a search reads: some 100 ms.
+/// How many documents one page of such a search reads: some 100 ms.
 const READ: usize = 4_000;
 
-/// The signatures of one hold of the lock, which takes some 100 microseconds.
+/// How many signatures are tested under the lock at once, which takes some 100 microseconds.
 const SIGNATURES: usize = 16 * 1024;
 
 /// The source of the candidates.
@@ -72,10 +72,10 @@ impl ObjectCache {
         let keys = search.key.into_iter().chain(namespace).chain(labels);
         let hashes = keys.filter_map(|key| self.keyer.hash(key));
         let fewest = hashes.map(|hash| (self.by_key.estimate(hash), hash)).min();
-        // A search reads documents, so it must be one that ends early.
+        // A search reads documents, so it must be able to end early.
         let is_ordered =
             selection.order.is_some() && (selection.limit <= ORDERED || selection.search.is_some());
-        // Looked through in the order of changes, a phase needs no plan of its own.
+        // A phase that is searched in the order of changes needs no plan of its own.
         let phase = selection.phase.as_deref().filter(|_| !search.walks_phases());
         let phase = phase.map(|phase| (self.orders.in_phase(phase), phase));
         let most = match of_namespace {
@@ -150,7 +150,8 @@ impl ObjectCache {
         ((to as usize) < self.slots.len()).then_some(to)
     }
 
-    /// Counts a selection if that needs no look at objects. Returns `false` for any other selection.
+    /// Counts a selection, if that is possible without reading objects. Returns `false` for any other
+    /// selection.
     pub fn tally(&self, selection: &ObjectSelection, counts: &mut ObjectCounts) -> bool {
         let ObjectSelection { namespace, name, phase, labels, index, search, created_since_ms, .. } =
             selection;
@@ -167,7 +168,7 @@ impl ObjectCache {
     }
 }
 
-/// A selection that fits the source's indexes, and the objects found so far.
+/// A selection that the source's indexes support, and the objects found so far.
 pub(crate) struct SelectSearch<'s> {
     selection: &'s ObjectSelection,
     order: ObjectOrder,
@@ -340,7 +341,7 @@ impl<'s> SelectSearch<'s> {
         self.read >= READ
     }
 
-    /// The objects that match, and the start of a further search.
+    /// The matching objects, and where a further search begins.
     pub fn end(self) -> SelectedObjects {
         let Self { found, next, looked, .. } = self;
         if self.selection.order.is_none() {
@@ -349,8 +350,8 @@ impl<'s> SelectSearch<'s> {
         let mut selected = SelectedObjects { looked, ..SelectedObjects::default() };
         let mut slots = HashSet::new();
         for RankedObject { place, slot, kept, status, kind, .. } in self.first.into_sorted_vec() {
-            // An object that changes meanwhile may be found at both of its places. The page is short then, and not the
-            // last one.
+            // An object that changes meanwhile may be found at both of its positions. Then the page is short
+            // without being the last one.
             if !slots.insert(slot) {
                 selected.looked.get_or_insert(place);
                 continue;

@@ -23,7 +23,7 @@ use crate::connect::resource::{group_version, resolve};
 const OWN_RIGHTS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// A person waits for the answer.
 const WITHIN: Duration = Duration::from_secs(10);
-/// ConfigMaps with settings: one is expected, and each holds 1 MiB at most.
+/// ConfigMaps with settings. One is expected, and each holds 1 MiB at most.
 const MAPS: &str = "10";
 const BYTES: usize = 16 * 1024 * 1024;
 
@@ -52,14 +52,14 @@ impl From<RequestFailure> for CheckupError {
 pub struct ApiServer {
     /// For example `v1.36.0`.
     pub version: String,
-    /// Its clock, as the header `Date` has it.
+    /// Its clock, from the header `Date`.
     pub date: Option<String>,
 }
 
 /// Whose rights are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RightsOwner {
-    /// The caller's own.
+    /// The caller's own rights.
     Own,
     Account {
         namespace: String,

@@ -29,19 +29,19 @@ use crate::connect::request::{RequestAddress, RequestFailure, causes};
 
 /// The label of Kubewitness' pods.
 const LABEL: &str = "app.kubernetes.io/name=kubewitness";
-/// The port of the portal, by its name in a pod; with TLS, and without.
+/// The names of the portal's port in a pod, with TLS and without.
 const SECURE: &str = "portal-tls";
 const PLAIN: &str = "portal";
 /// The portal's default port, for a pod that does not name one.
 const PORT: u16 = 8787;
 /// The timeout for finding the pod, and for each connection to it. A person waits for it.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Some pods of some replicas, a few KiB each.
+/// Enough for the pods of some replicas, with a few KiB each.
 const PODS: &str = "50";
 const BYTES: usize = 4 * 1024 * 1024;
 /// The portal closes idle connections, so a connection that was idle for longer is not used.
 const FRESH: Duration = Duration::from_secs(2);
-/// Service accounts that are asked about. The pods of one installation share an account.
+/// How many service accounts are checked. The pods of one installation share an account.
 const ACCOUNTS: usize = 4;
 /// The most concurrent connections: a command has one or two, a browser six.
 const AT_ONCE: usize = 32;
@@ -130,7 +130,7 @@ impl PortForward {
         format!("{scheme}://{}", self.address)
     }
 
-    /// Until the stop. A connection that fails is closed, and the others go on.
+    /// Runs until the stop. A connection that fails is closed, and the others continue.
     pub async fn serve(mut self, stop: CancellationToken) {
         let mut carried = FuturesUnordered::new();
         loop {

@@ -17,18 +17,18 @@ use tokio::time::timeout;
 use crate::connect::ApiConnection;
 use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 
-/// From the request to its whole answer, including the wait for its turn. A person waits for it, and for two
-/// of them if a name is taken.
+/// From the request to its whole answer, including the wait for a turn. A person waits for it, and for two of
+/// them if a name is in use.
 const WITHIN: Duration = Duration::from_secs(6);
-/// The API server takes no larger object.
+/// The API server accepts no larger object.
 const BYTES: usize = 3 * 1024 * 1024;
 /// The most concurrent requests.
 const AT_ONCE: usize = 16;
 /// The most causes of a refusal that are reported.
 const CAUSES: usize = 100;
-/// The longest key of an extra attribute that is sent; keys of Kubernetes are a domain name and a word.
+/// The longest key of an extra attribute that is sent. Keys of Kubernetes are a domain name and a word.
 const EXTRA_KEY_BYTES: usize = 512;
-/// Capital letters as well: names of headers have none.
+/// Includes capital letters, because names of headers have none.
 const ESCAPED_IN_A_KEY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -86,7 +86,7 @@ impl JobClient {
         dry_run: bool,
     ) -> Result<Value, SubmitError> {
         let address = jobs_of(namespace)?.with("fieldManager", "kubewitness-submit");
-        // A field that the API server does not know is a slip in the template.
+        // A field that the API server does not know is probably a mistake in the template.
         let address = address.with("fieldValidation", "Strict");
         let address = if dry_run { address.with("dryRun", "All") } else { address };
         self.ask(acting, Method::POST, &address, Some(job.to_string().into_bytes())).await
@@ -188,7 +188,7 @@ fn impersonating(person: &Person) -> Result<RequestHeaders, SubmitError> {
     Ok(headers)
 }
 
-/// The API server takes the rest of the name for the key, in small letters and with its escapes resolved.
+/// The API server takes the rest of the header's name as the key, in lower case and unescaped.
 fn extra_header(key: &str) -> Result<HeaderName, SubmitError> {
     let name = format!("impersonate-extra-{}", utf8_percent_encode(key, ESCAPED_IN_A_KEY));
     let is_short = key.len() <= EXTRA_KEY_BYTES && !key.is_empty();

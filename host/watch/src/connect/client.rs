@@ -44,8 +44,8 @@ pub struct KeepAlive {
     pub within: Duration,
 }
 
-/// client-go's values. Their sum is well below the time after which a silent watch is dropped, so a dead
-/// connection is not taken for a quiet cluster.
+/// client-go's values. Their sum is well below the time after which a silent watch is dropped, so that a dead
+/// connection is not mistaken for a quiet cluster.
 impl Default for KeepAlive {
     fn default() -> Self {
         Self { every: Duration::from_secs(30), within: Duration::from_secs(15) }
@@ -57,7 +57,7 @@ impl Default for KeepAlive {
 enum HttpProtocol {
     /// HTTP/2 if the server supports it.
     Shared,
-    /// HTTP/1.1: a WebSocket takes a connection for itself.
+    /// HTTP/1.1: a WebSocket takes a whole connection.
     Upgradable,
 }
 
@@ -140,7 +140,7 @@ where
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keep_alive_interval(keep_alive.every)
         .http2_keep_alive_timeout(keep_alive.within)
-        // A connection that died while idle is not handed to the next request.
+        // A connection that died while idle is not used for the next request.
         .http2_keep_alive_while_idle(true);
     let client = ClientPool::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
     let auth = config.auth_layer()?;

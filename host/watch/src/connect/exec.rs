@@ -75,7 +75,8 @@ impl ExecLogin {
         self.config.command.as_deref().unwrap_or_default()
     }
 
-    /// Logs in for the first time. Connections use the certificate that the command gives, if it gives one.
+    /// Logs in for the first time. Connections use the certificate that the command returns, if it returns
+    /// one.
     pub async fn log_in(&self, user: &mut AuthInfo) -> Result<(), String> {
         let status = self.renewed().await?;
         if let (Some(certificate), Some(key)) = (status.client_certificate_data, status.client_key_data) {
@@ -111,7 +112,7 @@ async fn run(config: &ExecConfig) -> Result<CredentialStatus, String> {
     if !ended.success() {
         return Err(exit_text(ended, &said));
     }
-    // The parser's own words may quote a secret.
+    // The parser's message may quote a secret.
     let no_credential = "what it prints is no ExecCredential: run it by hand to see what it prints";
     let credential: ExecCredential = serde_saphyr::from_slice(&printed).map_err(|_| no_credential)?;
     let status = credential.status.ok_or(no_credential)?;
@@ -149,7 +150,7 @@ fn start(config: &ExecConfig) -> Result<Child, String> {
     command.spawn().map_err(|error| format!("it can't be started: {error}"))
 }
 
-/// All that a command prints, up to its bound.
+/// Everything that a command prints, up to a limit.
 async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = printed.take(PRINTED as u64 + 1).read_to_end(&mut bytes).await;
@@ -160,7 +161,7 @@ async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The first line of the error output. The rest is read as well, so that the command does not block.
+/// The first line of the error output. The rest is read, too, so that the command does not block.
 async fn first(errors: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut errors) = errors else { return String::new() };
     let (mut chunk, mut said) = (vec![0; SAID], Vec::new());

@@ -9,7 +9,7 @@ use kubewitness_core::files;
 
 use crate::connect::{ConnectError, ConnectOptions};
 
-/// A kubeconfig's clusters with their certificates take some KiB each.
+/// A kubeconfig's clusters, with their certificates, take some KiB each.
 const FILE_BYTES: u64 = 16 << 20;
 /// A bundle of certificates has some hundred KiB, a key and a token some KiB.
 pub(super) const NAMED_FILE_BYTES: u64 = 1 << 20;

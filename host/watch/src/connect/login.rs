@@ -32,7 +32,7 @@ pub(crate) struct LoginService {
 }
 
 impl LoginService {
-    /// Takes the header from a command. A renewal that takes longer than the limit ends, and the command with it.
+    /// Takes the header from a command. A renewal that takes too long is ended together with its command.
     pub fn by(exec: ExecLogin, limit: Duration) -> Self {
         let (command, exec) = (exec.command().to_owned(), Arc::new(exec));
         let told = command.clone();

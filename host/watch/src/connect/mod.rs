@@ -61,7 +61,7 @@ pub struct ApiConnection {
     /// The namespace of the context, or of the pod.
     pub namespace: String,
     pub server: String,
-    /// Connected by the pod's service account, not by a kubeconfig.
+    /// Whether the pod's service account was used and not a kubeconfig.
     pub in_cluster: bool,
 }
 
@@ -262,8 +262,8 @@ mod tests {
             "args": ["-c", script], "interactiveMode": "Never"}})
     }
 
-    /// The runtime has one thread: a blocked thread would keep the limit from being noticed. The command ends
-    /// with the test.
+    /// The runtime has one thread, and a blocked thread would prevent the limit from being noticed. The
+    /// command ends with the test.
     #[tokio::test]
     async fn a_login_command_that_hangs_is_given_up_and_named_and_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();

@@ -86,7 +86,7 @@ impl<C: Clone> ClientPool<C> {
         Self { make: Arc::new(make), lines: Arc::default() }
     }
 
-    /// The first connection with room, so that the later ones become idle and may be closed.
+    /// The first connection with room, so that later ones become idle and may be closed.
     fn line(&self) -> (PooledClient<C>, RequestPermit) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let place = |line: &PooledClient<C>| Arc::clone(&line.room).try_acquire_owned().ok();

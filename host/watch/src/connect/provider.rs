@@ -12,7 +12,8 @@ use serde::Deserialize;
 const LOG_IN: &str = "Let kubectl renew it, for instance by `kubectl auth whoami`, or log in again; a command in `exec` \
     instead of `auth-provider` renews it by itself";
 
-/// A token that ends sooner is taken for one that has ended: it has to last until the answer. kubectl has the same.
+/// A token that expires sooner counts as expired, because it has to be valid until the answer. kubectl uses
+/// the same value.
 const LEAST_SECONDS: u64 = 10;
 
 /// Whether the kubeconfig itself contains or names a token or a password. These take precedence, as in
@@ -22,14 +23,15 @@ pub fn holds_token_or_password(user: &AuthInfo) -> bool {
     has_password || user.token.is_some() || user.token_file.is_some()
 }
 
-/// Takes a provider out that something else comes before. The client library would ask it first.
+/// Removes a provider if another login method takes precedence. The client library would ask the provider
+/// first.
 pub fn set_aside_beside_another(user: &mut AuthInfo) {
     if holds_token_or_password(user) {
         user.auth_provider = None;
     }
 }
 
-/// Why this provider gives no token that is good at this moment. `None`: it gives one.
+/// Why this provider has no valid token now; `None` if it has one.
 pub fn refusal(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
     if provider.config.contains_key("cmd-path") {
         return Some(

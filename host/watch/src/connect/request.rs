@@ -24,9 +24,9 @@ const JSON: &str = "application/json";
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
 /// How much of an error's body is read. A `Status` has a few hundred bytes.
 const ERROR_BYTES: usize = 64 * 1024;
-/// The time from the request to the whole answer. A page of 500 objects takes a second on a slow server.
+/// The limit for a request with its whole answer. A page of 500 objects takes a second on a slow server.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(90);
-/// The longest pause that a server can ask for. After it the request is repeated.
+/// The longest pause that a server can demand. After that the request is repeated.
 pub(crate) const RETRY_AFTER_CAP: Duration = Duration::from_secs(600);
 
 /// Why a request failed.
@@ -194,7 +194,7 @@ impl ApiClient {
         answered.map_err(|(failure, _)| failure)
     }
 
-    /// Gets an answer with a time limit of its own.
+    /// Gets an answer with a separate time limit.
     pub async fn get_within(&self, address: &str, within: Duration) -> Result<Bytes, RequestFailure> {
         timeout(within, self.get(address)).await.map_err(|_| RequestFailure::TimedOut(within))?
     }
@@ -210,7 +210,7 @@ impl ApiClient {
         answered.await.map_err(|_| RequestFailure::TimedOut(ANSWER_TIME))?
     }
 
-    /// The same for an answer of this size at most. The caller has a bound of its own in time.
+    /// The same for an answer of at most this size. The caller limits the time.
     pub async fn ask_for(
         &self,
         method: Method,
@@ -248,7 +248,8 @@ impl ApiClient {
         Ok(self.answer(method, address, body).await?.1)
     }
 
-    /// The same with headers of this request alone. A failure comes with the answer's body, which says more.
+    /// The same, with headers for this request only. A failure comes with the answer's body, which has
+    /// details.
     pub async fn told_with(
         &self,
         method: Method,
@@ -282,7 +283,7 @@ impl ApiClient {
         Err(status_failure(Some(head.status.as_u16()), &text, told))
     }
 
-    /// The answer, whatever its status is.
+    /// The answer, whatever its status.
     async fn sent(
         &self,
         method: Method,
@@ -322,8 +323,7 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, RequestFailure> {
     }
 }
 
-/// The whole chain of an error in one line. The last link tends to be the one that helps, such as "connection
-/// refused".
+/// The whole chain of an error in one line. The last link, such as "connection refused", usually helps most.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

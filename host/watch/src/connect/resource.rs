@@ -18,7 +18,7 @@ struct ListedResource {
     name: String,
     kind: String,
     namespaced: bool,
-    /// The verbs of the resource; `None` if the server doesn't say.
+    /// The verbs of the resource; `None` if the server doesn't list them.
     verbs: Option<Vec<String>>,
 }
 

@@ -27,8 +27,8 @@ pub(crate) fn with_kind(item: Bytes, envelope: &ObjectEnvelope<'_>, api_version:
     whole.into()
 }
 
-/// The identity of an object. Group, version and kind come from the source: a list's items do not carry them,
-/// and an id must not depend on how a version came.
+/// The identity of an object. Group, version and kind come from the source: items of a list lack them, and an
+/// id must not depend on how a version arrived.
 pub(crate) fn reference(parts: &SourceParts, envelope: &ObjectEnvelope<'_>) -> ObjectRef {
     let (group, version) = group_version(&parts.spec.api_version);
     ObjectRef {

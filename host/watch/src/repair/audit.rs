@@ -34,10 +34,10 @@ use crate::source::missing::reason;
 use crate::source::parts::SourceParts;
 use crate::source::round::{CompleteSince, MovedObject, NameRead, UidSet, VanishedObject};
 
-/// The differences that one audit follows up. More of them mean an outage, not a lost event; the next audit
+/// How many differences one audit follows up. More of them mean an outage, not a lost event; the next audit
 /// finds the others.
 const CANDIDATES: usize = 10_000;
-/// Audits that fail in a row before the log says so. The next audit makes up for a single failure.
+/// How many audits must fail in a row before it is logged. The next audit makes up for a single failure.
 const FAILURES: u32 = 2;
 /// The kind of an object of which only the metadata was sent.
 const METADATA_KIND: &str = "PartialObjectMetadata";
@@ -74,9 +74,9 @@ impl From<RequestFailure> for AuditFailure {
 /// How an object differs from the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AuditDifference {
-    /// The listed version was not witnessed, or not yet.
+    /// The listed version was not witnessed, or not witnessed yet.
     Newer,
-    /// The object was not witnessed, or not yet.
+    /// The object was not witnessed, or not witnessed yet.
     Unknown,
 }
 
@@ -84,7 +84,8 @@ enum AuditDifference {
 fn difference(listed: &Version, known: Option<&Version>, matches: bool) -> Option<AuditDifference> {
     match known {
         Some(known) if listed.is_newer_than(known) => Some(AuditDifference::Newer),
-        // The versions have no order. A different one counts as newer; the watch may still bring it.
+        // The versions have no order. A different one counts as newer, because the watch may still deliver
+        // it.
         Some(known) if known.compare(listed).is_none() => Some(AuditDifference::Newer),
         Some(_) => None,
         None => matches.then_some(AuditDifference::Unknown),
@@ -307,7 +308,7 @@ impl ListAuditor {
         missing.take(CANDIDATES).collect()
     }
 
-    /// Waits until the watch has reached the list's version, or has had enough time.
+    /// Waits until the watch has reached the list's version, or the time for it is over.
     async fn pass(&self, listed: &Version) -> Result<(), AuditFailure> {
         let until = Instant::now() + self.parts.tuning.audit_grace;
         while Instant::now() < until {
@@ -335,14 +336,14 @@ impl ListAuditor {
         for DifferingObject { object, version: listed_at, matches } in candidates {
             let known = self.known(&object.uid);
             let Some(difference) = difference(&listed_at, known.as_ref(), matches) else { continue };
-            // This comes before the question to the server, because the object may end in between.
+            // Read before the server is asked, because the object may end in between.
             let fate = match difference {
                 AuditDifference::Unknown => fate_now(&self.parts, &object).await,
                 AuditDifference::Newer => FormerEnd::Unknown,
             };
             let Some((version, document)) = self.as_now(resource, &object, &listed_at).await? else {
-                // An unknown object came and went during the watch. The end of a known one is delivered by
-                // the watch, or was; earlier versions are late.
+                // An unknown object came and went during the watch. The watch delivers, or has delivered, the
+                // end of a known one; earlier versions are late.
                 if let Some(floor) = known.filter(|_| difference == AuditDifference::Newer) {
                     let document = self.as_listed(resource, &object, &listed_at).await;
                     found.push(discrepancy(&self.parts, &object, Some(&floor), Some(&listed_at)));
@@ -354,7 +355,7 @@ impl ListAuditor {
             if fate == FormerEnd::Ended {
                 return Err(self.revived(&object).await?);
             }
-            // A name has one story. The end of its former object comes first.
+            // A name has one story, in which the end of its former object comes first.
             let rival = if known.is_none() { self.rival(&object) } else { None };
             if let Some((rival, since)) = &rival {
                 found.push(discrepancy(&self.parts, rival, Some(&since.floor), None));

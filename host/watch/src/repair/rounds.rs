@@ -27,7 +27,7 @@ use crate::source::parts::SourceParts;
 use crate::source::round::{CompleteSince, MovedObject, NameRead, RepairRound, VanishedObject, WatchOutage};
 use crate::version::number;
 
-/// The rounds that may wait. A list waits until the round before is settled.
+/// How many rounds may wait. A list waits until the previous round is settled.
 pub(crate) const ROUNDS: usize = 1;
 
 pub(crate) struct RoundWorker {
@@ -107,7 +107,7 @@ impl RoundWorker {
         Ok(())
     }
 
-    /// Requests, versions that they found, and gaps.
+    /// The numbers of requests, of found versions, and of gaps.
     fn counted(&self) -> [u64; 3] {
         let counters = &self.parts.shared.counters;
         [&counters.walk_back_requests, &counters.walked_back, &counters.gaps].map(read)
@@ -167,7 +167,7 @@ async fn moved_back(exact: &OldVersions, moved: MovedObject, outage: Option<&Wat
     told.born = number(&begins).filter(|_| !witnessed && walked.hole.is_none());
     told.unsure = number(&begins).filter(|_| !witnessed && walked.hole.is_some());
     let (mut told, mut before, mut between) = (vec![told], Vec::new(), Vec::new());
-    // An object from before the outage had its name throughout.
+    // An object from before the outage had its name all the time.
     let waits = outage.and(number(&begins)).filter(|_| !witnessed);
     if let Some((rival, since)) = rival {
         let CompleteSince { floor, last } = since.clone();
@@ -175,7 +175,7 @@ async fn moved_back(exact: &OldVersions, moved: MovedObject, outage: Option<&Wat
         lost.extend(ended.was_lost.then(|| discrepancy(&exact.parts(), &rival, last.as_ref(), None)));
         let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
         told.push(end_of(&ended));
-        // Here it has the name itself.
+        // This object has the name itself.
         let span = UnwatchedSpan { like: &rival, floor: &floor, until: &begins, is_over: true };
         let known = |uid: &str| *uid == *object.uid || is_known(outage, uid);
         between = met_back(exact, &ended.met, span, &known).await;

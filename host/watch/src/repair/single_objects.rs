@@ -61,7 +61,7 @@ impl MissedRepair {
         let epoch = sync(&self.inputs).await?.epoch;
         let mut jobs = Vec::new();
         for MissedObject { epoch: of, mut moved, place } in unended {
-            // The permit is returned before the story is sent, so that the writer sees a free permit.
+            // The permit is returned before the story is sent, so that the writer sees it as free.
             drop(place);
             // Its history has ended, and its name is no longer held.
             if of != epoch {

@@ -20,7 +20,7 @@ use crate::write::append::write;
 use crate::write::current;
 
 impl SourceTask {
-    /// Runs on the feed until the stop. An error is final.
+    /// Reads the feed until the stop. An error is final.
     pub async fn feed(
         self,
         mut feed: Box<dyn StateFeed>,

@@ -13,7 +13,7 @@ use crate::connect::backoff::{Backoff, JitterDice};
 use crate::source::landmarks::{LandmarkSet, VersionLandmark};
 use crate::source::parts::{SourceError, SourceParts};
 
-/// Parts that were read and are not placed yet.
+/// How many parts may be read and not yet placed.
 const AHEAD: usize = 2;
 
 pub(crate) enum LoadMode {

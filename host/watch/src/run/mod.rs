@@ -85,13 +85,13 @@ impl SourceTask {
         self
     }
 
-    /// Shares one budget of repairs with the other sources of the connection.
+    /// Shares one repair budget with the other sources of the connection.
     pub fn with_repair_budget(mut self, repairs: RepairBudget) -> Self {
         self.parts.repairs = repairs;
         self
     }
 
-    /// Audits only while this says so.
+    /// Audits only while this is true.
     pub fn with_audits(mut self, audits: Arc<AtomicBool>) -> Self {
         self.parts.audits = audits;
         self

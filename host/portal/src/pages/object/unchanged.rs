@@ -78,7 +78,7 @@ fn candidates(states: &[Arc<Witnessed>]) -> Vec<(&Witnessed, &Witnessed)> {
     pairs
 }
 
-/// `None` if the document is unavailable: then the version is not folded.
+/// `None` if the document is unavailable. Then the version is not folded.
 async fn says(app: &PortalApp, state: &Witnessed) -> Option<Value> {
     substance(&app.views.document(state.seq).await.ok()?)
 }

@@ -53,7 +53,8 @@ fn last_good(calls: &CallsView) -> Markup {
     }
 }
 
-/// Traps and timeouts are always shown, because 0 is also of interest. The others are shown if they occurred.
+/// Traps and timeouts are always shown, because a 0 is informative as well. The others are shown if they
+/// occurred.
 fn failures(calls: &CallsView) -> impl Iterator<Item = (&'static str, u64)> {
     let ended = &calls.ended;
     let always = [("Traps", ended.trapped), ("Timeouts", ended.timed_out)];

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::answer::time::span;
 use crate::pages::parts::{figure, with_code};
 
-/// Bytes of a configuration that are shown. The manifest has all of it.
+/// How many bytes of a configuration are shown. The manifest has the rest.
 const SHOWN: usize = 16 * 1024;
 /// How many bytes of a value are shown beside its field.
 const SET: usize = 80;
@@ -55,7 +55,7 @@ pub(super) fn render_manifest(plugin: &str, manifest: &ManifestView, uses: &[Gra
     }
 }
 
-/// The schema, with the values that are set.
+/// The fields of the schema, with the values that are set.
 fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label={ "Fields of the configuration of " (plugin) } {

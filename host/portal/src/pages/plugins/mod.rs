@@ -166,7 +166,7 @@ fn card(plugin: &PluginView, may: PauseRights) -> Markup {
     }
 }
 
-/// Its calls on a schedule.
+/// The calls on its schedule.
 fn ticked(TickView { ticks, failed, last, next, error }: &TickView) -> Markup {
     html! {
         (figure(*ticks)) " " (plural(*ticks, "tick", "ticks")) ", " (figure(*failed)) " failed"

@@ -17,7 +17,7 @@ use crate::api::pausing::order;
 use crate::api::{REASON_BYTES, WHO_BYTES};
 use crate::app::PortalApp;
 
-/// Which of the two a viewer may do with a plugin.
+/// The rights of a viewer to pause and to resume a plugin.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PauseRights {
     pause: bool,

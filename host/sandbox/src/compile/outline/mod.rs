@@ -13,7 +13,7 @@ use wasmparser::{BinaryReaderError, FunctionBody, KnownCustom, Name, Operator, P
 use super::shape;
 use crate::error::SandboxError;
 
-/// Names of interfaces have some dozen bytes, and each may stand in an error.
+/// Names of interfaces have some dozen bytes, and each may occur in an error.
 const NAME_BYTES: usize = 256;
 
 /// The names of a component's own imports and exports.
@@ -23,7 +23,7 @@ pub struct ComponentOutline {
     pub exports: Vec<String>,
 }
 
-/// Takes time in proportion to the bytes, and memory for the names alone.
+/// Takes time in proportion to the bytes, and memory only for the names.
 pub fn read(bytes: &[u8], limits: &ComponentsSpec) -> Result<ComponentOutline, SandboxError> {
     shape::check_header(bytes)?;
     let mut reader = OutlineReader {
@@ -50,7 +50,7 @@ struct OutlineSums {
 
 /// A part whose end was not read yet.
 struct OpenPart {
-    /// Its number among all parts, the component itself being 0.
+    /// Its number among all parts. The component itself has 0.
     number: u64,
     imported: u64,
     functions: u64,
@@ -144,7 +144,7 @@ impl<'a> OutlineReader<'a> {
 
 type OverLimit = (&'static str, u64, u64, &'static str);
 
-/// The first limit that a function is over.
+/// The first limit that a function exceeds.
 fn over(body: &FunctionBody<'_>, limits: &ComponentsSpec) -> Result<Option<OverLimit>, BinaryReaderError> {
     let size = body.range().len() as u64;
     if size > limits.function_size.0 {
@@ -216,7 +216,7 @@ fn within(what: &str, found: u64, most: u32, field: &str) -> Result<(), SandboxE
     }
 }
 
-/// The last words of every error about a limit.
+/// The end of every error about a limit.
 pub fn raise(most: impl Display, field: &str) -> String {
     format!("the limit is {most} (`spec.limits.components.{field}` of the host's settings)")
 }

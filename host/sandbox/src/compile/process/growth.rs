@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kubewitness_core::config::ComponentsSpec;
 
-/// Between two looks. A process fills some 40 MiB meanwhile.
+/// The pause between two looks. A process fills some 40 MiB in this time.
 const LOOK: Duration = Duration::from_millis(20);
 /// The files with a container's memory limit, for cgroups version 2 and version 1.
 const CONTAINERS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];

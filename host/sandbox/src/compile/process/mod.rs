@@ -31,13 +31,13 @@ const SAID: usize = 4 << 10;
 /// Why no code was made.
 #[derive(Debug)]
 pub enum NoCode {
-    /// The component is at fault, or takes more than it may: the same bytes would end the same way.
+    /// The component is at fault, or exceeds its limits: the same bytes would end in the same way.
     Refused(String),
-    /// The process was ended from outside: the machine is at fault as well.
+    /// The process was killed from outside, so the machine is also at fault.
     Killed(String),
-    /// The process could not be started, fed or heard.
+    /// The process could not be started, fed or read.
     Broken(String),
-    /// The compiled code can't be written to its place.
+    /// The compiled code can't be stored.
     Unkept(io::Error),
 }
 
@@ -141,7 +141,7 @@ async fn talk(
     Ok((said, ended))
 }
 
-/// The first bytes of its error output, as one line. The rest is read as well, so that the process does not
+/// The first bytes of its error output, as one line. The rest is read, too, so that the process does not
 /// block.
 async fn hear(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
     let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
@@ -158,7 +158,7 @@ async fn hear(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
     }
 }
 
-/// Explains the end of a process that brought no code.
+/// Explains the end of a process that returned no code.
 fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
     match ended.code() {
         Some(code) if code == i32::from(REFUSED) => {
@@ -170,7 +170,7 @@ fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode 
         Some(_) => return NoCode::Broken(format!("the process that compiles ended with {ended}: {said}")),
         None => {}
     }
-    // The standard library's words, before it ends the process.
+    // The message of the standard library before it ends the process.
     if said.contains("memory allocation of") {
         return NoCode::Refused(over("memory", &limits.compile_memory, "compileMemory"));
     }

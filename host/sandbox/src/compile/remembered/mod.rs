@@ -24,7 +24,7 @@ pub use refusals::CompileRefusals;
 
 /// How many entries of each sort are kept; the oldest is forgotten first.
 const KEPT: usize = 64;
-/// The size of all entries, with their limits. A larger file was not written here.
+/// The size of all entries at their limits. A larger file was not written here.
 const FILE_BYTES: u64 = 1 << 20;
 
 /// A file of entries, the newest last.

@@ -61,7 +61,7 @@ impl CompileRefusals {
         self.file.write(all.into_iter().filter(|refusal| !refusal.ends_with_process).collect());
     }
 
-    /// The cause may have been this process, or its machine.
+    /// The cause may have been this process or its machine.
     pub fn add_until_restart(&self, digest: &str, limits: &ComponentsSpec, why: &str) {
         self.remember(digest, limits, why, true);
     }

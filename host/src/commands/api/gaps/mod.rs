@@ -23,7 +23,7 @@ use crate::commands::print::{self, clean, note};
 
 type GapParameters = Vec<(&'static str, String)>;
 
-/// Objects that are looked up by their labels.
+/// The most objects that are looked up by their labels.
 const MOST: usize = 10_000;
 /// The most gaps that are searched: ten answers of the API.
 const MOST_GAPS: usize = 100_000;

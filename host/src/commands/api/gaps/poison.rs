@@ -68,7 +68,7 @@ pub(super) fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str
     table.render() + "`kubewitness poison NUMBER` prints one as it came\n"
 }
 
-/// Unchanged for a file or a pipe; a terminal gets text that it can't interpret.
+/// Unchanged for a file or a pipe; for a terminal, without anything that it would interpret.
 fn raw(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = match out.is_terminal() {

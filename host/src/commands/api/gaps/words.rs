@@ -9,7 +9,7 @@ use crate::cli::ZoneArg;
 use crate::commands::api::status::{blind, plural, source_remarks};
 use crate::commands::print::{TextTable, clean, remarks};
 
-/// Differences of audits that are shown for each source; the figures count them all.
+/// How many differences of audits are shown for each source; the figures count them all.
 const DIFFERENCES: usize = 10;
 
 /// "Every version" is claimed only while every requested source sees all changes.
@@ -74,7 +74,7 @@ pub(super) fn table(gaps: &[Gap], wide: bool) -> String {
     if wide {
         header.extend(["EPOCH", "UID", "MESSAGE"]);
     }
-    // The reasons stand below the table, too.
+    // The reasons also appear below the table.
     let mut table = TextTable::new(&header).spare(&["REASON", "RECORDED", "SOURCE"]).whole(wide);
     for gap in gaps {
         let mut row = vec![
@@ -125,7 +125,7 @@ fn of(object: &ObjectRef) -> String {
     }
 }
 
-/// An empty bound is not known: before the first list, or until now.
+/// An empty bound is unknown: before the first list, or until now.
 fn bound(version: &str) -> String {
     if version.is_empty() { "open".into() } else { version.into() }
 }

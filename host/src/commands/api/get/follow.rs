@@ -20,10 +20,10 @@ use crate::commands::api::live::{LiveStates, StreamEvent, once_open};
 use crate::commands::api::object_name::name;
 use crate::commands::print::{self, TextTable, clean, escaped_json, note};
 
-/// Rows that decide how wide the columns of the next ones are; a watch may last for days.
+/// How many rows determine the widths of the next ones' columns; a watch may run for days.
 const LAID_OUT_BY: usize = 200;
 
-/// Objects of one name, one after the other, among which a state's is found.
+/// The most objects with one name that are searched for the one of a state.
 const OF_A_NAME: usize = 100;
 
 /// One change for programs: the object as a list shows it, and the change.
@@ -74,7 +74,7 @@ impl<'a> ShownObject<'a> {
 
     async fn first(&mut self) -> Result<()> {
         let mut objects = match list(self.client, &self.asked.query, self.asked.first_page()).await {
-            // The namespace may be theirs but have no witnessed objects yet.
+            // The person may have rights in the namespace, but nothing was witnessed there yet.
             Err(error) if is_forbidden(&error) && self.asked.query.namespace.is_none() => Vec::new(),
             first => first?.rows,
         };
@@ -108,7 +108,7 @@ impl<'a> ShownObject<'a> {
             false => None,
         };
         let matches = match over {
-            // Its end matters if it was shown before; the labels of other ended objects can't be looked up
+            // Its end matters if it was shown before. The labels of other ended objects can't be looked up
             // any more.
             true => known.is_some() || !selects && phase.is_none(),
             false => fits && (!selects || found.is_some()),
@@ -131,7 +131,7 @@ impl<'a> ShownObject<'a> {
             source: Some(state.source.to_string()),
             namespace: Some(state.object.namespace.clone()).filter(|namespace| !namespace.is_empty()),
             name: Some(state.object.name.clone()),
-            // Its phase may be another one by now.
+            // It may be in another phase by now.
             phase: None,
             gone: if over { GoneFilter::Only } else { GoneFilter::No },
             // Ended objects have no index, and the newest end is the relevant one.
@@ -141,7 +141,7 @@ impl<'a> ShownObject<'a> {
         };
         match self.client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
             Ok(found) => Ok(found.into_iter().find(|view| view.object.uid == state.object.uid)),
-            // Without them the row is still true, and the stream outlives a restart of the controller.
+            // Without details the row is still correct, and the stream survives a restart of the controller.
             Err(error) if !is_looked_up(&self.asked.query) => {
                 note!("kubewitness: details of {} are not known: {error:#}", clean(&name(&state.object)));
                 Ok(None)

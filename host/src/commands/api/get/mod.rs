@@ -79,7 +79,7 @@ async fn show_several(client: &ApiClient, questions: &[GetQuery]) -> CommandResu
     Ok(CommandEnd::Fine)
 }
 
-/// The rows of each question: a table for each, and one list for programs.
+/// The rows of each query: one table for each, or one list for programs.
 fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
     let Some((first, _)) = shown.first() else { return Ok(()) };
     let all: Vec<&ObjectView> = shown.iter().flat_map(|(_, objects)| objects).collect();
@@ -158,7 +158,7 @@ fn not_exact(view: &ObjectView) -> Option<(String, &str)> {
     Some((name(&view.object), view.then.as_ref()?.message.as_deref()?))
 }
 
-/// A document that is not the whole truth goes with a sentence; one that retention took is not there.
+/// Adds a sentence if the document may not be exact. A document that retention removed is not available.
 fn tell_how_known(view: &ObjectView) -> Result<()> {
     let Some((name, why)) = not_exact(view) else { return Ok(()) };
     if view.then.as_ref().is_some_and(|then| then.known == "taken") {
@@ -196,7 +196,7 @@ fn single(objects: &[ObjectView]) -> Result<&ObjectView> {
     }
 }
 
-/// Several objects may have had the name, one after the other. They come with the newest end first.
+/// Several objects may have had the name one after the other. The one with the newest end comes first.
 fn last_ended(objects: &[ObjectView]) -> Result<&ObjectView> {
     let Some((last, others)) = objects.split_first() else { bail!("no object of this name has ended") };
     if !others.is_empty() {
@@ -218,7 +218,7 @@ pub(super) async fn document(client: &ApiClient, seq: u64, output: GetOutput) ->
         return print::yaml(&serde_json::from_slice::<Value>(&bytes)?);
     }
     let json = String::from_utf8_lossy(&bytes);
-    // A file or another program gets the bytes that were witnessed.
+    // A file or another program gets the witnessed bytes.
     let json = if print::is_on_terminal() { escaped_json(&json) } else { json };
     Ok(format!("{}\n", json.trim_end()))
 }

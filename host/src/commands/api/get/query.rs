@@ -13,7 +13,7 @@ use crate::commands::UsageError;
 use crate::commands::api::client::PAGE;
 use crate::commands::print::{TextTable, age};
 
-/// The time that the objects are shown at.
+/// The time at which the objects are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryTime {
     Now,
@@ -26,7 +26,7 @@ pub(super) enum QueryTime {
     At(u64),
 }
 
-/// A question to the API, and the layout of its answer.
+/// A query to the API, and the layout of its answer.
 pub(super) struct GetQuery {
     pub query: ObjectQuery,
     pub output: GetOutput,
@@ -253,13 +253,14 @@ fn cause(view: &ObjectView) -> String {
     view.cause.map(|kind| kind.as_str().to_owned()).unwrap_or_default()
 }
 
-/// Since when an object was in the phase that was asked for, and until when.
+/// Since when an object was in the requested phase, and until when.
 pub(super) fn in_phase(view: &ObjectView) -> [String; 2] {
     let was = view.was.clone().unwrap_or_default();
     [was.from, was.until].map(|at| at.map(|at| ZoneArg::here().show_text(&at)).unwrap_or_default())
 }
 
-/// Columns from the states of an object. A `>` precedes a value that its known states only bound.
+/// Columns from the states of an object. A `>` precedes a value for which the known states only give a lower
+/// limit.
 fn details(view: &ObjectView) -> [String; 6] {
     let Some(details) = &view.details else { return Default::default() };
     let more = if details.cut { ">" } else { "" };

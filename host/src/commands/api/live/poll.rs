@@ -8,7 +8,7 @@ use crate::commands::api::client;
 use crate::commands::print::{self, note};
 use crate::commands::{CommandEnd, CommandResult};
 
-/// Between two looks. A person waits no longer for a change.
+/// The pause between two looks. A person waits no longer than this for a change.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Prints the result of `look`; with `watch`, repeats until Ctrl-C. A controller that becomes unreachable is

@@ -13,17 +13,16 @@ use reqwest::Response;
 use crate::commands::api::client::{ApiClient, is_final};
 use crate::commands::print::note;
 
-/// A controller that restarts, or is replaced by an update, is back within this time. After it, the stream
+/// A controller that restarts, or that an update replaces, is back within this time. After that, the stream
 /// gives up.
 pub(super) const RETRIES: u32 = 150;
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// An event of the stream is one state without its document. A longer one, in one line or in many, comes from something
-/// else.
+/// An event of the stream is one state without its document. A longer one comes from something else.
 const LONGEST_EVENT: usize = 4 << 20;
 
 /// An event of a stream.
 pub(in crate::commands::api) enum StreamEvent {
-    /// A state, and the same as JSON.
+    /// A state, and its JSON.
     State(Box<State>, String),
     /// The journal was replaced by one without the state at the requested position. The stream continues from
     /// this newest position.
@@ -38,7 +37,7 @@ pub(in crate::commands::api) struct LiveStates<'a> {
 }
 
 impl<'a> LiveStates<'a> {
-    /// States after this position; without it, those to come.
+    /// The states after this position; without a position, future states.
     pub async fn open(client: &'a ApiClient, after: Option<Seq>) -> Result<Self> {
         let last = after.map(|seq| seq.to_string());
         Ok(Self { client, open: Some(EventStream::open(client, last.as_deref()).await?), last })
@@ -72,7 +71,7 @@ impl<'a> LiveStates<'a> {
                     serde_json::from_str(&event.data).context("reading a state of the stream")?;
                 Some(StreamEvent::State(state, event.data))
             }
-            // The start of the stream. Without it, states that come while the first connection is broken
+            // The start of the stream. Without it, states that arrive while the first connection is broken
             // would be lost.
             "position" => None,
             "reset" => {
@@ -102,7 +101,7 @@ impl<'a> LiveStates<'a> {
     }
 }
 
-/// Server-sent events as they come.
+/// Parses server-sent events as they arrive.
 struct EventStream {
     answer: Response,
     lines: StreamLines,
@@ -114,7 +113,7 @@ impl EventStream {
         Ok(Self { answer: client.stream("api/v1/events", &after).await?, lines: StreamLines::default() })
     }
 
-    /// `None` when the controller has ended the stream.
+    /// `None` once the controller has ended the stream.
     async fn next(&mut self) -> Result<Option<SentEvent>> {
         loop {
             if let Some(event) = self.lines.next()? {
@@ -150,7 +149,7 @@ impl StreamLines {
         Ok(())
     }
 
-    /// The next event that is whole.
+    /// The next complete event.
     fn next(&mut self) -> Result<Option<SentEvent>> {
         while let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.bytes.drain(..=end).collect();

@@ -41,7 +41,7 @@ async fn go_on(client: &ApiClient, chosen: &TapFilter, after: Option<u64>) -> Co
     }
 }
 
-/// Which states are shown. All given conditions must hold.
+/// The conditions for shown states. All given ones must hold.
 struct TapFilter {
     kind: Option<String>,
     object: Option<ObjectName>,
@@ -88,7 +88,7 @@ impl TapFilter {
             && self.source.as_ref().is_none_or(|source| **source == *state.source)
     }
 
-    /// A line has no labels, so they are read from the document of the same state.
+    /// The stream has no labels, so they are read from the state's document.
     async fn has_labels(&self, client: &ApiClient, state: &State) -> Result<bool> {
         if self.labels.is_empty() {
             return Ok(true);

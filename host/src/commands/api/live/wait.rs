@@ -20,9 +20,9 @@ use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
 use crate::commands::print::{self, clean, note};
 use crate::commands::{CommandEnd, CommandResult};
 
-/// The newest states suffice to know the object's phase; a few may have come late and don't count.
+/// The newest states suffice to know the object's phase. A few may be late and don't count.
 const STATES: usize = 100;
-/// The phases that are an end for every kind; the reason of a deletion names the phase before it.
+/// The phases that are an end for every kind. The reason of a deletion has the phase before it.
 const ENDS: [&str; 3] = [phase::SUCCEEDED, phase::FAILED, phase::CANCELLED];
 
 /// The first state of an existing object arrives within seconds, unless nothing watches it.
@@ -76,7 +76,7 @@ fn timed_out(waited: &WaitProgress, timeout: Duration) -> CommandResult {
 struct WaitProgress {
     named: ObjectName,
     namespace: String,
-    /// The newest position that was looked at.
+    /// The newest examined position.
     seen: Seq,
     phase: Option<String>,
     /// The deadline for the first state of an object that exists but was not witnessed yet.
@@ -118,7 +118,7 @@ impl WaitProgress {
                 }
                 StreamEvent::State(..) => None,
                 StreamEvent::Replaced(_) => {
-                    // Positions of another journal are not comparable.
+                    // Positions of another journal can't be compared.
                     self.seen = 0;
                     once_open(async || self.look(client).await).await?
                 }

@@ -27,9 +27,9 @@ use crate::commands::reach::SHOW_A_TOKEN;
 use crate::commands::{CommandEnd, CommandResult};
 use crate::process::signals;
 
-/// A program that can't open a browser fails within this time; one that keeps running is the browser itself.
+/// A program that can't open a browser fails within this time. One that keeps running is the browser itself.
 const STARTS: Duration = Duration::from_secs(3);
-/// A browser that was not running has read the file after this time.
+/// A browser that had to start has read the file by then.
 const READS: Duration = Duration::from_secs(20);
 
 pub async fn dashboard(args: DashboardArgs) -> CommandResult {
@@ -99,7 +99,7 @@ fn once(portal: &Url, code: Option<&str>) -> Result<Url> {
     Ok(url)
 }
 
-/// The file stays until the browser has had the time to read it.
+/// The file stays until the browser has had time to read it.
 async fn open_signed_in(opener: &OsStr, portal: &Url, code: &str) -> Result<()> {
     let folder = private_folder().context("making a private folder for the page that signs you in")?;
     let file = folder.path().join("sign-in.html");
@@ -164,7 +164,7 @@ fn opener(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
     (is_set("WAYLAND_DISPLAY") || is_set("DISPLAY")).then(|| "xdg-open".into())
 }
 
-/// `None`: it goes on.
+/// `None` if it keeps running.
 async fn start(opener: &OsStr, address: &Url) -> io::Result<Option<ExitStatus>> {
     let mut command = Command::new(opener);
     // The token is for this command alone.

@@ -57,7 +57,7 @@ async fn all_of<T: DeserializeOwned>(client: &ApiClient, path: &str, plugin: Opt
     Ok(found.rows)
 }
 
-/// Which dead letters are listed.
+/// Selects the listed dead letters.
 struct LetterArgs {
     plugin: Option<String>,
     namespace: Option<String>,
@@ -300,7 +300,7 @@ async fn followed(client: &ApiClient, request: &ReplayRequest) -> Result<BTreeSe
     Ok(chosen)
 }
 
-/// The positions of the parked letters that a request takes back.
+/// The positions of the parked letters that a request replays.
 fn matching(request: &ReplayRequest, letters: &[DeadLetterView]) -> Result<BTreeSet<Seq>> {
     let holds = request
         .filter(SystemClock::default().now_ms())
@@ -389,7 +389,7 @@ async fn records(plugin: Option<&str>, args: &QueryArgs) -> CommandResult {
                 ZoneArg::here().show_text(&record.at),
                 record.what.clone(),
                 record.plugin.clone(),
-                // A pause and a resume are about no states.
+                // A pause and a resume concern no states.
                 match record.what.as_str() {
                     "pause" | "resume" => String::new(),
                     _ => record.seqs.len().to_string(),

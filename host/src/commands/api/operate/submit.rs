@@ -142,7 +142,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The type with its bounds.
+/// The type and its limits.
 fn kind(parameter: &ParameterSpec) -> String {
     let name = serde_json::to_value(parameter.kind).map(|name| plain(&name)).unwrap_or_default();
     let bounds = match (&parameter.min, &parameter.max) {

@@ -17,7 +17,7 @@ pub async fn plugins(args: PluginsArgs) -> CommandResult {
     poll(args.watch, async || plugins_shown(&client, args.name.as_deref(), args.output).await).await
 }
 
-/// Those with this name, or all.
+/// The plugins with this name, or all.
 pub async fn plugin_views(client: &ApiClient, name: Option<&str>) -> Result<Vec<PluginView>> {
     let mut plugins: Vec<PluginView> = client.get("api/v1/plugins", &NO_PARAMETERS).await?;
     if plugins.is_empty() {

@@ -20,12 +20,12 @@ use super::findings::{AuditReport, TrailGap};
 use super::merkle::sha256;
 use crate::commands::journal::hint;
 
-/// Positions that are named of many: enough to look at some.
+/// How many positions are named as examples.
 const EXAMPLES: usize = 5;
-/// Gaps that are named for programs. A text names fewer.
+/// How many gaps are listed for programs. A text names fewer.
 const GAPS: usize = 1000;
 
-/// Records of older versions lack some of it.
+/// Records of older versions lack some fields.
 #[derive(Deserialize)]
 struct CompletenessRecord {
     seq: Seq,
@@ -102,7 +102,7 @@ struct TrailSource {
     states: HashMap<Seq, RecordComparison>,
 }
 
-/// The states of a trail that were not found in the journal yet.
+/// The states of a trail that were not yet found in the journal.
 #[derive(Default)]
 pub struct UnmatchedTrail {
     sources: BTreeMap<String, TrailSource>,
@@ -114,7 +114,7 @@ pub struct UnmatchedTrail {
     documents: Vec<Seq>,
     missing: Vec<Seq>,
     missing_count: u64,
-    /// The first position of files without the first ones.
+    /// The first position, if the first files are missing.
     from_middle: Option<Seq>,
     /// States that the plugin has not finished, and those that became dead letters.
     waiting: u64,
@@ -136,7 +136,7 @@ impl UnmatchedTrail {
         source.states.insert(record.seq, said);
     }
 
-    /// A state of the journal.
+    /// Compares a state of the journal.
     fn journaled(&mut self, state: &State, has: &RecordComparison, writer: &LedgerWriter) {
         let Some(own) =
             self.sources.get_mut(&*state.source).and_then(|source| source.states.remove(&state.seq))
@@ -181,13 +181,13 @@ impl UnmatchedTrail {
         state.seq >= self.sources.get(&*state.source).map_or(first, |source| source.first)
     }
 
-    /// Between the trail's records of the source.
+    /// Whether it is between the trail's records of the source.
     fn is_within(&self, state: &State) -> bool {
         let source = self.sources.get(&*state.source);
         source.is_some_and(|source| (source.first..=source.last).contains(&state.seq))
     }
 
-    /// A gap of the journal between the trail's records of the source.
+    /// Takes a gap of the journal between the trail's records of the source.
     fn gap(&mut self, state: &State, report: &mut AuditReport) {
         if state.change != Change::Gap || !self.is_within(state) {
             return;
@@ -304,7 +304,7 @@ fn listed(seqs: &[Seq]) -> String {
     seqs.iter().map(Seq::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// `is_from_middle`: the trail's first files were not given.
+/// `is_from_middle` is set if the trail's first files were not given.
 pub async fn compare(
     report: &mut AuditReport,
     mut trail: UnmatchedTrail,

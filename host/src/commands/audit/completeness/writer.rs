@@ -30,7 +30,7 @@ pub struct LedgerWriter {
     pub signed_every: Option<u64>,
 }
 
-/// The plugin's treatment of a state that the trail does not have.
+/// The plugin's treatment of a state that the trail lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingOutcome {
     /// It must be in the trail.
@@ -111,7 +111,7 @@ pub async fn writer(data: &Path, files: &[PathBuf], place: &JournalLocation) -> 
     Ok(writer)
 }
 
-/// The ledger that these files are of: by their place, or by their names if only one has them.
+/// The ledger to which these files belong: by their place, or by their names if only one ledger has them.
 fn ledger_of<'h>(host: &'h HostSpec, data: &Path, files: &[PathBuf]) -> Option<&'h LedgerSpec> {
     let same = |one: &Path, other: &Path| {
         one.canonicalize().ok().is_some_and(|one| other.canonicalize().is_ok_and(|other| one == other))

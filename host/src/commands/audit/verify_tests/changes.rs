@@ -16,11 +16,11 @@ enum FileChange {
     Cut(Index),
     /// So many correctly chained records after the last line.
     Append(usize),
-    /// A file with other records, after the same files and signed with the same key.
+    /// A file with other records, after the same files and with the same key.
     Fork(Index),
-    /// All files rewritten, with correct hashes: with the same key, with another one, or with none.
+    /// All files rewritten with correct hashes: with the same key, another key, or none.
     Rewrite(u8),
-    /// A file of another ledger with the same records, with the same key or with another one.
+    /// A file of another ledger with the same records, with the same key or another one.
     OfAnother(Index, bool),
 }
 
@@ -95,7 +95,7 @@ impl ChangedLedger {
     }
 }
 
-/// `None` if the change makes no difference, or none that anybody could notice.
+/// `None` if the change makes no difference, or none that anybody could detect.
 fn changed(files: &[Vec<String>], change: &FileChange) -> Option<Vec<Vec<u8>>> {
     if let FileChange::Bit(at, bit) = change {
         let mut files = bytes(files);
@@ -153,7 +153,7 @@ fn changed(files: &[Vec<String>], change: &FileChange) -> Option<Vec<Vec<u8>>> {
         }
         FileChange::Cut(index) => {
             let (file, at) = place(index, &files);
-            // All that the noted root covers is still there.
+            // Everything that the recorded root covers is still present.
             if file == last && at + 1 >= newest {
                 return None;
             }
@@ -180,8 +180,8 @@ proptest! {
         let anchors = vec![newest.anchor.parse::<RootAnchor>().unwrap().into()];
         let Some(changed) = scene.changed(&change).filter(|changed| *changed != files) else { return Ok(()) };
         let report = proved(&changed, &demands(anchors));
-        // Without the newest root, only that root is lost, and the verification says so. The same holds for
-        // records after it.
+        // Without the newest root, only that root is lost, and the verification reports it. The same holds
+        // for records after it.
         let is_told = !report.ok || report.open > whole.open;
         prop_assert!(is_told, "{change:?} was not found: {report}");
         if let FileChange::Append(more) = change {

@@ -19,7 +19,7 @@ use super::{keys, trail};
 
 const HASH_FIELD: &str = ",\"hash\":\"";
 
-/// Lines of a trail, each with the hash of the one before. The plugin signs each second one.
+/// Lines of a trail, each with the previous hash. The plugin signs every second one.
 fn chain(ids: &[&str]) -> Vec<String> {
     chain_signed(ids, true)
 }
@@ -52,7 +52,8 @@ fn public(key: &Ed25519KeyPair) -> PublicKeys {
     PublicKeys::from([(keys::id(&public), public)])
 }
 
-/// A ledger as the controller writes it: a root after each `every` records, a seal after each `each_file`.
+/// A ledger as the controller writes it: with a root after every `every` records, and a seal after every
+/// `each_file`.
 pub fn ledger(
     id: &str,
     records: &[String],
@@ -253,7 +254,7 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
         told.contains("number 1 of the ledger, was not given") && told.contains("--from-middle"),
         "{told}"
     );
-    // A later part can be proved alone, and says so.
+    // A later part can be proved alone, and the report says so.
     let part = proved(&files[2..], &ProofDemands { keys: public(&key), ..ProofDemands::default() });
     assert!(
         part.ok && part.not_shown[0].contains("before the first of these files"),
@@ -276,7 +277,7 @@ fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
     let other = bytes(&ledger(&ID.replace('0', "f"), &records(11), 2, 4, Some(&key)));
     let mixed = told(&[files[0].clone(), other[1].clone(), files[2].clone()]);
     assert!(mixed.contains("another ledger"), "{mixed}");
-    // The same ledger, forked: the files before differ.
+    // The same ledger with a fork: the earlier files differ.
     let forked = bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h"]), 2, 4, Some(&key)));
     let forked = told(&[files[0].clone(), forked[1].clone()]);
     assert!(forked.contains("does not follow from the end of the file before"), "{forked}");
@@ -319,7 +320,7 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     files[0].push(last);
     assert!(proved(&bytes(&files), &demands).what.unwrap().contains("it has no signature"));
     assert!(told(None, 100).contains("no root in these files is signed"));
-    // Under the name of the right key.
+    // Under the id of the right key.
     let text = String::from_utf8(bytes(&ledger(ID, &records(9), 2, 100, Some(&other))).remove(0)).unwrap();
     let id = |key: &Ed25519KeyPair| keys::id(key.public_key().as_ref());
     let forged = text.replace(&id(&other), &id(&own)).into_bytes();
@@ -382,7 +383,7 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
     assert_eq!(report.first_bad_line, Some(10), "{report}");
 }
 
-/// Closed from the beginning, and signed from some later root on.
+/// Closed from the beginning, and signed from a later root on.
 #[test]
 fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
     let key = key();
@@ -399,7 +400,7 @@ fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
     assert!(!proved(&changed, &demands()).ok);
 }
 
-/// A root after each record, and a seal after each third. The first roots are not signed.
+/// A root after each record, and a seal after every third one. The first roots are not signed.
 fn signed_from(records: &[String], unsigned: usize, key: &Ed25519KeyPair) -> Vec<Vec<u8>> {
     let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
     let mut tally = LedgerTally::first(0);

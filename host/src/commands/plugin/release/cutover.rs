@@ -73,7 +73,7 @@ fn cut_over(name: &str, compared: &ShadowView, data: &mut BTreeMap<String, Strin
     Ok(())
 }
 
-/// The module is the component that was compared, and no other one that has its name by now.
+/// Pins the module to the component that was compared, whatever has its name by now.
 fn pin(module: &mut Value, compared: &ShadowView) -> Result<()> {
     let text = |field: &str| module[field].as_str().map(str::to_owned);
     let (oci, url, wanted) = (text("oci"), text("url"), text("sha256"));

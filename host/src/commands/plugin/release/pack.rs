@@ -16,7 +16,7 @@ use crate::commands::reach::NAMESPACE;
 use crate::commands::{CommandEnd, CommandResult, UsageError, print};
 use crate::config::tree::YamlTree;
 
-/// The size limit of a ConfigMap in Kubernetes, without the manifest and the names.
+/// The size limit of a ConfigMap in Kubernetes, minus room for the manifest and the names.
 const MOST: usize = (1 << 20) - (64 << 10);
 
 pub async fn pack(args: PackPluginArgs) -> CommandResult {

@@ -29,8 +29,8 @@ pub struct CallCost {
     pub host_calls: BTreeMap<String, u64>,
 }
 
-/// Hands over batches as the controller does: two states of one object are never in one.
-/// The first state has a call of its own, which is not counted: it makes the instance and opens the database.
+/// Delivers batches as the controller does: no batch has two states of one object. The first state has a
+/// separate call, which is not counted: it creates the instance and opens the database.
 pub async fn measure(subject: &TrialSubject, trial: PluginTrial, batch: usize) -> Result<CallCost> {
     let TrialStage { stage, stand_ins } = &TrialStage::open(subject, trial).await?;
     let plugin = &stage.plugin;

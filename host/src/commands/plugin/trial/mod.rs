@@ -33,7 +33,7 @@ pub use steps::tick_of;
 /// How many bytes of one call's effects are kept. The plugin may have more.
 const KEPT: usize = 64 << 20;
 
-/// The reason of a call.
+/// The reason for a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum TrialCall {
@@ -131,7 +131,7 @@ pub async fn hand_over(subject: &TrialSubject, trial: PluginTrial) -> Result<Tri
     hand_each(&TrialStage::open(subject, trial).await?).await
 }
 
-/// A plugin on its stage, and the time and the cache that it sees.
+/// A plugin in the trial's surroundings, with the time and the cache that it sees.
 struct TrialStage {
     stage: trial::TrialPlugin,
     stand_ins: Arc<StandIns>,

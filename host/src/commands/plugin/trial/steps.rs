@@ -36,7 +36,7 @@ pub fn next_tick() -> crate::commands::object_files::ObservedObject {
     }
 }
 
-/// The moment of a tick, if a document is one.
+/// The time of a tick, if the document is one.
 pub fn tick_of(document: &Value) -> Option<&Value> {
     document.as_object().filter(|document| document.len() == 1)?.get("tick")
 }
@@ -68,7 +68,7 @@ pub fn tick(spec: &PluginSpec, when: &Value, now_ms: u64) -> Result<TrialStep> {
     Ok(TrialStep::Tick { due_ms, timeout: tick.timeout() })
 }
 
-/// The first multiple of the pause after a moment, as in the controller.
+/// The first multiple of the pause after a time, as in the controller.
 fn after(tick: TickSpec, now_ms: u64) -> u64 {
     let every = u64::try_from(tick.every.0.as_millis()).unwrap_or(u64::MAX).max(1);
     (now_ms / every).saturating_add(1).saturating_mul(every)

@@ -53,7 +53,7 @@ impl ComponentChecks {
         self.queue.begin_round();
     }
 
-    /// The number under which the answer comes.
+    /// Requests an examination. Returns the number under which its answer arrives.
     pub fn ask(&mut self, wanted: WantedPlugin) -> u64 {
         let asked = self.queue.ask(wanted.question.clone(), self.now());
         if asked.is_new {
@@ -84,7 +84,7 @@ impl ComponentChecks {
         }
     }
 
-    /// Until one has an answer.
+    /// Returns once one has an answer.
     pub async fn answered(&mut self) {
         // The sender is held beside the receiver, so the channel never closes.
         if let Some((number, answer)) = self.answers.recv().await {
@@ -93,7 +93,7 @@ impl ComponentChecks {
         }
     }
 
-    /// Until all have an answer that do not take long.
+    /// Returns once all that do not take long have an answer.
     pub async fn settle(&mut self) {
         while let Some(patience) = self.queue.patience(self.now()) {
             // After the limit, patience is 0.
@@ -114,7 +114,7 @@ impl ComponentChecks {
             _ if question.shadow_mark.as_deref().is_some_and(is_fetching) => {
                 "for its shadow is being fetched"
             }
-            // A digest has no such sign.
+            // A digest contains no slash.
             _ if mark.contains('/') && is_fetching(mark) => "is being fetched",
             _ if mark.contains('/') => "waits for its turn to be fetched, or is being checked",
             Some(compiled) if compiled == mark => "is being compiled",

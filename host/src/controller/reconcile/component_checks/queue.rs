@@ -36,7 +36,7 @@ pub struct BothClocks {
 #[derive(Debug, PartialEq, Eq)]
 pub struct CheckRequest {
     pub number: u64,
-    /// The caller begins the work under this number.
+    /// Whether the caller has to begin the work under this number.
     pub is_new: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct CheckRequest {
 #[derive(Debug, PartialEq, Eq)]
 pub struct AbandonedCheck {
     pub number: u64,
-    /// The examination that compiles the same component. Compiling goes on for it.
+    /// The examination that compiles the same component and for which compiling continues.
     pub heir: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ impl<A> CheckQueue<A> {
         CheckRequest { number, is_new: true }
     }
 
-    /// An answer that comes after its question was left is of no use.
+    /// An answer to an abandoned question is dropped.
     pub fn answer(&mut self, number: u64, answer: A) {
         if let Some(case) = self.cases.iter_mut().find(|case| case.number == number) {
             case.answer = Some(answer);
@@ -109,7 +109,7 @@ impl<A> CheckQueue<A> {
         open.filter_map(left).max()
     }
 
-    /// Since when the question waits for its answer, and the question.
+    /// An unanswered question, and since when it waits.
     pub fn open(&self, number: u64) -> Option<(u64, &ExaminedQuestion)> {
         let case = self.cases.iter().find(|case| case.number == number && case.answer.is_none())?;
         Some((case.begun.ms, &case.question))

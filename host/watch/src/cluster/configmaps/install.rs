@@ -67,7 +67,7 @@ pub async fn install(
     replace(&api, &maps.member(&name), there, label, dry_run, take).await
 }
 
-/// Changes the data of an existing ConfigMap that has this label.
+/// Changes the data of an existing ConfigMap with this label.
 pub async fn change(
     signed_in: &SignedIn,
     (namespace, name): (&str, &str),
@@ -109,7 +109,7 @@ async fn replace(
     if there == before {
         return Ok(InstallResult::Unchanged);
     }
-    // Sent with the version that was read, so a concurrent change is not overwritten.
+    // Sent with the version that was read, so that a concurrent change is not overwritten.
     write(api, Method::PUT, &writing(address.clone(), dry_run), &there).await?;
     Ok(InstallResult::Configured)
 }

@@ -62,7 +62,7 @@ pub struct ConfigMaps {
     tuning: WatchTuning,
 }
 
-/// The ConfigMaps that one selector gave so far, by uid.
+/// The ConfigMaps that one selector has found so far, by uid.
 #[derive(Default)]
 struct SelectedMaps {
     synced: bool,

@@ -31,7 +31,7 @@ pub enum EventType {
 
 #[derive(Debug, Error)]
 pub enum WriteError {
-    /// The right is missing or the names are wrong. A retry alone does not help.
+    /// The right is missing, or the names are wrong. A retry does not help.
     #[error("{what} was refused: {why}")]
     Refused { what: String, why: String },
     /// Temporary: a retry may succeed.
@@ -48,7 +48,8 @@ fn error(what: &str, failure: &RequestFailure) -> WriteError {
     }
 }
 
-/// The status ConfigMap, if it exists. An object of that name that the controller did not write is an error.
+/// The status ConfigMap, if it exists. An object with that name that the controller did not write is an
+/// error.
 async fn held(api: &ApiClient, address: &str, what: &str) -> Result<Option<ConfigMap>, WriteError> {
     let body = match api.get(address).await {
         Ok(body) => body,
@@ -131,7 +132,7 @@ pub async fn delete_status(client: &kube::Client, namespace: &str, name: &str) -
     let what = format!("the status ConfigMap {namespace}/{name}");
     let address = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
     let Some(held) = held(&api, &address, &what).await? else { return Ok(()) };
-    // An object that replaces it meanwhile is not deleted.
+    // A new object with the same name is not deleted.
     let options = json!({"preconditions": {"uid": held.metadata.uid}});
     match api.ask(Method::DELETE, &address, Some((JSON, options.to_string().into_bytes()))).await {
         Ok(_) => Ok(()),
@@ -172,7 +173,7 @@ fn event(
 ) -> Value {
     let mut hasher = DefaultHasher::new();
     (&about.uid, &about.resource_version, reason, message).hash(&mut hasher);
-    // Names end at 253 characters; the hash alone makes it unique.
+    // Names have at most 253 characters; the hash alone makes them unique.
     let name = format!("{}.{:016x}", cut(&about.name, 200).trim_end_matches(['.', '-']), hasher.finish());
     let type_ = match type_ {
         EventType::Normal => "Normal",

@@ -22,7 +22,7 @@ pub struct LeaseStanding {
     pub role: LeaseRole,
     /// The uid of the Lease as it was last seen.
     pub lease_uid: Option<String>,
-    /// Why it may be out of date or can't be had, for people.
+    /// Why the state may be outdated or unavailable, for people.
     pub condition: Option<String>,
     /// Since when no replica is known to hold the Lease; `None` while one is.
     pub leaderless_since: Option<Instant>,
@@ -86,14 +86,14 @@ impl LeadershipHandle {
         &self.identity
     }
 
-    /// Uses the current time: a process that was suspended sees that it no longer holds the Lease.
+    /// Uses the current time, so that a process that was suspended sees that its hold has expired.
     pub fn is_held(&self) -> bool {
         matches!(self.role(), LeaseRole::Held { .. })
     }
 
     pub fn role(&self) -> LeaseRole {
         let view = self.views.borrow();
-        // Under the lock, as the elector does it: a caller that saw a hold run out sees a new term next.
+        // Under the lock, as the elector does it: a caller that saw a hold expire sees a new term next.
         view.role(Instant::now())
     }
 

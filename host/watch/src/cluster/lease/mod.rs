@@ -33,7 +33,7 @@ use record::{LeaseClaim, LeaseRecord, LeaseStamps};
 pub use leadership::{LeadershipHandle, LeaseRole, LeaseStanding};
 pub use timing::{LeaseTiming, TimingError};
 
-/// A release that a concurrent label change overtakes is retried, but not forever.
+/// A release that a concurrent label change overtakes is retried, but only a few times.
 const RELEASE_TRIES: u32 = 3;
 
 const JSON: &str = "application/json";
@@ -180,7 +180,7 @@ impl LeaseElector {
                 self.recovered();
                 self.tell(|machine, now| machine.wrote(sent, now, lease));
             }
-            // The Lease exists by now, has changed, or was deleted: read it.
+            // The Lease was created, changed or deleted meanwhile, so it is read again.
             Err(failure) if failure.code() == Some(409) => self.tell(LeaseMachine::overtaken),
             Err(failure) if verb == "update" && failure.code() == Some(404) => {
                 self.tell(LeaseMachine::overtaken);
@@ -193,7 +193,7 @@ impl LeaseElector {
         match self.get().await {
             Ok(lease) => {
                 self.tell(|machine, now| machine.lease_read(now, lease));
-                // The write that comes next may fail.
+                // The next write may fail.
                 if matches!(self.machine.step(Instant::now()), LeaseStep::Wait(_)) {
                     self.recovered();
                     self.tell(|_, _| {});

@@ -5,11 +5,11 @@ use std::time::Duration;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-/// A Lease as the API server gave it.
+/// A Lease in the form that the API server returned.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LeaseRecord {
     pub uid: String,
-    /// Empty: it was released.
+    /// Empty if it was released.
     pub holder: String,
     /// How long the holder asks others to wait.
     pub lasts: Option<Duration>,
@@ -25,7 +25,7 @@ pub(crate) struct LeaseClaim<'a> {
 }
 
 impl LeaseRecord {
-    /// Without a version, writing over it would not be refused when somebody else was faster.
+    /// Without a version, a write would not be refused if somebody else was faster.
     pub fn from_value(object: Value) -> Result<Self, String> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         if text("/metadata/resourceVersion").is_empty() || text("/metadata/uid").is_empty() {
@@ -43,8 +43,7 @@ impl LeaseRecord {
         self.uid == other.uid && self.object.get("spec") == other.object.get("spec")
     }
 
-    /// The Lease as its (new) holder writes it; its version goes along, so that only this very
-    /// one is written over.
+    /// The Lease as its holder writes it. The version is included, so that only this version is overwritten.
     pub fn claimed(&self, claim: &LeaseClaim<'_>) -> Value {
         let mut object = self.object.clone();
         let spec = spec(&mut object);
@@ -78,7 +77,7 @@ fn spec(object: &mut Value) -> &mut Value {
     &mut object["spec"]
 }
 
-/// A Lease that isn't there yet.
+/// A Lease that does not exist yet.
 pub(crate) fn first(namespace: &str, name: &str, claim: &LeaseClaim<'_>) -> Value {
     let stamp = micro_time(claim.stamp);
     json!({

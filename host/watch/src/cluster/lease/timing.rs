@@ -9,7 +9,7 @@ use crate::connect::backoff::JitterDice;
 /// After a crash nobody dispatches until the lease expires, so a longer duration is a typing error.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Checked on construction: a holder never believes in its hold for longer than others wait.
+/// Checked on construction: a holder never believes in its hold longer than others wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTiming {
     lease: Duration,
@@ -76,7 +76,7 @@ impl LeaseTiming {
         self.retry.saturating_mul(2).min(self.renew_deadline / 2)
     }
 
-    /// Up to a quarter more than the period, so that replicas don't ask in step.
+    /// Up to a quarter more than the period, so that replicas don't send requests in step.
     pub(crate) fn pause(&self, dice: &mut JitterDice) -> Duration {
         let nanos = u64::try_from(self.retry.as_nanos()).expect("an hour has fewer nanoseconds");
         Duration::from_nanos(dice.between(nanos, nanos + nanos / 4))

@@ -24,7 +24,7 @@ pub fn person(review: TokenReview, audience: Option<&str>) -> Option<Person> {
         tracing::debug!(error, "the API server does not know a token");
         return None;
     }
-    // An authenticator without support for audiences names none: then the token is valid for the API server
+    // An authenticator without support for audiences returns none: then the token is valid for the API server
     // only.
     let audiences = status.audiences.unwrap_or_default();
     if audience.is_some_and(|audience| !audiences.iter().any(|named| named == audience)) {

@@ -25,7 +25,7 @@ use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 /// The audience of a token for the portal only.
 pub const AUDIENCE: &str = "kubewitness.dev";
 
-/// From a question to its whole answer, waiting for its turn included. A person waits for it.
+/// From a question to its whole answer, including the wait for a turn. A person waits for it.
 const WITHIN: Duration = Duration::from_secs(5);
 /// A review repeats its request, and a person is in a few hundred groups at most.
 const BYTES: usize = 1024 * 1024;
@@ -70,7 +70,7 @@ impl ReviewClient {
         serde_json::from_slice(&answer).map_err(|error| RequestFailure::Answer(error.to_string()))
     }
 
-    /// A review comes back with its status.
+    /// Creates a review, and returns it with its status.
     async fn review<T: Serialize + DeserializeOwned>(
         &self,
         address: &str,

@@ -16,7 +16,7 @@ pub(crate) enum ListReason {
     /// The server has more than the watch delivered, but contradicts nothing that was witnessed. Either
     /// events were lost, or the server was restored from a backup of that time.
     Doubted,
-    /// The server's history is another one, and the epoch has grown.
+    /// The server has another history, so the epoch increases.
     Replaced,
 }
 
@@ -27,12 +27,12 @@ impl ListReason {
     }
 }
 
-/// A list that is wanted.
+/// A requested list.
 #[derive(Clone)]
 pub(crate) struct ListRequest {
     pub resource: SourceResource,
     pub reason: ListReason,
-    /// Everything up to here was witnessed.
+    /// Everything up to this version was witnessed.
     pub baseline: Option<Version>,
     /// For a new history: list the objects of this version instead of the present ones.
     pub base: Option<HistoryBase>,

@@ -49,7 +49,7 @@ pub(crate) enum ListFailure {
     /// It showed an object older than the witnessed one. This is the server's version.
     OtherHistory(Version),
     Failed(RequestFailure),
-    /// A page expired. The list starts over.
+    /// A page expired, so the list starts over.
     Again,
     /// The objects at the base show that it is not part of this history.
     Baseless,
@@ -96,9 +96,9 @@ impl Hash for UnseenObject {
 /// The versions of one page of a list.
 #[derive(Clone, Copy)]
 pub(crate) struct PageVersions<'a> {
-    /// The version of the first page. From there on the watch brings everything.
+    /// The version of the first page. The watch delivers everything after it.
     pub first: &'a Version,
-    /// The version of the page itself, which is newer if the list went on without consistency.
+    /// The version of the page itself, which is newer if the list continued inconsistently.
     pub own: &'a Version,
 }
 
@@ -114,11 +114,12 @@ pub(crate) struct ListComparison {
     inputs: mpsc::Sender<WriterInput>,
     resource: SourceResource,
     reason: ListReason,
-    /// Everything up to here was witnessed.
+    /// Everything up to this version was witnessed.
     baseline: Option<Version>,
     /// The version from which a new history is read.
     base: Option<HistoryBase>,
-    /// Objects listed under another object's name. They wait until the fate of that one is known.
+    /// Objects listed under the name of another object. They wait until it is known what happened to that
+    /// one.
     usurpers: Vec<RelistedObject>,
     unseen: HashSet<UnseenObject>,
     /// Each object counts once, however often a stream repeats it.
@@ -343,7 +344,7 @@ impl ListComparison {
         CompleteSince { floor, last }
     }
 
-    /// Ends the list, which is complete at `listed`. Objects that it did not show no longer existed at
+    /// Ends the list, which is complete at `listed`. Objects that it did not show did not exist any more at
     /// `absent`.
     pub async fn complete(
         mut self,

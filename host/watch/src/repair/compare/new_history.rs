@@ -37,8 +37,8 @@ impl ListComparison {
     pub(super) async fn anew(&mut self, found: RelistedObject) -> Result<(), ListFailure> {
         self.at_once += 1;
         if self.base.is_some() && self.told_above(&found.version, &found.object.uid).await.is_some() {
-            // A list that a kill ended reported this object as it was then. The history before it can't be
-            // read.
+            // A list that a kill interrupted reported this object as it was then. The history before it can't
+            // be read.
             return Err(self.baseless(&found.object));
         }
         let bearer = self.parts.shared.read().brief_of_name(&found.object.namespace, &found.object.name);
@@ -282,7 +282,7 @@ impl HistoryBase {
         self.common.as_str().is_empty() && self.at == self.at.beginning()
     }
 
-    /// The hole of unknown objects that can't be read.
+    /// The hole with unknown objects that can't be read.
     fn missing(&self) -> Option<MissingVersions> {
         if self.at == self.common || self.is_the_beginning() {
             return None;

@@ -57,8 +57,8 @@ pub(crate) async fn are_elsewhere(
         match found(landmark, parts, resource).await {
             LandmarkMatch::Other => return true,
             LandmarkMatch::Same => {}
-            // Older versions are compacted as well, and a server that can't answer for one can't answer for
-            // the others.
+            // Older versions are compacted, too, and a server that can't answer for one can't answer for the
+            // others.
             LandmarkMatch::Untold => return false,
         }
     }
@@ -73,7 +73,7 @@ async fn found(landmark: &VersionLandmark, parts: &SourceParts, resource: &Sourc
     }
 }
 
-/// `api_version` is the version of the API that was asked for.
+/// `api_version` is the requested version of the API.
 fn compared(landmark: &VersionLandmark, answer: &[u8], api_version: &str) -> LandmarkMatch {
     let Ok(page) = project::list_page(answer) else { return LandmarkMatch::Untold };
     // A server that does not know the parameters answers with the present objects.
@@ -95,7 +95,7 @@ fn compared(landmark: &VersionLandmark, answer: &[u8], api_version: &str) -> Lan
     if is_another_write(&found, &held) {
         return LandmarkMatch::Other;
     }
-    // The items of a list may leave their type out. Then they have the requested one.
+    // The items of a list may lack their type. Then they have the requested one.
     let held_as = held.get("apiVersion").and_then(Value::as_str).unwrap_or(api_version);
     if held_as != api_version || may_be_converted(api_version) {
         // It is the same version, perhaps in another form.

@@ -48,7 +48,7 @@ pub(crate) struct HistoryBase {
     pub newest: Version,
 }
 
-/// The new history's version at the place of a former version.
+/// The new history's version in place of a former one.
 #[derive(Debug, PartialEq, Eq)]
 enum FormerMatch {
     Same,
@@ -61,17 +61,17 @@ enum FormerMatch {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UnknownVersion {
-    /// The server or the journal can't be asked.
+    /// The server or the journal can't be queried.
     Ever,
-    /// Compaction arrived during the search.
+    /// Compaction overtook the search.
     Now,
 }
 
-/// Up to some version both histories are equal, and beyond it they differ.
+/// Both histories are equal up to some version, and differ after it.
 struct HistoryBisection {
     /// The newest version that is known to be equal.
     common: Option<u64>,
-    /// The oldest version that is not, and the time of its write.
+    /// The oldest version that is known to differ, and the time of its write.
     other: u64,
     time: Option<String>,
 }
@@ -97,7 +97,7 @@ impl NewestCommon {
         Some(Self { parts: Arc::clone(parts), exact, epoch, newest })
     }
 
-    /// Finds the base. A server that never answers such questions must not keep a source from watching.
+    /// Finds the base. A server that never answers such queries must not prevent a source from watching.
     pub async fn base(&self) -> Result<HistoryBase, UnknownVersion> {
         let within = self.parts.tuning.walk.time_per_object;
         let base = timeout(within, self.find_base()).await.unwrap_or(Err(UnknownVersion::Ever));
@@ -139,7 +139,7 @@ impl NewestCommon {
         Ok(HistoryBase { common: common.map_or_else(|| Version::new(""), version), at, edge, parted, newest })
     }
 
-    /// The newest first; a backup can belong to any of them.
+    /// The newest first. A backup can belong to any of them.
     fn former_epochs(&self) -> impl Iterator<Item = u32> {
         (0..self.epoch).rev().take(EPOCHS)
     }
@@ -177,7 +177,7 @@ impl NewestCommon {
         Ok(None)
     }
 
-    /// Searches the objects that exist at a version, by the time of their writes.
+    /// Searches the objects that existed at a version, by the times of their writes.
     async fn newest_of_both_at(&self, at: &Version) -> Result<Option<u64>, UnknownVersion> {
         let mut written = self.versions_at(at).await?;
         written.sort_unstable();
@@ -200,7 +200,7 @@ impl NewestCommon {
         for epoch in self.former_epochs() {
             let Some((_, former)) = self.former(epoch, written..=written).await? else { continue };
             let found = match self.compared_at(&former, at).await? {
-                // The earlier content can't be read from the server any more, but the journal may have it.
+                // The server does not have the previous content any more, but the journal may have it.
                 (FormerMatch::Same, Some(now)) => {
                     let is_dated = former.before.is_none_or(|before| has_moved(&before, &now));
                     if is_dated && !write_times(&parsed(&now)).is_empty() {
@@ -243,7 +243,7 @@ impl NewestCommon {
             Some(ExactAnswer::Item { uid, document, .. }) if uid == former.object.uid => {
                 Ok(if has_moved(&document, now) { FormerMatch::Same } else { FormerMatch::Unclear })
             }
-            // Its creation.
+            // It was created there.
             Some(ExactAnswer::Item { .. } | ExactAnswer::Nobody) => Ok(FormerMatch::Same),
             Some(ExactAnswer::Compacted) => Ok(FormerMatch::Unclear),
             Some(ExactAnswer::Refused(_)) | None => Err(UnknownVersion::Ever),
@@ -302,7 +302,7 @@ impl NewestCommon {
     }
 }
 
-/// Asks for old versions while the source waits.
+/// Reads old versions while the source waits.
 pub(crate) fn asking(parts: &Arc<SourceParts>, resource: &SourceResource, newest: u64) -> OldVersions {
     let walk = &parts.tuning.walk;
     let budget = RequestBudget::new(walk.requests, walk.time);

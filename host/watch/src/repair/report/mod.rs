@@ -135,7 +135,7 @@ impl RepairReporter {
         self.others.is_some() && report.is_torn()
     }
 
-    /// Ends the report. Objects that were not found are in these holes.
+    /// Ends the report. These holes contain the objects that were not found.
     pub async fn end(mut self, mut holes: Vec<MissingVersions>) -> Result<(), WriterClosed> {
         self.clean(u128::MAX).await?;
         let is_whole = holes.is_empty() && self.torn.is_empty();

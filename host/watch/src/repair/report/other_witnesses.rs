@@ -36,7 +36,7 @@ pub(crate) enum WaitResult {
 enum WitnessLook {
     /// A witness has seen everything.
     Seen(String),
-    /// A witness has watched since before.
+    /// A witness has watched without a break since before.
     Watched(String),
     Nobody,
 }
@@ -83,8 +83,8 @@ impl OtherWitnesses {
 
     async fn look(&self, parts: &SourceParts) -> Result<WitnessLook, JournalError> {
         let source = &parts.spec.name;
-        // This is read before the source's position. A witness that has reached the version is done, whatever
-        // happened to its watch.
+        // This is read before the source's position. If a witness has reached the version, it has seen
+        // everything, whatever happened to its watch since.
         let other = parts.witness.watched_elsewhere(source, self.epoch, &self.listed).await?;
         let standing = parts.witness.standing(source).await?;
         Ok(match standing {

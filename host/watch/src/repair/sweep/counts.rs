@@ -21,7 +21,7 @@ const COMPACTED: &str = "compaction has removed the versions that would show the
 pub(crate) struct KnownVersions {
     /// The versions at which it was written.
     pub versions: Vec<u128>,
-    /// The version among them that may be its creation, if that is not certain.
+    /// The version among them that may be its creation, if that is uncertain.
     pub unsure: Option<u128>,
     /// The version of its creation, if it is certain and in the outage.
     pub born: Option<u128>,
@@ -53,7 +53,7 @@ pub(crate) struct SweepCounts {
     after: u128,
     listed: u128,
     accounted: Vec<u128>,
-    /// Known versions that are counted all the same, because an unknown object may have been created there.
+    /// Known versions that are counted nevertheless, because an unknown object may have been created there.
     unsure: Vec<u128>,
     births: Vec<u128>,
     deaths: Vec<u128>,
@@ -121,7 +121,7 @@ impl SweepCounts {
         self.hidden(self.after, self.listed + 1)
     }
 
-    /// The versions that would be counted, above the compacted ones.
+    /// The versions still to be counted, above the compacted ones.
     pub fn uncounted(&self, gone: u128) -> u128 {
         let from = self.after.max(gone);
         let known = self.accounted.len() - self.accounted.partition_point(|version| *version <= from);
@@ -138,7 +138,7 @@ impl SweepCounts {
         to.saturating_sub(from) > within(&self.accounted) + within(&self.unsure)
     }
 
-    /// The next version to count at, oldest first.
+    /// The next version at which to count, oldest first.
     pub fn sample(&mut self) -> Option<u128> {
         let mut at = self.next;
         let anyway = std::mem::take(&mut self.anyway);
@@ -192,7 +192,7 @@ impl SweepCounts {
         self.clean
     }
 
-    /// Notes that every object at the last counted version is known now.
+    /// Records that every object at the last counted version is known now.
     pub fn looked(&mut self) {
         if let Some((last, counted)) = self.last {
             self.base = self.excess(last, counted);
@@ -200,7 +200,7 @@ impl SweepCounts {
         }
     }
 
-    /// Notes that all names at a version were listed, without a count.
+    /// Records that all names at a version were listed, without a count.
     pub fn note_listed(&mut self, at: u128) {
         self.last = Some((at, 0));
         self.clean_to(at);
@@ -216,8 +216,8 @@ impl SweepCounts {
         }
     }
 
-    /// Notes that compaction has passed. `first` is the oldest version that can still be read; `None` if not
-    /// even the list's version can. The search goes on there and lists all names.
+    /// Records that compaction has passed. `first` is the oldest version that can still be read; `None` if
+    /// not even the list's version can. The search continues there and lists all names.
     pub fn compacted(&mut self, first: Option<u128>) {
         let Some(first) = first.filter(|first| *first <= self.listed) else {
             return self.give_up(reason::COMPACTED, COMPACTED);

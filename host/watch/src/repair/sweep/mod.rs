@@ -60,8 +60,7 @@ pub(crate) struct VersionSweep<'a> {
     outage: WatchOutage,
     told: Vec<KnownVersions>,
     reporter: &'a mut RepairReporter,
-    /// With a selector the server does not count, and the source knows only matching objects. So the names
-    /// are listed at every version.
+    /// This version has no successor that could serve as the bound.
     by_names: bool,
 }
 
@@ -300,7 +299,7 @@ impl<'a> VersionSweep<'a> {
             // that was listed later.
             let is_over = !self.by_names && self.outage.is_whole;
             let span = UnwatchedSpan { like: &object, floor: &after, until: &listed, is_over };
-            // Later objects of the name are found in their turn.
+            // Later objects with this name are found when it is their turn.
             let lives = self.exact.lives(deadline, met, span, &|_| true).await;
             sweep.learn(lives.iter().map(KnownVersions::from));
             for life in lives {
@@ -320,7 +319,7 @@ impl<'a> VersionSweep<'a> {
 
     // ---- requests ------------------------------------------------------------------------
 
-    /// Goes on at the oldest version that compaction has left.
+    /// Continues at the oldest version that compaction has left.
     fn resume(&self, sweep: &mut SweepCounts) {
         sweep.compacted(Some(self.exact.compacted_through().saturating_add(1)));
     }

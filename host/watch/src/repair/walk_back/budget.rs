@@ -27,7 +27,7 @@ impl RequestBudget {
         Self { requests: AtomicU32::new(requests), time, since: Instant::now(), state: Mutex::default() }
     }
 
-    /// The requests that can be sent at most, at so many a second.
+    /// How many requests can be sent at most, at this rate per second.
     pub fn possible(&self, rate: u32) -> u32 {
         let seconds = self.time.saturating_sub(self.spent()).as_secs_f64();
         // A number that is too large becomes the largest.

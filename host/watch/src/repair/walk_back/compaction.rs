@@ -15,7 +15,7 @@ use crate::version::number;
 pub(crate) struct CompactionBounds {
     /// Everything up to here is compacted.
     gone: Mutex<u128>,
-    /// The newest version that this round asks for. The server has it, unless compaction has passed it.
+    /// The newest version that this round requests. The server has it, unless compaction has passed it.
     newest: u128,
     /// Held during a search for it, so that concurrent callers search once.
     pub looking: tokio::sync::Mutex<()>,
@@ -39,7 +39,7 @@ impl CompactionBounds {
         number(at).is_some_and(|at| at <= self.compacted_through())
     }
 
-    /// Notes that two questions got this answer.
+    /// Records that two requests agreed on this answer.
     pub fn confirmed(&self, at: u128) {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         *gone = at.max(*gone);

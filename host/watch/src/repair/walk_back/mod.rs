@@ -33,7 +33,7 @@ use crate::source::missing::reason;
 use crate::source::parts::SourceParts;
 use crate::source::round::CompleteSince;
 
-/// The most versions of one object, whatever the budget says. They are in memory at the same time.
+/// The most versions of one object, for any budget. They are in memory at the same time.
 const STORY: u32 = 4096;
 
 /// How often a version is requested that is refused as compacted while the same server reads it for others.
@@ -213,7 +213,7 @@ impl OldVersions {
         lookup::is_absent(&self.parts, &self.resource, object).await
     }
 
-    /// The object that has a name at a version, if the budget has a question left.
+    /// The object with a name at a version, if the budget allows another request.
     pub async fn at(&self, object: &ObjectRef, at: &Version) -> Option<ExactAnswer> {
         if self.take() { Some(self.ask(object, at).await) } else { None }
     }
@@ -227,7 +227,7 @@ impl OldVersions {
     ) -> ObjectEnd {
         let floor = &since.floor;
         let lost = |reason, why: &str, search: EndSearch| {
-            // The answers so far have shown that it had ended by then.
+            // The answers so far show that it had ended by then.
             let walked = missing(floor, &search.absent(), reason, why);
             ObjectEnd { walked: vec![walked], met: search.into_met(), ..ObjectEnd::default() }
         };
@@ -358,7 +358,7 @@ impl OldVersions {
         self.parts.repairs.has_room(object, left, &self.parts.tuning.walk).await && self.budget.take()
     }
 
-    /// The requests that can still be sent, at most.
+    /// The most requests that can still be sent.
     pub fn possible(&self) -> u32 {
         self.budget.possible(self.parts.tuning.walk.rate)
     }

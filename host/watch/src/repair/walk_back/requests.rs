@@ -68,7 +68,7 @@ impl OldVersions {
     /// One answer says that this version is compacted. Returns whether a second one agrees. If so, it finds
     /// out how far compaction has come, once for all callers.
     pub async fn is_compacted(&self, at: &Version) -> bool {
-        // Versions without order allow no further question.
+        // Versions without order allow no further request.
         let Some(number) = number(at) else { return true };
         let _alone = self.compaction.looking.lock().await;
         if self.compaction.hides(at) {
@@ -109,7 +109,8 @@ impl OldVersions {
         is_of(&page.resource_version, &at).map(|()| false)
     }
 
-    /// Reads one exact list. `None`: compaction has removed it. `Err`: why it can't be read.
+    /// Reads one exact list. `None` means that compaction has removed it; `Err` has the reason why it can't
+    /// be read.
     pub async fn read(&self, address: &RequestAddress) -> Result<Option<Bytes>, String> {
         self.read_within(address, ANSWER_TIME).await
     }
@@ -132,7 +133,7 @@ impl OldVersions {
         why
     }
 
-    /// Repeats a request, so that a server that is busy or away for a moment does not cost a version.
+    /// Repeats a request, so that a server that is briefly busy or away does not cost a version.
     async fn patiently(&self, address: &str, within: Duration) -> Result<Bytes, RequestFailure> {
         let tuning = &self.parts.tuning;
         let (mut backoff, mut dice) =

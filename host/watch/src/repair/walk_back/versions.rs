@@ -28,7 +28,7 @@ pub(crate) enum ExactAnswer {
     /// No object had this name then.
     Nobody,
     Compacted,
-    /// The server does not read old versions, or the request failed for good.
+    /// The server does not read old versions, or the request failed permanently.
     Refused(String),
 }
 
@@ -59,7 +59,7 @@ impl VersionWalk {
         walk
     }
 
-    /// Doubts the floor if an answer contradicts it.
+    /// Marks the floor as doubtful if an answer contradicts it.
     fn doubt(&mut self) {
         if self.since.lost(&self.oldest) {
             self.since.sink();
@@ -93,7 +93,7 @@ impl VersionWalk {
     pub fn answered(&mut self, answer: ExactAnswer) -> Option<WalkResult> {
         match answer {
             ExactAnswer::Item { uid, version, document } if uid == self.uid => {
-                // An answer that does not go back would be asked for without end.
+                // An answer that does not go back would be requested endlessly.
                 if version.compare(&self.oldest) != Some(Ordering::Less) {
                     return Some(
                         self.end(Some((reason::UNREADABLE, "an exact list showed a newer version"))),
@@ -107,7 +107,7 @@ impl VersionWalk {
                 self.found.push((version, document));
                 None
             }
-            // The object's life begins above.
+            // The object's life begins above this version.
             ExactAnswer::Item { .. } | ExactAnswer::Nobody => Some(self.end(None)),
             ExactAnswer::Compacted => Some(self.end(Some((reason::COMPACTED, COMPACTED)))),
             ExactAnswer::Refused(why) => Some(self.end(Some((reason::UNREADABLE, &why)))),
@@ -118,7 +118,7 @@ impl VersionWalk {
         NextQuestion::Done(self.end(hole))
     }
 
-    /// Gives up for a reason of the caller.
+    /// Gives up for a reason that the caller passes.
     pub fn end(&mut self, hole: Option<(&'static str, &str)>) -> WalkResult {
         let mut found = std::mem::take(&mut self.found);
         found.reverse();
@@ -165,7 +165,7 @@ pub(crate) enum SearchStep {
 }
 
 impl EndSearch {
-    /// Returns `None` if the versions can't be halved.
+    /// Returns `None` if the versions have no order and can't be halved.
     pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
         let (there, absent) = (number(there)?, number(absent)?);
         Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false, met: Vec::new() })
@@ -185,7 +185,7 @@ impl EndSearch {
         SearchStep::Ended { version, last: self.last.clone() }
     }
 
-    /// Returns an error if the server can't be asked.
+    /// Returns an error if the server can't be queried.
     pub fn answered(&mut self, at: &Version, answer: ExactAnswer) -> Result<(), String> {
         let at: u128 = at.as_str().parse().map_err(|_| format!("`{at}` is not a number"))?;
         match answer {
@@ -237,8 +237,8 @@ pub(crate) fn between(
     Some(MissingVersions { after: after.to_string(), before: before.to_string(), reason, message })
 }
 
-/// The number after a version: the bound of a hole that includes it. A version without order has none, and
-/// the bound is empty, which means "until now".
+/// The number after a version: the bound of a hole that includes the version. A version without order has
+/// none; then the bound is empty, which means "until now".
 pub(crate) fn after(version: &Version) -> String {
     if !version.is_comparable() {
         return String::new();

@@ -58,13 +58,13 @@ pub(crate) struct LeaseMachine {
     next: NextRequest,
     due: Instant,
     seen: Option<SeenLease>,
-    /// The holder of a Lease that was deleted may believe until then.
+    /// Until when the holder of a deleted Lease may believe in its hold.
     deleted: Option<Instant>,
     hold: Option<LeaseHold>,
     terms: u64,
     /// The last write was overtaken, and reading again at once did not help.
     hurried: bool,
-    /// A write was sent and not answered: it may still come through.
+    /// A write was sent and not answered, so it may still take effect.
     unsure: bool,
 }
 
@@ -94,7 +94,7 @@ impl LeaseMachine {
         }
     }
 
-    /// Our own, while it lasts.
+    /// Our own hold, while it is valid.
     pub fn hold(&self, now: Instant) -> Option<LeaseHold> {
         self.hold.filter(|hold| now < hold.until)
     }
@@ -133,7 +133,7 @@ impl LeaseMachine {
         self.seen = Some(SeenLease { lease, since: now });
         let until = sent + self.timing.renew_deadline();
         let held = self.hold(now);
-        // An answer may come after all that it proves is over.
+        // An answer may arrive after the hold that it proves has expired.
         self.hold = (now < until).then(|| {
             self.terms += u64::from(held.is_none());
             LeaseHold { term: self.terms, until }
@@ -178,14 +178,14 @@ impl LeaseMachine {
         }
     }
 
-    /// The Lease was deleted, and its holder does not know that yet.
+    /// Handles a deleted Lease whose holder may not know that yet.
     fn forget(&mut self) {
         self.deleted = self.deleted.max(self.over());
         self.seen = None;
     }
 
-    /// The moment at which the hold that the Lease records ends, if another process holds it. A release by
-    /// its holder ends the hold too, and so does any write over it, since the API server compares versions.
+    /// When the hold in the Lease expires, if another process has it. A release by its holder also ends it,
+    /// and so does any write over it, because the API server compares versions.
     fn over(&self) -> Option<Instant> {
         let seen = self.seen.as_ref()?;
         let others = !seen.lease.holder.is_empty() && seen.lease.holder != self.identity;
